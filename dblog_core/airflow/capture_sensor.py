@@ -49,13 +49,13 @@ class CaptureSensor(InProcess, BaseSensorOperator):
 
         log.info("capture of %s, for %.0f s", config.source.name, self.slice_seconds)
         file = ConfigFile(Path(self.config_file), lambda path: configuration(str(path)))
-        told = StatusLines(config.source.name)
+        status_lines = StatusLines(config.source.name)
         outcome = run_capture(
             config,
             stop=stop,
             slice_seconds=self.slice_seconds,
             file=file,
-            on_status=told,
+            on_status=status_lines,
             receivers=receivers(config, context),
         )
         log.info("the capture ends: %s", outcome.value)
@@ -71,7 +71,8 @@ class CaptureWatch(InProcess, BaseSensorOperator):
     ) -> None:
         super().__init__(**kwargs)
         self.config_file = config_file
-        self.slice_seconds, self.patience = slice_seconds, patience
+        self.slice_seconds = slice_seconds
+        self.patience = patience
 
     def execute(self, context: Any) -> str:
         """Returns why the slice ended. Raises AirflowException where no capture leads."""
@@ -79,9 +80,12 @@ class CaptureWatch(InProcess, BaseSensorOperator):
 
     def _watch_and_tell(self, context: Any, config: Config, stop: threading.Event) -> str:
         """The capture that is watched cannot call Airflow's notifiers: so the watch tells of dumps."""
-        over, threads = threading.Event(), []
-        for one in receivers(config, context):
-            threads.append(threading.Thread(target=_tell, args=(one, config, over), name=f"notices-{one.name}"))
+        over = threading.Event()
+        threads = []
+        for receiver in receivers(config, context):
+            threads.append(
+                threading.Thread(target=_tell, args=(receiver, config, over), name=f"notices-{receiver.name}")
+            )
             threads[-1].start()
         try:
             return self._watch(config, stop)
@@ -94,10 +98,11 @@ class CaptureWatch(InProcess, BaseSensorOperator):
         from dblog_core.capture.leader import CaptureOutcome
         from dblog_core.clock import SystemClock
 
-        clock, tell = SystemClock(), StatusLines(config.source.name)
+        clock = SystemClock()
+        tell = StatusLines(config.source.name)
         began = led = clock.monotonic()
         while not stop.is_set():
-            status = _seen(config)
+            status = _read_status(config)
             tell(status)
             now = clock.monotonic()
             led = now if status.leader is not None else led
@@ -128,19 +133,19 @@ def _tell(receiver: Receiver, config: Config, stop: threading.Event) -> None:
             stop.wait(LOOK)
 
 
-def _seen(config: Config) -> CaptureStatus:
+def _read_status(config: Config) -> CaptureStatus:
     """What staging and state store say of a capture that runs elsewhere; an outage of theirs is told, not raised."""
     from dblog_core.errors import DblogError
     from dblog_core.monitoring import status
     from dblog_core.state.capture_status import CaptureStatus
 
     try:
-        found = status.of_capture(config)
+        status_seen = status.of_capture(config)
     except DblogError as error:
         if not error.transient:
             raise
         return CaptureStatus(False, None, 0, 0, "", None, 0.0, 0, None, str(error))
-    return found
+    return status_seen
 
 
 class StatusLines:
@@ -158,7 +163,8 @@ class StatusLines:
         role = (status.leading, status.epoch, status.leader, status.error)
         if role == self._role and time.monotonic() < self._next:
             return
-        self._role, self._next = role, time.monotonic() + REPORT
+        self._role = role
+        self._next = time.monotonic() + REPORT
         log.info("%s", describe(status))
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Connection
 
 
-def resolved(config: Config) -> Config:
+def resolve(config: Config) -> Config:
     """The configuration with its `airflow_connection`, if any, replaced by what it stands for. Raises ConfigError."""
     return config.model_copy(update={"source": as_source(config.source)})
 
@@ -33,29 +33,31 @@ def as_source(source: SourceConfig) -> SourceConfig:
     from airflow.sdk.exceptions import AirflowException
 
     try:
-        found = Connection.get(name)
+        connection = Connection.get(name)
     except AirflowException as error:
         fix = f"add the connection {name} in Airflow; where dblog runs outside of it, set AIRFLOW_CONN_{name.upper()}"
         raise _fault(f"Airflow has no connection {name}", fix) from error
-    if not found.host or not found.login:
+    if not connection.host or not connection.login:
         raise _fault(f"the Airflow connection {name} lacks a host or a login", "complete it")
-    login = {"user": found.login, "password": found.password or ""}
+    login = {"user": connection.login, "password": connection.password or ""}
     try:
-        return source.connected(host=found.host, port=found.port, **login, tls=_tls(source, found))
+        return source.connected(host=connection.host, port=connection.port, **login, tls=_tls(source, connection))
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"])
         raise _fault(f"the Airflow connection {name}: {where}: {first['msg']}", "correct its form") from error
 
 
-def _tls(source: SourceConfig, found: Connection) -> dict[str, str]:
+def _tls(source: SourceConfig, connection: Connection) -> dict[str, str]:
     """What the form of our own types says of TLS; in the extra of any other type such names mean something else."""
-    kind = (found.conn_type or "").replace("-", "_")
+    kind = (connection.conn_type or "").replace("-", "_")
     if kind not in TYPES:
         return {}
     if (kind == "dblog_postgres") != (source.kind == "postgres"):
-        raise _fault(f"{found.conn_id} has the type {kind}, and the source is {source.kind}", "name one of its kind")
-    return {name: str(value) for name, value in found.extra_dejson.items() if name in TLS and value}
+        raise _fault(
+            f"{connection.conn_id} has the type {kind}, and the source is {source.kind}", "name one of its kind"
+        )
+    return {name: str(value) for name, value in connection.extra_dejson.items() if name in TLS and value}
 
 
 def _fault(message: str, fix: str) -> ConfigError:

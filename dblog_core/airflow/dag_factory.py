@@ -82,8 +82,8 @@ def read_sources(directory: Path | str | None = None) -> Sources:
             faults.append(error)
         else:
             configs[file] = config
-    for file, found in clashes(configs).items():
-        if fatal := [clash for clash in found if clash.claim.fatal]:
+    for file, clashes_of_file in clashes(configs).items():
+        if fatal := [clash for clash in clashes_of_file if clash.claim.fatal]:
             faults += [ConfigError(clash.message, where=str(file), fix=clash.claim.fix) for clash in fatal]
             del configs[file]
     return Sources(configs, tuple(faults))
@@ -91,8 +91,8 @@ def read_sources(directory: Path | str | None = None) -> Sources:
 
 def dags(directory: Path | str | None = None) -> dict[str, DAG]:
     """The DAGs of every good file, by id."""
-    made = [dag for file, config in read_sources(directory).configs.items() for dag in source_dags(file, config)]
-    return {dag.dag_id: dag for dag in made}
+    every_dag = [dag for file, config in read_sources(directory).configs.items() for dag in source_dags(file, config)]
+    return {dag.dag_id: dag for dag in every_dag}
 
 
 def check(directory: Path | str | None = None) -> None:
@@ -209,7 +209,8 @@ def _verify(file: Path, config: Config) -> DAG:
 
 
 def _repair(file: Path, config: Config) -> DAG:
-    every, slices = config.airflow.repair_every, config.airflow.repair_slices
+    every = config.airflow.repair_every
+    slices = config.airflow.repair_slices
     text = (
         f"Compares a slice of the keys of every table of `{config.source.name}` with the lake, and mends what differs. "
         f"{slices} intervals in a row are the full state, and so is a backfill of as many. A capture must be running."
@@ -255,8 +256,8 @@ def _dag(file: Path, config: Config, kind: Dag, text: str, **options: Any) -> DA
     )
 
 
-def _directory(given: Path | str | None) -> Path:
-    named = given or os.environ.get(DIRECTORY)
+def _directory(directory: Path | str | None) -> Path:
+    named = directory or os.environ.get(DIRECTORY)
     if not named:
         raise ConfigError(f"{DIRECTORY} is not set", fix="set it to the directory of the sources' TOML files")
     if not Path(named).is_dir():

@@ -21,7 +21,8 @@ from dblog_core.interfaces import Json
 SHOWN = 10
 """Failed runs of a source, the newest."""
 
-_FAILED, _RUNNING = "failed", "running"
+_FAILED = "failed"
+_RUNNING = "running"
 _CHECKING = ("verify", "repair", "replay")
 """DAGs whose runs have notes of what they have compared or mended."""
 
@@ -41,13 +42,13 @@ def of_source(source: str) -> Json:
     with create_session() as session:
         paused = select(DagModel.dag_id, DagModel.is_paused).where(DagModel.dag_id.in_(captures), ~DagModel.is_stale)
         ends = _ends(session, ids)
-        known = [
+        capture_dags = [
             {"dag": dag, "paused": is_paused, "ends": ends.get(dag)}
             for dag, is_paused in session.execute(paused.order_by("dag_id"))
         ]
         kinds = {dag: kind for kind, dag in ids.items()}
         checks = _checks(session, {ids[kind]: kind for kind in _CHECKING})
-        return {"captures": known, "failed_runs": _failed(session, kinds), "checks": checks}
+        return {"captures": capture_dags, "failed_runs": _failed_runs(session, kinds), "checks": checks}
 
 
 def _ends(session: Session, ids: dict[str, str]) -> dict[str, int]:
@@ -56,8 +57,8 @@ def _ends(session: Session, ids: dict[str, str]) -> dict[str, int]:
     begun = select(TaskInstance.dag_id, func.max(TaskInstance.start_date)).where(
         TaskInstance.dag_id.in_(slices), TaskInstance.state == _RUNNING
     )
-    found = session.execute(begun.group_by(TaskInstance.dag_id))
-    return {dag: int((start.timestamp() + slices[dag]) * 1e6) for dag, start in found if start is not None}
+    rows = session.execute(begun.group_by(TaskInstance.dag_id))
+    return {dag: int((start.timestamp() + slices[dag]) * 1e6) for dag, start in rows if start is not None}
 
 
 def _checks(session: Session, kinds: dict[str, str]) -> list[Json]:
@@ -82,7 +83,7 @@ def _checks(session: Session, kinds: dict[str, str]) -> list[Json]:
     ]
 
 
-def _failed(session: Session, kinds: dict[str, str]) -> list[Json]:
+def _failed_runs(session: Session, kinds: dict[str, str]) -> list[Json]:
     newest = (
         select(DagRun, DagRun.end_date)
         .where(DagRun.dag_id.in_(kinds), DagRun.state == _FAILED, DagRun.end_date.is_not(None))

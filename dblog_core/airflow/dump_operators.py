@@ -56,18 +56,19 @@ class ApproveDump(InProcess, ApprovalOperator):
 
     def __init__(self, *, config_file: str, most: int, **kwargs: Any) -> None:
         super().__init__(subject="Approve the dump?", **kwargs)
-        self.config_file, self.most = config_file, most
+        self.config_file = config_file
+        self.most = most
 
     def execute(self, context: Any) -> Any:
         """Raises RequestError, which fails the run at once with the reason."""
         params = dict(context["params"])
-        found = self.run_engine(lambda config, _: _planned(config, params))
-        rows = sum(table.rows for table in found.tables)
-        log.info("the dump would be:\n%s", as_table(found))
+        dump_plan = self.run_engine(lambda config, _: _make_plan(config, params))
+        rows = sum(table.rows for table in dump_plan.tables)
+        log.info("the dump would be:\n%s", as_table(dump_plan))
         if params.get("dry_run") or rows <= self.most:
             return None
         self.subject = f"Dump about {rows:,} rows?"
-        self.body = f"{as_table(found)}\n\nMore than {self.most:,} rows need somebody's approval."
+        self.body = f"{as_table(dump_plan)}\n\nMore than {self.most:,} rows need somebody's approval."
         return super().execute(context)
 
 
@@ -79,7 +80,8 @@ class PlanDump(_DumpTask):
 
     def execute(self, context: Any) -> list[dict[str, str]]:
         """Raises RequestError, which fails the run at once with the reason."""
-        params, name = dict(context["params"]), requester(context["dag_run"])
+        params = dict(context["params"])
+        name = requester(context["dag_run"])
         if params.get("dry_run"):
             plan = self.run_engine(lambda config, _: _dry_run(config, params))
             context["ti"].xcom_push("plan", plan)
@@ -134,7 +136,8 @@ class CompleteDump(_DumpTask):
             raise AirflowException("told to stop before the dump was over; another attempt goes on with it")
         if status.state != "done":
             raise AirflowFailException(ending(status))
-        self._done, result = status, status.to_json()
+        self._done = status
+        result = status.to_json()
         metrics.counts(self._source, {f"dump.{name}": result[name] for name in ("rows", "chunks", "evicted")})
         return {name: result[name] for name in ("id", "state", "tables", "rows", "chunks", "evicted")}
 
@@ -176,7 +179,8 @@ class ProgressLines:
     def __call__(self, status: DumpStatus) -> None:
         if status.state == self._state and time.monotonic() < self._next:
             return
-        self._state, self._next = status.state, time.monotonic() + REPORT
+        self._state = status.state
+        self._next = time.monotonic() + REPORT
         log.info("%s", describe(status))
 
 
@@ -187,11 +191,10 @@ def describe(status: DumpStatus) -> str:
     of = f" of about {status.estimated_rows}" if open_tasks and status.estimated_rows is not None else ""
     speed = "" if status.rows_per_second is None else f", {status.rows_per_second:.0f} rows/s"
     time_left = f", {status.seconds_left:.0f} s left" if status.seconds_left else ""
-    held = f"; held: {status.held}" if status.held else ""
-    return (
-        f"dump {status.id} is {status.state}: {status.rows}{of} rows in {status.chunks} chunks placed, "
-        f"{status.evicted} evicted{speed}{time_left}, {status.tasks_done} of {len(status.tasks)} tasks done{left}{held}"
-    )
+    slowdown = f"; held: {status.held}" if status.held else ""
+    rows = f"{status.rows}{of} rows in {status.chunks} chunks placed, {status.evicted} evicted{speed}{time_left}"
+    tasks = f"{status.tasks_done} of {len(status.tasks)} tasks done{left}{slowdown}"
+    return f"dump {status.id} is {status.state}: {rows}, {tasks}"
 
 
 def ending(status: DumpStatus) -> str:
@@ -219,16 +222,16 @@ def as_table(plan: Plan) -> str:
     return "\n".join([*lines, "", total, *notes])
 
 
-def _planned(config: Config, params: dict[str, Any]) -> Plan:
+def _make_plan(config: Config, params: dict[str, Any]) -> Plan:
     from dblog_core.dumps.dry_run import plan
 
     return plan(config, request(params))
 
 
 def _dry_run(config: Config, params: dict[str, Any]) -> dict[str, Any]:
-    found = _planned(config, params)
-    log.info("a dry run; nothing is requested. The dump would be:\n%s", as_table(found))
-    return found.to_json()
+    dump_plan = _make_plan(config, params)
+    log.info("a dry run; nothing is requested. The dump would be:\n%s", as_table(dump_plan))
+    return dump_plan.to_json()
 
 
 def _submit(config: Config, params: dict[str, Any], name: str) -> DumpStatus:
@@ -237,13 +240,18 @@ def _submit(config: Config, params: dict[str, Any], name: str) -> DumpStatus:
     from dblog_core.state.leases import CAPTURE
 
     _cancel(config, name)
-    asked = request(params)
+    dump_request = request(params)
     with closing(wiring.open_state(config)) as state:
-        dump_id = filing.submit(config, asked, requested_by=name, state=state)
-        status, leader = dump_store.read_dump(state, dump_id), state.leader(CAPTURE)
+        dump_id = filing.submit(config, dump_request, requested_by=name, state=state)
+        status = dump_store.read_dump(state, dump_id)
+        leader = state.leader(CAPTURE)
     if leader is None:
         log.warning("%s", no_capture(config))
-    what = f"all {len(status.tables)} captured tables that have a key" if asked.tables is None else "the tables named"
+    what = (
+        f"all {len(status.tables)} captured tables that have a key"
+        if dump_request.tables is None
+        else "the tables named"
+    )
     log.info("dump %s of %s: %s", dump_id, what, ", ".join(status.tables))
     log.info("%s", ", ".join(f"{name}: {value}" for name, value in status.options.to_json().items()))
     for refused in status.refused:
@@ -265,10 +273,10 @@ def _cancel(config: Config, name: str) -> list[str]:
     from dblog_core.dumps import dump_records, dump_store
 
     with closing(wiring.open_state(config)) as state:
-        found = [
+        unfinished = [
             d.id for d in dump_store.list_dumps(state) if d.requested_by == name and d.state not in dump_records.OVER
         ]
-        return [dump_id for dump_id in found if _cancelled(state, dump_id)]
+        return [dump_id for dump_id in unfinished if _try_cancel(state, dump_id)]
 
 
 def _newest(config: Config, name: str) -> DumpStatus | None:
@@ -277,11 +285,11 @@ def _newest(config: Config, name: str) -> DumpStatus | None:
     from dblog_core.dumps import dump_store
 
     with closing(wiring.open_state(config)) as state:
-        mine = [dump for dump in dump_store.list_dumps(state) if dump.requested_by == name]
-        return mine[-1] if mine else None
+        dumps_of_run = [dump for dump in dump_store.list_dumps(state) if dump.requested_by == name]
+        return dumps_of_run[-1] if dumps_of_run else None
 
 
-def _cancelled(state: StateStore, dump_id: str) -> bool:
+def _try_cancel(state: StateStore, dump_id: str) -> bool:
     from dblog_core.dumps import control
 
     try:

@@ -53,7 +53,9 @@ class _SourceHook(BaseHook, ABC):
 class MysqlSourceHook(_SourceHook):
     """MySQL and MariaDB."""
 
-    conn_type, kind, database = "dblog_mysql", "mysql", "information_schema"
+    conn_type = "dblog_mysql"
+    kind = "mysql"
+    database = "information_schema"
     hook_name = TYPES[conn_type]
 
     def connect(self, source: SourceConfig) -> Any:
@@ -65,7 +67,9 @@ class MysqlSourceHook(_SourceHook):
 class PostgresSourceHook(_SourceHook):
     """PostgreSQL."""
 
-    conn_type, kind, database = "dblog_postgres", "postgres", "postgres"
+    conn_type = "dblog_postgres"
+    kind = "postgres"
+    database = "postgres"
     hook_name = TYPES[conn_type]
 
     def connect(self, source: SourceConfig) -> Any:

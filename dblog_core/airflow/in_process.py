@@ -32,7 +32,8 @@ Result = TypeVar("Result")
 log = logging.getLogger(__name__)
 
 LOOK = 0.2  # seconds between two looks at the parent process
-SOON, LATER = timedelta(seconds=5), timedelta(seconds=30)
+SOON = timedelta(seconds=5)
+LATER = timedelta(seconds=30)
 
 KEEP_TRYING = ExceptionRetryPolicy(
     [
@@ -91,7 +92,8 @@ class InProcess:
         stop = self._stop = threading.Event()
         if self._killed:  # on_kill came first
             stop.set()
-        parent, config = os.getppid(), configuration(self.config_file)
+        parent = os.getppid()
+        config = configuration(self.config_file)
         with ThreadPoolExecutor(1, thread_name_prefix="dblog") as pool:
             future = pool.submit(step, config, stop)
             try:
@@ -126,14 +128,14 @@ def configuration(file: str, needs: Needs = None) -> Config:
     masks the secrets in task logs. `needs`: of which sections (`config_secrets`). Raises ConfigError."""
     from airflow.sdk.log import mask_secret
 
-    from dblog_core.airflow.connections import resolved
+    from dblog_core.airflow.connections import resolve
     from dblog_core.config.secrets import is_needed, secrets_of
     from dblog_core.config.settings import load
 
     quiet_libraries()
     config = load(file, needs=needs)
     if is_needed(("source", "password"), needs):
-        config = resolved(config)
+        config = resolve(config)
     for secret in secrets_of(config):
         mask_secret(secret)
     return config

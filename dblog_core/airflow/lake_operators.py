@@ -18,7 +18,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 
 from dblog_core.airflow import run_notes
 from dblog_core.airflow.in_process import InProcess
-from dblog_core.airflow.params import named
+from dblog_core.airflow.params import named_tables
 from dblog_core.airflow.spark_connection import on_connection
 from dblog_core.errors import RequestError
 from dblog_core.model import table_names
@@ -60,13 +60,13 @@ class ReplayInterval(_OnLake):
         """Returns what was written, by table. Raises RequestError for a wrong interval, AirflowFailException where a
         table could not be replayed."""
         begin, end = ends(context)
-        wanted = named(context["params"])
+        chosen_tables = named_tables(context["params"])
 
         def replay(config: Config, stop: threading.Event) -> Json:
             from dblog_core.lake import lake_tasks
             from dblog_core.lake.replay_interval import end_json, interval
 
-            tables = [] if wanted is None else of_lake(config, wanted)
+            tables = [] if chosen_tables is None else of_lake(config, chosen_tables)
             low, high = interval(begin, end, dt.datetime.now(dt.UTC))
             log.info("replay from %s to %s", low, high)
             arguments = {"from": end_json(low), "to": end_json(high), "tables": tables}
@@ -86,7 +86,7 @@ def _tell_of_replay(context: Any, tables: Sequence[Json]) -> None:
         counts = ", ".join(f"{kind} {table[kind]:,}" for kind in ("keys", *WRITTEN) if table.get(kind))
         log.info("%s: %s", table["table"], table["error"] or counts)
     keys = sum(table.get("keys", 0) for table in tables)
-    looked = f"looked at {counted(keys, 'key')} of {counted(len(tables), 'table')}"
+    looked = f"looked at {count_text(keys, 'key')} of {count_text(len(tables), 'table')}"
     if written:
         done = "; ".join(f"{kind} {n:,}" for kind in WRITTEN if (n := sum(t.get(kind, 0) for t in written)))
         run_notes.tell(context, f"{looked}: {done or 'see the log'}")
@@ -136,9 +136,8 @@ class VerifyTables(_OnLake):
         part = f"slice {request.slice.number} of {request.slice.of}: " if request.slice else ""
         if not report.tables:
             return f"{part}nothing was compared: {_EMPTY_SLICE}"
-        rows = (
-            f"compared {counted(sum(t.rows for t in report.tables), 'row')} of {counted(len(report.tables), 'table')}"
-        )
+        rows = count_text(sum(t.rows for t in report.tables), "row")
+        rows = f"compared {rows} of {count_text(len(report.tables), 'table')}"
         return f"{part}{rows}: {'; '.join(_verdicts(report))}"
 
     def execute(self, context: Any) -> Json:
@@ -157,9 +156,9 @@ class VerifyTables(_OnLake):
         report = self.run_engine(compare)
         context["ti"].xcom_push("tables", [summary(table) for table in report.tables])
         for table in report.tables:
-            log.info("%s", told(table))
+            log.info("%s", describe_table(table))
         run_notes.tell(context, self.note(request, report))
-        bad = [told(table) for table in report.tables if not table.equal]
+        bad = [describe_table(table) for table in report.tables if not table.equal]
         if bad := [*bad, *(f"not compared: {left.reason} (fix: {left.fix})" for left in report.missing_tables)]:
             raise AirflowFailException("; ".join(bad))
         if not report.tables:  # of a slice
@@ -176,15 +175,16 @@ class RepairSlice(VerifyTables):
     def __init__(self, *, slices: int, period: float, **kwargs: Any) -> None:
         """`period`: seconds from one interval to the next."""
         super().__init__(**kwargs)
-        self.slices, self.period = slices, period
+        self.slices = slices
+        self.period = period
 
     def request(self, context: Any) -> VerifyRequest:
         from dblog_core.verify.slices import Slice
 
         number = context["params"].get("slice") or slice_of(context, self.slices, self.period)
         log.info("slice %d of %d", number, self.slices)
-        asked = verify_request(context["params"])
-        return replace(asked, mend=True, slice=Slice(int(number), self.slices))
+        verification = verify_request(context["params"])
+        return replace(verification, mend=True, slice=Slice(int(number), self.slices))
 
 
 def slice_of(context: Any, slices: int, period: float) -> int:
@@ -193,34 +193,39 @@ def slice_of(context: Any, slices: int, period: float) -> int:
     return int(begin.timestamp() // period) % slices + 1
 
 
-def of_lake(config: Config, wanted: Sequence[str]) -> list[str]:
+def of_lake(config: Config, patterns: Sequence[str]) -> list[str]:
     """The lake's tables among names and patterns. Raises RequestError for one that matches none."""
     from dblog_core.lake.lake_status import read_status
     from dblog_core.wiring import open_lake
 
     status = read_status(open_lake(config))
-    known = sorted(status.tables) if status is not None else []
-    found = {one: _fitting(table_names.canonical(one), known) for one in wanted}
-    if nothing := [one for one, names in found.items() if not names]:
-        has = f"it has {', '.join(known)}" if known else "it has none yet: nothing is merged"
+    lake_tables = sorted(status.tables) if status is not None else []
+    matches = {pattern: _fitting(table_names.canonical(pattern), lake_tables) for pattern in patterns}
+    if nothing := [pattern for pattern, names in matches.items() if not names]:
+        has = f"it has {', '.join(lake_tables)}" if lake_tables else "it has none yet: nothing is merged"
         raise RequestError(f"the lake has no table {nothing[0]}", fix=has)
-    return list(dict.fromkeys(name for names in found.values() for name in names))
+    return list(dict.fromkeys(name for names in matches.values() for name in names))
 
 
-def _fitting(wanted: str, known: Sequence[str]) -> list[str]:
+def _fitting(pattern: str, lake_tables: Sequence[str]) -> list[str]:
     from dblog_core.model import table_patterns
 
-    return [wanted] if wanted in known else [name for name in known if table_patterns.match_text(name, [wanted])]
+    return (
+        [pattern]
+        if pattern in lake_tables
+        else [name for name in lake_tables if table_patterns.match_text(name, [pattern])]
+    )
 
 
 def ends(context: Any) -> tuple[str | None, str | None]:
     """Begin and end of what a run replays, as a person would write them: its parameters, or its data interval; None:
     an hour before the end, and now."""
     params = context["params"]
-    given = (params.get("from") or None, params.get("to") or None)
-    begin, end = context.get("data_interval_start"), context.get("data_interval_end")
-    if any(given) or begin is None or end is None or begin >= end:
-        return given
+    given_ends = (params.get("from") or None, params.get("to") or None)
+    begin = context.get("data_interval_start")
+    end = context.get("data_interval_end")
+    if any(given_ends) or begin is None or end is None or begin >= end:
+        return given_ends
     return begin.isoformat(), end.isoformat()
 
 
@@ -232,7 +237,7 @@ def verify_request(params: Any) -> VerifyRequest:
     rows = params.get("sample_rows")
     wish = Wish() if rows is None else Wish(rows=int(rows))
     return VerifyRequest(
-        tables=named(params),
+        tables=named_tables(params),
         mend=bool(params.get("repair")),
         wish=wish,
         rate=int(params.get("rows_per_second") or 0),
@@ -242,34 +247,34 @@ def verify_request(params: Any) -> VerifyRequest:
 
 def summary(table: TableReport) -> Json:
     """A table's record with as many keys as a page can show."""
-    found = _shortened(table.to_json(), ("missing", "extra", "different", "undecided"))
+    record = _shorten(table.to_json(), ("missing", "extra", "different", "undecided"))
     if table.repaired is not None:
-        found["repaired"] = _shortened(table.repaired, ("missing", "extra", "different"))
-    return found
+        record["repaired"] = _shorten(table.repaired, ("missing", "extra", "different"))
+    return record
 
 
 def _verdicts(report: Report) -> list[str]:
     """In few words: what was mended, and which tables differ still."""
     mended = [t for t in report.tables if t.repaired is not None and t.equal]
     keys = sum(len(t.repaired[kind]) for t in mended if t.repaired for kind in ("missing", "extra", "different"))
-    found = (
-        [f"{counted(keys, 'key')} of {table_names.some([t.table for t in mended], _NAMED)} mended"] if mended else []
+    verdicts = (
+        [f"{count_text(keys, 'key')} of {table_names.some([t.table for t in mended], _NAMED)} mended"] if mended else []
     )
-    found += [f"{t.table}: {t.outcome}" for t in report.tables if not t.equal][:_NAMED]
-    return found or ["equal"]
+    verdicts += [f"{t.table}: {t.outcome}" for t in report.tables if not t.equal][:_NAMED]
+    return verdicts or ["equal"]
 
 
-def counted(number: int, what: str) -> str:
+def count_text(number: int, what: str) -> str:
     """`1 row`, `2,000 rows`."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
-def _shortened(found: Json, names: Sequence[str]) -> Json:
-    counts = {f"{name}_keys": len(found[name]) for name in names}
-    return {**found, **counts, **{name: found[name][:SHOWN] for name in names}}
+def _shorten(record: Json, names: Sequence[str]) -> Json:
+    counts = {f"{name}_keys": len(record[name]) for name in names}
+    return {**record, **counts, **{name: record[name][:SHOWN] for name in names}}
 
 
-def told(table: TableReport) -> str:
+def describe_table(table: TableReport) -> str:
     """One line for a person."""
     if table.error is not None:
         return f"{table.table}: {table.error}"
@@ -279,9 +284,9 @@ def told(table: TableReport) -> str:
     return f"{line}; mended by dump {table.repaired['dump']}{_keys(table.repaired)}"
 
 
-def _keys(found: Json) -> str:
-    keys = [f"{kind} {key}" for kind in ("missing", "extra") for key in found[kind]]
-    keys += [f"different {d['key']} ({', '.join(d['columns']) or 'columns unknown'})" for d in found["different"]]
+def _keys(record: Json) -> str:
+    keys = [f"{kind} {key}" for kind in ("missing", "extra") for key in record[kind]]
+    keys += [f"different {d['key']} ({', '.join(d['columns']) or 'columns unknown'})" for d in record["different"]]
     more = f", and {len(keys) - SHOWN} more" if len(keys) > SHOWN else ""
     return f": {'; '.join(keys[:SHOWN])}{more}" if keys else ""
 

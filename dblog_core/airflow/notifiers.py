@@ -31,21 +31,21 @@ def notifiers(
     config: Config, dag: Dag | None, when: Literal["failure", "success"], *, where: str = ""
 ) -> list[Callable[[Context], None]]:
     """Those of one DAG (None: all that are configured, to see whether they can be made). Raises ConfigError."""
-    wanted = [n for n in config.airflow.notify if dag is None or (n.when == when and (not n.dags or dag in n.dags))]
-    return [_made(one, where) for one in wanted]
+    settings = [n for n in config.airflow.notify if dag is None or (n.when == when and (not n.dags or dag in n.dags))]
+    return [_make_notifier(each, where) for each in settings]
 
 
 def deadlines(config: Config) -> list[DeadlineAlert]:
     """Of merges: one that is not over within `merged_within` of its being queued is told, whatever keeps it."""
-    late = [one for one in config.airflow.notify if one.when == "late"]
+    late = [each for each in config.airflow.notify if each.when == "late"]
     return [
         DeadlineAlert(
             reference=DeadlineReference.DAGRUN_QUEUED_AT,
             interval=dt.timedelta(seconds=durations.parse(config.airflow.merged_within)),
-            callback=SyncCallback(one.notifier, dict(one.arguments)),
+            callback=SyncCallback(each.notifier, dict(each.arguments)),
             name=f"the lake of {config.source.name} within {config.airflow.merged_within}",
         )
-        for one in late
+        for each in late
     ]
 
 
@@ -53,20 +53,21 @@ def receivers(config: Config, context: Context) -> list[Receiver]:
     """Those of dumps; `context`: of the task that tells them."""
     from dblog_core.notifications.channels import Receiver
 
-    wanted = [one for one in config.airflow.notify if one.when == "dump"]
-    return [Receiver(one.name, NotifierChannel(one, context), one.events) for one in wanted]
+    settings = [each for each in config.airflow.notify if each.when == "dump"]
+    return [Receiver(each.name, NotifierChannel(each, context), each.events) for each in settings]
 
 
 class NotifierChannel:
     """One of Airflow's notifiers as a receiver of notices: its context is the task's, with the `notice` in it."""
 
-    def __init__(self, wanted: NotifyConfig, context: Context) -> None:
-        self._wanted, self._context = wanted, context
+    def __init__(self, settings: NotifyConfig, context: Context) -> None:
+        self._wanted = settings
+        self._context = context
 
     def tell(self, notice_id: str, notice: Json) -> None:
-        told: Any = {**self._context, "notice": notice}
+        notice_context: Any = {**self._context, "notice": notice}
         try:
-            _made(self._wanted, "")(told)  # made anew for each: it fills its templates in place
+            _make_notifier(self._wanted, "")(notice_context)  # made anew for each: it fills its templates in place
         except Exception as error:  # whatever the class of somebody else raises
             raise NotToldYet(
                 f"{self._wanted.notifier} has not taken notice {notice_id}: {type(error).__name__}: {error}",
@@ -75,19 +76,21 @@ class NotifierChannel:
             ) from error
 
 
-def _made(wanted: NotifyConfig, where: str) -> BaseNotifier:
-    module, _, name = wanted.notifier.rpartition(".")
+def _make_notifier(settings: NotifyConfig, where: str) -> BaseNotifier:
+    module, _, name = settings.notifier.rpartition(".")
     try:
-        found: Any = getattr(importlib.import_module(module), name)
+        notifier_class: Any = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
-        raise _wrong(wanted, where, f"there is no {wanted.notifier}: {error}", "install its provider") from error
-    if not (isinstance(found, type) and issubclass(found, BaseNotifier)):
-        raise _wrong(wanted, where, f"{wanted.notifier} is no notifier", "name a class of Airflow's notifiers")
+        raise _fault(settings, where, f"there is no {settings.notifier}: {error}", "install its provider") from error
+    if not (isinstance(notifier_class, type) and issubclass(notifier_class, BaseNotifier)):
+        raise _fault(settings, where, f"{settings.notifier} is no notifier", "name a class of Airflow's notifiers")
     try:
-        return found(**wanted.arguments)
+        return notifier_class(**settings.arguments)
     except (TypeError, ValueError) as error:
-        raise _wrong(wanted, where, f"{wanted.notifier}: {error}", "give `arguments` what the class takes") from error
+        raise _fault(
+            settings, where, f"{settings.notifier}: {error}", "give `arguments` what the class takes"
+        ) from error
 
 
-def _wrong(wanted: NotifyConfig, where: str, message: str, fix: str) -> ConfigError:
+def _fault(settings: NotifyConfig, where: str, message: str, fix: str) -> ConfigError:
     return ConfigError(f"[[airflow.notify]] {message}", where=where, fix=fix)

@@ -74,8 +74,8 @@ def _lineage(pairs: Iterable[tuple[Place, Place, int]]) -> Lineage:
 
     inputs: list[Any] = []
     outputs: list[Any] = []
-    for one, other, rows in pairs:
+    for source, target, rows in pairs:
         written = statistics.OutputStatisticsOutputDatasetFacet(rowCount=rows)
-        inputs.append(InputDataset(*one))
-        outputs.append(OutputDataset(*other, outputFacets={"outputStatistics": written}))
+        inputs.append(InputDataset(*source))
+        outputs.append(OutputDataset(*target, outputFacets={"outputStatistics": written}))
     return OperatorLineage(inputs=inputs, outputs=outputs)

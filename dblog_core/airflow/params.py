@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 ALL = "*.*"
 """All tables: what the field says unless somebody writes another name into it."""
 
-KEYS, PACE = "Only some rows", "Pace"
+KEYS = "Only some rows"
+PACE = "Pace"
 _NAMED = 30  # captured tables in the help of a field
 _KEY_TYPES = ["string", "integer", "number", "boolean", "array"]
 _KEY_HELP = (
@@ -82,7 +83,7 @@ def repair_form(config: Config) -> dict[str, Param]:
 
 
 def _pass_over() -> Param:
-    text = "Tables that the source does not let us capture are named, and the run does not fail for them."
+    text = "Tables that the source does not let us capture are named_tables, and the run does not fail for them."
     return Param(False, type="boolean", title="Pass over refused tables", description_md=text)
 
 
@@ -175,7 +176,7 @@ def request(params: Mapping[str, Any]) -> DumpRequest:
     from dblog_core.dumps.requests import DumpRequest
 
     return DumpRequest(
-        tables=named(params),
+        tables=named_tables(params),
         keys=tuple(_key(item) for item in lines("pks", params.get("pks")) or ()),
         key_from=_key(params.get("key_from")),
         key_to=_key(params.get("key_to")),
@@ -190,7 +191,7 @@ def request(params: Mapping[str, Any]) -> DumpRequest:
     )
 
 
-def named(params: Mapping[str, Any]) -> tuple[str, ...] | None:
+def named_tables(params: Mapping[str, Any]) -> tuple[str, ...] | None:
     """The tables that `tables` names; None: all of them. Raises RequestError where it names none, or some beside all:
     what is left of a slip is never taken for everything."""
     tables = lines("tables", params.get("tables", [ALL]), of=_table)
@@ -211,10 +212,10 @@ def _table(line: str) -> str:
     text = line.strip()
     if text.startswith('"') and not table_names.is_quoted(text):
         try:
-            found = json.loads(text)
+            decoded = json.loads(text)
         except ValueError:
             return text
-        return str(found)
+        return str(decoded)
     return text
 
 
@@ -224,10 +225,10 @@ def lines(name: str, items: list[Any] | None, *, of: Callable[[str], str] = str.
     if items is None:
         return None
     texts = (of(item) if isinstance(item, str) else item for item in items)
-    found = tuple(item for item in texts if item != "")
-    if not found:  # not the same as leaving it out, which means everything
+    entries = tuple(item for item in texts if item != "")
+    if not entries:  # not the same as leaving it out, which means everything
         raise RequestError("the list is empty", where=name, fix="leave it out, or name something")
-    return found
+    return entries
 
 
 def _key(item: Any) -> Any:

@@ -21,9 +21,9 @@ LONGEST = 1000  # characters of a note, by Airflow's own table
 
 def tell(context: Any, text: str) -> None:
     """Has the run of a task's context say so, once it has ended."""
-    shown = text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}\u2026"
+    note = text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}\u2026"
     if (task := context.get("ti")) is not None:
-        task.xcom_push(NOTE, shown)
+        task.xcom_push(NOTE, note)
 
 
 @hookimpl
@@ -45,10 +45,10 @@ def _copy(dag_run: Any) -> None:
     if not dag_run.dag_id.startswith("dblog_") or dag_run.note or (session := object_session(dag_run)) is None:
         return
     of_run = (XComModel.dag_id == dag_run.dag_id, XComModel.run_id == dag_run.run_id, XComModel.key == NOTE)
-    found = session.scalars(
+    stored_note = session.scalars(
         select(XComModel.value).where(*of_run).order_by(XComModel.timestamp.desc()).limit(1)
     ).first()
-    if found is None:
+    if stored_note is None:
         return
-    text = json.loads(found) if isinstance(found, str) and found.startswith('"') else found
+    text = json.loads(stored_note) if isinstance(stored_note, str) and stored_note.startswith('"') else stored_note
     dag_run.note = str(text)[:LONGEST]

@@ -52,7 +52,10 @@ class SegmentsSealed(BaseEventTrigger):
 
     def __init__(self, *, staging: str, source: str, lake: str, config: str = "") -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # Airflow leaves it untyped
-        self.staging, self.source, self.lake, self.config = staging, source, lake, config
+        self.staging = staging
+        self.source = source
+        self.lake = lake
+        self.config = config
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         kwargs = {"staging": self.staging, "source": self.source, "lake": self.lake, "config": self.config}
@@ -72,7 +75,9 @@ class Watch:
 
     def __init__(self, staging: str, source: str, lake: str, *, config: str = "") -> None:
         """`config`: the file with the settings of the object store that the paths lie on."""
-        self._where, self._lake, self._config = (staging, source), lake, config
+        self._where = (staging, source)
+        self._lake = lake
+        self._config = config
         self._staging: Staging | None = None
         self.segment = 0
 
@@ -95,8 +100,10 @@ class Watch:
         root, source = self._where
         s3 = load(self._config, secrets=False).s3 if self._config else None
         staging = Staging(source=source, storage=open_storage(root, source, s3=s3))
-        head, lake = staging.head(), read_status(lake_at(self._lake, s3=s3))
-        self._staging, self.segment = staging, head.segment if head else 0
+        head = staging.head()
+        lake = read_status(lake_at(self._lake, s3=s3))
+        self._staging = staging
+        self.segment = head.segment if head else 0
         return head is not None and head.last_offset > (lake.offset if lake else 0)
 
     def _newer(self) -> bool:
@@ -104,5 +111,6 @@ class Watch:
         assert self._staging is not None
         rows = False
         for manifest in self._staging.manifests(after=self.segment):
-            self.segment, rows = manifest.segment, rows or manifest.last_offset >= manifest.first_offset
+            self.segment = manifest.segment
+            rows = rows or manifest.last_offset >= manifest.first_offset
         return rows

@@ -82,7 +82,8 @@ class _Source:
             return self.seen
         try:
             if time.monotonic() - self.at >= _AGAIN:
-                self.seen, self.at = self._look(), time.monotonic()
+                self.seen = self._look()
+                self.at = time.monotonic()
             return self.seen
         finally:
             self.lock.release()
@@ -92,14 +93,20 @@ class _Source:
         about = {"source": source.name, "kind": source.kind, "now": time.time(), **dag_runs.of_source(source.name)}
         about["outside"] = self.config.airflow.capture == "watch"
         try:
-            found = status(self.config, self.meter)
+            status_json = status(self.config, self.meter)
             points = [[p.at / 1e6, round(p.lag, 3), p.rows] for p in self.lag.look()]
         except DblogError as error:
             return {**about, "fault": {"error": error.reason, "fix": error.fix}}
-        live = [d for d in found["dumps"] if d["state"] not in dump_records.OVER]
-        over = [d for d in found["dumps"] if d["state"] in dump_records.OVER]
-        shown = [*reversed(live), *reversed(over[-_ENDED:])]
-        return {**found, **about, "dumps": shown, "more_dumps": len(found["dumps"]) - len(shown), "lag": points}
+        live = [d for d in status_json["dumps"] if d["state"] not in dump_records.OVER]
+        over = [d for d in status_json["dumps"] if d["state"] in dump_records.OVER]
+        shown_dumps = [*reversed(live), *reversed(over[-_ENDED:])]
+        return {
+            **status_json,
+            **about,
+            "dumps": shown_dumps,
+            "more_dumps": len(status_json["dumps"]) - len(shown_dumps),
+            "lag": points,
+        }
 
 
 class Sources:
@@ -120,86 +127,92 @@ class Sources:
             return self._known, self._faults
 
     def _read(self) -> None:
-        found = read_sources()
-        self._faults = [{"error": fault.reason, "fix": fault.fix} for fault in found.faults]
-        configs = {config.source.name: config for config in found.configs.values()}
-        same = {name: known for name, known in self._known.items() if configs.get(name) == known.config}
-        self._known = {name: same.get(name) or _opened(config) for name, config in sorted(configs.items())}
+        read = read_sources()
+        self._faults = [{"error": fault.reason, "fix": fault.fix} for fault in read.faults]
+        configs = {config.source.name: config for config in read.configs.values()}
+        same = {
+            name: open_source for name, open_source in self._known.items() if configs.get(name) == open_source.config
+        }
+        self._known = {name: same.get(name) or _open(config) for name, config in sorted(configs.items())}
 
 
-def _opened(config: Config) -> _Source:
+def _open(config: Config) -> _Source:
     return _Source(config, Meter(config), LagHistory(wiring.open_staging(config)))
 
 
 def app() -> FastAPI:
     """The application that Airflow mounts."""
     quiet_libraries()
-    made = FastAPI(title="DBLog", docs_url=None, redoc_url=None, openapi_url=None)
+    application = FastAPI(title="DBLog", docs_url=None, redoc_url=None, openapi_url=None)
     sources = Sources()
     signed_in = [Depends(requires_access_view(AccessView.WEBSITE))]
-    changing = [Depends(_own)]
+    changing = [Depends(_require_own_page)]
 
-    @made.get("/", response_class=HTMLResponse, dependencies=signed_in)
+    @application.get("/", response_class=HTMLResponse, dependencies=signed_in)
     def page() -> HTMLResponse:
         nonce = secrets.token_urlsafe(16)
         text = _HTML.read_text(encoding="utf-8").replace("<script>", f'<script nonce="{nonce}">')
         return HTMLResponse(text, headers={**_HEADERS, "Content-Security-Policy": _POLICY.format(nonce=nonce)})
 
-    @made.get("/sources", dependencies=signed_in)
+    @application.get("/sources", dependencies=signed_in)
     def every(user: GetUserDep, dag: str = "") -> Json:
         """What the user may see, and the source that a DAG is of. A file that is wrong may be of any source: who may
         not see them all learns nothing of it."""
-        known, faults = sources.all()
-        mine = [name for name in known if _may(user, name, "GET")]
+        every_source, faults = sources.all()
+        visible = [name for name in every_source if _may(user, name, "GET")]
         meant = source_of(dag)
-        told = faults if faults and _may_see_all(user) else []
-        return {"sources": mine, "faults": told, "meant": meant if meant in mine else None}
+        visible_faults = faults if faults and _may_see_all(user) else []
+        return {"sources": visible, "faults": visible_faults, "meant": meant if meant in visible else None}
 
-    @made.get("/sources/{name}")
+    @application.get("/sources/{name}")
     def one(name: str, user: GetUserDep) -> Json:
-        found = _permitted(sources, user, name, "GET").look()
-        mine = {kind: [r for r in found[kind] if _may_read(user, r["dag"])] for kind in ("failed_runs", "checks")}
-        return {**found, **mine, "may_control": _may(user, name, "POST")}
+        status_json = _find_permitted(sources, user, name, "GET").look()
+        visible_runs = {
+            kind: [r for r in status_json[kind] if _may_read(user, r["dag"])] for kind in ("failed_runs", "checks")
+        }
+        return {**status_json, **visible_runs, "may_control": _may(user, name, "POST")}
 
-    @made.post("/sources/{name}/dumps/{dump}/{action}", dependencies=changing)
+    @application.post("/sources/{name}/dumps/{dump}/{action}", dependencies=changing)
     def act(name: str, dump: str, action: Literal["pause", "resume", "cancel"], user: GetUserDep) -> Json:
         change = {"pause": control.pause, "resume": control.resume, "cancel": control.cancel}[action]
-        return _changed(_permitted(sources, user, name, "POST"), dump, partial(change, dump_id=dump))
+        return _change_dump(_find_permitted(sources, user, name, "POST"), dump, partial(change, dump_id=dump))
 
-    @made.post("/sources/{name}/dumps/{dump}", dependencies=changing)
+    @application.post("/sources/{name}/dumps/{dump}", dependencies=changing)
     def retune(name: str, dump: str, settings: Settings, user: GetUserDep) -> Json:
-        wanted = settings.model_dump(exclude_none=True)
-        return _changed(_permitted(sources, user, name, "POST"), dump, partial(control.retune, dump_id=dump, **wanted))
+        changes = settings.model_dump(exclude_none=True)
+        return _change_dump(
+            _find_permitted(sources, user, name, "POST"), dump, partial(control.retune, dump_id=dump, **changes)
+        )
 
-    @made.exception_handler(DblogError)
-    def told(_: Request, error: DblogError) -> JSONResponse:
+    @application.exception_handler(DblogError)
+    def answer_error(_: Request, error: DblogError) -> JSONResponse:
         code = 409 if isinstance(error, RequestError) else 503
         return JSONResponse({"detail": error.message, "fix": error.fix}, code)
 
-    return made
+    return application
 
 
-def _own(request: Request) -> None:
+def _require_own_page(request: Request) -> None:
     """A form of another site cannot send this header, so it cannot use a person's cookie to change a dump."""
     if request.headers.get("x-requested-with") != "dblog":
         raise HTTPException(403, "changes need the header X-Requested-With: dblog")
 
 
-def _changed(source: _Source, dump: str, change: Callable[..., None]) -> Json:
+def _change_dump(source: _Source, dump: str, change: Callable[..., None]) -> Json:
     with closing(wiring.open_state(source.config)) as state:
         change(state)
         source.at = float("-inf")
         return dump_store.read_dump(state, dump).to_json()
 
 
-def _permitted(sources: Sources, user: Any, name: str, method: Method) -> _Source:
+def _find_permitted(sources: Sources, user: Any, name: str, method: Method) -> _Source:
     """Raises 404 where there is no such source or the user may not know of it, 403 where they may only look."""
-    known = sources.all()[0]
-    if name not in known or not _may(user, name, "GET"):
+    every_source = sources.all()[0]
+    if name not in every_source or not _may(user, name, "GET"):
         raise HTTPException(404, f"there is no source {name}")
     if not _may(user, name, method):
         raise HTTPException(403, f"you may not trigger dblog_{name}_dump, so its dumps are not yours to change")
-    return known[name]
+    return every_source[name]
 
 
 def _may(user: Any, name: str, method: Method) -> bool:
@@ -216,5 +229,6 @@ def _may_see_all(user: Any) -> bool:
 
 def _may_read(user: Any, dag_id: str) -> bool:
     """Whether the user may see the runs of a DAG."""
-    entity, details = DagAccessEntity.RUN, DagDetails(id=dag_id)
+    entity = DagAccessEntity.RUN
+    details = DagDetails(id=dag_id)
     return bool(get_auth_manager().is_authorized_dag(method="GET", access_entity=entity, details=details, user=user))

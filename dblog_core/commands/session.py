@@ -120,11 +120,11 @@ class _ToConsole(logging.Handler):
 def _with_airflow(config: Config) -> Config:
     """The one place of the command line that needs Airflow, and only where the configuration asks for it."""
     try:
-        from dblog_core.airflow.connections import resolved
+        from dblog_core.airflow.connections import resolve
     except ImportError as error:
         raise ConfigError(
             "airflow_connection needs Airflow, which is not installed here",
             where="[source] airflow_connection",
             fix=f"{with_extra('airflow')}, or give host, user and password",
         ) from error
-    return resolved(config)
+    return resolve(config)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dblog_core.airflow.connections import resolved
+from dblog_core.airflow.connections import resolve
 from dblog_core.airflow.hooks import MysqlSourceHook, PostgresSourceHook
 from dblog_core.airflow.provider import TYPES, provider_info
 from dblog_core.config.settings import Config
@@ -29,7 +29,7 @@ def connect(monkeypatch: pytest.MonkeyPatch) -> Connect:
         source = {"name": "shop", "kind": kind, "database": "shop", "tables": ["shop.*"]}
         sections = {"staging": {"path": "/s"}, "state": {"url": "sqlite:////s.db"}, "lake": {"path": "/l"}}
         config = Config.model_validate({"source": {**source, "airflow_connection": "shop_db"}, **sections})
-        return resolved(config)
+        return resolve(config)
 
     return make
 
@@ -68,7 +68,7 @@ def test_a_missing_connection_is_named() -> None:
     source = {"name": "shop", "kind": "mysql", "database": "shop", "tables": ["shop.*"], "airflow_connection": "none"}
     sections = {"staging": {"path": "/s"}, "state": {"url": "sqlite:////s.db"}, "lake": {"path": "/l"}}
     with pytest.raises(ConfigError, match="no connection none") as refused:
-        resolved(Config.model_validate({"source": source, **sections}))
+        resolve(Config.model_validate({"source": source, **sections}))
     assert "AIRFLOW_CONN_NONE" in refused.value.fix
 
 

@@ -60,15 +60,17 @@ def test_what_differs_is_told_by_key_and_no_more_than_a_page_of_it() -> None:
         lake_operators.summary(report)["missing"] == list(range(lake_operators.SHOWN))
         and lake_operators.summary(report)["missing_keys"] == 30
     )
-    line = lake_operators.told(report)
+    line = lake_operators.describe_table(report)
     assert line.startswith("shop.a: 31 keys differ, 50 rows: missing 0; ") and line.endswith("and 11 more")
-    assert lake_operators.told(TableReport("shop.a", extra=(3,), different=((7, ("x", "y")),))).endswith(
+    assert lake_operators.describe_table(TableReport("shop.a", extra=(3,), different=((7, ("x", "y")),))).endswith(
         "extra 3; different 7 (x, y)"
     )
-    assert lake_operators.told(TableReport("shop.a", error="it has no key")) == "shop.a: it has no key"
+    assert lake_operators.describe_table(TableReport("shop.a", error="it has no key")) == "shop.a: it has no key"
     first = {"dump": "d1", "missing": [5], "extra": list(range(30)), "different": []}
     mended = TableReport("shop.a", repaired=first)
-    assert lake_operators.told(mended).startswith("shop.a: equal, 0 rows; mended by dump d1: missing 5; extra 0; ")
+    assert lake_operators.describe_table(mended).startswith(
+        "shop.a: equal, 0 rows; mended by dump d1: missing 5; extra 0; "
+    )
     shown = lake_operators.summary(mended)["repaired"]
     assert (shown["missing"], shown["extra_keys"], len(shown["extra"])) == ([5], 30, lake_operators.SHOWN)
 

@@ -16,7 +16,7 @@ from deltalake import DeltaTable, write_deltalake
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from dblog_core.airflow.params import named
+from dblog_core.airflow.params import named_tables
 from dblog_core.config.settings import load
 from dblog_core.dumps import requests
 from dblog_core.dumps.requests import DumpRequest
@@ -240,8 +240,8 @@ def test_a_request_names_one_table_however_it_comes(world: World) -> None:
         name = str(table)
         assert asked((name,)) == [name]
         if name.strip() == name:
-            assert asked(named({"tables": [f" {name}\r"]})) == [name], "a line of the form"
-        assert asked(named({"tables": [json.dumps(name)]})) == [name]
+            assert asked(named_tables({"tables": [f" {name}\r"]})) == [name], "a line of the form"
+        assert asked(named_tables({"tables": [json.dumps(name)]})) == [name]
         always_quoted = f'"{table.schema.replace(chr(34), chr(34) * 2)}".{table.name}'
         assert asked((always_quoted,)) == [name]
         signal = translate(Message("1", EXECUTE, json.dumps({"data-collections": [always_quoted]})), kind="postgres")
