@@ -1,4 +1,8 @@
-"""The one retry policy: errors that call themselves transient are tried again, ever more slowly; others pass."""
+"""The retry policy of connections: errors that call themselves transient are tried again, ever more slowly.
+
+Other errors pass. Loops that begin again after somebody else was faster (`compare_and_set`, a dump's request while its
+tables are altered) wait for nobody, and count their attempts themselves.
+"""
 
 from __future__ import annotations
 

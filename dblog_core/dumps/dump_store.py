@@ -31,7 +31,7 @@ from dblog_core.dumps.dump_records import (
     TaskRecord,
     TaskStatus,
 )
-from dblog_core.dumps.status import DumpStatus, errors_of, state_of
+from dblog_core.dumps.status import DumpStatus
 from dblog_core.errors import RequestError, VersionConflict
 from dblog_core.interfaces import Entry, Json, StateStore
 from dblog_core.model.task_id import TaskId
@@ -313,21 +313,7 @@ def _find_status(state: StateStore, dump_id: str, record: DumpRecord | None) -> 
 
 def _status(state: StateStore, dump_id: str, record: DumpRecord) -> DumpStatus:
     tasks = record.ended
-    if tasks is None:
-        tasks = _read_tasks(state, _task_ids(state, dump_id))
-    minds_gone = record.fails_by_gone_tables
-    return DumpStatus(
-        id=dump_id,
-        state=state_of(record.state, tasks, minds_gone=minds_gone),
-        tables=record.tables,
-        options=record.options,
-        error=errors_of(tasks, minds_gone=minds_gone) or record.error,
-        requested_at=record.requested_at,
-        requested_by=record.requested_by,
-        tasks=tasks,
-        refused=record.refused,
-        signal=record.signal,
-    )
+    return DumpStatus.of(dump_id, record, _read_tasks(state, _task_ids(state, dump_id)) if tasks is None else tasks)
 
 
 def _task_ids(state: StateStore, dump_id: str) -> list[TaskId]:

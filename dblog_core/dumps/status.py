@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Self
 
-from dblog_core.dumps.dump_records import OVER, DumpOptions, DumpState, Refusal, TaskStatus
+from dblog_core.dumps.dump_records import OVER, DumpOptions, DumpRecord, DumpState, Refusal, TaskStatus
 from dblog_core.interfaces import Json
 from dblog_core.model import table_names
 from dblog_core.model.durations import in_words
@@ -32,6 +33,23 @@ class DumpStatus:
     tasks: tuple[TaskStatus, ...]
     refused: tuple[Refusal, ...] = ()
     signal: str | None = None
+
+    @classmethod
+    def of(cls, dump_id: str, record: DumpRecord, tasks: tuple[TaskStatus, ...]) -> Self:
+        """The dump as its record and its tasks say."""
+        minds_gone = record.fails_by_gone_tables
+        return cls(
+            id=dump_id,
+            state=state_of(record.state, tasks, minds_gone=minds_gone),
+            tables=record.tables,
+            options=record.options,
+            error=errors_of(tasks, minds_gone=minds_gone) or record.error,
+            requested_at=record.requested_at,
+            requested_by=record.requested_by,
+            tasks=tasks,
+            refused=record.refused,
+            signal=record.signal,
+        )
 
     @property
     def rows(self) -> int:
