@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import ParamValidationError
 
 from dblog_core.airflow.params import (
     form,
-    named,
+    named_tables,
     repair_form,
     replay_form,
     request,
@@ -29,8 +29,8 @@ def test_a_form_that_is_left_as_it_is_asks_for_all_tables_with_the_usual_options
     config = load(tmp_path / "shop.toml", secrets=False)
     for fields in (form(config), verify_form(config), repair_form(config), replay_form(config)):
         left = {name: field.resolve() for name, field in fields.items()}
-        assert left["tables"] == ["*.*"] and named(left) is None
-        assert named({}) is None, "as a request that names no table"
+        assert left["tables"] == ["*.*"] and named_tables(left) is None
+        assert named_tables({}) is None, "as a request that names no table"
     assert request({"tables": ["*.*"], "pks": None, "chunk_size": None}) == DumpRequest(tables=None)
 
 
