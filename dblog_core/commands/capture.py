@@ -16,23 +16,29 @@ if TYPE_CHECKING:
     from dblog_core.capture.run_capture import CaptureStatus
 
 
+_UntilCurrentOption = Annotated[
+    bool, typer.Option("--until-current", help="End when all that was committed at the start is staged.")
+]
+_UntilOption = Annotated[
+    str | None,
+    typer.Option("--until", metavar="TIME|POSITION", help="End when all that is committed up to there is staged."),
+]
+_SecondsOption = Annotated[float | None, typer.Option("--for", min=0, metavar="SECONDS", help="End after so long.")]
+_FreshStartOption = Annotated[
+    bool,
+    typer.Option(
+        "--fresh-start",
+        help="Go on at the log's present end although log in between is lost, and dump all tables.",
+    ),
+]
+
+
 def capture(
     context: typer.Context,
-    until_current: Annotated[
-        bool, typer.Option("--until-current", help="End when all that was committed at the start is staged.")
-    ] = False,
-    until: Annotated[
-        str | None,
-        typer.Option("--until", metavar="TIME|POSITION", help="End when all that is committed up to there is staged."),
-    ] = None,
-    seconds: Annotated[float | None, typer.Option("--for", min=0, metavar="SECONDS", help="End after so long.")] = None,
-    fresh_start: Annotated[
-        bool,
-        typer.Option(
-            "--fresh-start",
-            help="Go on at the log's present end although log in between is lost, and dump all tables.",
-        ),
-    ] = False,
+    until_current: _UntilCurrentOption = False,
+    until: _UntilOption = None,
+    seconds: _SecondsOption = None,
+    fresh_start: _FreshStartOption = False,
     json: JsonFlag = False,
 ) -> None:
     """Capture the source's log into staging, until stopped.

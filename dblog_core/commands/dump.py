@@ -68,65 +68,79 @@ class DumpCommand(typer.core.TyperCommand):
                 parameter.nargs = 3
 
 
+_PkOption = Annotated[
+    list[str] | None, typer.Option("--pk", metavar="JSON", help="A key to dump; may be repeated. One table only.")
+]
+_KeyFromOption = Annotated[str | None, typer.Option(metavar="JSON", help="First key of a range. One table only.")]
+_KeyToOption = Annotated[str | None, typer.Option(metavar="JSON", help="Last key of a range. One table only.")]
+_FiltersOption = Annotated[
+    list[Condition] | None,
+    typer.Option(
+        "--filter",
+        metavar="COLUMN OP VALUE",
+        parser=_condition,
+        help="Only rows that pass: = < <= > >= in; may be repeated, all must hold.",
+    ),
+]
+_RangesOption = Annotated[
+    int | None, typer.Option(min=1, max=64, metavar="N", help="Ranges to cut a table into; 1: do not.")
+]
+_ChunkSizeOption = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help=f"Rows of one SELECT. {_default('chunk_size')}")
+]
+_ChunkBytesOption = Annotated[
+    Size | None,
+    typer.Option(
+        metavar="BYTES",
+        parser=size,
+        help=f"Bytes of one SELECT's rows at most, such as 32M. {_default('chunk_bytes')}",
+    ),
+]
+_WorkersOption = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help=f"Tasks at the same time. {_default('workers')}")
+]
+_DelayOption = Annotated[
+    float | None,
+    typer.Option(min=0, metavar="S", help=f"Seconds between two chunks of a worker. {_default('delay')}"),
+]
+_RateOption = Annotated[
+    int | None,
+    typer.Option(min=0, metavar="ROWS", help=f"Rows a second of one worker; 0: no limit. {_default('rate')}"),
+]
+_AdaptiveOption = Annotated[
+    OnOff | None,
+    typer.Option(metavar="on|off", parser=on_off, help=f"Slow down while the source suffers. {_default('adaptive')}"),
+]
+_MaxRetainedOption = Annotated[
+    Size | None,
+    typer.Option(
+        metavar="BYTES",
+        parser=size,
+        help=f"Stand while the source retains more log; 10G; 0: no limit. {_default('max_retained')}",
+    ),
+]
+_DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only show the plan.")]
+_WaitOption = Annotated[bool, typer.Option("--wait", help="Until every chunk is in the super-changelog.")]
+
+
 def dump(
     context: typer.Context,
     table: TablesOption = None,
     all_tables: AllTablesOption = False,
-    pk: Annotated[
-        list[str] | None, typer.Option("--pk", metavar="JSON", help="A key to dump; may be repeated. One table only.")
-    ] = None,
-    key_from: Annotated[str | None, typer.Option(metavar="JSON", help="First key of a range. One table only.")] = None,
-    key_to: Annotated[str | None, typer.Option(metavar="JSON", help="Last key of a range. One table only.")] = None,
-    filters: Annotated[
-        list[Condition] | None,
-        typer.Option(
-            "--filter",
-            metavar="COLUMN OP VALUE",
-            parser=_condition,
-            help="Only rows that pass: = < <= > >= in; may be repeated, all must hold.",
-        ),
-    ] = None,
-    ranges: Annotated[
-        int | None, typer.Option(min=1, max=64, metavar="N", help="Ranges to cut a table into; 1: do not.")
-    ] = None,
-    chunk_size: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help=f"Rows of one SELECT. {_default('chunk_size')}")
-    ] = None,
-    chunk_bytes: Annotated[
-        Size | None,
-        typer.Option(
-            metavar="BYTES",
-            parser=size,
-            help=f"Bytes of one SELECT's rows at most, such as 32M. {_default('chunk_bytes')}",
-        ),
-    ] = None,
-    workers: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help=f"Tasks at the same time. {_default('workers')}")
-    ] = None,
-    delay: Annotated[
-        float | None,
-        typer.Option(min=0, metavar="S", help=f"Seconds between two chunks of a worker. {_default('delay')}"),
-    ] = None,
-    rate: Annotated[
-        int | None,
-        typer.Option(min=0, metavar="ROWS", help=f"Rows a second of one worker; 0: no limit. {_default('rate')}"),
-    ] = None,
-    adaptive: Annotated[
-        OnOff | None,
-        typer.Option(
-            metavar="on|off", parser=on_off, help=f"Slow down while the source suffers. {_default('adaptive')}"
-        ),
-    ] = None,
-    max_retained: Annotated[
-        Size | None,
-        typer.Option(
-            metavar="BYTES",
-            parser=size,
-            help=f"Stand while the source retains more log; 10G; 0: no limit. {_default('max_retained')}",
-        ),
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the plan.")] = False,
-    wait: Annotated[bool, typer.Option("--wait", help="Until every chunk is in the super-changelog.")] = False,
+    pk: _PkOption = None,
+    key_from: _KeyFromOption = None,
+    key_to: _KeyToOption = None,
+    filters: _FiltersOption = None,
+    ranges: _RangesOption = None,
+    chunk_size: _ChunkSizeOption = None,
+    chunk_bytes: _ChunkBytesOption = None,
+    workers: _WorkersOption = None,
+    delay: _DelayOption = None,
+    rate: _RateOption = None,
+    adaptive: _AdaptiveOption = None,
+    max_retained: _MaxRetainedOption = None,
+    dry_run: _DryRunOption = False,
+    wait: _WaitOption = False,
     spark: SparkFlag = False,
     json: JsonFlag = False,
 ) -> None:

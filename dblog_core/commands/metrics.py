@@ -14,24 +14,31 @@ from dblog_core.config.settings import Config, load
 from dblog_core.errors import ConfigError
 from dblog_core.model.hosts import LOOPBACK
 
+_ListenOption = Annotated[str, typer.Option("--listen", metavar="HOST:PORT", help="Serve them there, until stopped.")]
+_DirectoryOption = Annotated[
+    Path | None, typer.Option("--directory", metavar="DIR", help="Of every TOML file in DIR, in place of --config.")
+]
+_CertificateOption = Annotated[
+    Path | None, typer.Option("--tls-cert", metavar="FILE", help="PEM file of the server's certificate.")
+]
+_KeyOption = Annotated[Path | None, typer.Option("--tls-key", metavar="FILE", help="PEM file of its key.")]
+_AuthorityOption = Annotated[
+    Path | None,
+    typer.Option("--tls-client-ca", metavar="FILE", help="Only for clients with a certificate signed by it."),
+]
+_InsecureOption = Annotated[
+    bool, typer.Option("--insecure", help="Serve them without TLS to other machines: anyone may read them.")
+]
+
 
 def metrics(
     context: typer.Context,
-    listen: Annotated[str, typer.Option("--listen", metavar="HOST:PORT", help="Serve them there, until stopped.")] = "",
-    directory: Annotated[
-        Path | None, typer.Option("--directory", metavar="DIR", help="Of every TOML file in DIR, in place of --config.")
-    ] = None,
-    certificate: Annotated[
-        Path | None, typer.Option("--tls-cert", metavar="FILE", help="PEM file of the server's certificate.")
-    ] = None,
-    key: Annotated[Path | None, typer.Option("--tls-key", metavar="FILE", help="PEM file of its key.")] = None,
-    authority: Annotated[
-        Path | None,
-        typer.Option("--tls-client-ca", metavar="FILE", help="Only for clients with a certificate signed by it."),
-    ] = None,
-    insecure: Annotated[
-        bool, typer.Option("--insecure", help="Serve them without TLS to other machines: anyone may read them.")
-    ] = False,
+    listen: _ListenOption = "",
+    directory: _DirectoryOption = None,
+    certificate: _CertificateOption = None,
+    key: _KeyOption = None,
+    authority: _AuthorityOption = None,
+    insecure: _InsecureOption = False,
 ) -> None:
     """Print or serve what `status` tells, for Prometheus.
 

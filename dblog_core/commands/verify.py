@@ -22,33 +22,44 @@ if TYPE_CHECKING:
 _SHOWN = 20  # keys of a table that people are shown; --json has all
 
 
+_RepairOption = Annotated[
+    bool, typer.Option("--repair", help="Dump the keys that differ, merge them, compare them again.")
+]
+_SampleOption = Annotated[
+    str | None, typer.Option(metavar="ROWS|PERCENT%", help="Compare so many rows, drawn at random; 1000 or 5%.")
+]
+_ConfidenceOption = Annotated[float, typer.Option(help="Of what a sample tells, above 0 and below 1.")]
+_CertificateOption = Annotated[
+    Path | None, typer.Option(metavar="FILE", dir_okay=False, help="Write down what was compared.")
+]
+_CheckOption = Annotated[
+    Path | None,
+    typer.Option(metavar="CERTIFICATE", exists=True, dir_okay=False, help="Does the lake still give its hashes?"),
+]
+_PartOption = Annotated[
+    str | None,
+    typer.Option("--slice", metavar="I/N", help="This slice of each table's keys; N in a row are the full state."),
+]
+_RateOption = Annotated[int, typer.Option(min=0, metavar="ROWS", help="Rows a second; 0: no limit.")]
+_WorkersOption = Annotated[int | None, typer.Option(min=1, max=64, metavar="N", help="SELECTs at the same time.")]
+_PassOverOption = Annotated[
+    bool, typer.Option("--pass-over-refused", help="Captured tables that cannot be compared are named, no more.")
+]
+
+
 def verify(
     context: typer.Context,
     table: TablesOption = None,
     all_tables: AllTablesOption = False,
-    repair: Annotated[
-        bool, typer.Option("--repair", help="Dump the keys that differ, merge them, compare them again.")
-    ] = False,
-    sample: Annotated[
-        str | None, typer.Option(metavar="ROWS|PERCENT%", help="Compare so many rows, drawn at random; 1000 or 5%.")
-    ] = None,
-    confidence: Annotated[float, typer.Option(help="Of what a sample tells, above 0 and below 1.")] = 0.99,
-    certificate: Annotated[
-        Path | None, typer.Option(metavar="FILE", dir_okay=False, help="Write down what was compared.")
-    ] = None,
-    check: Annotated[
-        Path | None,
-        typer.Option(metavar="CERTIFICATE", exists=True, dir_okay=False, help="Does the lake still give its hashes?"),
-    ] = None,
-    part: Annotated[
-        str | None,
-        typer.Option("--slice", metavar="I/N", help="This slice of each table's keys; N in a row are the full state."),
-    ] = None,
-    rate: Annotated[int, typer.Option(min=0, metavar="ROWS", help="Rows a second; 0: no limit.")] = 0,
-    workers: Annotated[int | None, typer.Option(min=1, max=64, metavar="N", help="SELECTs at the same time.")] = None,
-    pass_over: Annotated[
-        bool, typer.Option("--pass-over-refused", help="Captured tables that cannot be compared are named, no more.")
-    ] = False,
+    repair: _RepairOption = False,
+    sample: _SampleOption = None,
+    confidence: _ConfidenceOption = 0.99,
+    certificate: _CertificateOption = None,
+    check: _CheckOption = None,
+    part: _PartOption = None,
+    rate: _RateOption = 0,
+    workers: _WorkersOption = None,
+    pass_over: _PassOverOption = False,
     json: JsonFlag = False,
 ) -> None:
     """Compare source and lake, row by row, while both change.
