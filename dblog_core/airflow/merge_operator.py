@@ -76,14 +76,15 @@ class MergeOperator(SparkSubmitOperator):
         """Whether the lake lacks anything, once nobody else holds it. Raises AirflowException when told to stop."""
         from dblog_core.wiring import open_state
 
-        parent, told = os.getppid(), float("-inf")
+        parent = os.getppid()
+        reported_at = float("-inf")
         with closing(open_state(config)) as state:
             while not up_to_date(config):
-                if (held := state.leader("merge")) is None:
+                if (holder := state.leader("merge")) is None:
                     return True
-                if time.monotonic() - told >= REPORT:
-                    log.info("waits for the lake: %s is at work on it%s", held.holder, _tasks(config))
-                    told = time.monotonic()
+                if time.monotonic() - reported_at >= REPORT:
+                    log.info("waits for the lake: %s is at work on it%s", holder.holder, _tasks(config))
+                    reported_at = time.monotonic()
                 time.sleep(LOOK)
                 if self._killed:
                     raise AirflowException("told to stop while it waited for the lake; the next merge takes all")
@@ -102,10 +103,14 @@ class MergeOperator(SparkSubmitOperator):
 
         wait = ["--wait", str(STAND_BY)]
         command = job_command("merge", config, config_path=self.config_file, arguments=wait, secrets=secrets)
-        self.application, self.application_args = command.application, list(command.application_args)
-        self.jars, self.conf = ",".join(command.jars), dict(command.conf)
-        self.name, self._driver_memory = f"dblog merge {config.source.name}", command.driver_memory
-        self.env_vars, self.properties_file = dict(command.env), str(secrets) if secrets else None
+        self.application = command.application
+        self.application_args = list(command.application_args)
+        self.jars = ",".join(command.jars)
+        self.conf = dict(command.conf)
+        self.name = f"dblog merge {config.source.name}"
+        self._driver_memory = command.driver_memory
+        self.env_vars = dict(command.env)
+        self.properties_file = str(secrets) if secrets else None
 
 
 def _status(config: Config) -> LakeStatus:
@@ -128,7 +133,8 @@ def up_to_date(config: Config) -> bool:
     from dblog_core.lake.lake_status import State, read_status
     from dblog_core.wiring import open_lake, open_staging
 
-    head, lake = open_staging(config).head(), read_status(open_lake(config))
+    head = open_staging(config).head()
+    lake = read_status(open_lake(config))
     if head is None or lake is None:
         return head is None
     return lake.offset >= head.last_offset and all(

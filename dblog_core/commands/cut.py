@@ -38,42 +38,43 @@ def cut(
     from dblog_core.wiring import open_lake
 
     session = session_of(context, json)
-    wanted = None if at is None else cuts.parse_at(at)
+    moment_asked = None if at is None else cuts.parse_at(at)
     lake = open_lake(session.config(READER))
-    found = cuts.find_cut(lake, wanted)
-    time_travel.check_readable(lake, found.cut)
-    session.result(as_json(found), text(found, wanted))
+    cut_and_next = cuts.find_cut(lake, moment_asked)
+    time_travel.check_readable(lake, cut_and_next.cut)
+    session.result(as_json(cut_and_next), text(cut_and_next, moment_asked))
 
 
-def as_json(found: CutAndNext) -> dict[str, Any]:
+def as_json(cut_and_next: CutAndNext) -> dict[str, Any]:
     """The object of `cut --json`."""
-    one, after = found.cut, found.next_cut
+    cut = cut_and_next.cut
+    after = cut_and_next.next_cut
     return {
-        "cut": one.number,
-        "offset": one.offset,
-        "position": one.position,
-        "commit_time": moment(one.commit_time),
-        "merged_at": moment(one.merged_at),
-        "tables": dict(sorted(one.tables.items())),
-        "behind": dict(sorted(one.behind.items())),
+        "cut": cut.number,
+        "offset": cut.offset,
+        "position": cut.position,
+        "commit_time": moment(cut.commit_time),
+        "merged_at": moment(cut.merged_at),
+        "tables": dict(sorted(cut.tables.items())),
+        "behind": dict(sorted(cut.behind.items())),
         "next": None
         if after is None
         else {"cut": after.number, "offset": after.offset, "commit_time": moment(after.commit_time)},
     }
 
 
-def text(found: CutAndNext, at: At | None) -> str:
+def text(cut_and_next: CutAndNext, at: At | None) -> str:
     """The cut for people."""
-    one, after = found.cut, found.next_cut
+    cut = cut_and_next.cut
+    after = cut_and_next.next_cut
     lines = [
-        f"cut       {one.number}, merged at {moment(one.merged_at)}",
-        f"offset    {one.offset:,}: every change up to it is in, none after it",
-        f"position  {one.position}",
-        f"commit    {moment(one.commit_time) or 'unknown'}",
+        f"cut       {cut.number}, merged at {moment(cut.merged_at)}",
+        f"offset    {cut.offset:,}: every change up to it is in, none after it",
+        f"position  {cut.position}",
+        f"commit    {moment(cut.commit_time) or 'unknown'}",
     ]
-    lines += [
-        f"table     {name}: version {version}{_behind(found, name)}" for name, version in sorted(one.tables.items())
-    ]
+    for name, version in sorted(cut.tables.items()):
+        lines.append(f"table     {name}: version {version}{_behind(cut_and_next, name)}")
     if after is None:
         lines.append("next      none: what came later is not merged yet" if at is not None else "next      none yet")
     else:
@@ -81,6 +82,6 @@ def text(found: CutAndNext, at: At | None) -> str:
     return "\n".join(lines)
 
 
-def _behind(found: CutAndNext, name: str) -> str:
-    offset = found.cut.behind.get(name)
+def _behind(cut_and_next: CutAndNext, name: str) -> str:
+    offset = cut_and_next.cut.behind.get(name)
     return "" if offset is None else f"; it had stopped, and holds changes up to offset {offset:,} only"

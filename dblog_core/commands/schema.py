@@ -72,12 +72,13 @@ def _show(session: Session, name: str) -> None:
 
     config = session.config(READER)
     table = TableName.parse(name)
-    policy, json_as = config.lake.schema_changes_of(table), config.lake.json_as_of(table)
-    found = [
+    policy = config.lake.schema_changes_of(table)
+    json_as = config.lake.json_as_of(table)
+    versions = [
         _by_policy(version, policy)
         for version in history.read_versions(open_staging(config), name, drop_columns=config.lake.drop_columns)
     ]
-    if not found:
+    if not versions:
         raise RequestError(
             "the super-changelog says nothing of this table",
             where=name,
@@ -85,13 +86,13 @@ def _show(session: Session, name: str) -> None:
         )
     status = read_status(open_lake(config))
     lake = None if status is None else status.tables.get(name)
-    session.result(as_json(name, found, lake, policy, json_as), text(found, lake, policy, json_as))
+    session.result(as_json(name, versions, lake, policy, json_as), text(versions, lake, policy, json_as))
 
 
 def _by_policy(version: Version, policy: SchemaChanges) -> Version:
     """With what the lake makes of the changes where it does not follow them."""
 
-    def told(change: SchemaChange) -> SchemaChange:
+    def with_effect(change: SchemaChange) -> SchemaChange:
         if policy == "fail":
             return replace(change, lake=f"the table stops: run `dblog schema accept {typed(version.schema.table)}`")
         return replace(change, lake=_IGNORED.get(change.what, change.lake))
@@ -99,7 +100,7 @@ def _by_policy(version: Version, policy: SchemaChanges) -> Version:
     keyless = not version.schema.key  # there is a history alone
     if policy == "evolve" or keyless:
         return version
-    return replace(version, changes=tuple(map(told, version.changes)))
+    return replace(version, changes=tuple(map(with_effect, version.changes)))
 
 
 # Acceptance -----------------------------------------------------------------------------------------------------------
@@ -112,24 +113,24 @@ def _accept(session: Session, name: str, *, yes: bool) -> None:
 
     config = session.config(LAKE)
     status = read_status(open_lake(config))
-    known = None if status is None else status.tables.get(name)
+    lake_table = None if status is None else status.tables.get(name)
     policy = config.lake.schema_changes_of(TableName.parse(name))
-    plan = accept_schema.plan_acceptance(open_staging(config), name, known, policy)
+    plan = accept_schema.plan_acceptance(open_staging(config), name, lake_table, policy)
     note("\n".join([f"{name}:", *(f"  {change}" for change in plan.changes), f"  accepted: {plan.does}"]))
-    if not yes and not _agreed():
+    if not yes and not _is_confirmed():
         raise RequestError("nothing was done", where=name, fix="answer y, or give --yes")
     with stopping() as stop:
         done = lake_tasks.carry_out(
             config, _ACCEPT, {"table": name}, stop=stop, on_line=lambda line: note(session.redact(line))
         )
-    session.result(done, _done(plan, done))
+    session.result(done, _result_text(plan, done))
 
 
-def _agreed() -> bool:
+def _is_confirmed() -> bool:
     return sys.stdin.isatty() and typer.confirm("Go on?", err=True)
 
 
-def _done(plan: Plan, done: dict[str, Any]) -> str:
+def _result_text(plan: Plan, done: dict[str, Any]) -> str:
     dump = f"; dump {done['dump']} brings what is missing" if done["dump"] else "; `dblog merge` goes on"
     return f"{plan.table}: accepted{dump}"
 
@@ -139,7 +140,7 @@ def _done(plan: Plan, done: dict[str, Any]) -> str:
 
 def as_json(
     table: str,
-    found: list[Version],
+    versions: list[Version],
     lake: TableStatus | None,
     policy: SchemaChanges = "evolve",
     json_as: JsonAs = "text",
@@ -151,26 +152,26 @@ def as_json(
         "json_as": json_as,
         "versions": [
             {
-                "version": one.number,
-                "fingerprint": one.schema.fingerprint,
-                "offset": one.mark.offset if one.mark else None,
-                "position": one.mark.position if one.mark else None,
-                "commit_time": _moment(one.mark.commit_time) if one.mark else None,
+                "version": version.number,
+                "fingerprint": version.schema.fingerprint,
+                "offset": version.mark.offset if version.mark else None,
+                "position": version.mark.position if version.mark else None,
+                "commit_time": _moment(version.mark.commit_time) if version.mark else None,
                 "columns": [
-                    {"name": c.name, "type": str(c.type), "source_type": c.source_type} for c in one.schema.columns
+                    {"name": c.name, "type": str(c.type), "source_type": c.source_type} for c in version.schema.columns
                 ],
-                "key_columns": list(one.schema.key),
+                "key_columns": list(version.schema.key),
                 "changes": [
                     {"what": c.what, "column": c.column, "before": c.before, "after": c.after, "lake": c.lake}
-                    for c in one.changes
+                    for c in version.changes
                 ],
             }
-            for one in found
+            for version in versions
         ],
         "lake": None
         if lake is None
         else {
-            "version": _merged(found, lake),
+            "version": _version_in_lake(versions, lake),
             "state": lake.state.value,
             "offset": lake.offset,
             "error": lake.error,
@@ -180,27 +181,27 @@ def as_json(
 
 
 def text(
-    found: list[Version], lake: TableStatus | None, policy: SchemaChanges = "evolve", json_as: JsonAs = "text"
+    versions: list[Version], lake: TableStatus | None, policy: SchemaChanges = "evolve", json_as: JsonAs = "text"
 ) -> str:
     """The versions for people, oldest first."""
     lines: list[str] = []
-    for one in found:
-        mark = one.mark
+    for version in versions:
+        mark = version.mark
         since = "from before staging begins" if mark is None else _since(mark.offset, mark.position, mark.commit_time)
-        lines.append(f"version {one.number}  {since}")
-        if one.number == 1:
-            key = ", ".join(one.schema.key) or "none"
-            lines += [f"  {c.name}  {_type(c.source_type, str(c.type))}" for c in one.schema.columns]
+        lines.append(f"version {version.number}  {since}")
+        if version.number == 1:
+            key = ", ".join(version.schema.key) or "none"
+            lines += [f"  {c.name}  {_type(c.source_type, str(c.type))}" for c in version.schema.columns]
             lines.append(f"  key: {key}")
-        lines += [f"  {_said(c.what, c.column, c.before, c.after)}  ->  {c.lake}" for c in one.changes]
+        lines += [f"  {_change_text(c.what, c.column, c.before, c.after)}  ->  {c.lake}" for c in version.changes]
     if policy != "evolve":
         lines.append(f'schema_changes = "{policy}"')
-    if json_as == "variant" and (columns := json_columns(found[-1].schema)) and found[-1].schema.key:
+    if json_as == "variant" and (columns := json_columns(versions[-1].schema)) and versions[-1].schema.key:
         lines.append(f'json_as = "variant": {", ".join(f"{variant_name(c)} beside {c}" for c in columns)}')
-    return "\n".join([*lines, f"lake: {_lake(found, lake)}"])
+    return "\n".join([*lines, f"lake: {_lake(versions, lake)}"])
 
 
-def _said(what: str, column: str | None, before: str | None, after: str | None) -> str:
+def _change_text(what: str, column: str | None, before: str | None, after: str | None) -> str:
     if column is None:
         return f"key: {before} is now {after}"
     if before is None or after is None:
@@ -208,10 +209,10 @@ def _said(what: str, column: str | None, before: str | None, after: str | None) 
     return f"{column} {what}: {before} is now {after}"
 
 
-def _lake(found: list[Version], lake: TableStatus | None) -> str:
+def _lake(versions: list[Version], lake: TableStatus | None) -> str:
     if lake is None:
         return "nothing of it is merged yet"
-    version = _merged(found, lake)
+    version = _version_in_lake(versions, lake)
     shape = "a shape that staging does not hold any more" if version is None else f"version {version}"
     error = f": {lake.error}" if lake.error else ""
     if lake.ignored:
@@ -219,9 +220,9 @@ def _lake(found: list[Version], lake: TableStatus | None) -> str:
     return f"{shape}, merged to offset {lake.offset:,}, {lake.state.value}{error}"
 
 
-def _merged(found: list[Version], lake: TableStatus) -> int | None:
+def _version_in_lake(versions: list[Version], lake: TableStatus) -> int | None:
     """The version whose shape the lake has; the newest of those that were alike."""
-    return next((v.number for v in reversed(found) if v.schema.fingerprint == lake.schema), None)
+    return next((v.number for v in reversed(versions) if v.schema.fingerprint == lake.schema), None)
 
 
 def _since(offset: int, position: str, commit_time: int) -> str:

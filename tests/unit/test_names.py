@@ -54,9 +54,7 @@ GOAL = Counts(5, 5, 1)
 NONE = Counts(0, 0, 0)
 LIMITS: dict[str, Counts] = {
     "dblog_core/interfaces": Counts(4, 0, 0),
-    "dblog_core/airflow": Counts(1, 3, 6),
     "dblog_core/capture": Counts(23, 69, 76),
-    "dblog_core/commands": Counts(5, 15, 3),
     "dblog_core/config": Counts(7, 43, 11),
     "dblog_core/delta": Counts(32, 89, 39),
     "dblog_core/model": Counts(14, 27, 4),
