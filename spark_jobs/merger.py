@@ -54,7 +54,7 @@ from spark_jobs.lake_tasks import registry
 from spark_jobs.lake_tasks.context import Done, Tools
 from spark_jobs.merging import cuts
 from spark_jobs.merging.applied import Applied
-from spark_jobs.merging.faults import failed, first_lines, spark_gone
+from spark_jobs.merging.faults import first_lines, outcome_of_fault, spark_gone
 from spark_jobs.merging.fence import Fence
 from spark_jobs.merging.lake import Lake
 from spark_jobs.merging.merge_records import Intent, Records
@@ -307,7 +307,7 @@ class Merger:
         except LeaseLost:
             raise
         except (DblogError, DeltaError, PySparkException, Py4JJavaError) as error:
-            lake_tasks.record_outcome(self._lake.location, task.id, failed(0, error))
+            lake_tasks.record_outcome(self._lake.location, task.id, outcome_of_fault(0, error))
             return None
         except (Py4JNetworkError, Py4JError) as error:
             raise spark_gone(task.kind) from error
@@ -323,7 +323,7 @@ class Merger:
         except LeaseLost:
             raise
         except (DblogError, DeltaError, PySparkException, Py4JJavaError) as error:
-            done, came = Done({}), failed(intent.number, error)
+            done, came = Done({}), outcome_of_fault(intent.number, error)
         except (Py4JNetworkError, Py4JError) as error:
             raise spark_gone(task["kind"]) from error
         self._step("done")

@@ -153,7 +153,8 @@ class OpenTable:
         for path, stretch in places.files:
             if (live := self.snapshot.files.get(path)) is None:
                 continue
-            asked, rows = places.asked[stretch], places.rows[stretch]
+            asked = places.asked[stretch]
+            rows = places.rows[stretch]
             alive = ~self.dead(live).contains(rows)
             if alive.any():
                 hits.append(Hits(live, asked[alive], rows[alive]))

@@ -77,14 +77,14 @@ def rows_at(files: TableFiles, live: LiveFile, shape: Shape, names: Sequence[str
             )
         groups = np.searchsorted(edges, rows, side="right") - 1
         for group in np.unique(groups).tolist():
-            asked = np.flatnonzero(groups == group)
-            asked = asked[np.argsort(rows[asked], kind="stable")]
-            for first, held in _stretches(file, group, columns, stored, files.url(live.path)):
-                own = rows[asked] - edges[group] - first
-                within = (own >= 0) & (own < len(held))
-                parts.append(held.take(pa.array(own[within])))
-                places.append(asked[within])
-                if own[-1] < len(held):
+            at_group = np.flatnonzero(groups == group)
+            at_group = at_group[np.argsort(rows[at_group], kind="stable")]
+            for first, part in _stretches(file, group, columns, stored, files.url(live.path)):
+                in_part = rows[at_group] - edges[group] - first
+                within = (in_part >= 0) & (in_part < len(part))
+                parts.append(part.take(pa.array(in_part[within])))
+                places.append(at_group[within])
+                if in_part[-1] < len(part):
                     break
     if not parts:
         return pa.table({c.name: pa.array([], c.type) for c in columns})
@@ -105,7 +105,8 @@ def _stretches(
     file: pq.ParquetFile, group: int, columns: Sequence[DeltaColumn], stored: dict[str, str], where: str
 ) -> Iterator[tuple[int, pa.Table]]:
     """A row group's columns, whole or in parts: the number of a part's first row in the group, and its rows."""
-    about, names = file.metadata.row_group(group), set(stored.values())
+    about = file.metadata.row_group(group)
+    names = set(stored.values())
     chunks = (about.column(i) for i in range(about.num_columns))
     size = sum(c.total_uncompressed_size for c in chunks if c.path_in_schema.split(".")[0] in names)
     if size <= _AT_ONCE:

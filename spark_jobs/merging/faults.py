@@ -31,7 +31,7 @@ def spark_gone(where: str) -> LakeError:
     return LakeError("Spark went away", where=where, fix="merge again: it goes on where this one stopped")
 
 
-def failed(merge: int, error: Exception) -> Outcome:
+def outcome_of_fault(merge: int, error: Exception) -> Outcome:
     if isinstance(error, DblogError):
         return Outcome(merge, None, error.message, error.where, error.fix)
     return Outcome(merge, None, first_lines(error))

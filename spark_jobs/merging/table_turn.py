@@ -77,8 +77,8 @@ class TableTurn:
             raise spark_gone(work.table) from error
         except (ArithmeticError, LookupError, TypeError, ValueError) as error:  # a defect of ours: the others go on
             _log.exception("%s: its merge has failed", work.table)
-            told = f"{type(error).__name__}: {first_lines(error)}; this is a defect: report it, with what is logged"
-            return Applied(work.table, work.rows, error=told, version=known.version if known else None)
+            message = f"{type(error).__name__}: {first_lines(error)}; this is a defect: report it, with what is logged"
+            return Applied(work.table, work.rows, error=message, version=known.version if known else None)
         self.step(f"applied {work.table}")
         return applied
 
@@ -138,7 +138,8 @@ class TableTurn:
         merge = TableMerge(self.session(work.table), self.staging, self.lake, self.withheld, step=self.step)
         # Where an earlier merge failed its commit may be there all the same: rows may be as new as that merge.
         merged = known.offset if known and known.state is not State.STOPPED else self.status.offset
-        number, span = self.intent.number, self.intent.span
+        number = self.intent.number
+        span = self.intent.span
         apply = partial(merge.apply, number=number, span=span, known=known, merged=merged, again=again)
         for _ in range(_PLANNED_AGAIN):
             try:

@@ -32,6 +32,6 @@ def marks(request: pytest.FixtureRequest) -> bool:
 @pytest.fixture
 def lake(spark: SparkSession, tmp_path: Path, marks: bool) -> TestLake:
     """An empty staging and an empty lake."""
-    found = TestLake(spark, Staging(str(tmp_path / "staging"), source="shop"), tmp_path / "lake")
-    found.marks = marks
-    return found
+    empty = TestLake(spark, Staging(str(tmp_path / "staging"), source="shop"), tmp_path / "lake")
+    empty.marks = marks
+    return empty

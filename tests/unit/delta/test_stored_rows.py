@@ -25,5 +25,5 @@ def test_rows_are_the_same_whether_a_group_is_read_whole_or_in_parts(
     (live,) = writer.snapshot.files.values()
     for count in (1, 7, 500):
         asked = np.array(dice.sample(range(500), count), np.int64)
-        found = stored_rows.rows_at(writer.files, live, writer.refresh(), ["note", "id"], asked)
-        assert found.to_pylist() == [{"note": rows[i]["note"], "id": i} for i in asked.tolist()]
+        read_rows = stored_rows.rows_at(writer.files, live, writer.refresh(), ["note", "id"], asked)
+        assert read_rows.to_pylist() == [{"note": rows[i]["note"], "id": i} for i in asked.tolist()]

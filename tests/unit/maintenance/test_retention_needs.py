@@ -103,7 +103,7 @@ def test_the_capture_reads_events_again_that_may_be_unseen(staging: Staging) -> 
     assert _of(other).keys() == {9}
 
 
-def _passed(state: MemoryState, name: str, offset: int) -> None:
+def _record_passed(state: MemoryState, name: str, offset: int) -> None:
     record = positions.Record.open(state, name, lambda: 0)
     record.advance(offset)
     record.save()
@@ -111,11 +111,11 @@ def _passed(state: MemoryState, name: str, offset: int) -> None:
 
 def test_outputs_need_what_they_have_not_passed_on(staging: Staging) -> None:
     state = MemoryState()
-    _passed(state, "kafka", 42)
+    _record_passed(state, "kafka", 42)
     assert _of(staging, state=state, kafka="latest")[4] == "output kafka has passed on up to offset 42"
-    _passed(state, "kafka", 49)
+    _record_passed(state, "kafka", 49)
     assert _of(staging, state=state, kafka="latest")[4] == "output kafka has passed on up to offset 49"
-    _passed(state, "files", 109)
+    _record_passed(state, "files", 109)
     assert _of(staging, state=state, kafka="latest", files=1).keys() == {4, 9}
 
 
@@ -127,7 +127,7 @@ def test_an_output_that_never_ran_needs_all_from_its_start_on(staging: Staging) 
 
 def test_an_output_that_is_no_longer_configured_needs_nothing(staging: Staging) -> None:
     state = MemoryState()
-    _passed(state, "kafka", 42)
+    _record_passed(state, "kafka", 42)
     assert _of(staging, state=state).keys() == {9}
 
 
