@@ -70,7 +70,8 @@ def test_a_dump_that_ended_without_the_row_is_asked_for_again(lake: TestLake) ->
     assert [keys for _, keys in dumps.asked] == [[7], [7]]
 
 
-def test_rows_that_are_equal_are_not_written_again(lake: TestLake) -> None:
+def test_rows_of_dumps_that_are_equal_are_not_written_again(lake: TestLake) -> None:
+    """Those of the log are, whatever they change: to compare them costs more than it saves."""
     build = lake.build
     rows = [{"id": i, "v": None if i % 2 else "v", "big": "b"} for i in range(6)]
     build.chunk(NOTES, rows)
@@ -81,8 +82,8 @@ def test_rows_that_are_equal_are_not_written_again(lake: TestLake) -> None:
     build.update(NOTES, {**rows[4], "v": "new"})
     build.seal()
     (merged,) = lake.merge_well()
-    assert (merged.tables[0].rows, merged.tables[0].applied) == (8, 1)
-    assert [r["_dblog_offset"] for r in lake.rows(NOTES, provenance=True)] == [1, 2, 3, 4, 14, 6]
+    assert (merged.tables[0].rows, merged.tables[0].applied) == (8, 2)
+    assert [r["_dblog_offset"] for r in lake.rows(NOTES, provenance=True)] == [1, 2, 3, 13, 14, 6]
 
 
 def test_ghosts_go_and_rows_that_live_stay(lake: TestLake) -> None:
