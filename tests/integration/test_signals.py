@@ -185,11 +185,11 @@ def pause(name):
         print("at", flush=True)
         threading.Event().wait()
 
-take_in, publish = table.take_in, Staging.publish
+put_row, publish = table.put_row, Staging.publish
 
-def taken(state, seen, *, at):
+def taken(state, seen, *, at_us):
     pause("before the inbox")
-    take_in(state, seen, at=at)
+    put_row(state, seen, at_us=at_us)
     pause("before the manifest")
 
 def published(self, manifest):
@@ -197,15 +197,16 @@ def published(self, manifest):
     if seen:
         pause("before the desk")
 
-import dblog_core.capture.leader as leader, dblog_core.signals.processor as desk
+import dblog_core.capture.leader as leader
+from dblog_core.signals import processor
 seen = []
-def counted(state, one, *, at):
+def counted(state, one, *, at_us):
     seen.append(one)
-    taken(state, one, at=at)
-leader.take_in = counted
+    taken(state, one, at_us=at_us)
+leader.put_row = counted
 Staging.publish = published
 if point == "before the desk":
-    desk.Desk.look = lambda self: None
+    processor.SignalProcessor.carry_out_waiting = lambda self: None
 print("up", flush=True)
 run_capture(config, stop=threading.Event())
 """
