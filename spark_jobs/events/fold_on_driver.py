@@ -87,11 +87,14 @@ def folded(staging: Staging, work: Work, schema: TableSchema) -> pa.Table | None
         if size > MAX_DECODED:
             return None
         parts.append(part)
+    nothing = pa.table({"offset": pa.nulls(0, pa.int64())})
     if not parts:
-        return pa.table({"offset": pa.nulls(0, pa.int64())})
+        return nothing
     events = pa.concat_tables(parts)
     if work.removed_upto:
         events = events.filter(pc.greater(events["offset"], work.removed_upto))
+    if not len(events):
+        return nothing
     events = events.combine_chunks()
     return _with_left_out(events, schema) if has_left_out(work) else _last_rows(events, schema)
 

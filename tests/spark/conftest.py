@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import zlib
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from dblog_core.staging import Staging
-from tests.spark.lakes import TestLake
+from tests.spark.lakes import MARKS, TestLake
 
 PATIENCE = 900  # seconds for a test of Spark, on a machine that does other things too
 
@@ -23,10 +22,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def marks(request: pytest.FixtureRequest) -> bool:
-    """Whether small works are written without Spark: each test goes either way, by the first seed."""
-    option = request.config.option
-    drawn = (zlib.crc32(request.node.nodeid.encode()) + option.soak_first) % 2 == 0
-    return drawn if option.lake_way is None else option.lake_way == "mark"
+    """Whether small works are written without Spark: as the product does it, or as `--lake-way` says."""
+    way = request.config.option.lake_way
+    return MARKS if way is None else bool(way == "mark")
 
 
 @pytest.fixture

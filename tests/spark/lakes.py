@@ -7,7 +7,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from dblog_core.config.settings import JsonAs, SchemaChanges
+from dblog_core.config.settings import JsonAs, LakeConfig, SchemaChanges
 from dblog_core.lake.lake_status import lake_at, own_directory, table_location
 from dblog_core.model.schema import TableSchema
 from dblog_core.staging import Staging
@@ -38,6 +38,10 @@ class Dumps:
         return False
 
 
+MARKS = bool(LakeConfig.model_fields["mark_and_append"].default)
+"""Whether small works are written without Spark, where nothing says how: as the product does it."""
+
+
 class TestLake:
     __test__ = False
 
@@ -49,7 +53,8 @@ class TestLake:
         self.drop_columns = False
         self.changes: SchemaChanges = "evolve"
         self.json_as: JsonAs = "text"
-        self.marks, self.vectors = True, True
+        self.marks = MARKS
+        self.vectors = True
         self.dumps = Dumps()
 
     def merger(self, **options: Any) -> Merger:

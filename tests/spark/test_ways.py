@@ -48,6 +48,7 @@ def both(spark: SparkSession, tmp_path: Path) -> tuple[TestLake, TestLake]:
     staging = Staging(str(tmp_path / "staging"), source="shop")
     marking = TestLake(spark, staging, tmp_path / "marked")
     merging = TestLake(spark, staging, tmp_path / "merged")
+    marking.marks = True
     merging.marks = False
     merging.build = marking.build
     return marking, merging
