@@ -104,7 +104,7 @@ def test_a_second_relay_stands_by_and_goes_on(world: World) -> None:
     second = threading.Thread(target=follow, args=(second_stop, told.append))
     second.start()
     wait_until(lambda: any(s.holder for s in told), what="a standby")
-    with pytest.raises(StateError, match="passes lines on"):
+    with pytest.raises(StateError, match="already runs"):
         world.relay()
     first_stop.set()
     changelog.go_on(world.staging, 5, 15)
