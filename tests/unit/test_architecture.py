@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from itertools import pairwise
 from pathlib import Path
@@ -143,3 +144,14 @@ def _is_there(name: str) -> bool:
     return name in MODULES or (
         parent in MODULES and re.search(rf"\b{attribute}\b", MODULES[parent].read_text()) is not None
     )
+
+
+def test_every_method_that_the_map_of_the_paper_names_is_there() -> None:
+    classes: dict[str, str] = {}
+    for file in MODULES.values():
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ClassDef):
+                classes[node.name] = classes.get(node.name, "") + ast.unparse(node)
+    named = set(re.findall(r"`([A-Z]\w+)\.(\w+)", (ROOT / "PAPER_MAP.md").read_text()))
+    absent = {f"{name}.{member}" for name, member in named if not re.search(rf"\b{member}\b", classes.get(name, ""))}
+    assert named and not absent
