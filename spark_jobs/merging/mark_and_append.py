@@ -48,12 +48,12 @@ class OpenTables:
 
     def table(self, path: Location, schema: TableSchema, check: Callable[[], None]) -> OpenTable:
         """The table of that key; `check` is asked right before each of its commits."""
-        found = self._open.pop(path, None)
-        if found is None or found.keys != schema.key:
-            found = OpenTable(path, schema.key, order=OFFSET, mark=COMMIT_MARK, index=self._place(path))
-        found.check = check
-        self._open[path] = found  # the last one used is the last in order
-        return found
+        table = self._open.pop(path, None)
+        if table is None or table.keys != schema.key:
+            table = OpenTable(path, schema.key, order=OFFSET, mark=COMMIT_MARK, index=self._place(path))
+        table.check = check
+        self._open[path] = table  # the last one used is the last in order
+        return table
 
     def _place(self, path: Location) -> Path | None:
         name = hashlib.sha256(str(path).encode()).hexdigest()[:32]
@@ -96,8 +96,8 @@ def write(
         withhold(keys_of(lost, schema))
     for _ in range(_SHAPES):
         shape = table.refresh()
-        if (found := table.snapshot.txns.get(app, -1)) >= number:
-            raise log.already_committed(table.files.root, number, found)
+        if (last_number := table.snapshot.txns.get(app, -1)) >= number:
+            raise log.already_committed(table.files.root, number, last_number)
         if sum(live.rows or 0 for live in table.snapshot.files.values()) > MOST_ROWS:
             raise refused(str(table.files), f"it has more than {MOST_ROWS:,} rows")
         metadata = table.snapshot.metadata
@@ -108,8 +108,8 @@ def write(
             if table.snapshot.metadata == metadata:
                 raise
             continue  # somebody has given the table another shape
-        if (found := table.snapshot.txns.get(app, -1)) != number:
-            raise log.already_committed(table.files.root, number, found)
+        if (last_number := table.snapshot.txns.get(app, -1)) != number:
+            raise log.already_committed(table.files.root, number, last_number)
         return done
     raise LakeError(
         "the table's shape changes all the time", where=str(table.files), fix="see who alters it; it is tried again"

@@ -13,6 +13,7 @@ from dblog_core.interfaces import Source
 from dblog_core.model import position_spec
 from tests.contract.test_source import create, log, rows, run
 from tests.fix_servers import Database
+from tests.waiting import wait_until
 
 END = 30.0
 SECOND = 1_000_000
@@ -61,10 +62,7 @@ def renew(database: Database) -> None:
 
 
 def wait_for(source: Source, moment: int) -> None:
-    deadline = time.monotonic() + END
-    while source.time() < moment:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: source.time() >= moment, "the server's clock", describe=source.time)
 
 
 def table(database: Database, source: Source) -> None:

@@ -67,7 +67,7 @@ LIMITS: dict[str, Counts] = {
     "spark_jobs/events": Counts(11, 59, 14),
     "spark_jobs/history": Counts(8, 21, 3),
     "spark_jobs/lake_tasks": Counts(10, 43, 14),
-    "spark_jobs/merging": Counts(19, 70, 20),
+    "spark_jobs/merging": Counts(19, 66, 20),
     "spark_jobs/verifying": Counts(7, 32, 8),
     "tests": Counts(413, 1419, 0),
 }
