@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dblog_core.config.settings import Config, SourceConfig
+from dblog_core.config.settings import Config
+from dblog_core.config.source import SourceConfig
 from dblog_core.interfaces import Output, Source, StateStore
 
 if TYPE_CHECKING:

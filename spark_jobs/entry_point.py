@@ -18,7 +18,7 @@ import orjson
 import psutil
 from pyspark.sql import SparkSession
 
-from dblog_core.config import settings as configuration
+from dblog_core.config import loader
 from dblog_core.config.secrets import READER
 from dblog_core.config.settings import Config, S3Config
 from dblog_core.errors import DblogError
@@ -71,7 +71,7 @@ def run(job: Callable[[], int], name: str) -> int:
 def configured(given: argparse.Namespace, needs: Collection[str] = READER) -> Config:
     """The configuration of the file, or of the environment. `needs`: of which sections the job needs the secrets."""
     if given.config is not None:
-        return configuration.load(given.config, needs=needs)
+        return loader.load(given.config, needs=needs)
     return Config.model_validate_json(os.environ[CONFIG_VARIABLE])
 
 

@@ -33,7 +33,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 from pyspark.sql.types import StructType
 
-from dblog_core.config import settings as configuration
+from dblog_core.config import loader
 from dblog_core.config.secrets import STORAGE, given_to
 from dblog_core.config.settings import Config
 from dblog_core.errors import RequestError
@@ -123,7 +123,7 @@ class _Asked:
             raise RequestError(
                 f"no column {', '.join(missing)}", where="schema", fix=f"choose from {', '.join(COLUMNS)}"
             )
-        loaded = configuration.load(Path(options["config"]), needs=STORAGE)
+        loaded = loader.load(Path(options["config"]), needs=STORAGE)
         tables = frozenset(map(table_names.canonical, _names(options.get("tables", ""))))
         return cls(
             config_json(given_to(loaded, STORAGE)),

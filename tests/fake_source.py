@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dblog_core.config.settings import ColumnRules
+from dblog_core.config.source import ColumnRules
 from dblog_core.errors import RequestError
 from dblog_core.interfaces import Chunk, ChunkTooLarge, Hashes, Problem, RangeHash, ReadPlan, Strain
 from dblog_core.model.events import (

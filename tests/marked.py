@@ -14,7 +14,8 @@ from typing import Any, get_args
 from pydantic import BaseModel, SecretStr
 
 from dblog_core.config.fields import Section
-from dblog_core.config.settings import Config, load
+from dblog_core.config.loader import load
+from dblog_core.config.settings import Config
 from dblog_core.errors import ConfigError
 
 MARK = "qZx7"

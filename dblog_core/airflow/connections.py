@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from dblog_core.airflow.provider import TLS, TYPES
-from dblog_core.config.settings import Config, SourceConfig
+from dblog_core.config.settings import Config
+from dblog_core.config.source import SourceConfig
 from dblog_core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def as_source(source: SourceConfig) -> SourceConfig:
         raise _fault(f"the Airflow connection {name} lacks a host or a login", "complete it")
     login = {"user": connection.login, "password": connection.password or ""}
     try:
-        return source.connected(host=connection.host, port=connection.port, **login, tls=_tls(source, connection))
+        return source.with_connection(host=connection.host, port=connection.port, **login, tls=_tls(source, connection))
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"])

@@ -30,8 +30,10 @@ from dblog_core.airflow.merge_operator import MergeOperator
 from dblog_core.airflow.notifiers import deadlines, notifiers
 from dblog_core.airflow.params import form, repair_form, replay_form, verify_form
 from dblog_core.airflow.triggers import sealed_segments
+from dblog_core.config.airflow import Dag
 from dblog_core.config.conflicts import clashes
-from dblog_core.config.settings import Config, Dag, load
+from dblog_core.config.loader import load
+from dblog_core.config.settings import Config
 from dblog_core.errors import ConfigError
 from dblog_core.model import durations
 

@@ -15,7 +15,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from dblog_core.airflow.dag_factory import SLICES
-from dblog_core.config.settings import Dag
+from dblog_core.config.airflow import Dag
 from dblog_core.interfaces import Json
 
 SHOWN = 10

@@ -9,7 +9,7 @@ from airflow.sdk import BaseHook
 
 from dblog_core.airflow.connections import as_source
 from dblog_core.airflow.provider import TYPES
-from dblog_core.config.settings import SourceConfig
+from dblog_core.config.source import SourceConfig
 from dblog_core.errors import DblogError
 
 

@@ -129,8 +129,8 @@ def configuration(file: str, needs: Needs = None) -> Config:
     from airflow.sdk.log import mask_secret
 
     from dblog_core.airflow.connections import resolve
+    from dblog_core.config.loader import load
     from dblog_core.config.secrets import is_needed, secrets_of
-    from dblog_core.config.settings import load
 
     quiet_libraries()
     config = load(file, needs=needs)

@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 from airflow.sdk import BaseOperatorLink
 
-from dblog_core.config.settings import Dag
+from dblog_core.config.airflow import Dag
 
 PREFIX = "/dblog"  # of the page's own application, below the API server's address
 ROUTE = "dblog"  # of the page in Airflow's UI: /plugin/dblog

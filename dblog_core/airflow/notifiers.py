@@ -22,7 +22,8 @@ from dblog_core.model import durations
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from dblog_core.config.settings import Config, Dag, NotifyConfig
+    from dblog_core.config.airflow import Dag, NotifyConfig
+    from dblog_core.config.settings import Config
     from dblog_core.interfaces import Json
     from dblog_core.notifications.channels import Receiver
 

@@ -16,7 +16,8 @@ from dblog_core.interfaces import Json
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
 
-    from dblog_core.config.settings import Config, SourceConfig
+    from dblog_core.config.settings import Config
+    from dblog_core.config.source import SourceConfig
     from dblog_core.lake.lake_status import LakeStatus
 
     Lineage = OperatorLineage[Any, Any]

@@ -92,7 +92,7 @@ class Watch:
 
     def _behind(self) -> bool:
         """The first look: whether the lake lacks rows of the super-changelog."""
-        from dblog_core.config.settings import load
+        from dblog_core.config.loader import load
         from dblog_core.lake.lake_status import lake_at, read_status
         from dblog_core.staging import Staging
         from dblog_core.storage.factory import open_storage

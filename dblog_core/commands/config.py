@@ -25,6 +25,6 @@ def schema(json: JsonFlag = False) -> None:
     Example:
       dblog config schema > dblog.schema.json
     """
-    from dblog_core.config.settings import json_schema
+    from dblog_core.config.loader import json_schema
 
     sys.stdout.write(orjson.dumps(json_schema(), option=orjson.OPT_INDENT_2).decode() + "\n")

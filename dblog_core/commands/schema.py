@@ -18,7 +18,7 @@ from dblog_core.model.schema import TableName
 from dblog_core.model.table_names import typed
 
 if TYPE_CHECKING:
-    from dblog_core.config.settings import JsonAs, SchemaChanges
+    from dblog_core.config.lake import JsonAs, SchemaChanges
     from dblog_core.lake.accept_schema import Plan
     from dblog_core.lake.lake_status import TableStatus
     from dblog_core.schema_evolution.history import SchemaChange, Version

@@ -16,8 +16,9 @@ import orjson
 import typer
 from rich.console import Console
 
+from dblog_core.config.loader import load
 from dblog_core.config.secrets import Needs, is_needed, secrets_of
-from dblog_core.config.settings import Config, load
+from dblog_core.config.settings import Config
 from dblog_core.errors import ConfigError
 from dblog_core.model.install_hints import with_extra
 

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from dblog_core.config.settings import Config, load
+from dblog_core.config.loader import load
+from dblog_core.config.settings import Config
 from dblog_core.errors import ConfigError
 from dblog_core.model.hosts import LOOPBACK
 
@@ -44,12 +45,12 @@ def clashes(configs: Mapping[Path, Config]) -> dict[Path, list[Clash]]:
     for file, config in configs.items():
         for claim in _claims(config):
             users.setdefault(claim, []).append(file)
-    found: dict[Path, list[Clash]] = {}
+    clashes_of: dict[Path, list[Clash]] = {}
     for claim, files in users.items():
         for file in files if len(files) > 1 else ():
             others = tuple(other.name for other in files if other != file)
-            found.setdefault(file, []).append(Clash(claim, others))
-    return found
+            clashes_of.setdefault(file, []).append(Clash(claim, others))
+    return clashes_of
 
 
 def beside(file: Path, config: Config) -> list[Clash]:
@@ -65,7 +66,8 @@ def beside(file: Path, config: Config) -> list[Clash]:
 
 
 def _claims(config: Config) -> Iterator[Claim]:
-    source, server = config.source, _server(config)
+    source = config.source
+    server = _server(config)
     yield Claim(f"[source] name {source.name}", "give each source its own name")
     if source.kind == "postgres":
         yield Claim(f"[source] slot {source.slot} on that server", "leave slot out, or give each its own", server)

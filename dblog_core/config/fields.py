@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Annotated, Any
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -18,7 +19,7 @@ from pydantic import (
 )
 
 from dblog_core.config import secrets
-from dblog_core.model import durations, sizes
+from dblog_core.model import durations, sizes, table_names
 
 Whole = Annotated[int, Field(strict=True)]
 Number = Annotated[float, Field(strict=True)]
@@ -36,6 +37,10 @@ Size = Annotated[int, Field(strict=True), _SIZE, WithJsonSchema({"anyOf": _SIZE_
 
 Duration = Annotated[str, Field(pattern=durations.PATTERN)]
 """A length of time as text, such as "36h": see `durations`."""
+
+TableNameText = Annotated[
+    str, Field(pattern=table_names.FORM, description="SCHEMA.TABLE"), AfterValidator(table_names.checked)
+]
 
 _FROM_TEXT = {int: int, float: float, bool: {"true": True, "false": False}.__getitem__}
 
@@ -59,7 +64,7 @@ class Section(BaseModel):
 
     def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
         for name, value in super().__repr_args__():
-            yield name, secrets.shown(value, name or "")
+            yield name, secrets.redact_setting(value, name or "")
 
     @field_validator("*", mode="wrap")
     @classmethod

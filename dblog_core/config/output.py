@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, SecretStr, WithJsonSchema, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, SecretStr, WithJsonSchema, model_validator
 
 from dblog_core.config.fields import (
     Duration,
@@ -13,16 +13,12 @@ from dblog_core.config.fields import (
     Number,
     Section,
     Size,
+    TableNameText,
     Whole,
 )
-from dblog_core.model import table_names
 from dblog_core.model.hosts import LOOPBACK, all_near, hosts_of
 
 _PORTS = {"postgres": 5432, "mysql": 3306}
-
-Pattern = Annotated[
-    str, Field(pattern=table_names.FORM, description="SCHEMA.TABLE"), AfterValidator(table_names.checked)
-]
 
 
 def _start(value: Any) -> Any:
@@ -46,7 +42,7 @@ class OutputConfig(Section):
     kind: Literal["files", "postgres", "mysql", "http", "kafka", "python"] = Field(
         description="files, postgres, mysql (MariaDB too), http, kafka or python"
     )
-    tables: tuple[Pattern, ...] = Field(
+    tables: tuple[TableNameText, ...] = Field(
         default=("*.*",), min_length=1, description="lines of which tables: SCHEMA.TABLE patterns with * and ?"
     )
     start: Start = Field(default="latest", description="where it begins: latest, earliest, or the first offset")
@@ -86,7 +82,7 @@ class OutputConfig(Section):
     topic_prefix: str = Field(
         default="", pattern=r"^[A-Za-z0-9._-]{0,100}$", description="kafka: stands before SCHEMA.TABLE in topics"
     )
-    topics: dict[Pattern, Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,249}$")]] = Field(
+    topics: dict[TableNameText, Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,249}$")]] = Field(
         default={}, description="kafka: topics of single tables, by SCHEMA.TABLE"
     )
     partitions: Whole = Field(default=1, ge=1, le=1000, description="kafka: of topics that are made")
@@ -129,7 +125,8 @@ class OutputConfig(Section):
         """What follows from the kind and the host."""
         if not isinstance(data, dict):
             return data
-        data, kind = dict(data), data.get("kind")
+        kind = data.get("kind")
+        data = dict(data)
         data["port"] = data.get("port") or _PORTS.get(str(kind), 0)
         if kind == "files":
             data = {"every": 10.0, "batch_rows": 50_000, **data}

@@ -78,25 +78,25 @@ def secrets_of(config: BaseModel) -> tuple[str, ...]:
     return tuple(dict.fromkeys(filter(None, _values(config))))
 
 
-def _values(found: Any, name: str = "") -> Iterator[str]:
-    if isinstance(found, Absent):
+def _values(value: Any, name: str = "") -> Iterator[str]:
+    if isinstance(value, Absent):
         return
-    if isinstance(found, SecretStr):
-        yield found.get_secret_value()
-    elif isinstance(found, BaseModel):
-        for one in type(found).model_fields:
-            yield from _values(getattr(found, one), one)
-    elif isinstance(found, Mapping):
+    if isinstance(value, SecretStr):
+        yield value.get_secret_value()
+    elif isinstance(value, BaseModel):
+        for field in type(value).model_fields:
+            yield from _values(getattr(value, field), field)
+    elif isinstance(value, Mapping):
         if name in FREE:
-            yield from (value for _, value in named_secrets(found))
+            yield from (secret for _, secret in named_secrets(value))
         else:
-            for value in found.values():
-                yield from _values(value)
-    elif isinstance(found, list | tuple):
-        for one in found:
-            yield from _values(one)
-    elif name == "url" and isinstance(found, str):
-        yield from _in_address(found)
+            for inner in value.values():
+                yield from _values(inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _values(inner)
+    elif name == "url" and isinstance(value, str):
+        yield from _in_address(value)
 
 
 def _in_address(url: str) -> Iterator[str]:
@@ -104,8 +104,8 @@ def _in_address(url: str) -> Iterator[str]:
     parts = urlsplit(url)
     if parts.scheme in ("http", "https"):
         path = parts.path.strip("/")
-        found = dict.fromkeys((path, *path.split("/"), parts.query))
-        yield from (text for text in found if len(text) >= _SECRET_PATH)
+        texts = dict.fromkeys((path, *path.split("/"), parts.query))
+        yield from (text for text in texts if len(text) >= _SECRET_PATH)
 
 
 def named_secrets(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -114,17 +114,17 @@ def named_secrets(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         if isinstance(value, Mapping):
             yield from named_secrets(value)
         elif isinstance(value, list | tuple):
-            for one in value:
-                if isinstance(one, Mapping):
-                    yield from named_secrets(one)
+            for inner in value:
+                if isinstance(inner, Mapping):
+                    yield from named_secrets(inner)
         elif isinstance(value, str) and SECRET_NAME.search(name):
             yield name, str(value)
 
 
-def shown(value: Any, name: str) -> Any:
+def redact_setting(value: Any, name: str) -> Any:
     """A setting as `repr` may have it: secrets that are plain text by their type are hidden."""
     if name in FREE and isinstance(value, Mapping):
-        return _hidden(value)
+        return _redact(value)
     return without_secrets(value) if name == "url" and isinstance(value, str) else value
 
 
@@ -135,13 +135,13 @@ def without_secrets(url: str) -> str:
     return url
 
 
-def _hidden(value: Any) -> Any:
+def _redact(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {
-            key: _HIDDEN if isinstance(one, str) and SECRET_NAME.search(str(key)) else _hidden(one)
-            for key, one in value.items()
+            key: _HIDDEN if isinstance(inner, str) and SECRET_NAME.search(str(key)) else _redact(inner)
+            for key, inner in value.items()
         }
-    return [_hidden(one) for one in value] if isinstance(value, list | tuple) else value
+    return [_redact(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def given_to(config: Config, needs: Collection[str]) -> Config:
@@ -165,7 +165,7 @@ def given_to(config: Config, needs: Collection[str]) -> Config:
 
 def _without_secrets(section: Any) -> Any:
     fields = {name: getattr(section, name) for name in type(section).model_fields}
-    gone: dict[str, Any] = {name: SecretStr("") for name, value in fields.items() if isinstance(value, SecretStr)}
-    gone |= {name: {} for name in FREE if name in fields}
-    gone |= {name: "" for name in ("url",) if list(_in_address(fields.get(name, "")))}
-    return section.model_copy(update=gone)
+    emptied: dict[str, Any] = {name: SecretStr("") for name, value in fields.items() if isinstance(value, SecretStr)}
+    emptied |= {name: {} for name in FREE if name in fields}
+    emptied |= {name: "" for name in ("url",) if list(_in_address(fields.get(name, "")))}
+    return section.model_copy(update=emptied)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
 
-from dblog_core.config.settings import SchemaChanges
+from dblog_core.config.lake import SchemaChanges
 from dblog_core.errors import LakeError
 from dblog_core.interfaces import Json
 from dblog_core.lake.lake_status import State, TableStatus

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from dblog_core import wiring
-from dblog_core.config.settings import Config, LakeConfig, SchemaChanges
+from dblog_core.config.lake import LakeConfig, SchemaChanges
+from dblog_core.config.settings import Config
 from dblog_core.interfaces import Json
 from dblog_core.lake.lake_status import LakeStatus, State, TableStatus, own_directory, read_status
 from dblog_core.lake.merge_plan import Span, Work, next_span, plan_works

@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from dblog_core.clock import SystemClock
-from dblog_core.config.settings import LakeConfig
+from dblog_core.config.lake import LakeConfig
 from dblog_core.errors import LakeError
 from dblog_core.interfaces import Clock
 from dblog_core.lake import lake_tasks

@@ -19,7 +19,8 @@ from pathlib import Path
 from dblog_core import wiring
 from dblog_core.config import conflicts
 from dblog_core.config.secrets import named_secrets
-from dblog_core.config.settings import ColumnRules, Config
+from dblog_core.config.settings import Config
+from dblog_core.config.source import ColumnRules
 from dblog_core.errors import DblogError, StagingError
 from dblog_core.interfaces import Problem, Source
 from dblog_core.lake.lake_status import OWN, shares_history

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import orjson
 
-from dblog_core.config.settings import ChannelConfig
+from dblog_core.config.notify import ChannelConfig
 from dblog_core.interfaces import Json
 
 log = logging.getLogger("dblog.notices")

@@ -18,7 +18,7 @@ from typing import Any
 import orjson
 
 from dblog_core import signatures
-from dblog_core.config.settings import ChannelConfig
+from dblog_core.config.notify import ChannelConfig
 from dblog_core.errors import NotToldYet
 from dblog_core.interfaces import Json
 

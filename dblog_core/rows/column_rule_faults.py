@@ -10,7 +10,7 @@ import difflib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from dblog_core.config.settings import ColumnRules
+from dblog_core.config.source import ColumnRules
 from dblog_core.interfaces import Problem
 
 RULES = ("exclude", "mask", "hash", "staged_as")

@@ -12,7 +12,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dblog_core.config.settings import ColumnRules, SourceConfig
+from dblog_core.config.source import ColumnRules, SourceConfig
 from dblog_core.errors import ConfigError, ValueOutOfRange
 from dblog_core.interfaces import Problem
 from dblog_core.model.events import (

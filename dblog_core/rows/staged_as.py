@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dblog_core.config.settings import ColumnRules
+from dblog_core.config.source import ColumnRules
 from dblog_core.model.schema import Column, TableSchema
 
 _DECIMAL = re.compile(r"(decimal|numeric)\b(?!.*\[\])", re.IGNORECASE)

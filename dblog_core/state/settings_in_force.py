@@ -8,7 +8,8 @@ from typing import Self
 
 import orjson
 
-from dblog_core.config.settings import Config, SourceConfig
+from dblog_core.config.settings import Config
+from dblog_core.config.source import SourceConfig
 from dblog_core.interfaces import Json, Problem, StateStore
 from dblog_core.model import table_identity, table_patterns
 from dblog_core.model.schema import TableName, TableSchema

@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from dblog_core.config.settings import JsonAs, SchemaChanges
+from dblog_core.config.lake import JsonAs, SchemaChanges
 from dblog_core.lake.json_variants import check_variants
 from dblog_core.lake.lake_status import history_location, history_name, link_encoded_name, table_location
 from dblog_core.model.schema import Column, TableName, TableSchema

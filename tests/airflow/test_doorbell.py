@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dblog_core.airflow.triggers import QUIET, TROUBLED, Watch, sealed_segments
-from dblog_core.config.settings import load
+from dblog_core.config.loader import load
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import Manifest
 from dblog_core.wiring import open_staging

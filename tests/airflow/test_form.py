@@ -17,7 +17,7 @@ from dblog_core.airflow.params import (
     request,
     verify_form,
 )
-from dblog_core.config.settings import load
+from dblog_core.config.loader import load
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import RequestError
 from dblog_core.model.filters import Typed

@@ -21,7 +21,7 @@ import pytest
 
 from dblog_core import wiring
 from dblog_core.airflow import in_process
-from dblog_core.config.settings import load
+from dblog_core.config.loader import load
 from dblog_core.dumps import control, filing
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.state import capture_status, recent_errors

@@ -26,7 +26,8 @@ from typing import Any
 from dblog_core import wiring
 from dblog_core.capture.run_capture import run_capture
 from dblog_core.cli import do_without_pandas
-from dblog_core.config.settings import Config, load
+from dblog_core.config.loader import load
+from dblog_core.config.settings import Config
 from dblog_core.dumps import filing
 from dblog_core.dumps import work_loop as worker
 from dblog_core.dumps.requests import DumpRequest

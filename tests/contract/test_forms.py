@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from dblog_core.config.settings import ColumnRules, Config
+from dblog_core.config.settings import Config
+from dblog_core.config.source import ColumnRules
 from dblog_core.errors import ValueOutOfRange
 from dblog_core.interfaces import ChunkReader, Source
 from dblog_core.model.schema import TableName, TableSchema

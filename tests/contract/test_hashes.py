@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 from pydantic import SecretStr
 
-from dblog_core.config.settings import ColumnRules, Config
+from dblog_core.config.settings import Config
+from dblog_core.config.source import ColumnRules
 from dblog_core.errors import RequestError, ValueOutOfRange
 from dblog_core.interfaces import ChunkReader, Hashes, RangeHash, Source
 from dblog_core.model.schema import TableSchema

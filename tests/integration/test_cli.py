@@ -15,7 +15,8 @@ from typing import Any
 import orjson
 import pytest
 
-from dblog_core.config.settings import Config, load
+from dblog_core.config.loader import load
+from dblog_core.config.settings import Config
 from dblog_core.monitoring.status import status
 from dblog_core.staging.reader import lines as staged_lines
 from dblog_core.wiring import open_source, open_staging

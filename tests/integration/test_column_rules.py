@@ -25,7 +25,8 @@ from pyspark.sql import SparkSession
 from dblog_core.capture import config_reload
 from dblog_core.capture.run_capture import run_capture
 from dblog_core.config.output import OutputConfig
-from dblog_core.config.settings import ColumnRules, Config
+from dblog_core.config.settings import Config
+from dblog_core.config.source import ColumnRules
 from dblog_core.dumps.filing import submit
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import RequestError, SourceRefused

@@ -14,7 +14,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from dblog_core.clock import SystemClock
 from dblog_core.config.kafka import KafkaConfig
-from dblog_core.config.settings import ChannelConfig
+from dblog_core.config.notify import ChannelConfig
 from dblog_core.errors import NotToldYet, OutputRefused, SignalsUnavailable
 from dblog_core.local.servers.kafka import KafkaServer
 from dblog_core.monitoring.preflight import output_problems

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dblog_core.config.settings import SourceConfig
+from dblog_core.config.source import SourceConfig
 from dblog_core.errors import ValueOutOfRange
 from dblog_core.local.servers.postgres import PostgresServer
 from dblog_core.model.schema import TableName

@@ -14,7 +14,8 @@ import psycopg2
 import pytest
 
 from dblog_core import wiring
-from dblog_core.config.settings import Config, SourceConfig
+from dblog_core.config.settings import Config
+from dblog_core.config.source import SourceConfig
 from dblog_core.errors import LogPositionLost, SourceUnavailable
 from dblog_core.local.servers.postgres import PostgresServer
 from dblog_core.sources.postgres.position import Point

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dblog_core.config.settings import SourceConfig
+from dblog_core.config.source import SourceConfig
 from dblog_core.errors import SourceRefused
 from dblog_core.local.servers.postgres import PostgresServer
 from dblog_core.sources.postgres.source import PostgresSource

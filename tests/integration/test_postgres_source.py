@@ -12,7 +12,7 @@ import pytest
 
 from dblog_core.algorithm.visibility import LogOrder
 from dblog_core.capture.sequencer import Sequencer
-from dblog_core.config.settings import SourceConfig
+from dblog_core.config.source import SourceConfig
 from dblog_core.errors import (
     LogPositionLost,
     RequestError,

@@ -18,7 +18,7 @@ import psutil
 import pytest
 from kazoo.client import KazooClient
 
-from dblog_core.config.settings import load
+from dblog_core.config.loader import load
 from dblog_core.monitoring.status import status
 from tests.fix_servers import Database
 from tests.marked import MARK, Marked, marked

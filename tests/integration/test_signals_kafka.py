@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from dblog_core.clock import SystemClock
 from dblog_core.config.kafka import KafkaConfig
-from dblog_core.config.settings import ChannelConfig
+from dblog_core.config.notify import ChannelConfig
 from dblog_core.errors import NotToldYet, SignalsUnavailable
 from dblog_core.interfaces import Json
 from dblog_core.local.servers import ports

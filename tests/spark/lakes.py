@@ -7,7 +7,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from dblog_core.config.settings import JsonAs, LakeConfig, SchemaChanges
+from dblog_core.config.lake import JsonAs, LakeConfig, SchemaChanges
 from dblog_core.lake.lake_status import lake_at, own_directory, table_location
 from dblog_core.model.schema import TableSchema
 from dblog_core.staging import Staging

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import functions as F
 
-from dblog_core.config.settings import JsonAs
+from dblog_core.config.lake import JsonAs
 from dblog_core.staging import Staging
 from tests.simulation.lake import SimLake
 from tests.spark.lakes import TestLake

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import EqualTo, GreaterThan, In, LessThan, LessThanOrEqual, StringContains
 from pyspark.sql.types import StructType
 
-from dblog_core.config import settings as configuration
+from dblog_core.config import loader
 from dblog_core.staging import Staging
 from dblog_core.staging.log_start import Beginning
 from dblog_core.staging.reader import Line, lines
@@ -64,7 +64,7 @@ def shop(spark: SparkSession, tmp_path: Path) -> Iterator[Shop]:
     spark.dataSource.register(DblogSource)
     file = tmp_path / "shop.toml"
     file.write_text(_TOML.format(root=tmp_path))
-    staging = open_staging(configuration.load(file))
+    staging = open_staging(loader.load(file))
     pushed = "spark.sql.python.filterPushdown.enabled"
     spark.conf.set(pushed, "true")
     yield Shop(spark, file, staging, SegmentBuilder(staging))

@@ -21,7 +21,7 @@ from dblog_core import cli, wiring
 from dblog_core.algorithm.task_progress import TaskProgress
 from dblog_core.capture import run_capture as engine
 from dblog_core.cli import app
-from dblog_core.config.settings import load
+from dblog_core.config.loader import load
 from dblog_core.dumps import control, dump_store, filing, requests
 from dblog_core.errors import RequestError, SourceUnavailable
 from dblog_core.model.durations import in_words

@@ -26,8 +26,8 @@ from typer.testing import CliRunner
 
 from dblog_core import __version__
 from dblog_core.cli import app
+from dblog_core.config.loader import load
 from dblog_core.config.secrets import CAPTURE, LAKE, READER, secrets_of
-from dblog_core.config.settings import load
 from dblog_core.local.packages import kafka_jars
 from dblog_core.local.servers import airflow_settings, kafka, s3, spark_cluster, zookeeper
 from dblog_core.local.servers.mariadb import MariadbServer

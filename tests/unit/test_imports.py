@@ -196,7 +196,7 @@ def test_dags_are_thin() -> None:
     assert offending(sources("dags"), not_for_dags) == {}
 
 
-@pytest.mark.parametrize("name", ["dblog_core", "dblog_core.config.settings", "dblog_core.cli", "dblog_core.wiring"])
+@pytest.mark.parametrize("name", ["dblog_core", "dblog_core.config.loader", "dblog_core.cli", "dblog_core.wiring"])
 def test_importing_loads_no_driver(name: str) -> None:
     """In a new process, since the one of the tests has loaded them long ago."""
     program = f"import sys, {name}; print(*sorted(m for m in {sorted(DRIVERS)!r} if m in sys.modules))"

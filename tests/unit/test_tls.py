@@ -15,7 +15,8 @@ import pytest
 
 from dblog_core import tls
 from dblog_core.config.output import OutputConfig
-from dblog_core.config.settings import S3Config, SourceConfig
+from dblog_core.config.settings import S3Config
+from dblog_core.config.source import SourceConfig
 from dblog_core.errors import OutputRefused, SourceRefused
 from dblog_core.outputs.mysql import MysqlDialect
 from dblog_core.sources.mysql.sql import connection

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dblog_core.config.settings import Config, load
+from dblog_core.config.loader import load
+from dblog_core.config.settings import Config
 from dblog_core.errors import LocalError
 from dblog_core.local.demo import shop, workload
 from dblog_core.local.servers import data_root

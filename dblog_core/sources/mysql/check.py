@@ -12,7 +12,7 @@ from typing import Any
 import pymysql
 from pymysql.connections import Connection
 
-from dblog_core.config.settings import SourceConfig
+from dblog_core.config.source import SourceConfig
 from dblog_core.errors import SourceError
 from dblog_core.interfaces import Problem
 from dblog_core.model import table_patterns

@@ -6,7 +6,7 @@ from typing import Any
 
 from pymysql.connections import Connection
 
-from dblog_core.config.settings import SourceConfig
+from dblog_core.config.source import SourceConfig
 from dblog_core.errors import SourceRefused
 from dblog_core.interfaces import ChunkReader, LogStream, Problem, Strain, WatermarkWriter
 from dblog_core.model.position_spec import Place

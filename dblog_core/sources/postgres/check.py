@@ -9,7 +9,7 @@ import psycopg2
 import psycopg2.errors
 from psycopg2 import sql
 
-from dblog_core.config.settings import SourceConfig
+from dblog_core.config.source import SourceConfig
 from dblog_core.errors import SourceError
 from dblog_core.interfaces import Problem
 from dblog_core.model import table_patterns

@@ -8,7 +8,7 @@ from contextlib import closing
 import psycopg2
 from psycopg2 import sql
 
-from dblog_core.config.settings import SourceConfig
+from dblog_core.config.source import SourceConfig
 from dblog_core.errors import SourceRefused
 from dblog_core.interfaces import Json, Problem, Strain
 from dblog_core.model.position_spec import Place

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time as clock
 from collections.abc import Callable
 
-from dblog_core.config.settings import SourceConfig
+from dblog_core.config.source import SourceConfig
 from dblog_core.errors import SourceRefused
 from dblog_core.interfaces import LogStream
 from dblog_core.model import position_spec

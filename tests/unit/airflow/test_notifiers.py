@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from dblog_core.algorithm.task_progress import TaskProgress
 from dblog_core.clock import SystemClock
-from dblog_core.config.settings import ChannelConfig
+from dblog_core.config.notify import ChannelConfig
 from dblog_core.dumps import control, filing
 from dblog_core.dumps.dump_records import OVER, DumpOptions, DumpState, TaskRecord, TaskStatus
 from dblog_core.dumps.requests import DumpRequest

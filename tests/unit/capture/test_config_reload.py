@@ -21,8 +21,9 @@ from dblog_core.capture.leader import Parts
 from dblog_core.capture.run_capture import run_capture
 from dblog_core.clock import SystemClock, spawn_thread
 from dblog_core.commands.status import text
-from dblog_core.config import settings as configuration
-from dblog_core.config.settings import Config, SourceConfig
+from dblog_core.config import loader
+from dblog_core.config.settings import Config
+from dblog_core.config.source import SourceConfig
 from dblog_core.dumps import dump_store, filing
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import LeaseLost, SourceRefused
@@ -103,11 +104,11 @@ class World:
 
     @property
     def config(self) -> Config:
-        return configuration.load(self.file)
+        return loader.load(self.file)
 
     @property
     def watched(self) -> ConfigFile:
-        return ConfigFile(self.file, configuration.load)
+        return ConfigFile(self.file, loader.load)
 
     def put(self, schema: TableSchema, *keys: int, v: str = "v") -> None:
         self.database.commit(*(self.database.put({"id": k, "v": v}, schema.table) for k in keys))

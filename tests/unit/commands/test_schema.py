@@ -12,7 +12,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from dblog_core import cli
-from dblog_core.config.settings import Config, SchemaChanges
+from dblog_core.config.lake import SchemaChanges
+from dblog_core.config.settings import Config
 from dblog_core.errors import LakeError
 from dblog_core.interfaces import Json
 from dblog_core.lake import accept_schema, lake_tasks

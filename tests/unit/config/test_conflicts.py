@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dblog_core.config import conflicts
-from dblog_core.config.settings import load
+from dblog_core.config.loader import load
 from dblog_core.monitoring.preflight import _file
 
 TEXT = """

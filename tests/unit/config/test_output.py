@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from dblog_core.config.loader import load
 from dblog_core.config.output import OutputConfig
 from dblog_core.config.secrets import secrets_of
-from dblog_core.config.settings import Config, load
+from dblog_core.config.settings import Config
 from dblog_core.errors import ConfigError
 
 PAGE = Path(__file__).parents[3] / "docs" / "configuration.md"

@@ -11,6 +11,7 @@ import pytest
 
 from dblog_core.commands import session as sessions
 from dblog_core.commands.session import Session, set_up_logging
+from dblog_core.config.loader import load
 from dblog_core.config.secrets import (
     CAPTURE,
     LAKE,
@@ -22,7 +23,7 @@ from dblog_core.config.secrets import (
     is_needed,
     secrets_of,
 )
-from dblog_core.config.settings import Config, load
+from dblog_core.config.settings import Config
 from dblog_core.errors import ConfigError
 from dblog_core.lake.spark_submit import _escape_property, config_json, run_job
 from dblog_core.monitoring.preflight import readable_secret

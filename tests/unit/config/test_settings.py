@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from dblog_core.config.loader import json_schema, load
 from dblog_core.config.secrets import secrets_of
-from dblog_core.config.settings import Config, ConfigError, json_schema, load
+from dblog_core.config.settings import Config, ConfigError
 from dblog_core.model.schema import TableName
 
 SOURCE = """
@@ -282,7 +283,7 @@ def test_an_airflow_connection_is_resolved_by_who_connects(file: Path) -> None:
 def test_loading_imports_no_driver_no_arrow_and_no_airflow(file: Path) -> None:
     file.write_text(SOURCE + REST)
     code = (
-        "import sys; from dblog_core.config.settings import load; load(sys.argv[1]); "
+        "import sys; from dblog_core.config.loader import load; load(sys.argv[1]); "
         "print(sorted({'pymysql', 'psycopg2', 'pyarrow', 'airflow', 'pyspark', 'kazoo'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code, str(file)], capture_output=True, text=True, check=True)

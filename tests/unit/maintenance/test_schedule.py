@@ -17,8 +17,9 @@ from dblog_core import wiring
 from dblog_core.cli import app
 from dblog_core.commands.maintain import as_text
 from dblog_core.commands.status import text
-from dblog_core.config import settings as configuration
-from dblog_core.config.settings import Config, LakeConfig
+from dblog_core.config import loader
+from dblog_core.config.lake import LakeConfig
+from dblog_core.config.settings import Config
 from dblog_core.errors import ConfigError, LakeError
 from dblog_core.lake import lake_tasks
 from dblog_core.lake.lake_status import LakeStatus, State, TableStatus, lake_at
@@ -75,7 +76,7 @@ def test_an_age_that_a_reader_could_not_live_with_is_refused(tmp_path: Path) -> 
         """
     )
     with pytest.raises(ConfigError) as caught:
-        configuration.load(file)
+        loader.load(file)
     assert "[lake] keep: is too short; give 1h or more" in caught.value.message
     assert "[staging] keep: is too short; give 1m or more" in caught.value.message
     assert "[lake] maintain_every: does not have the right form" in caught.value.message

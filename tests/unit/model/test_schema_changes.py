@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dblog_core.algorithm.visibility import LogOrder
 from dblog_core.capture.sequencer import Sequencer
-from dblog_core.config.settings import ColumnRules
+from dblog_core.config.source import ColumnRules
 from dblog_core.model.column_defaults import Constant
 from dblog_core.model.events import (
     Altered,

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 
-from dblog_core.config.settings import ColumnRules
+from dblog_core.config.source import ColumnRules
 from dblog_core.errors import ValueOutOfRange
 from dblog_core.model import server_messages
 from dblog_core.model.schema import Column, TableName, TableSchema

@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from dblog_core.airflow.params import named_tables
-from dblog_core.config.settings import load
+from dblog_core.config.loader import load
 from dblog_core.dumps import requests
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import ConfigError, RequestError

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dblog_core.config.settings import load
+from dblog_core.config.loader import load
 from dblog_core.errors import ConfigError
 from dblog_core.monitoring.clear_text import in_clear_text
 

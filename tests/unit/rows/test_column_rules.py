@@ -16,7 +16,8 @@ from pydantic import SecretStr
 
 from dblog_core import wiring
 from dblog_core.capture import config_reload
-from dblog_core.config.settings import ColumnRules, Config, SourceConfig
+from dblog_core.config.settings import Config
+from dblog_core.config.source import ColumnRules, SourceConfig
 from dblog_core.dumps import dump_store, filing
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import ConfigError, RequestError, SourceRefused

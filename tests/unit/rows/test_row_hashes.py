@@ -14,7 +14,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dblog_core.config.settings import ColumnRules
+from dblog_core.config.source import ColumnRules
 from dblog_core.errors import ValueOutOfRange
 from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.rows.column_rules import Rules, mask_of

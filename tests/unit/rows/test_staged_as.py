@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dblog_core.config.settings import ColumnRules
+from dblog_core.config.source import ColumnRules
 from dblog_core.model.events import TableChanges, Transaction, changes_schema
 from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.rows.column_rules import Rules

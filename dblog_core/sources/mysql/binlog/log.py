@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Iterator
 from typing import Protocol
 
-from dblog_core.config.settings import SourceConfig
+from dblog_core.config.source import SourceConfig
 from dblog_core.errors import LogPositionLost, SourceUnavailable
 from dblog_core.model.events import LogBatch
 from dblog_core.sources.mysql.binlog import events, stream

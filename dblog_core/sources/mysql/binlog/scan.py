@@ -6,7 +6,7 @@ import struct
 import zlib
 from collections.abc import Callable, Iterator
 
-from dblog_core.config.settings import SourceConfig
+from dblog_core.config.source import SourceConfig
 from dblog_core.errors import UnknownLogEvent
 from dblog_core.sources.mysql.binlog import events, headers, stream
 from dblog_core.sources.mysql.binlog.compressed import unpacked

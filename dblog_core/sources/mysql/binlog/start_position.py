@@ -14,7 +14,7 @@ from typing import Any
 
 from pymysql.connections import Connection
 
-from dblog_core.config.settings import SourceConfig
+from dblog_core.config.source import SourceConfig
 from dblog_core.errors import LogPositionLost, SourceRefused
 from dblog_core.model import position_spec
 from dblog_core.model.position_spec import Form, Place

@@ -15,7 +15,7 @@ from typing import Any
 import pymysql
 from pymysqlreplication import BinLogStreamReader
 
-from dblog_core.config.settings import SourceConfig
+from dblog_core.config.source import SourceConfig
 from dblog_core.errors import LogPositionLost, SourceError, SourceUnavailable
 from dblog_core.sources.mysql.binlog import dump_command, events
 from dblog_core.sources.mysql.binlog.events import Event

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dblog_core.config.settings import ColumnRules
+from dblog_core.config.source import ColumnRules
 from dblog_core.model.events import CREATE, DELETE, UPDATE
 from dblog_core.model.schema import TableName
 from dblog_core.rows.staged_as import printed

@@ -8,7 +8,7 @@ from typing import Any
 
 from pymysql.connections import Connection
 
-from dblog_core.config.settings import ColumnRules, SourceConfig
+from dblog_core.config.source import ColumnRules, SourceConfig
 from dblog_core.interfaces import Problem
 from dblog_core.model import table_patterns
 from dblog_core.model.schema import Column, TableName, TableSchema

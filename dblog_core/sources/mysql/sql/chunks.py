@@ -10,7 +10,7 @@ import pyarrow as pa
 import pymysql
 from pymysql.connections import Connection, MySQLResult
 
-from dblog_core.config.settings import ColumnRules, SourceConfig
+from dblog_core.config.source import ColumnRules, SourceConfig
 from dblog_core.errors import RequestError, ServerNotSafe, TableGone, ValueOutOfRange
 from dblog_core.interfaces import Chunk, ChunkTooLarge, Hashes, RangeHash, ReadPlan
 from dblog_core.model.filters import Filter

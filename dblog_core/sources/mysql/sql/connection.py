@@ -12,7 +12,7 @@ import pymysql
 from pymysql.connections import Connection
 
 from dblog_core import tls
-from dblog_core.config.settings import SourceConfig
+from dblog_core.config.source import SourceConfig
 from dblog_core.errors import SourceError, SourceForbids, SourceReadOnly, SourceRefused, SourceUnavailable
 from dblog_core.model import server_messages, transient_errors
 

@@ -18,7 +18,7 @@ from typing import Any
 import orjson
 from pymysql.connections import Connection
 
-from dblog_core.config.settings import SourceConfig
+from dblog_core.config.source import SourceConfig
 from dblog_core.errors import ServerNotSafe, SourceRefused, SourceUnavailable
 from dblog_core.sources.mysql.position import MysqlGtids, Position, file_number
 from dblog_core.sources.mysql.sql.connection import rows, where

@@ -9,7 +9,7 @@ import re
 
 import pyarrow as pa
 
-from dblog_core.config.settings import ColumnRules
+from dblog_core.config.source import ColumnRules
 from dblog_core.model.schema import Column, TableSchema
 from dblog_core.rows.column_rules import mask_of
 from dblog_core.rows.row_hashes import (

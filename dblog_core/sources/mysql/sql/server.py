@@ -7,7 +7,7 @@ from typing import Any
 import pymysql
 from pymysql.connections import Connection
 
-from dblog_core.config.settings import SourceConfig
+from dblog_core.config.source import SourceConfig
 from dblog_core.errors import SourceRefused
 from dblog_core.sources.mysql.position import Gtids, MariadbGtids, MysqlGtids, Position
 from dblog_core.sources.mysql.sql.connection import rows, variables, where

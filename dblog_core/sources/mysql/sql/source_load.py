@@ -8,7 +8,7 @@ import pymysql
 from pymysql.connections import Connection
 from pymysql.cursors import DictCursor
 
-from dblog_core.config.settings import SourceConfig
+from dblog_core.config.source import SourceConfig
 from dblog_core.interfaces import Strain
 from dblog_core.sources.mysql.sql.connection import connect, rows, translated
 

@@ -7,7 +7,7 @@ from typing import Any
 import pymysql
 from pymysql.connections import Connection
 
-from dblog_core.config.settings import SourceConfig
+from dblog_core.config.source import SourceConfig
 from dblog_core.errors import NoWatermarkTable
 from dblog_core.model.schema import TableName
 from dblog_core.sources.mysql.sql.connection import connect, quoted, rows, translated

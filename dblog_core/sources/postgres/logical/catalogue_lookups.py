@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import psycopg2
 
-from dblog_core.config.settings import SourceConfig
+from dblog_core.config.source import SourceConfig
 from dblog_core.model.schema import Column, TableName
 from dblog_core.model.schema_changes import Layout
 from dblog_core.sources.postgres.sql import catalogue, column_layout, standby

@@ -15,7 +15,7 @@ from typing import Protocol
 import psycopg2.errors
 from psycopg2.extras import ReplicationCursor
 
-from dblog_core.config.settings import SourceConfig
+from dblog_core.config.source import SourceConfig
 from dblog_core.errors import SourceUnavailable
 from dblog_core.model.events import LogBatch
 from dblog_core.sources.postgres.logical.batch import Assembly

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dblog_core.config.settings import SourceConfig
+from dblog_core.config.source import SourceConfig
 from dblog_core.errors import SourceUnavailable, UnknownLogEvent
 from dblog_core.model.events import LogBatch, TableChanges, Transaction
 from dblog_core.model.schema import Column, TableName, TableSchema

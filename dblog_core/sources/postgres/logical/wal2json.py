@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import orjson
 
-from dblog_core.config.settings import SourceConfig
+from dblog_core.config.source import SourceConfig
 from dblog_core.errors import UnknownLogEvent
 from dblog_core.model import table_patterns
 from dblog_core.model.events import THEN_DUMPED, LogBatch, Transaction, Unreadable

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dblog_core.config.settings import SourceConfig
+from dblog_core.config.source import SourceConfig
 from dblog_core.errors import ValueOutOfRange
 from dblog_core.model.events import TableChanges, changes_schema, image_type
 from dblog_core.model.schema import Column, TableName, TableSchema

@@ -12,7 +12,7 @@ import psycopg2
 import pyarrow as pa
 from psycopg2 import sql
 
-from dblog_core.config.settings import ColumnRules, SourceConfig
+from dblog_core.config.source import ColumnRules, SourceConfig
 from dblog_core.errors import RequestError, SourceError
 from dblog_core.interfaces import Chunk, ChunkTooLarge, Hashes, RangeHash, ReadPlan
 from dblog_core.model.filters import Filter

@@ -11,7 +11,7 @@ import psycopg2.extensions
 from psycopg2.extras import LogicalReplicationConnection
 
 from dblog_core import tls
-from dblog_core.config.settings import SourceConfig
+from dblog_core.config.source import SourceConfig
 from dblog_core.errors import SourceError, SourceForbids, SourceReadOnly, SourceRefused, SourceUnavailable
 from dblog_core.model import server_messages, transient_errors
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import psycopg2.errors
 from psycopg2 import sql
 
-from dblog_core.config.settings import SourceConfig
+from dblog_core.config.source import SourceConfig
 from dblog_core.errors import SourceRefused
 from dblog_core.model.schema import TableName
 from dblog_core.sources.postgres.sql import standby

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from dblog_core.config.settings import SourceConfig
+from dblog_core.config.source import SourceConfig
 from dblog_core.interfaces import Problem
 from dblog_core.model.table_names import keys_entry
 from dblog_core.rows import column_rule_faults

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import psycopg2.errors
 
-from dblog_core.config.settings import SourceConfig
+from dblog_core.config.source import SourceConfig
 from dblog_core.errors import LogPositionLost, SourceRefused, SourceUnavailable
 from dblog_core.sources.postgres.position import Lsn
 from dblog_core.sources.postgres.sql import standby

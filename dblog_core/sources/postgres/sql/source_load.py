@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dblog_core.config.settings import SourceConfig
+from dblog_core.config.source import SourceConfig
 from dblog_core.interfaces import Strain
 from dblog_core.sources.postgres.sql.connection import Connection, rows, session
 

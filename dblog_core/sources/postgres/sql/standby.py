@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 
-from dblog_core.config.settings import SourceConfig
+from dblog_core.config.source import SourceConfig
 from dblog_core.errors import SourceRefused, SourceUnavailable
 from dblog_core.sources.postgres.position import Lsn
 from dblog_core.sources.postgres.sql import timelines

@@ -7,7 +7,7 @@ had what we have read there, and had something else.
 
 from __future__ import annotations
 
-from dblog_core.config.settings import SourceConfig
+from dblog_core.config.source import SourceConfig
 from dblog_core.errors import LogPositionLost
 from dblog_core.sources.postgres.position import Lsn, Point
 from dblog_core.sources.postgres.sql.catalogue import FRESH_START

@@ -6,7 +6,7 @@ import psycopg2
 import psycopg2.errors
 from psycopg2 import sql
 
-from dblog_core.config.settings import SourceConfig
+from dblog_core.config.source import SourceConfig
 from dblog_core.errors import NoWatermarkTable
 from dblog_core.model import watermark
 from dblog_core.model.schema import TableName

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dblog_core.config.settings import SourceConfig
+from dblog_core.config.source import SourceConfig
 from dblog_core.errors import LogPositionLost, UnknownLogEvent
 from dblog_core.model import table_patterns
 from dblog_core.model.events import LogBatch, SchemaSeen, Truncated, Unreadable, WatermarkSeen

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dblog_core.config.settings import SourceConfig
+from dblog_core.config.source import SourceConfig
 from dblog_core.errors import SourceUnavailable, UnknownLogEvent, ValueOutOfRange
 from dblog_core.model.events import LogBatch, SchemaSeen, Truncated, Unreadable
 from dblog_core.sources.postgres.logical.batch import MAX_ROWS, Assembly

@@ -11,7 +11,7 @@ from typing import Any
 import pymysql
 from pymysql.connections import Connection
 
-from dblog_core.config.settings import SourceConfig
+from dblog_core.config.source import SourceConfig
 from dblog_core.sources.mysql.binlog import scan
 from dblog_core.sources.mysql.binlog.scan import Scan
 from dblog_core.sources.mysql.binlog.xa import ids

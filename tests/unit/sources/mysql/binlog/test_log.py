@@ -7,7 +7,7 @@ import zlib
 
 import pytest
 
-from dblog_core.config.settings import SourceConfig
+from dblog_core.config.source import SourceConfig
 from dblog_core.errors import LogPositionLost, SourceUnavailable, UnknownLogEvent
 from dblog_core.model.events import Altered, Created, DatabaseDropped, Rewritten, Truncated
 from dblog_core.model.schema import TableName

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dblog_core.config.settings import SourceConfig
+from dblog_core.config.source import SourceConfig
 from dblog_core.errors import DblogError
 from dblog_core.model.events import LogBatch, Unreadable
 from dblog_core.sources.mysql.binlog import events
