@@ -28,9 +28,10 @@ from dataclasses import replace
 from dblog_core.errors import CorruptSegment, DblogError
 from dblog_core.interfaces import Clock
 from dblog_core.staging import compaction_blocks
-from dblog_core.staging.changelog import Staging, encoded
+from dblog_core.staging.changelog import Staging
 from dblog_core.staging.compaction_blocks import Block
-from dblog_core.staging.manifest import DataFile, Manifest, joined
+from dblog_core.staging.manifest import DataFile, Manifest, join_manifests
+from dblog_core.staging.manifest_file import encode_manifest
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +48,9 @@ class Compactor:
     """Compacts one source's staging; `staging` is a handle of its own. `grace`: seconds."""
 
     def __init__(self, staging: Staging, clock: Clock, *, grace: float = GRACE) -> None:
-        self._staging, self._clock, self._grace = staging, clock, grace
+        self._staging = staging
+        self._clock = clock
+        self._grace = grace
         self._next: dict[int, int] = {}  # level -> first segment of the next block to look at
         self._undecided: dict[Block, list[DataFile]] = {}  # blocks of which it is not known whether they were created
         self._due: list[tuple[float, Block]] = []  # when the parts of a block can go
@@ -67,7 +70,8 @@ class Compactor:
 
     def again(self) -> None:
         """After a fault: the next look begins anew."""
-        self._next, self._due = {}, []
+        self._next = {}
+        self._due = []
 
     def steps(self) -> Iterator[None]:
         """All that can be done now, a block at a time."""
@@ -88,30 +92,30 @@ class Compactor:
     def _begin(self) -> None:
         """Finds what was joined already, and what of it is to be removed."""
         storage = self._staging.storage
-        found = [block for name in storage.names("compacted") if (block := compaction_blocks.named(name))]
+        blocks = [block for name in storage.names("compacted") if (block := compaction_blocks.parse_name(name))]
         # By two listings: of a busy source's blocks most are too large to be joined further, and stay.
-        there = {block.path for block in found} | {f"manifests/{name}" for name in storage.names("manifests")}
+        paths = {block.path for block in blocks} | {f"manifests/{name}" for name in storage.names("manifests")}
         first = max(1, self._staging.first_number())
         self._due = []
-        for block in found:
-            if block.parts[-1].path in there:
+        for block in blocks:
+            if block.parts[-1].path in paths:
                 self._later(block)
         begin = {level: compaction_blocks.block(level, first).first for level in range(1, compaction_blocks.LEVELS + 1)}
         for level, start in begin.items():
             # In this level's order: of what lies before its last block, the rest cannot be joined.
-            begin[level] = max([start, *(b.last + 1 for b in found if b.level >= level)])
+            begin[level] = max([start, *(b.last + 1 for b in blocks if b.level >= level)])
         self._next = begin
 
     def _later(self, block: Block, parts: Sequence[Manifest] | None = None, *, seen: float = 0.0) -> None:
         """Has the parts of a block that is there removed once their time has come, if they are there still. `seen`:
         since when it is known to be there, where that may be later than it says."""
-        if not self._staging.storage.exists(block.parts[-1].path) or (found := self._staging.part(block)) is None:
+        if not self._staging.storage.exists(block.parts[-1].path) or (manifest := self._staging.part(block)) is None:
             return
         old = parts if parts is not None else [m for p in block.parts if (m := self._staging.part(p)) is not None]
-        kept = {f.path for f in found.files}
-        files = any(f.path and f.path not in kept for m in old for f in m.files)
+        still_named = {f.path for f in manifest.files}
+        files = any(f.path and f.path not in still_named for m in old for f in m.files)
         grace = self._grace if files else min(self._grace, _WITHOUT_FILES)
-        heapq.heappush(self._due, (max(found.joined_at / 1e6, seen) + grace, block))
+        heapq.heappush(self._due, (max(manifest.joined_at / 1e6, seen) + grace, block))
 
     def _join(self, block: Block) -> bool:
         """Joins what can be joined; whether it did."""
@@ -123,15 +127,15 @@ class Compactor:
             return False
         self._staging.storage.settle(block.parts[-1].path)  # its capture may not have come to that yet
         try:
-            files = self._undecided.get(block) or self._rewritten(block, parts)
+            files = self._undecided.get(block) or self._rewrite_files(block, parts)
         except CorruptSegment:
             if block.first >= self._staging.beginning().segment:
                 raise
             return False  # retention has begun to remove the block's parts: files go first
-        manifest = replace(joined(parts, files), joined_at=int(self._clock.time() * 1e6))
+        manifest = replace(join_manifests(parts, files), joined_at=int(self._clock.time() * 1e6))
         # Until an answer is certain the files stay: the block that names them may come to be there later.
         self._undecided[block] = files
-        if not self._staging.storage.create(block.path, encoded(manifest)):
+        if not self._staging.storage.create(block.path, encode_manifest(manifest)):
             self._decide(block, files)
         del self._undecided[block]
         self._later(block, parts)
@@ -143,22 +147,23 @@ class Compactor:
         A storage that says "taken" may mean our own attempt, whose answer was lost. Only what the block names tells:
         it stays as it is, and no other comes in its place.
         """
-        if files and (found := self._staging.part(block)) is not None:
-            parts = [manifest for part in block.parts if (manifest := self._staging.part(part)) is not None]
-            self._remove(files, kept=[file for manifest in (found, *parts) for file in manifest.files])
+        if files and (manifest := self._staging.part(block)) is not None:
+            parts = [m for part in block.parts if (m := self._staging.part(part)) is not None]
+            self._remove(files, still_named=[file for m in (manifest, *parts) for file in m.files])
 
     def _parts(self, block: Block) -> list[Manifest] | None:
         """The manifests of a block's parts, if it can be joined."""
-        found: list[Manifest] = []
+        manifests: list[Manifest] = []
         for part in block.parts:
             if (manifest := self._staging.part(part)) is None:
                 return None
-            found.append(manifest)
-        rows = sum(f.rows for m in found for f in m.files) + sum(c.rows for m in found for c in m.chunks)
-        size = sum(f.bytes for m in found for f in m.files if f.bytes < _LARGE)
-        return found if rows <= _MAX_ROWS and size <= _MAX_BYTES and found[-1].partial == 0 else None
+            manifests.append(manifest)
+        rows = sum(f.rows for m in manifests for f in m.files) + sum(c.rows for m in manifests for c in m.chunks)
+        size = sum(f.bytes for m in manifests for f in m.files if f.bytes < _LARGE)
+        fits = rows <= _MAX_ROWS and size <= _MAX_BYTES
+        return manifests if fits and manifests[-1].partial == 0 else None
 
-    def _rewritten(self, block: Block, parts: Sequence[Manifest]) -> list[DataFile]:
+    def _rewrite_files(self, block: Block, parts: Sequence[Manifest]) -> list[DataFile]:
         """The block's files: small ones of a table version as one. Durable when it returns."""
         small: dict[str, list[DataFile]] = {}
         stay: list[DataFile] = []
@@ -184,11 +189,11 @@ class Compactor:
             if part.level and self._staging.storage.exists(part.parts[-1].path):
                 self._remove_parts(part)
             if (old := self._staging.part(part)) is not None:
-                self._remove(old.files, kept=manifest.files)
+                self._remove(old.files, still_named=manifest.files)
                 self._staging.storage.remove(part.path)
 
-    def _remove(self, files: Sequence[DataFile], *, kept: Sequence[DataFile]) -> None:
-        paths = {f.path for f in kept}
+    def _remove(self, files: Sequence[DataFile], *, still_named: Sequence[DataFile]) -> None:
+        paths = {f.path for f in still_named}
         for file in files:
             if file.path and file.path not in paths:
                 self._staging.storage.remove(file.path)

@@ -32,9 +32,11 @@ class Block:
 
     @property
     def level(self) -> int:
-        size, level = self.last - self.first + 1, 0
+        size = self.last - self.first + 1
+        level = 0
         while size > 1:
-            size, level = size // FAN, level + 1
+            size //= FAN
+            level += 1
         return level
 
     @property
@@ -56,6 +58,12 @@ def over(segment: int) -> list[Block]:
     return [block(level, segment) for level in range(1, LEVELS + 1)]
 
 
-def named(name: str) -> Block | None:
-    """The block of a file name in `compacted`."""
-    return Block(int(found[1]), int(found[2])) if (found := _NAME.fullmatch(name)) else None
+def parse_name(name: str) -> Block | None:
+    """The block of a file name in `compacted`; None: it is none."""
+    numbers = _NAME.fullmatch(name)
+    return Block(int(numbers[1]), int(numbers[2])) if numbers else None
+
+
+def manifest_path(segment: int) -> str:
+    """The path of a segment's own manifest."""
+    return Block(segment, segment).path

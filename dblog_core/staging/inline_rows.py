@@ -57,9 +57,9 @@ def encode(batches: Sequence[pa.RecordBatch]) -> bytes:
 def decode(data: bytes, schema: pa.Schema, *, where: str) -> pa.RecordBatch:
     """The rows, with the columns of `schema`. Raises CorruptSegment."""
     left_out = {name for i, name in enumerate(OPTIONAL) if data[0] & 1 << i}
-    own = pa.schema([f for f in schema if f.name not in left_out])
+    stored = pa.schema([f for f in schema if f.name not in left_out])
     try:
         raw = _CODEC.decompress(data[9:], decompressed_size=int.from_bytes(data[1:9], "little"))
-        return complete(pa.ipc.read_record_batch(raw, own), schema)
+        return complete(pa.ipc.read_record_batch(raw, stored), schema)
     except (pa.ArrowException, OSError) as error:
         raise CorruptSegment(f"cannot be decoded: {error}", where=where, fix="restore it from a backup") from error

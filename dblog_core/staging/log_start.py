@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import orjson
+
+from dblog_core.errors import CorruptSegment
+from dblog_core.staging.sealed_json import seal, unseal
+from dblog_core.storage import Storage
+
 FORMAT = 1
+_FILE = "beginning.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,3 +47,32 @@ class Beginning:
         if fields.pop("format") != FORMAT:
             raise ValueError(f"format {data['format']} is newer than {FORMAT}")
         return cls(**{**fields, "held": tuple(Need(**need) for need in data["held"])})
+
+    def removal_error(self, what: str, where: str) -> CorruptSegment:
+        """Says that what somebody asks for stood before this beginning."""
+        return CorruptSegment(
+            f"{what} has been removed by retention: the super-changelog begins at segment {self.segment}, "
+            f"offset {self.offset}",
+            where=where,
+            fix=f"read from offset {self.offset} on; a lake that stands before it takes a dump of all tables",
+        )
+
+
+def read_beginning(storage: Storage) -> Beginning:
+    """Where the super-changelog begins, as retention has recorded it. Raises CorruptSegment if that is altered."""
+    if (data := storage.read(_FILE)) is None:
+        return Beginning()
+    where = storage.url(_FILE)
+    try:
+        return Beginning.from_json(orjson.loads(unseal(data, where)))
+    except (KeyError, TypeError, ValueError) as error:
+        raise CorruptSegment(
+            f"does not tell where the super-changelog begins: {error}",
+            where=where,
+            fix="upgrade dblog, or restore the file from a backup",
+        ) from error
+
+
+def write_beginning(storage: Storage, beginning: Beginning) -> None:
+    """Records what retention has decided, durably: from now on nothing before it counts."""
+    storage.replace(_FILE, seal(orjson.dumps(beginning.to_json())))

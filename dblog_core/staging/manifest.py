@@ -52,7 +52,8 @@ class DataFile:
 
     def cut(self, first_offset: int, last_offset: int) -> DataFile:
         """What of it lies in the range."""
-        first, last = max(self.first_offset, first_offset), min(self.last_offset, last_offset)
+        first = max(self.first_offset, first_offset)
+        last = min(self.last_offset, last_offset)
         if (first, last) == (self.first_offset, self.last_offset):
             return self
         return replace(self, first_offset=first, last_offset=last, part=True)
@@ -188,7 +189,8 @@ class Manifest:
 
     def cut(self, *, after: int = 0, upto: int | None = None) -> Manifest:
         """Its rows, chunks, marks and schemas from segment `after` + 1 to `upto`; all else is as after its last."""
-        low, high = max(self.first, after + 1), min(self.segment, self.segment if upto is None else upto)
+        low = max(self.first, after + 1)
+        high = min(self.segment, self.segment if upto is None else upto)
         if (low, high) == (self.first, self.segment):
             return self
         first = self.first_offset if low == self.first else self.end_of(low - 1) + 1
@@ -209,9 +211,9 @@ class Manifest:
         )
 
     def _schemas_after(self, offset: int) -> dict[str, str]:
-        found: dict[str, str | None] = {**self.schemas, **self.earlier}
-        found |= {m.table: m.schema for m in self.marks if m.op == "s" and m.offset <= offset}
-        return {table: schema for table, schema in found.items() if schema is not None}
+        schemas: dict[str, str | None] = {**self.schemas, **self.earlier}
+        schemas |= {m.table: m.schema for m in self.marks if m.op == "s" and m.offset <= offset}
+        return {table: schema for table, schema in schemas.items() if schema is not None}
 
     def to_json(self) -> dict[str, Any]:
         # What is new is left out where there is none: older versions know no such field.
@@ -250,9 +252,10 @@ class Manifest:
         )
 
 
-def joined(manifests: Sequence[Manifest], files: Sequence[DataFile]) -> Manifest:
+def join_manifests(manifests: Sequence[Manifest], files: Sequence[DataFile]) -> Manifest:
     """One manifest for segments in a row, whose log rows lie in `files`."""
-    first, last = manifests[0], manifests[-1]
+    first = manifests[0]
+    last = manifests[-1]
     return replace(
         last,
         first_segment=first.first,

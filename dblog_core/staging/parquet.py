@@ -19,7 +19,8 @@ import pyarrow.parquet as pq
 
 from dblog_core.errors import CorruptSegment
 
-QUICK, SMALL = "snappy", "zstd"
+QUICK = "snappy"
+SMALL = "zstd"
 """Codecs: for files that are joined or merged soon, and for those that stay."""
 
 _SAMPLE = 1000
@@ -40,7 +41,7 @@ class Encoder:
     ) -> None:
         self._sink = pa.BufferOutputStream()
         dictionary = [*repeated, *_repetitive(sample)] if sample is not None else list(repeated)
-        stored = schema if _natural(schema) else schema.with_metadata({b"ARROW:schema": _serialized(schema)})
+        stored = schema if _natural(schema) else schema.with_metadata({b"ARROW:schema": _serialize(schema)})
         self._metadata = stored.metadata
         self._schema = schema if sample is None else sample.schema
         self._writer = pq.ParquetWriter(
@@ -79,11 +80,11 @@ def checksum(data: bytes | pa.Buffer) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
-def opened(data: bytes | pa.Buffer, *, expected: str | None, where: str) -> pq.ParquetFile:
+def open_file(data: bytes | pa.Buffer, *, expected: str | None, where: str) -> pq.ParquetFile:
     """The file, its bytes compared with the checksum that a manifest or watermark names. Raises CorruptSegment."""
-    if expected is not None and (found := checksum(data)) != expected:
+    if expected is not None and (actual := checksum(data)) != expected:
         raise CorruptSegment(
-            f"the file was changed: its checksum is {found}, {expected} was staged",
+            f"the file was changed: its checksum is {actual}, {expected} was staged",
             where=where,
             fix="restore it from a backup; or begin a fresh staging directory and dump all tables",
         )
@@ -130,8 +131,8 @@ def _repetitive(batch: pa.RecordBatch) -> Iterator[str]:
 
 def _countable(schema: pa.Schema, dictionary: Sequence[str]) -> list[str]:
     """Paths of signed whole numbers, dates and times: what all readers know as differences."""
-    known = (pa.types.is_signed_integer, pa.types.is_timestamp, pa.types.is_date32)
-    return [path for path, kind in _leaves(schema) if path not in dictionary and any(is_(kind) for is_ in known)]
+    countable = (pa.types.is_signed_integer, pa.types.is_timestamp, pa.types.is_date32)
+    return [path for path, kind in _leaves(schema) if path not in dictionary and any(is_(kind) for is_ in countable)]
 
 
 @lru_cache(maxsize=1024)
@@ -144,5 +145,5 @@ def _natural(schema: pa.Schema) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def _serialized(schema: pa.Schema) -> bytes:
+def _serialize(schema: pa.Schema) -> bytes:
     return base64.b64encode(schema.serialize())

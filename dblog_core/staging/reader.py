@@ -63,7 +63,10 @@ class Follower:
         whole: bool = False,
         pause: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._staging, self._tables, self._whole, self._pause = staging, tables, whole, pause
+        self._staging = staging
+        self._tables = tables
+        self._whole = whole
+        self._pause = pause
         self._whole_upto = 0  # a segment that ends between transactions, and is published
         self._offset = from_offset  # the next one to be read
         self._segment: int | None = None  # the last one that is read whole
@@ -75,7 +78,7 @@ class Follower:
 
     def is_behind(self) -> bool:
         """Whether another segment is published, or the next one was removed: a few probes."""
-        if self._segment is None or self._staging.published(self._segment + 1):
+        if self._segment is None or self._staging.is_published(self._segment + 1):
             return True
         return self._staging.beginning().segment > self._segment + 1
 
@@ -94,7 +97,8 @@ class Follower:
                         yield line
                 except SegmentReplaced:
                     break  # its rows lie elsewhere by now: on from the next line
-                self._segment, self._offset = manifest.segment, max(self._offset, manifest.last_offset + 1)
+                self._segment = manifest.segment
+                self._offset = max(self._offset, manifest.last_offset + 1)
                 if self._pause() and not manifest.partial:
                     return
             else:
@@ -226,12 +230,14 @@ def _key(schema: TableSchema, before: Row | None, after: Row | None, unchanged: 
 
 
 def _chunk_lines(place: _Place, chunk: ChunkRef) -> Iterator[Line]:
-    staging, schema = place.staging, place.staging.schema(chunk.schema)
+    staging = place.staging
+    schema = staging.schema(chunk.schema)
     where = staging.storage.url(chunk.path)
-    opened = parquet.opened(staging.read_file(chunk.path), expected=chunk.checksum, where=where)
+    opened = parquet.open_file(staging.read_file(chunk.path), expected=chunk.checksum, where=where)
     if not opened.schema_arrow.equals(schema.arrow):
         raise CorruptSegment("has other columns than its table version", where=where, fix="restore it from a backup")
-    evicted, first = set(chunk.evicted), chunk.first_offset
+    evicted = set(chunk.evicted)
+    first = chunk.first_offset
     for batch in parquet.batches(opened, where=where):
         for offset, row in enumerate(_rows(batch.columns, schema.arrow), first):
             if offset >= place.from_offset and offset - chunk.first_offset not in evicted:

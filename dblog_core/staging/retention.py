@@ -59,10 +59,10 @@ def decide(manifests: Iterable[Manifest], *, head: int, before: float, needs: Se
     first: Manifest | None = None
     for manifest in manifests:
         first = first or manifest
-        held = tuple(n for n in needs if n.segment <= manifest.segment)
+        holding = tuple(n for n in needs if n.segment <= manifest.segment)
         young = manifest.segment >= head or manifest.sealed_at >= before
-        if young or held:
-            return Decision(first.first, first.first_offset, first.sealed_at, () if young else held)
+        if young or holding:
+            return Decision(first.first, first.first_offset, first.sealed_at, () if young else holding)
         if manifest.partial == 0:  # otherwise a reader would begin within a transaction
             first = None
     return None
@@ -75,30 +75,39 @@ class Retention:
     """
 
     def __init__(self, staging: Staging, *, keep: float, now: float, over: Callable[[str], bool]) -> None:
-        self._staging, self._storage, self._now, self._over = staging, staging.storage, now, over
+        self._staging = staging
+        self._storage = staging.storage
+        self._now = now
+        self._over = over
         self._before = now - keep
 
     def run(self, needs: Sequence[Need]) -> Removed:
         """Removes what can go. Raises CorruptSegment for a manifest that cannot be read: nothing is removed then."""
         before = self._staging.beginning()
-        beginning = self._decided(before, needs)
+        beginning = self._decide(before, needs)
         self._staging.begin_at(beginning)
         files = self._remove(self._old(beginning.segment))
         files += self._remove(self._orphans(beginning.segment))
         return Removed(beginning, beginning.segment - before.segment, files)
 
-    def _decided(self, before: Beginning, needs: Sequence[Need]) -> Beginning:
+    def _decide(self, before: Beginning, needs: Sequence[Need]) -> Beginning:
         looked = replace(before, looked_at=int(self._now * 1e6), held=())
         head = self._staging.head_number()
-        found = decide(self._whole(head), head=head, before=self._before * 1e6, needs=needs) if head else None
-        if found is None:
+        decision = decide(self._manifests(head), head=head, before=self._before * 1e6, needs=needs) if head else None
+        if decision is None:
             return looked
-        if found.segment <= before.segment:  # a block over the beginning counts from there on
+        if decision.segment <= before.segment:  # a block over the beginning counts from there on
             first = self._staging.manifest(before.segment)
-            return replace(looked, sealed_at=first.sealed_at, held=found.held)
-        return replace(looked, segment=found.segment, offset=found.offset, sealed_at=found.sealed_at, held=found.held)
+            return replace(looked, sealed_at=first.sealed_at, held=decision.held)
+        return replace(
+            looked,
+            segment=decision.segment,
+            offset=decision.offset,
+            sealed_at=decision.sealed_at,
+            held=decision.held,
+        )
 
-    def _whole(self, head: int) -> Iterator[Manifest]:
+    def _manifests(self, head: int) -> Iterator[Manifest]:
         """The manifests that count, uncut, from the beginning on."""
         number = self._staging.first_number()
         while number <= head:
@@ -114,35 +123,35 @@ class Retention:
                 yield from (chunk.path for chunk in manifest.chunks)
             yield block.path
         for file in self._storage.files("log"):
-            if (found := _LOG_FILE.match(file.path)) and int(found[1]) < first:
+            if (name := _LOG_FILE.match(file.path)) and int(name[1]) < first:
                 yield file.path
 
     def _blocks_before(self, first: int) -> Iterator[Block]:
         for name in self._storage.names("manifests"):
-            if (found := _MANIFEST.fullmatch(name)) and int(found[1]) < first:
-                yield Block(int(found[1]), int(found[1]))
+            if (digits := _MANIFEST.fullmatch(name)) and int(digits[1]) < first:
+                yield Block(int(digits[1]), int(digits[1]))
         for name in self._storage.names("compacted"):
-            if (block := compaction_blocks.named(name)) is not None and block.last < first:
+            if (block := compaction_blocks.parse_name(name)) is not None and block.last < first:
                 yield block
 
     def _orphans(self, first: int) -> list[str]:
         """Chunk files that nobody has placed, nor ever will. Manifests are read only where there may be any."""
         over: dict[str, bool] = {}
-        found: set[str] = set()
+        orphans: set[str] = set()
         for file in self._storage.files("chunks"):
             if file.modified < self._before and self._is_over(file.path.split("/")[1], over):
-                found.add(file.path)
-        if found and (head := self._staging.head()) is not None:
+                orphans.add(file.path)
+        if orphans and (head := self._staging.head()) is not None:
             unfinished = {TaskId.parse(task).dump for task in head.tasks}
-            found = {path for path in found if path.split("/")[1] not in unfinished}
+            orphans = {path for path in orphans if path.split("/")[1] not in unfinished}
             for manifest in self._staging.manifests(after=first - 1):
-                found -= {chunk.path for chunk in manifest.chunks}
-        return sorted(found)
+                orphans -= {chunk.path for chunk in manifest.chunks}
+        return sorted(orphans)
 
-    def _is_over(self, dump: str, known: dict[str, bool]) -> bool:
-        if dump not in known:
-            known[dump] = self._over(dump)
-        return known[dump]
+    def _is_over(self, dump: str, answers: dict[str, bool]) -> bool:
+        if dump not in answers:
+            answers[dump] = self._over(dump)
+        return answers[dump]
 
     def _remove(self, paths: Iterable[str]) -> int:
         count = 0

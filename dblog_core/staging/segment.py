@@ -88,15 +88,18 @@ class _Rows:
 
     def take(self) -> list[pa.RecordBatch]:
         """What waits, to be encoded: from now on the file's columns are settled."""
-        taken, self.pending, self._pending_bytes, self._started = self.pending, [], 0, True
-        return [inline_rows.without(batch, self._left_out) for batch in taken]
+        batches = self.pending
+        self.pending = []
+        self._pending_bytes = 0
+        self._started = True
+        return [inline_rows.without(batch, self._left_out) for batch in batches]
 
     def encode(self, batches: list[pa.RecordBatch]) -> None:
         if self._encoder is None:
             whole = log_schema(self.schema)
-            own = pa.schema([f for f in whole if f.name not in self._left_out])
-            repeated = [p for p in _REPEATED if p.partition(".")[0] in own.names]
-            self._encoder = parquet.Encoder(own, batches[0], repeated=repeated)
+            stored = pa.schema([f for f in whole if f.name not in self._left_out])
+            repeated = [p for p in _REPEATED if p.partition(".")[0] in stored.names]
+            self._encoder = parquet.Encoder(stored, batches[0], repeated=repeated)
         self._encoder.add(batches)
 
     def finish(self) -> pa.Buffer:
@@ -157,8 +160,8 @@ class SegmentWriter:
         rows = self._place(schema, batch)
         rows.add(batch, size)
         if rows.fills_row_group:
-            taken = rows.take()
-            self._background.do(lambda: rows.encode(taken))
+            batches = rows.take()
+            self._background.do(lambda: rows.encode(batches))
         self._written = None
         self.bytes += size + _BATCH_OVERHEAD
         self.rows += len(batch)

@@ -108,7 +108,7 @@ def _parts(staging: Staging, work: Work, schema: TableSchema) -> Iterator[pa.Tab
     for chunk in work.chunks:
         own, first, later = staging.schema(chunk.schema), 0, renames.after(chunk.first_offset)
         where = staging.storage.url(chunk.path)
-        opened = parquet.opened(staging.read_file(chunk.path), expected=chunk.checksum, where=where)
+        opened = parquet.open_file(staging.read_file(chunk.path), expected=chunk.checksum, where=where)
         for rows in parquet.batches(opened, where=where):
             events = _chunk_events(pa.Table.from_batches([rows]), chunk, first, own, schema, later)
             yield _complete(events, schema) if left_out else events

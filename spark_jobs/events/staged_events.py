@@ -26,6 +26,7 @@ from dblog_core.schema_evolution import compatibility
 from dblog_core.schema_evolution.renames import Renames
 from dblog_core.staging import Staging, parquet
 from dblog_core.staging.manifest import ChunkRef, DataFile
+from dblog_core.staging.spilled_rows import spill
 from spark_jobs.delta_tables.column_types import key_shape, log_shape, quoted, row_shape, spark_type
 from spark_jobs.events import schema_policy
 from spark_jobs.events.plan import Work, split_at_renames
@@ -99,7 +100,7 @@ def _sums_apart(
 def events(spark: SparkSession, staging: Staging, work: Work, schema: TableSchema) -> DataFrame:
     """All events of the work, in the shape `schema`; not yet one per key."""
     renames = work.renames
-    files = [part for file in staging.spilled(work.files) for part in split_at_renames(file, renames)]
+    files = [part for file in spill(staging, work.files) for part in split_at_renames(file, renames)]
     frames = [_log_events(spark, staging, alike, schema, later) for alike, later in _alike(files, renames)]
     frames += [_chunk_events(spark, staging, alike, schema, later) for alike, later in _alike(work.chunks, renames)]
     found = reduce(DataFrame.unionByName, frames)

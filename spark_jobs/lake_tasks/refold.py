@@ -21,6 +21,7 @@ from dblog_core.model.events import CREATE, DELETE
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.table_names import typed
 from dblog_core.staging import Staging
+from dblog_core.staging.spilled_rows import remove_spilled
 from spark_jobs.delta_tables.column_types import quoted
 from spark_jobs.events import fold, moved_toast, plan, staged_events
 from spark_jobs.events.plan import Work
@@ -72,7 +73,7 @@ def told(
         events = _events(tools, work, schema, before)
         yield Told(work, schema, events, lower, before is not None or any(f.has_unchanged for f in work.files))
     finally:
-        tools.staging.remove_spilled(work.files)
+        remove_spilled(tools.staging, work.files)
 
 
 def _later(work: Work, offset: int) -> Work:

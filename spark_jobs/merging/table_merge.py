@@ -19,6 +19,7 @@ from dblog_core.model.table_names import typed
 from dblog_core.model.values import Key
 from dblog_core.schema_evolution.renames import is_stale
 from dblog_core.staging import Staging
+from dblog_core.staging.spilled_rows import remove_spilled
 from spark_jobs.delta_tables import alter_table
 from spark_jobs.delta_tables.alter_table import Gone
 from spark_jobs.delta_tables.column_types import key_shape, quoted
@@ -148,7 +149,7 @@ class TableMerge:
         try:
             self._tell(history, work, schema, _before(None, (), known, span), span)
         finally:
-            self._staging.remove_spilled(work.files)
+            remove_spilled(self._staging, work.files)
         lines, seconds = kept.upto(history.version()).inserted, round(time.monotonic() - began, 3)
         return Applied(table=work.table, rows=work.rows, history=lines, seconds=seconds, told=True)
 
@@ -186,7 +187,7 @@ class TableMerge:
                 self._step(f"merged {work.table}")
         finally:
             for spilled in (staged, work) if work is not staged else (work,):
-                self._staging.remove_spilled(spilled.files)
+                remove_spilled(self._staging, spilled.files)
         return withheld
 
     def _tell(

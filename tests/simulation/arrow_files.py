@@ -46,7 +46,7 @@ def encode(schema: pa.Schema, batches: Sequence[pa.RecordBatch], **_: object) ->
     return sink.getvalue()
 
 
-def opened(data: bytes | pa.Buffer, *, expected: str | None, where: str) -> File:
+def open_file(data: bytes | pa.Buffer, *, expected: str | None, where: str) -> File:
     if expected is not None and checksum(data) != expected:
         raise CorruptSegment("the file was changed", where=where, fix="none: it is a fault")
     try:

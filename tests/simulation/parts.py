@@ -104,7 +104,7 @@ def instead_of_the_real_ones(world: World) -> Iterator[None]:
             (compaction, "_TICK", ids.choice((0.2, 1.0))),
             (compaction, "_LARGE", ids.choice((1, 1000, compaction._LARGE))),
             (segment, "INLINE_BYTES", ids.choice((0, 500, segment.INLINE_BYTES))),
-            *((parquet, name, getattr(arrow_files, name)) for name in ("Encoder", "encode", "opened", "batches")),
+            *((parquet, name, getattr(arrow_files, name)) for name in ("Encoder", "encode", "open_file", "batches")),
         ):
             stack.enter_context(mock.patch.object(target, name, value))
         yield

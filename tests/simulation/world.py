@@ -278,4 +278,4 @@ class World:
         """Every segment by itself, whatever it was joined with."""
         staging = self.quiet_staging()
         numbers = range(1, staging.head_number() + 1)
-        return [staging._decoded(Block(number, number), self._history[number]) for number in numbers]
+        return [staging._decode(Block(number, number), self._history[number]) for number in numbers]

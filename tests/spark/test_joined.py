@@ -8,6 +8,7 @@ import pytest
 from dblog_core.clock import SystemClock
 from dblog_core.staging import segment
 from dblog_core.staging.compaction import Compactor
+from dblog_core.staging.spilled_rows import remove_spilled
 from spark_jobs.events import fold_on_driver, plan, staged_events
 from tests.spark.lakes import TestLake
 from tests.spark.segments import table
@@ -34,7 +35,7 @@ def test_a_merge_within_joined_segments_takes_the_rest_of_them(
     assert not (lake.staging.storage.root / "manifests" / f"{STOOD + 1:020d}.json").exists()
     work = plan.plan_works(lake.staging.manifests(after=STOOD), lambda table: STOOD)[str(T.table)]
     read = [row.offset for row in staged_events.events(lake.spark, lake.staging, work, T).select("offset").collect()]
-    lake.staging.remove_spilled(work.files)
+    remove_spilled(lake.staging, work.files)
     assert sorted(read) == list(range(2 * STOOD + 1, 37))
     here = fold_on_driver.folded(lake.staging, work, T)
     assert here is not None and min(here["offset"].to_pylist()) == 2 * STOOD + 1

@@ -14,7 +14,7 @@ from dblog_core.model.schema import Column, TableSchema
 from dblog_core.model.watermark import Probe
 from dblog_core.rows.column_rules import Rules
 from dblog_core.staging import Staging
-from dblog_core.staging.manifest import Manifest, Probed, joined
+from dblog_core.staging.manifest import Manifest, Probed, join_manifests
 from dblog_core.staging.reader import lines
 from tests.fake_source import ORDERS, changes_batch
 from tests.unit.capture.test_recovery import OPENED
@@ -161,7 +161,7 @@ def test_joined_segments_keep_where_windows_lie(tmp_path: Path) -> None:
         log.change()
         log.probe(window, high=True)
         found += log.publish()
-    both = joined([log.staging.manifest(2), log.staging.manifest(3)], ())
+    both = join_manifests([log.staging.manifest(2), log.staging.manifest(3)], ())
     assert list(both.probes) == found
     assert list(both.cut(after=2).probes) == found[1:]
     assert Manifest.from_json(both.to_json()) == both

@@ -16,6 +16,7 @@ from dblog_core.staging import Staging, compaction, compaction_blocks, segment
 from dblog_core.staging.compaction import Compactor
 from dblog_core.staging.compaction_blocks import Block
 from dblog_core.staging.manifest import DataFile, Manifest
+from dblog_core.staging.published_segments import PublishedSegments
 from dblog_core.staging.reader import lines
 from tests.simulation.storage import MemoryStorage
 from tests.unit.compaction_world import Clock, World
@@ -41,12 +42,12 @@ def test_the_worlds_join_and_remove() -> None:
 
 def _own_manifest_first() -> contextlib.AbstractContextManager[object]:
     """A reader that finds a segment's own manifest looks no further."""
-    real = Staging._block_over
+    real = PublishedSegments.find_block_over
 
-    def block_over(self: Staging, number: int) -> Block | None:
-        return None if self.storage.exists(Block(number, number).path) else real(self, number)
+    def find_block_over(self: PublishedSegments, number: int) -> Block | None:
+        return None if self._storage.exists(Block(number, number).path) else real(self, number)
 
-    return mock.patch.object(Staging, "_block_over", block_over)
+    return mock.patch.object(PublishedSegments, "find_block_over", find_block_over)
 
 
 def _not_cut() -> contextlib.AbstractContextManager[object]:
@@ -64,7 +65,7 @@ def _removed_at_once() -> contextlib.AbstractContextManager[object]:
 
     def join(self: Compactor, block: Block) -> bool:
         for part in self._parts(block) or ():
-            self._remove(part.files, kept=())
+            self._remove(part.files, still_named=())
         return real(self, block)
 
     return mock.patch.object(Compactor, "_join", join)
@@ -73,7 +74,9 @@ def _removed_at_once() -> contextlib.AbstractContextManager[object]:
 def _carried_files_removed() -> contextlib.AbstractContextManager[object]:
     """What the block still refers to goes with its parts."""
     real = Compactor._remove
-    return mock.patch.object(Compactor, "_remove", lambda self, files, *, kept: real(self, files, kept=()))
+    return mock.patch.object(
+        Compactor, "_remove", lambda self, files, *, still_named: real(self, files, still_named=())
+    )
 
 
 def _not_durable() -> contextlib.AbstractContextManager[object]:
@@ -123,12 +126,12 @@ def _schemas(self: Manifest, _: int) -> dict[str, str]:
 
 def _a_file_lost() -> contextlib.AbstractContextManager[object]:
     """A joined manifest loses its last file."""
-    real = compaction.joined
+    real = compaction.join_manifests
 
-    def joined(manifests: Any, files: Any) -> Manifest:
+    def join_manifests(manifests: Any, files: Any) -> Manifest:
         return real(manifests, files[:-1] if len(files) > 1 else files)
 
-    return mock.patch.object(compaction, "joined", joined)
+    return mock.patch.object(compaction, "join_manifests", join_manifests)
 
 
 def _taken_is_believed() -> contextlib.AbstractContextManager[object]:
@@ -136,7 +139,7 @@ def _taken_is_believed() -> contextlib.AbstractContextManager[object]:
 
     def decide(self: Compactor, block: Block, files: Sequence[DataFile]) -> None:
         parts = [part for place in block.parts if (part := self._staging.part(place)) is not None]
-        self._remove(files, kept=[file for part in parts for file in part.files])
+        self._remove(files, still_named=[file for part in parts for file in part.files])
 
     return mock.patch.object(Compactor, "_decide", decide)
 
@@ -150,7 +153,7 @@ def _silence_is_believed() -> contextlib.AbstractContextManager[object]:
             return real(self, block)
         except StagingUnavailable:
             parts = [part for place in block.parts if (part := self._staging.part(place)) is not None]
-            self._remove(self._undecided.pop(block, []), kept=[file for part in parts for file in part.files])
+            self._remove(self._undecided.pop(block, []), still_named=[file for part in parts for file in part.files])
             raise
 
     return mock.patch.object(Compactor, "_join", join)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from dblog_core.staging import Staging, compaction_blocks
-from dblog_core.staging.changelog import encoded
 from dblog_core.staging.compaction_blocks import Block
+from dblog_core.staging.manifest_file import encode_manifest
 from dblog_core.storage.local import LocalStorage
 from tests.unit.staged import manifest
 
@@ -33,7 +33,7 @@ class Counted(LocalStorage):
         if "/" not in relative:
             return False
         if relative.startswith("compacted/"):
-            block = compaction_blocks.named(name)
+            block = compaction_blocks.parse_name(name)
             return (
                 block is not None
                 and block.level == compaction_blocks.LEVELS
@@ -49,7 +49,7 @@ class Counted(LocalStorage):
         self.looks += 1
         if not self._has(relative) or relative.startswith("compacted/"):
             return None
-        return encoded(manifest(int(relative.rpartition("/")[2][:20]), 1, 0))
+        return encode_manifest(manifest(int(relative.rpartition("/")[2][:20]), 1, 0))
 
     def settle(self, relative: str) -> None:
         self.looks += 1

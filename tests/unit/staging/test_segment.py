@@ -19,6 +19,7 @@ from dblog_core.staging import Staging, inline_rows, parquet, segment
 from dblog_core.staging.ordered_thread import Background
 from dblog_core.staging.reader import lines
 from dblog_core.staging.segment import log_schema
+from dblog_core.staging.spilled_rows import remove_spilled, spill
 from tests.unit.staged import TIME, creates, log_rows, manifest, publish, table
 
 ORDERS = table()
@@ -174,14 +175,14 @@ def test_rows_of_a_manifest_that_were_altered_are_refused() -> None:
 def test_what_knows_only_paths_gets_the_same_rows(staging: Staging) -> None:
     made = [publish(staging, n, 3 * n - 2, 3 * n, (ORDERS, creates(ORDERS, 3 * n - 2, 3))) for n in (1, 2, 3)]
     files = [f for m in made for f in m.files]
-    (spilled,) = staging.spilled(files)
+    (spilled,) = spill(staging, files)
     assert (spilled.first_offset, spilled.last_offset, spilled.rows) == (1, 9, 9)
     found = pq.read_table(staging.storage.root / spilled.path)
     assert found.column("offset").to_pylist() == list(range(1, 10))
-    (cut,) = staging.spilled([files[1].cut(5, 5)])
+    (cut,) = spill(staging, [files[1].cut(5, 5)])
     assert pq.read_table(staging.storage.root / cut.path).column("offset").to_pylist() == [5]
-    staging.remove_spilled(files)
-    staging.remove_spilled([files[1].cut(5, 5)])
+    remove_spilled(staging, files)
+    remove_spilled(staging, [files[1].cut(5, 5)])
     assert not list((staging.storage.root / "tmp").iterdir())
 
 
