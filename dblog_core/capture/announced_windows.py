@@ -19,7 +19,8 @@ from dblog_core.model.watermark import High, Low, Probe
 
 log = logging.getLogger(__name__)
 
-IDLE, BUSY = 0.1, 0.01  # seconds between two looks: while there is no window, and while there is one
+IDLE = 0.1  # seconds between two looks while there is no window
+BUSY = 0.01  # the same while there is one
 FORGOTTEN = 1800.0  # seconds after which the node of a window goes that came to nothing
 
 
@@ -38,7 +39,9 @@ class Openings:
     """The announced windows, as one term of a capture sees them."""
 
     def __init__(self, state: StateStore, source: Source, clock: Clock) -> None:
-        self._state, self._source, self._clock = state, source, clock
+        self._state = state
+        self._source = source
+        self._clock = clock
         self._windows: dict[str, _Window] = {}
         self._judged: set[str] = set()
         self._looked_at = float("-inf")
@@ -68,7 +71,7 @@ class Openings:
         self._judge(sequencer)
         self._forget(now)
 
-    def published(self) -> None:
+    def forget_judged(self) -> None:
         """All that was judged is in a manifest: its nodes may go."""
         for name in sorted(self._judged):
             self._state.delete(read_only_windows.announcement(name))
@@ -87,16 +90,17 @@ class Openings:
             log.info("window %s was opened by another term of a capture: it is void", name)
             sequencer.dumps.give_up_window(name)
         else:
-            window.mark, window.place = mark, place
+            window.mark = mark
+            window.place = place
 
     def _ask(self, sequencer: Sequencer) -> None:
         """Hears what workers have told; one that went by another term's answer has no window of ours."""
         for name, window in self._windows.items():
             if window.high is not None or (entry := self._state.get(read_only_windows.conclusion(name))) is None:
                 continue
-            if (found := read_only_windows.parse_conclusion(entry.data)) is None:
+            if (conclusion := read_only_windows.parse_conclusion(entry.data)) is None:
                 continue
-            place, window.high = found
+            place, window.high = conclusion
             if window.mark is not None and not _went_by(window.place, place):
                 sequencer.dumps.give_up_window(name)
                 window.mark = None
@@ -128,10 +132,10 @@ class Openings:
         return int(self._clock.time() * 1e6)
 
 
-def _went_by(ours: str, place: str) -> bool:
+def _went_by(our_place: str, place: str) -> bool:
     """Whether a worker's answer was ours. The same place is the same answer, whoever gave it: what comes after it is
     collected."""
-    return ours == place
+    return our_place == place
 
 
 def _order(window: _Window) -> tuple[str, int, int]:
@@ -144,6 +148,6 @@ def _follows(mark: Low | Probe, others: Iterable[_Window]) -> bool:
     and one may be told between our looks at the two."""
     if isinstance(mark, Probe):
         return False
-    own = mark.mark
     before = [other.mark.mark for other in others if isinstance(other.mark, Low)]
-    return any((m.task, m.attempt) == (own.task, own.attempt) and m.ordinal < own.ordinal for m in before)
+    attempt = (mark.mark.task, mark.mark.attempt)
+    return any((m.task, m.attempt) == attempt and m.ordinal < mark.mark.ordinal for m in before)

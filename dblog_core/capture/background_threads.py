@@ -9,49 +9,34 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 
 from dblog_core.capture import dump_process
-from dblog_core.config.settings import Config
+from dblog_core.capture.term_parts import HOUSEKEEPING_SECONDS, Parts
 from dblog_core.errors import DblogError
-from dblog_core.interfaces import Clock, Running, Source, Spawn, StateStore
+from dblog_core.interfaces import Running
 from dblog_core.maintenance import ended_dumps
 from dblog_core.model import durations
 from dblog_core.notifications import channels
-from dblog_core.notifications.channels import Receiver
 from dblog_core.notifications.delivery import tell_until_stopped
 from dblog_core.signals.file import SignalFile
 from dblog_core.signals.processor import SignalProcessor
-from dblog_core.staging import Staging, compaction
+from dblog_core.staging import compaction
 from dblog_core.staging.compaction import Compactor
 from dblog_core.state import recent_errors
 
 log = logging.getLogger(__name__)
 
-HOUSEKEEPING = 1.0  # seconds between two looks at the horizon, the state store and the status
 
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """What a term works with."""
-
-    config: Config
-    source: Source
-    staging: Staging
-    state: StateStore
-    clock: Clock
-    spawn: Spawn
-    receivers: tuple[Receiver, ...] = ()
-    """Of notices, beside those of the configuration."""
-
-
-class Beside:
+class BackgroundThreads:
     """The threads of one term, until `quit_` is set."""
 
     def __init__(self, parts: Parts, quit_: threading.Event) -> None:
-        self._parts, self._quit = parts, quit_
-        self._config, self._state, self._clock = parts.config, parts.state, parts.clock
+        self._parts = parts
+        self._quit = quit_
+        self._config = parts.config
+        self._state = parts.state
+        self._clock = parts.clock
 
     def start(self) -> list[Running]:
         return [self._parts.spawn(name, work) for name, work in self._works()]
@@ -72,8 +57,8 @@ class Beside:
 
     def _work_on_dumps(self) -> None:
         """Has dumps worked on that the system or a signal asked for, and that no command works on."""
-        told = partial(self._trouble, "dumps")
-        dump_process.work(self._config, self._state, self._clock, self._quit, on_fault=told)
+        on_fault = partial(self._trouble, "dumps")
+        dump_process.work(self._config, self._state, self._clock, self._quit, on_fault=on_fault)
 
     def _remove_dumps(self) -> None:
         ended_dumps.remove(self._state, self._clock, self._quit, keep=durations.parse(self._config.dump.keep))
@@ -93,7 +78,7 @@ class Beside:
                 reader = SignalTopic(topic, self._config.source.name, self._state, self._clock)
                 opened.callback(reader.close)
                 looks.insert(0, reader.read_new_messages)
-            while not self._clock.wait(self._quit, HOUSEKEEPING):
+            while not self._clock.wait(self._quit, HOUSEKEEPING_SECONDS):
                 self._look(looks)
 
     def _look(self, looks: list[Callable[[], None]]) -> None:

@@ -40,18 +40,15 @@ class ConfigFile:
     load: Callable[[Path], Config]
 
 
-# What is in force -----------------------------------------------------------------------------------------------------
-
-
-# Changes of the file --------------------------------------------------------------------------------------------------
-
-
 class Watch:
     """Looks at the file, and says what to go on with; what it cannot go on with is warned about once."""
 
     def __init__(self, config: Config, file: ConfigFile, clock: Clock, *, ready: Callable[[Config], None]) -> None:
         """`ready`: raises DblogError where the source cannot be captured with a configuration, and prepares it."""
-        self._config, self._file, self._clock, self._ready = config, file, clock, ready
+        self._config = config
+        self._file = file
+        self._clock = clock
+        self._ready = ready
         self._seen: bytes | None = None
         self._warned = ""
         self._again = float("-inf")
@@ -59,11 +56,12 @@ class Watch:
     def look(self) -> Config | None:
         """The configuration to go on with; None while nothing is to change."""
         try:
-            seen = self._content()
-            if seen == self._seen and self._clock.monotonic() < self._again:
+            content = self._content()
+            if content == self._seen and self._clock.monotonic() < self._again:
                 return None
-            self._seen, self._again = seen, float("inf")
-            changed = self._changed()
+            self._seen = content
+            self._again = float("inf")
+            changed = self._read_change()
             if changed is not None:
                 self._ready(changed)
         except DblogError as error:
@@ -83,16 +81,16 @@ class Watch:
                 f"cannot be read: {error.strerror}", where=str(self._file.path), fix="put it back"
             ) from error
 
-    def _changed(self) -> Config | None:
+    def _read_change(self) -> Config | None:
         """What the file says now, where that may come into force. Raises ConfigError."""
-        found = self._file.load(self._file.path)
-        if with_live_settings(found, LiveSettings.of(self._config.source)) != self._config:
+        config = self._file.load(self._file.path)
+        if with_live_settings(config, LiveSettings.of(self._config.source)) != self._config:
             raise ConfigError(
                 "more has changed than tables, columns and keys of [source]",
                 where=str(self._file.path),
                 fix="start the capture again, or take the other changes back",
             )
-        return None if found == self._config else found
+        return None if config == self._config else config
 
     def _warn(self, text: str) -> None:
         if text != self._warned:
@@ -106,7 +104,9 @@ class Newcomers:
 
     def __init__(self, state: StateStore, clock: Clock, *, ready: Callable[[Config], None]) -> None:
         """`ready`: as that of `Watch`; it has the source show them."""
-        self._state, self._clock, self._ready = state, clock, ready
+        self._state = state
+        self._clock = clock
+        self._ready = ready
         self._next = clock.monotonic() + NEWCOMERS
         self._warned = ""
 
@@ -129,15 +129,16 @@ class Newcomers:
         return True
 
     def _others(self, source: Source) -> bool:
-        known, now = read_shown(self._state), source.identities()
-        if known is None or now is None:
+        before = read_shown(self._state)
+        now = source.identities()
+        if before is None or now is None:
             return False
-        if table_identity.others(known, now):
+        if table_identity.others(before, now):
             return True
-        self._remember(known, now)
+        self._remember(before, now)
         return False
 
-    def _remember(self, known: set[str], now: frozenset[str]) -> None:
+    def _remember(self, before: set[str], now: frozenset[str]) -> None:
         """New, empty partitions: when one of them goes, it is to be missed."""
-        if more := table_identity.remembered(now) - known:
-            put_shown(self._state, known | more)
+        if more := table_identity.remembered(now) - before:
+            put_shown(self._state, before | more)

@@ -43,15 +43,17 @@ GRACE = 10.0  # seconds that a process has to end once it is told to
 LATEST = 30.0  # seconds at most before a process that has died is replaced
 FAULT = 3  # the exit code of a process that has told why it ends
 
-Told = Callable[[DblogError], None]
+OnFault = Callable[[DblogError], None]
 
 
 # The capture's side ---------------------------------------------------------------------------------------------------
 
 
-def work(config: Config, state: StateStore, clock: Clock, stop: threading.Event, *, on_fault: Told) -> None:
+def work(config: Config, state: StateStore, clock: Clock, stop: threading.Event, *, on_fault: OnFault) -> None:
     """Has such dumps worked on until `stop` is set; `on_fault` is told why a process died."""
-    finder, deaths, wait = TaskQueue(state, None, REQUESTED_BY), 0, LOOK
+    finder = TaskQueue(state, None, REQUESTED_BY)
+    deaths = 0
+    wait = LOOK
     while not clock.wait(stop, wait):
         wait = LOOK
         try:
@@ -65,12 +67,12 @@ def work(config: Config, state: StateStore, clock: Clock, stop: threading.Event,
             deaths = 0
             continue
         if code != FAULT:
-            on_fault(_died(code))
+            on_fault(_death_error(code))
         deaths += 1
         wait = min(LOOK * 2**deaths, LATEST)
 
 
-def _died(code: int) -> DblogError:
+def _death_error(code: int) -> DblogError:
     how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
     fix = ""
     if code == -signal.SIGKILL:
@@ -80,7 +82,7 @@ def _died(code: int) -> DblogError:
 
 def _run(config: Config, stop: threading.Event) -> int:
     """The exit code of one process, which is told to end when `stop` is set."""
-    with _started(config) as process:
+    with _start_process(config) as process:
         assert process.stdin is not None  # a pipe, as asked for
         assert process.stdout is not None
         reader = threading.Thread(target=_log_again, args=(process.stdout,), name="dumps-log", daemon=True)
@@ -97,16 +99,16 @@ def _run(config: Config, stop: threading.Event) -> int:
     return code
 
 
-def _started(config: Config) -> subprocess.Popen[bytes]:
+def _start_process(config: Config) -> subprocess.Popen[bytes]:
     """A process that has been given the configuration."""
     # The same modules as here, wherever they were found; not those of the directory that it happens to start in.
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     argv = [sys.executable, "-P", "-m", __name__]
     process = subprocess.Popen(argv, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdin is not None
-    given = {"config": config_json(config), "level": logging.getLogger("dblog_core").getEffectiveLevel()}
+    message = {"config": config_json(config), "level": logging.getLogger("dblog_core").getEffectiveLevel()}
     with contextlib.suppress(BrokenPipeError):  # it has died: its exit code tells
-        process.stdin.write(orjson.dumps(given) + b"\n")
+        process.stdin.write(orjson.dumps(message) + b"\n")
         process.stdin.flush()
     return process
 
@@ -127,7 +129,9 @@ def _log_again(lines: IO[bytes]) -> None:
         try:
             level, name, text = orjson.loads(line)
         except ValueError:  # it was killed in the middle of a line, or something else writes there
-            level, name, text = logging.WARNING, __name__, line.decode(errors="replace").rstrip()
+            level = logging.WARNING
+            name = __name__
+            text = line.decode(errors="replace").rstrip()
         logging.getLogger(name).log(level, "%s", text)
 
 
@@ -153,14 +157,14 @@ def main() -> int:
     stop = threading.Event()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal, for the capture, which then ends us
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    given = orjson.loads(sys.stdin.buffer.readline() or b"null")
-    if given is None:
+    message = orjson.loads(sys.stdin.buffer.readline() or b"null")
+    if message is None:
         return 0
-    _log_to_capture(given["level"])
+    _log_to_capture(message["level"])
     threading.Thread(target=_until_the_capture_ends, args=(stop,), name="capture", daemon=True).start()
     _be_the_first_to_go()
     try:
-        _work(Config.model_validate_json(given["config"]), stop)
+        _work(Config.model_validate_json(message["config"]), stop)
     except DblogError as error:
         log.warning("a dump that the system or a signal requested: %s", error)
         return FAULT
@@ -170,7 +174,8 @@ def main() -> int:
 def _work(config: Config, stop: threading.Event) -> None:
     clock = SystemClock()
     with closing(wiring.open_state(config)) as state:
-        finder, found_at = TaskQueue(state, None, REQUESTED_BY), clock.monotonic()
+        finder = TaskQueue(state, None, REQUESTED_BY)
+        found_at = clock.monotonic()
         while not stop.is_set() and clock.monotonic() - found_at < LINGER:
             if finder.list_unfinished():
                 work_loop.work(config, stop=stop, once=True, requested_by=REQUESTED_BY)

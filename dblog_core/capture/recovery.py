@@ -26,34 +26,34 @@ class Event:
     touches: ChangeTouches | None
 
 
-def events(staging: Staging, head: Manifest) -> Iterator[Event]:
+def read_events(staging: Staging, head: Manifest) -> Iterator[Event]:
     """The log's events after `head.unseen_after`, in log order over each table. Raises CorruptSegment."""
     after = head.last_offset if head.unseen_after is None else head.unseen_after
     if after >= head.last_offset:
         return
     segments = staging.manifests(staging.segment_of(after + 1, head) - 1)
     for manifest in takewhile(lambda m: m.segment <= head.segment, segments):
-        found = [e for file in manifest.files if file.last_offset > after for e in _of_file(staging, file, after)]
-        found += [
+        log_events = [e for f in manifest.files if f.last_offset > after for e in _read_file(staging, f, after)]
+        log_events += [
             Event(TableName.parse(m.table), (m.offset, m.offset), int(m.transaction or 0), None)
             for m in manifest.marks
             if m.op == TRUNCATE and m.offset > after
         ]
-        yield from sorted(found, key=lambda event: event.offsets)
+        yield from sorted(log_events, key=lambda event: event.offsets)
 
 
-def _of_file(staging: Staging, file: DataFile, after: int) -> Iterator[Event]:
+def _read_file(staging: Staging, file: DataFile, after: int) -> Iterator[Event]:
     schema = staging.schema(file.schema)
     if not schema.key:
         return
-    wanted = ["offset", "op", "origin", "transaction", "unchanged", "moved_from", "before", "after"]
-    batches = list(staging.log_batches(file, columns=wanted, after=after))
+    columns = ["offset", "op", "origin", "transaction", "unchanged", "moved_from", "before", "after"]
+    batches = list(staging.log_batches(file, columns=columns, after=after))
     if batches:  # as one: a change of key is two rows that must stay together
         (rows,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
-        yield from _of_rows(rows, schema.table, schema.key)
+        yield from _split_by_transaction(rows, schema.table, schema.key)
 
 
-def _of_rows(rows: pa.RecordBatch, table: TableName, key: tuple[str, ...]) -> Iterator[Event]:
+def _split_by_transaction(rows: pa.RecordBatch, table: TableName, key: tuple[str, ...]) -> Iterator[Event]:
     transaction = rows.column("transaction")  # null: a row of a dump
     for start, end in runs(np.asarray(transaction.fill_null("").to_pylist(), dtype=object)):
         if (xid := transaction[start].as_py()) is not None:

@@ -55,17 +55,18 @@ def stretches(changes: Sequence[OrderedChanges], bounds: Sequence[int]) -> list[
 
     One pass over each table, however many bounds there are: thousands of tables may be told anew in one batch.
     """
-    found: list[list[OrderedChanges]] = [[] for _ in range(len(bounds) + 1)]
+    stretches_before: list[list[OrderedChanges]] = [[] for _ in range(len(bounds) + 1)]
     for change in changes:
         edges = np.r_[0, np.searchsorted(change.sequence, np.asarray(bounds, dtype=np.int64)), len(change)]
         for n in np.flatnonzero(np.diff(edges)).tolist():
-            found[n].append(change.slice(int(edges[n]), int(edges[n + 1])))
-    return found
+            stretches_before[n].append(change.slice(int(edges[n]), int(edges[n + 1])))
+    return stretches_before
 
 
 def split_key_changes(changes: TableChanges) -> OrderedChanges:
     """Splits every update that changes the key into a delete of the old key and a create of the new one."""
-    batch, schema = changes.batch, changes.schema
+    batch = changes.batch
+    schema = changes.schema
     moved = _moves(batch, schema)
     sequence = np.asarray(batch.column("sequence"), dtype=np.int64) * 2
     transaction = np.asarray(batch.column("transaction"), dtype=np.int64)
@@ -74,18 +75,20 @@ def split_key_changes(changes: TableChanges) -> OrderedChanges:
     rows = np.repeat(np.arange(len(moved)), 1 + moved)
     second = np.r_[False, rows[1:] == rows[:-1]]
     first = moved[rows] & ~second
-    taken = batch.take(pa.array(rows))
-    ops = np.asarray(taken.column("op").to_pylist(), dtype=object)
-    ops[first], ops[second] = "d", "c"
-    before, after = taken.column("before"), taken.column("after")
+    doubled = batch.take(pa.array(rows))
+    ops = np.asarray(doubled.column("op").to_pylist(), dtype=object)
+    ops[first] = "d"
+    ops[second] = "c"
+    before = doubled.column("before")
+    after = doubled.column("after")
     keys = [before.field(name) for name in schema.key]
     split = pa.RecordBatch.from_arrays(
         [
-            taken.column("sequence"),
-            taken.column("transaction"),
+            doubled.column("sequence"),
+            doubled.column("transaction"),
             pa.array(ops, pa.string()),
-            pc.and_(taken.column("key_only"), pa.array(~second)),
-            pc.if_else(pa.array(first), pa.scalar(None, pa.list_(pa.string())), taken.column("unchanged")),
+            pc.and_(doubled.column("key_only"), pa.array(~second)),
+            pc.if_else(pa.array(first), pa.scalar(None, pa.list_(pa.string())), doubled.column("unchanged")),
             _without(before, second),
             _without(after, first),
         ],
@@ -98,12 +101,14 @@ def split_key_changes(changes: TableChanges) -> OrderedChanges:
 
 def _moves(batch: pa.RecordBatch, schema: TableSchema) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Which rows are updates whose key differs between the images."""
-    before, after = batch.column("before"), batch.column("after")
+    before = batch.column("before")
+    after = batch.column("after")
     if not schema.key or before.null_count == len(batch):
         return np.zeros(len(batch), dtype=bool)
     differs = None
     for name in schema.key:
-        old, new = before.field(name), after.field(name)
+        old = before.field(name)
+        new = after.field(name)
         unlike = pc.fill_null(pc.not_equal(old, new), True)
         if pa.types.is_floating(old.type):  # one NaN is another, which Arrow denies
             unlike = pc.and_not(unlike, pc.fill_null(pc.and_(pc.is_nan(old), pc.is_nan(new)), False))
@@ -113,17 +118,19 @@ def _moves(batch: pa.RecordBatch, schema: TableSchema) -> np.ndarray[Any, np.dty
     return np.asarray(pc.and_(pc.and_(update, both), differs).to_numpy(zero_copy_only=False), dtype=bool)
 
 
-def _without(images: pa.StructArray, gone: np.ndarray[Any, np.dtype[np.bool_]]) -> pa.StructArray:
-    """The images with those of `gone` rows made null."""
-    null = np.asarray(images.is_null().to_numpy(zero_copy_only=False), dtype=bool) | gone
+def _without(images: pa.StructArray, removed: np.ndarray[Any, np.dtype[np.bool_]]) -> pa.StructArray:
+    """The images with those of `removed` rows made null."""
+    null = np.asarray(images.is_null().to_numpy(zero_copy_only=False), dtype=bool) | removed
     return pa.StructArray.from_arrays(images.flatten(), fields=list(images.type), mask=pa.array(null))
 
 
 def log_rows(changes: OrderedChanges, offsets: Int64s, transactions: Sequence[Transaction]) -> pa.RecordBatch:
     """The changes as rows of a log file (`staging.segment`), at `offsets`. What repeats is a dictionary array."""
-    schema, count = changes.schema, len(changes)
+    schema = changes.schema
+    count = len(changes)
     used, index = np.unique(changes.transaction, return_inverse=True)
-    own, of = [transactions[i] for i in used], pa.array(index.astype(np.int32))
+    used_transactions = [transactions[i] for i in used]
+    of = pa.array(index.astype(np.int32))
     moved = changes.moved_from
     if moved is None:
         moved = pa.nulls(count, log_schema(schema).field("moved_from").type)
@@ -132,10 +139,12 @@ def log_rows(changes: OrderedChanges, offsets: Int64s, transactions: Sequence[Tr
         {
             "offset": pa.array(offsets),
             "op": changes.batch.column("op"),
-            "origin": repeated("log", count),
-            "transaction": pa.DictionaryArray.from_arrays(of, pa.array([t.id for t in own], pa.string())),
-            "position": pa.DictionaryArray.from_arrays(of, pa.array([t.position for t in own], pa.string())),
-            "commit_time": pa.array([t.commit_time for t in own], _TIME).take(of),
+            "origin": repeat_text("log", count),
+            "transaction": pa.DictionaryArray.from_arrays(of, pa.array([t.id for t in used_transactions], pa.string())),
+            "position": pa.DictionaryArray.from_arrays(
+                of, pa.array([t.position for t in used_transactions], pa.string())
+            ),
+            "commit_time": pa.array([t.commit_time for t in used_transactions], _TIME).take(of),
             "key_only": changes.batch.column("key_only"),
             "unchanged": changes.batch.column("unchanged"),
             "moved_from": moved,
@@ -145,7 +154,7 @@ def log_rows(changes: OrderedChanges, offsets: Int64s, transactions: Sequence[Tr
     )
 
 
-def repeated(value: str | None, count: int) -> pa.DictionaryArray:
+def repeat_text(value: str | None, count: int) -> pa.DictionaryArray:
     """One text, `count` times."""
     indices = pa.array(np.zeros(count, dtype=np.int32), mask=np.ones(count, dtype=bool) if value is None else None)
     return pa.DictionaryArray.from_arrays(indices, pa.array([value or ""], pa.string()))
@@ -213,7 +222,9 @@ class _Part:
     __slots__ = ("_end", "_start", "_whole")
 
     def __init__(self, whole: ChangeTouches, start: int, end: int) -> None:
-        self._whole, self._start, self._end = whole, start, end
+        self._whole = whole
+        self._start = start
+        self._end = end
 
     def __len__(self) -> int:
         return self._end - self._start

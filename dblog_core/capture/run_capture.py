@@ -17,8 +17,9 @@ from functools import partial
 from dblog_core import wiring
 from dblog_core.capture import config_reload
 from dblog_core.capture.config_reload import ConfigFile
-from dblog_core.capture.leader import HOUSEKEEPING, CaptureOutcome, Leader, Parts
-from dblog_core.capture.stop_condition import AtPosition, Goal, goal
+from dblog_core.capture.leader import CaptureOutcome, run_term
+from dblog_core.capture.stop_condition import AtPosition, Goal, find_goal
+from dblog_core.capture.term_parts import HOUSEKEEPING_SECONDS, Parts
 from dblog_core.clock import SystemClock, spawn_thread
 from dblog_core.config.settings import Config
 from dblog_core.errors import DblogError, LeaseLost, SegmentTaken, SourceRefused, SourceUnavailable
@@ -66,7 +67,8 @@ def run_capture(
     Raises SourceRefused with every finding of the preflight, and whatever stops a capture for good (UnknownLogEvent,
     LogPositionLost, ValueOutOfRange, CorruptSegment). Faults that may pass are waited out.
     """
-    source, staging = wiring.open_source(config.source), wiring.open_staging(config)
+    source = wiring.open_source(config.source)
+    staging = wiring.open_staging(config)
     state = wiring.open_state(config)
     clock = clock or SystemClock()
     try:
@@ -85,9 +87,9 @@ def run_capture(
 def refuse(source: Source, config: Config, state: StateStore) -> None:
     """Raises SourceRefused with every problem that prevents a correct capture; a table that was captured so far stops
     alone."""
-    found = [p for p in source.check() if p.fatal]
-    before = settings_in_force.read_in_force(state) if any(p.table for p in found) else None
-    problems = [p for p in found if not settings_in_force.stops_alone(p, before, config.source)]
+    fatal = [p for p in source.check() if p.fatal]
+    before = settings_in_force.read_in_force(state) if any(p.table for p in fatal) else None
+    problems = [p for p in fatal if not settings_in_force.stops_alone(p, before, config.source)]
     if problems:
         lines = [f"  - {p.what}\n    fix: {p.fix}" for p in problems]
         raise SourceRefused("\n".join([f"{len(problems)} problem(s) prevent a correct capture", *lines]))
@@ -111,7 +113,10 @@ class _Capture:
         on_status: OnStatus | None,
         fresh_start: bool,
     ) -> None:
-        self._parts, self._stop, self._on_status, self.fresh_start = parts, stop, on_status, fresh_start
+        self._parts = parts
+        self._stop = stop
+        self._on_status = on_status
+        self.fresh_start = fresh_start
         self._ends = None if slice_seconds is None else parts.clock.monotonic() + slice_seconds
         self._goal: Goal | None = None
         self._arrival = CaptureOutcome.CURRENT
@@ -125,13 +130,14 @@ class _Capture:
         if until_current:
             self._goal = AtPosition(source, source.current_position())
         elif until is not None:
-            self._goal, self._arrival = goal(source, self._parts.clock, until), CaptureOutcome.REACHED
+            self._goal = find_goal(source, self._parts.clock, until)
+            self._arrival = CaptureOutcome.REACHED
         while True:
             try:
                 if (outcome := self.outcome()) is not None:
                     return outcome
                 lease = self._parts.state.acquire(
-                    CAPTURE, self._holder, ttl=self._parts.config.state.ttl, wait=HOUSEKEEPING
+                    CAPTURE, self._holder, ttl=self._parts.config.state.ttl, wait=HOUSEKEEPING_SECONDS
                 )
                 if lease is None:
                     self._stand_by()
@@ -153,18 +159,20 @@ class _Capture:
             return CaptureOutcome.SLICE_OVER
         if self._goal is not None:
             if position is None and (head := self._parts.staging.head()) is not None and not head.partial:
-                position, commit_time = head.position, head.commit_time
-            if position is not None and self._goal.reached(position, commit_time):
+                position = head.position
+                commit_time = head.commit_time
+            if position is not None and self._goal.is_reached(position, commit_time):
                 return self._arrival
         return None
 
     @contextmanager
     def watching(self, file: ConfigFile | None) -> Iterator[None]:
         """Looks at the file meanwhile, and for tables that are made."""
-        over, clock = threading.Event(), self._parts.clock
         if file is None:
             yield
             return
+        over = threading.Event()
+        clock = self._parts.clock
         ready = partial(_make_ready, state=self._parts.state)
         watch = config_reload.Watch(self._parts.config, file, clock, ready=ready)
         newcomers = config_reload.Newcomers(self._parts.state, clock, ready=ready)
@@ -183,18 +191,20 @@ class _Capture:
             over.set()
             watcher.join(timeout=self._parts.config.state.ttl)
 
-    def changed(self) -> bool:
+    def has_new_configuration(self) -> bool:
         """Whether another configuration is to come into force."""
         return self._next is not None
 
     def _lead(self, lease: Lease) -> None:
         """Terms under one lease, each with the configuration that is newest then."""
-        clock, closing, first = self._parts.clock, float("-inf"), True
+        clock = self._parts.clock
+        closing = float("-inf")
+        first = True
         while self.outcome() is None:
             self._take_next()
             self._keep_to_the_old_inside_a_transaction()
             try:
-                Leader(self, self._parts, lease, first=first).run()
+                run_term(self, self._parts, lease, first=first)
                 first = False
                 closing = clock.monotonic() + CLOSING
             except SourceUnavailable:
@@ -205,11 +215,13 @@ class _Capture:
 
     def _take_next(self) -> None:
         if (parts := self._next) is not None:
-            self._parts, self._next = parts, None
+            self._parts = parts
+            self._next = None
 
     def _keep_to_the_old_inside_a_transaction(self) -> None:
         """How many of its rows are staged was counted by the tables that were in force: so they stay until it ends."""
-        head, before = self._parts.staging.head(), settings_in_force.read_in_force(self._parts.state)
+        head = self._parts.staging.head()
+        before = settings_in_force.read_in_force(self._parts.state)
         if head is None or not head.partial or before is None or self.fresh_start:
             return
         if before != settings_in_force.LiveSettings.of(self._parts.config.source):
@@ -236,7 +248,8 @@ class _Capture:
 
     def _stand_by(self) -> None:
         self._take_next()
-        leader, head = self._parts.state.leader(CAPTURE), self._parts.staging.head()
+        leader = self._parts.state.leader(CAPTURE)
+        head = self._parts.staging.head()
         if head is not None:
             self.has_gone_on(head)
         self.tell(

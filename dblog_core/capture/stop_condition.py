@@ -14,7 +14,7 @@ LATE = 1_000_000
 class Goal(Protocol):
     """What a capture goes on to."""
 
-    def reached(self, position: str, commit_time: int | None) -> bool:
+    def is_reached(self, position: str, commit_time: int | None) -> bool:
         """Whether all of it lies before `position`; `commit_time`: of the last transaction before that."""
 
 
@@ -22,9 +22,10 @@ class AtPosition:
     """Everything that is committed before a position."""
 
     def __init__(self, source: Source, target: str) -> None:
-        self._source, self._target = source, target
+        self._source = source
+        self._target = target
 
-    def reached(self, position: str, commit_time: int | None) -> bool:
+    def is_reached(self, position: str, commit_time: int | None) -> bool:
         return self._source.reached(position, self._target)
 
 
@@ -33,11 +34,13 @@ class AtTime:
     committed more than a second later, or to where the log ends when the server's clock is there."""
 
     def __init__(self, source: Source, clock: Clock, time: int) -> None:
-        self._source, self._clock, self._late = source, clock, time + LATE
+        self._source = source
+        self._clock = clock
+        self._late = time + LATE
         self._look_at = clock.monotonic()
         self._end: str | None = None
 
-    def reached(self, position: str, commit_time: int | None) -> bool:
+    def is_reached(self, position: str, commit_time: int | None) -> bool:
         if commit_time is not None and commit_time > self._late:
             return True
         if self._end is None and self._clock.monotonic() >= self._look_at:
@@ -53,7 +56,7 @@ class AtTime:
             self._look_at = self._clock.monotonic() + max(1.0, (self._late - now) / 1e6)
 
 
-def goal(source: Source, clock: Clock, place: Place) -> Goal:
+def find_goal(source: Source, clock: Clock, place: Place) -> Goal:
     """Raises SourceRefused for a place that no log of this server has."""
     if place.form is Form.TIME:
         return AtTime(source, clock, place.time)

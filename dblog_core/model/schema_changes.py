@@ -137,7 +137,7 @@ class Layout:
     held: Mapping[str, Any] = field(default_factory=dict)
 
 
-def placed(before: TableSchema, after: TableSchema, token: str | None, layout: Layout | None) -> Facts | None:
+def match_layouts(before: TableSchema, after: TableSchema, token: str | None, layout: Layout | None) -> Facts | None:
     """What the places of columns prove, if the shapes have layouts: those that were there are the first ones still."""
     if token is None or layout is None or token != layout.token or len(before.columns) > len(after.columns):
         return None

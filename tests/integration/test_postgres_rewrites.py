@@ -10,7 +10,7 @@ import orjson
 import psycopg2
 import pytest
 
-from dblog_core.capture.unlogged_rewrites import mixed_up
+from dblog_core.capture.healing.unlogged_rewrites import mixed_up
 from dblog_core.config.settings import Config
 from dblog_core.interfaces import ChunkReader
 from dblog_core.model.schema import TableName

@@ -21,7 +21,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from dblog_core.capture.run_capture import run_capture
-from dblog_core.capture.sequencer import SIGNALS
+from dblog_core.capture.signal_rows import MOST_OF_A_TRANSACTION
 from dblog_core.config.settings import Config
 from dblog_core.dumps import dump_records, dump_store, filing
 from dblog_core.dumps.requests import DumpRequest
@@ -103,7 +103,7 @@ def over(config: Config, signal_id: str) -> Any:
 def test_a_transaction_of_very_many_signals_is_taken_in_in_part_and_told_of(lab: Database, tmp_path: Path) -> None:
     config = configured(lab, tmp_path)
     run_capture(config, stop=threading.Event(), until_current=True)
-    ignored = ", ".join(f"('many {n}', 'snapshot-window-open', NULL)" for n in range(SIGNALS + 50))
+    ignored = ", ".join(f"('many {n}', 'snapshot-window-open', NULL)" for n in range(MOST_OF_A_TRANSACTION + 50))
     stop_all = row(lab, "after them", "stop-snapshot", {"data-collections": [f"{lab.schema}.a"]})
     with capturing(config):
         lab.execute(f"INSERT INTO dblog_signal VALUES {ignored}", stop_all)
@@ -197,13 +197,13 @@ def published(self, manifest):
     if seen:
         pause("before the desk")
 
-import dblog_core.capture.leader as leader
+from dblog_core.capture import signal_rows
 from dblog_core.signals import processor
 seen = []
 def counted(state, one, *, at_us):
     seen.append(one)
     taken(state, one, at_us=at_us)
-leader.put_row = counted
+signal_rows.put_row = counted
 Staging.publish = published
 if point == "before the desk":
     processor.SignalProcessor.carry_out_waiting = lambda self: None

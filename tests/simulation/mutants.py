@@ -10,7 +10,7 @@ from unittest import mock
 from dblog_core.algorithm import arriving_rows
 from dblog_core.algorithm.task_progress import Tasks
 from dblog_core.algorithm.visibility import LogOrder, Snapshots
-from dblog_core.capture import announced_windows
+from dblog_core.capture import announced_windows, term_start
 from dblog_core.capture.leader import Leader
 from dblog_core.interfaces import Chunk, LogStream
 from dblog_core.state.memory import MemoryState
@@ -73,12 +73,12 @@ def the_logs_order_for_snapshots() -> contextlib.AbstractContextManager[object]:
 
 def no_memory_after_a_restart() -> contextlib.AbstractContextManager[object]:
     """What the log said before a restart is not rebuilt."""
-    return mock.patch("dblog_core.capture.recovery.events", return_value=())
+    return mock.patch("dblog_core.capture.recovery.read_events", return_value=())
 
 
 def attempts_go_on_that_began_before_the_capture() -> contextlib.AbstractContextManager[object]:
     """Nothing tells a worker that its watermarks lie before the place where the log is read from."""
-    return mock.patch.object(Leader, "_without_attempts", side_effect=lambda tasks: tasks)
+    return mock.patch.object(term_start, "break_attempts", side_effect=lambda state, tasks: tasks)
 
 
 def rows_that_arrive_ignored() -> contextlib.AbstractContextManager[object]:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from dblog_core.algorithm.chunk_placement import Chunks
-from dblog_core.capture.sequencer import Sequencer
+from dblog_core.capture.table_events import TableEvents
 from dblog_core.model import values
 from dblog_core.sources.mysql.ddl import statement_text, statements
 from dblog_core.sources.mysql.values import binary_values
@@ -49,7 +49,7 @@ def _names_as_typed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _meant_as_typed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Sequencer, "_meant", lambda self, signal: [signal.table])
+    monkeypatch.setattr(TableEvents, "_find_tables_meant", lambda self, signal: [signal.table])
 
 
 def _always_utf8(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,7 +70,7 @@ def _files_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _alterations_wait_for_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Sequencer, "reshaped", lambda self, table: None)
+    monkeypatch.setattr(TableEvents, "record_reshape", lambda self, table: None)
 
 
 _GBK = ("TRUNCATE TABLE `誠`".encode("gbk"), 28, "誠")

@@ -183,7 +183,7 @@ class World:
             self.sequencer.process(batch)
         if self.sequencer.dirty:
             self.staging.publish(self.sequencer.seal(0))
-            self.sequencer.published()
+            self.sequencer.begin_next_segment()
             for task, progress in self.sequencer.take_progress().items():
                 dump_store.put_progress(self.state, task, progress)
 

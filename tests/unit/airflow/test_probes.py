@@ -70,7 +70,7 @@ class Log:
     def publish(self) -> tuple[Probed, ...]:
         manifest = self.sequencer.seal(0)
         self.staging.publish(manifest)
-        self.sequencer.published()
+        self.sequencer.begin_next_segment()
         found = self.staging.manifest(manifest.segment)
         assert found == manifest
         return found.probes

@@ -133,7 +133,7 @@ def test_nodes_go_when_what_became_of_them_is_published(term: Term) -> None:
     term.conclude(mark(), by="another place")
     term.look()
     assert term.state.children(read_only_windows.ROOT) == ["w"], "a restart must find it"
-    term.openings.published()
+    term.openings.forget_judged()
     assert term.state.children(read_only_windows.ROOT) == []
 
 

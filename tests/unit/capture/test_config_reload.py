@@ -15,10 +15,11 @@ import pytest
 
 from dblog_core import wiring
 from dblog_core.algorithm.task_progress import TaskProgress
-from dblog_core.capture import config_reload, new_tables
+from dblog_core.capture import config_reload
 from dblog_core.capture.config_reload import ConfigFile, Watch
-from dblog_core.capture.leader import Parts
+from dblog_core.capture.healing import new_tables
 from dblog_core.capture.run_capture import run_capture
+from dblog_core.capture.term_parts import Parts
 from dblog_core.clock import SystemClock, spawn_thread
 from dblog_core.commands.status import text
 from dblog_core.config import loader
@@ -376,13 +377,13 @@ def test_a_new_table_of_postgres_waits_for_what_its_log_has_not_told(world: Worl
     staging, head = wiring.open_staging(world.config), wiring.open_staging(world.config).head()
     assert lease is not None and head is not None and head.start is None
     parts = Parts(world.config, Source(world.database), staging, world.state, SystemClock(), spawn_thread)
-    after = new_tables.put_in_force(parts, lease, head, showing=None)
+    after = new_tables.put_in_force(parts, lease, head, shown_tables=None)
     assert after == staging.head()
     assert after == replace(
         head, segment=head.segment + 1, epoch=lease.epoch, first_offset=head.last_offset + 1,
         sealed_at=after.sealed_at, files=(), chunks=(), marks=(), unseen_after=head.last_offset, start="100:120:",
     )  # fmt: skip
-    assert new_tables.put_in_force(parts, lease, after, showing=None) == after
+    assert new_tables.put_in_force(parts, lease, after, shown_tables=None) == after
 
 
 def test_another_capture_that_writes_the_tables_takes_the_lead(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -403,7 +404,7 @@ def test_another_capture_that_writes_the_tables_takes_the_lead(world: World, mon
     real = settings_in_force.put_in_force
     monkeypatch.setattr(settings_in_force, "put_in_force", meanwhile)
     with pytest.raises(LeaseLost):
-        new_tables.put_in_force(parts, lease, head, showing=None)
+        new_tables.put_in_force(parts, lease, head, shown_tables=None)
 
 
 # The file -------------------------------------------------------------------------------------------------------------

@@ -63,7 +63,7 @@ class Log:
     def publish(self) -> Manifest:
         manifest = self.sequencer.seal(0)
         self.staging.publish(manifest)
-        self.sequencer.published()
+        self.sequencer.begin_next_segment()
         return manifest
 
     def dump(self, snapshot: str, *rows: Row, attempt: int = 1) -> None:
@@ -126,9 +126,9 @@ def test_an_unseen_truncate_of_before_the_restart_evicts_all(log: Log) -> None:
 def test_only_what_may_be_unseen_is_read_again(log: Log) -> None:
     log.commit(101, ("c", None, row(1, "a"), ()))
     log.commit(102, ("c", None, row(2, "a"), ()), ("c", None, row(3, "a"), ()))
-    log.sequencer.horizon("102:103:102")
+    log.sequencer.advance_horizon("102:103:102")
     assert log.publish().unseen_after == 2, "the schema's mark and the row of 101 lie before"
-    log.sequencer.horizon("103:103:")
+    log.sequencer.advance_horizon("103:103:")
     log.commit(103)
     assert log.publish().unseen_after == log.sequencer.last_offset
 
@@ -144,6 +144,6 @@ def test_what_was_logged_before_the_log_was_opened_must_be_seen(log: Log) -> Non
 
 
 def test_a_horizon_settles_what_was_before_the_log_was_opened(log: Log) -> None:
-    log.sequencer.horizon("100:105:101")
+    log.sequencer.advance_horizon("100:105:101")
     log.take(101)
     assert log.publish().start is None

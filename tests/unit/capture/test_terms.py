@@ -12,8 +12,9 @@ import pytest
 
 from dblog_core import wiring
 from dblog_core.algorithm.task_progress import TaskProgress
-from dblog_core.capture.leader import CaptureOutcome, Leader, Parts
+from dblog_core.capture.leader import CaptureOutcome, run_term
 from dblog_core.capture.run_capture import run_capture
+from dblog_core.capture.term_parts import Parts
 from dblog_core.clock import SystemClock, spawn_thread
 from dblog_core.config.settings import Config
 from dblog_core.dumps import dump_store, work_loop
@@ -48,7 +49,7 @@ class Reign:
     def outcome(self, position: str | None = None, commit_time: int | None = None) -> CaptureOutcome | None:
         return CaptureOutcome.STOPPED if position is not None else None
 
-    def changed(self) -> bool:
+    def has_new_configuration(self) -> bool:
         return False
 
     def healthy(self) -> None:
@@ -97,9 +98,9 @@ class Term:
         assert lease is not None
         return lease
 
-    def leader(self, lease: MemoryLease) -> Leader:
+    def run(self, lease: MemoryLease) -> None:
         parts = Parts(self.config, self.source, self.staging, self.state, SystemClock(), self.spawn)
-        return Leader(Reign(), parts, lease)
+        run_term(Reign(), parts, lease)
 
 
 @pytest.fixture
@@ -117,7 +118,7 @@ def test_a_log_that_cannot_be_opened_leaves_no_thread_behind(term: Term) -> None
 
     term.source.on_open = away
     with pytest.raises(SourceUnavailable):
-        term.leader(term.lease()).run()
+        term.run(term.lease())
     assert term.started == []
 
 
@@ -135,12 +136,12 @@ def test_log_that_the_last_leader_has_acknowledged_since_is_not_lost(term: Term)
     term.source.on_open = published_since
     lease = term.lease()
     with pytest.raises(SegmentTaken):
-        term.leader(lease).run()
+        term.run(lease)
     lease.release()
     term.source.on_open = gone
     lease = term.lease()
     with pytest.raises(LogPositionLost):
-        term.leader(lease).run()
+        term.run(lease)
 
 
 def test_a_leader_that_was_paused_at_its_start_does_not_call_the_state_store_replaced(term: Term) -> None:
@@ -150,9 +151,9 @@ def test_a_leader_that_was_paused_at_its_start_does_not_call_the_state_store_rep
     assert lease.epoch < 7
     lease.expire()
     with pytest.raises(LeaseLost):
-        term.leader(lease).run()
+        term.run(lease)
     with pytest.raises(StateError, match="replaced"):
-        term.leader(term.lease()).run()
+        term.run(term.lease())
 
 
 def _file(state: MemoryState) -> None:
@@ -244,7 +245,7 @@ def test_a_leader_whose_dumps_are_told_of_a_later_segment_gives_its_lease_up(ter
     told = TaskProgress("shop.orders", attempt=3, ordinal=6)
     assert dump_store.put_progress(term.state, TaskId(DUMP, 0), told, of=(lease.epoch, 50))
     with pytest.raises(LeaseLost, match="progress of a segment after 1"):
-        term.leader(lease).run()
+        term.run(lease)
 
 
 def test_statements_before_a_log_that_is_given_up_prove_nothing(term: Term) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dblog_core.capture import background_threads, sequencer
+from dblog_core.capture import background_threads, table_shapes
 from dblog_core.capture.run_capture import run_capture
 from dblog_core.dumps import control, dump_records, dump_store
 from dblog_core.dumps.filing import submit
@@ -58,7 +58,7 @@ def test_the_first_shape_says_whether_the_table_had_no_row_before(
         log.publish()
         log.restart()
     log.take(None, SHOWN)
-    unproven = log.sequencer.take_unproven()
+    unproven = log.sequencer.tables.follow_ups.take_unproven()
     assert unproven.keys() == (set() if whole else {TABLE})
     assert shapes(log) == [whole]
     head = log.staging.head()
@@ -68,7 +68,7 @@ def test_the_first_shape_says_whether_the_table_had_no_row_before(
 def test_a_table_that_is_stopped_before_its_first_shape_has_missed_rows(tmp_path: Path) -> None:
     log = Log(tmp_path)
     log.take(None, CREATED)
-    log.sequencer.stop([NAME])
+    log.sequencer.tables.stop([NAME])
     log.take(None, CREATED)
     log.publish()
     head = log.staging.head()
@@ -89,17 +89,17 @@ def test_a_table_that_is_given_a_key_is_dumped(tmp_path: Path) -> None:
     log = Log(tmp_path)
     log.take(None, CREATED)
     log.take(None, SchemaSeen(0, 0, replace(ORDERS, key=())))
-    assert log.sequencer.take_rewritten() == {}
+    assert log.sequencer.tables.follow_ups.take_rewritten() == {}
     log.take(None, SHOWN)
-    assert log.sequencer.take_rewritten().keys() == {TABLE}
+    assert log.sequencer.tables.follow_ups.take_rewritten().keys() == {TABLE}
     log.take(None, SHOWN)
-    assert log.sequencer.take_rewritten() == {}
+    assert log.sequencer.tables.follow_ups.take_rewritten() == {}
 
 
 def test_of_too_many_tables_without_a_shape_the_oldest_are_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sequencer, "MOST_BORN", 2)
+    monkeypatch.setattr(table_shapes, "MOST_EMPTY", 2)
     log = Log(tmp_path)
     for name in ("a", "b", "a", "c"):
         log.take(None, Created(0, 0, replace(TABLE, name=name)))
@@ -174,7 +174,7 @@ def test_with_an_initial_dump_a_table_that_comes_later_is_dumped_by_itself(
     world.config = world.config.model_copy(
         update={"source": world.config.source.model_copy(update={"start": "initial"})}
     )
-    monkeypatch.setattr(background_threads, "HOUSEKEEPING", 3600.0)  # nobody works on dumps
+    monkeypatch.setattr(background_threads, "HOUSEKEEPING_SECONDS", 3600.0)  # nobody works on dumps
     world.capture()
     world.put(1)
     world.capture()
@@ -237,6 +237,6 @@ def test_a_table_that_the_log_shows_to_be_mended_is_not_stopped_by_an_older_look
     log.take(None, SHOWN)
     log.take(None, Unreadable(0, 0, TABLE, "has lost its key", "give it one", refused=True))
     log.take(None, SHOWN)
-    assert log.sequencer.stop([NAME]) == set()  # its entry goes once the dump is requested
-    assert log.sequencer.take_rewritten().keys() == {TABLE}
-    assert log.sequencer.stop([NAME]) == {NAME}
+    assert log.sequencer.tables.stop([NAME]) == set()  # its entry goes once the dump is requested
+    assert log.sequencer.tables.follow_ups.take_rewritten().keys() == {TABLE}
+    assert log.sequencer.tables.stop([NAME]) == {NAME}

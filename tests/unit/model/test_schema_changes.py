@@ -323,7 +323,7 @@ class Capture:
     def publish(self) -> tuple[LogMark, ...]:
         manifest = self.sequencer.seal(0)
         self.staging.publish(manifest)
-        self.sequencer.published()
+        self.sequencer.begin_next_segment()
         found = self.staging.manifest(manifest.segment)
         assert found == manifest
         return found.marks
@@ -390,7 +390,7 @@ def test_a_table_is_dumped_where_a_name_stands_for_another_column(
         capture.publish()
         capture.restart()
         capture.alter(told)
-    assert list(capture.sequencer.take_rewritten()) == [BASE.table] * dumped
+    assert list(capture.sequencer.tables.follow_ups.take_rewritten()) == [BASE.table] * dumped
 
 
 def test_the_log_says_of_ddl_on_captured_tables_what_it_does_to_columns() -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from dblog_core.algorithm.visibility import LogOrder
-from dblog_core.capture.sequencer import SIGNALS, Sequencer
+from dblog_core.capture.sequencer import Sequencer
+from dblog_core.capture.signal_rows import MOST_OF_A_TRANSACTION as MOST
 from dblog_core.model.events import LogBatch, SignalSeen, Transaction
 from dblog_core.rows.column_rules import Rules
 from dblog_core.signals import inbox
@@ -29,24 +30,24 @@ def rows(sequencer: Sequencer, transaction: str, first: int, count: int) -> list
     """A batch with so many rows of a transaction; ids of those that are taken in."""
     seen = tuple(SignalSeen.of(2 * n, 0, (f"s{n}", "log", "{}")) for n in range(first, first + count))
     sequencer.process(LogBatch((), seen, (Transaction(transaction, "p", 1, None),), "p"))
-    waiting = sequencer.signals_wait
-    taken = sequencer.take_signals()
+    waiting = sequencer.signals.waiting
+    taken = sequencer.signals.take()
     assert len(taken) == waiting
     return [signal.id for signal in taken]
 
 
 def test_the_first_rows_of_a_transaction_count_over_all_batches_that_it_comes_in(sequencer: Sequencer) -> None:
-    assert len(rows(sequencer, "t1", 0, SIGNALS - 1)) == SIGNALS - 1
-    assert rows(sequencer, "t1", SIGNALS - 1, 5) == [f"s{SIGNALS - 1}"] and sequencer.take_overfull() == ["t1"]
-    assert rows(sequencer, "t1", 2 * SIGNALS, 5) == [] and sequencer.take_overfull() == [], "it is told once"
-    assert len(rows(sequencer, "t2", 3 * SIGNALS, SIGNALS)) == SIGNALS and sequencer.take_overfull() == []
+    assert len(rows(sequencer, "t1", 0, MOST - 1)) == MOST - 1
+    assert rows(sequencer, "t1", MOST - 1, 5) == [f"s{MOST - 1}"] and sequencer.signals.take_overfull() == ["t1"]
+    assert rows(sequencer, "t1", 2 * MOST, 5) == [] and sequencer.signals.take_overfull() == [], "it is told once"
+    assert len(rows(sequencer, "t2", 3 * MOST, MOST)) == MOST and sequencer.signals.take_overfull() == []
 
 
 def test_the_refusal_says_how_to_ask_and_stands_beside_what_was_taken_in() -> None:
     state = MemoryState()
     put_row(state, SignalSeen.of(0, 0, ("s1", "execute-snapshot", "{}")), at_us=1)
-    put_refusal_of_rest(state, "t1", SIGNALS, at_us=2)
-    put_refusal_of_rest(state, "t1", SIGNALS, at_us=3)  # read again after a crash
+    put_refusal_of_rest(state, "t1", MOST, at_us=2)
+    put_refusal_of_rest(state, "t1", MOST, at_us=3)  # read again after a crash
     taken, refused = inbox.list_signals(state)
     assert (taken["id"], taken["state"]) == ("s1", inbox.WAITING)
     assert refused["state"] == inbox.REFUSED and "1,000" in refused["error"] and "inserted again" in refused["fix"]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dblog_core.capture import owed_dump_requests
-from dblog_core.capture.owed_dump_requests import Again
+from dblog_core.capture.healing import owed_dump_requests
+from dblog_core.capture.healing.owed_dump_requests import OwedDumps
 from dblog_core.clock import SystemClock
 from dblog_core.dumps import control, dump_records, dump_store
 from dblog_core.dumps.filing import submit
@@ -119,13 +119,13 @@ def test_the_dump_is_requested_again_once_and_forgotten_when_it_is_over(world: W
     clock = Moments()
     first = requested(world)
     fails(world, first)
-    debts = Again(world.config, world.state, clock)
-    debts.look(lambda table: False, offset=0)
+    debts = OwedDumps(world.config, world.state, clock)
+    debts.request_due(lambda table: False, offset=0)
     clock.now += 1
-    debts.look(lambda table: True, offset=0)  # the table is stopped: it is dumped when it is mended
+    debts.request_due(lambda table: True, offset=0)  # the table is stopped: it is dumped when it is mended
     assert owed_dumps.read(world.state)[NAME].asked is None
     for _ in range(3):
-        debts.look(lambda table: False, offset=0)
+        debts.request_due(lambda table: False, offset=0)
         clock.now += 86_400
     (second,) = owed_dump_requests.whole_tables(world.state) and [
         d for d in dump_store.list_dumps(world.state) if d.id != first
@@ -134,14 +134,14 @@ def test_the_dump_is_requested_again_once_and_forgotten_when_it_is_over(world: W
     fails(world, second.id, "n holds infinity")
     told = owed_dumps.read(world.state)[NAME]
     assert (told.times, told.asked, told.why) == (2, None, "n holds infinity")
-    debts.altered([NAME])
-    debts.look(lambda table: False, offset=0)
+    debts.nudge([NAME])
+    debts.request_due(lambda table: False, offset=0)
     clock.now += 2
-    debts.look(lambda table: False, offset=0)
+    debts.request_due(lambda table: False, offset=0)
     third = owed_dumps.read(world.state)[NAME].asked
     assert third is not None
     control.cancel(world.state, third)
-    debts.look(lambda table: False, offset=0)
+    debts.request_due(lambda table: False, offset=0)
     assert owed_dumps.read(world.state) == {}
 
 
@@ -149,9 +149,9 @@ def test_a_table_that_is_being_dumped_anyway_is_not_dumped_twice(world: World) -
     clock = Moments()
     fails(world, requested(world))
     requested(world, by=dump_records.USER)
-    debts = Again(world.config, world.state, clock)
+    debts = OwedDumps(world.config, world.state, clock)
     for _ in range(2):
-        debts.look(lambda table: False, offset=0)
+        debts.request_due(lambda table: False, offset=0)
         clock.now += 10
     assert len(dump_store.list_dumps(world.state)) == 2 and owed_dumps.read(world.state)[NAME].asked is None
 
@@ -174,10 +174,10 @@ def test_a_table_that_is_refused_at_its_request_is_owed(world: World, monkeypatc
     monkeypatch.setattr(world.source, "open_reader", refuses)
     clock = Moments()
     owed_dumps.record_failures(world.state, "", {NAME: "id holds NaN"})
-    debts = Again(world.config, world.state, clock)
-    debts.look(lambda table: False, offset=0)
+    debts = OwedDumps(world.config, world.state, clock)
+    debts.request_due(lambda table: False, offset=0)
     clock.now += 1
-    debts.look(lambda table: False, offset=0)
+    debts.request_due(lambda table: False, offset=0)
     assert owed_dumps.read(world.state)[NAME].times == 2
 
 
@@ -197,17 +197,17 @@ def test_a_full_dump_that_began_later_pays_whoever_asked_for_it(
     """One that began before may have ended without what the table lacks since."""
     owed_dumps.record_failures(world.state, "d1", {NAME: "why"})
     owed_dumps.record_requests(world.state, {NAME: "asked"})
-    debts = Again(world.config, world.state, Moments())
+    debts = OwedDumps(world.config, world.state, Moments())
     ends = [LogMark(20, "f", NAME, "", 0, dump=dump, since=since)]
-    debts.finished(ends)
+    debts.forget_paid(ends)
     if dump == "asked":
         assert owed_dumps.read(world.state) == {}
         return
     owed_dumps.record_requests(world.state, {NAME: None})
-    debts.look(lambda table: True, offset=10)
-    debts.finished([LogMark(20, "f", NAME, "", 0, dump=dump, since=since, key_from=1)])
+    debts.request_due(lambda table: True, offset=10)
+    debts.forget_paid([LogMark(20, "f", NAME, "", 0, dump=dump, since=since, key_from=1)])
     assert NAME in owed_dumps.read(world.state)
-    debts.finished(ends)
+    debts.forget_paid(ends)
     assert (owed_dumps.read(world.state) == {}) == paid
 
 
@@ -217,11 +217,11 @@ def test_a_source_that_is_away_keeps_no_log_waiting(world: World, monkeypatch: p
 
     owed_dumps.record_failures(world.state, "d1", {NAME: "why"})
     clock = Moments()
-    debts = Again(world.config, world.state, clock)
-    debts.look(lambda table: False, offset=0)
+    debts = OwedDumps(world.config, world.state, clock)
+    debts.request_due(lambda table: False, offset=0)
     clock.now += 1
     monkeypatch.setattr(world.source, "tables", away)
-    debts.look(lambda table: False, offset=0)
+    debts.request_due(lambda table: False, offset=0)
     entry = owed_dumps.read(world.state)[NAME]
     assert (entry.times, entry.why) == (2, "the server is away")
 
@@ -229,10 +229,10 @@ def test_a_source_that_is_away_keeps_no_log_waiting(world: World, monkeypatch: p
 def test_what_fails_within_a_term_is_not_tried_again_at_once(world: World) -> None:
     """Nothing has changed since it was asked for."""
     clock = Moments()
-    debts = Again(world.config, world.state, clock)
-    debts.look(lambda table: False, offset=0)
+    debts = OwedDumps(world.config, world.state, clock)
+    debts.request_due(lambda table: False, offset=0)
     fails(world, requested(world))
     for _ in range(3):
-        debts.look(lambda table: False, offset=0)
+        debts.request_due(lambda table: False, offset=0)
         clock.now += 600
     assert len(dump_store.list_dumps(world.state)) == 1

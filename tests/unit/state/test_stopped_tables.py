@@ -9,7 +9,8 @@ from typing import Any, cast
 import pytest
 
 from dblog_core import wiring
-from dblog_core.capture import config_reload, healing_dumps
+from dblog_core.capture import config_reload
+from dblog_core.capture.healing import dump_requests
 from dblog_core.config.settings import Config
 from dblog_core.dumps import dump_store, filing
 from dblog_core.dumps.requests import DumpRequest
@@ -136,7 +137,7 @@ def test_a_mended_table_that_cannot_be_dumped_yet_is_not_forgotten(
     world.capture()
     problems(world).clear()
     with monkeypatch.context() as patch:
-        patch.setattr(healing_dumps, "request", lambda *_, **__: healing_dumps.Asked())
+        patch.setattr(dump_requests, "request_dumps", lambda *_, **__: dump_requests.RequestedDumps())
         world.capture()
     assert dumps(world) == [] and set(shown(world.config)) == {"shop.a"}
     world.capture()

@@ -185,15 +185,17 @@ def test_a_time_is_over_once_a_commit_or_the_log_with_the_servers_clock_lies_beh
     source = _Timed()
     clock = _Clock()
     goal = AtTime(source, clock, 100 * SECOND)
-    assert not goal.reached("0", 100 * SECOND) and not goal.reached("0", 101 * SECOND)  # as old, and hardly younger
-    assert goal.reached("0", 101 * SECOND + 1)
+    assert not goal.is_reached("0", 100 * SECOND) and not goal.is_reached(
+        "0", 101 * SECOND
+    )  # as old, and hardly younger
+    assert goal.is_reached("0", 101 * SECOND + 1)
     source.clock = 100 * SECOND + 5
     clock.now = 1000.0
-    assert not goal.reached("0", None)
+    assert not goal.is_reached("0", None)
     source.clock = 102 * SECOND
     clock.now = 1002.0
     source.database.commit()
-    assert not goal.reached("0", None) and goal.reached("1", None)
+    assert not goal.is_reached("0", None) and goal.is_reached("1", None)
 
 
 def test_the_servers_clock_is_asked_again_when_the_time_can_have_come() -> None:
@@ -201,11 +203,11 @@ def test_the_servers_clock_is_asked_again_when_the_time_can_have_come() -> None:
     clock = _Clock()
     goal = AtTime(source, clock, 100 * SECOND)
     for clock.now in (0.0, 1.0, 50.0, 100.9):
-        assert not goal.reached("0", None)
+        assert not goal.is_reached("0", None)
     assert source.asked == 1
     source.clock = 102 * SECOND
     clock.now = 101.0
-    assert goal.reached("0", None) and source.asked == 2
+    assert goal.is_reached("0", None) and source.asked == 2
 
 
 class _Beside:

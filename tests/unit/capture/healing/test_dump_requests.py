@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dblog_core.capture import healing_dumps
+from dblog_core.capture.healing import dump_requests
 from dblog_core.dumps import dump_store
 from dblog_core.dumps.requests import WHOLE
 from dblog_core.model.schema import TableName, TableSchema
@@ -27,10 +27,16 @@ def test_tables_that_are_gone_or_have_no_key_are_told_in_one_line(
 
     monkeypatch.setattr(world.source, "tables", tables)
     gone = [f"shop.gone{number}" for number in range(200)]
-    asked = healing_dumps.request(world.config, WHOLE, [str(ORDERS.table), "shop.events", *gone], state=world.state)
+    requested = dump_requests.request_dumps(
+        world.config, WHOLE, [str(ORDERS.table), "shop.events", *gone], state=world.state
+    )
     (dump,) = dump_store.list_dumps(world.state)
-    assert asked.dumps == {str(ORDERS.table): dump.id} and asked.left_out == [*gone, "shop.events"]
-    assert "\n" not in asked.told and "and 190 more" in asked.told and "1 without a key (shop.events)" in asked.told
+    assert requested.dumps == {str(ORDERS.table): dump.id} and requested.left_out == [*gone, "shop.events"]
+    assert (
+        "\n" not in requested.reasons
+        and "and 190 more" in requested.reasons
+        and "1 without a key (shop.events)" in requested.reasons
+    )
     assert len(looks) <= 3
 
 
@@ -41,7 +47,9 @@ def test_a_table_that_goes_while_its_dump_is_requested_costs_the_others_nothing(
     others = [TableSchema(TableName("shop", f"t{number}"), ORDERS.columns, ("id",)) for number in range(50)]
     looks = iter([(ORDERS, *others)])
     monkeypatch.setattr(world.source, "tables", lambda: next(looks, (ORDERS, others[0])))
-    asked = healing_dumps.request(world.config, WHOLE, [str(t.table) for t in (ORDERS, *others)], state=world.state)
+    requested = dump_requests.request_dumps(
+        world.config, WHOLE, [str(t.table) for t in (ORDERS, *others)], state=world.state
+    )
     (dump,) = dump_store.list_dumps(world.state)
-    assert set(asked.dumps) == {str(ORDERS.table), "shop.t0"} and dump.tables == ("shop.orders", "shop.t0")
-    assert len(asked.gone) == 49 and asked.told.startswith("49 not there any more (shop.t1, ")
+    assert set(requested.dumps) == {str(ORDERS.table), "shop.t0"} and dump.tables == ("shop.orders", "shop.t0")
+    assert len(requested.gone) == 49 and requested.reasons.startswith("49 not there any more (shop.t1, ")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 
-from dblog_core.capture import healing_dumps
-from dblog_core.capture.healing_dumps import Asked
+from dblog_core.capture.healing import dump_requests
+from dblog_core.capture.healing.dump_requests import RequestedDumps
 from dblog_core.config.settings import Config
 from dblog_core.dumps import dump_records, dump_store
 from dblog_core.dumps.requests import WHOLE
@@ -19,31 +19,33 @@ from dblog_core.state.owed_dumps import Entries, Waits
 log = logging.getLogger(__name__)
 
 
-class Again:
+class OwedDumps:
     """What one term owes; the capture's loop owns it."""
 
     def __init__(self, config: Config, state: StateStore, clock: Clock) -> None:
-        self._config, self._state = config, state
+        self._config = config
+        self._state = state
         self._waits = Waits(clock)
         self._noticed: dict[str, int] = {}
 
-    def altered(self, tables: Iterable[str]) -> None:
+    def nudge(self, tables: Iterable[str]) -> None:
         """These tables are others by now: what has kept them from being dumped may be gone."""
         if tables := set(tables):
             self._waits.nudge(tables & owed_dumps.read(self._state).keys())
 
-    def finished(self, marks: Iterable[LogMark]) -> None:
+    def forget_paid(self, marks: Iterable[LogMark]) -> None:
         """Dumps have ended in the log: of a whole table that one brings all which began after we knew of the debt."""
         if not (whole := [m for m in marks if is_full(m)]):
             return
-        entries, never = owed_dumps.read(self._state), float("inf")
-        found = [m for m in whole if m.table in entries]
-        paid = [
-            m for m in found if m.dump == entries[m.table].asked or (m.since or 0) >= self._noticed.get(m.table, never)
-        ]
-        owed_dumps.forget(self._state, [m.table for m in paid])
+        entries = owed_dumps.read(self._state)
+        paid = [m.table for m in whole if m.table in entries and self._pays(m, entries[m.table].asked)]
+        owed_dumps.forget(self._state, paid)
 
-    def look(self, passes_over: Callable[[str], bool], *, offset: int) -> None:
+    def _pays(self, mark: LogMark, dump: str | None) -> bool:
+        """Whether the end of a dump pays what its table is owed; `dump`: the one that was requested for it."""
+        return mark.dump == dump or (mark.since or 0) >= self._noticed.get(mark.table, float("inf"))
+
+    def request_due(self, passes_over: Callable[[str], bool], *, offset: int) -> None:
         """Requests what is due. `passes_over`: tables that are stopped, whose dump is requested once they are mended;
         `offset`: the last one by now.
 
@@ -64,13 +66,13 @@ class Again:
     def _request(self, entries: Entries, tables: list[str]) -> None:
         self._waits.restart(tables)
         try:
-            asked = healing_dumps.request(self._config, WHOLE, tables, state=self._state)
+            requested = dump_requests.request_dumps(self._config, WHOLE, tables, state=self._state)
         except SourceError as error:  # the log goes on without
-            asked = Asked(refused=dict.fromkeys(tables, " ".join(str(error).split())))
-        owed_dumps.record_requests(self._state, dict(asked.dumps))
-        owed_dumps.record_failures(self._state, "", asked.refused)
-        owed_dumps.forget(self._state, [*asked.gone, *asked.keyless])
-        for table, dump in asked.dumps.items():
+            requested = RequestedDumps(refused=dict.fromkeys(tables, " ".join(str(error).split())))
+        owed_dumps.record_requests(self._state, dict(requested.dumps))
+        owed_dumps.record_failures(self._state, "", requested.refused)
+        owed_dumps.forget(self._state, [*requested.gone, *requested.keyless])
+        for table, dump in requested.dumps.items():
             log.warning("%s is dumped again, as dump %s; it has failed: %s", table, dump, entries[table].why)
 
     def _look_at_asked(self, dumps: dict[str, str]) -> None:

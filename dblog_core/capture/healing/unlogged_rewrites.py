@@ -26,9 +26,10 @@ def mixed_up(before: Json, now: Json) -> bool:
     `files` {id: name} were written anew as well. New files of a *partition* alone say enough: TRUNCATE of one is in no
     log, where a whole table's is; VACUUM FULL and CLUSTER look the same.
     """
-    old, new = before["columns"], now["columns"]
+    old = before["columns"]
+    new = now["columns"]
     both = [name for name in old if name in new]
-    if any(old[name][0] != new[name][0] or _relabelled(old[name][1], new[name][1]) for name in both):
+    if any(old[name][0] != new[name][0] or _has_other_labels(old[name][1], new[name][1]) for name in both):
         return True
     rewritten = [file for file, name in before["files"].items() if now["files"].get(file, name) != name]
     if any(file != str(before["table"]) for file in rewritten):
@@ -36,7 +37,7 @@ def mixed_up(before: Json, now: Json) -> bool:
     return bool(rewritten) and any(old[name][2:] != new[name][2:] for name in both)
 
 
-def reshaped(before: Json, now: Json) -> bool:
+def has_other_shape(before: Json, now: Json) -> bool:
     """Whether the table has other columns than before, or columns of other types, whatever rows hold."""
 
     def shape(stamp: Json) -> Json:
@@ -45,7 +46,7 @@ def reshaped(before: Json, now: Json) -> bool:
     return bool(shape(before) != shape(now))
 
 
-def _relabelled(before: dict[str, str], now: dict[str, str]) -> bool:
+def _has_other_labels(before: dict[str, str], now: dict[str, str]) -> bool:
     return any(now.get(label, text) != text for label, text in before.items())
 
 
@@ -59,20 +60,22 @@ class Stamps:
         self.reshaped: list[str] = []
         """Tables that had another shape at the look before the last."""
 
-    def look(self, found: dict[str, Json]) -> list[str]:
+    def look(self, stamps: dict[str, Json]) -> list[str]:
         """Takes the stamps of all tables; returns the tables whose rows are others than at the last look."""
         if self._saved is None:
             self._known = self._saved = dict(item for n in range(_PLACES) for item in self._read(n).items())
-        before, self._known = self._known, found
-        same = {name: stamp for name, stamp in found.items() if name in before and _is_same(before[name], stamp)}
-        self.reshaped = [name for name, stamp in same.items() if reshaped(before[name], stamp)]
+        before = self._known
+        self._known = stamps
+        same = {name: stamp for name, stamp in stamps.items() if name in before and _is_same(before[name], stamp)}
+        self.reshaped = [name for name, stamp in same.items() if has_other_shape(before[name], stamp)]
         return [name for name, stamp in same.items() if mixed_up(before[name], stamp)]
 
     def save(self) -> None:
         """What was found is seen to. Raises VersionConflict where another capture does so in this moment."""
         if self._saved is None or self._known == self._saved:
             return
-        new, old = _placed(self._known), _placed(self._saved)
+        new = _group_by_place(self._known)
+        old = _group_by_place(self._saved)
         for place in sorted(place for place in new.keys() | old.keys() if new.get(place) != old.get(place)):
             self._write(place, new.get(place, {}))
         self._saved = self._known
@@ -82,7 +85,8 @@ class Stamps:
         return {} if entry is None else dict(orjson.loads(zlib.decompress(entry.data)))
 
     def _write(self, place: int, stamps: dict[str, Json]) -> None:
-        data, entry = zlib.compress(orjson.dumps(stamps)), self._state.get(_node(place))
+        data = zlib.compress(orjson.dumps(stamps))
+        entry = self._state.get(_node(place))
         if entry is None:
             self._state.create(_node(place), data)
         else:
@@ -97,8 +101,8 @@ def _node(place: int) -> str:
     return f"stamps/{place:02}"
 
 
-def _placed(stamps: dict[str, Json]) -> dict[int, dict[str, Json]]:
-    found: dict[int, dict[str, Json]] = {}
+def _group_by_place(stamps: dict[str, Json]) -> dict[int, dict[str, Json]]:
+    groups: dict[int, dict[str, Json]] = {}
     for name, stamp in stamps.items():
-        found.setdefault(zlib.crc32(name.encode()) % _PLACES, {})[name] = stamp
-    return found
+        groups.setdefault(zlib.crc32(name.encode()) % _PLACES, {})[name] = stamp
+    return groups

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dblog_core.capture.unlogged_rewrites import Stamps, mixed_up
+from dblog_core.capture.healing.unlogged_rewrites import Stamps, mixed_up
 from dblog_core.state.memory import MemoryState
 
 BASE: dict[str, Any] = {

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from dblog_core.capture import healing_dumps
+from dblog_core.capture.healing import dump_requests
+from dblog_core.capture.term_parts import Parts
 from dblog_core.dumps import control, dump_store
 from dblog_core.dumps.requests import WHOLE
 from dblog_core.errors import LeaseLost, RequestError, VersionConflict
@@ -20,69 +20,73 @@ from dblog_core.staging.manifest import LogMark, Manifest
 from dblog_core.state import owed_dumps, recent_errors, settings_in_force, stopped_tables
 from dblog_core.state.settings_in_force import LiveSettings
 
-if TYPE_CHECKING:
-    from dblog_core.capture.leader import Parts
-
 log = logging.getLogger(__name__)
 
 
-def shown(parts: Parts) -> frozenset[str] | None:
+def find_shown_tables(parts: Parts) -> frozenset[str] | None:
     """The tables whose log the source will show for certain once it is prepared: those that are there before. None
     where it shows that of every table from its beginning."""
     return parts.source.identities()
 
 
-def put_in_force(parts: Parts, lease: Lease, head: Manifest, *, showing: frozenset[str] | None) -> Manifest:
+def put_in_force(parts: Parts, lease: Lease, head: Manifest, *, shown_tables: frozenset[str] | None) -> Manifest:
     """Requests dumps of the tables whose log the last term did not read as this one does, and remembers what this one
-    reads; returns the manifest to go on after. `showing`: what `shown` said before the source was prepared.
+    reads; returns the manifest to go on after. `shown_tables`: what `find_shown_tables` said before the source
+    was prepared.
 
     Raises LeaseLost where another capture does so too, and what source, staging and state store raise.
     """
-    before, now = settings_in_force.read_in_force(parts.state), settings_in_force.LiveSettings.of(parts.config.source)
-    known = settings_in_force.read_shown(parts.state) if showing is not None else None
-    made = table_identity.others(known, showing) if showing is not None and known is not None else set()
-    refused, held = stopped_tables.entries_by_source(parts.source.refused()), stopped_tables.read(parts.state)
-    same = before == now and (showing is None or known == table_identity.remembered(showing))
-    if same and not made and refused == held:
+    before = settings_in_force.read_in_force(parts.state)
+    now = settings_in_force.LiveSettings.of(parts.config.source)
+    shown_before = settings_in_force.read_shown(parts.state) if shown_tables is not None else None
+    new = set[str]()
+    if shown_tables is not None and shown_before is not None:
+        new = table_identity.others(shown_before, shown_tables)
+    refused = stopped_tables.entries_by_source(parts.source.refused())
+    stopped = stopped_tables.read(parts.state)
+    same = before == now and (shown_tables is None or shown_before == table_identity.remembered(shown_tables))
+    if same and not new and refused == stopped:
         return head
     if before is not None:
-        head, left = _take_in(parts, lease, head, before, made | (held.keys() - refused.keys()))
+        head, left = _take_in(parts, lease, head, before, new | (stopped.keys() - refused.keys()))
         _give_up(parts, before, now)
         give_up_stopped(parts.state, {table: entry.why for table, entry in refused.items()})
-        refused |= {table: held[table] for table in left & held.keys()}
+        refused |= {table: stopped[table] for table in left & stopped.keys()}
     stopped_tables.change(parts.state, lambda _: refused)
     try:
         settings_in_force.put_in_force(parts.state, now)
-        if showing is not None:
-            settings_in_force.put_shown(parts.state, showing)
+        if shown_tables is not None:
+            settings_in_force.put_shown(parts.state, shown_tables)
     except VersionConflict as error:
         raise LeaseLost("another capture leads; this one stands by", where=parts.config.state.url) from error
     return head
 
 
 def _take_in(
-    parts: Parts, lease: Lease, head: Manifest, before: LiveSettings, made: set[str]
+    parts: Parts, lease: Lease, head: Manifest, before: LiveSettings, new: set[str]
 ) -> tuple[Manifest, set[str]]:
     """The manifest to go on after, and the tables that could not be dumped now."""
-    there = parts.source.tables()
-    changed = {table.table for table in settings_in_force.find_new_tables(before, parts.config.source, there)}
-    tables = [table for table in there if table.table in changed or str(table.table) in made]
+    schemas = parts.source.tables()
+    changed = {table.table for table in settings_in_force.find_new_tables(before, parts.config.source, schemas)}
+    tables = [table for table in schemas if table.table in changed or str(table.table) in new]
     dumps: dict[str, str] = {}
     dumped = tuple(str(table.table) for table in tables if table.key)
     if dumped:
-        asked = healing_dumps.request(parts.config, WHOLE, dumped, state=parts.state)
-        dumps = asked.dumps
+        requested = dump_requests.request_dumps(parts.config, WHOLE, dumped, state=parts.state)
+        dumps = requested.dumps
         if dumps:
             log.warning("captured from here on, and dumped: %s", table_names.some(sorted(dumps)))
-        if asked.left_out:
-            log.warning("captured from here on, and not dumped: %s", asked.told)
-        owed_dumps.record_failures(parts.state, "", asked.refused)
+        if requested.left_out:
+            log.warning("captured from here on, and not dumped: %s", requested.reasons)
+        owed_dumps.record_failures(parts.state, "", requested.refused)
     late = [t.table for t in tables if not t.key]
     if late and parts.source.shows_whole_logs():
         late = [table for table in late if table in changed]
     _tell_of_keyless(parts, list(map(str, late)))
-    names, now = [str(table.table) for table in tables], parts.source.horizon()
-    left, marks = set(dumped) - dumps.keys(), broken(parts, head, names, dumps, place=head.log_position)
+    names = [str(table.table) for table in tables]
+    now = parts.source.horizon()
+    left = set(dumped) - dumps.keys()
+    marks = make_broken_marks(parts, head, names, dumps, place=head.log_position)
     born = tuple(name for name in head.born if name not in names)
     if not tables or (now is None and not marks and born == head.born):
         return head, left
@@ -94,7 +98,7 @@ def _take_in(
         epoch=lease.epoch,
         first_offset=head.last_offset + 1,
         last_offset=head.last_offset + len(marks),
-        sealed_at=int(parts.clock.time() * 1e6),
+        sealed_at=parts.now_us(),
         files=(),
         chunks=(),
         marks=marks,
@@ -106,17 +110,18 @@ def _take_in(
     return manifest, left
 
 
-def broken(
+def make_broken_marks(
     parts: Parts, head: Manifest, tables: Iterable[str], dumps: Mapping[str, str], *, place: str
 ) -> tuple[LogMark, ...]:
     """Tells whoever has a copy of a table that it is not right before the end of its dump, or of any later one where
     none could be requested: the shape, once more. Of tables that are captured, and have a key."""
-    wanted, time = parts.config.source.tables, head.commit_time or 0
-    known = [
+    captured = parts.config.source.tables
+    time = head.commit_time or 0
+    shapes = [
         (table, head.schemas[table])
         for table in tables
         if table in head.schemas
-        and table_patterns.matches(TableName.parse(table), wanted)
+        and table_patterns.matches(TableName.parse(table), captured)
         and parts.staging.schema(head.schemas[table]).key
     ]
     return tuple(
@@ -130,7 +135,7 @@ def broken(
             dump=dumps.get(table),
             whole=None if table in dumps else False,
         )
-        for number, (table, shape) in enumerate(known, 1)
+        for number, (table, shape) in enumerate(shapes, 1)
     )
 
 

@@ -15,7 +15,7 @@ from dblog_core.model.table_names import some
 
 
 @dataclass(slots=True)
-class Asked:
+class RequestedDumps:
     """`dumps`: the id of each table's dump; `gone`: tables that are not there by now; `keyless`: those without a key,
     of which neither dump nor lake has anything; `refused`: others that cannot be dumped, and why."""
 
@@ -30,46 +30,49 @@ class Asked:
         return [*self.gone, *self.keyless, *self.refused]
 
     @property
-    def told(self) -> str:
+    def reasons(self) -> str:
         """Why, in one line."""
         groups = [("not there any more", self.gone), ("without a key", self.keyless)]
         parts = [f"{len(names)} {what} ({some(names)})" for what, names in groups if names]
         return "; ".join([*parts, *(f"{table}: {why}" for table, why in self.refused.items())])
 
 
-def request(config: Config, wanted: DumpRequest, tables: Sequence[str], *, state: StateStore) -> Asked:
+def request_dumps(config: Config, request: DumpRequest, tables: Sequence[str], *, state: StateStore) -> RequestedDumps:
     """Requests one dump of those among the tables that can be dumped. Raises what source and state store raise."""
-    asked = Asked()
+    requested = RequestedDumps()
     if not tables:
-        return asked
+        return requested
     source = wiring.open_source(config.source)
-    known = {str(schema.table): schema for schema in source.tables()}
-    if absent := [table for table in tables if table not in known]:
+    schemas = {str(schema.table): schema for schema in source.tables()}
+    if absent := [table for table in tables if table not in schemas]:
         why = {problem.table: problem.what for problem in source.refused()}
-        asked.refused = {table: why[table] for table in absent if table in why}
-        asked.gone = [table for table in absent if table not in why]
-    asked.keyless = [table for table in tables if table in known and not known[table].key]
-    _submit(config, wanted, [table for table in tables if table in known and known[table].key], asked, state)
-    return asked
+        requested.refused = {table: why[table] for table in absent if table in why}
+        requested.gone = [table for table in absent if table not in why]
+    requested.keyless = [table for table in tables if table in schemas and not schemas[table].key]
+    dumpable = [table for table in tables if table in schemas and schemas[table].key]
+    _submit(config, request, dumpable, requested, state)
+    return requested
 
 
-def _submit(config: Config, wanted: DumpRequest, tables: list[str], asked: Asked, state: StateStore) -> None:
+def _submit(
+    config: Config, request: DumpRequest, tables: list[str], requested: RequestedDumps, state: StateStore
+) -> None:
     """Where the source has lost some of the tables since, one dump of the others; where it refuses one, each has a dump
     of its own."""
     if not tables:
         return
     try:
-        wanted = replace(wanted, tables=tuple(tables))
-        dump = filing.submit(config, wanted, requested_by=dump_records.SYSTEM, state=state)
+        request = replace(request, tables=tuple(tables))
+        dump = filing.submit(config, request, requested_by=dump_records.SYSTEM, state=state)
     except RequestError as error:
-        there = {str(schema.table) for schema in wiring.open_source(config.source).tables()}
-        if lost := [table for table in tables if table not in there]:
-            asked.gone += lost
-            _submit(config, wanted, [table for table in tables if table in there], asked, state)
+        names = {str(schema.table) for schema in wiring.open_source(config.source).tables()}
+        if lost := [table for table in tables if table not in names]:
+            requested.gone += lost
+            _submit(config, request, [table for table in tables if table in names], requested, state)
         elif len(tables) == 1:
-            asked.refused[tables[0]] = " ".join(str(error).split())
+            requested.refused[tables[0]] = " ".join(str(error).split())
         else:
             for table in tables:
-                _submit(config, wanted, [table], asked, state)
+                _submit(config, request, [table], requested, state)
     else:
-        asked.dumps |= dict.fromkeys(tables, dump)
+        requested.dumps |= dict.fromkeys(tables, dump)

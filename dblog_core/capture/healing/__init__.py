@@ -1,0 +1,1 @@
+"""Tables whose copies are not right: what a capture requests and records so that they become so."""

@@ -1,0 +1,58 @@
+"""Tables whose rows the capture leaves out: stopped ones, and those whose log holds what no form can hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dblog_core.model.events import Unreadable
+
+
+class PassedOver:
+    """The tables (SCHEMA.TABLE) that are passed over now, in the sequencer's memory."""
+
+    def __init__(self, stopped: Iterable[str]) -> None:
+        self._stopped = set(stopped)
+        self._unreadable: set[str] = set()
+        self._readable_again: set[str] = set()  # since the last dumps were requested
+        self._reasons: dict[str, Unreadable] = {}
+
+    def __contains__(self, table: str) -> bool:
+        return table in self._stopped or table in self._unreadable
+
+    @property
+    def has_reasons(self) -> bool:
+        """Whether `take_reasons` would give any."""
+        return bool(self._reasons)
+
+    def stop(self, tables: Iterable[str]) -> set[str]:
+        """Passes these tables over; returns those that were not stopped before. One that the log has just shown to be
+        mended is left out: who stopped it may have looked before, and looks again."""
+        new = set(tables) - self._stopped - self._readable_again
+        self._stopped |= new
+        return new
+
+    def add_unreadable(self, signal: Unreadable) -> None:
+        """The log holds something of the table that cannot be read; it has told why."""
+        self._unreadable.add(str(signal.table))
+        self._reasons[str(signal.table)] = signal
+
+    def is_unreadable(self, table: str) -> bool:
+        return table in self._unreadable
+
+    def read_again(self, table: str) -> bool:
+        """The log of the table can be read again; whether its rows count from here on."""
+        self._unreadable.discard(table)
+        if table in self._stopped:
+            return False
+        self._readable_again.add(table)
+        return True
+
+    def forget_readable_again(self) -> None:
+        """Dumps of what can be read again are requested: who stops a table from here on has seen it since."""
+        self._readable_again.clear()
+
+    def take_reasons(self) -> dict[str, Unreadable]:
+        """Tables whose rows are passed over since the last call, and why, as the log has told."""
+        reasons = self._reasons
+        self._reasons = {}
+        return reasons

@@ -1,0 +1,177 @@
+"""What the log says of tables beside their rows: new shapes, statements about them, and what cannot be read of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from dblog_core.algorithm.chunk_placement import Chunks
+from dblog_core.capture.draft_segment import DraftSegment
+from dblog_core.capture.follow_ups import FollowUps
+from dblog_core.capture.passed_over import PassedOver
+from dblog_core.capture.table_shapes import TableShapes
+from dblog_core.model.events import (
+    Altered,
+    Created,
+    DatabaseDropped,
+    Rewritten,
+    SchemaSeen,
+    Signal,
+    Transaction,
+    Truncated,
+    Unreadable,
+)
+from dblog_core.model.schema import TableName, TableSchema, folded
+from dblog_core.model.schema_changes import Layout, Step
+from dblog_core.rows.column_rules import Rules
+from dblog_core.staging import Staging
+from dblog_core.staging.manifest import Manifest
+
+Statement = Truncated | DatabaseDropped | Altered | Rewritten
+
+
+class TableEvents:
+    """The state of all tables at the log's place. `shapes`: of each the newest; `follow_ups`: what is to be requested.
+
+    It voids the windows of `dumps` wherever chunks that are being read may hold what is no longer so.
+    """
+
+    def __init__(self, staging: Staging, head: Manifest, dumps: Chunks, rules: Rules, stopped: Iterable[str]) -> None:
+        """`stopped`: tables that are passed over."""
+        self._dumps = dumps
+        self._rules = rules
+        self._passed_over = PassedOver(stopped)
+        self.follow_ups = FollowUps(self._passed_over)
+        self.shapes = TableShapes(staging, head)
+
+    @property
+    def any_waits(self) -> bool:
+        """Whether something is to be requested or remembered before the log's place moves past it."""
+        return self.follow_ups.any_waits or self._passed_over.has_reasons
+
+    def take(self, signal: Signal, transaction: Transaction, draft: DraftSegment) -> None:
+        """The next signal of the log; its lines go to the draft. Raises StagingUnavailable."""
+        if isinstance(signal, SchemaSeen) and (misfit := self._rules.misfit(signal.schema)) is not None:
+            table = signal.schema.table
+            signal = Unreadable(signal.sequence, signal.transaction, table, misfit.what, misfit.fix, refused=True)
+        if isinstance(signal, SchemaSeen) and self._passed_over.is_unreadable(str(signal.schema.table)):
+            self._read_again(signal.schema.table, transaction)
+        match signal:
+            case Unreadable() if not self.leaves_out(signal.table):  # once: each batch may hold such a value
+                self._distrust_rows(signal.table)
+                self._passed_over.add_unreadable(signal)
+            case SchemaSeen() if not self.leaves_out(signal.schema.table):
+                self.set_shape(self._rules.schema(signal.schema), transaction, draft, signal.layout)
+            case Truncated() | DatabaseDropped() | Altered() | Rewritten():
+                self._take_statement(signal, transaction, draft)
+            case Created():
+                self._note_empty(signal.table)
+
+    def set_shape(
+        self, schema: TableSchema, transaction: Transaction, draft: DraftSegment, layout: Layout | None = None
+    ) -> None:
+        """From here on the table has this shape."""
+        table = schema.table
+        self.follow_ups.drop_reshaped(table)
+        change = self.shapes.put(schema, layout, by_place=not self._rules.concern(table))
+        if change is None:
+            return
+        facts = {"renamed": change.facts.renamed or None, "filled": change.facts.filled or None} if change.facts else {}
+        whole = True if change.was_empty else None
+        draft.add_mark("s", table, transaction, schema=schema.fingerprint, whole=whole, **facts)
+        if change.before is None:
+            if whole is None and schema.key:
+                self.follow_ups.add_unproven(table, transaction)
+            return
+        self._dumps.void_windows_of(table)
+        self.follow_ups.add_altered(table)
+        if schema.key and not self.shapes.has_key(change.before):
+            self.follow_ups.add_rewritten(table, transaction)  # no key led to its rows so far: a dump brings them
+
+    def record_rewrite(self, table: TableName, since: Transaction) -> None:
+        """Rows of the table are others by now than those that were read, and no event tells of it."""
+        self._distrust_rows(table)
+        self.follow_ups.add_rewritten(table, since)
+
+    def record_reshape(self, table: TableName) -> None:
+        """The table may have another shape by now, and no row may come to show it."""
+        if table in self.shapes:
+            self.follow_ups.add_reshaped(table)
+
+    def stop(self, tables: Iterable[str]) -> set[str]:
+        """Passes these tables over from here on; returns those that were not before (`PassedOver.stop`)."""
+        new = self._passed_over.stop(tables)
+        for table in new:
+            self._distrust_rows(TableName.parse(table))
+        return new
+
+    def leaves_out(self, table: TableName | str) -> bool:
+        """Whether rows of the table are left out now."""
+        return str(table) in self._passed_over
+
+    def take_unreadable(self) -> Mapping[str, Unreadable]:
+        """Tables whose rows are passed over since the last call, and why, as the log has told."""
+        return self._passed_over.take_reasons()
+
+    def _take_statement(self, signal: Statement, transaction: Transaction, draft: DraftSegment) -> None:
+        is_drop = isinstance(signal, DatabaseDropped)
+        tables = self._find_tables_of(signal) if is_drop else self._find_tables_meant(signal)
+        unsure = len(tables) > 1 and isinstance(signal, Truncated)  # one of them is empty: dumps tell which
+        for table in tables:
+            if isinstance(signal, Rewritten) or unsure:
+                self._rewrite(table, transaction)
+            elif isinstance(signal, Altered):
+                self._alter(table, signal.step, transaction)
+                if signal.shows:
+                    self.record_reshape(table)
+            else:
+                self._empty(table, transaction, draft)
+
+    def _list_tables(self) -> list[TableName]:
+        """Tables that we have a copy of, or are dumping."""
+        return sorted({*self.shapes, *self._dumps.tables})
+
+    def _find_tables_of(self, dropped: DatabaseDropped) -> list[TableName]:
+        if dropped.any_case:
+            return [table for table in self._list_tables() if folded(table.schema) == folded(dropped.schema)]
+        return [table for table in self._list_tables() if table.schema == dropped.schema]
+
+    def _find_tables_meant(self, signal: Truncated | Altered | Rewritten) -> list[TableName]:
+        """The tables that a statement may be about: more than one only where names differ in case alone, of which the
+        server has one by now."""
+        if not signal.any_case:
+            return [signal.table]
+        return [table for table in self._list_tables() if table.folded == signal.table.folded] or [signal.table]
+
+    def _distrust_rows(self, table: TableName) -> None:
+        """Nothing that is known of the table's rows counts any more: chunks that are being read may hold others."""
+        self._dumps.void_windows_of(table)
+        self.shapes.forget_empty(table)
+
+    def _rewrite(self, table: TableName, transaction: Transaction) -> None:
+        """Only the table itself can tell which rows it has from here on."""
+        if not self.leaves_out(table):
+            self._distrust_rows(table)
+            self.follow_ups.add_rewritten(table, transaction)
+
+    def _alter(self, table: TableName, step: Step | None, transaction: Transaction) -> None:
+        self._dumps.void_windows_of(table)  # its shape may be the same as before, its columns others
+        self.follow_ups.add_altered(table)
+        if self.shapes.alter(table, step):
+            self.follow_ups.add_rewritten(table, transaction)
+
+    def _empty(self, table: TableName, transaction: Transaction, draft: DraftSegment) -> None:
+        """All rows of the table are gone."""
+        if self.leaves_out(table):
+            return
+        offset = draft.add_mark("t", table, transaction, transaction=transaction.id)
+        self._dumps.record_rows(table, (offset, offset), transaction.xid, None)
+        self._note_empty(table)
+
+    def _note_empty(self, table: TableName) -> None:
+        if not self.leaves_out(table):
+            self.shapes.note_empty(table)
+
+    def _read_again(self, table: TableName, transaction: Transaction) -> None:
+        """The log can be read again: what was passed over is for a dump to bring."""
+        if self._passed_over.read_again(str(table)):
+            self.follow_ups.add_rewritten(table, transaction)

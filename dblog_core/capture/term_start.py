@@ -1,0 +1,145 @@
+"""Where a term begins: after the newest manifest, or at the place of a first one, which is recorded at once."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+from dblog_core.algorithm.task_progress import TaskProgress
+from dblog_core.algorithm.visibility import LogOrder, Snapshots
+from dblog_core.capture.healing import new_tables
+from dblog_core.capture.term_parts import Parts
+from dblog_core.dumps import dump_records, dump_store, filing
+from dblog_core.dumps.requests import WHOLE
+from dblog_core.errors import LeaseLost, RequestError, StateError
+from dblog_core.interfaces import Json, Lease, Source, StateStore
+from dblog_core.model import position_spec
+from dblog_core.model.task_id import TaskId
+from dblog_core.staging.manifest import Manifest
+from dblog_core.state import owed_dumps
+from dblog_core.state.leases import CAPTURE
+
+log = logging.getLogger(__name__)
+
+
+def find_first_position(parts: Parts) -> str | None:
+    """Where a first capture begins that is told to begin elsewhere than at the present end. Asked before anything is
+    made at the source: what is made now has no past."""
+    source = parts.config.source
+    if parts.staging.head() is not None or source.start in (position_spec.LATEST, position_spec.INITIAL):
+        return None
+    return parts.source.begin(source.start_place)
+
+
+def publish_first_manifest(parts: Parts, lease: Lease, first_position: str | None) -> Manifest:
+    """Records where a first capture begins, at once; the super-changelog's offsets begin with 1."""
+    position = first_position or parts.source.start_position()
+    manifest = Manifest(
+        source=parts.config.source.name,
+        segment=1,
+        epoch=lease.epoch,
+        first_offset=1,
+        last_offset=0,
+        position=position,
+        partial=0,
+        log_position=parts.source.show(position),
+        commit_time=None,
+        sealed_at=parts.now_us(),
+        tasks=break_attempts(parts.state, {}),
+        unseen_after=0,
+        start=parts.source.horizon(),
+    )
+    if parts.config.source.start == position_spec.INITIAL:
+        _dump_all(parts)  # before the manifest: a crash between the two must not lose it
+    parts.staging.publish(manifest)
+    return manifest
+
+
+def start_afresh(parts: Parts, lease: Lease, head: Manifest) -> Manifest:
+    """Goes on at the source's present end: a manifest without rows, and a dump that mends what is missing."""
+    position = parts.source.start_position()
+    tasks = break_attempts(parts.state, head.tasks)
+    start = parts.source.horizon()
+    # Before the manifest: a crash between the two must not lose the dump; two of them would do no harm.
+    dumps = _dump_all(parts)
+    marks = new_tables.make_broken_marks(parts, head, head.schemas, dumps, place=parts.source.show(position))
+    manifest = replace(
+        head,
+        segment=head.segment + 1,
+        epoch=lease.epoch,
+        first_offset=head.last_offset + 1,
+        last_offset=head.last_offset + len(marks),
+        position=position,
+        partial=0,
+        log_position=parts.source.show(position),
+        sealed_at=parts.now_us(),
+        files=(),
+        chunks=(),
+        marks=marks,
+        probes=(),
+        tasks=tasks,
+        unseen_after=head.last_offset + len(marks),
+        start=start,
+        altered=dict.fromkeys(head.altered),  # more of them may stand in the log that is given up
+        born=(),  # rows as well
+    )
+    parts.staging.publish(manifest)
+    log.warning("the log between %s and %s is given up", head.log_position, manifest.log_position)
+    return manifest
+
+
+def check_epoch(parts: Parts, lease: Lease, head: Manifest, *, first: bool) -> None:
+    """Raises LeaseLost or StateError where somebody has published under a higher epoch than our lease has.
+
+    `first`: whether nobody has published under this lease yet.
+    """
+    if lease.epoch >= head.epoch + first or head.segment <= 1:
+        return
+    where = parts.config.state.url
+    if not lease.valid():
+        raise LeaseLost("another capture has led since; this one stands by", where=where)
+    parts.state.raise_epoch(CAPTURE, head.epoch)
+    raise StateError(
+        f"the state store gave epoch {lease.epoch} and staging holds epoch {head.epoch}: it was replaced",
+        where=where,
+        fix="make sure that no other capture of this source runs, then start the capture again: it goes on "
+        "with a higher epoch; dump requests of the old state store are gone, request them again",
+    )
+
+
+def find_visibility(source: Source, head: Manifest) -> LogOrder | Snapshots:
+    """In which order commits become visible to a SELECT, from the manifest on."""
+    horizon = source.horizon()
+    if horizon is None:
+        return LogOrder()
+    return Snapshots(horizon if head.unseen_after is None else head.start)
+
+
+def break_attempts(state: StateStore, tasks: Json) -> Json:
+    """The progress of tasks, with every attempt broken: what its worker has written into the log before the place
+    where we begin is never read, and it would wait for its chunks for ever. Called once that place is known."""
+    broken = dict(tasks)
+    for status in dump_store.list_unfinished_dumps(state):
+        for task in status.tasks:
+            name = str(TaskId(status.id, task.number))
+            progress = TaskProgress.from_json(tasks[name]) if name in tasks else TaskProgress(task.table)
+            if task.record.attempt > progress.broken and not progress.done:
+                attempt = max(task.record.attempt, progress.attempt)
+                reason = "the capture began after it in the log"
+                broken[name] = replace(progress, attempt=attempt, broken=attempt, reason=reason).to_json()
+    return broken
+
+
+def _dump_all(parts: Parts) -> dict[str, str]:
+    """Requests a dump of every table; its id, by table. What cannot be dumped is told and owed, and keeps no other
+    table's log waiting."""
+    try:
+        dump = filing.submit(parts.config, WHOLE, requested_by=dump_records.SYSTEM, state=parts.state)
+    except RequestError as error:
+        log.warning("no table is dumped: %s", error)
+        return {}
+    status = dump_store.read_dump(parts.state, dump)
+    for refusal in status.refused:
+        log.warning("%s is not dumped: %s\n  fix: %s", refusal.table, refusal.reason, refusal.fix)
+    owed_dumps.record_failures(parts.state, dump, {refusal.table: refusal.reason for refusal in status.refused})
+    return dict.fromkeys(status.tables, dump)
