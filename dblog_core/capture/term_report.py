@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from dblog_core.algorithm.task_progress import TaskProgress
 from dblog_core.capture.sequencer import Sequencer
-from dblog_core.dumps import dump_store
+from dblog_core.dumps import task_store
 from dblog_core.errors import LeaseLost
 from dblog_core.interfaces import Clock, Lease, StateStore
 from dblog_core.model.task_id import TaskId
@@ -97,7 +97,7 @@ class ProgressMirror:
         self._behind = {
             task: value
             for task, value in {**self._behind, **progress}.items()
-            if not dump_store.put_progress(self._state, task, value, of=place)
+            if not task_store.put_progress(self._state, task, value, of=place)
         }
         if self._behind and head.epoch == self._lease.epoch:
             raise LeaseLost(

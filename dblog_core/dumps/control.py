@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from dblog_core.dumps.dump_records import OVER, DumpRecord, DumpState, check_options
-from dblog_core.dumps.dump_store import change_record, fail_task, read_dump
+from dblog_core.dumps.dump_store import change_record, read_dump
+from dblog_core.dumps.task_store import fail_task
 from dblog_core.errors import RequestError
 from dblog_core.interfaces import StateStore
 from dblog_core.model.task_id import TaskId

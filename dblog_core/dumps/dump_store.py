@@ -9,18 +9,17 @@
     dumps/ID/tasks/N/pace        what slows its worker down: {"held": TEXT or null, "factor": FLOAT}
     dumps/ID/tasks/N/error       why no worker can go on with it, ever; {"gone": WHY}: its table is dropped
 
-`requests.py` makes what is filed here; `control.py` changes what runs; `status.py` says what the nodes mean.
+`task_store.py` reads and writes tasks; `requests.py` makes what is filed here; `control.py` changes what runs;
+`status.py` says what the nodes mean.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Any
 
 import orjson
 
-from dblog_core.algorithm.task_progress import TaskProgress
 from dblog_core.dumps.dump_records import (
     MOST_WORKERS,
     OVER,
@@ -28,27 +27,26 @@ from dblog_core.dumps.dump_records import (
     DumpOptions,
     DumpRecord,
     DumpState,
-    TaskRecord,
-    TaskStatus,
 )
 from dblog_core.dumps.status import DumpStatus
+from dblog_core.dumps.task_store import (
+    end_task,
+    is_task_over,
+    list_task_ids,
+    permit_lease,
+    read_tasks,
+    request_path,
+    task_lease,
+    update_node,
+)
 from dblog_core.errors import RequestError, VersionConflict
-from dblog_core.interfaces import Entry, Json, StateStore
+from dblog_core.interfaces import Json, StateStore
 from dblog_core.model.task_id import TaskId
-from dblog_core.state import compare_and_set, owed_dumps
-from dblog_core.state.compare_and_set import put_news
+from dblog_core.state import owed_dumps
 
 _LARGEST_BYTES = 500_000  # of ended tasks in a dump's node: ZooKeeper takes a million
-_GONE = "gone"
 _LIST = "unfinished"
 _COMPLETE = "complete"
-_OF = "of"  # the key of a mirror's manifest beside the progress
-_NODES = ("task", "progress", "error", "pace")
-SegmentOrder = tuple[int, int]
-"""Epoch and number of a segment: neither falls from one manifest of a staging directory to the next."""
-
-
-# Dumps ----------------------------------------------------------------------------------------------------------------
 
 
 def list_dumps(state: StateStore) -> list[DumpStatus]:
@@ -106,7 +104,7 @@ def register_unfinished_dumps(state: StateStore, ids: Sequence[str]) -> None:
 
 def read_records(state: StateStore, ids: Sequence[str]) -> list[DumpRecord | None]:
     """What the dumps' own nodes hold; None: not filed yet, or gone."""
-    entries = state.get_all([_request_path(dump_id) for dump_id in ids])
+    entries = state.get_all([request_path(dump_id) for dump_id in ids])
     return [None if entry is None else DumpRecord.from_json(orjson.loads(entry.data)) for entry in entries]
 
 
@@ -119,7 +117,7 @@ def is_dump_over(state: StateStore, dump_id: str) -> bool:
     record = _find_record(state, dump_id)
     if record is None or record.over:
         return True
-    if not all(is_task_over(state, task) for task in reversed(_task_ids(state, dump_id))):
+    if not all(is_task_over(state, task) for task in reversed(list_task_ids(state, dump_id))):
         return False
     status = _find_status(state, dump_id, record)
     if status is not None and status.state in OVER:
@@ -130,7 +128,7 @@ def is_dump_over(state: StateStore, dump_id: str) -> bool:
 def file_dump(state: StateStore, dump_id: str, record: DumpRecord) -> None:
     """Files a dump whose tasks are written. Raises VersionConflict where that was done before."""
     _register(state, dump_id)  # first: what is filed is never left out
-    state.create(_request_path(dump_id), orjson.dumps(record.to_json()))
+    state.create(request_path(dump_id), orjson.dumps(record.to_json()))
 
 
 def change_record(state: StateStore, dump_id: str, change: Callable[[DumpRecord], DumpRecord]) -> None:
@@ -145,70 +143,23 @@ def change_record(state: StateStore, dump_id: str, change: Callable[[DumpRecord]
         options = {**data["options"], **after.options.to_json()}
         return {**data, **after.to_json(), "options": options}
 
-    _update(state, _request_path(dump_id), with_change)
+    update_node(state, request_path(dump_id), with_change)
 
 
 def record_end_time(state: StateStore, dump_id: str, at_seconds: float) -> None:
     """Notes with a dump that it was over by then, in seconds UTC. One that is gone meanwhile stays so."""
     with contextlib.suppress(RequestError):
-        _update(state, _request_path(dump_id), lambda data: {"over_at": at_seconds, **data})
+        update_node(state, request_path(dump_id), lambda data: {"over_at": at_seconds, **data})
 
 
 def remove_dump(state: StateStore, dump_id: str) -> None:
     """Removes a dump that is over, its own node first: nobody sees half of it."""
-    state.delete(_request_path(dump_id))
+    state.delete(request_path(dump_id))
     state.delete(f"{_LIST}/{dump_id}")
-    task_leases = [task_lease(task) for task in _task_ids(state, dump_id)]
+    task_leases = [task_lease(task) for task in list_task_ids(state, dump_id)]
     permits = [permit_lease(dump_id, index) for index in range(MOST_WORKERS)]
     state.forget_leases([*task_leases, *permits])
     state.delete(f"dumps/{dump_id}")
-
-
-# Tasks ----------------------------------------------------------------------------------------------------------------
-
-
-def write_tasks(state: StateStore, dump_id: str, tasks: Sequence[TaskRecord]) -> None:
-    """Writes the tasks of a dump that nobody sees before `file_dump` is called."""
-    nodes = {_task_path(TaskId(dump_id, n), "task"): orjson.dumps(task.to_json()) for n, task in enumerate(tasks)}
-    state.create_all(nodes)
-
-
-def read_task(state: StateStore, task: TaskId) -> TaskStatus:
-    """One task of a dump: what a worker reads again once it holds the task. Raises RequestError."""
-    return _read_tasks(state, [task])[0]
-
-
-def is_task_over(state: StateStore, task: TaskId) -> bool:
-    """Whether no worker will touch the task again."""
-    mirror, error = state.get_all([_task_path(task, name) for name in ("progress", "error")])
-    return error is not None or (mirror is not None and bool(orjson.loads(mirror.data)["done"]))
-
-
-def read_progress(state: StateStore, task: TaskId, table: str) -> TaskProgress:
-    """How far a task is, as the capture has published it."""
-    entry = state.get(_task_path(task, "progress"))
-    return TaskProgress(table) if entry is None else _read_mirror(entry)[1]
-
-
-def read_all_progress(state: StateStore, tasks: Sequence[tuple[TaskId, str]]) -> list[TaskProgress]:
-    """How far tasks are, each with its table, by one question for all."""
-    entries = state.get_all([_task_path(task, "progress") for task, _ in tasks])
-    return [
-        TaskProgress(table) if entry is None else _read_mirror(entry)[1]
-        for (_, table), entry in zip(tasks, entries, strict=True)
-    ]
-
-
-def begin_attempt(state: StateStore, task: TaskId) -> int:
-    """A number for a worker that takes the task up, larger than any before."""
-    data = _update(state, _task_path(task, "task"), lambda data: {**data, "attempt": data["attempt"] + 1})
-    return int(data["attempt"])
-
-
-def fail_task(state: StateStore, task: TaskId, error: str) -> None:
-    """The task cannot go on, and says why; the dump's other tasks do. What is said first stays."""
-    if state.get(_request_path(task.dump)) is not None:
-        _end_task(state, task, error)
 
 
 def fail_task_of_gone_table(state: StateStore, task: TaskId, error: str) -> bool:
@@ -217,53 +168,8 @@ def fail_task_of_gone_table(state: StateStore, task: TaskId, error: str) -> bool
     record = _find_record(state, task.dump)
     if record is None:
         return False
-    _end_task(state, task, {_GONE: error})
+    end_task(state, task, error, gone=True)
     return record.fails_by_gone_tables
-
-
-def put_pace(state: StateStore, task: TaskId, *, held: str | None, factor: float) -> None:
-    """What slows the task's worker down (None: nothing), and by which factor it works below its limits."""
-    put_news(state, _task_path(task, "pace"), {"held": held, "factor": factor})
-
-
-def put_progress(state: StateStore, task: TaskId, value: TaskProgress, *, of: SegmentOrder = (0, 0)) -> bool:
-    """The capture's mirror of a task's progress, as manifest `of` holds it; what is gone stays so.
-
-    False: the mirror is of a later manifest, and stays. A leader that was paused may mirror an old manifest after its
-    successor has mirrored a newer one: nobody would tell the workers again of what they wait for. A staging directory
-    that was replaced, or put back from a copy, goes on under a higher epoch: what it holds counts, also where that is
-    less than the directory before it held.
-    """
-    path = _task_path(task, "progress")
-    data = orjson.dumps({**value.to_json(), _OF: of})
-    while state.get(_request_path(task.dump)) is not None:
-        entry = state.get(path)
-        try:
-            if entry is None:
-                state.create(path, data)
-                return True
-            mirrored_of, mirrored = _read_mirror(entry)
-            if of < mirrored_of:
-                return False
-            if of > mirrored_of or value.follows(mirrored):
-                state.update(path, data, entry.version)
-            return True
-        except VersionConflict:
-            continue  # another leader's mirror: whichever is newer stays
-    return True
-
-
-def task_lease(task: TaskId) -> str:
-    """The lease of who works on a task."""
-    return f"task-{task.dump}-{task.number}"
-
-
-def permit_lease(dump_id: str, index: int) -> str:
-    """The lease of one of the places for workers."""
-    return f"permit-{dump_id}-{index}"
-
-
-# What the nodes say ---------------------------------------------------------------------------------------------------
 
 
 def _oldest_first(statuses: Iterable[DumpStatus]) -> list[DumpStatus]:
@@ -297,7 +203,7 @@ def _register(state: StateStore, dump_id: str) -> None:
 
 
 def _find_record(state: StateStore, dump_id: str) -> DumpRecord | None:
-    entry = state.get(_request_path(dump_id)) if dump_id and "/" not in dump_id else None
+    entry = state.get(request_path(dump_id)) if dump_id and "/" not in dump_id else None
     return None if entry is None else DumpRecord.from_json(orjson.loads(entry.data))
 
 
@@ -313,38 +219,7 @@ def _find_status(state: StateStore, dump_id: str, record: DumpRecord | None) -> 
 
 def _status(state: StateStore, dump_id: str, record: DumpRecord) -> DumpStatus:
     tasks = record.ended
-    return DumpStatus.of(dump_id, record, _read_tasks(state, _task_ids(state, dump_id)) if tasks is None else tasks)
-
-
-def _task_ids(state: StateStore, dump_id: str) -> list[TaskId]:
-    """By growing number."""
-    return sorted(TaskId(dump_id, int(number)) for number in state.children(f"dumps/{dump_id}/tasks"))
-
-
-def _read_tasks(state: StateStore, tasks: Sequence[TaskId]) -> tuple[TaskStatus, ...]:
-    entries = state.get_all([_task_path(task, name) for task in tasks for name in _NODES])
-    nodes_of_tasks = (entries[start : start + len(_NODES)] for start in range(0, len(entries), len(_NODES)))
-    return tuple(_task_status(task, *nodes) for task, nodes in zip(tasks, nodes_of_tasks, strict=True))
-
-
-def _task_status(
-    task: TaskId, filed: Entry | None, mirror: Entry | None, failed: Entry | None, slowed: Entry | None
-) -> TaskStatus:
-    if filed is None:
-        raise RequestError(f"dump {task.dump} has no task {task.number}", fix="request the dump again")
-    record = TaskRecord.from_json(orjson.loads(filed.data))
-    progress = TaskProgress(record.table) if mirror is None else _read_mirror(mirror)[1]
-    error = None if progress.done or failed is None else orjson.loads(failed.data)
-    pace = None if progress.done or error or slowed is None else orjson.loads(slowed.data)
-    return TaskStatus(
-        number=task.number,
-        record=record,
-        progress=progress,
-        error=error[_GONE] if isinstance(error, dict) else error,
-        held=pace["held"] if pace else None,
-        listed=None if record.keys is None else len(record.keys),
-        gone=isinstance(error, dict),
-    )
+    return DumpStatus.of(dump_id, record, read_tasks(state, list_task_ids(state, dump_id)) if tasks is None else tasks)
 
 
 def _record_end(state: StateStore, status: DumpStatus) -> None:
@@ -360,38 +235,8 @@ def _record_end(state: StateStore, status: DumpStatus) -> None:
     is_small = len(orjson.dumps(ended)) <= _LARGEST_BYTES
     end = {"state": status.state, "error": status.error, "ended": ended if is_small else None}
     with contextlib.suppress(RequestError):  # it is removed meanwhile
-        _update(state, _request_path(status.id), lambda data: data if data["state"] in OVER else {**data, **end})
+        update_node(state, request_path(status.id), lambda data: data if data["state"] in OVER else {**data, **end})
     state.delete(f"{_LIST}/{status.id}")
-
-
-def _end_task(state: StateStore, task: TaskId, why: str | dict[str, str]) -> None:
-    with contextlib.suppress(VersionConflict):
-        state.create(_task_path(task, "error"), orjson.dumps(why))
-
-
-def _read_mirror(entry: Entry) -> tuple[SegmentOrder, TaskProgress]:
-    """The manifest that a mirror is of, and the progress; a mirror of an earlier version names none: it comes first."""
-    data = orjson.loads(entry.data)
-    epoch, segment = data.pop(_OF, (0, 0))
-    return (epoch, segment), TaskProgress.from_json(data)
-
-
-def _update(state: StateStore, path: str, change: Callable[[Json], Json]) -> Json:
-    def change_existing(data: Any) -> Any:
-        if data is None:
-            raise RequestError(f"{path} is not in the state store any more", fix="`dblog dumps` lists what is there")
-        return change(data)
-
-    written: Json = compare_and_set.change(state, path, change_existing)
-    return written
-
-
-def _request_path(dump_id: str) -> str:
-    return f"dumps/{dump_id}/request"
-
-
-def _task_path(task: TaskId, name: str) -> str:
-    return f"dumps/{task.dump}/tasks/{task.number}/{name}"
 
 
 def _no_dump(dump_id: str) -> RequestError:

@@ -15,7 +15,7 @@ from typing import Any
 from dblog_core import wiring
 from dblog_core.clock import SystemClock
 from dblog_core.config.settings import Config
-from dblog_core.dumps import dump_store, key_ranges
+from dblog_core.dumps import dump_store, key_ranges, task_store
 from dblog_core.dumps.dump_records import USER, DumpOptions, DumpRecord, DumpState, Refusal, TaskRecord
 from dblog_core.dumps.key_ranges import Range
 from dblog_core.dumps.requests import DumpRequest, RequestedTable, first_options, look_at_each, resolve_and_look
@@ -93,7 +93,7 @@ def make_draft(
 
 
 def _file_draft(state: StateStore, draft: Draft) -> None:
-    dump_store.write_tasks(state, draft.id, draft.tasks)
+    task_store.write_tasks(state, draft.id, draft.tasks)
     dump_store.file_dump(state, draft.id, draft.record)  # last: until then nobody sees the dump
 
 

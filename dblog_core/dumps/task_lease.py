@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from dblog_core.algorithm.task_progress import TaskProgress
 from dblog_core.clock import spawn_thread
 from dblog_core.config.settings import Config
-from dblog_core.dumps import dump_store
+from dblog_core.dumps import dump_store, task_store
 from dblog_core.dumps.dump_records import OVER, DumpOptions, DumpState, TaskStatus
 from dblog_core.dumps.source_load import Gauge
 from dblog_core.errors import DblogError, LeaseLost, StateError, TableGone
@@ -91,7 +91,7 @@ class Hold:
 
     def read_progress(self) -> TaskProgress:
         """How far the task is, as the capture has published it."""
-        progress = dump_store.read_progress(self.worker.state, self.task_id, self.task.table)
+        progress = task_store.read_progress(self.worker.state, self.task_id, self.task.table)
         self.placed_chunks = progress.ordinal
         return progress
 
@@ -104,7 +104,7 @@ class Hold:
     def begin_attempt(self) -> int:
         """The number of a new attempt, larger than any before. Raises LeaseLost."""
         self.check()
-        self.attempt = dump_store.begin_attempt(self.worker.state, self.task_id)
+        self.attempt = task_store.begin_attempt(self.worker.state, self.task_id)
         return self.attempt
 
     def goes_on(self) -> bool:
@@ -123,7 +123,7 @@ class Hold:
             self.gone = True
             return False
         log.error("%s cannot go on: %s", self, error)
-        dump_store.fail_task(state, self.task_id, str(error))
+        task_store.fail_task(state, self.task_id, str(error))
         return True
 
     def report_slowdown(self, reason: str | None, factor: float) -> None:
@@ -132,7 +132,7 @@ class Hold:
         if pace == self._reported:
             return
         self.check()
-        dump_store.put_pace(self.worker.state, self.task_id, held=reason, factor=pace[1])
+        task_store.put_pace(self.worker.state, self.task_id, held=reason, factor=pace[1])
         if reason != self._reported[0]:
             log.warning("%s: %s", self, reason or "goes on at its own pace")
         self._reported = pace

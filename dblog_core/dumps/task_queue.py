@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
 
-from dblog_core.dumps import dump_store
+from dblog_core.dumps import dump_store, task_store
 from dblog_core.dumps.dump_records import OVER, DumpState, TaskStatus
 from dblog_core.dumps.status import DumpStatus
 from dblog_core.dumps.task_lease import Hold, Permit, WorkerContext
@@ -114,7 +114,7 @@ class TaskQueue:
         for task in tasks:
             name = _task_lease(dump.id, task)
             self._passed.add(name)
-            if self._state.leader(name) is not None or dump_store.is_task_over(
+            if self._state.leader(name) is not None or task_store.is_task_over(
                 self._state, TaskId(dump.id, task.number)
             ):
                 continue
@@ -133,7 +133,7 @@ class TaskQueue:
         """The hold, unless the worker before us has ended the task since we looked at it."""
         hold: Hold | None = None
         try:
-            now = dump_store.read_task(self._state, TaskId(dump.id, task.number))
+            now = task_store.read_task(self._state, TaskId(dump.id, task.number))
             if not now.over:
                 hold = Hold(worker, dump.id, now, lease, permit)
         finally:
@@ -152,7 +152,7 @@ class TaskQueue:
 
     def _permit(self, dump_id: str, workers: int, holder: str, ttl: float) -> Permit | None:
         for index in self._permits(dump_id, workers):
-            lease = self._state.acquire(dump_store.permit_lease(dump_id, index), holder, ttl=ttl)
+            lease = self._state.acquire(task_store.permit_lease(dump_id, index), holder, ttl=ttl)
             if lease is not None:
                 self._permit_of[dump_id] = Permit(index, lease)
                 return self._permit_of[dump_id]
@@ -164,8 +164,8 @@ class TaskQueue:
             give_back(self._permit_of.pop(dump_id).lease)
 
     def _permits(self, dump_id: str, workers: int) -> Iterator[int]:
-        return (n for n in range(workers) if self._state.leader(dump_store.permit_lease(dump_id, n)) is None)
+        return (n for n in range(workers) if self._state.leader(task_store.permit_lease(dump_id, n)) is None)
 
 
 def _task_lease(dump_id: str, task: TaskStatus) -> str:
-    return dump_store.task_lease(TaskId(dump_id, task.number))
+    return task_store.task_lease(TaskId(dump_id, task.number))

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dblog_core.dumps import dump_store
+from dblog_core.dumps import dump_store, task_store
 from dblog_core.dumps.dump_records import OVER
 from dblog_core.dumps.task_lease import Hold, WorkerContext
 from dblog_core.errors import RequestError
@@ -57,7 +57,7 @@ class TasksAside:
             return
         self._next = now + _POLL_SECONDS
         waiting = self._waiting
-        progress = dump_store.read_all_progress(
+        progress = task_store.read_all_progress(
             self._worker.state, [(w.hold.task_id, w.hold.task.table) for w in waiting]
         )
         over = {dump_id for dump_id in dict.fromkeys(w.hold.dump_id for w in waiting) if self._is_over(dump_id)}

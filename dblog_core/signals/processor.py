@@ -16,7 +16,7 @@ import secrets
 from dataclasses import replace
 
 from dblog_core.config.settings import Config
-from dblog_core.dumps import control, dump_records, dump_store, filing
+from dblog_core.dumps import control, dump_records, dump_store, filing, task_store
 from dblog_core.dumps.dump_records import DumpRecord
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.dumps.status import DumpStatus
@@ -83,7 +83,7 @@ class SignalProcessor:
             self._config, request, requested_by=dump_records.SIGNAL, clock=self._clock, new_id=new_id
         )
         # Step 1: nobody sees the tasks until the request below exists.
-        dump_store.write_tasks(self._state, draft.id, draft.tasks)
+        task_store.write_tasks(self._state, draft.id, draft.tasks)
         filed = replace(draft.record, signal=record["id"]).to_json()
         self._file_dump(self._change_signal(record, state=inbox.FILING, dump=draft.id, request=filed))
 

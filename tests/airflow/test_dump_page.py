@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from dblog_core import wiring
-from dblog_core.dumps import dump_store
+from dblog_core.dumps import dump_store, task_store
 from dblog_core.errors import SourceUnavailable
 from dblog_core.local.servers import airflow_settings
 from dblog_core.model.task_id import TaskId
@@ -134,7 +134,7 @@ def test_a_dump_that_fails_ends_its_run_as_failed(live: Live, slow_dump: str) ->
     with closing(wiring.open_state(live.config)) as state:
         dump = dump_store.read_dump(state, _dump_id(live, slow_dump))
         for task in dump.tasks:
-            dump_store.fail_task(state, TaskId(dump.id, task.number), "the column is gone")
+            task_store.fail_task(state, TaskId(dump.id, task.number), "the column is gone")
         dump_store.list_unfinished_dumps(state)  # whoever looks records that it is over, and its worker learns it
     _check_run_fails(live, slow_dump)
     assert _state(live, slow_dump) == "failed"

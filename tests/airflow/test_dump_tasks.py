@@ -14,7 +14,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from dblog_core.airflow import dump_operators, in_process
 from dblog_core.algorithm.task_progress import TaskProgress
-from dblog_core.dumps import control, dump_records, dump_store, filing
+from dblog_core.dumps import control, dump_records, dump_store, filing, task_store
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import RequestError
 from dblog_core.model.task_id import TaskId
@@ -48,7 +48,7 @@ def close(**params: Any) -> None:
 
 
 def finish(state: MemoryState, dump_id: str) -> None:
-    dump_store.put_progress(state, TaskId(dump_id, 0), TaskProgress("shop.orders", attempt=1, done=True))
+    task_store.put_progress(state, TaskId(dump_id, 0), TaskProgress("shop.orders", attempt=1, done=True))
 
 
 def test_a_run_ends_well_whose_dump_is_done(world: World) -> None:
@@ -63,7 +63,7 @@ def test_a_run_ends_well_whose_dump_is_done(world: World) -> None:
     [
         (control.cancel, "is cancelled: somebody ended it"),
         (
-            lambda state, one: dump_store.fail_task(state, TaskId(one, 0), "no such column"),
+            lambda state, one: task_store.fail_task(state, TaskId(one, 0), "no such column"),
             "is failed: shop.orders: no such column",
         ),
         (lambda *_: None, "the run ended before its dump, which is cancelled"),

@@ -13,7 +13,7 @@ import pytest
 from dblog_core import wiring
 from dblog_core.capture.run_capture import run_capture
 from dblog_core.config.settings import Config
-from dblog_core.dumps import control, dump_records, dump_store, filing
+from dblog_core.dumps import control, dump_records, dump_store, filing, task_store
 from dblog_core.dumps.requests import WHOLE
 from dblog_core.dumps.worker import FAULTY_ATTEMPTS
 from dblog_core.lake.merge_plan import lacks_since, plan_works
@@ -59,13 +59,13 @@ def test_a_dump_that_the_system_owes_outlives_a_read_only_primary(database: Data
                 control.resume(state, dump_id)
                 wait_until(
                     lambda: (
-                        dump_store.read_task(state, TaskId(dump_id, 0)).record.attempt > FAULTY_ATTEMPTS
+                        task_store.read_task(state, TaskId(dump_id, 0)).record.attempt > FAULTY_ATTEMPTS
                         or capture.done()
                     ),
                     "attempts while nothing may be written",
-                    describe=lambda: dump_store.read_task(state, TaskId(dump_id, 0)),
+                    describe=lambda: task_store.read_task(state, TaskId(dump_id, 0)),
                 )
-                assert dump_store.read_task(state, TaskId(dump_id, 0)).error is None
+                assert task_store.read_task(state, TaskId(dump_id, 0)).error is None
             wait_until(
                 lambda: dump_store.read_dump(state, dump_id).state == "done" or capture.done(), "the dump that is owed"
             )

@@ -22,7 +22,7 @@ from dblog_core.algorithm.task_progress import TaskProgress
 from dblog_core.capture import run_capture as engine
 from dblog_core.cli import app
 from dblog_core.config.loader import load
-from dblog_core.dumps import control, dump_store, filing, requests
+from dblog_core.dumps import control, filing, requests, task_store
 from dblog_core.errors import RequestError, SourceUnavailable
 from dblog_core.model.durations import in_words
 from dblog_core.model.filters import Typed
@@ -306,8 +306,8 @@ def test_a_dry_run_shows_the_plan_and_files_nothing(run: Callable[..., Any], sho
 def test_dumps_are_listed_with_what_is_known_of_them(run: Callable[..., Any], shop: World) -> None:
     dump_id = the_dump(shop)
     progress = TaskProgress("shop.orders", attempt=1, ordinal=12, rows=120, evicted=2, began=10**6, at=7 * 10**6)
-    dump_store.put_progress(shop.state, TaskId(dump_id, 0), progress)
-    dump_store.put_pace(shop.state, TaskId(dump_id, 1), held="the replicas are 7 s behind", factor=0.5)
+    task_store.put_progress(shop.state, TaskId(dump_id, 0), progress)
+    task_store.put_pace(shop.state, TaskId(dump_id, 1), held="the replicas are 7 s behind", factor=0.5)
     listed = run("dumps").stdout.splitlines()
     assert listed[0].split() == ["ID", "STATE", "ROWS", "OF", "CHUNKS", "LEFT", "TASKS"]
     assert listed[1].split() == [dump_id, "running", "120", "1,000", "12", "44", "s", "0/4"]

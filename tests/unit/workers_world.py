@@ -14,7 +14,7 @@ from dblog_core import wiring
 from dblog_core.algorithm.visibility import LogOrder
 from dblog_core.capture.sequencer import Sequencer
 from dblog_core.config.settings import Config
-from dblog_core.dumps import dump_store, work_loop
+from dblog_core.dumps import dump_store, task_store, work_loop
 from dblog_core.dumps.dump_records import DumpRecord
 from dblog_core.dumps.status import DumpStatus
 from dblog_core.interfaces import Chunk, Spawn, Strain
@@ -185,7 +185,7 @@ class World:
             self.staging.publish(self.sequencer.seal(0))
             self.sequencer.begin_next_segment()
             for task, progress in self.sequencer.take_progress().items():
-                dump_store.put_progress(self.state, task, progress)
+                task_store.put_progress(self.state, task, progress)
 
     # The workers ------------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from dblog_core.capture.healing import dump_requests
 from dblog_core.capture.term_parts import Parts
-from dblog_core.dumps import control, dump_store
+from dblog_core.dumps import control, dump_store, task_store
 from dblog_core.dumps.requests import WHOLE
 from dblog_core.errors import LeaseLost, RequestError, VersionConflict
 from dblog_core.interfaces import Lease, StateStore
@@ -157,7 +157,7 @@ def _give_up(parts: Parts, before: LiveSettings, now: LiveSettings) -> None:
     for status in dump_store.list_unfinished_dumps(parts.state):
         for task in status.tasks:
             if settings_in_force.is_captured(task.table, before) and not settings_in_force.is_captured(task.table, now):
-                dump_store.fail_task(parts.state, TaskId(status.id, task.number), f"{task.table} is no longer captured")
+                task_store.fail_task(parts.state, TaskId(status.id, task.number), f"{task.table} is no longer captured")
 
 
 def give_up_stopped(state: StateStore, tables: Mapping[str, str]) -> None:

@@ -25,7 +25,7 @@ from dblog_core.commands.status import text
 from dblog_core.config import loader
 from dblog_core.config.settings import Config
 from dblog_core.config.source import SourceConfig
-from dblog_core.dumps import dump_store, filing
+from dblog_core.dumps import dump_store, filing, task_store
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import LeaseLost, SourceRefused
 from dblog_core.lake.lake_status import LakeStatus, State, TableStatus, own_directory
@@ -486,7 +486,7 @@ def test_task_progress_is_kept_over_a_change(world: World) -> None:
     world.put(A, *range(30))
     world.capture()
     dump_id = filing.submit(world.config, DumpRequest(("shop.a",), ranges=1, chunk_size=10))
-    dump_store.put_progress(world.state, TaskId(dump_id, 0), TaskProgress("shop.a", attempt=1, ordinal=2))
+    task_store.put_progress(world.state, TaskId(dump_id, 0), TaskProgress("shop.a", attempt=1, ordinal=2))
     world.write("shop.?")
     world.capture()
-    assert dump_store.read_progress(world.state, TaskId(dump_id, 0), "shop.a").ordinal == 2
+    assert task_store.read_progress(world.state, TaskId(dump_id, 0), "shop.a").ordinal == 2

@@ -17,7 +17,7 @@ from dblog_core.capture.run_capture import run_capture
 from dblog_core.capture.term_parts import Parts
 from dblog_core.clock import SystemClock, spawn_thread
 from dblog_core.config.settings import Config
-from dblog_core.dumps import dump_store, work_loop
+from dblog_core.dumps import dump_store, task_store, work_loop
 from dblog_core.errors import LeaseLost, LogPositionLost, SegmentTaken, SourceUnavailable, StateError
 from dblog_core.model.schema_changes import Step
 from dblog_core.model.task_id import TaskId
@@ -169,21 +169,21 @@ def test_an_attempt_that_began_before_the_capture_is_broken(term: Term, fresh: b
     _file(term.state)
     term.database.commit(term.database.put({"id": 1, "name": "n", "big": "b"}))
     run_capture(term.config, stop=threading.Event(), until_current=True, fresh_start=fresh)
-    progress = dump_store.read_progress(term.state, TaskId(DUMP, 0), "shop.orders")
+    progress = task_store.read_progress(term.state, TaskId(DUMP, 0), "shop.orders")
     assert (progress.attempt, progress.broken, progress.done) == (3, 3, False)
 
 
 def test_the_mirror_of_progress_never_goes_back(term: Term) -> None:
     _file(term.state)
     newest = TaskProgress("shop.orders", attempt=4, ordinal=5, broken=3)
-    dump_store.put_progress(term.state, TaskId(DUMP, 0), newest)
+    task_store.put_progress(term.state, TaskId(DUMP, 0), newest)
     for older in (replace(newest, ordinal=4), replace(newest, attempt=3), replace(newest, broken=2)):
-        dump_store.put_progress(term.state, TaskId(DUMP, 0), older)
-        assert dump_store.read_progress(term.state, TaskId(DUMP, 0), "shop.orders") == newest
+        task_store.put_progress(term.state, TaskId(DUMP, 0), older)
+        assert task_store.read_progress(term.state, TaskId(DUMP, 0), "shop.orders") == newest
     done = replace(newest, ordinal=6, done=True)
-    dump_store.put_progress(term.state, TaskId(DUMP, 0), done)
-    dump_store.put_progress(term.state, TaskId(DUMP, 0), newest)
-    assert dump_store.read_progress(term.state, TaskId(DUMP, 0), "shop.orders") == done
+    task_store.put_progress(term.state, TaskId(DUMP, 0), done)
+    task_store.put_progress(term.state, TaskId(DUMP, 0), newest)
+    assert task_store.read_progress(term.state, TaskId(DUMP, 0), "shop.orders") == done
 
 
 def _told(term: Term, ordinal: int) -> TaskProgress:
@@ -191,7 +191,7 @@ def _told(term: Term, ordinal: int) -> TaskProgress:
     _file(term.state)
     term.state.raise_epoch("capture", 3)
     told = TaskProgress("shop.orders", attempt=3, ordinal=ordinal, key=10 * ordinal)
-    assert dump_store.put_progress(term.state, TaskId(DUMP, 0), told, of=(3, 50))
+    assert task_store.put_progress(term.state, TaskId(DUMP, 0), told, of=(3, 50))
     return told
 
 
@@ -221,19 +221,19 @@ def test_the_mirror_is_replaced_by_a_manifest_of_a_later_epoch_alone(term: Term)
     told = _told(term, ordinal=5)
     less = replace(told, ordinal=2)
     for earlier in ((3, 49), (2, 90)):
-        assert not dump_store.put_progress(term.state, TaskId(DUMP, 0), less, of=earlier)
-        assert dump_store.read_progress(term.state, TaskId(DUMP, 0), "shop.orders") == told
-    assert dump_store.put_progress(term.state, TaskId(DUMP, 0), less, of=(4, 31))
-    assert dump_store.read_progress(term.state, TaskId(DUMP, 0), "shop.orders") == less
+        assert not task_store.put_progress(term.state, TaskId(DUMP, 0), less, of=earlier)
+        assert task_store.read_progress(term.state, TaskId(DUMP, 0), "shop.orders") == told
+    assert task_store.put_progress(term.state, TaskId(DUMP, 0), less, of=(4, 31))
+    assert task_store.read_progress(term.state, TaskId(DUMP, 0), "shop.orders") == less
 
 
 def test_a_mirror_of_an_earlier_version_is_replaced_by_any_manifest(term: Term) -> None:
     _file(term.state)
     told = TaskProgress("shop.orders", attempt=3, ordinal=5)
     term.state.create(f"dumps/{DUMP}/tasks/0/progress", orjson.dumps(told.to_json()))
-    assert dump_store.read_progress(term.state, TaskId(DUMP, 0), "shop.orders") == told
-    assert dump_store.put_progress(term.state, TaskId(DUMP, 0), replace(told, ordinal=2), of=(1, 1))
-    assert dump_store.read_progress(term.state, TaskId(DUMP, 0), "shop.orders").ordinal == 2
+    assert task_store.read_progress(term.state, TaskId(DUMP, 0), "shop.orders") == told
+    assert task_store.put_progress(term.state, TaskId(DUMP, 0), replace(told, ordinal=2), of=(1, 1))
+    assert task_store.read_progress(term.state, TaskId(DUMP, 0), "shop.orders").ordinal == 2
 
 
 def test_a_leader_whose_dumps_are_told_of_a_later_segment_gives_its_lease_up(term: Term) -> None:
@@ -243,7 +243,7 @@ def test_a_leader_whose_dumps_are_told_of_a_later_segment_gives_its_lease_up(ter
     copied = TaskProgress("shop.orders", attempt=1, ordinal=2)
     term.staging.publish(replace(empty(1), epoch=lease.epoch, tasks={f"{DUMP}/0": copied.to_json()}))
     told = TaskProgress("shop.orders", attempt=3, ordinal=6)
-    assert dump_store.put_progress(term.state, TaskId(DUMP, 0), told, of=(lease.epoch, 50))
+    assert task_store.put_progress(term.state, TaskId(DUMP, 0), told, of=(lease.epoch, 50))
     with pytest.raises(LeaseLost, match="progress of a segment after 1"):
         term.run(lease)
 

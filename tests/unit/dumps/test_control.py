@@ -11,7 +11,7 @@ import pytest
 
 from dblog_core.algorithm.task_progress import TaskProgress
 from dblog_core.clock import SystemClock
-from dblog_core.dumps import control, dump_store, filing
+from dblog_core.dumps import control, dump_store, filing, task_store
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.dumps.status import DumpStatus
 from dblog_core.errors import RequestError
@@ -50,8 +50,8 @@ def dump_id(world: World) -> str:
 
 def place(state: MemoryState, dump_id: str, number: int, **fields: Any) -> None:
     """What the capture mirrors."""
-    before = dump_store.read_progress(state, TaskId(dump_id, number), "shop.orders")
-    dump_store.put_progress(state, TaskId(dump_id, number), replace(before, **fields))
+    before = task_store.read_progress(state, TaskId(dump_id, number), "shop.orders")
+    task_store.put_progress(state, TaskId(dump_id, number), replace(before, **fields))
 
 
 def test_dumps_are_listed_oldest_first_also_within_a_second(world: World) -> None:
@@ -121,8 +121,8 @@ def test_the_capture_learns_cheaply_that_a_dump_goes_on(world: World, monkeypatc
 
 def test_a_fault_ends_its_own_task_and_the_dump_fails_when_the_others_are_done(world: World, dump_id: str) -> None:
     place(world.state, dump_id, 0, attempt=1, rows=1)
-    dump_store.fail_task(world.state, TaskId(dump_id, 1), "the table is gone")
-    dump_store.fail_task(world.state, TaskId(dump_id, 1), "said later")
+    task_store.fail_task(world.state, TaskId(dump_id, 1), "the table is gone")
+    task_store.fail_task(world.state, TaskId(dump_id, 1), "said later")
     status = dump_store.read_dump(world.state, dump_id)
     assert (status.state, status.error) == ("running", "shop.orders: the table is gone")
     assert [t.over for t in status.tasks] == [False, True, False, False]
@@ -139,12 +139,12 @@ def test_a_fault_ends_its_own_task_and_the_dump_fails_when_the_others_are_done(w
 def test_ranges_that_fail_alike_are_told_once(world: World) -> None:
     dump_id = filing.submit(world.config, DumpRequest(("shop.orders", "shop.customers"), ranges=4))
     for number in range(5):
-        dump_store.fail_task(world.state, TaskId(dump_id, number), "gone")
+        task_store.fail_task(world.state, TaskId(dump_id, number), "gone")
     assert dump_store.read_dump(world.state, dump_id).error == "shop.orders: gone; shop.customers: gone"
 
 
 def test_a_task_that_is_done_has_no_error_whoever_came_late(world: World, dump_id: str) -> None:
-    dump_store.fail_task(world.state, TaskId(dump_id, 0), "a zombie's last word")
+    task_store.fail_task(world.state, TaskId(dump_id, 0), "a zombie's last word")
     for number in range(4):
         place(world.state, dump_id, number, attempt=1, done=True)
     status = dump_store.read_dump(world.state, dump_id)
@@ -155,7 +155,7 @@ def test_unfinished_leaves_out_what_is_over_and_records_how_it_ended(world: Worl
     cancelled = filing.submit(world.config, DumpRequest(("shop.orders",)))
     control.cancel(world.state, cancelled)
     failed = filing.submit(world.config, DumpRequest(("shop.orders",), ranges=1))
-    dump_store.fail_task(world.state, TaskId(failed, 0), "gone")
+    task_store.fail_task(world.state, TaskId(failed, 0), "gone")
     done = filing.submit(world.config, DumpRequest(("shop.orders",), ranges=1))
     place(world.state, done, 0, done=True)
     assert [d.id for d in dump_store.list_unfinished_dumps(world.state)] == [dump_id]
@@ -169,7 +169,7 @@ def test_a_dump_that_has_ended_is_shown_as_it_ended_by_reading_one_node(
     world: World, dump_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys = filing.submit(world.config, DumpRequest(("shop.orders",), keys=(1, 2, 3)))
-    dump_store.fail_task(world.state, TaskId(dump_id, 2), "gone")
+    task_store.fail_task(world.state, TaskId(dump_id, 2), "gone")
     for number in (0, 1, 3):
         place(world.state, dump_id, number, done=True, rows=7, ordinal=2, evicted=1, began=1, at=10**6, attempt=2)
     place(world.state, keys, 0, done=True, rows=3)
@@ -201,10 +201,10 @@ def test_a_dump_of_very_many_tasks_does_not_fill_its_node(world: World, monkeypa
 def test_what_holds_a_worker_back_is_shown_while_it_does(world: World, dump_id: str) -> None:
     lag = "the replicas are 7 s behind"
     for number in (0, 1):
-        dump_store.put_pace(world.state, TaskId(dump_id, number), held=lag, factor=0.5)
+        task_store.put_pace(world.state, TaskId(dump_id, number), held=lag, factor=0.5)
     assert dump_store.read_dump(world.state, dump_id).held == lag, "once, however many workers say it"
     assert dump_store.read_dump(world.state, dump_id).to_json()["tasks"][1]["held"] == lag
-    dump_store.put_pace(world.state, TaskId(dump_id, 0), held=None, factor=1.0)
+    task_store.put_pace(world.state, TaskId(dump_id, 0), held=None, factor=1.0)
     place(world.state, dump_id, 1, done=True)
     assert dump_store.read_dump(world.state, dump_id).held is None
 
@@ -237,7 +237,7 @@ def test_a_dump_that_is_over_takes_no_orders(world: World, dump_id: str, end: st
         if end == "done":
             place(world.state, dump_id, number, done=True)
         else:
-            dump_store.fail_task(world.state, TaskId(dump_id, number), "gone")
+            task_store.fail_task(world.state, TaskId(dump_id, number), "gone")
     for order in (control.pause, control.resume, control.cancel, lambda s, d: control.retune(s, d, rate=1)):
         with pytest.raises(RequestError, match=f"is {end}"):
             order(world.state, dump_id)
@@ -286,7 +286,7 @@ def test_every_task_is_shown_with_its_range_and_what_became_of_it(world: World, 
     place(
         world.state, dump_id, 1, attempt=3, broken=2, reason="the capture was restarted", rows=20, ordinal=2, evicted=1
     )
-    dump_store.begin_attempt(world.state, TaskId(dump_id, 1))
+    task_store.begin_attempt(world.state, TaskId(dump_id, 1))
     shown = dump_store.read_dump(world.state, dump_id).to_json()["tasks"][1]
     assert {k: shown[k] for k in ("number", "table", "rows", "chunks", "evicted", "attempt", "done", "broken")} == {
         "number": 1,
@@ -304,5 +304,5 @@ def test_every_task_is_shown_with_its_range_and_what_became_of_it(world: World, 
 
 def test_a_progress_that_is_done_is_not_undone_by_an_earlier_leader(world: World, dump_id: str) -> None:
     place(world.state, dump_id, 0, done=True, rows=9)
-    dump_store.put_progress(world.state, TaskId(dump_id, 0), TaskProgress("shop.orders", rows=5))
-    assert dump_store.read_progress(world.state, TaskId(dump_id, 0), "shop.orders").rows == 9
+    task_store.put_progress(world.state, TaskId(dump_id, 0), TaskProgress("shop.orders", rows=5))
+    assert task_store.read_progress(world.state, TaskId(dump_id, 0), "shop.orders").rows == 9

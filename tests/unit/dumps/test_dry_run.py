@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dblog_core.commands.dump import plan_text
-from dblog_core.dumps import dump_store, filing
+from dblog_core.dumps import dump_store, filing, task_store
 from dblog_core.dumps.dry_run import ASSUMED_RATE, plan
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import RequestError
@@ -30,9 +30,9 @@ def finished(world: World, *, rows: int, seconds: int, **asked: Any) -> str:
     """A dump of the orders in four ranges by two workers, that took so long."""
     dump_id = filing.submit(world.config, DumpRequest(("shop.orders",), **({"ranges": 4} | asked)))
     for number in range(len(dump_store.read_dump(world.state, dump_id).tasks)):
-        before = dump_store.read_progress(world.state, TaskId(dump_id, number), "shop.orders")
+        before = task_store.read_progress(world.state, TaskId(dump_id, number), "shop.orders")
         done = replace(before, rows=rows // 4, done=True, began=1, at=1 + seconds * 1_000_000)
-        dump_store.put_progress(world.state, TaskId(dump_id, number), done)
+        task_store.put_progress(world.state, TaskId(dump_id, number), done)
     return dump_id
 
 

@@ -13,7 +13,7 @@ from dblog_core import wiring
 from dblog_core.algorithm.task_progress import TaskProgress, tasks_to_json
 from dblog_core.algorithm.visibility import LogOrder
 from dblog_core.capture.sequencer import Sequencer
-from dblog_core.dumps import dump_store, tasks_aside
+from dblog_core.dumps import dump_store, task_store, tasks_aside
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.model.task_id import TaskId
 from dblog_core.model.watermark import Low
@@ -122,7 +122,7 @@ def test_tables_whose_attempts_break_while_they_wait_are_read_again(world: World
             world.sequencer = fresh
             world.stream = world.source.open_log(str(len(world.database.log)))
             for task, progress in broken.items():
-                dump_store.put_progress(world.state, task, progress)
+                task_store.put_progress(world.state, task, progress)
 
     world.clock.hooks.insert(0, goes_on_elsewhere)
     world.work()

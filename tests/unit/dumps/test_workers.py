@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from dblog_core.clock import SystemClock
-from dblog_core.dumps import control, dump_records, dump_store, task_lease, work_loop
+from dblog_core.dumps import control, dump_records, task_lease, task_store, work_loop
 from dblog_core.dumps import task_queue as finder_module
 from dblog_core.dumps.source_load import Gauge
 from dblog_core.dumps.status import DumpStatus
@@ -400,7 +400,7 @@ def test_only_tasks_that_are_left_call_for_workers(world: World) -> None:
     other, _ = finder(world)
     assert other.count_free_places(world.status()) == 3
     for number in (0, 1):
-        dump_store.fail_task(world.state, TaskId(DUMP, number), "gone")
+        task_store.fail_task(world.state, TaskId(DUMP, number), "gone")
     assert other.count_free_places(world.status()) == 2
     assert take(world) is not None
     assert other.count_free_places(world.status()) == 1
@@ -539,7 +539,7 @@ def test_a_newer_attempt_of_somebody_else_is_answered_by_a_newer_one(world: Worl
     world.request({}, in_flight=1)
 
     def zombie() -> None:
-        number = dump_store.begin_attempt(world.state, TaskId(DUMP, 0))
+        number = task_store.begin_attempt(world.state, TaskId(DUMP, 0))
         low = [w for w in world.watermarks() if isinstance(w, Low)][-1]
         stray = Low(replace(low.mark, attempt=number, window="z" * 32))
         world.source.open_watermarks("zombie").write(watermark.encode(stray))
@@ -570,7 +570,7 @@ def test_a_dropped_table_fails_its_own_task_and_the_others_go_on(world: World) -
 def test_a_failed_task_is_not_taken_up_again(world: World) -> None:
     world.fill(*range(1, 31))
     world.request({}, {"after": 10})
-    dump_store.fail_task(world.state, TaskId(DUMP, 0), "gone")
+    task_store.fail_task(world.state, TaskId(DUMP, 0), "gone")
     world.work()
     assert {w.mark.task for w in world.watermarks()} == {TaskId(DUMP, 1)}
 
@@ -580,7 +580,7 @@ def test_a_task_that_fails_between_look_and_grasp_is_not_taken(world: World, mon
     real = type(world.state).acquire
 
     def late(self: Any, name: str, holder: str, **more: Any) -> MemoryLease | None:
-        dump_store.fail_task(world.state, TaskId(DUMP, 0), "gone")
+        task_store.fail_task(world.state, TaskId(DUMP, 0), "gone")
         return real(self, name, holder, **more)
 
     monkeypatch.setattr(type(world.state), "acquire", late)

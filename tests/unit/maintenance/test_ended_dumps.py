@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from dblog_core.algorithm.task_progress import TaskProgress
-from dblog_core.dumps import control, dump_store
+from dblog_core.dumps import control, dump_store, task_store
 from dblog_core.dumps.dump_records import DumpRecord
 from dblog_core.dumps.status import DumpStatus
 from dblog_core.errors import RequestError
@@ -71,7 +71,7 @@ def file(state: StateStore, *ids: str, tasks: int = 1, **more: str) -> None:
 
 def end(state: StateStore, *ids: str) -> None:
     for dump_id in ids:
-        dump_store.put_progress(state, TaskId(dump_id, 0), TaskProgress("shop.orders", done=True))
+        task_store.put_progress(state, TaskId(dump_id, 0), TaskProgress("shop.orders", done=True))
     dump_store.list_unfinished_dumps(state)
 
 
@@ -112,7 +112,7 @@ def test_the_end_of_a_dump_is_recorded_though_nobody_works_on_dumps_any_more() -
     state = MemoryState()
     file(state, "d", "e")
     for dump_id in ("d", "e"):
-        dump_store.put_progress(state, TaskId(dump_id, 0), TaskProgress("shop.orders", done=True))
+        task_store.put_progress(state, TaskId(dump_id, 0), TaskProgress("shop.orders", done=True))
     assert dump_store.is_dump_over(state, "d") and state.children("unfinished") == ["e"]
     assert [record.state for record in dump_store.read_records(state, ["d"]) if record] == ["done"]
     EndedDumps(state, DrawnClock(), keep=KEEP).look(threading.Event())

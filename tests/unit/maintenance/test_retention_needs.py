@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dblog_core.algorithm.task_progress import TaskProgress
-from dblog_core.dumps import control, dump_store
+from dblog_core.dumps import control, task_store
 from dblog_core.dumps.filing import submit
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import StateError
@@ -79,7 +79,7 @@ def test_a_dump_that_the_state_store_knows_needs_its_chunks(
     dump = submit(world.config, DumpRequest(tables=("shop.orders",)))
     assert _of(staging, state=world.state).keys() == {9}
     placed = TaskProgress("shop.orders", attempt=1, ordinal=1, since=20, since_segment=2)
-    dump_store.put_progress(world.state, TaskId(dump, 0), placed)
+    task_store.put_progress(world.state, TaskId(dump, 0), placed)
     assert _of(staging, state=world.state)[2] == f"dump {dump} of shop.orders is not finished"
     control.cancel(world.state, dump)
     assert _of(staging, state=world.state).keys() == {9}

@@ -9,7 +9,7 @@ import pytest
 from dblog_core.capture.healing import owed_dump_requests
 from dblog_core.capture.healing.owed_dump_requests import OwedDumps
 from dblog_core.clock import SystemClock
-from dblog_core.dumps import control, dump_records, dump_store
+from dblog_core.dumps import control, dump_records, dump_store, task_store
 from dblog_core.dumps.filing import submit
 from dblog_core.dumps.requests import WHOLE, DumpRequest
 from dblog_core.errors import SourceUnavailable, ValueOutOfRange
@@ -44,7 +44,7 @@ def requested(world: World, request: DumpRequest = WHOLE, by: str = dump_records
 
 def fails(world: World, dump: str, why: str = "n holds NaN") -> None:
     """The dump fails for good, and somebody looks at it."""
-    dump_store.fail_task(world.state, TaskId(dump, 0), why)
+    task_store.fail_task(world.state, TaskId(dump, 0), why)
     assert dump not in [d.id for d in dump_store.list_unfinished_dumps(world.state)]
 
 

@@ -12,7 +12,7 @@ from dblog_core import wiring
 from dblog_core.capture import config_reload
 from dblog_core.capture.healing import dump_requests
 from dblog_core.config.settings import Config
-from dblog_core.dumps import dump_store, filing
+from dblog_core.dumps import dump_store, filing, task_store
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import RequestError, SourceRefused
 from dblog_core.interfaces import Problem, Source, StateStore
@@ -174,7 +174,7 @@ def test_a_table_that_the_log_cannot_tell_is_neither_staged_nor_dumped_until_the
         world.put(B, 2)
         wait_until(lambda: (2,) in world.replayed(B), "row 2 of b is staged")
         task = TaskId(dump_id, number)
-        wait_until(lambda: dump_store.read_task(world.state, task).error is not None, "its task has ended")
+        wait_until(lambda: task_store.read_task(world.state, task).error is not None, "its task has ended")
         tasks = {task.table: task.error for task in dump_store.read_dump(world.state, dump_id).tasks}
         assert tasks == {"shop.a": "shop.a is stopped: a value is none", "shop.b": None}
     assert [line["key"]["id"] for line in world.lines(A) if line["op"] != "s"] == [1, 2, 2]
