@@ -136,16 +136,16 @@ def _tell(receiver: Receiver, config: Config, stop: threading.Event) -> None:
 def _read_status(config: Config) -> CaptureStatus:
     """What staging and state store say of a capture that runs elsewhere; an outage of theirs is told, not raised."""
     from dblog_core.errors import DblogError
-    from dblog_core.monitoring import status
+    from dblog_core.monitoring.status import read_capture_status
     from dblog_core.state.capture_status import CaptureStatus
 
     try:
-        status_seen = status.of_capture(config)
+        status = read_capture_status(config)
     except DblogError as error:
         if not error.transient:
             raise
         return CaptureStatus(False, None, 0, 0, "", None, 0.0, 0, None, str(error))
-    return status_seen
+    return status
 
 
 class StatusLines:

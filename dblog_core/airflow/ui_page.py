@@ -34,7 +34,7 @@ from dblog_core.dumps import control, dump_records, dump_store
 from dblog_core.errors import DblogError, RequestError
 from dblog_core.interfaces import Json
 from dblog_core.monitoring.lag_history import LagHistory
-from dblog_core.monitoring.status import status
+from dblog_core.monitoring.status import read_source_status
 from dblog_core.monitoring.storage_usage import Meter
 
 _AGAIN = 1.0  # seconds between two looks at one source
@@ -93,7 +93,7 @@ class _Source:
         about = {"source": source.name, "kind": source.kind, "now": time.time(), **dag_runs.of_source(source.name)}
         about["outside"] = self.config.airflow.capture == "watch"
         try:
-            status_json = status(self.config, self.meter)
+            status_json = read_source_status(self.config, self.meter).to_json()
             points = [[p.at / 1e6, round(p.lag, 3), p.rows] for p in self.lag.look()]
         except DblogError as error:
             return {**about, "fault": {"error": error.reason, "fix": error.fix}}

@@ -238,17 +238,3 @@ class Progress:
     @property
     def commit_time(self) -> int | None:
         return self.status.commit_time
-
-    def tables_json(self) -> list[dict[str, Any]]:
-        return [
-            {
-                "table": name,
-                "state": str(t.state),
-                "error": t.error,
-                "lake_offset": t.offset,
-                "awaits": t.awaits,
-                "merged": t.merged,
-                "merge_because": t.merge_because,
-            }
-            for name, t in sorted(self.status.tables.items())
-        ]

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 
 from dblog_core import wiring
 from dblog_core.config.settings import Config
@@ -18,16 +18,62 @@ from dblog_core.dumps.status import DumpStatus
 from dblog_core.interfaces import Json
 from dblog_core.lake.lake_status import OWN, LakeStatus, history_location, table_location
 from dblog_core.maintenance import retention_needs, schedule
-from dblog_core.maintenance.disk_usage import Patience, of_staging, of_table
+from dblog_core.maintenance.disk_usage import Patience, Room, of_staging, of_table
+from dblog_core.maintenance.schedule import TableSize
 from dblog_core.model import durations
 from dblog_core.model.schema import TableName
 from dblog_core.monitoring.lag_history import Waiting
 from dblog_core.staging import Staging
+from dblog_core.staging.log_start import Need
 from dblog_core.staging.manifest import Manifest
 from dblog_core.storage.location import Location
 
 SECONDS = 0.5
 _AGAIN = 60.0  # seconds between two counts
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredTable:
+    """The size of a Delta table, and when it was measured: ISO 8601, UTC."""
+
+    size: TableSize
+    measured_at: str
+
+    def to_json(self) -> Json:
+        return {**asdict(self.size), "measured_at": self.measured_at}
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionStatus:
+    """From which segment and offset on staging is kept, and why no later (`held`); times are ISO 8601, UTC.
+
+    None: nothing is staged; retention has never looked.
+    """
+
+    segment: int | None = None
+    offset: int | None = None
+    sealed_at: str | None = None
+    looked_at: str | None = None
+    held: tuple[Need, ...] = ()
+
+    def to_json(self) -> Json:
+        return {**asdict(self), "held": [asdict(need) for need in self.held]}
+
+
+@dataclass(frozen=True, slots=True)
+class StorageStatus:
+    """Room of the parts of staging (None: not counted), sizes of the lake's tables, and what is kept."""
+
+    staging: Mapping[str, Room | None]
+    tables: tuple[MeasuredTable, ...]
+    retention: RetentionStatus
+
+    def to_json(self) -> Json:
+        return {
+            "staging": {name: None if room is None else asdict(room) for name, room in self.staging.items()},
+            "tables": [table.to_json() for table in self.tables],
+            "retention": self.retention.to_json(),
+        }
 
 
 class Meter:
@@ -37,7 +83,9 @@ class Meter:
         self._config = config
         self._seconds = seconds
         self._now = now
-        self._measured: tuple[float, Json] | None = None
+        self._counted_at = float("-inf")
+        self._rooms: dict[str, Room | None] = {}
+        self._tables: tuple[MeasuredTable, ...] = ()
         self._waiting = Waiting()
 
     def lag(self, staging: Staging, head: Manifest | None, offset: int | None) -> float | None:
@@ -47,39 +95,41 @@ class Meter:
             return None
         return round(self._waiting.seconds(staging, head, offset, self._now()), 3)
 
-    def read(self, staging: Staging, lake: LakeStatus, dumps: Iterable[DumpStatus]) -> Json:
-        """`storage` of `status --json`."""
+    def read(self, staging: Staging, lake: LakeStatus, dumps: Iterable[DumpStatus]) -> StorageStatus:
+        """Room as it was counted within the last minute, and what is kept now."""
         now = self._now()
-        if self._measured is None or now - self._measured[0] >= _AGAIN:
-            self._measured = now, self._count(staging, lake, now)
-        return {**self._measured[1], "retention": self._retention(staging, lake, dumps, now)}
+        if now - self._counted_at >= _AGAIN:
+            self._count(staging, lake, now)
+            self._counted_at = now
+        return StorageStatus(self._rooms, self._tables, self._find_retention(staging, lake, dumps, now))
 
-    def _count(self, staging: Staging, lake: LakeStatus, now: float) -> Json:
+    def _count(self, staging: Staging, lake: LakeStatus, now: float) -> None:
         patience = Patience(self._seconds)
         place = wiring.open_lake(self._config)
-        rooms = of_staging(staging.storage, patience)
+        self._rooms = of_staging(staging.storage, patience)
         maintenance = schedule.read_maintained(place)
         before = {size.table: size for size in maintenance.sizes} if maintenance else {}
-        tables = []
+        tables = list[MeasuredTable]()
         for name, path in _places(place, lake):
             size = of_table(path, name, patience)
             last = before.get(name)
             if size is not None:
                 counted = (last.rows, last.deleted) if last else (None, None)
                 size = replace(size, rows=counted[0], deleted=counted[1])
-                tables.append({**asdict(size), "measured_at": _text(now)})
+                tables.append(MeasuredTable(size, _text(now)))
             elif last is not None and maintenance is not None:
-                tables.append({**asdict(last), "measured_at": _text(maintenance.at)})
-        staged = {name: None if room is None else asdict(room) for name, room in rooms.items()}
-        return {"staging": staged, "tables": tables}
+                tables.append(MeasuredTable(last, _text(maintenance.at)))
+        self._tables = tuple(tables)
 
-    def _retention(self, staging: Staging, lake: LakeStatus, dumps: Iterable[DumpStatus], now: float) -> Json:
+    def _find_retention(
+        self, staging: Staging, lake: LakeStatus, dumps: Iterable[DumpStatus], now: float
+    ) -> RetentionStatus:
         """From where on staging is kept, and why no later: what is known without reading more than two manifests."""
         begins = staging.beginning()
         number = staging.first_number()
         looked = None if begins.looked_at is None else begins.looked_at / 1e6
         if not number or (head := staging.head()) is None:
-            return {"segment": None, "offset": None, "sealed_at": None, "looked_at": None, "held": []}
+            return RetentionStatus()
         first = staging.manifest(number)
         old = first.sealed_at / 1e6 < now - durations.parse(self._config.staging.keep)
         needs = [
@@ -87,13 +137,13 @@ class Meter:
             *retention_needs.of_dumps(head, (d for d in dumps if d.state not in OVER)),
         ]
         needs_by_reason = {n.why: n.segment for n in (*needs, *begins.held) if old and n.segment <= first.segment}
-        return {
-            "segment": number,
-            "offset": first.cut(after=number - 1).first_offset,
-            "sealed_at": _text(first.sealed_at / 1e6),
-            "looked_at": None if looked is None else _text(looked),
-            "held": [{"segment": segment, "why": why} for why, segment in needs_by_reason.items()],
-        }
+        return RetentionStatus(
+            segment=number,
+            offset=first.cut(after=number - 1).first_offset,
+            sealed_at=_text(first.sealed_at / 1e6),
+            looked_at=None if looked is None else _text(looked),
+            held=tuple(Need(segment, why) for why, segment in needs_by_reason.items()),
+        )
 
 
 def _places(place: Location, lake: LakeStatus) -> Iterator[tuple[str, Location]]:

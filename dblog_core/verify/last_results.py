@@ -5,7 +5,9 @@ Node `verified`: {table: {"at": µs UTC, "outcome": text, "equal", "rows", "whol
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
 
 import orjson
 
@@ -17,16 +19,47 @@ _NODE = "verified"
 _MAX_TABLES = 2000  # tables: ZooKeeper takes a million bytes in a node
 
 
-def read_results(state: StateStore) -> Json:
+@dataclass(frozen=True, slots=True)
+class LastResult:
+    """The last verification of a table, in microseconds UTC; `whole`: it was no sample and no slice."""
+
+    at_us: int
+    outcome: str
+    equal: bool
+    rows: int
+    whole: bool
+
+    @classmethod
+    def of(cls, table: TableReport, *, whole: bool, at_us: int) -> Self:
+        """What a report says of a table."""
+        outcome = table.outcome if table.repaired is None else f"{table.outcome}, after a repair"
+        return cls(at_us, outcome, table.equal, table.rows, whole)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        return cls(data["at"], data["outcome"], data["equal"], data["rows"], data["whole"])
+
+    def to_json(self) -> Json:
+        return {
+            "at": self.at_us,
+            "outcome": self.outcome,
+            "equal": self.equal,
+            "rows": self.rows,
+            "whole": self.whole,
+        }
+
+
+def read_results(state: StateStore) -> dict[str, LastResult]:
     """The last verification of each table, by its name."""
     entry = state.get(_NODE)
-    return {} if entry is None else orjson.loads(entry.data)
+    results = {} if entry is None else orjson.loads(entry.data)
+    return {table: LastResult.from_json(result) for table, result in results.items()}
 
 
 def record_results(state: StateStore, tables: Iterable[TableReport], *, whole: bool, now_seconds: float) -> None:
     """Remembers what was found. `whole`: all rows were compared; `now`: seconds UTC."""
     at = int(now_seconds * 1e6)
-    results = {t.table: _result_json(t, whole=whole, at_us=at) for t in tables}
+    results = {t.table: LastResult.of(t, whole=whole, at_us=at).to_json() for t in tables}
 
     def newest(results_before: Json | None) -> Json:
         # The oldest results go first once the node is full.
@@ -36,8 +69,3 @@ def record_results(state: StateStore, tables: Iterable[TableReport], *, whole: b
 
     if results:
         compare_and_set.change(state, _NODE, newest)
-
-
-def _result_json(table: TableReport, *, whole: bool, at_us: int) -> Json:
-    outcome = table.outcome if table.repaired is None else f"{table.outcome}, after a repair"
-    return {"at": at_us, "outcome": outcome, "equal": table.equal, "rows": table.rows, "whole": whole}

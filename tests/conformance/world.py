@@ -22,7 +22,7 @@ from dblog_core.dumps import dump_records, dump_store, filing, work_loop
 from dblog_core.dumps.dump_records import OVER
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import DblogError
-from dblog_core.monitoring.status import status
+from dblog_core.monitoring.status import read_source_status
 from tests.conformance.forms import Case, Step, woven
 from tests.fix_servers import Database
 from tests.waiting import PATIENCE_SECONDS, wait_until
@@ -244,7 +244,7 @@ class World:
     def told(self) -> dict[str, str]:
         """What status, check and failed dumps say of tables, by the table's name."""
         found: dict[str, str] = {}
-        for table in status(self.config)["tables"]:
+        for table in read_source_status(self.config).to_json()["tables"]:
             if table["state"] != "ok":
                 found[table["table"]] = f"{table['state']}: {table['error']}"
         with closing(wiring.open_state(self.config)) as state:

@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from dblog_core.errors import OutputRefused, OutputUnavailable, StateError
-from dblog_core.monitoring.status import status
+from dblog_core.monitoring.status import read_source_status
 from dblog_core.outputs import positions
 from dblog_core.outputs.relay import RelayStatus, run_relay
 from dblog_core.staging.reader import lines
@@ -123,10 +123,10 @@ def _reached(world: World, offset: int) -> bool:
 
 @every
 def test_status_tells_how_far_it_is(world: World) -> None:
-    (before,) = status(world.config())["outputs"]
+    (before,) = read_source_status(world.config()).to_json()["outputs"]
     assert (before["output"], before["offset"], before["lag_seconds"], before["holder"]) == ("out", None, None, None)
     world.relay()
-    (found,) = status(world.config())["outputs"]
+    (found,) = read_source_status(world.config()).to_json()["outputs"]
     assert (found["offset"], found["lag_seconds"], found["dead_letters"]) == (14, 0.0, 0)
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from dblog_core.config.loader import load
 from dblog_core.config.settings import Config
-from dblog_core.monitoring.status import status
+from dblog_core.monitoring.status import read_source_status
 from dblog_core.staging.reader import lines as staged_lines
 from dblog_core.wiring import open_source, open_staging
 from tests.contract.test_starts import end_of
@@ -64,10 +64,12 @@ class Commands:
         config = load(self.file)
 
         def look() -> Any:
-            found = json.loads(orjson.dumps(status(config)))
+            found = json.loads(orjson.dumps(read_source_status(config).to_json()))
             return found if condition(found) else None
 
-        return wait_until(look, "the status is so", timeout=self._patience, describe=lambda: status(config))
+        return wait_until(
+            look, "the status is so", timeout=self._patience, describe=lambda: read_source_status(config).to_json()
+        )
 
     def kill(self) -> None:
         for process in self._started:

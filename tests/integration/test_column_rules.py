@@ -33,7 +33,7 @@ from dblog_core.errors import RequestError, SourceRefused
 from dblog_core.lake.lake_status import history_location, table_location
 from dblog_core.model.schema import TableName
 from dblog_core.monitoring.preflight import findings
-from dblog_core.monitoring.status import status
+from dblog_core.monitoring.status import read_source_status
 from dblog_core.outputs.relay import run_relay
 from dblog_core.staging import segment
 from dblog_core.staging.reader import lines
@@ -232,7 +232,7 @@ def test_nothing_that_is_passed_on_or_told_holds_a_value_of_a_column_under_a_rul
             assert verify(config, certificate=certificate).equal
         for name in given:
             assert run_relay(config, name, stop=threading.Event(), once=True)
-        told = repr(status(config))
+        told = repr(read_source_status(config).to_json())
     places = {
         "log": caplog.text.encode(),
         "status": told.encode(),

@@ -19,7 +19,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from dblog_core.config.loader import load
-from dblog_core.monitoring.status import status
+from dblog_core.monitoring.status import read_source_status
 from tests.fix_servers import Database
 from tests.marked import MARK, Marked, marked
 from tests.nemesis.processes import kill
@@ -121,7 +121,7 @@ def test_no_secret_leaves_those_who_need_it(made: Marked, dblog: Commands, tmp_p
     with Watch() as watch:
         capture = dblog.start("capture")
         check = dblog.start("check")
-        wait_until(lambda: status(config)["leader"], "a capture leads", describe=dblog.printed)
+        wait_until(lambda: read_source_status(config).to_json()["leader"], "a capture leads", describe=dblog.printed)
         assert dblog.run("dump", "--all", "--wait") == 0, dblog.printed()
         relays = [dblog.start("relay", name, "--once") for name in ("post", "own", "db")]
         assert dblog.run("merge") == 0, dblog.printed()

@@ -16,7 +16,7 @@ from dblog_core.dumps import filing
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import RequestError, SourceRefused
 from dblog_core.monitoring.preflight import findings
-from dblog_core.monitoring.status import status
+from dblog_core.monitoring.status import read_source_status
 from tests.fix_servers import Database
 from tests.fix_verify import Verify
 from tests.integration.test_swapped_tables import Wait, capturing, copies, healing, held
@@ -36,7 +36,11 @@ def newcomers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def stopped(config: Config) -> dict[str, str]:
     """The tables that `status` shows as stopped, and why."""
-    return {t["table"].partition(".")[2]: t["error"] for t in status(config)["tables"] if t["state"] == "stopped"}
+    return {
+        t["table"].partition(".")[2]: t["error"]
+        for t in read_source_status(config).to_json()["tables"]
+        if t["state"] == "stopped"
+    }
 
 
 def begun(database: Database, config: Config) -> dict[str, dict[int, str]]:

@@ -28,7 +28,7 @@ from dblog_core import wiring
 from dblog_core.config.settings import Config
 from dblog_core.lake.lake_status import table_location
 from dblog_core.model.schema import TableName
-from dblog_core.monitoring.status import status
+from dblog_core.monitoring.status import read_source_status
 from tests.fix_servers import Database
 from tests.nemesis import oracles
 from tests.nemesis.processes import Dblog, kill
@@ -121,7 +121,7 @@ class Day:
 
     def leader(self) -> subprocess.Popen[bytes] | None:
         """The capture that leads, if one does in this moment."""
-        told = status(self.config)["leader"]
+        told = read_source_status(self.config).to_json()["leader"]
         mine = [self.processes[name] for name in ("one", "two")]
         return next((p for p in mine if told is not None and told["id"].endswith(f":{p.pid}")), None)
 
@@ -158,7 +158,7 @@ class Day:
 
     def measure(self) -> Hour:
         leader = self.leader()
-        found = status(self.config)["storage"]
+        found = read_source_status(self.config).to_json()["storage"]
         memory = 0 if leader is None else psutil.Process(leader.pid).memory_info().rss
         staged = sum(room["files"] for room in found["staging"].values() if room is not None)
         return Hour(memory, staged, sum(table["files"] for table in found["tables"]))

@@ -18,7 +18,7 @@ from dblog_core.dumps.dump_records import OVER, TaskRecord, TaskStatus
 from dblog_core.dumps.status import state_of
 from dblog_core.lake.lake_status import State
 from dblog_core.maintenance import retention_needs
-from dblog_core.monitoring.status import status
+from dblog_core.monitoring.status import read_source_status
 from dblog_core.state.memory import MemoryState
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -71,7 +71,7 @@ def test_every_field_of_the_json_is_explained(rows: str, tmp_path: Path, monkeyp
             "lake": {"path": str(tmp_path / "lake")},
         }
     )
-    found: dict[str, Any] = status(config)
+    found: dict[str, Any] = read_source_status(config).to_json()
     told = {"tables": "table", "windows": "window", "dumps": "running", "lag_seconds": "lag", "storage": "staging"}
     fields = {*found, *found["storage"]["staging"], "retention"} - {"source"}
     assert [name for name in fields if not _named(told.get(name, name), rows)] == []

@@ -33,7 +33,7 @@ from dblog_core.model import table_patterns
 from dblog_core.model.events import LogBatch
 from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.model.task_id import TaskId
-from dblog_core.monitoring.status import status
+from dblog_core.monitoring.status import read_source_status
 from dblog_core.staging.reader import lines
 from dblog_core.state import settings_in_force
 from dblog_core.state.memory import MemoryState
@@ -340,8 +340,8 @@ def test_the_status_tells_of_tables_in_the_lake_that_are_no_longer_captured(worl
     known = TableStatus(State.OK, None, 1, 1)
     lake = LakeStatus(merge=1, tables={"shop.a": known, "shop.b": known})
     (own_directory(wiring.open_lake(world.config)) / "status.json").replace(orjson.dumps(lake.to_json()))
-    found = status(world.config)
-    assert [(t["table"], t["captured"]) for t in found["tables"]] == [("shop.a", True), ("shop.b", False)]
+    found = read_source_status(world.config)
+    assert [(table.table, table.captured) for table in found.tables] == [("shop.a", True), ("shop.b", False)]
     shown = text(found)
     assert "table     shop.a: ok\n" in shown and "table     shop.b: ok, no longer captured\n" in shown
 

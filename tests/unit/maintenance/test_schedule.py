@@ -27,6 +27,7 @@ from dblog_core.maintenance import disk_usage, schedule
 from dblog_core.maintenance.disk_usage import Patience, Room
 from dblog_core.maintenance.schedule import Maintained, TableSize, Timetable, ask_when_due
 from dblog_core.model import durations, sizes
+from dblog_core.monitoring.source_status import MergeProgress, SourceStatus
 from dblog_core.monitoring.storage_usage import Meter
 from dblog_core.staging import Staging
 from dblog_core.staging.log_start import Need
@@ -172,7 +173,7 @@ def lake(tmp_path: Path) -> LakeStatus:
 
 
 def _read(meter: Meter, staging: Staging, lake: LakeStatus) -> Any:
-    return meter.read(staging, lake, [])
+    return meter.read(staging, lake, []).to_json()
 
 
 def test_room_is_counted_file_by_file(config: Config, staging: Staging, lake: LakeStatus, tmp_path: Path) -> None:
@@ -254,14 +255,12 @@ def test_nothing_staged_is_told_as_unknown(config: Config) -> None:
 def test_people_read_it_in_lines(config: Config, staging: Staging, lake: LakeStatus) -> None:
     schedule.write_maintained(wiring.open_lake(config), NOW, [replace(SIZE, bytes=20 << 20)])
     stopped = replace(lake, tables={"shop.orders": TableStatus(State.STOPPED, "no", 0, 0)})
-    storage = _read(Meter(config, seconds=0.0, now=lambda: NOW), staging, stopped)
+    storage = Meter(config, seconds=0.0, now=lambda: NOW).read(staging, stopped, [])
     told = text(
-        {
-            "source": "shop", "leader": None, "offset": None, "position": None, "lag_seconds": None, "tables": [],
-            "windows": [], "dumps": [], "outputs": [], "errors": [],
-            "merge": {"offset": None, "lag_seconds": None},
-            "storage": storage,
-        }
+        SourceStatus(
+            source="shop", leader=None, position=None, offset=None, lag_seconds=None, rows_per_second=None, tables=(),
+            windows=(), dumps=(), merge=MergeProgress(None, None), outputs=(), errors=(), storage=storage,
+        )
     )  # fmt: skip
     assert "held      from segment 1 on: shop.orders is stopped at segment 0" in told
     assert "size      shop.orders: 10 rows, 20M in 2 files, 5,000 on disk" in told

@@ -16,40 +16,56 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from dblog_core.config.settings import Config
+from dblog_core.dumps.dump_records import DumpOptions, DumpState
+from dblog_core.dumps.status import DumpStatus
 from dblog_core.errors import StateUnavailable
+from dblog_core.interfaces import LeaseInfo
+from dblog_core.maintenance.disk_usage import Room
+from dblog_core.maintenance.schedule import TableSize
 from dblog_core.monitoring import metrics
 from dblog_core.monitoring.metrics import GAUGES, Sources
+from dblog_core.monitoring.source_status import (
+    MergeProgress,
+    OpenWindow,
+    OutputInStatus,
+    SourceStatus,
+    TableInStatus,
+)
+from dblog_core.monitoring.storage_usage import MeasuredTable, RetentionStatus, StorageStatus
+from dblog_core.state.recent_errors import RecentError
+from dblog_core.verify.last_results import LastResult
 from tests.certificates import authority
 from tests.waiting import PATIENCE_SECONDS
 
 DOCS = Path(__file__).parents[3] / "docs"
-VERIFIED = {"at": 1_700_000_000_000_000, "outcome": "3 keys differ", "equal": False, "rows": 9, "whole": True}
-STATUS: dict[str, Any] = {
-    "leader": {"id": "host-1", "epoch": 7},
-    "position": "binlog.1:4",
-    "offset": 42,
-    "lag_seconds": 0.25,
-    "rows_per_second": None,
-    "tables": [
-        {"table": "shop.a", "state": "ok", "verified": None},
-        {"table": "shop.b", "state": "stopped", "verified": VERIFIED},
-    ],
-    "windows": [{}, {}],
-    "dumps": [{"state": "done"}, {"state": "running"}, {"state": "done"}],
-    "merge": {"offset": 40, "lag_seconds": 3.5},
-    "outputs": [
-        {"output": "search", "kind": "http", "offset": 40, "lag_seconds": 1.5, "dead_letters": 2, "holder": "host-3"},
-        {"output": "files", "kind": "files", "offset": None, "lag_seconds": None, "dead_letters": 0, "holder": None},
-    ],
-    "errors": [
-        {"part": "merge", "at": 9_000_000},
-        {"part": "merge", "at": 7_000_000},
-    ],
-    "storage": {
-        "staging": {"log": {"files": 3, "bytes": 1000}, "chunks": None},
-        "tables": [{"table": "shop.a", "files": 2, "bytes": 77, "rows": None}],
-    },
-}
+VERIFIED = LastResult(1_700_000_000_000_000, "3 keys differ", equal=False, rows=9, whole=True)
+SIZE = TableSize("shop.a", files=2, bytes=77, rows=None, deleted=None, disk_files=3, disk_bytes=99)
+
+
+def dump_in(state: DumpState) -> DumpStatus:
+    return DumpStatus("d", state, ("shop.a",), DumpOptions(), None, "", "user", ())
+
+
+STATUS = SourceStatus(
+    source="shop",
+    leader=LeaseInfo("host-1", 7),
+    position="binlog.1:4",
+    offset=42,
+    lag_seconds=0.25,
+    rows_per_second=None,
+    tables=(TableInStatus("shop.a", "ok"), TableInStatus("shop.b", "stopped", verified=VERIFIED)),
+    windows=(OpenWindow("shop.a", "d", 1.0), OpenWindow("shop.b", "d", 2.0)),
+    dumps=tuple(map(dump_in, (DumpState.DONE, DumpState.RUNNING, DumpState.DONE))),
+    merge=MergeProgress(40, 3.5),
+    outputs=(
+        OutputInStatus("search", "http", 40, 1.5, 2, "host-3"),
+        OutputInStatus("files", "files", None, None, 0, None),
+    ),
+    errors=tuple(RecentError(at, at, 1, "merge", "no", "") for at in (9_000_000, 7_000_000)),
+    storage=StorageStatus(
+        {"log": Room(files=3, bytes=1000), "chunks": None}, (MeasuredTable(SIZE, ""),), RetentionStatus()
+    ),
+)
 
 
 def config(name: str, root: Path) -> Config:
@@ -75,12 +91,12 @@ def samples(text: str) -> dict[tuple[str, ...], float]:
 def test_all_of_status_is_told_and_what_is_not_known_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def status(config: Config, _: object) -> dict[str, Any]:
+    def read_source_status(config: Config, _: object) -> SourceStatus:
         if config.source.name == "away":
             raise StateUnavailable("no answer", where="zookeeper", fix="start it")
         return STATUS
 
-    monkeypatch.setattr(metrics, "status", status)
+    monkeypatch.setattr(metrics, "read_source_status", read_source_status)
     registry = CollectorRegistry()
     registry.register(Sources([config("shop", tmp_path), config("away", tmp_path)]))
     found = samples(generate_latest(registry).decode())

@@ -19,7 +19,7 @@ from dblog_core.interfaces import Problem, Source, StateStore
 from dblog_core.model import watermark
 from dblog_core.model.task_id import TaskId
 from dblog_core.model.watermark import High, Low, Mark
-from dblog_core.monitoring.status import status
+from dblog_core.monitoring.status import read_source_status
 from dblog_core.state import stopped_tables
 from tests.fake_source import Change, FakeSource
 from tests.unit.capture.test_config_reload import A, B, Clock, Crash, World
@@ -63,7 +63,7 @@ def dumps(world: World) -> list[tuple[str, ...]]:
 
 
 def shown(config: Config) -> dict[str, str]:
-    return {t["table"]: t["error"] for t in status(config)["tables"] if t["state"] == "stopped"}
+    return {t.table: str(t.error) for t in read_source_status(config).tables if t.state == "stopped"}
 
 
 def test_a_problem_of_one_table_stops_a_capture_only_if_the_table_is_new_to_it(world: World) -> None:

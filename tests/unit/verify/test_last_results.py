@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dblog_core.state.memory import MemoryState
 from dblog_core.verify import last_results
+from dblog_core.verify.last_results import LastResult
 from dblog_core.verify.report import TableReport
 
 
@@ -16,8 +17,8 @@ def test_the_last_verification_of_each_table_stays() -> None:
         state, [TableReport("s.b", rows=3, repaired={"dump": "d"})], whole=False, now_seconds=20.0
     )
     assert last_results.read_results(state) == {
-        "s.a": {"at": 10_000_000, "outcome": "equal", "equal": True, "rows": 5, "whole": True},
-        "s.b": {"at": 20_000_000, "outcome": "equal, after a repair", "equal": True, "rows": 3, "whole": False},
+        "s.a": LastResult(10_000_000, "equal", equal=True, rows=5, whole=True),
+        "s.b": LastResult(20_000_000, "equal, after a repair", equal=True, rows=3, whole=False),
     }
 
 
@@ -26,5 +27,5 @@ def test_one_that_found_a_difference_or_failed_is_not_equal() -> None:
     tables = [TableReport("s.a", missing=(1, 2)), TableReport("s.b", error="no snapshot")]
     last_results.record_results(state, tables, whole=True, now_seconds=1.0)
     told = last_results.read_results(state)
-    assert [told[name]["equal"] for name in ("s.a", "s.b")] == [False, False]
-    assert told["s.a"]["outcome"] == "2 keys differ" and told["s.b"]["outcome"] == "cannot be compared"
+    assert [told[name].equal for name in ("s.a", "s.b")] == [False, False]
+    assert told["s.a"].outcome == "2 keys differ" and told["s.b"].outcome == "cannot be compared"
