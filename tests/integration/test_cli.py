@@ -1,127 +1,21 @@
-"""The commands as a person runs them: real processes on real servers."""
+"""The command line from check to the log, on a real server: starts, requests of every kind, and what is refused."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 
-from dblog_core.config.loader import load
 from dblog_core.config.settings import Config
-from dblog_core.monitoring.status import read_source_status
-from dblog_core.staging.reader import lines as staged_lines
-from dblog_core.wiring import open_source, open_staging
+from dblog_core.wiring import open_source
 from tests.contract.test_starts import end_of
 from tests.fix_servers import Database
-from tests.waiting import PATIENCE_SECONDS, wait_until
+from tests.integration.cli_world import Commands, config, customers, dblog, tables, write
+
+__all__ = ["config", "customers", "dblog", "tables"]
 
 pytestmark = [pytest.mark.in_turn, pytest.mark.one_of(2)]
-
-DEADLINE = PATIENCE_SECONDS
-
-
-class Commands:
-    """Runs `dblog` on one configuration."""
-
-    def __init__(self, file: Path, password: str, *, patience: float = DEADLINE) -> None:
-        self.file = file
-        self._password = password
-        self._patience = patience
-        self._started: list[subprocess.Popen[str]] = []
-
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "dblog_core.cli", "--config", str(self.file), *arguments]
-        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        self._started.append(subprocess.Popen(command, env={**os.environ, "PYTHONUNBUFFERED": "1"}, **pipes))
-        return self._started[-1]
-
-    def end(self, process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
-        """Waits for it; whatever it said, it was neither a traceback nor the password."""
-        stdout, stderr = process.communicate(timeout=self._patience)
-        assert "Traceback" not in stdout + stderr
-        assert self._password not in stdout + stderr
-        return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
-
-    def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return self.end(self.start(*arguments))
-
-    def json(self, *arguments: str) -> Any:
-        done = self(*arguments, "--json")
-        assert done.returncode == 0, done.stdout + done.stderr
-        return json.loads(done.stdout)
-
-    def until(self, condition: Callable[[Any], bool]) -> Any:
-        """The status once it is so: what `dblog status --json` prints, without a process for each look."""
-        config = load(self.file)
-
-        def look() -> Any:
-            found = json.loads(orjson.dumps(read_source_status(config).to_json()))
-            return found if condition(found) else None
-
-        return wait_until(
-            look, "the status is so", timeout=self._patience, describe=lambda: read_source_status(config).to_json()
-        )
-
-    def kill(self) -> None:
-        for process in self._started:
-            process.kill()
-            process.wait()  # not for the end of its output: what it has started may hold that for longer
-            for pipe in (process.stdout, process.stderr):
-                if pipe is not None:
-                    pipe.close()
-
-
-@pytest.fixture
-def tables(database: Database) -> Database:
-    """An integer key, a text key, and a table without a key."""
-    database.execute(
-        "CREATE TABLE a (id INTEGER NOT NULL PRIMARY KEY, note VARCHAR(50))",
-        "CREATE TABLE b (code VARCHAR(50) NOT NULL PRIMARY KEY, amount DECIMAL(10,2))",
-        "CREATE TABLE plain (x INTEGER)",
-        "INSERT INTO a VALUES " + ", ".join(f"({n}, 'note {n}')" for n in range(1, 501)),
-        "INSERT INTO b VALUES ('x', 1.10), ('y', 2.20)",
-    )
-    if database.kind == "postgres":
-        database.execute("ALTER TABLE plain REPLICA IDENTITY FULL")
-    return database
-
-
-def write(config: Config, file: Path, **changes: str) -> None:
-    """The configuration as TOML; `changes` replace values of the source."""
-    source = {
-        **config.source.model_dump(mode="json", include={"name", "kind", "host", "port", "user", "database", "tables"}),
-        "password": config.source.password.get_secret_value(),
-        **changes,
-    }
-    sections = {"source": source, "staging": {"path": config.staging.path}, "state": {"url": config.state.url}}
-    sections["lake"] = {"path": config.lake.path}
-    lines = [
-        f"[{name}]\n" + "".join(f"{k} = {json.dumps(v)}\n" for k, v in keys.items()) for name, keys in sections.items()
-    ]
-    file.touch(mode=0o600)
-    file.write_text("\n".join(lines))
-
-
-@pytest.fixture
-def config(tables: Database, tmp_path: Path, zookeeper_url: str) -> Config:
-    return tables.config(tmp_path, state={"url": zookeeper_url})
-
-
-@pytest.fixture
-def dblog(config: Config, tmp_path: Path) -> Iterator[Commands]:
-    write(config, tmp_path / "source.toml")
-    commands = Commands(tmp_path / "source.toml", config.source.password.get_secret_value())
-    yield commands
-    commands.kill()
 
 
 def test_from_check_to_the_log(dblog: Commands, tables: Database) -> None:
@@ -172,164 +66,6 @@ def test_a_first_capture_begins_in_the_past_and_ends_where_it_is_told(
 def keys_of(dblog: Commands, tables: Database) -> list[int]:
     lines = map(json.loads, dblog("log", "--table", f"{tables.schema}.a").stdout.splitlines())
     return [line["key"]["id"] for line in lines if line["op"] != "s"]
-
-
-def test_dumps_are_requested_placed_and_controlled(dblog: Commands, tables: Database) -> None:
-    capture = dblog.start("capture", "--json")
-    dblog.until(lambda status: status["leader"] and status["offset"] is not None)
-    name = f"{tables.schema}.a"
-
-    whole = dblog("dump", "--all", "--chunk-size", "100", "--wait")
-    assert whole.returncode == 0, whole.stderr
-    found = {d["id"]: d for d in dblog.json("dumps")}[whole.stdout.strip()]
-    assert (found["state"], found["rows"]) == ("done", 502)
-    assert dblog("pause", found["id"]).returncode == 2, "it is over"
-
-    some = dblog.json("dump", "--table", name, "--pk", "1", "--pk", "9999", "--wait")
-    assert (some["state"], some["rows"]) == ("done", 2)
-    lines = [json.loads(line) for line in dblog("log", "--table", name).stdout.splitlines()]
-    assert [(x["op"], x["key"]["id"], x["origin"]) for x in lines[-2:]] == [("r", 1, "dump"), ("d", 9999, "dump")]
-
-    capture.terminate()
-    ended = dblog.end(capture)
-    assert ended.returncode == 0
-    assert json.loads(ended.stdout)["outcome"] == "stopped"
-
-
-@dataclass(frozen=True, slots=True)
-class Selects:
-    """The SELECTs of a table that a user has sent, as the server has recorded them; PostgreSQL: in `file`."""
-
-    database: Database
-    table: str
-    file: Path
-
-    def count(self) -> int:
-        if self.database.kind == "postgres":
-            return self.file.read_text(errors="replace").count(f'FROM ONLY "public"."{self.table}"')
-        where = f"user_host LIKE '{self.database.account.user}[%' AND command_type = 'Query'"
-        text = f"LOCATE('FROM `{self.database.schema}`.`{self.table}`', CONVERT(argument USING utf8mb4))"
-        return int(self.database.query(f"SELECT COUNT(*) FROM mysql.general_log WHERE {where} AND {text} > 0")[0][0])
-
-    def wait(self) -> bool:
-        """Whether one waits for a lock of the table."""
-        if self.database.kind == "postgres":
-            waiting = f"SELECT 1 FROM pg_locks WHERE relation = '{self.table}'::regclass AND NOT granted"
-            return self.database.query(waiting) != []
-        sessions = self.database.query("SHOW PROCESSLIST")
-        return any(state == "Waiting for table metadata lock" for *_, state, _ in (row[:8] for row in sessions))
-
-    def grow(self, by: int) -> None:
-        """Returns when there are so many more."""
-        before = self.count()
-        wait_until(lambda: self.count() >= before + by, f"{by} SELECTs of {self.table}")
-
-
-@pytest.fixture
-def selects(tables: Database, server_root: Path) -> Iterator[Selects]:
-    """The server records the statements of the user. Of PostgreSQL: those of sessions that begin from now on."""
-    user = tables.account.user
-    begin, end = {
-        "postgres": ([f"ALTER ROLE \"{user}\" SET log_statement = 'all'"], []),
-        **dict.fromkeys(
-            ("mysql", "mariadb"),
-            (
-                ["SET GLOBAL log_output = 'TABLE'", "SET GLOBAL general_log = ON"],
-                ["SET GLOBAL general_log = OFF", "SET GLOBAL log_output = 'FILE'", "TRUNCATE mysql.general_log"],
-            ),
-        ),
-    }[tables.kind]
-    tables.execute(*begin)
-    yield Selects(tables, "a", server_root / "postgres" / "log")
-    tables.execute(*end)
-
-
-@dataclass(slots=True)
-class Rounds:
-    """Rows of table b, each staged before the next is written: the log goes on."""
-
-    database: Database
-    config: Config
-    written: int = 0
-
-    def go(self, count: int) -> None:
-        for _ in range(count):
-            self.written += 1
-            code = f"round {self.written}"
-            self.database.execute(f"INSERT INTO b VALUES ('{code}', 1)")
-            wait_until(lambda code=code: code in self._staged(), f"the log to go on with {code}")
-
-    def _staged(self) -> set[str]:
-        rows = (line for line in staged_lines(open_staging(self.config)) if line["op"] == "c")
-        return {line["key"]["code"] for line in rows if line["table"].endswith(".b")}
-
-
-def test_the_log_goes_on_while_a_select_hangs_and_none_follows_once_a_dump_is_paused_or_cancelled(
-    dblog: Commands, tables: Database, config: Config, selects: Selects
-) -> None:
-    capture = dblog.start("capture")
-    dblog.until(lambda status: status["leader"] and status["offset"] is not None)
-    options = ["--chunk-size", "1", "--workers", "1", "--delay", "0.1"]
-    slow = dblog.start("dump", "--table", f"{tables.schema}.a", *options)
-    assert slow.stdout is not None
-    dump_id = slow.stdout.readline().strip()
-    rounds = Rounds(tables, config)
-    selects.grow(1)
-
-    before = selects.count()
-    while selects.count() < before + 10:
-        rounds.go(1)
-    enough = rounds.written + 2  # rounds in which a dump that goes on sends ten SELECTs
-
-    assert dblog.json("pause", dump_id)["state"] == "paused"
-    before = selects.count()
-    rounds.go(enough)
-    assert selects.count() <= before + 1, "the chunk that was begun ends, and no other one is read"
-
-    assert dblog.json("set", dump_id, "chunk_size=2", "delay=0.2")["options"]["chunk_size"] == 2
-    assert dblog.json("resume", dump_id)["state"] != "paused"
-    selects.grow(3)
-    with locked(tables, "a"):
-        wait_until(selects.wait, "a SELECT to wait for the lock")
-        rounds.go(3)
-        assert selects.wait(), "the chunk is being read all the time"
-    selects.grow(1)
-
-    assert dblog.json("cancel", dump_id)["state"] == "cancelled"
-    before = selects.count()
-    rounds.go(enough)
-    assert selects.count() <= before + 1
-    assert dblog.end(slow).returncode == 1, "its dump did not come about"
-    capture.terminate()
-    assert dblog.end(capture).returncode == 0
-
-
-@contextmanager
-def locked(database: Database, table: str) -> Iterator[None]:
-    """No SELECT of the table begins before this ends; who holds the lock has nothing in the log."""
-    postgres = database.kind == "postgres"
-    begin = ["BEGIN", f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE"] if postgres else [f"LOCK TABLES {table} WRITE"]
-    with closing(database.connect()) as connection, connection.cursor() as cursor:
-        for statement in begin:
-            cursor.execute(statement)
-        yield
-        cursor.execute("ROLLBACK" if postgres else "UNLOCK TABLES")
-
-
-@pytest.fixture
-def customers(tables: Database) -> Database:
-    """Two tables that one pattern matches, with skewed keys, text that differs in case, dates and money."""
-    for name in ("cust_a", "cust_b"):
-        tables.execute(
-            f"CREATE TABLE {name} (id INTEGER NOT NULL PRIMARY KEY, city VARCHAR(20), born DATE, paid DECIMAL(10,2))",
-            f"INSERT INTO {name} VALUES "
-            + ", ".join(
-                f"({n if n < 900 else n * n}, '{('Oslo', 'Rome', '42')[n % 3]}', '20{n % 30:02}-01-15', {n}.50)"
-                for n in range(1, 1001)
-            ),
-            f"ANALYZE {name}" if tables.kind == "postgres" else f"ANALYZE TABLE {name}",
-        )
-    return tables
 
 
 def test_requests_of_every_kind_bring_the_rows_that_they_name(customers: Database, dblog: Commands) -> None:
@@ -406,50 +142,6 @@ def test_requests_that_the_catalogue_refuses_are_told_before_anything_is_filed(
         assert (refused.returncode, refused.stdout) == (2, ""), arguments
         assert words in refused.stderr and "fix: " in refused.stderr, (arguments, refused.stderr)
     assert dblog.json("dumps") == []
-
-
-def test_a_table_that_is_dropped_during_its_dump_fails_alone(customers: Database, dblog: Commands) -> None:
-    capture = dblog.start("capture")
-    dblog.until(lambda status: status["leader"] and status["offset"] is not None)
-    slow = dblog.start("dump", "--table", f"{customers.schema}.cust*", "--chunk-size", "10", "--delay", "60", "--json")
-    dblog.until(lambda status: status["dumps"] and status["dumps"][0]["rows"])
-    customers.execute("DROP TABLE cust_b")
-    dump_id = dblog.json("dumps")[0]["id"]
-    dblog.json("set", dump_id, "delay=0", "workers=8")
-    ended = dblog.end(slow)
-    assert ended.returncode == 1
-    assert "cust_b" in ended.stderr and "fix: " in ended.stderr
-    status = dblog.json("dumps")[0]
-    assert status["state"] == "failed"
-    assert f"{customers.schema}.cust_b: " in status["error"] and "cust_a: " not in status["error"]
-    whole = [t for t in status["tasks"] if t["table"].endswith("cust_a")]
-    assert all(t["done"] for t in whole)
-    assert sum(t["rows"] for t in whole) == 1_000
-    assert dblog("resume", dump_id).returncode == 2
-    capture.terminate()
-    assert dblog.end(capture).returncode == 0
-
-
-def test_a_dump_is_slowed_and_let_go_again_while_it_runs(customers: Database, dblog: Commands) -> None:
-    capture = dblog.start("capture")
-    dblog.until(lambda status: status["leader"] and status["offset"] is not None)
-    name = f"{customers.schema}.cust_a"
-    slow = dblog.start("dump", "--table", name, "--chunk-size", "10", "--delay", "60", "--max-retained", "1")
-    assert slow.stdout is not None
-    dump_id = slow.stdout.readline().strip()
-    held = dblog.until(lambda status: status["dumps"][0]["held"])["dumps"][0]
-    assert held["state"] in {"running", "requested"}
-    assert held["rows"] <= 20, "it stands above the ceiling, if not at once then soon"
-    assert f"held: {held['held']}" in dblog("dumps").stdout
-    tuned = dblog.json("set", dump_id, "max_retained=0", "delay=0", "adaptive=on", "workers=4", "chunk_size=50")
-    assert (tuned["options"]["adaptive"], tuned["options"]["max_retained"]) == (True, 0)
-    assert dblog.end(slow).returncode == 0
-    done = dblog.json("dumps")[0]
-    assert (done["state"], done["rows"], done["held"], done["seconds_left"]) == ("done", 1_000, None, 0.0)
-    over = dblog("set", dump_id, "rate=5")
-    assert (over.returncode, f"dump {dump_id} is done" in over.stderr) == (2, True)
-    capture.terminate()
-    assert dblog.end(capture).returncode == 0
 
 
 def test_what_looks_like_sql_is_refused_or_bound(dblog: Commands, tables: Database) -> None:

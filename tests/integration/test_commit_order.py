@@ -20,7 +20,7 @@ from dblog_core.dumps.requests import DumpRequest
 from dblog_core.sources.mysql.sql import chunks
 from dblog_core.staging.reader import lines
 from tests.fix_servers import Database
-from tests.integration.test_cli import Commands, write
+from tests.integration.cli_world import Commands, write
 from tests.nemesis.oracles import binlog_images
 from tests.waiting import PATIENCE_SECONDS, wait_until
 

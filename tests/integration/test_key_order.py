@@ -6,7 +6,7 @@ import pytest
 
 from dblog_core.config.settings import Config
 from tests.fix_servers import Database
-from tests.integration.test_cli import Commands, config, dblog, tables
+from tests.integration.cli_world import Commands, config, dblog, tables
 
 __all__ = ["config", "dblog", "tables"]
 

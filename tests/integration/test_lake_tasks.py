@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from dblog_core.lake import lake_tasks
 from dblog_core.lake.lake_status import lake_at
 from dblog_core.staging import Staging
-from tests.integration.test_cli import Commands
+from tests.integration.cli_world import Commands
 from tests.spark.segments import SegmentBuilder, table
 
 T = table("t", id=pa.int64(), v=pa.string(), n=pa.int32())

@@ -32,7 +32,7 @@ from dblog_core.signals.http import Endpoint, Signals
 from dblog_core.state.sqlite import SqliteState
 from dblog_core.wiring import open_source, open_staging, open_state
 from tests.fix_servers import Database
-from tests.integration.test_cli import Commands
+from tests.integration.cli_world import Commands
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
 pytestmark = pytest.mark.in_turn

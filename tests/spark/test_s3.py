@@ -22,8 +22,8 @@ from spark_jobs.delta_tables.session import reach_s3
 from tests.fix_s3 import Bucket
 from tests.fix_servers import Database
 from tests.fix_verify import Verify
-from tests.integration import test_cli
-from tests.integration.test_cli import Commands
+from tests.integration import cli_world
+from tests.integration.cli_world import Commands
 
 
 def write(config: Config, file: Path) -> None:
@@ -54,7 +54,7 @@ def config(database: Database, bucket: Bucket, tmp_path: Path) -> Config:
 
 @pytest.fixture
 def dblog(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Commands]:
-    monkeypatch.setattr(test_cli, "DEADLINE", 300.0)
+    monkeypatch.setattr(cli_world, "DEADLINE", 300.0)
     monkeypatch.setenv("S3_TEST_SECRET", config.s3.secret_key.get_secret_value())
     write(config, tmp_path / "source.toml")
     commands = Commands(tmp_path / "source.toml", config.s3.secret_key.get_secret_value())

@@ -1,168 +1,32 @@
-"""Tables, column rules and keys that change while a capture runs, or between two captures."""
+"""A configuration that changes while its capture runs, or between two captures: what is dumped, and what ends."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import orjson
-import pyarrow as pa
 import pytest
 
 from dblog_core import wiring
 from dblog_core.algorithm.task_progress import TaskProgress
-from dblog_core.capture import config_reload
-from dblog_core.capture.config_reload import ConfigFile, Watch
 from dblog_core.capture.healing import new_tables
-from dblog_core.capture.run_capture import run_capture
 from dblog_core.capture.term_parts import Parts
 from dblog_core.clock import SystemClock, spawn_thread
 from dblog_core.commands.status import text
-from dblog_core.config import loader
-from dblog_core.config.settings import Config
-from dblog_core.config.source import SourceConfig
 from dblog_core.dumps import dump_store, filing, task_store
 from dblog_core.dumps.requests import DumpRequest
-from dblog_core.errors import LeaseLost, SourceRefused
+from dblog_core.errors import LeaseLost
 from dblog_core.lake.lake_status import LakeStatus, State, TableStatus, own_directory
-from dblog_core.model import table_patterns
-from dblog_core.model.events import LogBatch
-from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.model.task_id import TaskId
 from dblog_core.monitoring.status import read_source_status
-from dblog_core.staging.reader import lines
 from dblog_core.state import settings_in_force
-from dblog_core.state.memory import MemoryState
-from tests.fake_source import FakeDatabase, FakeSource, FakeStream
-from tests.waiting import PATIENCE_SECONDS, wait_until
+from tests.fake_source import FakeSource
+from tests.unit.reload_world import A, B, Crash, World, world
+from tests.waiting import wait_until
 
-
-def table(name: str) -> TableSchema:
-    return TableSchema(
-        TableName("shop", name), (Column("id", "bigint", pa.int64()), Column("v", "text", pa.string())), ("id",)
-    )
-
-
-A, B = table("a"), table("b")
-
-
-class Crash(BaseException):
-    """The process died here."""
-
-
-class World:
-    """A database with two tables, and the file of a configuration that captures some of them."""
-
-    def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.path, self.database, self.state = path, FakeDatabase({t.table: t for t in (A, B)}), MemoryState()
-        self.batch = 1000
-        self.on_read: Callable[[], None] = lambda: None
-        self.file = path / "shop.toml"
-        self.write("shop.a")
-        monkeypatch.setattr(wiring, "open_source", self.source)
-        monkeypatch.setattr(wiring, "open_state", lambda config: MemoryState(shared=self.state))
-
-    def write(self, *tables: str, more: str = "", staging: str = "") -> None:
-        names = ", ".join(f'"{name}"' for name in tables)
-        text = f"""
-            [source]
-            name = "shop"
-            kind = "mysql"
-            database = "shop"
-            tables = [{names}]
-            {more}
-            [staging]
-            path = "staging"
-            max_age = 0.05
-            max_bytes = 65536
-            {staging}
-            [state]
-            url = "sqlite:////unused"
-            [lake]
-            path = "lake"
-        """
-        new = self.file.with_suffix(".new")
-        new.write_text(text)
-        new.rename(self.file)  # as editors do
-
-    def source(self, config: SourceConfig) -> FakeSource:
-        world = self
-
-        class Stream(FakeStream):
-            def read(self, timeout: float, *, linger: float = 0.0) -> LogBatch | None:
-                world.on_read()
-                return super().read(timeout, linger=linger)
-
-        class Source(FakeSource):
-            def open_log(self, position: str, *, skip: int = 0) -> FakeStream:
-                return Stream(self, int(position), skip, world.batch)
-
-        return Source(self.database, wants=lambda t: table_patterns.matches(t, config.tables))
-
-    @property
-    def config(self) -> Config:
-        return loader.load(self.file)
-
-    @property
-    def watched(self) -> ConfigFile:
-        return ConfigFile(self.file, loader.load)
-
-    def put(self, schema: TableSchema, *keys: int, v: str = "v") -> None:
-        self.database.commit(*(self.database.put({"id": k, "v": v}, schema.table) for k in keys))
-
-    def remove(self, schema: TableSchema, key: int) -> None:
-        self.database.commit(self.database.remove((key,), schema.table))
-
-    def capture(self) -> None:
-        """Stages all that is committed now, by a term of its own: there is always something new."""
-        self.database.commit()
-        run_capture(self.config, stop=threading.Event(), until_current=True)
-
-    @contextmanager
-    def capturing(self, **options: Any) -> Iterator[threading.Thread]:
-        stop = threading.Event()
-        settings = {"stop": stop, "file": self.watched, **options}
-        thread = threading.Thread(target=run_capture, args=(self.config,), kwargs=settings)
-        thread.start()
-        try:
-            yield thread
-        finally:  # a thread that goes on would keep the whole run from ending
-            stop.set()
-            thread.join(timeout=PATIENCE_SECONDS)
-        assert not thread.is_alive()
-
-    def lines(self, schema: TableSchema) -> list[dict[str, Any]]:
-        return [line for line in lines(wiring.open_staging(self.config)) if line["table"] == str(schema.table)]
-
-    def replayed(self, schema: TableSchema) -> dict[Any, Any]:
-        """What a keyed consumer ends with."""
-        rows: dict[int, Any] = {}
-        seen: dict[int, int] = {}
-        for line in self.lines(schema):
-            if line["op"] in "cudr":
-                key = line["key"]["id"]
-                seen[key] = line["offset"]
-                rows.pop(key, None)
-                if line["op"] != "d":
-                    rows[key] = line["after"]
-            if line["op"] == "f":
-                rows = {k: v for k, v in rows.items() if seen[k] > line["since"]}
-        return {(k,): v for k, v in rows.items()}
-
-    def held(self, schema: TableSchema) -> dict[Any, Any]:
-        return dict(self.database.rows.get(schema.table, {}))
-
-    def dumps(self) -> list[tuple[str, tuple[str, ...]]]:
-        return [(d.state, d.tables) for d in dump_store.list_dumps(self.state)]
-
-
-@pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    return World(tmp_path, monkeypatch)
+__all__ = ["world"]
 
 
 def finished(world: World, count: int) -> bool:
@@ -405,80 +269,6 @@ def test_another_capture_that_writes_the_tables_takes_the_lead(world: World, mon
     monkeypatch.setattr(settings_in_force, "put_in_force", meanwhile)
     with pytest.raises(LeaseLost):
         new_tables.put_in_force(parts, lease, head, shown_tables=None)
-
-
-# The file -------------------------------------------------------------------------------------------------------------
-
-
-class Clock(SystemClock):
-    now = 0.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
-def watch(world: World, *, ready: Callable[[Config], None] = lambda config: None) -> tuple[Watch, Clock]:
-    clock = Clock()
-    return Watch(world.config, world.watched, clock, ready=ready), clock
-
-
-def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-
-
-def test_a_file_that_does_not_change_changes_nothing(world: World) -> None:
-    looking, _ = watch(world)
-    assert [looking.look() for _ in range(3)] == [None] * 3
-
-
-def test_a_broken_file_is_told_of_once_and_ignored_until_it_is_right(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
-    looking, clock = watch(world)
-    world.file.write_text("[source")
-    for _ in range(40):
-        clock.now += config_reload.LOOK
-        assert looking.look() is None
-    assert len(warnings(caplog)) == 1 and "is not TOML" in warnings(caplog)[0]
-    world.file.unlink()
-    assert looking.look() is None and looking.look() is None
-    assert len(warnings(caplog)) == 2 and "cannot be read" in warnings(caplog)[1]
-    world.write("shop.?")
-    assert looking.look() == world.config
-    assert looking.look() is None
-
-
-def test_a_change_elsewhere_is_told_of_once_and_keeps_the_rest_from_coming_into_force(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
-    looking, clock = watch(world)
-    world.write("shop.?", staging="min_age = 0.04")
-    for _ in range(40):
-        clock.now += config_reload.LOOK
-        assert looking.look() is None
-    (told,) = warnings(caplog)
-    assert "more has changed than tables, columns and keys of [source]" in told
-    world.write("shop.?")
-    assert looking.look() == world.config
-
-
-def test_what_the_source_refuses_is_tried_again_without_another_change(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
-    refused = [True]
-
-    def ready(config: Config) -> None:
-        if refused[0]:
-            raise SourceRefused("may not change the publication", fix="ALTER PUBLICATION …")
-
-    looking, clock = watch(world, ready=ready)
-    world.write("shop.?")
-    assert looking.look() is None and looking.look() is None
-    assert len(warnings(caplog)) == 1 and "ALTER PUBLICATION" in warnings(caplog)[0]
-    refused[0] = False
-    assert looking.look() is None
-    clock.now += config_reload.AGAIN
-    assert looking.look() == world.config
 
 
 def test_task_progress_is_kept_over_a_change(world: World) -> None:

@@ -25,8 +25,8 @@ from dblog_core.model.schema import Column, TableSchema
 from dblog_core.staging.manifest import LogMark
 from dblog_core.state.owed_dumps import OwedDump
 from tests.fake_source import ORDERS
-from tests.unit.airflow.test_in_process import World
 from tests.unit.airflow.test_probes import Log
+from tests.unit.engine_world import World
 
 TABLE, NAME = ORDERS.table, str(ORDERS.table)
 CREATED, EMPTIED, SHOWN = Created(0, 0, TABLE), Truncated(0, 0, TABLE), SchemaSeen(0, 0, ORDERS)

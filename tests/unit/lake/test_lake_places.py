@@ -20,7 +20,7 @@ from dblog_core.lake.lake_status import (
 from dblog_core.model.schema import TableName
 from dblog_core.monitoring import preflight
 from dblog_core.monitoring.storage_usage import _places
-from tests.unit.airflow.test_in_process import World
+from tests.unit.engine_world import World
 
 
 def config(world: World, **lake: object) -> Config:

@@ -31,8 +31,8 @@ from dblog_core.rows.column_rules import MASK, Rules
 from dblog_core.rows.row_hashes import is_compared
 from dblog_core.state import settings_in_force, stopped_tables
 from tests.fake_source import ORDERS, FakeSource
-from tests.unit.capture.test_config_reload import A, B
-from tests.unit.capture.test_config_reload import World as Capture
+from tests.unit.reload_world import A, B
+from tests.unit.reload_world import World as Capture
 from tests.unit.workers_world import World, world
 from tests.waiting import wait_until
 

@@ -19,7 +19,7 @@ from dblog_core.state import owed_dumps
 from dblog_core.state.memory import MemoryState
 from dblog_core.state.owed_dumps import OwedDump
 from tests.fake_source import ORDERS
-from tests.unit.airflow.test_in_process import World
+from tests.unit.engine_world import World
 
 NAME = str(ORDERS.table)
 

@@ -22,7 +22,7 @@ from dblog_core.model.watermark import High, Low, Mark
 from dblog_core.monitoring.status import read_source_status
 from dblog_core.state import stopped_tables
 from tests.fake_source import Change, FakeSource
-from tests.unit.capture.test_config_reload import A, B, Clock, Crash, World
+from tests.unit.reload_world import A, B, Clock, Crash, World
 from tests.waiting import wait_until
 
 ALONE = Problem("shop.a has lost its key", "give it one", table="shop.a")

@@ -11,7 +11,7 @@ from dblog_core.dumps import dump_store
 from dblog_core.dumps.requests import WHOLE
 from dblog_core.model.schema import TableName, TableSchema
 from tests.fake_source import ORDERS
-from tests.unit.airflow.test_in_process import World
+from tests.unit.engine_world import World
 
 
 def test_tables_that_are_gone_or_have_no_key_are_told_in_one_line(

@@ -17,7 +17,7 @@ from dblog_core.errors import ConfigError, SourceRefused, SourceUnavailable
 from dblog_core.model import position_spec
 from dblog_core.model.position_spec import Place
 from tests.fake_source import FakeDatabase, FakeSource
-from tests.unit.airflow.test_in_process import World
+from tests.unit.engine_world import World
 
 SECOND = 1_000_000
 

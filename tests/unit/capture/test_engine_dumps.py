@@ -1,4 +1,4 @@
-"""Capture and dump workers over a database in memory: what is staged is the source, whatever happens in between."""
+"""Dumps through a whole capture and its workers: they bring what is there, and writes win."""
 
 from __future__ import annotations
 
@@ -7,160 +7,24 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dblog_core import wiring
 from dblog_core.algorithm import arriving_rows
-from dblog_core.algorithm.visibility import LogOrder
-from dblog_core.capture.run_capture import CaptureOutcome, run_capture
-from dblog_core.capture.sequencer import Sequencer
-from dblog_core.config.settings import Config
 from dblog_core.dumps import control, dump_records, dump_store, filing, work_loop
 from dblog_core.dumps.requests import DumpRequest
-from dblog_core.errors import RequestError, SegmentTaken, SourceUnavailable, StagingUnavailable
+from dblog_core.errors import RequestError
 from dblog_core.interfaces import Chunk
 from dblog_core.model import watermark
-from dblog_core.model.events import LogBatch
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.task_id import TaskId
 from dblog_core.model.watermark import High, Low, Mark
-from dblog_core.rows.column_rules import Rules
-from dblog_core.staging import Staging, segment
-from dblog_core.staging.manifest import Manifest
-from dblog_core.staging.reader import lines
-from dblog_core.state.memory import MemoryState
-from dblog_core.storage.local import LocalStorage
-from tests.fake_source import ORDERS, Change, FakeDatabase, FakeReader, FakeSource, FakeStream
+from tests.fake_source import ORDERS, Change, FakeReader
+from tests.unit.engine_world import World, running, world
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
-
-class World:
-    """A source, a state store and staging; `replay` is what any keyed consumer of `log` ends with."""
-
-    def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.database = FakeDatabase()
-        self.source = FakeSource(self.database)
-        self.state = MemoryState()
-        self.config = Config.model_validate(
-            {
-                "source": {"name": "shop", "kind": "mysql", "database": "shop", "tables": ["shop.*"]},
-                "staging": {"path": str(path / "staging"), "max_age": 0.05},
-                "state": {"url": "sqlite:///unused"},
-                "lake": {"path": str(path / "lake")},
-            }
-        )
-        monkeypatch.setattr(wiring, "open_source", lambda config: self.source)
-        monkeypatch.setattr(wiring, "open_state", lambda config: MemoryState(shared=self.state))
-
-    @property
-    def staging(self) -> Staging:
-        return wiring.open_staging(self.config)
-
-    def capture(self) -> None:
-        """Stages all that is committed now."""
-        assert run_capture(self.config, stop=threading.Event(), until_current=True) is CaptureOutcome.CURRENT
-
-    def capture_until_dumped(self, *, fresh_start: bool) -> None:
-        """Captures until the dump that the capture itself requests and works on is done."""
-        stop = threading.Event()
-        pause = threading.Event()
-        more = {"stop": stop, "fresh_start": fresh_start}
-        thread = threading.Thread(target=run_capture, args=(self.config,), kwargs=more)
-        thread.start()
-        try:
-            deadline = time.monotonic() + 60
-            while not any(d.state == "done" for d in dump_store.list_dumps(self.state)):
-                assert time.monotonic() < deadline, "the dump is not done"
-                pause.wait(0.05)
-        finally:  # a thread that goes on would keep the whole run from ending
-            stop.set()
-            thread.join(timeout=PATIENCE_SECONDS)
-
-    def lines(self) -> list[dict[str, Any]]:
-        return list(lines(self.staging))
-
-    def replay(self) -> dict[int, Any]:
-        rows: dict[int, Any] = {}
-        seen: dict[int, int] = {}
-        for line in self.lines():
-            if line["op"] == "t":
-                rows.clear()
-            if line["op"] in "cudr":
-                key = line["key"]["id"]
-                seen[key] = line["offset"]
-                old = rows.pop(key, {})
-                if line["op"] != "d":
-                    rows[key] = {**{c: old.get(c) for c in line["unchanged"]}, **line["after"]}
-            if line["op"] == "f":
-                rows = {k: v for k, v in rows.items() if seen[k] > line["since"]}
-        return rows
-
-    def rows(self) -> dict[int, Any]:
-        return {key[0]: row for key, row in self.database.rows.get(ORDERS.table, {}).items()}
-
-    def put(self, *keys: int, name: str = "n") -> None:
-        self.database.commit(*(self.database.put({"id": k, "name": name, "big": "b"}) for k in keys))
-
-
-@pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    return World(tmp_path, monkeypatch)
-
-
-@pytest.fixture
-def running(world: World) -> Iterator[World]:
-    """The world with a capture that runs beside the test."""
-    world.capture()
-    stop = threading.Event()
-    thread = threading.Thread(target=run_capture, args=(world.config,), kwargs={"stop": stop})
-    thread.start()
-    yield world
-    stop.set()
-    thread.join(timeout=PATIENCE_SECONDS)
-    assert not thread.is_alive()
-
-
-def test_the_first_capture_begins_at_the_present_end(world: World) -> None:
-    world.put(1)
-    world.capture()
-    world.put(2)
-    world.capture()
-    assert set(world.replay()) == {2}
-
-
-def test_every_change_is_staged_once_in_order(world: World) -> None:
-    world.capture()
-    for i in range(50):
-        world.put(i % 7, name=str(i))
-        world.capture() if i % 10 == 0 else None
-    world.capture()
-    found = world.lines()
-    assert [line["after"]["name"] for line in found if line["op"] in "cu"] == [str(i) for i in range(50)]
-    assert [line["offset"] for line in found] == sorted({line["offset"] for line in found})
-    assert world.replay() == world.rows()
-
-
-def test_the_source_is_acknowledged_up_to_what_is_published_and_never_before(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world.capture()
-    world.put(1)
-    real = Staging.publish
-    calls = 0
-
-    def publish(self: Staging, manifest: Manifest) -> None:
-        nonlocal calls
-        calls += 1
-        assert world.source.acknowledged < int(manifest.position)
-        real(self, manifest)
-
-    monkeypatch.setattr(Staging, "publish", publish)
-    world.capture()
-    head = world.staging.head()
-    assert calls and head is not None and world.source.acknowledged == int(head.position)
+__all__ = ["running", "world"]
 
 
 def test_a_dump_brings_rows_that_the_log_never_showed(running: World) -> None:
@@ -238,42 +102,6 @@ def test_writes_during_a_dump_always_win(running: World) -> None:
     assert running.replay() == running.rows()
 
 
-def test_a_restart_inside_a_large_transaction_goes_on_after_the_staged_rows(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world.capture()
-    world.source._batch = 10
-    tight = world.config.staging.model_copy(update={"max_bytes": 1})
-    world.config = world.config.model_copy(update={"staging": tight})
-    world.put(*range(95))
-    real = FakeStream.read
-    calls = 0
-
-    def broken(self: FakeStream, timeout: float, *, linger: float = 0.0) -> LogBatch | None:
-        nonlocal calls
-        calls += 1
-        if calls % 4 == 0:
-            raise SourceUnavailable("the connection broke")
-        return real(self, timeout, linger=linger)
-
-    monkeypatch.setattr(FakeStream, "read", broken)
-    world.capture()
-    created = [line["key"]["id"] for line in world.lines() if line["op"] == "c"]
-    assert created == list(range(95))
-    partial = [m.partial for m in world.staging.manifests()]
-    assert max(partial) > 0 and partial[-1] == 0
-
-
-def test_an_initial_start_dumps_all_tables_by_itself(world: World) -> None:
-    with world.database.lock:
-        world.database.rows[ORDERS.table] = {(i,): {"id": i, "name": "old", "big": "b"} for i in range(5)}
-    initial = world.config.source.model_copy(update={"start": "initial"})
-    world.config = world.config.model_copy(update={"source": initial})
-    world.capture_until_dumped(fresh_start=False)
-    assert [d.requested_by for d in dump_store.list_dumps(world.state)] == [dump_records.SYSTEM]
-    assert world.replay() == world.rows()
-
-
 def test_a_key_in_another_spelling_is_not_absent(running: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """As under a case-insensitive collation: here 1005 is 5 to the database, and it has nothing for 1007."""
     running.put(5)
@@ -328,95 +156,6 @@ def test_rows_that_vanish_without_row_events_are_healed_by_a_dump(world: World) 
     world.capture_until_dumped(fresh_start=False)
     assert [d.requested_by for d in dump_store.list_dumps(world.state)] == [dump_records.SYSTEM]
     assert world.replay() == world.rows() == {1: {"id": 1, "name": "n", "big": "b"}}
-
-
-def test_a_fresh_start_whose_answer_was_lost_is_not_done_twice(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second one would give up log that nobody has lost."""
-    world.capture()
-    publish = Staging.publish
-    lost = list[int]()
-
-    def unanswered(self: Staging, manifest: Manifest) -> None:
-        publish(self, manifest)
-        if not lost:
-            lost.append(manifest.segment)
-            world.put(4)
-            raise StagingUnavailable("the answer is lost")
-
-    monkeypatch.setattr(Staging, "publish", unanswered)
-    world.capture_until_dumped(fresh_start=True)
-    assert lost == [2]
-    assert [(line["op"], line["key"]["id"]) for line in world.lines() if line["origin"] == "log" and line["key"]] == [
-        ("c", 4)
-    ]
-    assert len(dump_store.list_dumps(world.state)) == 1
-    assert world.replay() == world.rows()
-
-
-def test_a_fresh_start_gives_up_lost_log_and_dumps_all_that_is_there(world: World) -> None:
-    world.capture()
-    world.put(1, 2, 3)
-    world.capture()
-    world.put(4)
-    world.database.commit(world.database.remove((1,)))
-    world.capture_until_dumped(fresh_start=True)
-    # The second s says that the table is not right before the end of the dump.
-    assert [line["op"] for line in world.lines()] == ["s", "c", "c", "c", "s", "r", "r", "r", "f"]
-    assert world.replay() == world.rows()
-
-
-@pytest.mark.parametrize(("what", "inline"), [("write_directory", 0), ("create", segment.INLINE_BYTES)])
-def test_a_full_disk_stops_the_acknowledgements_and_nothing_is_lost_when_there_is_room_again(
-    world: World, monkeypatch: pytest.MonkeyPatch, what: str, inline: int
-) -> None:
-    monkeypatch.setattr(segment, "INLINE_BYTES", inline)
-    world.capture()
-    acknowledged = world.source.acknowledged
-    world.put(1, 2, 3)
-    real = getattr(LocalStorage, what)
-    calls = 0
-
-    def full(self: LocalStorage, path: str, data: Any) -> Any:
-        nonlocal calls
-        if path.startswith("schemas"):
-            return real(self, path, data)
-        calls += 1
-        assert world.source.acknowledged == acknowledged
-        if calls <= 3:
-            raise StagingUnavailable("no space left on device", where=str(self), fix="make room")
-        return real(self, path, data)
-
-    monkeypatch.setattr(LocalStorage, what, full)
-    world.capture()
-    assert calls > 3
-    assert world.replay() == world.rows()
-    assert [line["op"] for line in world.lines()] == ["s", "c", "c", "c"]
-
-
-def test_two_leaders_publish_each_segment_once(world: World) -> None:
-    world.capture()
-    world.put(1)
-    head = world.staging.head()
-    assert head is not None
-    zombie = Sequencer(world.staging, source="shop", epoch=1, head=head, visibility=LogOrder(), rules=Rules({}))
-    batch = world.source.open_log(head.position).read(0)
-    assert batch is not None
-    zombie.process(batch)
-    late = zombie.seal(0)
-    world.capture()
-    with pytest.raises(SegmentTaken):
-        world.staging.publish(late)
-    assert [line["op"] for line in world.lines()] == ["s", "c"]
-
-
-def test_a_truncate_is_a_line_and_clears(world: World) -> None:
-    world.capture()
-    world.put(1, 2)
-    world.database.commit(Change("t", ORDERS.table))
-    world.put(3)
-    world.capture()
-    assert [line["op"] for line in world.lines()] == ["s", "c", "c", "t", "c"]
-    assert world.replay() == world.rows()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,98 @@
+"""What a signal asks for: dumps by patterns and options, and words to dumps."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from dblog_core.dumps import requests
+from dblog_core.dumps.requests import DumpRequest
+from dblog_core.errors import RequestError
+from dblog_core.signals.message import Message, Order, Verb, translate
+from tests.unit.requests_world import World
+from tests.unit.signals_world import world
+
+__all__ = ["world"]
+
+
+def asked(data: dict[str, Any], type_: str = "execute-snapshot", kind: str = "mysql") -> DumpRequest | Order:
+    return translate(Message("one", type_, json.dumps(data)), kind=kind)
+
+
+@pytest.mark.parametrize("type_", [None, "incremental", "INCREMENTAL", "blocking"])
+def test_either_type_of_snapshot_is_an_ordinary_dump(type_: str | None) -> None:
+    data = {"data-collections": ["shop.orders"], **({"type": type_} if type_ else {})}
+    assert asked(data) == DumpRequest(tables=("shop.orders",))
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("shop.orders", "shop.orders"), ("shop.cust*", "shop.cust*"), ("shop.*", "shop.*"), (".*", "*.*"),
+        ("shop\\.orders", "shop.orders"), ("shop\\..*", "shop.*"), ("shop..*", "shop.*"), ("shop.cust.*", "shop.cust*"),
+        ("shop\\.cust.*", "shop.cust*"), (".*\\.orders", "*.orders"), ("shop.a$b", "shop.a$b"), ("shop.o?", "shop.o?"),
+    ],
+)  # fmt: skip
+def test_patterns_are_ours_with_debeziums_dots_understood(given: str, meant: str) -> None:
+    found = asked({"data-collections": [given]})
+    assert isinstance(found, DumpRequest) and found.tables == (meant,)
+
+
+@pytest.mark.parametrize(
+    ("type_", "data", "what"),
+    [
+        ("log", "{}", "no signal 'log'"),
+        ("execute-snapshot", None, "names no table"),
+        ("execute-snapshot", "[1]", "no JSON object"),
+        ("execute-snapshot", "{", "not JSON"),
+        ("execute-snapshot", '{"data-collections": []}', "names no table"),
+        ("execute-snapshot", '{"data-collections": ["orders"]}', "no pattern of tables"),
+        ("execute-snapshot", '{"data-collections": ["shop.(a|b)"]}', "no pattern of tables"),
+        ("execute-snapshot", '{"data-collections": ["shop.a"], "typ": "x"}', "has no typ"),
+        ("execute-snapshot", '{"data-collections": ["shop.a"], "type": "initial"}', "no snapshot of type"),
+        ("execute-snapshot", '{"data-collections": ["shop.a"], "additional-condition": "x=1"}', "old form"),
+        ("execute-snapshot", '{"data-collections": ["shop.a"], "additional-conditions": "x=1"}', "no list"),
+        ("execute-snapshot", '{"data-collections": ["shop.a"], "additional-conditions": [{"filter": "x=1"}]}', "with"),
+        ("execute-snapshot", '{"data-collections": ["shop.a"], "surrogate-key": 1}', "is no text"),
+        ("pause-snapshot", '{"additional-conditions": []}', "has no additional-conditions"),
+    ],
+)
+def test_what_cannot_be_done_as_asked_is_refused_by_name(type_: str, data: str | None, what: str) -> None:
+    with pytest.raises(RequestError, match=re.escape(what)) as refused:
+        translate(Message("one", type_, data), kind="mysql")
+    assert refused.value.fix
+
+
+def test_a_word_to_dumps_may_name_tables_or_one_dump() -> None:
+    assert asked({}, "pause-snapshot") == Order(Verb.PAUSE, None, None)
+    assert asked({"data-collections": ["shop.a"]}, "stop-snapshot") == Order(Verb.STOP, ("shop.a",), None)
+    assert asked({"dump": "ad-hoc-1"}, "resume-snapshot") == Order(Verb.RESUME, None, "ad-hoc-1")
+    assert translate(Message("one", "stop-snapshot", None), kind="mysql") == Order(Verb.STOP, None, None)
+
+
+def test_conditions_belong_to_their_tables(world: World) -> None:
+    one = {"data-collection": "shop.orders", "filter": "id > 5"}
+    request = asked({"data-collections": ["shop.orders", "shop.customers"], "additional-conditions": [one]})
+    assert isinstance(request, DumpRequest)
+    wanted, _ = requests.resolve(world.config, request)
+    assert {str(w.schema.table): len(w.filters) for w in wanted} == {"shop.orders": 1, "shop.customers": 0}
+    other = asked({"data-collections": ["shop.customers"], "additional-conditions": [one]})
+    assert isinstance(other, DumpRequest)
+    with pytest.raises(RequestError, match="not asked for"):
+        requests.resolve(world.config, other)
+
+
+def test_another_key_to_cut_by_is_refused_with_the_reason(world: World) -> None:
+    def resolved(key: str, *tables: str) -> Any:
+        found = asked({"data-collections": tables, "surrogate-key": key})
+        assert isinstance(found, DumpRequest)
+        return requests.resolve(world.config, found)
+
+    assert resolved("id", "shop.orders")
+    with pytest.raises(RequestError, match="known by \\(id\\)"):
+        resolved("name", "shop.orders")
+    with pytest.raises(RequestError, match="known by \\(id, line\\)"):
+        resolved("id", "shop.lines")
