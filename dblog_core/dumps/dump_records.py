@@ -18,6 +18,7 @@ from typing import Any, Self
 from dblog_core.algorithm.task_progress import TaskProgress
 from dblog_core.errors import RequestError
 from dblog_core.interfaces import Json
+from dblog_core.model.filters import FiledFilter
 from dblog_core.model.watermark import Heals
 
 USER = "user"
@@ -122,10 +123,10 @@ class TaskRecord:
     """What a task reads.
 
     It reads the listed `keys`, or the range from `key_from` (included) or beyond `after` (not included) to `key_to`
-    (included; None: the largest key when the attempt starts), in both cases JSON keys. `filters` are as
-    `filters.to_json` gives them. `parts` tasks of the dump cover the table, or its range, together; `heals`: the range
-    in which their common end tells of ghosts (None: nowhere). `estimated`: rows, None if unknown. `order`: the key's,
-    as `ChunkReader.key_order` told it at the request; None if nobody asked then. `attempt`: the newest one.
+    (included; None: the largest key when the attempt starts), in both cases JSON keys. `parts` tasks of the dump cover
+    the table, or its range, together; `heals`: the range in which their common end tells of ghosts (None: nowhere).
+    `estimated`: rows, None if unknown. `order`: the key's, as `ChunkReader.key_order` told it at the request; None if
+    nobody asked then. `attempt`: the newest one.
     """
 
     table: str
@@ -133,7 +134,7 @@ class TaskRecord:
     key_from: Any = None
     after: Any = None
     key_to: Any = None
-    filters: tuple[Json, ...] = ()
+    filters: tuple[FiledFilter, ...] = ()
     parts: int = 1
     heals: Heals | None = None
     estimated: int | None = None
@@ -148,11 +149,11 @@ class TaskRecord:
             values["keys"] = tuple(values["keys"])
         if values.get("heals") is not None:
             values["heals"] = Heals(**values["heals"])
-        values["filters"] = tuple(values.get("filters", ()))
+        values["filters"] = tuple(map(FiledFilter.from_json, values.get("filters", ())))
         return cls(**values)
 
     def to_json(self) -> Json:
-        return asdict(self)
+        return {**asdict(self), "filters": [condition.to_json() for condition in self.filters]}
 
     @property
     def is_whole(self) -> bool:
@@ -216,7 +217,7 @@ class TaskStatus:
             "key_from": record.key_from,
             "after": record.after,
             "key_to": record.key_to,
-            "filters": list(record.filters),
+            "filters": [condition.to_json() for condition in record.filters],
             "rows": progress.rows,
             "estimated_rows": record.estimated,
             "chunks": progress.ordinal,

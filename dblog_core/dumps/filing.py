@@ -21,7 +21,7 @@ from dblog_core.dumps.key_ranges import Range
 from dblog_core.dumps.requests import DumpRequest, RequestedTable, first_options, look_at_each, resolve_and_look
 from dblog_core.errors import RequestError
 from dblog_core.interfaces import ChunkReader, Clock, StateStore
-from dblog_core.model import filters
+from dblog_core.model.filters import FiledFilter
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import key_from_json, key_to_json
 from dblog_core.model.watermark import Heals
@@ -141,7 +141,7 @@ def _cut_ranges(
     parts = key_ranges.cut(reader, schema, table.filters, ends, options, number=request.ranges)
     heals = None if table.filters or not _may_heal(ends, schema) else Heals(ends.key_from, ends.key_to)
     tasks = [_task(schema, part, parts=len(parts), heals=heals) for part in parts]
-    return [replace(task, filters=tuple(filters.to_json(table.filters))) for task in tasks]
+    return [replace(task, filters=tuple(map(FiledFilter.of, table.filters))) for task in tasks]
 
 
 def _requested_range(request: DumpRequest, schema: TableSchema) -> Range:

@@ -222,7 +222,7 @@ class WindowReader:
             )
 
     def _select_chunk(self, schema: TableSchema, size: int) -> _Selection:
-        conditions = filters.from_json(self._task.filters, schema)
+        conditions = filters.parse_filed(self._task.filters, schema)
         self.select_seconds = 0.0
         if self._arrived:
             return self._select_arrived_keys(schema, max(size, KEYS_PER_CHUNK))

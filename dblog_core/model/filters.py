@@ -5,9 +5,9 @@ from __future__ import annotations
 import datetime as dt
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
 
@@ -34,22 +34,38 @@ def parse(expressions: Iterable[tuple[str, str, Any]], schema: TableSchema) -> t
     return tuple(_filter(name, op, data, columns, schema) for name, op, data in expressions)
 
 
-def to_json(filters: Sequence[Filter]) -> list[dict[str, Any]]:
-    """The filters as the state store keeps them."""
-    return [{"column": f.column, "op": f.op, "values": [value_to_json(v) for v in f.values]} for f in filters]
+@dataclass(frozen=True, slots=True)
+class FiledFilter:
+    """A filter as the state store keeps it: `values` are JSON, typed by whoever reads the table."""
+
+    column: str
+    op: str
+    values: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, condition: Filter) -> Self:
+        return cls(condition.column, condition.op, tuple(map(value_to_json, condition.values)))
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        return cls(data["column"], data["op"], tuple(data["values"]))
+
+    def to_json(self) -> dict[str, Any]:
+        return {"column": self.column, "op": self.op, "values": list(self.values)}
+
+    @property
+    def json_value(self) -> Any:
+        """What `parse` takes. Raises RequestError."""
+        if self.op == "in":
+            return list(self.values)
+        if len(self.values) != 1:
+            raise RequestError(f"{len(self.values)} values where one is compared", fix="give one value, or use `in`")
+        return self.values[0]
 
 
-def from_json(data: Iterable[dict[str, Any]], schema: TableSchema) -> tuple[Filter, ...]:
-    """The filters of `to_json`, against the table's present shape. Raises RequestError where it has changed."""
-    return parse(
-        ((d["column"], d["op"], list(d["values"]) if d["op"] == "in" else _one(d["values"])) for d in data), schema
-    )
-
-
-def _one(values: Sequence[Any]) -> Any:
-    if len(values) != 1:
-        raise RequestError(f"{len(values)} values where one is compared", fix="give one value, or use `in`")
-    return values[0]
+def parse_filed(filters: Iterable[FiledFilter], schema: TableSchema) -> tuple[Filter, ...]:
+    """The filters against the table's present shape. Raises RequestError where it has changed."""
+    return parse(((f.column, f.op, f.json_value) for f in filters), schema)
 
 
 def _filter(name: str, op: str, data: Any, columns: dict[str, Column], schema: TableSchema) -> Filter:

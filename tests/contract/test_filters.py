@@ -10,6 +10,7 @@ import pytest
 from dblog_core.errors import RequestError
 from dblog_core.interfaces import ChunkReader, Source
 from dblog_core.model import filters
+from dblog_core.model.filters import FiledFilter
 from tests.contract.keyed import (
     shape,
     walk,
@@ -86,7 +87,8 @@ def test_filters_compare_as_the_column_does(database: Database, source: Source, 
     special = PASSING_POSTGRES if database.kind == "postgres" else PASSING_MYSQL
     for column, op, value, expected in PASSING + special:
         given = filters.parse([(column, op, value)], schema)
-        kept = filters.from_json(json.loads(json.dumps(filters.to_json(given))), schema)
+        stored = json.loads(json.dumps([FiledFilter.of(each).to_json() for each in given]))
+        kept = filters.parse_filed(map(FiledFilter.from_json, stored), schema)
         assert kept == given
         found = reader.read(schema, after=None, upto=None, limit=9, filters=kept).rows.column("n").to_pylist()
         assert found == expected, (column, op, value)

@@ -14,7 +14,7 @@ from dblog_core.dumps.requests import DumpRequest
 from dblog_core.dumps.status import DumpStatus
 from dblog_core.errors import DblogError, RequestError, SourceError, SourceForbids, ValueOutOfRange
 from dblog_core.interfaces import ReadPlan
-from dblog_core.model.filters import Typed
+from dblog_core.model.filters import FiledFilter, Typed
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.watermark import Heals
 from tests.unit import requests_world
@@ -146,7 +146,7 @@ def test_a_typed_value_is_what_its_column_makes_of_it(
     world: World, column: str, operator: str, text: str, values: list[Any]
 ) -> None:
     status = filed(world, DumpRequest(("shop.customers",), filters=((column, operator, Typed(text)),)))
-    assert status.tasks[0].record.filters == ({"column": column, "op": operator, "values": values},)
+    assert status.tasks[0].record.filters == (FiledFilter(column, operator, tuple(values)),)
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_filters_are_anded_and_a_filtered_dump_heals_nothing(world: World) -> No
     status = filed(world, DumpRequest(("shop.customers",), filters=tests))
     assert len(status.tasks) > 1
     for task in status.tasks:
-        assert [(f["column"], f["op"]) for f in task.record.filters] == [("name", "="), ("id", ">")]
+        assert [(f.column, f.op) for f in task.record.filters] == [("name", "="), ("id", ">")]
         assert task.record.heals is None
     assert sum(t.record.estimated or 0 for t in status.tasks) == pytest.approx(500, abs=len(status.tasks))
 

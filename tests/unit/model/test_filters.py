@@ -12,7 +12,7 @@ import pytest
 
 from dblog_core.errors import RequestError
 from dblog_core.model import filters
-from dblog_core.model.filters import Filter
+from dblog_core.model.filters import FiledFilter, Filter
 from dblog_core.model.schema import Column, TableName, TableSchema
 
 TYPES = {
@@ -54,7 +54,8 @@ def test_a_filter_is_typed_and_comes_back_from_the_state_store(
 ) -> None:
     parsed = filters.parse([given], SCHEMA)
     assert parsed == (Filter(given[0], given[1], values),)
-    assert filters.from_json(json.loads(json.dumps(filters.to_json(parsed))), SCHEMA) == parsed
+    stored = json.loads(json.dumps([FiledFilter.of(each).to_json() for each in parsed]))
+    assert filters.parse_filed(map(FiledFilter.from_json, stored), SCHEMA) == parsed
 
 
 @pytest.mark.parametrize(
@@ -92,7 +93,7 @@ def test_what_is_no_filter_is_refused_by_name(given: tuple[str, str, Any], messa
 
 
 def test_a_filter_of_a_column_that_is_gone_is_refused() -> None:
-    kept = filters.to_json(filters.parse([("d", "<", "1.5")], SCHEMA))
+    filed = map(FiledFilter.of, filters.parse([("d", "<", "1.5")], SCHEMA))
     without = TableSchema(SCHEMA.table, tuple(c for c in SCHEMA.columns if c.name != "d"), SCHEMA.key)
     with pytest.raises(RequestError, match="no column d"):
-        filters.from_json(kept, without)
+        filters.parse_filed(filed, without)
