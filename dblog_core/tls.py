@@ -31,9 +31,14 @@ class TlsSettings(Protocol):
     def tls_key(self) -> Path | None: ...
 
 
+def verifying_context(authority: Path | None) -> ssl.SSLContext:
+    """Of a client without a certificate; None: the machine's own authorities. Raises OSError, ssl.SSLError too."""
+    return ssl.create_default_context(cafile=str(authority) if authority else None)
+
+
 def client_context(settings: TlsSettings) -> ssl.SSLContext:
     """Of a client. Raises OSError, ssl.SSLError too, where a file is no good."""
-    context = ssl.create_default_context(cafile=str(settings.tls_ca) if settings.tls_ca else None)
+    context = verifying_context(settings.tls_ca)
     if settings.tls_cert:
         context.load_cert_chain(str(settings.tls_cert), str(settings.tls_key) if settings.tls_key else None)
     # Before the mode: Python refuses CERT_NONE while the host name is to be checked.

@@ -35,8 +35,8 @@ from dblog_core.model.filters import Filter
 from dblog_core.model.position_spec import Place
 from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.model.values import Key
-from dblog_core.rows import row_hashes
 from dblog_core.rows.column_rules import Rules
+from tests import plain_hashes
 
 ORDERS = TableSchema(
     TableName("shop", "orders"),
@@ -321,10 +321,10 @@ class FakeReader:
         return self._hashed(self.read_keys(schema, keys))
 
     def range_hash(self, schema: TableSchema, *, after: Key | None, upto: Key | None, limit: int) -> RangeHash:
-        return row_hashes.total(self.hashes(schema, after=after, upto=upto, limit=limit))
+        return plain_hashes.total(self.hashes(schema, after=after, upto=upto, limit=limit))
 
     def _hashed(self, chunk: Chunk) -> Hashes:
-        return row_hashes.of_rows(chunk, Rules(self._database.rules))
+        return plain_hashes.of_rows(chunk, Rules(self._database.rules))
 
     def _keys(self, schema: TableSchema, after: Key | None, upto: Key | None) -> list[Key]:
         keys = self._database.rows.get(schema.table, {})

@@ -15,9 +15,10 @@ import pyarrow.parquet as pq
 from dblog_core.config.settings import Config
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import Key, key_from_json, key_to_json, keys_of
-from dblog_core.rows.row_hashes import HASH, row_hash
+from dblog_core.rows.row_hashes import HASH
 from dblog_core.verify.exchange import Answer, Ask, Desk, Pin, Task
 from dblog_core.wiring import open_staging
+from tests.plain_hashes import row_hash
 
 Row = dict[str, Any]
 State = dict[Key, Row]

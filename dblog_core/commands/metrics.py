@@ -13,7 +13,7 @@ from dblog_core.config.loader import load
 from dblog_core.config.secrets import READER
 from dblog_core.config.settings import Config
 from dblog_core.errors import ConfigError
-from dblog_core.model.hosts import LOOPBACK
+from dblog_core.model.hosts import all_near
 
 _ListenOption = Annotated[str, typer.Option("--listen", metavar="HOST:PORT", help="Serve them there, until stopped.")]
 _DirectoryOption = Annotated[
@@ -60,7 +60,7 @@ def metrics(
     host, port = address(listen)
     if bool(certificate) != bool(key) or (authority and not certificate):
         raise ConfigError("TLS needs both --tls-cert and --tls-key", where="metrics", fix="give both files")
-    if host not in LOOPBACK and not certificate and not insecure:
+    if not all_near(host) and not certificate and not insecure:
         what = f"whoever reaches {listen} could read names and sizes of tables, and everybody on the way"
         fix = (
             "give --tls-cert, --tls-key and --tls-client-ca, or --insecure where a proxy or a network keeps others out"

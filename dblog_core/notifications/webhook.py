@@ -8,7 +8,6 @@ has said.
 from __future__ import annotations
 
 import http.client
-import ssl
 import time
 import urllib.error
 import urllib.request
@@ -17,7 +16,7 @@ from typing import Any
 
 import orjson
 
-from dblog_core import signatures
+from dblog_core import signatures, tls
 from dblog_core.config.notify import ChannelConfig
 from dblog_core.errors import NotToldYet
 from dblog_core.interfaces import Json
@@ -59,8 +58,7 @@ class Webhook:
 
     def _open(self) -> urllib.request.OpenerDirector:
         if self._opener is None:
-            authority = str(self._config.tls_ca) if self._config.tls_ca else None
-            context = ssl.create_default_context(cafile=authority)
+            context = tls.verifying_context(self._config.tls_ca)
             self._opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context), _NoRedirect)
         return self._opener
 

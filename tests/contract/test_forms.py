@@ -18,7 +18,7 @@ from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.monitoring.preflight import form_problems
 from dblog_core.rows import column_rule_faults
 from dblog_core.rows.column_rules import Rules
-from dblog_core.rows.row_hashes import HASH, of_rows
+from dblog_core.rows.row_hashes import HASH
 from dblog_core.rows.staged_as import FORMS
 from dblog_core.wiring import open_source
 from tests.contract import every_type
@@ -28,6 +28,7 @@ from tests.contract.test_every_type import start
 from tests.contract.test_generated_values import WHOLE, fill, same
 from tests.contract.test_source import create, log, run
 from tests.fix_servers import Database
+from tests.plain_hashes import of_rows
 
 BEYOND = {"n", "d65_0"}
 """Columns whose generated values are beyond a double, or need no other form."""

@@ -13,7 +13,7 @@ from dblog_core.config.settings import Config
 from dblog_core.interfaces import ChunkReader, Source
 from dblog_core.model.schema import TableName
 from dblog_core.rows.column_rules import Rules
-from dblog_core.rows.row_hashes import HASH, of_rows
+from dblog_core.rows.row_hashes import HASH
 from dblog_core.wiring import open_source
 from tests.contract import every_type, generated
 from tests.contract.keyed import MYSQL_KINDS, every_way, shape
@@ -22,6 +22,7 @@ from tests.contract.test_every_type import start
 from tests.contract.test_source import create, log, rows, run
 from tests.fix_servers import Database
 from tests.integration import mysql_types, postgres_types
+from tests.plain_hashes import of_rows
 
 ROWS = 200
 WHOLE: dict[str, Any] = {"after": None, "upto": None, "limit": 10_000}

@@ -12,8 +12,8 @@ from dblog_core.interfaces import Chunk, Hashes, RangeHash, ReadPlan
 from dblog_core.model.filters import Filter
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.model.values import Key
-from dblog_core.rows import row_hashes
 from dblog_core.rows.column_rules import Rules
+from tests import plain_hashes
 from tests.simulation import database as db
 from tests.simulation.connection import Connection
 from tests.simulation.scheduler import Simulation
@@ -70,13 +70,13 @@ class SimReader(Connection):
         return self._select(schema, lambda: [k for k in sorted(keys) if k in rows], filters, None)
 
     def hashes(self, schema: TableSchema, *, after: Key | None, upto: Key | None, limit: int) -> Hashes:
-        return row_hashes.of_rows(self.read(schema, after=after, upto=upto, limit=limit), Rules({}))
+        return plain_hashes.of_rows(self.read(schema, after=after, upto=upto, limit=limit), Rules({}))
 
     def hashes_of(self, schema: TableSchema, keys: Sequence[Key]) -> Hashes:
-        return row_hashes.of_rows(self.read_keys(schema, keys), Rules({}))
+        return plain_hashes.of_rows(self.read_keys(schema, keys), Rules({}))
 
     def range_hash(self, schema: TableSchema, *, after: Key | None, upto: Key | None, limit: int) -> RangeHash:
-        return row_hashes.total(self.hashes(schema, after=after, upto=upto, limit=limit))
+        return plain_hashes.total(self.hashes(schema, after=after, upto=upto, limit=limit))
 
     def _between(self, schema: TableSchema, after: Key | None, upto: Key | None) -> list[Key]:
         rows = self._database.rows[schema.table]

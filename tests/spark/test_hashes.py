@@ -18,13 +18,13 @@ from dblog_core.errors import LakeError
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.model.values import keys_of
 from dblog_core.rows.row_hashes import HASH
-from dblog_core.rows.row_hashes import row_hash as defined
 from dblog_core.staging import Staging
 from dblog_core.wiring import open_source
 from spark_jobs.delta_tables.column_types import quoted, row_shape
 from spark_jobs.verifying.row_hashes import row_hash
 from tests.contract import every_type
 from tests.fix_servers import Database
+from tests.plain_hashes import row_hash as defined
 from tests.spark.segments import table
 
 

@@ -13,12 +13,13 @@ from pyspark.sql import SparkSession
 from dblog_core.lake.lake_status import read_status
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import key_to_json
-from dblog_core.rows.row_hashes import HASH, row_hash
+from dblog_core.rows.row_hashes import HASH
 from dblog_core.staging import parquet
 from dblog_core.verify.exchange import Answer, Ask, Desk, Pin, Task
 from spark_jobs.delta_tables import log
 from spark_jobs.verify import answered
 from spark_jobs.verifying.verdict import Judge
+from tests.plain_hashes import row_hash
 from tests.spark.lakes import TestLake
 from tests.spark.segments import Row, table
 
