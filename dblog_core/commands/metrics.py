@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,6 +14,9 @@ from dblog_core.config.secrets import READER
 from dblog_core.config.settings import Config
 from dblog_core.errors import ConfigError
 from dblog_core.model.hosts import all_near
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
 
 _ListenOption = Annotated[str, typer.Option("--listen", metavar="HOST:PORT", help="Serve them there, until stopped.")]
 _DirectoryOption = Annotated[
@@ -48,7 +51,7 @@ def metrics(
       dblog --config shop.toml metrics
       dblog metrics --directory sources --listen 127.0.0.1:9178
     """
-    from prometheus_client import CollectorRegistry, generate_latest, start_http_server
+    from prometheus_client import CollectorRegistry, generate_latest
 
     from dblog_core.monitoring.metrics import Sources
 
@@ -57,7 +60,7 @@ def metrics(
     if not listen:
         typer.echo(generate_latest(registry).decode(), nl=False)
         return
-    host, port = address(listen)
+    host, _ = address(listen)
     if bool(certificate) != bool(key) or (authority and not certificate):
         raise ConfigError("TLS needs both --tls-cert and --tls-key", where="metrics", fix="give both files")
     if not all_near(host) and not certificate and not insecure:
@@ -72,15 +75,22 @@ def metrics(
         "client_cafile": str(authority) if authority else None,
         "client_auth_required": authority is not None,
     }
+    _serve(registry, listen, tls)
+
+
+def _serve(registry: CollectorRegistry, listen: str, tls: dict[str, Any]) -> None:
+    """Serves the metrics until stopped. `tls`: as `start_http_server` takes it."""
+    from prometheus_client import start_http_server
+
+    host, port = address(listen)
     try:
-        server, thread = start_http_server(port, host, registry, **tls)  # type: ignore[arg-type]
+        server, thread = start_http_server(port, host, registry, **tls)
     except OSError as error:
-        raise ConfigError(
-            f"cannot listen at {listen}: {error}", where="--listen", fix="choose another address"
-        ) from error
+        what = f"cannot listen at {listen}: {error}"
+        raise ConfigError(what, where="--listen", fix="choose another address") from error
     try:
         with stopping() as stop:
-            note(f"metrics at http{'s' if certificate else ''}://{host}:{server.server_port}/metrics")
+            note(f"metrics at http{'s' if tls['certfile'] else ''}://{host}:{server.server_port}/metrics")
             stop.wait()
     finally:
         server.shutdown()
