@@ -54,13 +54,10 @@ GOAL = Counts(5, 5, 1)
 NONE = Counts(0, 0, 0)
 LIMITS: dict[str, Counts] = {
     "dblog_core/interfaces": Counts(4, 0, 0),
-    "dblog_core/capture": Counts(23, 69, 76),
-    "dblog_core/config": Counts(7, 43, 11),
     "dblog_core/delta": Counts(32, 87, 38),
     "dblog_core/model": Counts(14, 27, 4),
     "dblog_core/rows": Counts(8, 14, 13),
     "dblog_core/sources": Counts(155, 269, 315),
-    "dblog_core/staging": Counts(17, 36, 18),
     "dblog_core/storage": Counts(3, 10, 0),
     "spark_jobs": Counts(12, 32, 22),
     "spark_jobs/delta_tables": Counts(16, 34, 14),
