@@ -53,6 +53,9 @@ class Reign(Protocol):
     def has_gone_on(self, head: Manifest) -> bool:
         """Whether something was published since this capture has looked first."""
 
+    def look_first_at(self, head: Manifest) -> None:
+        """From here on, only what is published after `head` counts as having gone on."""
+
     def outcome(self, position: str | None = None, commit_time: int | None = None) -> CaptureOutcome | None:
         """Why to end now; `position`: up to where all is published, with the time of the last transaction before it."""
 
@@ -78,7 +81,7 @@ def run_term(capture: Reign, parts: Parts, lease: Lease, *, first: bool = True) 
     term_start.check_epoch(parts, lease, head, first=first)
     if capture.fresh_start and not capture.has_gone_on(head):
         head = term_start.start_afresh(parts, lease, head)
-    capture.fresh_start = False  # it is there: by us, whether or not we were told, or by another capture
+        capture.fresh_start = False
     head = new_tables.put_in_force(parts, lease, head, shown_tables=shown_tables)
     visibility = term_start.find_visibility(parts.source, head)
     sequencer = Sequencer(
@@ -136,9 +139,13 @@ class Leader:
         except LogPositionLost as error:
             # The last leader may have published, and acknowledged, once more after we have read the head.
             newest = self._staging.head()
-            if newest is None or newest.segment <= self._published.segment:
+            if newest is not None and newest.segment > self._published.segment:
+                raise SegmentTaken(f"segment {newest.segment} has been published by another capture") from error
+            if not self._capture.fresh_start:
                 raise
-            raise SegmentTaken(f"segment {newest.segment} has been published by another capture") from error
+            # What has gone on was a dead capture: its last segment has reached the storage late.
+            self._capture.look_first_at(self._published)
+            raise SegmentTaken(f"segment {self._published.segment} came late, and the log after it is lost") from error
 
     def _read_on(self) -> None:
         # Before the thread is started: where this fails nothing is left behind.
@@ -160,6 +167,7 @@ class Leader:
             if not self._lease.valid():
                 raise LeaseLost("the lease is gone or in doubt; a standby takes over", where=self._config.state.url)
             batch = stream.read(self._patience(), linger=self._linger)
+            self._capture.fresh_start = False  # the log goes on, whoever has seen to that
             self._report.caught_up = batch is None or not batch.transactions
             if batch is not None:
                 self._sequencer.process(batch)

@@ -238,6 +238,10 @@ class _Capture:
             self._began_at = head.segment
         return head.segment > self._began_at
 
+    def look_first_at(self, head: Manifest) -> None:
+        """From here on, only what is published after `head` counts as having gone on."""
+        self._began_at = head.segment
+
     def healthy(self) -> None:
         """The leader has made progress: the next fault is a first one."""
         self._faults = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,13 +10,13 @@ import pytest
 from dblog_core.algorithm.visibility import LogOrder
 from dblog_core.capture.sequencer import Sequencer
 from dblog_core.dumps import dump_records, dump_store
-from dblog_core.errors import SegmentTaken, SourceUnavailable, StagingUnavailable
+from dblog_core.errors import LogPositionLost, SegmentTaken, SourceUnavailable, StagingUnavailable
 from dblog_core.model.events import LogBatch
 from dblog_core.rows.column_rules import Rules
 from dblog_core.staging import Staging, segment
 from dblog_core.staging.manifest import Manifest
 from dblog_core.storage.local import LocalStorage
-from tests.fake_source import ORDERS, Change, FakeStream
+from tests.fake_source import ORDERS, Change, FakeSource, FakeStream
 from tests.unit.engine_world import World, world
 
 __all__ = ["world"]
@@ -118,6 +119,36 @@ def test_a_fresh_start_whose_answer_was_lost_is_not_done_twice(world: World, mon
     ]
     assert len(dump_store.list_dumps(world.state)) == 1
     assert world.replay() == world.rows()
+
+
+def test_a_fresh_start_gives_up_lost_log_though_a_dead_capture_s_segment_lands_late(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That segment looks as if another capture had gone on, and the log after it is as lost as the log before it."""
+    world.capture()
+    world.put(1, 2)
+    publish = Staging.publish
+    late = list[Manifest]()
+
+    def landing_late(self: Staging, manifest: Manifest) -> None:
+        if not late:
+            head = self.head()
+            assert head is not None
+            late.append(replace(head, segment=head.segment + 1, sealed_at=manifest.sealed_at))
+            publish(self, late[0])
+            raise StagingUnavailable("the storage does not answer")
+        publish(self, manifest)
+
+    def purged(self: FakeSource, position: str, *, skip: int = 0) -> FakeStream:
+        if late and position == late[0].position:
+            raise LogPositionLost("the log begins later", fix="start afresh")
+        return open_log(self, position, skip=skip)
+
+    open_log = FakeSource.open_log
+    monkeypatch.setattr(Staging, "publish", landing_late)
+    monkeypatch.setattr(FakeSource, "open_log", purged)
+    world.capture_until_dumped(fresh_start=True)
+    assert late and world.replay() == world.rows() and world.rows()
 
 
 def test_a_fresh_start_gives_up_lost_log_and_dumps_all_that_is_there(world: World) -> None:

@@ -46,6 +46,9 @@ class Reign:
     def has_gone_on(self, head: Manifest) -> bool:
         return False
 
+    def look_first_at(self, head: Manifest) -> None:
+        return None
+
     def outcome(self, position: str | None = None, commit_time: int | None = None) -> CaptureOutcome | None:
         return CaptureOutcome.STOPPED if position is not None else None
 
