@@ -113,8 +113,10 @@ class TableEvents:
         return self._passed_over.take_reasons()
 
     def _take_statement(self, signal: Statement, transaction: Transaction, draft: DraftSegment) -> None:
-        is_drop = isinstance(signal, DatabaseDropped)
-        tables = self._find_tables_of(signal) if is_drop else self._find_tables_meant(signal)
+        if isinstance(signal, DatabaseDropped):
+            tables = self._find_tables_of(signal)
+        else:
+            tables = self._find_tables_meant(signal)
         unsure = len(tables) > 1 and isinstance(signal, Truncated)  # one of them is empty: dumps tell which
         for table in tables:
             if isinstance(signal, Rewritten) or unsure:

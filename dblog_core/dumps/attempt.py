@@ -16,9 +16,9 @@ from dblog_core.algorithm.chunk_width import Width
 from dblog_core.algorithm.task_progress import TaskProgress
 from dblog_core.dumps.background_step import BackgroundStep
 from dblog_core.dumps.dump_records import OVER, DumpOptions, DumpState
+from dblog_core.dumps.pace.throttle import Limits, Pace
 from dblog_core.dumps.read_only_windows import NotOpened
 from dblog_core.dumps.task_lease import Hold
-from dblog_core.dumps.throttle import Limits, Pace
 from dblog_core.dumps.window_reader import Connections, ShapeChanged, WindowReader
 from dblog_core.interfaces import ChunkTooLarge
 

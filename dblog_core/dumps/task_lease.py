@@ -21,7 +21,7 @@ from dblog_core.clock import spawn_thread
 from dblog_core.config.settings import Config
 from dblog_core.dumps import dump_store, task_store
 from dblog_core.dumps.dump_records import OVER, DumpOptions, DumpState, TaskStatus
-from dblog_core.dumps.source_load import Gauge
+from dblog_core.dumps.pace.source_load import Gauge
 from dblog_core.errors import DblogError, LeaseLost, StateError, TableGone
 from dblog_core.interfaces import Clock, Lease, Source, Spawn, StateStore
 from dblog_core.model.task_id import TaskId

@@ -20,7 +20,7 @@ from dblog_core.clock import SystemClock, spawn_thread
 from dblog_core.config.settings import Config
 from dblog_core.dumps import dump_store
 from dblog_core.dumps.dump_records import OVER
-from dblog_core.dumps.source_load import Gauge
+from dblog_core.dumps.pace.source_load import Gauge
 from dblog_core.dumps.status import DumpStatus
 from dblog_core.dumps.task_lease import WorkerContext
 from dblog_core.dumps.task_queue import REST_FACTOR, TaskQueue

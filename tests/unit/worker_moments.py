@@ -10,7 +10,7 @@ import pytest
 
 from dblog_core.dumps import task_lease
 from dblog_core.dumps import task_queue as finder_module
-from dblog_core.dumps.source_load import Gauge
+from dblog_core.dumps.pace.source_load import Gauge
 from dblog_core.dumps.task_lease import Hold, WorkerContext
 from dblog_core.dumps.task_queue import TaskQueue
 from tests.unit.workers_world import World

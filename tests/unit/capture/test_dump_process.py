@@ -61,7 +61,7 @@ def request(config: Config, by: str) -> None:
 
 
 def test_it_has_the_configuration_and_no_secret_in_arguments_or_environment(config: Config) -> None:
-    with dump_process._started(config) as process:
+    with dump_process._start_process(config) as process:
         assert process.stdin is not None
         place = Path(f"/proc/{process.pid}")
         arguments = wait_until((place / "cmdline").read_bytes, "a process that has begun its program")
@@ -168,7 +168,7 @@ def test_no_process_is_started_for_dumps_of_people_or_for_none(config: Config, m
 def test_a_process_that_does_not_end_is_ended(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     stubborn = ["python3", "-c", "import signal,time; signal.signal(15, lambda *_: 0); time.sleep(600)"]
     process = subprocess.Popen(stubborn, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    monkeypatch.setattr(dump_process, "_started", lambda config: process)
+    monkeypatch.setattr(dump_process, "_start_process", lambda config: process)
     monkeypatch.setattr(dump_process, "GRACE", 0.1)
     stop = threading.Event()
     stop.set()

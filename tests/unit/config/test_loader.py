@@ -103,7 +103,7 @@ def test_an_airflow_connection_is_resolved_by_who_connects(file: Path) -> None:
     file.write_text(text.replace('host = "127.0.0.1"\n', ""))
     source = load(file).source
     assert source.tls is None, "unknown while the host is"
-    connected = source.connected(host="db.example", port=None, user="u", password="p")
+    connected = source.with_connection(host="db.example", port=None, user="u", password="p")
     assert (connected.port, connected.tls, connected.airflow_connection) == (3306, "verify-full", None)
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from dblog_core.dumps.dump_records import DumpOptions
-from dblog_core.dumps.throttle import EARLY, RECOVERY, SLOWEST, Limits, Pace
+from dblog_core.dumps.pace.throttle import EARLY, RECOVERY, SLOWEST, Limits, Pace
 from dblog_core.interfaces import Strain
 from dblog_core.model import sizes
 
