@@ -125,7 +125,7 @@ class FakeSource:
     def prepare(self) -> None:
         return None
 
-    def refused(self) -> tuple[Problem, ...]:
+    def list_refusals(self) -> tuple[Problem, ...]:
         return ()
 
     def shows_whole_logs(self) -> bool:
@@ -145,19 +145,19 @@ class FakeSource:
     def begin(self, place: Place) -> str:
         return place.text.rpartition(":")[2]
 
-    def bound(self, place: Place) -> str:
+    def find_target(self, place: Place) -> str:
         return place.text.rpartition(":")[2]
 
     def time(self) -> int:
         return time.time_ns() // 1000 + self.ahead
 
-    def reached(self, position: str, target: str) -> bool:
+    def has_reached(self, position: str, target: str) -> bool:
         return int(position) >= int(target)
 
     def place(self, position: str) -> str:
         return position
 
-    def passed(self, position: str, end: str) -> bool:
+    def has_passed(self, position: str, end: str) -> bool:
         return int(position) >= int(end)
 
     def show(self, position: str) -> str:

@@ -120,7 +120,7 @@ class Openings:
             return True  # it is void, and its worker waits to hear that
         if _follows(window.mark, self._windows.values()):
             return False
-        return window.high.end is not None and self._source.passed(position, window.high.end)
+        return window.high.end is not None and self._source.has_passed(position, window.high.end)
 
     def _forget(self, now: float) -> None:
         """Windows whose worker is gone. The sequencer has long given them up."""

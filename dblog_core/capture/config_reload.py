@@ -116,7 +116,7 @@ class Newcomers:
             return False
         self._next = self._clock.monotonic() + NEWCOMERS
         try:
-            mended = stopped_tables.look_again(self._state, source.refused)
+            mended = stopped_tables.look_again(self._state, source.list_refusals)
             if not self._others(source) and not mended:
                 return False
             self._ready(config)

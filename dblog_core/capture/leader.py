@@ -270,7 +270,7 @@ class Leader:
         """PostgreSQL: lets the windows forget. The snapshot is read before the position: later windows see as much."""
         if not self._remembers:
             return
-        if self._horizon is not None and self._source.reached(self._sequencer.position, self._horizon[1]):
+        if self._horizon is not None and self._source.has_reached(self._sequencer.position, self._horizon[1]):
             self._sequencer.advance_horizon(self._horizon[0])
             self._horizon = None
         if self._horizon is None and (snapshot := self._source.horizon()) is not None:

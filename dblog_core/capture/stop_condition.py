@@ -26,7 +26,7 @@ class AtPosition:
         self._target = target
 
     def is_reached(self, position: str, commit_time: int | None) -> bool:
-        return self._source.reached(position, self._target)
+        return self._source.has_reached(position, self._target)
 
 
 class AtTime:
@@ -45,7 +45,7 @@ class AtTime:
             return True
         if self._end is None and self._clock.monotonic() >= self._look_at:
             self._look()
-        return self._end is not None and self._source.reached(position, self._end)
+        return self._end is not None and self._source.has_reached(position, self._end)
 
     def _look(self) -> None:
         """The clock first: what is committed up to the time lies before an end that is read after it."""
@@ -60,4 +60,4 @@ def find_goal(source: Source, clock: Clock, place: Place) -> Goal:
     """Raises SourceRefused for a place that no log of this server has."""
     if place.form is Form.TIME:
         return AtTime(source, clock, place.time)
-    return AtPosition(source, source.bound(place))
+    return AtPosition(source, source.find_target(place))

@@ -208,7 +208,7 @@ def _with_canonical_names(request: DumpRequest) -> DumpRequest:
 
 def _refusals_by_source(source: Source, names: tuple[str, ...] | None) -> dict[str, Refusal]:
     """Tables among those named whose log cannot be read as they are: a dump of one would miss changes."""
-    entries = entries_by_source(source.refused())
+    entries = entries_by_source(source.list_refusals())
     refusals = {table: Refusal(table, entry.why, entry.fix) for table, entry in entries.items()}
     if names is None:
         return refusals

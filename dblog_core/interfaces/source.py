@@ -178,7 +178,7 @@ class ChunkReader(Protocol):
         whose log that is."""
 
     def log_end(self) -> str:
-        """Where the log ends now, for `Source.passed`: all that a SELECT over this connection has seen lies before."""
+        """The end of the log, for `Source.has_passed`: all that a SELECT over this connection has seen lies before."""
 
     def close(self) -> None: ...
 
@@ -206,7 +206,7 @@ class Source(Protocol):
     def tables(self) -> tuple[TableSchema, ...]:
         """The catalogue's shape of every table that the configuration wants and that can be captured as it is."""
 
-    def refused(self) -> tuple[Problem, ...]:
+    def list_refusals(self) -> tuple[Problem, ...]:
         """Why the other wanted tables cannot be captured as they are, each with its `table`."""
 
     def identities(self) -> frozenset[str] | None:
@@ -230,19 +230,19 @@ class Source(Protocol):
         Raises SourceRefused where the log does not have it, or not any more, with what there is.
         """
 
-    def bound(self, place: Place) -> str:
+    def find_target(self, place: Place) -> str:
         """A target that is reached with all that is committed up to `place`, which is no time. Raises SourceRefused."""
 
     def time(self) -> int:
         """The server's clock, in microseconds since 1970 UTC."""
 
-    def reached(self, position: str, target: str) -> bool:
+    def has_reached(self, position: str, target: str) -> bool:
         """Whether all that is before `target` is before `position` too."""
 
     def place(self, position: str) -> str:
         """A resume position of the open log for `ChunkReader.sees`, with the server that it is of."""
 
-    def passed(self, position: str, end: str) -> bool:
+    def has_passed(self, position: str, end: str) -> bool:
         """Whether the open log was read up to `end`, which a `ChunkReader.log_end` has told."""
 
     def show(self, position: str) -> str:

@@ -168,7 +168,7 @@ class Unreadable:
     """From here on the changes of a table cannot be staged as they are: the log does not tell which rows they hit, or
     holds a value or a shape that has no exact form. They are passed over, all of them, up to the table's next
     `SchemaSeen`. `why` and `fix`: in words; `refused`: whether the source refuses the table for that too
-    (`Source.refused`)."""
+    (`Source.list_refusals`)."""
 
     sequence: int
     transaction: int

@@ -27,6 +27,7 @@ MODULES = (
     "dblog_core.sources.mysql.binlog.headers",
     "dblog_core.sources.mysql.values.fixed_width",
     "dblog_core.sources.mysql.values.json_kernel",
+    "dblog_core.sources.mysql.values.json_opaque_kernel",
     "dblog_core.sources.mysql.values.multibyte",
     "dblog_core.sources.mysql.values.printed",
     "dblog_core.sources.mysql.row_events.row_images",

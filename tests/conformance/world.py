@@ -223,7 +223,7 @@ class World:
         def reached() -> bool:
             self.look()
             head = staging.head()
-            return head is not None and not head.partial and source.reached(head.position, target)
+            return head is not None and not head.partial and source.has_reached(head.position, target)
 
         wait_until(reached, "the log is staged")
 

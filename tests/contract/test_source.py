@@ -51,7 +51,7 @@ def log(source: Source, position: str, *, skip: int = 0, upto: str | None = None
             if batch is None:
                 continue
             yield batch
-            if not batch.partial and source.reached(batch.position, target):
+            if not batch.partial and source.has_reached(batch.position, target):
                 return
     finally:
         stream.close()
@@ -75,7 +75,8 @@ def test_positions_grow_and_compare(database: Database, source: Source) -> None:
     before = create(database, source, "a", "id int PRIMARY KEY")
     run(database, "INSERT INTO a VALUES (1)")
     after = source.current_position()
-    assert source.reached(after, before) and source.reached(before, before) and not source.reached(before, after)
+    assert source.has_reached(after, before) and source.has_reached(before, before)
+    assert not source.has_reached(before, after)
     assert source.show(after)
 
 

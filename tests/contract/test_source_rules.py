@@ -161,7 +161,7 @@ def log(place: Place, position: str, *, skip: int = 0) -> list[LogBatch]:
     found: list[LogBatch] = []
     deadline = time.monotonic() + END
     try:
-        while not found or found[-1].partial or not source.reached(found[-1].position, target):
+        while not found or found[-1].partial or not source.has_reached(found[-1].position, target):
             assert time.monotonic() < deadline, "the log did not reach its end in time"
             if (batch := place.call(lambda: stream.read(0.5))) is not None:
                 found.append(batch)

@@ -84,7 +84,7 @@ def test_a_position_is_followed_by_all_that_comes_after_it(database: Database, s
     for text in places_of:
         position = begin(source, text)
         assert ids(source, position) == [2, 3], text
-        assert source.reached(source.current_position(), position)
+        assert source.has_reached(source.current_position(), position)
 
 
 def test_an_end_of_the_log_is_a_place(database: Database, source: Source) -> None:
@@ -278,9 +278,9 @@ def test_a_bound_is_reached_with_all_that_is_committed_up_to_it(database: Databa
     middle = source.current_position()
     run(database, "INSERT INTO a VALUES (2)")
     for text in bounds:
-        target = source.bound(position_spec.parse(text, source.kind))
-        assert not source.reached(start, target) and source.reached(middle, target), text
-        assert source.reached(source.current_position(), target)
+        target = source.find_target(position_spec.parse(text, source.kind))
+        assert not source.has_reached(start, target) and source.has_reached(middle, target), text
+        assert source.has_reached(source.current_position(), target)
 
 
 def test_the_clock_is_the_servers(database: Database, source: Source) -> None:

@@ -258,7 +258,7 @@ class Matrix:
             if self._faults:
                 raise self._faults[0]
             head = staging.head()
-            return head is not None and not head.partial and source.reached(head.position, target)
+            return head is not None and not head.partial and source.has_reached(head.position, target)
 
         wait_until(reached, "the log is staged")
 

@@ -54,7 +54,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], i
 
 def looks(source: Source) -> list[Callable[[], object]]:
     """What a capture asks before it reads the log, and `check`."""
-    return [source.check, source.prepare, source.tables, source.refused, source.identities, source.stamps]
+    return [source.check, source.prepare, source.tables, source.list_refusals, source.identities, source.stamps]
 
 
 def test_what_a_start_asks_of_the_catalogue_does_not_grow_with_the_tables(

@@ -45,7 +45,7 @@ def logged(source: MysqlSource, start: str) -> dict[int, Any]:
 
 @pytest.mark.parametrize("source_kind", ["mysql", "mariadb"], indirect=True)
 def test_no_character_set_of_a_server_is_left_out(database: Database) -> None:
-    assert [name for name in every(database) if name != "binary" and not charsets.supported(name)] == []
+    assert [name for name in every(database) if name != "binary" and not charsets.is_supported(name)] == []
 
 
 @pytest.mark.parametrize("source_kind", ["mysql", "mariadb"], indirect=True)

@@ -34,7 +34,7 @@ def images(source: MysqlSource, start: str) -> list[tuple[str, Any, Any]]:
             batch = stream.read(0.5)
             if batch is not None:
                 found += [row for table in batch.changes for row in table.batch.to_pylist()]
-                if not batch.partial and source.reached(batch.position, target):
+                if not batch.partial and source.has_reached(batch.position, target):
                     return [(row["op"], row["before"], row["after"]) for row in found]
     finally:
         stream.close()

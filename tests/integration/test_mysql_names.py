@@ -77,7 +77,7 @@ def test_a_statements_characters_are_the_servers(database: Database) -> None:
     known = {str(row[0]) for row in database.query("SELECT CHARACTER_SET_NAME FROM information_schema.CHARACTER_SETS")}
     for charset in known & statement_text.CODECS.keys():
         pairs = [bytes([a, b]) for a in range(0x81, 0xFF) for b in range(0x40, 0xFF) if b != 0x7F]
-        readings = {pair: statement_text.decoded(pair, 1, Charsets({1: charset}, {})) for pair in pairs}
+        readings = {pair: statement_text.decode_statement(pair, 1, Charsets({1: charset}, {})) for pair in pairs}
         read = {pair: text for pair, text in readings.items() if len(text) == 1 and statement_text.is_read(text)}
         joined = b"|".join(read).hex()
         (told,) = database.query(f"SELECT CONVERT(CONVERT(x'{joined}' USING {charset}) USING utf8mb4)")

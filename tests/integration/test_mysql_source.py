@@ -63,7 +63,7 @@ def until(source: MysqlSource, stream: LogStream, target: str) -> Iterator[LogBa
         batch = stream.read(0.5)
         if batch is not None:
             yield batch
-            if not batch.partial and source.reached(batch.position, target):
+            if not batch.partial and source.has_reached(batch.position, target):
                 return
     raise AssertionError("the log did not reach its end in time")
 
@@ -200,7 +200,7 @@ def test_idle_log_moves_on_with_other_tables(database: Database, config: Any) ->
     start = source.current_position()
     execute(database, "INSERT INTO other VALUES (1)")
     found = list(batches(source, start))
-    assert changes(found) == [] and source.reached(found[-1].position, source.current_position())
+    assert changes(found) == [] and source.has_reached(found[-1].position, source.current_position())
 
 
 def test_changed_shape_is_told_before_its_rows(database: Database, source: MysqlSource) -> None:
@@ -352,7 +352,7 @@ def test_a_form_of_mariadb_that_is_not_read_is_told_with_its_column(
     assert f"{database.schema}.a: column v: " in check(source)
     (told,) = unreadable(source, start)
     assert "column v: type" in told.why and "is not supported" in told.why and told.refused
-    assert not source.tables() and [problem.table for problem in source.refused()] == [str(told.table)]
+    assert not source.tables() and [problem.table for problem in source.list_refusals()] == [str(told.table)]
 
 
 def test_zero_dates_are_errors_or_null(database: Database, config: Any) -> None:
@@ -659,7 +659,7 @@ def test_positions_behind_an_event_larger_than_a_packet_may_be_compare(database:
         before = source.current_position()
         execute(database, "INSERT INTO a VALUES (2, 'y')")
         after = source.current_position()
-        assert source.reached(after, before) and not source.reached(before, after)
+        assert source.has_reached(after, before) and not source.has_reached(before, after)
     finally:
         # A file of its own: MariaDB refuses to begin by GTID behind such an event.
         database.execute(f"SET GLOBAL max_allowed_packet = {allowed}", "FLUSH BINARY LOGS")

@@ -20,7 +20,7 @@ from dblog_core.model.schema import TableName
 from dblog_core.sources.postgres.sql import copy_rows
 from dblog_core.sources.postgres.sql.connection import connect
 from dblog_core.sources.postgres.values import types
-from dblog_core.sources.postgres.values.binary_values import supported, to_arrow
+from dblog_core.sources.postgres.values.binary_values import is_supported, to_arrow
 
 TABLE = TableName("public", "t")
 
@@ -172,7 +172,7 @@ def test_binary_and_text_give_one_array(connection: Any, kind: str) -> None:
         assert not isinstance(binary, str), binary
         assert same(binary, text), f"binary {binary}\ntext {text}"
 
-    assert supported(kind)
+    assert is_supported(kind)
     check()
 
 

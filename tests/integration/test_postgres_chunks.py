@@ -161,7 +161,7 @@ def test_an_error_of_the_server_is_the_one_that_psycopg2_raises(lab: Database, q
     with pytest.raises(psycopg2.Error) as expected, theirs.cursor() as cursor:
         cursor.copy_expert(query, copy_to_nothing())
     with pytest.raises(type(expected.value)) as found:
-        copy_out.copied(ours, query, most=10_000)
+        copy_out.receive_copy(ours, query, most=10_000)
     assert found.value.pgcode == expected.value.pgcode
     assert str(found.value) == str(expected.value)
     ours.close()
@@ -178,10 +178,10 @@ def copy_to_nothing() -> Any:
 def test_a_statement_that_is_no_copy_is_no_rows(lab: Database) -> None:
     connection = lab.connect()
     with pytest.raises(psycopg2.OperationalError, match="ended the COPY"):
-        copy_out.copied(connection, "SELECT 1", most=10_000)
+        copy_out.receive_copy(connection, "SELECT 1", most=10_000)
     connection.close()
     with pytest.raises(psycopg2.InterfaceError, match="closed"):
-        copy_out.copied(connection, "COPY (SELECT 1) TO STDOUT", most=10_000)
+        copy_out.receive_copy(connection, "COPY (SELECT 1) TO STDOUT", most=10_000)
 
 
 def test_a_session_that_ends_within_its_copy_is_transient_and_the_next_chunk_has_another(
@@ -196,7 +196,7 @@ def test_a_session_that_ends_within_its_copy_is_transient_and_the_next_chunk_has
     )
     connection = lab.connect()
     with pytest.raises(psycopg2.OperationalError):
-        copy_out.copied(
+        copy_out.receive_copy(
             connection, "COPY (SELECT CASE WHEN id > 900 THEN halt() ELSE v END FROM t) TO STDOUT", most=10**8
         )
     connection.close()

@@ -92,7 +92,7 @@ def test_a_promoted_standby_goes_on_if_it_has_all_that_we_have_read_and_is_refus
     promote(second)
     other = Database(second, lab.name, lab.account)
     promoted = at(config, second)
-    while not promoted.reached(promoted.current_position(), ahead):
+    while not promoted.has_reached(promoted.current_position(), ahead):
         other.execute("SELECT pg_switch_wal()", "CREATE TABLE IF NOT EXISTS filler AS SELECT 1 AS a")
     other.execute("INSERT INTO t VALUES (3)")
     with pytest.raises(LogPositionLost, match="on timeline 1, and the server is on timeline 2") as raised:
@@ -104,7 +104,7 @@ def test_a_promoted_standby_goes_on_if_it_has_all_that_we_have_read_and_is_refus
     assert ids(read(promoted, found[-1].position, promoted.current_position())) == [4]
     second.stop()
     first.start()  # the old primary, from which nobody has kept us
-    while not source.reached(source.current_position(), found[-1].position):
+    while not source.has_reached(source.current_position(), found[-1].position):
         lab.execute("SELECT pg_switch_wal()", "CREATE TABLE IF NOT EXISTS filler AS SELECT 1 AS a")
     with pytest.raises(LogPositionLost, match="on timeline 2, and the server is on timeline 1"):
         source.open_log(found[-1].position)

@@ -14,9 +14,9 @@ from dblog_core.errors import SourceUnavailable
 from dblog_core.interfaces import LogStream
 from dblog_core.local.servers.postgres import PostgresServer
 from dblog_core.sources.postgres.logical.message_buffer import ROOM
-from dblog_core.sources.postgres.logical.pgoutput import Forms
+from dblog_core.sources.postgres.logical.relations import Forms
 from dblog_core.sources.postgres.source import PostgresSource
-from dblog_core.sources.postgres.values.binary_values import supported
+from dblog_core.sources.postgres.values.binary_values import is_supported
 from tests.fix_servers import Database
 from tests.integration.test_postgres_source import ALL_TYPES, make_types
 from tests.waiting import PATIENCE_SECONDS
@@ -50,7 +50,7 @@ def test_values_are_the_same_in_binary_and_in_text_form(
     lab: Database, source: PostgresSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_types(lab)
-    with_form = [c.name for c in source.tables()[0].columns if supported(c.source_type)]
+    with_form = [c.name for c in source.tables()[0].columns if is_supported(c.source_type)]
     assert len(with_form) > 20
     others = ", ".join(f'DROP COLUMN "{name}"' for name in ALL_TYPES if name not in with_form)
     lab.execute(f"ALTER TABLE types {others}", "ALTER TABLE types REPLICA IDENTITY FULL")

@@ -45,7 +45,7 @@ def test_logical_messages_are_passed_over_and_move_the_position(lab: Database, t
     log = source.open_log(start)
     first = read_to(source, log, target)
     assert lines(first) == [] and not any(batch.signals for batch in first)
-    assert source.reached(first[-1].position, target)
+    assert source.has_reached(first[-1].position, target)
     with lab.connect() as connection, connection.cursor() as cursor:
         cursor.execute(
             "BEGIN; INSERT INTO t VALUES (1, 'a'); SELECT pg_logical_emit_message(true, 'dblog', '{}');"
@@ -80,7 +80,7 @@ def test_an_idle_database_beside_a_busy_one_keeps_no_log(
             assert not batch.changes
             log.acknowledge(batch.position)
     log.close()
-    assert source.reached(batch.position if batch else source.start_position(), written)
+    assert source.has_reached(batch.position if batch else source.start_position(), written)
 
 
 def made_by_somebody(lab: Database, definition: str) -> None:

@@ -127,7 +127,7 @@ def logged(lab: Database) -> Iterator[Callable[..., list[LogBatch]]]:
 def read_to(source: PostgresSource, log: Any, target: str) -> list[LogBatch]:
     batches: list[LogBatch] = []
     deadline = time.monotonic() + 60
-    while not (batches and source.reached(batches[-1].position, target) and not batches[-1].partial):
+    while not (batches and source.has_reached(batches[-1].position, target) and not batches[-1].partial):
         assert time.monotonic() < deadline, "the log did not come to its end"
         batch = log.read(0.5)
         if batch is not None:
@@ -308,7 +308,9 @@ def test_the_key_is_in_key_order_and_transactions_are_described(
     (transaction,) = [t for batch in batches for t in batch.transactions]
     assert (transaction.id, transaction.xid) == (str(xid), xid)
     assert abs(transaction.commit_time - float(commit_time)) < 60_000_000
-    assert source.reached(transaction.position, position) and source.reached(batches[-1].position, transaction.position)
+    assert source.has_reached(transaction.position, position) and source.has_reached(
+        batches[-1].position, transaction.position
+    )
     assert source.tables()[0].key == ("b", "a")
 
 
@@ -546,12 +548,12 @@ def test_a_table_without_identity_is_refused_before_it_harms_the_application(
         return {str(name) for (name,) in lab.query(asked)} & set(tables)
 
     exact.prepare()
-    (problem,) = exact.refused()
+    (problem,) = exact.list_refusals()
     assert problem.table == "public.keyless" and "REPLICA IDENTITY FULL" in problem.fix
     assert published() == {"good"} == {t.table.name for t in exact.tables()}
     lab.execute("ALTER TABLE keyless REPLICA IDENTITY FULL")
     exact.prepare()
-    assert exact.refused() == () and published() == {"good", "keyless"}
+    assert exact.list_refusals() == () and published() == {"good", "keyless"}
 
 
 def test_an_identity_that_is_not_the_key_is_told_and_its_rows_are_passed_over(

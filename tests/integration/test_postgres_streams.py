@@ -44,7 +44,7 @@ def read(
     batches: list[LogBatch] = []
     deadline = time.monotonic() + 60
     try:
-        while not (batches and source.reached(batches[-1].position, target) and not batches[-1].partial):
+        while not (batches and source.has_reached(batches[-1].position, target) and not batches[-1].partial):
             assert time.monotonic() < deadline, "the log did not come to its end"
             if (batch := log.read(0.5)) is not None:
                 batches.append(batch)

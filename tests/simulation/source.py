@@ -36,7 +36,7 @@ class SimSource(Connection):
     def prepare(self) -> None:
         self._before("prepare")
 
-    def refused(self) -> tuple[Problem, ...]:
+    def list_refusals(self) -> tuple[Problem, ...]:
         return ()
 
     def shows_whole_logs(self) -> bool:
@@ -60,19 +60,19 @@ class SimSource(Connection):
     def begin(self, place: Place) -> str:
         return place.text.rpartition(":")[2]
 
-    def bound(self, place: Place) -> str:
+    def find_target(self, place: Place) -> str:
         return place.text.rpartition(":")[2]
 
     def time(self) -> int:
         return int((EPOCH + self._simulation.now) * 1e6)
 
-    def reached(self, position: str, target: str) -> bool:
+    def has_reached(self, position: str, target: str) -> bool:
         return int(position) >= int(target)
 
     def place(self, position: str) -> str:
         return position
 
-    def passed(self, position: str, end: str) -> bool:
+    def has_passed(self, position: str, end: str) -> bool:
         return int(position) >= int(end)
 
     def show(self, position: str) -> str:

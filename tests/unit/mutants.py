@@ -16,7 +16,7 @@ import pytest
 from dblog_core.algorithm.chunk_placement import Chunks
 from dblog_core.capture.table_events import TableEvents
 from dblog_core.model import values
-from dblog_core.sources.mysql.ddl import statement_text, statements
+from dblog_core.sources.mysql.ddl import statement_text, statement_tokens
 from dblog_core.sources.mysql.values import binary_values
 from tests.unit.algorithm import test_chunk_placement
 from tests.unit.capture import test_statements_on_tables
@@ -45,7 +45,7 @@ def _zero_dates_in_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _names_as_typed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(statements._Reader, "named", lambda self, name: name)
+    monkeypatch.setattr(statement_tokens.StatementTokens, "fold_name", lambda self, name: name)
 
 
 def _meant_as_typed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,8 +53,10 @@ def _meant_as_typed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _always_utf8(monkeypatch: pytest.MonkeyPatch) -> None:
-    decoded = statement_text.decoded
-    monkeypatch.setattr(statement_text, "decoded", lambda sql, collation, charsets: decoded(sql, None, charsets))
+    decode = statement_text.decode_statement
+    monkeypatch.setattr(
+        statement_text, "decode_statement", lambda sql, collation, charsets: decode(sql, None, charsets)
+    )
 
 
 def _nan_by_its_object(monkeypatch: pytest.MonkeyPatch) -> None:

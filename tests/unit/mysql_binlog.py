@@ -31,6 +31,35 @@ def description(*, checksums: bool) -> bytes:
                  checksummed=checksums)  # fmt: skip
 
 
+_HEADER = struct.Struct("<IBIIIH")
+
+
+def parse(packet: bytes, at: int, checksummed: bool) -> Event:
+    """The event that begins at `at` and fills the rest. Raises ValueError where length or checksum is wrong."""
+    timestamp, kind, server_id, size, end, flags = _HEADER.unpack_from(packet, at)
+    if len(packet) - at != size:
+        raise ValueError(f"an event of type {kind} has {len(packet) - at} bytes where its header says {size}")
+    stop = len(packet)
+    if checksummed:
+        stop -= events.CHECKSUM
+        if zlib.crc32(memoryview(packet)[at:stop]) != int.from_bytes(packet[stop:], "little"):
+            raise ValueError(f"an event of type {kind} does not match its checksum")
+    return Event(
+        kind, timestamp, server_id, end, size, bool(flags & events.ARTIFICIAL), packet[at + events.HEADER : stop]
+    )
+
+
+def has_checksums(body: bytes) -> bool:
+    """Whether the events after a FORMAT_DESCRIPTION carry CRC32. Raises ValueError for another algorithm.
+
+    `body`: with the checksum field that this event has in any case.
+    """
+    algorithm = body[-events.CHECKSUM - 1]
+    if algorithm not in (0, 1):
+        raise ValueError(f"checksum algorithm {algorithm} is unknown")
+    return algorithm == 1
+
+
 def packets(found: Iterable[bytes], *, sequence: int = 1) -> bytes:
     """The events in the protocol's packets; those of 16 MiB and more in several."""
     stream = bytearray()
@@ -70,10 +99,10 @@ def split(stream: bytes, *, checksums: bool = False, sequence: int = 1) -> Itera
         if packet[5] == Type.FORMAT_DESCRIPTION:
             if len(packet) < 1 + events.HEADER + 5:
                 raise ValueError("too short")
-            checksums = events.has_checksums(packet)
+            checksums = has_checksums(packet)
         if checksums and len(packet) < 1 + events.HEADER + 4:
             raise ValueError("too short")
-        yield events.parse(packet, 1, checksums)
+        yield parse(packet, 1, checksums)
 
 
 def gtid(number: int, *, uuid: str = UUID, **more: int) -> bytes:
@@ -160,5 +189,5 @@ def unpacked(body: bytes) -> Iterator[Event]:
     at = 0
     while at < len(plain):
         length = int.from_bytes(plain[at + 9 : at + 13], "little")
-        yield events.parse(plain[at : at + length], 0, False)
+        yield parse(plain[at : at + length], 0, False)
         at += length

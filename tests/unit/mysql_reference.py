@@ -13,9 +13,10 @@ import pyarrow as pa
 
 from dblog_core.model.events import CREATE, DELETE, UPDATE
 from dblog_core.sources.mysql.row_events.row_decoder import ColumnFault
-from dblog_core.sources.mysql.values import decimals, json_text, temporal
+from dblog_core.sources.mysql.values import decimals, temporal
 from dblog_core.sources.mysql.values.binary_values import ZERO_DATE_FIX, ValueFault
 from dblog_core.sources.mysql.values.types import ColumnType, Kind
+from tests.unit import mysql_json
 
 Values = Sequence[bytes | None]
 
@@ -165,7 +166,7 @@ def _decimal(column: ColumnType, values: Values) -> pa.Array:
     if nulls is not None:
         rows = rows.copy()
         rows[nulls, 0] = 0x80  # the first byte of zero
-    numbers = decimals.unscaled(rows, column.precision, column.scale)
+    numbers = decimals.unscale(rows, column.precision, column.scale)
     if numbers.dtype == np.int64:
         return decimal128(numbers, numbers >> 63, column.arrow, nulls)
     data = b"".join(int(number).to_bytes(16, "little", signed=True) for number in numbers)
@@ -208,11 +209,30 @@ def _padded(column: ColumnType, values: Values) -> pa.Array:
 
 
 def _json(column: ColumnType, values: Values) -> pa.Array:
-    return pa.array(_each(values, json_text.to_text), pa.string())
+    return pa.array(_each(values, mysql_json.to_text), pa.string())
+
+
+def time_text(value: bytes, fsp: int) -> str:
+    """TIME2 as the server prints it: hours up to 838, a sign, and `fsp` digits."""
+    whole = int.from_bytes(value[:3], "big") - 0x800000
+    size = len(value) - 3
+    part = int.from_bytes(value[3:], "big")
+    # Below zero the fraction is stored as a complement of its own, except where whole and fraction are one number.
+    packed = (whole << 24) + part if size == 3 else (whole << 24) + _scale_fraction(whole, part, size)
+    return temporal.packed_time(packed, fsp)
+
+
+def _scale_fraction(whole: int, part: int, size: int) -> int:
+    if not size:
+        return 0
+    unit = int(10 ** (6 - 2 * size))
+    if whole < 0 and part:
+        return (1 << 24) + (part - (1 << 8 * size)) * unit
+    return part * unit
 
 
 def _time(column: ColumnType, values: Values) -> pa.Array:
-    return pa.array(_each(values, lambda value: temporal.time_text(value, column.scale)), pa.string())
+    return pa.array(_each(values, lambda value: time_text(value, column.scale)), pa.string())
 
 
 def _enum(column: ColumnType, values: Values) -> pa.Array:

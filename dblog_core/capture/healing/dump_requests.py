@@ -45,7 +45,7 @@ def request_dumps(config: Config, request: DumpRequest, tables: Sequence[str], *
     source = wiring.open_source(config.source)
     schemas = {str(schema.table): schema for schema in source.tables()}
     if absent := [table for table in tables if table not in schemas]:
-        why = {problem.table: problem.what for problem in source.refused()}
+        why = {problem.table: problem.what for problem in source.list_refusals()}
         requested.refused = {table: why[table] for table in absent if table in why}
         requested.gone = [table for table in absent if table not in why]
     requested.keyless = [table for table in tables if table in schemas and not schemas[table].key]

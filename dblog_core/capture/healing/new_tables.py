@@ -42,7 +42,7 @@ def put_in_force(parts: Parts, lease: Lease, head: Manifest, *, shown_tables: fr
     new = set[str]()
     if shown_tables is not None and shown_before is not None:
         new = table_identity.others(shown_before, shown_tables)
-    refused = stopped_tables.entries_by_source(parts.source.refused())
+    refused = stopped_tables.entries_by_source(parts.source.list_refusals())
     stopped = stopped_tables.read(parts.state)
     same = before == now and (shown_tables is None or shown_before == table_identity.remembered(shown_tables))
     if same and not new and refused == stopped:

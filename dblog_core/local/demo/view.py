@@ -115,7 +115,7 @@ class View:
     def has_captured(self, position: str) -> bool:
         """Whether all of the source's log up to there is staged."""
         head = self._staging.head()
-        return head is not None and not head.partial and self._source.reached(head.position, position)
+        return head is not None and not head.partial and self._source.has_reached(head.position, position)
 
     def totals(self) -> dict[str, str]:
         """What the manifests say of the whole run, for the summary."""

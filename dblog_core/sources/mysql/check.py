@@ -24,10 +24,10 @@ from dblog_core.sources.mysql.binlog import log
 from dblog_core.sources.mysql.binlog.xa import prepared_at_start
 from dblog_core.sources.mysql.sql import catalogue, foreign_keys
 from dblog_core.sources.mysql.sql.catalogue import Described, TableFilter
-from dblog_core.sources.mysql.sql.connection import connect, is_mariadb, quoted, rows, variables
+from dblog_core.sources.mysql.sql.connection import connect, is_mariadb, quote_identifier, rows, variables
 from dblog_core.sources.mysql.sql.log_end import GTIDS_FIX
 from dblog_core.sources.mysql.sql.server import LOG_BIN_FIX, log_status
-from dblog_core.sources.mysql.sql.watermarks import create_statement, qualified
+from dblog_core.sources.mysql.sql.watermarks import create_statement, qualify
 from dblog_core.sources.mysql.values import types
 
 _WANTED = {
@@ -50,7 +50,7 @@ there twice, or a standby has just made the table."""
 
 def problems(config: SourceConfig, tables: TableFilter) -> list[Problem]:
     """Everything that is wrong; an unreachable server is the only finding then."""
-    found: list[Problem] = []
+    problems_found: list[Problem] = []
     try:
         connection = connect(config)
     except SourceError as error:
@@ -60,26 +60,26 @@ def problems(config: SourceConfig, tables: TableFilter) -> list[Problem]:
             other = "mysql" if config.kind == "mariadb" else "mariadb"
             return [Problem(f"the server is {other}, not {config.kind}", f'set source.kind = "{other}"')]
         for part in (_version, _settings, _replica, _log, _tables, _watermarks, _signals, _xa):
-            found += _guarded(part, connection, config, tables)
-    return found
+            problems_found += _run_part(part, connection, config, tables)
+    return problems_found
 
 
 Part = Callable[[Any, SourceConfig, TableFilter], Iterator[Problem]]
 
 
-def _guarded(part: Part, connection: Connection[Any], config: SourceConfig, tables: TableFilter) -> list[Problem]:
+def _run_part(part: Part, connection: Connection[Any], config: SourceConfig, tables: TableFilter) -> list[Problem]:
     """A part's findings; an error that it does not expect is one more finding, and the other parts still run."""
-    found: list[Problem] = []
+    problems_found: list[Problem] = []
     try:
-        found += part(connection, config, tables)
+        problems_found += part(connection, config, tables)
     except pymysql.err.MySQLError as error:
-        found.append(
+        problems_found.append(
             Problem(
                 f"checking {part.__name__.strip('_')}: {error.args[-1]}",
                 "grant what the message names, or mend the server",
             )
         )
-    return found
+    return problems_found
 
 
 def _version(connection: Connection[Any], config: SourceConfig, tables: TableFilter) -> Iterator[Problem]:
@@ -94,13 +94,13 @@ def _settings(connection: Connection[Any], config: SourceConfig, tables: TableFi
     values = variables(connection, "log_bin", "gtid_mode", *_WANTED)
     if values.get("log_bin") != "ON":
         yield Problem("log_bin is OFF: the server writes no log", LOG_BIN_FIX)
-    for name, (wanted, why) in _WANTED.items():
-        if name in values and values[name].upper() != wanted:
-            shown = wanted if wanted in ("ON", "OFF") else f"'{wanted}'"
+    for name, (needed, why) in _WANTED.items():
+        if name in values and values[name].upper() != needed:
+            needed_text = needed if needed in ("ON", "OFF") else f"'{needed}'"
             persist = "SET GLOBAL" if config.kind == "mariadb" else "SET PERSIST"
             yield Problem(
                 f"{name} is {values[name] or 'empty'}: {why}",
-                f"{persist} {name} = {shown}; and reconnect all clients (it is a session setting too)"
+                f"{persist} {name} = {needed_text}; and reconnect all clients (it is a session setting too)"
                 + ("; and write it into the server's configuration file" if config.kind == "mariadb" else ""),
             )
     if config.kind == "mysql" and values.get("gtid_mode") != "ON":
@@ -170,21 +170,22 @@ def _missing(connection: Connection[Any], what: str, grant: str, on: str) -> Pro
 
 
 def _tables(connection: Connection[Any], config: SourceConfig, tables: TableFilter) -> Iterator[Problem]:
-    names = catalogue.wanted(connection, tables)
+    names = catalogue.list_wanted(connection, tables)
     for pattern in tables.patterns:
         if not any(table_patterns.matches(name, [pattern]) for name in names):
             schema, name = table_patterns.parts(pattern)
-            on = f"{quoted(schema)}.*" if "*" in pattern or "?" in pattern else qualified(TableName(schema, name))
+            is_exact = "*" not in pattern and "?" not in pattern
+            on = qualify(TableName(schema, name)) if is_exact else f"{quote_identifier(schema)}.*"
             yield Problem(
                 f"source.tables: {pattern} matches no table that {config.user} can see",
                 f"correct the pattern, or GRANT SELECT ON {on.replace('%%', '%')} TO {_account(connection)};",
             )
     yield from column_rule_faults.of_missing(set(map(str, names)), config.columns)
-    found = catalogue.describe_all(connection, names, config.keys, config.columns)
-    for described in found:
+    descriptions = catalogue.describe_all(connection, names, config.keys, config.columns)
+    for described in descriptions:
         yield from _table(config, described)
-    for first in range(0, len(found), _AT_ONCE):
-        yield from _readable(connection, [described.table for described in found[first : first + _AT_ONCE]])
+    for first in range(0, len(descriptions), _AT_ONCE):
+        yield from _readable(connection, [described.table for described in descriptions[first : first + _AT_ONCE]])
     yield from foreign_keys.problems(connection, names)
 
 
@@ -202,7 +203,7 @@ def _table(config: SourceConfig, described: Described) -> Iterator[Problem]:
 def _readable(connection: Connection[Any], names: Sequence[TableName]) -> Iterator[Problem]:
     """Tables that the account may not read; one statement where it may read all of them."""
     try:
-        rows(connection, " UNION ALL ".join(f"(SELECT 1 FROM {qualified(name)} LIMIT 0)" for name in names))
+        rows(connection, " UNION ALL ".join(f"(SELECT 1 FROM {qualify(name)} LIMIT 0)" for name in names))
     except pymysql.err.MySQLError as error:
         if error.args[0] == _GONE and len(names) == 1:
             return  # dropped since the list was made
@@ -212,9 +213,9 @@ def _readable(connection: Connection[Any], names: Sequence[TableName]) -> Iterat
             for name in names:
                 yield from _readable(connection, [name])
             return
-        on = qualified(names[0]).replace("%%", "%")
-        found = _missing(connection, f"{names[0]} cannot be read: {error.args[-1]}", "SELECT", on)
-        yield replace(found, table=str(names[0]))
+        on = qualify(names[0]).replace("%%", "%")
+        problem = _missing(connection, f"{names[0]} cannot be read: {error.args[-1]}", "SELECT", on)
+        yield replace(problem, table=str(names[0]))
 
 
 def table_problems(described: Described) -> Iterator[Problem]:
@@ -236,13 +237,14 @@ def _key_fix(name: TableName, candidates: Sequence[Sequence[str]]) -> str:
     """Its unique, never-null columns as the entry is to name them, or how to have some."""
     if candidates:
         return " or ".join(f"{keys_entry(name)} = {json.dumps(list(columns))}" for columns in candidates)
-    return f"ALTER TABLE {qualified(name).replace('%%', '%')} ADD UNIQUE (its key's columns), all of them NOT NULL"
+    return f"ALTER TABLE {qualify(name).replace('%%', '%')} ADD UNIQUE (its key's columns), all of them NOT NULL"
 
 
 def _watermarks(connection: Connection[Any], config: SourceConfig, tables: TableFilter) -> Iterator[Problem]:
     if config.read_only:
         return
-    table, where = tables.watermarks, qualified(tables.watermarks)
+    table = tables.watermarks
+    where = qualify(tables.watermarks)
     exists = rows(
         connection,
         "SELECT 1 FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
@@ -294,13 +296,14 @@ def _signals(connection: Connection[Any], config: SourceConfig, tables: TableFil
     """The signal table is made by an administrator: who may write it may request dumps."""
     if (name := tables.signals) is None:
         return
-    shown = qualified(name).replace("%%", "%")
-    make = f"CREATE TABLE {shown} (id varchar(255) PRIMARY KEY, type varchar(64) NOT NULL, data text)"
+    signal_table = qualify(name).replace("%%", "%")
+    make = f"CREATE TABLE {signal_table} (id varchar(255) PRIMARY KEY, type varchar(64) NOT NULL, data text)"
     kinds = [str(row[0]).lower() for row in rows(connection, _COLUMNS, (name.schema, name.name))]
     if not kinds:
         yield Problem(
             f"the signal table {name} is missing, or {config.user} cannot see it",
-            f"{make}; GRANT SELECT ON {shown} TO {_account(connection)}; GRANT INSERT to those who may request dumps",
+            f"{make}; GRANT SELECT ON {signal_table} TO {_account(connection)}; "
+            "GRANT INSERT to those who may request dumps",
         )
     elif len(kinds) < 3 or any(kind not in _TEXT for kind in kinds[:3]):
         yield Problem(f"{name} is no signal table: its first three columns are to be text", f"rename it, and {make}")
@@ -309,21 +312,24 @@ def _signals(connection: Connection[Any], config: SourceConfig, tables: TableFil
 def _xa(connection: Connection[Any], config: SourceConfig, tables: TableFilter) -> Iterator[Problem]:
     """What is missing for XA transactions; nothing else needs it, so these are warnings."""
     mariadb = config.kind == "mariadb"
-    needed, probe, why = "XA_RECOVER_ADMIN", "XA RECOVER", "those that are prepared when a capture first starts"
+    needed = "XA_RECOVER_ADMIN"
+    probe = "XA RECOVER"
+    why = "those that are prepared when a capture first starts"
     if mariadb:
-        needed, probe = "PROCESS", "SELECT 1 FROM information_schema.INNODB_TRX LIMIT 1"
+        needed = "PROCESS"
+        probe = "SELECT 1 FROM information_schema.INNODB_TRX LIMIT 1"
         why = "those that are just committing, which a dump must wait for"
     try:
         rows(connection, probe)
     except pymysql.err.MySQLError as error:
         if error.args[0] not in prepared_at_start.MAY_NOT:
             raise
-        found = _missing(connection, f"XA transactions cannot be seen ({needed} is missing): {why}", needed, "*.*")
-        yield replace(found, fatal=False)
-    if prepared := prepared_at_start.prepared(connection, mariadb=mariadb):
-        shown = ", ".join(sorted(prepared)[:5]) + (", …" if len(prepared) > 5 else "")
+        problem = _missing(connection, f"XA transactions cannot be seen ({needed} is missing): {why}", needed, "*.*")
+        yield replace(problem, fatal=False)
+    if prepared := prepared_at_start.list_prepared(connection, mariadb=mariadb):
+        some_ids = ", ".join(sorted(prepared)[:5]) + (", …" if len(prepared) > 5 else "")
         yield Problem(
-            f"{len(prepared)} XA transactions are prepared: {shown}. They hold locks, and the binlog with their"
+            f"{len(prepared)} XA transactions are prepared: {some_ids}. They hold locks, and the binlog with their"
             " rows must not be purged before they end",
             "nothing, if they end soon; else XA COMMIT or XA ROLLBACK them",
             fatal=False,

@@ -47,7 +47,8 @@ def _of_order(connection: Connection[Any], config: SourceConfig) -> Iterator[tup
     if config.kind == "mariadb":
         return
     values = variables(connection, *_WORKERS, *_ORDER)
-    workers, order = _newest(values, _WORKERS), _newest(values, _ORDER)
+    workers = _newest(values, _WORKERS)
+    order = _newest(values, _ORDER)
     if workers is None or order is None or int(values[workers]) <= 1 or values[order] == "ON":
         return
     what = f"{order} is {values[order]} with {workers} = {values[workers]}: a replica commits, and logs, transactions"

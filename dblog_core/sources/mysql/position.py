@@ -15,11 +15,14 @@ from dblog_core.errors import LogPositionLost
 class Gtids(Protocol):
     """A set of executed transactions."""
 
-    def with_transaction(self, gtid: str) -> Gtids: ...
+    def with_transaction(self, gtid: str) -> Gtids:
+        """The set with one transaction more. Raises ValueError for a text that is no GTID."""
 
-    def with_transactions(self, gtids: Sequence[str]) -> Gtids: ...
+    def with_transactions(self, gtids: Sequence[str]) -> Gtids:
+        """The set with transactions more, in the order in which they were committed."""
 
-    def contains(self, other: Gtids) -> bool: ...
+    def contains(self, other: Gtids) -> bool:
+        """Whether all transactions of the other set are in this one; no set holds one of another server kind."""
 
     def __str__(self) -> str: ...
 
@@ -37,27 +40,30 @@ class MysqlGtids:
     @classmethod
     def parse(cls, text: str) -> MysqlGtids:
         """Reads `uuid:1-5:7:tag:1-3,…`. Raises ValueError."""
-        found: dict[str, list[tuple[int, int]]] = {}
+        intervals: dict[str, list[tuple[int, int]]] = {}
         for part in filter(None, (piece.strip() for piece in text.split(","))):
             uuid, *pieces = part.split(":")
             owner = uuid.lower()
             for piece in pieces:
                 if match := _INTERVAL.fullmatch(piece):
-                    found.setdefault(owner, []).append((int(match[1]), int(match[2] or match[1])))
+                    intervals.setdefault(owner, []).append((int(match[1]), int(match[2] or match[1])))
                 else:
                     owner = f"{uuid.lower()}:{piece.strip().lower()}"
-        return cls({owner: _merged(items) for owner, items in found.items()})
+        return cls({owner: _merge(items) for owner, items in intervals.items()})
 
     def with_transaction(self, gtid: str) -> MysqlGtids:
         owner, _, number = gtid.rpartition(":")
-        n, have = int(number), self.intervals.get(owner, ())
+        n = int(number)
+        have = self.intervals.get(owner, ())
         if have and have[-1][1] == n - 1:  # the usual case: the next number
             return MysqlGtids({**self.intervals, owner: (*have[:-1], (have[-1][0], n))})
-        return MysqlGtids({**self.intervals, owner: _merged([*have, (n, n)])})
+        return MysqlGtids({**self.intervals, owner: _merge([*have, (n, n)])})
 
     def with_transactions(self, gtids: Sequence[str]) -> MysqlGtids:
-        found: dict[str, list[tuple[int, int]]] = {}
-        owner, first, last = "", 0, 0
+        new_intervals: dict[str, list[tuple[int, int]]] = {}
+        owner = ""
+        first = 0
+        last = 0
         for gtid in gtids:
             name, _, number = gtid.rpartition(":")
             n = int(number)
@@ -65,11 +71,14 @@ class MysqlGtids:
                 last = n
                 continue
             if owner:
-                found.setdefault(owner, []).append((first, last))
-            owner, first, last = name, n, n
+                new_intervals.setdefault(owner, []).append((first, last))
+            owner = name
+            first = n
+            last = n
         if owner:
-            found.setdefault(owner, []).append((first, last))
-        more = {name: _merged([*self.intervals.get(name, ()), *items]) for name, items in found.items()}
+            new_intervals.setdefault(owner, []).append((first, last))
+        # Once for each server, not once for each transaction: thousands of them come together here.
+        more = {name: _merge([*self.intervals.get(name, ()), *items]) for name, items in new_intervals.items()}
         return MysqlGtids({**self.intervals, **more})
 
     def contains(self, other: Gtids) -> bool:
@@ -84,11 +93,12 @@ class MysqlGtids:
     def without(self, gtid: str) -> MysqlGtids:
         """The set with this transaction left out."""
         owner, _, number = gtid.rpartition(":")
-        n, kept = int(number), []
+        n = int(number)
+        intervals_left = []
         for a, b in self.intervals.get(owner, ()):
-            kept += [(a, b)] if not a <= n <= b else [(x, y) for x, y in ((a, n - 1), (n + 1, b)) if x <= y]
+            intervals_left += [(a, b)] if not a <= n <= b else [(x, y) for x, y in ((a, n - 1), (n + 1, b)) if x <= y]
         rest = {name: items for name, items in self.intervals.items() if name != owner}
-        return MysqlGtids({**rest, owner: tuple(kept)} if kept else rest)
+        return MysqlGtids({**rest, owner: tuple(intervals_left)} if intervals_left else rest)
 
     def beyond(self, other: MysqlGtids) -> MysqlGtids | None:
         """What `other` lacks of these; None if nothing."""
@@ -97,22 +107,24 @@ class MysqlGtids:
         return MysqlGtids(lacking) if lacking else None
 
     @property
-    def tagged(self) -> bool:
+    def has_tags(self) -> bool:
+        """Whether any GTID has a tag (MySQL 8.3 and later)."""
         return any(":" in owner for owner in self.intervals)
 
     def __str__(self) -> str:
-        def shown(a: int, b: int) -> str:
+        def format_interval(a: int, b: int) -> str:
             return str(a) if a == b else f"{a}-{b}"
 
         return ",".join(
-            ":".join([owner, *(shown(a, b) for a, b in items)]) for owner, items in sorted(self.intervals.items())
+            ":".join([owner, *(format_interval(a, b) for a, b in items)])
+            for owner, items in sorted(self.intervals.items())
         )
 
 
 _INTERVAL = re.compile(r"\s*(\d+)(?:-(\d+))?\s*")
 
 
-def _merged(items: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+def _merge(items: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
     merged: list[tuple[int, int]] = []
     for a, b in sorted(items):
         if merged and a <= merged[-1][1] + 1:
@@ -229,7 +241,9 @@ class Position:
     newest: Newest | None = None
 
     def encode(self) -> str:
+        """The text that staging keeps, which `decode` reads. Older forms lack the later fields."""
         gtids = None if self.gtids is None else str(self.gtids)
+        # Fields that say nothing are left out: such a position is the same text as before there were these fields.
         data: dict[str, Any] = {"file": self.file, "offset": self.offset, "gtids": gtids}
         for name in ("server", "next"):
             if value := getattr(self, name):
@@ -259,8 +273,9 @@ class Position:
                 fix="the staging directory belongs to another source; give this source its own",
             ) from error
 
-    def reached(self, target: Position) -> bool:
+    def has_reached(self, target: Position) -> bool:
         """Whether all that is before `target` is before this place too."""
+        # After a failover the files are another server's, and only GTIDs can be compared.
         if self.gtids is not None and target.gtids is not None:
             return self.gtids.contains(target.gtids)
         return (file_number(self.file), self.offset) >= (file_number(target.file), target.offset)
@@ -281,12 +296,13 @@ class Position:
         (0: unknown)."""
         assert self.gtids is not None
         before = self.gtids.with_transactions(gtids[:-1]) if len(gtids) > 1 else self.gtids
-        shown = str(before) if isinstance(before, MariadbGtids) else None
-        newest = Newest(gtids[-1], time, file, start, shown) if time else None
+        gtids_before = str(before) if isinstance(before, MariadbGtids) else None
+        newest = Newest(gtids[-1], time, file, start, gtids_before) if time else None
         gone_on = before.with_transaction(gtids[-1])
         return replace(self, file=file, offset=end, gtids=gone_on, server=None, newest=newest)
 
-    def moved(self, **changes: Any) -> Position:
+    def with_changes(self, **changes: Any) -> Position:
+        """The position with these fields changed."""
         return replace(self, **changes)
 
 

@@ -21,7 +21,7 @@ from dblog_core.sources.mysql.position import Position
 from dblog_core.sources.mysql.sql import catalogue, chunks, log_end, server, watermarks
 from dblog_core.sources.mysql.sql import source_load as load
 from dblog_core.sources.mysql.sql.catalogue import TableFilter
-from dblog_core.sources.mysql.sql.connection import connect, is_mariadb, rows, translated, where
+from dblog_core.sources.mysql.sql.connection import connect, is_mariadb, rows, translate_errors, where
 from dblog_core.sources.mysql.values import charsets, multibyte
 from dblog_core.sources.mysql.values.multibyte import Multibyte
 
@@ -44,27 +44,28 @@ class MysqlSource:
         if self._config.read_only:
             connection.close()
             return
-        with translated(self._config, "creating the watermark table"), connection:
+        with translate_errors(self._config, "creating the watermark table"), connection:
             rows(connection, watermarks.create_statement(self._tables.watermarks))
 
     def tables(self) -> tuple[TableSchema, ...]:
         connection = self._connect()
-        with translated(self._config, "reading the catalogue"), connection:
-            names = catalogue.wanted(connection, self._tables)
-            found = catalogue.describe_all(connection, names, self._config.keys, self._config.columns)
-        return tuple(described.schema for described in found if described.schema)
+        with translate_errors(self._config, "reading the catalogue"), connection:
+            names = catalogue.list_wanted(connection, self._tables)
+            descriptions = catalogue.describe_all(connection, names, self._config.keys, self._config.columns)
+        return tuple(described.schema for described in descriptions if described.schema)
 
-    def refused(self) -> tuple[Problem, ...]:
+    def list_refusals(self) -> tuple[Problem, ...]:
         """Tables with a column that has no exact form here, system-versioned ones, and those whose entry in
         [source.keys] or [source.columns] does not fit them, or not any longer."""
-        connection, asked = self._connect(), {*self._config.keys, *self._config.columns}
-        with translated(self._config, "reading the catalogue"), connection:
-            wanted = catalogue.wanted(connection, self._tables)
-            suspects = catalogue.suspects(connection, wanted)
-            names = [name for name in wanted if name in suspects or str(name) in asked]
-            found = catalogue.describe_all(connection, names, self._config.keys, self._config.columns)
-        problems = [problem for described in found for problem in check.table_problems(described)]
-        return (*problems, *column_rule_faults.of_missing(set(map(str, wanted)), self._config.columns))
+        connection = self._connect()
+        configured = {*self._config.keys, *self._config.columns}
+        with translate_errors(self._config, "reading the catalogue"), connection:
+            names = catalogue.list_wanted(connection, self._tables)
+            suspects = catalogue.suspects(connection, names)
+            asked_about = [name for name in names if name in suspects or str(name) in configured]
+            descriptions = catalogue.describe_all(connection, asked_about, self._config.keys, self._config.columns)
+        problems = [problem for described in descriptions for problem in check.table_problems(described)]
+        return (*problems, *column_rule_faults.of_missing(set(map(str, names)), self._config.columns))
 
     def shows_whole_logs(self) -> bool:
         return True
@@ -74,38 +75,38 @@ class MysqlSource:
 
     def current_position(self) -> str:
         connection = self._connect()
-        with translated(self._config, "reading the log's position"), connection:
+        with translate_errors(self._config, "reading the log's position"), connection:
             return server.present_end(connection, self._config, mariadb=self._mariadb).encode()
 
     def start_position(self) -> str:
         """With XA transactions that are prepared now, whose rows are in the log before this place."""
         connection = self._connect()
-        with translated(self._config, "looking for prepared XA transactions"), connection:
+        with translate_errors(self._config, "looking for prepared XA transactions"), connection:
             return prepared_at_start.start(connection, self._config, mariadb=self._mariadb).encode()
 
     def begin(self, place: Place) -> str:
         connection = self._connect()
-        with translated(self._config, "looking for where to begin"), connection:
+        with translate_errors(self._config, "looking for where to begin"), connection:
             return starts.begin(connection, self._config, place, mariadb=self._mariadb).encode()
 
-    def bound(self, place: Place) -> str:
+    def find_target(self, place: Place) -> str:
         connection = self._connect()
-        with translated(self._config, "looking for where to end"), connection:
-            return starts.bound(connection, self._config, place, mariadb=self._mariadb).encode()
+        with translate_errors(self._config, "looking for where to end"), connection:
+            return starts.find_target(connection, self._config, place, mariadb=self._mariadb).encode()
 
     def time(self) -> int:
         connection = self._connect()
-        with translated(self._config, "asking for the time"), connection:
+        with translate_errors(self._config, "asking for the time"), connection:
             return starts.time(connection)
 
-    def reached(self, position: str, target: str) -> bool:
-        return self._decode(position).reached(self._decode(target))
+    def has_reached(self, position: str, target: str) -> bool:
+        return self._decode(position).has_reached(self._decode(target))
 
     def place(self, position: str) -> str:
         return log_end.encode(position, self._read_from)
 
-    def passed(self, position: str, end: str) -> bool:
-        return log_end.passed(self._decode(position), end, self._read_from)
+    def has_passed(self, position: str, end: str) -> bool:
+        return log_end.has_passed(self._decode(position), end, self._read_from)
 
     def show(self, position: str) -> str:
         return str(self._decode(position))
@@ -117,11 +118,12 @@ class MysqlSource:
         """Raises LogPositionLost where the server's log is not, or no longer, the one that `position` belongs to."""
         start = self._decode(position)
         connection = self._connect()
-        with translated(self._config, "comparing the log with our position"), connection:
+        with translate_errors(self._config, "comparing the log with our position"), connection:
             identity = server.identity(connection, mariadb=self._mariadb)
             continuity.compare(connection, self._config, start, identity)
             self._read_from = log_end.server(connection, self._config)
-            sets, any_case = charsets.load(connection, self._charset), server.any_case(connection)
+            sets = charsets.load(connection, self._charset)
+            any_case = server.any_case(connection)
         state = LogState(
             tables=self._tables,
             keys=self._config.keys,
@@ -137,7 +139,7 @@ class MysqlSource:
 
     def _charset(self, name: str) -> Multibyte:
         connection = self._connect()
-        with translated(self._config, f"asking for character set {name}"), connection:
+        with translate_errors(self._config, f"asking for character set {name}"), connection:
             return multibyte.ask(connection, name)
 
     def open_reader(self) -> ChunkReader:

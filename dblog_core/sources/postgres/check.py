@@ -89,12 +89,14 @@ def _all(connection: Connection, config: SourceConfig) -> Iterator[Problem]:
         yield from _publication(connection, config, usable(connection, config))
     yield from _slot(connection, config)
     if (replica := config.replica) is not None:  # dumps wait for it, the log does not
-        yield from (dataclasses.replace(found, fatal=False) for found in _attempt(lambda: _related(replica, config)))
+        yield from (
+            dataclasses.replace(problem, fatal=False) for problem in _attempt(lambda: _check_replica(replica, config))
+        )
 
 
-def _related(replica: SourceConfig, config: SourceConfig) -> None:
+def _check_replica(replica: SourceConfig, config: SourceConfig) -> None:
     with session(replica) as connection:
-        standby.related(connection, replica, config)
+        standby.require_same_system(connection, replica, config)
 
 
 def _server(connection: Connection, config: SourceConfig) -> Iterator[Problem]:
@@ -136,8 +138,8 @@ def _server(connection: Connection, config: SourceConfig) -> Iterator[Problem]:
 
 def _standby(connection: Connection, config: SourceConfig) -> Iterator[Problem]:
     """What a standby needs to decode, or why it cannot; each fix is for the standby, but for the primary's own."""
-    if (found := standby.refusal(connection, config)) is not None:
-        yield Problem(*found)
+    if (refusal := standby.refusal(connection, config)) is not None:
+        yield Problem(*refusal)
         return
     feedback, physical = rows(connection, _FEEDBACK)[0]
     if feedback != "on":
@@ -163,8 +165,8 @@ Rights = tuple[bool, bool, bool, bool]
 
 def _rights(connection: Connection, tables: Sequence[CatalogueTable]) -> dict[int, Rights]:
     """Our rights by the table's oid."""
-    found = rows(connection, _TABLE_RIGHTS, ([table.oid for table in tables],))
-    return {oid: (usage, select, hidden, own) for oid, usage, select, hidden, own in found}
+    rights = rows(connection, _TABLE_RIGHTS, ([table.oid for table in tables],))
+    return {oid: (usage, select, hidden, is_owner) for oid, usage, select, hidden, is_owner in rights}
 
 
 def _table(
@@ -217,7 +219,8 @@ def _table(
 
 def _watermarks(connection: Connection, config: SourceConfig) -> Iterator[Problem]:
     name = catalogue.watermark_table(config)
-    table, fix = catalogue.find_table(connection, name), watermark_fix(connection, config)
+    table = catalogue.find_table(connection, name)
+    fix = watermark_fix(connection, config)
     if table is None:
         creatable = (
             "SELECT coalesce((SELECT has_schema_privilege(oid, 'CREATE') FROM pg_namespace WHERE nspname = %s), false)"
@@ -259,27 +262,28 @@ def _signals(connection: Connection, config: SourceConfig) -> Iterator[Problem]:
 
 
 def _publication(connection: Connection, config: SourceConfig, tables: list[CatalogueTable]) -> Iterator[Problem]:
-    found = publication.find_publication(connection, config, tables)
-    if found.filtered:
-        yield Problem(publication.filtered(found, config), publication.replacement(connection, config))
-    needed = publication.statement(found, config)
+    state = publication.find_publication(connection, config, tables)
+    if state.filtered:
+        yield Problem(publication.filter_problem(state, config), publication.replacement(connection, config))
+    needed = publication.statement(state, config)
     if needed is None:
         return
-    made, who = needed.as_string(connection), f"user {config.user} may not change it"
+    statements = needed.as_string(connection)
+    who = f"user {config.user} may not change it"
     if config.read_only:
         who = f"read_only is set{publication.where_made(connection)}"
-    elif _may_publish(connection, config, tables, exists=found.exists):
+    elif _may_publish(connection, config, tables, exists=state.exists):
         return
     else:
-        made = f"{creation(catalogue.watermark_table(config)).as_string(connection)}; {made}"
-    yield Problem(f"publication {config.publication} is missing or incomplete, and {who}", made)
+        statements = f"{creation(catalogue.watermark_table(config)).as_string(connection)}; {statements}"
+    yield Problem(f"publication {config.publication} is missing or incomplete, and {who}", statements)
 
 
 def _may_publish(connection: Connection, config: SourceConfig, tables: list[CatalogueTable], *, exists: bool) -> bool:
     owned = "SELECT pg_has_role(pubowner, 'USAGE') FROM pg_publication WHERE pubname = %s"
     creatable = "SELECT has_database_privilege(current_database(), 'CREATE')"
     right = value(connection, owned, (config.publication,)) if exists else value(connection, creatable)
-    return bool(right) and all(own for *_, own in _rights(connection, tables).values())
+    return bool(right) and all(is_owner for *_, is_owner in _rights(connection, tables).values())
 
 
 def _slot(connection: Connection, config: SourceConfig) -> Iterator[Problem]:

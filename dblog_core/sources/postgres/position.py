@@ -10,7 +10,9 @@ from dataclasses import dataclass
 
 from dblog_core.errors import LogPositionLost
 
-_PAGE, _HEADERS = 8192, (24, 40)  # bytes; a header's: of a page, and of the first page of a segment
+# Bytes; a segment's first page has the longer header.
+_PAGE = 8192
+_HEADERS = (24, 40)
 _TEXT = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
 
 
@@ -53,8 +55,8 @@ class Point:
     def parse(cls, text: str) -> Point:
         """Reads its own text, and a plain LSN. Raises LogPositionLost."""
         lsn, at, timeline = text.partition("@")
-        known = at and timeline.isdecimal()
-        return cls(Lsn.parse(lsn), int(timeline)) if known else cls(Lsn.parse(text))
+        has_timeline = at and timeline.isdecimal()
+        return cls(Lsn.parse(lsn), int(timeline)) if has_timeline else cls(Lsn.parse(text))
 
     def __str__(self) -> str:
         return str(self.lsn) if self.timeline is None else f"{self.lsn}@{self.timeline}"

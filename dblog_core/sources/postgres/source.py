@@ -19,7 +19,8 @@ from dblog_core.sources.postgres import start_position as starts
 from dblog_core.sources.postgres.logical.batch import Assembly
 from dblog_core.sources.postgres.logical.catalogue_lookups import Lookups
 from dblog_core.sources.postgres.logical.log import Decoder, PostgresLog
-from dblog_core.sources.postgres.logical.pgoutput import Forms, PgoutputDecoder, Types
+from dblog_core.sources.postgres.logical.pgoutput import PgoutputDecoder
+from dblog_core.sources.postgres.logical.relations import Forms, Types
 from dblog_core.sources.postgres.logical.wal2json import Wal2jsonDecoder
 from dblog_core.sources.postgres.logical.wal2json_shapes import Shapes
 from dblog_core.sources.postgres.position import Lsn, Point
@@ -39,7 +40,7 @@ from dblog_core.sources.postgres.sql.connection import (
     execute,
     rows,
     session,
-    translated,
+    translate_errors,
     value,
 )
 from dblog_core.sources.postgres.sql.replica_identity import missing, refusals, usable
@@ -85,11 +86,11 @@ class PostgresSource:
         with session(self._config) as connection:
             return tuple(table.schema(self._config) for table in usable(connection, self._config))
 
-    def refused(self) -> tuple[Problem, ...]:
+    def list_refusals(self) -> tuple[Problem, ...]:
         with session(self._config) as connection:
-            found = catalogue.wanted_tables(connection, self._config)
-            problems = [problem for table in found for problem in refusals(connection, table, self._config)]
-        return (*problems, *missing(found, self._config))
+            tables = catalogue.wanted_tables(connection, self._config)
+            problems = [problem for table in tables for problem in refusals(connection, table, self._config)]
+        return (*problems, *missing(tables, self._config))
 
     def shows_whole_logs(self) -> bool:
         """Not where the publication names its tables: what was logged before one was added comes to nobody."""
@@ -100,11 +101,11 @@ class PostgresSource:
 
     def identities(self) -> frozenset[str]:
         with session(self._config) as connection:
-            found = catalogue.wanted_tables(connection, self._config)
-            parts = catalogue.partitions(connection, [table.oid for table in found if table.partitioned])
-        names = {table.oid: str(table.name) for table in found}
+            tables = catalogue.wanted_tables(connection, self._config)
+            parts = catalogue.partitions(connection, [table.oid for table in tables if table.partitioned])
+        names = {table.oid: str(table.name) for table in tables}
         roots = [entry(name, oid) for oid, name in names.items()]
-        return frozenset([*roots, *(entry(names[p.root], p.root, p.oid, brought=p.brought) for p in parts)])
+        return frozenset([*roots, *(entry(names[p.root], p.root, p.oid, brought=p.has_joined) for p in parts)])
 
     def current_position(self) -> str:
         """The end of the flushed log, on a standby of what is replayed. A commit with synchronous_commit off counts
@@ -116,26 +117,26 @@ class PostgresSource:
         with session(self._config) as connection:
             confirmed = slots.ensure_slot(connection, self._config).confirmed
         assert confirmed is not None  # it is a logical one
-        with closing(connect(self._config, replication=True)) as replication, translated(self._config):
+        with closing(connect(self._config, replication=True)) as replication, translate_errors(self._config):
             return str(Point(confirmed, timelines.current(replication)))
 
     def begin(self, place: Place) -> str:
         return str(starts.begin(self._config, place, self.open_log))
 
-    def bound(self, place: Place) -> str:
+    def find_target(self, place: Place) -> str:
         return str(Lsn.parse(place.text))
 
     def time(self) -> int:
         with session(self._config) as connection:
             return starts.time(connection)
 
-    def reached(self, position: str, target: str) -> bool:
+    def has_reached(self, position: str, target: str) -> bool:
         return Point.parse(position).lsn >= Point.parse(target).lsn
 
     def place(self, position: str) -> str:
         return position
 
-    def passed(self, position: str, end: str) -> bool:
+    def has_passed(self, position: str, end: str) -> bool:
         return Point.parse(position).lsn >= Lsn.parse(end)
 
     def show(self, position: str) -> str:
@@ -178,7 +179,7 @@ class PostgresSource:
             if self._replays:
                 return None
             begun = [int(row[0]) for row in rows(connection, _BEGUN)]
-            return widened(str(value(connection, "SELECT pg_current_snapshot()::text")), begun)
+            return widen_snapshot(str(value(connection, "SELECT pg_current_snapshot()::text")), begun)
 
     def stamps(self) -> dict[str, Json]:
         with session(self._config) as connection:
@@ -193,7 +194,7 @@ class PostgresSource:
 
     def _exact_in_binary(self) -> bool:
         """Whether every column of the wanted tables, as they are now, is of a type whose binary form is certain."""
-        return all(binary_values.supported(c.source_type) for table in self.tables() for c in table.columns)
+        return all(binary_values.is_supported(c.source_type) for table in self.tables() for c in table.columns)
 
     def _watermark_table(self, connection: Connection) -> None:
         table = catalogue.watermark_table(self._config)
@@ -210,7 +211,7 @@ class PostgresSource:
             ) from error
 
 
-def widened(snapshot: str, begun: Iterable[int]) -> str:
+def widen_snapshot(snapshot: str, begun: Iterable[int]) -> str:
     """The snapshot with its xmax after all of `begun` (32-bit ids), and whatever lies in between as running."""
     xmin, xmax, running = snapshot.split(":")
     ahead = [distance for xid in begun if (distance := (xid - int(xmax)) % _XIDS) < _XIDS // 2]

@@ -19,7 +19,8 @@ from dblog_core.sources.postgres.sql import catalogue, publication, slots, stand
 from dblog_core.sources.postgres.sql.connection import Connection, session, value
 from dblog_core.sources.postgres.sql.replica_identity import usable
 
-_PATIENCE, _LOOK = 5.0, 0.05
+_PATIENCE_SECONDS = 5.0
+_LOOK_SECONDS = 0.05
 """Seconds in which the server notices that we have left the slot, and between two looks."""
 
 OpenLog = Callable[[str], LogStream]
@@ -28,19 +29,22 @@ OpenLog = Callable[[str], LogStream]
 def begin(config: SourceConfig, place: Place, open_log: OpenLog) -> Lsn:
     """The LSN from which on all is sent that `place` means. Raises SourceRefused where the slot does not have it."""
     with session(config) as connection:
-        first = _confirmed(connection, config)
-        _shown(connection, config)
-        last, now = standby.end(connection), time(connection)
+        first = _confirmed_lsn(connection, config)
+        _require_published(connection, config)
+        last = standby.end(connection)
+        now = time(connection)
     if place.form is Form.EARLIEST:
         return first
     if place.form is Form.TIME:
         if place.time > now:
-            raise _refused(config, f"{place} has not come yet: the server's clock is at {position_spec.in_words(now)}")
+            raise _no_start_error(
+                config, f"{place} has not come yet: the server's clock is at {position_spec.in_words(now)}"
+            )
         return _at_time(config, place, first, last, open_log)
-    wanted = Lsn.parse(place.text)
-    if not first <= wanted <= last:
-        raise _refused(config, f"slot {config.slot} has the log from {first} to {last}, not {place}")
-    return wanted
+    lsn = Lsn.parse(place.text)
+    if not first <= lsn <= last:
+        raise _no_start_error(config, f"slot {config.slot} has the log from {first} to {last}, not {place}")
+    return lsn
 
 
 def time(connection: Connection) -> int:
@@ -48,7 +52,7 @@ def time(connection: Connection) -> int:
     return int(value(connection, "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"))
 
 
-def _confirmed(connection: Connection, config: SourceConfig) -> Lsn:
+def _confirmed_lsn(connection: Connection, config: SourceConfig) -> Lsn:
     slot = slots.find_slot(connection, config.slot)
     if slot is None:
         make = f"SELECT pg_create_logical_replication_slot('{config.slot}', '{config.plugin}')"
@@ -59,25 +63,28 @@ def _confirmed(connection: Connection, config: SourceConfig) -> Lsn:
         )
     confirmed = slots.fitting(slot, config).confirmed
     if confirmed is None:
-        raise _refused(config, f"{config.slot} is no slot of logical decoding")
+        raise _no_start_error(config, f"{config.slot} is no slot of logical decoding")
     return confirmed
 
 
-def _shown(connection: Connection, config: SourceConfig) -> None:
+def _require_published(connection: Connection, config: SourceConfig) -> None:
     """Refuses tables that the publication does not show: what the slot has of them would be passed over."""
     if config.plugin != "pgoutput":
         return
     tables = usable(connection, config)
-    found = publication.find_publication(connection, config, tables)
-    missing = [str(name) for name in found.missing if name != catalogue.watermark_table(config)]
-    if missing or not found.exists:
-        shown = ", ".join(missing[:5]) + (", …" if len(missing) > 5 else "")
-        raise _refused(config, f"publication {config.publication} does not show {shown}, so the slot has nothing of it")
+    state = publication.find_publication(connection, config, tables)
+    missing = [str(name) for name in state.missing if name != catalogue.watermark_table(config)]
+    if missing or not state.exists:
+        some_tables = ", ".join(missing[:5]) + (", …" if len(missing) > 5 else "")
+        raise _no_start_error(
+            config, f"publication {config.publication} does not show {some_tables}, so the slot has nothing of it"
+        )
 
 
 def _at_time(config: SourceConfig, place: Place, first: Lsn, last: Lsn, open_log: OpenLog) -> Lsn:
     """The first commit at or after the time. Nothing is confirmed by looking."""
-    stream, older = open_log(str(first)), False
+    stream = open_log(str(first))
+    older = False
     try:
         while True:
             batch = stream.read(1.0)
@@ -85,36 +92,36 @@ def _at_time(config: SourceConfig, place: Place, first: Lsn, last: Lsn, open_log
                 continue
             for transaction in batch.transactions:
                 if transaction.commit_time >= place.time:
-                    return _known(config, place, Lsn.parse(transaction.position), older)
+                    return _require_older(config, place, Lsn.parse(transaction.position), older)
                 older = True
             if not batch.partial and (reached := Point.parse(batch.position).lsn) >= last:
-                return _known(config, place, reached, older)
+                return _require_older(config, place, reached, older)
     finally:
         stream.close()
-        _released(config)
+        _await_release(config)
 
 
-def _known(config: SourceConfig, place: Place, found: Lsn, older: bool) -> Lsn:
+def _require_older(config: SourceConfig, place: Place, lsn: Lsn, older: bool) -> Lsn:
     """Where nothing older is in the slot's log, what came after the time may have been confirmed, and be gone."""
     if not older:
-        raise _refused(
+        raise _no_start_error(
             config, f"slot {config.slot} has no change from before {place}, so it may lack some from after it"
         )
-    return found
+    return lsn
 
 
-def _released(config: SourceConfig) -> None:
+def _await_release(config: SourceConfig) -> None:
     """Waits until the server has noticed that we are gone: the slot serves one at a time."""
-    deadline = clock.monotonic() + _PATIENCE
+    deadline = clock.monotonic() + _PATIENCE_SECONDS
     while clock.monotonic() < deadline:
         with session(config) as connection:
             slot = slots.find_slot(connection, config.slot)
         if slot is None or slot.active_pid is None:
             return
-        clock.sleep(_LOOK)
+        clock.sleep(_LOOK_SECONDS)
 
 
-def _refused(config: SourceConfig, what: str) -> SourceRefused:
+def _no_start_error(config: SourceConfig, what: str) -> SourceRefused:
     return SourceRefused(
         f"the capture cannot begin there: {what}",
         where=f"source {config.name}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dblog_core.algorithm.visibility import Snapshot, Snapshots
-from dblog_core.sources.postgres.source import widened
+from dblog_core.sources.postgres.source import widen_snapshot
 
 
 @pytest.mark.parametrize(
@@ -20,13 +20,13 @@ from dblog_core.sources.postgres.source import widened
     ],
 )
 def test_the_snapshot_ends_after_every_transaction_that_has_begun(snapshot: str, begun: list[int], wider: str) -> None:
-    assert widened(snapshot, begun) == wider
+    assert widen_snapshot(snapshot, begun) == wider
     narrow = Snapshot.parse(snapshot)
     wide = Snapshot.parse(wider)
     assert all(narrow.sees(x & 0xFFFFFFFF) == wide.sees(x & 0xFFFFFFFF) for x in range(narrow.xmax - 9, wide.xmax + 9))
 
 
 def test_a_chunk_that_does_not_see_a_transaction_from_before_the_log_is_not_admitted() -> None:
-    start = Snapshots(widened("739:739:", [739]))
+    start = Snapshots(widen_snapshot("739:739:", [739]))
     assert not start.admits("739:750:739")
     assert start.admits("740:750:")

@@ -32,11 +32,10 @@ from dblog_core.model.schema_changes import (
     Pending,
     Step,
     facts,
-    placed,
+    match_layouts,
 )
 from dblog_core.rows.column_rules import Rules
 from dblog_core.schema_evolution.renames import Renames, describe_stale
-from dblog_core.sources.mysql.binlog import events
 from dblog_core.sources.mysql.ddl.alter_table import NOTHING, step
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark, Manifest
@@ -397,7 +396,7 @@ def test_the_log_says_of_ddl_on_captured_tables_what_it_does_to_columns() -> Non
     def told(sql: str, variables: bytes = b"\0" + bytes(4) + b"\1" + STRICT.to_bytes(8, "little")) -> list[Signal]:
         log = state(mariadb=False)
         for data in (binlog.gtid(1), binlog.query(sql, variables=variables)):
-            log.take(events.parse(data, 0, False))
+            log.take(binlog.parse(data, 0, False))
         return list(log.flush().signals)
 
     name = TableName("shop", "t")
@@ -448,9 +447,9 @@ def test_names_of_older_rows_are_those_of_now() -> None:
 def test_places_prove_what_columns_are_where_the_table_never_had_others() -> None:
     more = named(BASE, "k", "b", "a", key=("k",))
     more = replace(more, columns=(*more.columns, *EXTRA))
-    told = placed(BASE, more, "1/2", Layout("1/2", {"k": None, "m": 5}))
+    told = match_layouts(BASE, more, "1/2", Layout("1/2", {"k": None, "m": 5}))
     assert told == Facts({"k": "id", "b": "a", "a": "b"}, {"m": 5})
-    assert placed(BASE, BASE, "1/2", Layout("1/2")) == Facts({}, {})
+    assert match_layouts(BASE, BASE, "1/2", Layout("1/2")) == Facts({}, {})
 
 
 @pytest.mark.parametrize(
@@ -464,8 +463,8 @@ def test_places_prove_what_columns_are_where_the_table_never_had_others() -> Non
     ],
 )
 def test_places_prove_nothing_otherwise(before: TableSchema, after: TableSchema, token: str | None) -> None:
-    assert placed(before, after, token, Layout("1/2", {"c": None})) is None
-    assert placed(before, after, "1/2", None) is None
+    assert match_layouts(before, after, token, Layout("1/2", {"c": None})) is None
+    assert match_layouts(before, after, "1/2", None) is None
 
 
 def test_a_layout_is_known_over_a_restart_and_not_after_a_shape_without_one(tmp_path: Path) -> None:
@@ -554,7 +553,7 @@ def test_places_say_what_is_true_however_far_the_log_is_behind_the_catalogue(
         nonlocal before, token
         shape, row = shown.pop(0)
         layout = catalogue.look(shape)
-        if before is not None and (found := placed(before[0], shape, token, layout)) is not None:
+        if before is not None and (found := match_layouts(before[0], shape, token, layout)) is not None:
             assert {n: before[1][o] for n, o in found.renamed.items()} == {n: row[n] for n in found.renamed}
             assert {n: row[n] for n in found.filled} == found.filled
             same = [n for n in row if n in before[1] and n not in found.renamed and n not in found.renamed.values()]

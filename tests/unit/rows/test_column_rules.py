@@ -114,7 +114,7 @@ def capture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Capture:
         return tuple(s for s in tables(self) if str(s.table) not in left_out)
 
     monkeypatch.setattr(FakeSource, "check", lambda self: list(refused(self)))
-    monkeypatch.setattr(FakeSource, "refused", refused)
+    monkeypatch.setattr(FakeSource, "list_refusals", refused)
     monkeypatch.setattr(FakeSource, "tables", usable)
     monkeypatch.setattr(wiring, "open_source", open_source)
     made.write("shop.?", more=RULES)

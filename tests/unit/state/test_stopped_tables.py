@@ -37,7 +37,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     problems = world.problems  # type: ignore[attr-defined]
     tables = FakeSource.tables
     monkeypatch.setattr(FakeSource, "check", lambda self: list(problems))
-    monkeypatch.setattr(FakeSource, "refused", lambda self: tuple(p for p in problems if p.table))
+    monkeypatch.setattr(FakeSource, "list_refusals", lambda self: tuple(p for p in problems if p.table))
     monkeypatch.setattr(
         FakeSource,
         "tables",
@@ -205,7 +205,7 @@ class Mended:
     def __init__(self, state: StateStore) -> None:
         self._state, self._answers = state, [(ALONE,)]
 
-    def refused(self) -> tuple[Problem, ...]:
+    def list_refusals(self) -> tuple[Problem, ...]:
         answer = self._answers.pop() if self._answers else ()
         if answer:
             stopped_tables.forget(self._state, ["shop.a"])  # its dump is requested

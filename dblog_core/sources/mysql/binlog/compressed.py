@@ -9,16 +9,21 @@ import pyarrow as pa
 from dblog_core.sources.mysql.binlog.framing import Events, Framing
 from dblog_core.sources.mysql.row_events.table_map import lenenc
 
-_ALGORITHM, _PLAIN_SIZE = 2, 3
-_ZSTD, _NONE = 0, 255
+_ALGORITHM = 2
+_PLAIN_SIZE = 3
+_ZSTD = 0
+_NONE = 255
 
 
-def unpacked(body: bytes) -> Iterator[Events]:
+def unpack_events(body: bytes) -> Iterator[Events]:
     """The events inside, in stretches; each is to be taken before the next one is asked for. They carry no checksums.
 
     Raises ValueError.
     """
-    at, algorithm, size = 0, _NONE, 0
+    at = 0
+    algorithm = _NONE
+    size = 0
+    # Fields of id, length and value stand before the events; unknown ones are stepped over.
     while at < len(body) and body[at] != 0:
         field, at = lenenc(body, at)
         length, at = lenenc(body, at)
@@ -35,6 +40,7 @@ def unpacked(body: bytes) -> Iterator[Events]:
         yield from _split(pa.BufferReader(packed), packed.size)
         return
     try:
+        # Unpacked as it is read: a transaction may be larger than memory, and its plain size is its own claim.
         with pa.CompressedInputStream(pa.BufferReader(packed), "zstd") as plain:
             yield from _split(plain, size)
     except OSError as error:
@@ -42,16 +48,19 @@ def unpacked(body: bytes) -> Iterator[Events]:
 
 
 def _split(plain: pa.NativeFile, size: int) -> Iterator[Events]:
-    framing, left = Framing(packets=False, checksums=False), size
+    framing = Framing(packets=False, checksums=False)
+    bytes_left = size
     while True:
-        while (found := framing.next()) is not None:
-            yield found
-        if framing.needed - framing.rest > left:
+        while (stretch := framing.next()) is not None:
+            yield stretch
+        # Its last event is longer than what is left: reading on would wait for bytes that never come.
+        if framing.needed_bytes - framing.rest > bytes_left:
             break
-        count = plain.readinto(framing.room()[:left])
-        framing.received(count)
-        left -= count
+        count = plain.readinto(framing.room()[:bytes_left])
+        framing.add_received(count)
+        bytes_left -= count
         if not count:
             break
-    if left or framing.rest or plain.read(1):
+    # All that was announced must have come, in whole events, and nothing behind it.
+    if bytes_left or framing.rest or plain.read(1):
         raise ValueError("a compressed transaction has another length than it says, or its last event is cut short")

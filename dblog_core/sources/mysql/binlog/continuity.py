@@ -34,21 +34,23 @@ def compare(connection: Connection[Any], config: SourceConfig, start: Position, 
     what it lacks. `identity`: the server's uuid."""
     if isinstance(start.gtids, MysqlGtids):
         executed = MysqlGtids.parse(str(rows(connection, "SELECT @@GLOBAL.gtid_executed")[0][0]))
+        # Beyond what it has executed, a server would send nothing, and number other transactions so later on.
         if missing := start.gtids.beyond(executed):
             raise _other_server(config, f"has not executed {missing}, which we have read: it has {executed}")
     elif isinstance(start.gtids, MariadbGtids):
         _compare_domains(connection, config, start.gtids)
+    # File names alone say nothing: another server has files of the same names.
     elif start.server != identity:
         raise _other_server(config, f"is {identity}, and the position is a file's of {start.server}")
     if start.newest is not None and _is_its_own(connection, start.newest, identity):
         _compare_newest(config, start, start.newest, mariadb=identity is None)
 
 
-def _compare_domains(connection: Connection[Any], config: SourceConfig, ours: MariadbGtids) -> None:
+def _compare_domains(connection: Connection[Any], config: SourceConfig, read_gtids: MariadbGtids) -> None:
     """MariaDB itself takes a domain that its log knows nothing of for another server's business, and sends from the
     beginning of its log: so a server that was reset would go unnoticed."""
     state = str(rows(connection, "SELECT @@GLOBAL.gtid_binlog_state")[0][0] or "")
-    if missing := ours.beyond(state):
+    if missing := read_gtids.beyond(state):
         raise _other_server(config, f"has not {missing} in its log, which we have read: it has {state or 'nothing'}")
 
 
@@ -64,42 +66,48 @@ def _compare_newest(config: SourceConfig, start: Position, newest: Newest, *, ma
     """First where it was on the server that we have read from, at once; then by its GTID, for which the server may have
     to read a file from its beginning."""
     try:
-        found = _time_of(newest, config, Position(newest.file, newest.start, None), among=1, mariadb=mariadb)
+        server_time_us = _time_of(newest, config, Position(newest.file, newest.start, None), among=1, mariadb=mariadb)
     except SourceUnavailable:
         raise
     except (SourceError, UnknownLogEvent) as error:
         log.debug("%s:%d is another server's: %s", newest.file, newest.start, error)
-        found = None
-    if found == newest.time:
+        server_time_us = None
+    # The usual case after a restart: the same server, and the file is still there.
+    if server_time_us == newest.time:
         return
+    # Its file may be another one here, or be gone: by GTID the server finds it whichever file it is in.
     place = place_again(Prepared("", newest.file, newest.start, newest.gtid, newest.before), start)
     try:
-        found = _time_of(newest, config, place, among=_LOOKED_THROUGH, mariadb=mariadb)
+        server_time_us = _time_of(newest, config, place, among=_LOOKED_THROUGH, mariadb=mariadb)
     except LogPositionLost as error:  # it has purged up to our very place
         log.info("transaction %s is no longer in the log to be compared: %s", newest.gtid, error.message)
         return
-    if found and found != newest.time:
-        ours, theirs = position_spec.in_words(newest.time), position_spec.in_words(found)
-        raise _other_server(config, f"calls a transaction of {theirs} {newest.gtid}, and we have read one of {ours}")
+    # Not found at all says nothing: others may have been committed before it, more than are looked through.
+    if server_time_us and server_time_us != newest.time:
+        our_time = position_spec.in_words(newest.time)
+        server_time = position_spec.in_words(server_time_us)
+        raise _other_server(
+            config, f"calls a transaction of {server_time} {newest.gtid}, and we have read one of {our_time}"
+        )
 
 
 def _time_of(newest: Newest, config: SourceConfig, place: Position, *, among: int, mariadb: bool) -> int | None:
     """The time of the transaction with that GTID among so many from a place on; None if it is not there."""
-    others = 0
-    found: int | None = None
+    transactions = 0
+    commit_time_us: int | None = None
 
     def look(event: Event) -> bool:
-        nonlocal others, found
+        nonlocal transactions, commit_time_us
         if event.type not in GTIDS or event.artificial:
             return False
         gtid = GTIDS[event.type](event)
         if gtid.gtid == newest.gtid:
-            found = gtid.commit_time
-        others += 1
-        return found is not None or others == among
+            commit_time_us = gtid.commit_time
+        transactions += 1
+        return commit_time_us is not None or transactions == among
 
     scan.read(config, Scan(place, mariadb=mariadb), until=look, mariadb=mariadb, position=place)
-    return found
+    return commit_time_us
 
 
 def _other_server(config: SourceConfig, what: str) -> LogPositionLost:

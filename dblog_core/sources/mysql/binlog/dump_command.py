@@ -12,7 +12,8 @@ import uuid
 from dblog_core.sources.mysql.position import MysqlGtids
 
 _COMMAND = 0x1E
-_NON_BLOCKING, _THROUGH_GTID = 0x01, 0x04
+_NON_BLOCKING = 0x01
+_THROUGH_GTID = 0x04
 _FIRST_EVENT = 4
 _TAGGED = 1
 """The format of sets with tags; it stands in the first and the last byte of the count, which is six bytes then."""
@@ -21,16 +22,19 @@ _TAGGED = 1
 def packet(gtids: MysqlGtids, *, identity: int, blocking: bool) -> bytes:
     """The packet, with its header."""
     flags = _THROUGH_GTID | (0 if blocking else _NON_BLOCKING)
-    listed = encoded(gtids)
+    listed = encode_gtids(gtids)
+    # With GTIDs the server picks the file itself; a name of length 0 leaves it the choice.
     no_file = struct.pack("<I", 0)
     body = struct.pack("<BHI", _COMMAND, flags, identity) + no_file
     body += struct.pack("<QI", _FIRST_EVENT, len(listed)) + listed
     return len(body).to_bytes(3, "little") + b"\0" + body
 
 
-def encoded(gtids: MysqlGtids) -> bytes:
+def encode_gtids(gtids: MysqlGtids) -> bytes:
     """The set as the server reads it: half-open intervals by owner."""
-    count, tagged = len(gtids.intervals), gtids.tagged
+    count = len(gtids.intervals)
+    tagged = gtids.has_tags
+    # A count of 8 bytes; with tags 6, between two bytes that say so.
     parts = [struct.pack("<Q", (_TAGGED << 56) | (count << 8) | _TAGGED if tagged else count)]
     for owner, intervals in sorted(gtids.intervals.items()):
         server, _, tag = owner.partition(":")

@@ -72,14 +72,14 @@ class EventGroups:
         self._mariadb = mariadb
         self._server = server
         self._expected_id = position.next
-        self._progress = Progress(position.moved(next=None))
+        self._progress = Progress(position.with_changes(next=None))
 
     @property
     def position(self) -> Position:
         """The place after the last whole group."""
         return self._progress.position
 
-    def unknown(self, message: str, *, fix: str) -> UnknownLogEvent:
+    def unknown_error(self, message: str, *, fix: str) -> UnknownLogEvent:
         """The error for something at the present place that nobody can follow."""
         where = self.where
         if self.read_again is not None:
@@ -101,7 +101,7 @@ class EventGroups:
     def rotate(self, event: Event) -> None:
         """Goes on in another file. Raises UnknownLogEvent where this one ends inside a transaction."""
         if self.group and self.group.has_begin:
-            raise self.unknown("the file ends inside a transaction", fix=events.FRESH_START)
+            raise self.unknown_error("the file ends inside a transaction", fix=events.FRESH_START)
         self.group = None
         self.file = event.body[8:].rstrip(b"\0").decode()
         self.offset = int.from_bytes(event.body[:8], "little")
@@ -147,12 +147,13 @@ class EventGroups:
                 where=self.where,
                 fix=events.FRESH_START,
             )
-        if group is not None and self._progress.ended(
+        if group is not None and self._progress.end_transaction(
             self.file, self.offset, group.gtid, start=group.start_offset, time=group.commit_time_us
         ):
             if changes:
                 self._progress.move(**changes)
             return
+        # GTIDs did not tell: a server without them, or an anonymous transaction among others.
         moved: dict[str, object] = {"file": self.file, "offset": self.offset, **changes}
         if self.position.gtids is not None and group is not None:
             # An anonymous transaction is in no GTID set: from here on only file and offset tell where we are.

@@ -101,35 +101,9 @@ class Event:
     body: bytes
 
 
-_HEADER = struct.Struct("<IBIIIH")
-
-
-def parse(packet: bytes, at: int, checksummed: bool) -> Event:
-    """The event that begins at `at` and fills the rest. Raises ValueError where length or checksum is wrong."""
-    timestamp, kind, server_id, size, end, flags = _HEADER.unpack_from(packet, at)
-    if len(packet) - at != size:
-        raise ValueError(f"an event of type {kind} has {len(packet) - at} bytes where its header says {size}")
-    stop = len(packet)
-    if checksummed:
-        stop -= CHECKSUM
-        if zlib.crc32(memoryview(packet)[at:stop]) != int.from_bytes(packet[stop:], "little"):
-            raise ValueError(f"an event of type {kind} does not match its checksum")
-    return Event(kind, timestamp, server_id, end, size, bool(flags & ARTIFICIAL), packet[at + HEADER : stop])
-
-
 def name(kind: int) -> str:
+    """The event type as messages call it."""
     return Type(kind).name if kind in Type._value2member_map_ else f"number {kind}"
-
-
-def has_checksums(body: bytes) -> bool:
-    """Whether the events after a FORMAT_DESCRIPTION carry CRC32. Raises ValueError for another algorithm.
-
-    `body`: with the checksum field that this event has in any case.
-    """
-    algorithm = body[-CHECKSUM - 1]
-    if algorithm not in (0, 1):
-        raise ValueError(f"checksum algorithm {algorithm} is unknown")
-    return algorithm == 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +119,7 @@ class GtidEvent:
 
 
 def uuid(data: bytes) -> str:
+    """The 16 bytes of a server's uuid as text."""
     text = data.hex()
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
@@ -161,13 +136,16 @@ def gtid(body: bytes, *, anonymous: bool) -> GtidEvent:
 
 
 def mariadb_gtid(body: bytes, server_id: int, timestamp: int) -> GtidEvent:
+    """MariaDB's GTID event. Its time is that of the event, in whole seconds: no other one is logged."""
     number, domain, flags = struct.unpack_from("<QIB", body)
     undone = bool(_extra_flags(body, flags) & (_START_ALTER | _ROLLBACK_ALTER))
     return GtidEvent(f"{domain}-{server_id}-{number}", timestamp * 1_000_000, bool(flags & 1), bool(flags & 64), undone)
 
 
-_GROUP_COMMIT, _XA = 2, 64 | 128
-_START_ALTER, _ROLLBACK_ALTER = 2, 8
+_GROUP_COMMIT = 2
+_XA = 64 | 128
+_START_ALTER = 2
+_ROLLBACK_ALTER = 8
 """With `binlog_alter_two_phase` an ALTER is logged when it begins, and again when it has succeeded or failed."""
 
 
@@ -186,12 +164,16 @@ def tagged_gtid(body: bytes) -> GtidEvent:
     reader.number()  # version of the format
     reader.number()  # length
     reader.number()  # last field that must be known
-    source, number, tag, immediate, original = b"", 0, "", 0, 0
+    source = b""
+    number = 0
+    tag = ""
+    immediate = 0
+    original = 0
     while (field := reader.field()) is not None and field <= 7:
         if field == 1:
             source = bytes(reader.number() for _ in range(16))
         elif field == 2:
-            number = reader.signed()
+            number = reader.signed_number()
         elif field == 3:
             tag = reader.text()
         elif field == 6:
@@ -219,9 +201,11 @@ class _Fields:
     """Numbers of one to nine bytes: as many low one-bits as further bytes, then a zero bit, then the value."""
 
     def __init__(self, data: bytes) -> None:
-        self._data, self._at = data, 0
+        self._data = data
+        self._at = 0
 
     def number(self) -> int:
+        """The next unsigned number. Raises IndexError behind the end."""
         first = self._data[self._at]
         extra = 0
         while first >> extra & 1 and extra < 8:
@@ -230,16 +214,19 @@ class _Fields:
         self._at += 1 + extra
         return value >> (extra + 1 if extra < 8 else 8)
 
-    def signed(self) -> int:
+    def signed_number(self) -> int:
+        """The next number of a field that may be negative: the lowest bit is the sign."""
         value = self.number()
         return -(value >> 1) - 1 if value & 1 else value >> 1
 
     def text(self) -> str:
+        """The next string: its length, and UTF-8."""
         length = self.number()
         self._at += length
         return self._data[self._at - length : self._at].decode()
 
     def field(self) -> int | None:
+        """The id of the next field; None at the end."""
         return self.number() if self._at < len(self._data) else None
 
 
@@ -262,7 +249,8 @@ def query_bytes(body: bytes) -> tuple[str, bytes]:
 _CHARSET = 4
 _WIDTHS = {0: 4, 1: 8, 3: 4}
 """Bytes of the status variables that may come before a session's character sets: flags, sql_mode, auto_increment."""
-_CATALOG, _CATALOG_WITH_ZERO = 6, 2
+_CATALOG = 6
+_CATALOG_WITH_ZERO = 2
 
 
 def client_collation(body: bytes) -> int | None:
@@ -295,7 +283,8 @@ _FIXED = {**_WIDTHS, _CHARSET: 6, 7: 2, 8: 2, 9: 8, 10: 4, 13: 3, 16: 1, 17: 8, 
 """Bytes of status variables, by code; those of 128 and more are MariaDB's."""
 _STRINGS = {5: 1, _CATALOG: 1, 11: 2}
 """How many texts a variable has, each after its length: time zone, catalog, invoker."""
-_DATABASES, _TOO_MANY_DATABASES = 12, 254
+_DATABASES = 12
+_TOO_MANY_DATABASES = 254
 _DDL_TRANSACTION = (17, 129)
 """MySQL's and MariaDB's id of the transaction that an atomic DDL statement has."""
 
@@ -307,7 +296,8 @@ def took_effect(body: bytes) -> bool:
     variables = body[13 : 13 + int.from_bytes(body[11:13], "little")]
     at = 0
     while at < len(variables):
-        code, at = variables[at], at + 1
+        code = variables[at]
+        at = at + 1
         if code in _DDL_TRANSACTION:
             return True
         if code in _FIXED:
@@ -317,7 +307,8 @@ def took_effect(body: bytes) -> bool:
                 at += 1 + variables[at] if at < len(variables) else 1
             at += code == _CATALOG_WITH_ZERO
         elif code == _DATABASES and at < len(variables):
-            count, at = variables[at], at + 1
+            count = variables[at]
+            at = at + 1
             for _ in range(0 if count == _TOO_MANY_DATABASES else count):
                 at = variables.find(b"\0", at) + 1 or len(variables)
         else:
@@ -337,5 +328,6 @@ def uncompress_mariadb(data: bytes) -> bytes:
 
 
 def uncompressed_query(body: bytes) -> bytes:
+    """The body of a QUERY_COMPRESSED as that of a QUERY. Raises ValueError."""
     start = 13 + int.from_bytes(body[11:13], "little") + body[8] + 1
     return body[:start] + uncompress_mariadb(body[start:])

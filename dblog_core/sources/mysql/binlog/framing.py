@@ -40,7 +40,8 @@ class Events:
     __slots__ = ("_columns", "inner", "raw", "rest")
 
     def __init__(self, raw: Bytes, fields: Int64s, *, inner: bool) -> None:
-        self.raw, self.inner = raw, inner
+        self.raw = raw
+        self.inner = inner
         self._columns: list[list[int]] = fields.tolist()
         columns = self._columns
         self.rest: Iterator[Row] = zip(
@@ -70,9 +71,11 @@ class Events:
         )
 
     def server(self, number: int) -> int:
+        """The server id of the event of this number."""
         return self._columns[headers.SERVER][number]
 
     def timestamp(self, number: int) -> int:
+        """The time of the event of this number, in seconds since 1970 UTC."""
         return self._columns[headers.TIMESTAMP][number]
 
 
@@ -93,13 +96,16 @@ class Framing:
         self._forget()
 
     def room(self) -> memoryview:
-        """Where the next bytes belong, at least one; all events before must have been taken. `received` follows."""
-        at, needed = int(self._state[headers.AT]), int(self._state[headers.NEEDED])
+        """Where the next bytes belong, at least one; all events before must have been taken. `add_received` follows."""
+        at = int(self._state[headers.AT])
+        needed = int(self._state[headers.NEEDED])
+        # Arrays made of this buffer would break by a move: so only once all events before are taken.
         if len(self._raw) - self._filled < max(_ROOM, at + needed - self._filled):
             self._move(max(_BUFFER, needed + _ROOM))
         return self._raw.data[self._filled :]
 
-    def received(self, count: int) -> None:
+    def add_received(self, count: int) -> None:
+        """Tells that so many bytes were written into `room`."""
         self._filled += count
 
     @property
@@ -108,7 +114,7 @@ class Framing:
         return self._filled - int(self._state[headers.AT])
 
     @property
-    def needed(self) -> int:
+    def needed_bytes(self) -> int:
         """Bytes, from the beginning of `rest` on, with which the next event (or its packet) is whole."""
         return int(self._state[headers.NEEDED])
 
@@ -125,7 +131,7 @@ class Framing:
         self._state[headers.BRIEF] = brief
         why = headers.walk(self._raw, self._filled, self._state, self._out)
         if count := int(self._state[headers.COUNT]):
-            return self._verified(self._raw, self._out[:, :count])
+            return self._verify_checksums(self._raw, self._out[:, :count])
         if why == headers.LARGE:
             self._take_piece(headers.LARGEST)
             return self._go_on()
@@ -136,9 +142,12 @@ class Framing:
     def _move(self, size: int) -> None:
         """Moves what is left to the beginning, of a buffer of `size` bytes if this one is smaller, or far larger."""
         left = self._raw[int(self._state[headers.AT]) : self._filled]
+        # A buffer that one large event has made large is given back with the next move.
         raw = self._raw if size <= len(self._raw) <= 4 * size else np.empty(size, dtype=np.uint8)
         raw[: len(left)] = left
-        self._raw, self._filled, self._state[headers.AT] = raw, len(left), 0
+        self._raw = raw
+        self._filled = len(left)
+        self._state[headers.AT] = 0
         self._forget()
 
     def _forget(self) -> None:
@@ -146,13 +155,15 @@ class Framing:
         self._state[headers.OWNER] = -1
         self._state[headers.MAPS :] = -1
 
-    def _verified(self, raw: Bytes, fields: Int64s) -> Events:
+    def _verify_checksums(self, raw: Bytes, fields: Int64s) -> Events:
         """The events up to the first one whose checksum is wrong, which is raised when it is its turn."""
-        data, size = raw.data, fields[headers.SIZE]
+        data = raw.data
+        size = fields[headers.SIZE]
         # Whether it has one is told by each event itself: a description in between may have changed it.
         checked = fields[headers.STOP] - fields[headers.START] + headers.HEADER < size
         for n in np.flatnonzero(checked & (size > headers.SMALL)).tolist():
-            start, stop = int(fields[headers.START, n]) - headers.HEADER, int(fields[headers.STOP, n])
+            start = int(fields[headers.START, n]) - headers.HEADER
+            stop = int(fields[headers.STOP, n])
             if zlib.crc32(data[start:stop]) != int.from_bytes(data[stop : stop + headers.CHECKSUM], "little"):
                 self._fault = _mismatch(int(fields[headers.TYPE, n]))
                 if n == 0:
@@ -170,6 +181,7 @@ class Framing:
     def _go_on(self) -> Events | None:
         """The rest of an event that is larger than a packet, if it has arrived."""
         length = headers.LARGEST
+        # A packet of exactly the largest length says that another one follows, be it an empty one.
         while length == headers.LARGEST:
             at = int(self._state[headers.AT])
             self._state[headers.NEEDED] = 4
@@ -189,15 +201,19 @@ class Framing:
     def _large(self, whole: Bytes) -> Events | None:
         if whole[0] != 0:
             raise NoEvent(whole.tobytes())
+        # It lies in an array of its own, without packet headers, behind the status byte of the first packet.
         state = self._state.copy()
-        state[headers.PACKETS], state[headers.AT] = 0, 1
-        state[headers.OWNER], state[headers.MAPS :] = -1, -1
+        state[headers.PACKETS] = 0
+        state[headers.AT] = 1
+        # What was remembered are places in the other buffer.
+        state[headers.OWNER] = -1
+        state[headers.MAPS :] = -1
         out = np.empty((headers.FIELDS, 1), dtype=np.int64)
         why = headers.walk(whole, len(whole), state, out)
         if why != headers.FULL or int(state[headers.AT]) != len(whole):
             raise self._error(headers.BAD_SIZE)
         self._forget()  # it may have described a table anew
-        return self._verified(whole, out)
+        return self._verify_checksums(whole, out)
 
     def _error(self, why: int) -> Exception:
         at = int(self._state[headers.AT])

@@ -135,8 +135,8 @@ def _whole_rows(raw: Bytes, at: int, stop: int, bitmaps: int) -> int:
         return -1
     for _ in range(bitmaps):
         for i in range(size):
-            wanted = 0xFF if i < count // 8 else (1 << (count % 8)) - 1
-            if raw[np.uintp(at + i)] & wanted != wanted:
+            every_column = 0xFF if i < count // 8 else (1 << (count % 8)) - 1
+            if raw[np.uintp(at + i)] & every_column != every_column:
                 return -1
         at += size
     return at
@@ -147,9 +147,13 @@ def _same_map(raw: Bytes, state: Int64s, start: int, stop: int) -> int:
     """Whether raw[start:stop] equals the last table map of its number, which it replaces."""
     table = _number(raw, start, 6)
     slot = MAPS + 3 * (table % _SLOTS)
-    known, first, last = state[slot], state[slot + 1], state[slot + 2]
-    state[slot], state[slot + 1], state[slot + 2] = table, start, stop
-    if known != table or last - first != stop - start or last <= first or first < 0:
+    last_table = state[slot]
+    first = state[slot + 1]
+    last = state[slot + 2]
+    state[slot] = table
+    state[slot + 1] = start
+    state[slot + 2] = stop
+    if last_table != table or last - first != stop - start or last <= first or first < 0:
         return 0
     for i in range(stop - start):
         if raw[np.uintp(first + i)] != raw[np.uintp(start + i)]:
@@ -180,7 +184,8 @@ def _rows(raw: Bytes, state: Int64s, out: Any, n: int, kind: int, start: int, st
     """The code of a row event, with its details."""
     if stop - start < 10:
         return OTHER
-    code, first = kind - 23, start + 8
+    code = kind - 23
+    first = start + 8
     if kind >= 30:
         code = kind - 30
         first += _number(raw, first, 2)  # partition numbers and such; the length counts itself
@@ -190,7 +195,8 @@ def _rows(raw: Bytes, state: Int64s, out: Any, n: int, kind: int, start: int, st
     table = _number(raw, start, 6)
     if table == 0xFFFFFF or table == 0xFFFFFFFF or table == 0xFFFFFFFFFFFF:
         return OTHER
-    out[A, n], out[B, n] = table, begin
+    out[A, n] = table
+    out[B, n] = begin
     out[C, n] = np.int64(raw[np.uintp(first)]) if raw[np.uintp(first)] < 251 else _number(raw, first + 1, 2)
     return code
 
@@ -207,7 +213,8 @@ def _gtid(raw: Bytes, state: Int64s, out: Any, n: int, start: int, stop: int) ->
             if stop - start < 56:
                 return OTHER
             commit_time = _number(raw, start + 49, 7)
-    same, owner = 1, state[OWNER]
+    same = 1
+    owner = state[OWNER]
     state[OWNER] = start + 1
     if owner < 0:
         same = 0
@@ -216,7 +223,9 @@ def _gtid(raw: Bytes, state: Int64s, out: Any, n: int, start: int, stop: int) ->
             if raw[np.uintp(owner + i)] != raw[np.uintp(start + 1 + i)]:
                 same = 0
                 break
-    out[A, n], out[B, n], out[C, n] = _number(raw, start + 17, 8), commit_time, same
+    out[A, n] = _number(raw, start + 17, 8)
+    out[B, n] = commit_time
+    out[C, n] = same
     return GTID
 
 
@@ -236,7 +245,9 @@ def _code(raw: Bytes, state: Int64s, out: Any, n: int, kind: int, start: int, st
     if kind == _GTID:
         return _gtid(raw, state, out, n, start, stop)
     if kind == _MARIADB_GTID and stop - start >= 13 and raw[np.uintp(start + 7)] < 128:
-        out[A, n], out[B, n], out[C, n] = _number(raw, start, 8), _number(raw, start + 8, 4), raw[np.uintp(start + 12)]
+        out[A, n] = _number(raw, start, 8)
+        out[B, n] = _number(raw, start + 8, 4)
+        out[C, n] = raw[np.uintp(start + 12)]
         return MARIADB_GTID
     return OTHER
 
@@ -273,10 +284,14 @@ def _event(raw: Bytes, state: Int64s, out: Any, n: int, begin: int, end: int) ->
         if end - begin <= SMALL and crc32(raw, begin, stop) != _number(raw, stop, 4):
             return BAD_CHECKSUM
     artificial = _number(raw, begin + 17, 2) & _ARTIFICIAL
-    out[TYPE, n], out[ARTIFICIAL, n] = kind, artificial
-    out[TIMESTAMP, n], out[SERVER, n] = _number(raw, begin, 4), _number(raw, begin + 5, 4)
-    out[END, n], out[SIZE, n] = _number(raw, begin + 13, 4), end - begin
-    out[START, n], out[STOP, n] = begin + HEADER, stop
+    out[TYPE, n] = kind
+    out[ARTIFICIAL, n] = artificial
+    out[TIMESTAMP, n] = _number(raw, begin, 4)
+    out[SERVER, n] = _number(raw, begin + 5, 4)
+    out[END, n] = _number(raw, begin + 13, 4)
+    out[SIZE, n] = end - begin
+    out[START, n] = begin + HEADER
+    out[STOP, n] = stop
     code = OTHER if artificial else _code(raw, state, out, n, kind, begin + HEADER, stop)
     out[CODE, n] = code
     if _begins_anew(out, n, kind):
@@ -302,7 +317,8 @@ def _in_packet(raw: Bytes, filled: int, state: Int64s) -> int:
         return LARGE
     if length == 0 or raw[np.uintp(at + 4)] != 0:
         return NO_EVENT
-    state[FIRST], state[LENGTH] = at + 5, length - 1
+    state[FIRST] = at + 5
+    state[LENGTH] = length - 1
     return GOOD
 
 
@@ -319,7 +335,8 @@ def _in_file(raw: Bytes, filled: int, state: Int64s) -> int:
     state[NEEDED] = size
     if filled - at < size:
         return MORE
-    state[FIRST], state[LENGTH] = at, size
+    state[FIRST] = at
+    state[LENGTH] = size
     return GOOD
 
 

@@ -57,39 +57,43 @@ class Reader:
     """Makes batches of what the connection brings."""
 
     def __init__(self, config: SourceConfig, log: EventStream, state: LogState, *, mariadb: bool) -> None:
-        self._config, self._log, self._state, self._mariadb = config, log, state, mariadb
-        self._second: _Events | None = None
-        self._found: Events | None = None
-        self._since: float | None = None
+        self._config = config
+        self._log = log
+        self._state = state
+        self._mariadb = mariadb
+        self._prepared_events: _Events | None = None
+        self._stretch: Events | None = None
+        self._batch_began: float | None = None
 
     def gather(self, demand: Demand) -> LogBatch | None:
         """The next batch: a full one; or what there is between two transactions, once somebody waits for it and the
         first of it has waited for others. None when nobody will read any more."""
         while not demand.over:
-            taken = self._step()
+            is_taken = self._step()
             if self._state.is_full:
                 return self._flush()
+            # None: no news, nobody waits, or a transaction is open, which is handed on whole or with a full batch.
             wait = self._patience(demand)
             if wait is not None and wait <= 0:
                 return self._flush()
-            if not taken and not self._receive(_IDLE if wait is None else wait, demand):
-                demand.heard()
+            if not is_taken and not self._receive(_IDLE if wait is None else wait, demand):
+                demand.clear_bell()
         return None
 
     def _patience(self, demand: Demand) -> float | None:
         if not self._state.has_news:
             return None
         now = time.monotonic()
-        if self._since is None:
-            self._since = now
-        return demand.patience(self._since, now) if self._state.is_between_transactions else None
+        if self._batch_began is None:
+            self._batch_began = now
+        return demand.patience(self._batch_began, now) if self._state.is_between_transactions else None
 
     def _flush(self) -> LogBatch:
-        self._since = None
+        self._batch_began = None
         return self._state.flush()
 
     def _receive(self, wait: float, demand: Demand) -> bool:
-        return (self._second or self._log).receive(wait, until=demand.fileno())
+        return (self._prepared_events or self._log).receive(wait, until=demand.fileno())
 
     def _step(self) -> bool:
         """Takes the next events, if they have arrived, from where they are due."""
@@ -103,25 +107,26 @@ class Reader:
                 return False
             else:
                 self._state.take_prepared(event)
+            # The last of the prepared rows was taken with this event.
             if self._state.prepared_rows is None:
-                self._end_second()
+                self._close_prepared_events()
         except (ValueError, IndexError, struct.error, zlib.error) as error:
-            raise self._state.unknown(f"an event cannot be read: {error}", fix=events.FRESH_START) from error
+            raise self._state.unknown_error(f"an event cannot be read: {error}", fix=events.FRESH_START) from error
         return True
 
     def _take(self) -> bool:
-        self._found = self._found or self._log.events()
-        if self._found is None:
+        self._stretch = self._stretch or self._log.events()
+        if self._stretch is None:
             return False
-        if self._state.take_all(self._found):
-            self._found = None
+        if self._state.take_all(self._stretch):
+            self._stretch = None
         return True
 
     def _next_prepared(self, prepared: PreparedRows) -> Event | None:
         try:
-            return self._open_second(prepared).next()
+            return self._open_prepared_events(prepared).next()
         except LogPositionLost as error:
-            raise prepared.gone(error.message) from error
+            raise prepared.lost_error(error.message) from error
         except StreamEnded as error:  # it shuts down; or its log has another end than it had for the first connection
             raise SourceUnavailable(
                 f"{error.message} before the rows of XA transaction {prepared.place.xid}, prepared at {prepared.place}",
@@ -129,13 +134,13 @@ class Reader:
                 fix=error.fix,
             ) from error
 
-    def _open_second(self, prepared: PreparedRows) -> _Events:
+    def _open_prepared_events(self, prepared: PreparedRows) -> _Events:
         """What brings the prepared rows."""
-        if self._second is None:
+        if self._prepared_events is None:
             if prepared.remembered is not None:
-                self._second = _Remembered(prepared.remembered)
+                self._prepared_events = _Remembered(prepared.remembered)
             else:
-                self._second = stream.connect(
+                self._prepared_events = stream.connect(
                     self._config,
                     place_again(prepared.place, self._state.position),
                     lambda: self._state.position,
@@ -143,16 +148,16 @@ class Reader:
                     identity=second_id(self._config),
                     blocking=False,  # else one that has not got these rows would let us wait for ever
                 )
-        return self._second
+        return self._prepared_events
 
-    def _end_second(self) -> None:
-        if self._second is not None:
-            self._second.close()
-            self._second = None
-            self._log.listened()
+    def _close_prepared_events(self) -> None:
+        if self._prepared_events is not None:
+            self._prepared_events.close()
+            self._prepared_events = None
+            self._log.restart_silence()
 
     def close(self) -> None:
-        self._end_second()
+        self._close_prepared_events()
         self._log.close()
 
 
@@ -184,6 +189,7 @@ def place_again(place: Prepared, position: Position) -> Position:
     if isinstance(gtids, MariadbGtids):
         gtids = MariadbGtids.parse(place.before or "")
     elif isinstance(gtids, MysqlGtids) and place.gtid:
+        # What lacks this transaction alone is sent this one alone.
         gtids = gtids.without(place.gtid)
     return Position(place.file, place.start, gtids)
 

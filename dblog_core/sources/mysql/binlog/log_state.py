@@ -74,6 +74,7 @@ class LogState:
 
     @property
     def is_full(self) -> bool:
+        """Whether the batch must be flushed before it takes more."""
         return self._rows.batch.full
 
     @property
@@ -88,10 +89,12 @@ class LogState:
 
     @property
     def is_between_transactions(self) -> bool:
+        """Whether no group is open: only such a place is a position."""
         return self._groups.group is None
 
     @property
     def has_news(self) -> bool:
+        """Whether a batch, or at least a new position, could be flushed."""
         return not self._rows.batch.empty or self.position != self._flushed_position
 
     def flush(self) -> LogBatch:
@@ -101,18 +104,18 @@ class LogState:
         partial_rows = 0
         position = self.position
         if group and group.has_changes:
-            group.rows += batch.kept(group.transaction)
+            group.rows += batch.count_rows_of(group.transaction)
             partial_rows = group.rows
             if partial_rows:
-                position = position.moved(next=group.id)
+                position = position.with_changes(next=group.id)
         built = batch.build(position.encode(), partial_rows)
         self._rows.start_batch()
         self._flushed_position = self.position
         return built
 
-    def unknown(self, message: str, *, fix: str) -> UnknownLogEvent:
+    def unknown_error(self, message: str, *, fix: str) -> UnknownLogEvent:
         """The error for something at the present place that nobody can follow."""
-        return self._groups.unknown(message, fix=fix)
+        return self._groups.unknown_error(message, fix=fix)
 
     def take(self, event: Event) -> None:
         """Takes the next event. Raises UnknownLogEvent or LogPositionLost; ValueError where it cannot be read.
@@ -186,7 +189,7 @@ class LogState:
     def _unpack(self, event: Event) -> None:
         if self._unpacking is not None:
             raise ValueError("a compressed transaction lies in another one")
-        self._unpacking = compressed.unpacked(event.body)
+        self._unpacking = compressed.unpack_events(event.body)
 
     def _take_inner(self, stretch: Events) -> bool:
         """Takes events until none is left (True) or the batch is full."""
@@ -205,4 +208,4 @@ class LogState:
             handler(event)
         elif event.type not in events.HARMLESS:
             why, fix = unsupported.of_event(event.type)
-            raise self.unknown(why, fix=fix)
+            raise self.unknown_error(why, fix=fix)

@@ -31,7 +31,7 @@ class LoggedStatements:
     def read(self, body: bytes) -> tuple[Statement, str]:
         """A QUERY event's statement as the server reads it, and its text."""
         schema, raw = events.query_bytes(body)
-        sql = statement_text.decoded(raw, events.client_collation(body), self._charsets)
+        sql = statement_text.decode_statement(raw, events.client_collation(body), self._charsets)
         return classify(sql, schema, any_case=self._any_case), sql
 
     def refuse_unsupported(self, statement: Statement, sql: str, group: Group) -> None:
@@ -39,7 +39,7 @@ class LoggedStatements:
         refusal = unsupported.of_statement(statement, group, self._tables, any_case=self._any_case)
         if refusal is not None:
             why, fix = refusal
-            raise self._groups.unknown(f"statement {sql[:200]!r}: {why}", fix=fix)
+            raise self._groups.unknown_error(f"statement {sql[:200]!r}: {why}", fix=fix)
 
     def follow(self, statement: Statement, sql: str, body: bytes, group: Group) -> None:
         """Passes on what the statement of this QUERY event's `body` did, in the order in which a reader needs it."""
@@ -77,7 +77,7 @@ class LoggedStatements:
             case Means.EMPTIES | Means.SWAPS:
                 for table in statement.tables:
                     self._rows.forget_shape(table)
-                emptied = statement.tables if statement.means is Means.EMPTIES else statement.gone
+                emptied = statement.tables if statement.means is Means.EMPTIES else statement.renamed_away
                 self._signal(Truncated, emptied, group)
                 self._signal(Rewritten, (table for table in statement.tables if table not in emptied), group)
 

@@ -21,9 +21,10 @@ class Demand(Protocol):
         """Seconds for which a batch that began at `since` may still grow; None: nobody waits for it now."""
 
     def fileno(self) -> int:
-        """A file that becomes readable when one of these changes; `heard` makes it quiet again."""
+        """A file that becomes readable when one of these changes; `clear_bell` makes it unreadable again."""
 
-    def heard(self) -> None: ...
+    def clear_bell(self) -> None:
+        """Makes `fileno` unreadable until something changes again."""
 
 
 class Ahead:
@@ -34,11 +35,13 @@ class Ahead:
         self._changed = threading.Condition()
         self._batch: LogBatch | None = None
         self._error: BaseException | None = None
-        self._asked, self._linger, self._over = False, 0.0, False
+        self._is_awaited = False
+        self._linger = 0.0
+        self._over = False
         self._bell, self._ear = socket.socketpair()
         self._bell.setblocking(False)
         self._ear.setblocking(False)
-        self._rung = False
+        self._is_rung = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
@@ -47,14 +50,17 @@ class Ahead:
     def read(self, timeout: float, linger: float) -> LogBatch | None:
         """The next batch; None after `timeout` seconds without one. Raises what `gather` has raised after it."""
         with self._changed:
-            self._asked, self._linger = True, linger
-            if not self._ready():
+            self._is_awaited = True
+            self._linger = linger
+            if not self._is_ready():
                 self._ring()
-                self._changed.wait_for(self._ready, timeout)
-            self._asked = False
+                self._changed.wait_for(self._is_ready, timeout)
+            self._is_awaited = False
+            # Batches from before the error come first: they are whole, and need not be read again.
             if self._batch is None and self._error is not None:
                 raise self._error
-            batch, self._batch = self._batch, None
+            batch = self._batch
+            self._batch = None
             self._changed.notify_all()
             return batch
 
@@ -67,6 +73,7 @@ class Ahead:
             self._ring()
             self._changed.notify_all()
         if self._thread.ident is not None:
+            # Outside of the lock, which the thread needs to see that it is over.
             self._thread.join()
         self._bell.close()
         self._ear.close()
@@ -78,31 +85,32 @@ class Ahead:
         return self._over
 
     def patience(self, since: float, now: float) -> float | None:
-        return since + self._linger - now if self._asked else None
+        return since + self._linger - now if self._is_awaited else None
 
     def fileno(self) -> int:
         return self._ear.fileno()
 
-    def heard(self) -> None:
+    def clear_bell(self) -> None:
         with self._changed:
-            if self._rung:
+            if self._is_rung:
                 self._ear.recv(1)
-                self._rung = False
+                self._is_rung = False
 
     # -- inside
 
-    def _ready(self) -> bool:
+    def _is_ready(self) -> bool:
         return self._batch is not None or self._error is not None
 
     def _ring(self) -> None:
-        if not self._rung:
+        if not self._is_rung:
             self._bell.send(b"\0")
-            self._rung = True
+            self._is_rung = True
 
     def _run(self) -> None:
         try:
             while not self._over and (batch := self._gather(self)) is not None:
                 with self._changed:
+                    # One batch is ahead, no more: memory stays bounded by two.
                     self._changed.wait_for(lambda: self._batch is None or self._over)
                     self._batch = batch
                     self._changed.notify_all()

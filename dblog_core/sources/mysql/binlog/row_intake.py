@@ -74,7 +74,7 @@ class RowIntake:
         except UnsupportedType as error:
             table = table_map.head(event.body).table
             fix = f"{error.fix}; then {events.FRESH_START}"
-            raise self._groups.unknown(f"TABLE_MAP of {table}: {error}", fix=fix) from error
+            raise self._groups.unknown_error(f"TABLE_MAP of {table}: {error}", fix=fix) from error
         group = self._groups.group
         if is_wanted and group and group.undecided:
             group.undecided.add(event)
@@ -123,7 +123,7 @@ class RowIntake:
             return table_id, None
         version = self.numbers.get(table_id)
         if version is None:
-            raise self._groups.unknown(
+            raise self._groups.unknown_error(
                 f"rows of table number {table_id}, which the log has not described", fix=events.FRESH_START
             )
         if isinstance(version, TableName):
@@ -134,7 +134,7 @@ class RowIntake:
             return table_id, None
         if isinstance(version, Unread) or self._tables.ours(table := version.schema.table):
             return table_id, version
-        return table_id, self.unread.versioned(table, self.statement_name(table)) or version
+        return table_id, self.unread.why_unread(table, self.statement_name(table)) or version
 
     def _add_changes(
         self, version: TableVersion, group: Group, op: str, body: bytes | headers.Bytes, at: int, end: int
@@ -161,12 +161,12 @@ class RowIntake:
             self.unread.stop_in_part(table, what, fix, group.transaction, self.batch)
 
     def _add_watermarks(self, version: TableVersion, group: Group, op: str, body: bytes, at: int) -> None:
-        for payload in row_event_header.watermarks(version, op, body, at, self._zero_dates):
+        for payload in row_event_header.read_watermark_payloads(version, op, body, at, self._zero_dates):
             index = self.batch.transaction(group.transaction)
             self.batch.signal(WatermarkSeen(self.batch.next_sequence, index, payload))
 
     def _add_signals(self, version: TableVersion, group: Group, op: str, body: bytes, at: int) -> None:
-        for row in row_event_header.inserted(version, op, body, at):
+        for row in row_event_header.read_inserted_rows(version, op, body, at):
             index = self.batch.transaction(group.transaction)
             self.batch.signal(SignalSeen.of(self.batch.next_sequence, index, row))
 
@@ -177,7 +177,7 @@ class RowIntake:
         schema = version.schema
         if self._shown_shapes.get(schema.table) != schema.fingerprint:
             self._shown_shapes[schema.table] = schema.fingerprint
-            self.unread.shown(schema.table)
+            self.unread.resume(schema.table)
             self.numbers.usual.clear()
             index = self.batch.transaction(group.transaction)
             self.batch.signal(SchemaSeen(self.batch.next_sequence, index, schema))
@@ -189,10 +189,11 @@ class RowIntake:
     def forget_shape(self, table: TableName) -> None:
         """Has the next rows of a table that a statement names show its shape."""
         self.numbers.usual.clear()
-        for shown in [shown for shown in self._shown_shapes if self.statement_name(shown) == table]:
-            del self._shown_shapes[shown]
+        for named in [named for named in self._shown_shapes if self.statement_name(named) == table]:
+            del self._shown_shapes[named]
 
     def forget_shapes_of_schema(self, schema: str) -> None:
+        """Has the next rows of each table of a dropped schema show their shape."""
         self.numbers.usual.clear()
-        for shown in [shown for shown in self._shown_shapes if self.statement_name(shown).schema == schema]:
-            del self._shown_shapes[shown]
+        for named in [named for named in self._shown_shapes if self.statement_name(named).schema == schema]:
+            del self._shown_shapes[named]

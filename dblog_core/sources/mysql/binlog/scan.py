@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dblog_core.config.source import SourceConfig
 from dblog_core.errors import UnknownLogEvent
 from dblog_core.sources.mysql.binlog import events, headers, stream
-from dblog_core.sources.mysql.binlog.compressed import unpacked
+from dblog_core.sources.mysql.binlog.compressed import unpack_events
 from dblog_core.sources.mysql.binlog.events import GTIDS, Event, GtidEvent, Type
 from dblog_core.sources.mysql.binlog.log import second_id
 from dblog_core.sources.mysql.binlog.progress import Progress
@@ -28,17 +28,19 @@ class Scan:
     """Takes the events of a stretch of log in order.
 
     `place`: right after the last event. `prepared`: what the stretch prepares and does not finish; `seen`: all XA
-    transactions that it prepares. `created`: the time in the last file's head, in seconds.
+    transactions that it prepares. `creation_seconds`: the time in the last file's head.
     """
 
     def __init__(self, begin: Position, *, mariadb: bool = False, server: str | None = None) -> None:
-        self.place = begin.moved(gtids=None)
+        self.place = begin.with_changes(gtids=None)
         self.prepared: dict[str, Prepared] = {}
         self.seen: set[str] = set()
-        self.created: int | None = None
+        self.creation_seconds: int | None = None
         self.open = False
-        self._mariadb, self._server = mariadb, server
-        self._progress, self._gathered = Progress(begin), 0
+        self._mariadb = mariadb
+        self._server = server
+        self._progress = Progress(begin)
+        self._gathered = 0
         self._begun = False
         self._start = begin.offset
         self._gtid: str | None = None
@@ -46,22 +48,23 @@ class Scan:
     @property
     def position(self) -> Position:
         """Right after the last whole transaction, with what is prepared there."""
-        return self._progress.position.moved(prepared=tuple(self.prepared.values()))
+        return self._progress.position.with_changes(prepared=tuple(self.prepared.values()))
 
-    def moved(self, event: Event) -> Position:
+    def place_after(self, event: Event) -> Position:
         """Where the log goes on after the event."""
         if event.type == Type.ROTATE:
             file = event.body[8:].rstrip(b"\0").decode()
-            return self.place.moved(file=file, offset=int.from_bytes(event.body[:8], "little"))
+            return self.place.with_changes(file=file, offset=int.from_bytes(event.body[:8], "little"))
+        # Offsets are logged with 32 bits: the difference is what counts in a file beyond 4 GiB.
         if event.end and not event.artificial and event.type not in (Type.HEARTBEAT, Type.HEARTBEAT_V2):
-            return self.place.moved(offset=self.place.offset + ((event.end - self.place.offset) & 0xFFFFFFFF))
+            return self.place.with_changes(offset=self.place.offset + ((event.end - self.place.offset) & 0xFFFFFFFF))
         return self.place
 
     def take(self, event: Event) -> None:
         """Raises ValueError where it cannot be read."""
-        self.place = self.moved(event)
+        self.place = self.place_after(event)
         if event.type == Type.FORMAT_DESCRIPTION and event.timestamp:
-            self.created = event.timestamp
+            self.creation_seconds = event.timestamp
         elif event.type == Type.ROTATE:
             self._progress.move(file=self.place.file, offset=self.place.offset)
         elif event.type in GTIDS:
@@ -71,15 +74,17 @@ class Scan:
             self._end()
 
     def _begin(self, event: Event, gtid: GtidEvent) -> None:
-        self._start, self._gtid = self.place.offset - event.size, gtid.gtid
-        self.open, self._begun = True, self._mariadb and not gtid.standalone
+        self._start = self.place.offset - event.size
+        self._gtid = gtid.gtid
+        self.open = True
+        self._begun = self._mariadb and not gtid.standalone
 
     def _end(self) -> None:
         self.open = False
         self._gathered += 1
         if self._gathered % _GATHERED == 0:
             _ = self._progress.position  # which makes a set of them
-        if not self._progress.ended(self.place.file, self.place.offset, self._gtid):
+        if not self._progress.end_transaction(self.place.file, self.place.offset, self._gtid):
             # As for a capture: an anonymous transaction is in no set, from here on only the place tells.
             self._progress.move(
                 file=self.place.file, offset=self.place.offset, gtids=None, server=self._server, newest=None
@@ -95,16 +100,18 @@ class Scan:
         if means in (Means.BEGIN, Means.XA_START):
             self._begun = True
             return False
+        # Outside of BEGIN … COMMIT each statement is a transaction of its own: DDL.
         return means in _ENDS or not self._begun
 
     def _look(self, event: Event) -> None:
         if event.type == Type.TRANSACTION_PAYLOAD:
-            for inner in unpacked(event.body):
+            for inner in unpack_events(event.body):
                 for row in inner.rest:
                     if row[1] == headers.OTHER:
                         self._look(inner.event(row[0]))
         elif event.type == Type.XA_PREPARE:
             one_phase, xid = ids.parse_prepare_event(event.body)
+            # XA COMMIT … ONE PHASE is logged as a prepare event too, and leaves nothing prepared.
             if not one_phase:
                 self.seen.add(xid)
                 self.prepared[xid] = Prepared(xid, self.place.file, self._start, self._gtid, None)

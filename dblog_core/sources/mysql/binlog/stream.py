@@ -24,8 +24,8 @@ from dblog_core.sources.mysql.position import MysqlGtids, Position
 from dblog_core.sources.mysql.sql import connection
 
 _COM_BINLOG_DUMP = b"\x12"
-_HEARTBEAT = 1.0
-_SILENCE = 60.0
+_HEARTBEAT_SECONDS = 1.0
+_SILENCE_SECONDS = 60.0
 """Seconds without even a heartbeat after which the server counts as gone."""
 _FATAL = {1236, 4052}
 """The log cannot be sent on; why stands in the text alone. 4052 is MariaDB's, for a second replica of one id."""
@@ -39,13 +39,16 @@ class EventStream:
     """The events of one connection, in log order. `place`: how far we have come, for errors."""
 
     def __init__(self, config: SourceConfig, reader: Any, place: Callable[[], Position]) -> None:
-        self._config, self._reader, self._place = config, reader, place
+        self._config = config
+        self._reader = reader
+        self._place = place
         self._socket = reader._stream_connection._sock
+        # The waiting is done by `poll`, which another file can end; a read must never wait.
         self._socket.setblocking(False)
         # What comes before the first file's own word is as we have announced, whatever the server writes.
         self._framing = Framing(packets=True, checksums=True)
         self._events: Events | None = None
-        self._heard = time.monotonic()
+        self._heard_at = time.monotonic()
 
     def events(self, *, brief: bool = True) -> Events | None:
         """The events that have arrived, in brief; those of the last call must have been taken.
@@ -55,28 +58,28 @@ class EventStream:
         try:
             return self._framing.next(brief=brief)
         except NoEvent as message:
-            raise self._told(message.payload) from message
+            raise self._packet_error(message.payload) from message
 
     def next(self) -> Event | None:
         """The next event that has arrived, whatever it says. Raises as `events` does."""
-        while (found := self._events or self.events(brief=False)) is not None:
-            self._events = found
-            for row in found.rest:
-                return found.event(row[0])
+        while (stretch := self._events or self.events(brief=False)) is not None:
+            self._events = stretch
+            for row in stretch.rest:
+                return stretch.event(row[0])
             self._events = None
         return None
 
     def receive(self, wait: float, *, until: int | None = None) -> bool:
         """Takes in what has come; False if nothing came in `wait` seconds, or before the file `until` had news."""
         if not self._readable(max(0.0, wait), until):
-            if time.monotonic() - self._heard > _SILENCE:
+            if time.monotonic() - self._heard_at > _SILENCE_SECONDS:
                 raise SourceUnavailable(
-                    f"no sign of life for {_SILENCE:.0f} s",
+                    f"no sign of life for {_SILENCE_SECONDS:.0f} s",
                     where=connection.where(self._config),
                     fix="check the server and the network",
                 )
             return False
-        with connection.translated(self._config, "reading the log"):
+        with connection.translate_errors(self._config, "reading the log"):
             try:
                 count = self._socket.recv_into(self._framing.room())
             except (BlockingIOError, ssl.SSLWantReadError):
@@ -87,25 +90,27 @@ class EventStream:
                 where=connection.where(self._config),
                 fix="check that the server runs",
             )
-        self._heard = time.monotonic()
-        self._framing.received(count)
+        self._heard_at = time.monotonic()
+        self._framing.add_received(count)
         return True
 
     def _readable(self, wait: float, until: int | None) -> bool:
         """Whether something arrives within `wait` seconds, and before `until`."""
+        # TLS has decrypted these bytes already: `poll` looks at the socket below, and would not see them.
         if isinstance(self._socket, ssl.SSLSocket) and self._socket.pending():
             return True
-        with connection.translated(self._config, "waiting for the log"):
+        with connection.translate_errors(self._config, "waiting for the log"):
             poll = select.poll()
             poll.register(self._socket, select.POLLIN)
             if until is not None:
                 poll.register(until, select.POLLIN)
             return any(file == self._socket.fileno() for file, _ in poll.poll(wait * 1000))
 
-    def _told(self, packet: bytes) -> Exception:
+    def _packet_error(self, packet: bytes) -> Exception:
         """What a packet that is no event means."""
         if packet[:1] == b"\xff":
             return self._refusal(packet)
+        # An EOF packet: the end that the non-blocking form of the command asks for, or a server that shuts down.
         if packet[:1] == b"\xfe":
             return StreamEnded(
                 "the server ended the log stream",
@@ -121,21 +126,22 @@ class EventStream:
             if error.args[0] not in _FATAL:
                 refused = connection.translate(error, self._config, "reading the log")
             else:
-                refused = lost(str(error.args[1]), self._config, self._place())
+                refused = translate_fatal_error(str(error.args[1]), self._config, self._place())
             refused.__cause__ = error
             return refused
         raise AssertionError("an error packet raises")
 
-    def listened(self) -> None:
+    def restart_silence(self) -> None:
         """Counts the silence anew: nobody has listened for a while."""
-        self._heard = time.monotonic()
+        self._heard_at = time.monotonic()
 
     def close(self) -> None:
         self._reader.close()
 
 
-def lost(text: str, config: SourceConfig, position: Position) -> SourceError:
+def translate_fatal_error(text: str, config: SourceConfig, position: Position) -> SourceError:
     """What a server means by error 1236."""
+    # The code is the same for all of them; servers differ in the text alone.
     lower = text.lower()
     if "same server_" in lower or "same server-" in lower or "same server id" in lower:
         return SourceUnavailable(
@@ -156,7 +162,7 @@ def lost(text: str, config: SourceConfig, position: Position) -> SourceError:
     )
 
 
-def _counted(packet: bytes) -> bytes:
+def _correct_length(packet: bytes) -> bytes:
     """For MariaDB the package counts a byte less than it sends. The server does not read that byte; when it then closes
     the connection in order, the reset that follows throws away what we have not read yet."""
     if packet[4:5] != _COM_BINLOG_DUMP:
@@ -180,9 +186,9 @@ def connect(
     def asking(packet: bytes) -> bytes:
         if packet[4:5] == _COM_BINLOG_DUMP and isinstance(position.gtids, MysqlGtids):
             return dump_command.packet(position.gtids, identity=identity, blocking=blocking)
-        return _counted(packet)
+        return _correct_length(packet)
 
-    def connected(**_: Any) -> Any:
+    def open_session(**_: Any) -> Any:
         session: Any = connection.connect(config)
         opened.append(session)
         write = session._write_bytes
@@ -191,6 +197,7 @@ def connect(
         connection.rows(session, "SET @master_binlog_checksum = 'CRC32', @source_binlog_checksum = 'CRC32'")
         return session
 
+    # MySQL's set goes into a packet of our own (`open_session`); the package knows no tags.
     by_mariadb_gtid = mariadb and position.gtids is not None
     reader = BinLogStreamReader(
         connection_settings={},
@@ -201,13 +208,13 @@ def connect(
         log_pos=position.offset,
         auto_position=str(position.gtids) if by_mariadb_gtid else None,
         is_mariadb=by_mariadb_gtid,
-        slave_heartbeat=_HEARTBEAT,
+        slave_heartbeat=_HEARTBEAT_SECONDS,
         report_slave=f"dblog_{config.name}",
-        pymysql_wrapper=connected,
+        pymysql_wrapper=open_session,
         enable_logging=False,
     )
     try:
-        with connection.translated(config, "asking for the log"):
+        with connection.translate_errors(config, "asking for the log"):
             # The package's own step: `fetchone` would do it too, and then read with its filters.
             reader._BinLogStreamReader__connect_to_stream()
     except SourceError:

@@ -51,7 +51,7 @@ class Transactions:
     def _commit(self, event: Event) -> None:
         group = self._groups.group
         if group and group.undecided:
-            raise self._groups.unknown("an XA transaction ends like a plain one", fix=events.FRESH_START)
+            raise self._groups.unknown_error("an XA transaction ends like a plain one", fix=events.FRESH_START)
         self._groups.end()
 
     def _take_statement(self, body: bytes, event: Event) -> None:

@@ -37,11 +37,11 @@ class UnreadTables:
         if statement.means in (Means.EMPTIES, Means.SWAPS) and self._versioned & named:
             self._versioned -= named
             if statement.means is Means.SWAPS:
-                self._versioned |= named - set(statement.gone)
+                self._versioned |= named - set(statement.renamed_away)
         if statement.versions is not None:
             self._versioned = self._versioned | named if statement.versions else self._versioned - named
 
-    def versioned(self, table: TableName, named: TableName) -> Unread | None:
+    def why_unread(self, table: TableName, named: TableName) -> Unread | None:
         """Why a table that can be read otherwise cannot. `named`: as statements name it."""
         return Unread(table, types.VERSIONED, types.unversioned_fix(table)) if named in self._versioned else None
 
@@ -56,7 +56,7 @@ class UnreadTables:
         """The log has `what` of it. No setting of the server tells of that: each session has one of its own."""
         self._tell(Unread(table, what, fix, catalogued=False), f"{fix}; {THEN_DUMPED}", transaction, batch)
 
-    def shown(self, table: TableName) -> None:
+    def resume(self, table: TableName) -> None:
         """A shape of the table was told: it is read from here on."""
         self._told.discard(table)
 

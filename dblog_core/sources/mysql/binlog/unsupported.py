@@ -15,7 +15,8 @@ Refusal = tuple[str, str]
 
 def of_event(number: int) -> Refusal:
     """Of an event that is neither handled nor harmless."""
-    what, unknown = f"event {events.name(number)}", "its type is not known here"
+    what = f"event {events.name(number)}"
+    unknown = "its type is not known here"
     if number not in Type._value2member_map_:
         return f"{what}: {unknown}", events.FRESH_START
     kind = Type(number)

@@ -29,7 +29,7 @@ _GENERATED = b") START TRANSACTION"
 """How the row form of CREATE … SELECT ends: MySQL generates its text, in UTF-8 whatever the session speaks."""
 
 
-def decoded(sql: bytes, collation: int | None, charsets: Charsets) -> str:
+def decode_statement(sql: bytes, collation: int | None, charsets: Charsets) -> str:
     """The statement as the server reads it. `collation`: of the session's character set; None: it is not known."""
     charset = "utf8mb4" if collation is None else charsets.collations.get(collation, "utf8mb4")
     if sql.isascii() or charset in UTF8 or sql.endswith(_GENERATED):

@@ -6,12 +6,11 @@ Rows travel as row events; statements are transaction control, DDL, and changes 
 from __future__ import annotations
 
 import itertools
-import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from dblog_core.model.schema import TableName, folded
+from dblog_core.model.schema import TableName
+from dblog_core.sources.mysql.ddl.statement_tokens import StatementTokens
 
 
 class Means(Enum):
@@ -29,7 +28,7 @@ class Means(Enum):
     """Rows of `tables` come without row events: CREATE … SELECT in statement form."""
     SWAPS = auto()
     """Rows of `tables` change places without row events: RENAME, swapped partitions and files. What had the name of one
-    in `gone` has another one now, and nothing else has taken it."""
+    in `renamed_away` has another one now, and nothing else has taken it."""
     DROPS_PARTITIONS = auto()
     """Some rows of `tables` are gone: DROP PARTITION, TRUNCATE PARTITION."""
     DROPS_SCHEMA = auto()
@@ -44,7 +43,7 @@ class Statement:
     means: Means
     tables: tuple[TableName, ...] = ()
     schema: str = ""
-    gone: tuple[TableName, ...] = ()
+    renamed_away: tuple[TableName, ...] = ()
     alters: bool = False
     """Whether it may have given the rows that `tables` have other values."""
     shapes: bool = False
@@ -55,46 +54,6 @@ class Statement:
     """Whether `tables` are made by it, without rows."""
     if_missing: bool = False
     """Whether it does nothing where they are there: it stands in the log then too."""
-
-
-_TOKEN = re.compile(
-    r"""
-    (?P<space>\s+ | \#[^\n]* | --(?=[\s\x00-\x1f]|$)[^\n]* | /\*(?!M?!).*?(?:\*/|$))
-  | (?P<opened>/\*M?!\d* | \*/)                     # executable comments: their content is part of the statement
-  | (?P<quoted>`(?:[^`]|``)*`)
-  | (?P<double>"(?:[^"\\]|\\.|"")*")
-  | (?P<text>'(?:[^'\\]|\\.|'')*')
-  | (?P<word>[\w$@\x80-\U0010ffff]+)
-  | (?P<sign>.)
-    """,
-    re.VERBOSE | re.DOTALL,
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Token:
-    """`name`: what it names if it is an identifier, quoted or not; `word`: upper case, empty for quoted ones."""
-
-    word: str
-    name: str = ""
-
-
-def _tokens(sql: str) -> Iterator[Token]:
-    for match in _TOKEN.finditer(sql):
-        text = match[0]
-        match match.lastgroup:
-            case "space" | "opened":
-                continue
-            case "quoted":
-                yield Token("", text[1:-1].replace("``", "`"))
-            case "double":  # an identifier under ANSI_QUOTES, else a string: only looked at where a name must stand
-                yield Token("", text[1:-1].replace('""', '"'))
-            case "text":
-                yield Token("'")
-            case "word":
-                yield Token(text.upper(), text)
-            case _:
-                yield Token(text)
 
 
 _ROW_CHANGES = {
@@ -131,95 +90,22 @@ _HARMLESS = {
 _SYSTEM = {"mysql", "sys", "performance_schema", "information_schema"}
 
 
-class _Reader:
-    """The tokens of a statement, read in order."""
-
-    def __init__(self, sql: str, schema: str, *, any_case: bool) -> None:
-        self._tokens = list(_tokens(sql))
-        self._at = 0
-        self._any_case = any_case
-        self._schema = self.named(schema)
-
-    def named(self, name: str) -> str:
-        """The name of a schema or table as the server compares it."""
-        return folded(name) if self._any_case else name
-
-    def peek(self, ahead: int = 0) -> Token:
-        at = self._at + ahead
-        return self._tokens[at] if at < len(self._tokens) else Token("")
-
-    def take(self, *words: str) -> bool:
-        """Steps over these words if they stand here."""
-        if any(self.peek(i).word != word for i, word in enumerate(words)):
-            return False
-        self._at += len(words)
-        return True
-
-    def table(self) -> TableName | None:
-        first = self.peek()
-        if first.word == "." and self.peek(1).name:  # MariaDB: of the default database
-            self._at += 2
-            return TableName(self._schema, self.named(self._tokens[self._at - 1].name))
-        if not first.name:
-            return None
-        if self.peek(1).word == "." and self.peek(2).name:
-            self._at += 3
-            return TableName(self.named(first.name), self.named(self._tokens[self._at - 1].name))
-        self._at += 1
-        return TableName(self._schema, self.named(first.name))
-
-    def tables(self) -> tuple[TableName, ...]:
-        found = []
-        while (table := self.table()) is not None:
-            found.append(table)
-            if not self.take(","):
-                break
-        return tuple(found)
-
-    def skip_settings(self) -> None:
-        """Steps over MariaDB's `SET STATEMENT x=y FOR`: the statement itself comes after."""
-        if self.take("SET", "STATEMENT"):
-            while self.peek() != Token("") and not self.take("FOR"):
-                self._at += 1
-
-    def skip_waiting(self) -> None:
-        """Steps over MariaDB's `WAIT n` and `NOWAIT`."""
-        while self.peek().word in ("WAIT", "NOWAIT") or self.peek().word.isdigit():
-            self._at += 1
-
-    def at(self) -> int:
-        """The present place, to come back to."""
-        return self._at
-
-    def go_to(self, place: int) -> None:
-        self._at = place
-
-    def find(self, *words: str) -> bool:
-        """Steps behind the next place where these words stand."""
-        for at in range(self._at, len(self._tokens)):
-            if all(at + i < len(self._tokens) and self._tokens[at + i].word == word for i, word in enumerate(words)):
-                self._at = at + len(words)
-                return True
-        return False
-
-    def words(self) -> list[str]:
-        return [token.word for token in self._tokens[self._at :]]
-
-
 def classify(sql: str, schema: str, *, any_case: bool = False) -> Statement:
     """What the statement means. `schema`: the default database that it was run in; `any_case`: its names in lower
     case, for a server that does not tell the two apart (lower_case_table_names)."""
-    read = _Reader(sql, schema, any_case=any_case)
-    read.skip_settings()
-    verb = read.peek()
-    if not read.words():  # comments alone: what a server puts in place of an event that a replica cannot read
+    tokens = StatementTokens(sql, schema, any_case=any_case)
+    tokens.skip_settings()
+    verb = tokens.peek()
+    if not tokens.words():  # comments alone: what a server puts in place of an event that a replica cannot read
         return Statement(Means.HARMLESS)
     if verb.word in ("BEGIN", "START", "COMMIT", "ROLLBACK", "XA"):
-        return _control(read)
-    if verb.word in ("TRUNCATE", "DROP", "CREATE", "ALTER", "RENAME") and (found := _table_ddl(read)) is not None:
-        return found
+        return _read_control(tokens)
+    if verb.word in ("TRUNCATE", "DROP", "CREATE", "ALTER", "RENAME"):
+        statement = _read_table_ddl(tokens)
+        if statement is not None:
+            return statement
     if verb.word in _ROW_CHANGES:
-        return Statement(_row_change(read))
+        return Statement(_judge_row_change(tokens))
     return Statement(Means.HARMLESS if verb.word in _HARMLESS else Means.UNKNOWN)
 
 
@@ -231,81 +117,83 @@ _PHASES = {
 }
 
 
-def _control(read: _Reader) -> Statement:
-    if read.take("XA"):
-        return Statement(_PHASES.get(read.peek().word, Means.HARMLESS))
-    if read.take("ROLLBACK"):
-        read.take("WORK")
-        return Statement(Means.ROLLBACK_TO if read.peek().word == "TO" else Means.ROLLBACK)
-    return Statement(Means.COMMIT if read.take("COMMIT") else Means.BEGIN)
+def _read_control(tokens: StatementTokens) -> Statement:
+    if tokens.take("XA"):
+        return Statement(_PHASES.get(tokens.peek().word, Means.HARMLESS))
+    if tokens.take("ROLLBACK"):
+        tokens.take("WORK")
+        return Statement(Means.ROLLBACK_TO if tokens.peek().word == "TO" else Means.ROLLBACK)
+    return Statement(Means.COMMIT if tokens.take("COMMIT") else Means.BEGIN)
 
 
-def _table_ddl(read: _Reader) -> Statement | None:
+def _read_table_ddl(tokens: StatementTokens) -> Statement | None:
     """DDL on tables and schemas; None for that on anything else."""
-    if read.take("TRUNCATE"):
-        read.take("TABLE")
-        table = read.table()
+    if tokens.take("TRUNCATE"):
+        tokens.take("TABLE")
+        table = tokens.take_table()
         return Statement(Means.EMPTIES, (table,)) if table else Statement(Means.UNKNOWN)
-    if read.take("DROP"):
-        return _drop(read)
-    if read.take("CREATE"):
-        return _create(read)
-    if read.take("RENAME"):
-        return _rename(read)
-    read.take("ALTER")
-    read.take("ONLINE")
-    read.take("IGNORE")
-    if not read.take("TABLE"):
+    if tokens.take("DROP"):
+        return _read_drop(tokens)
+    if tokens.take("CREATE"):
+        return _read_create(tokens)
+    if tokens.take("RENAME"):
+        return _read_rename(tokens)
+    tokens.take("ALTER")
+    tokens.take("ONLINE")
+    tokens.take("IGNORE")
+    if not tokens.take("TABLE"):
         return None
-    read.take("IF", "EXISTS")
-    table = read.table()
+    tokens.take("IF", "EXISTS")
+    table = tokens.take_table()
     if table is None:
         return Statement(Means.UNKNOWN)
-    words = read.words()
+    words = tokens.words()
     if _moves_rows(words):
-        return _swap(read, table)
+        return _read_swap(tokens, table)
+    # Found anywhere in the statement: a wrong guess costs a dump, an overlooked one leaves rows that are gone.
     drops = {("DROP", "PARTITION"), ("TRUNCATE", "PARTITION")} & set(itertools.pairwise(words))
     means = Means.DROPS_PARTITIONS if drops else Means.HARMLESS
-    return Statement(means, (table,), alters=True, shapes=True, versions=_versions(words))
+    return Statement(means, (table,), alters=True, shapes=True, versions=_switches_versioning(words))
 
 
-def _versions(words: list[str]) -> bool | None:
+def _switches_versioning(words: list[str]) -> bool | None:
     """What a definition, or a change of it, says of system versioning."""
     threes = zip(words, words[1:], words[2:], strict=False)
-    said = [before for before, *of in threes if of == ["SYSTEM", "VERSIONING"] and before != "WITHOUT"]
-    return said[-1] != "DROP" if said else None  # WITHOUT: a single column is left out of it
+    verbs = [before for before, *of in threes if of == ["SYSTEM", "VERSIONING"] and before != "WITHOUT"]
+    return verbs[-1] != "DROP" if verbs else None  # WITHOUT: a single column is left out of it
 
 
-def _drop(read: _Reader) -> Statement | None:
-    if read.take("TEMPORARY"):
+def _read_drop(tokens: StatementTokens) -> Statement | None:
+    if tokens.take("TEMPORARY"):
         return Statement(Means.HARMLESS)
-    if read.take("TABLE") or read.take("TABLES"):
-        read.take("IF", "EXISTS")
-        tables = read.tables()
+    if tokens.take("TABLE") or tokens.take("TABLES"):
+        tokens.take("IF", "EXISTS")
+        tables = tokens.take_tables()
         return Statement(Means.EMPTIES, tables) if tables else Statement(Means.UNKNOWN)
-    if read.take("DATABASE") or read.take("SCHEMA"):
-        read.take("IF", "EXISTS")
-        return Statement(Means.DROPS_SCHEMA, schema=read.named(read.peek().name))
+    if tokens.take("DATABASE") or tokens.take("SCHEMA"):
+        tokens.take("IF", "EXISTS")
+        return Statement(Means.DROPS_SCHEMA, schema=tokens.fold_name(tokens.peek().name))
     return None
 
 
-def _create(read: _Reader) -> Statement | None:
-    replaces = read.take("OR", "REPLACE")
-    if read.take("TEMPORARY"):
+def _read_create(tokens: StatementTokens) -> Statement | None:
+    replaces = tokens.take("OR", "REPLACE")
+    if tokens.take("TEMPORARY"):
         return Statement(Means.HARMLESS)
-    if not read.take("TABLE"):
+    if not tokens.take("TABLE"):
         return None
-    if_missing = read.take("IF", "NOT", "EXISTS")
-    table = read.table()
+    if_missing = tokens.take("IF", "NOT", "EXISTS")
+    table = tokens.take_table()
     if table is None:
         return Statement(Means.UNKNOWN)
-    words = read.words()
+    words = tokens.words()
     if _has_query(words):  # the row form of CREATE … SELECT has its rows in row events, and no SELECT
         return Statement(Means.REWRITES, (table,))
-    means, makes = Means.EMPTIES if replaces else Means.HARMLESS, _OF_OTHERS.isdisjoint(words)
+    means = Means.EMPTIES if replaces else Means.HARMLESS
+    makes = _OF_OTHERS.isdisjoint(words)
     if ("START", "TRANSACTION") in itertools.pairwise(words):  # of a CREATE … SELECT, logged only where it was done
         if_missing = False
-    versions = _versions(words)
+    versions = _switches_versioning(words)
     return Statement(
         means,
         (table,),
@@ -326,26 +214,28 @@ def _has_query(words: list[str]) -> bool:
     return "SELECT" in words or "TABLE" in words or any(pair in values for pair in itertools.pairwise(words))
 
 
-def _rename(read: _Reader) -> Statement | None:
+def _read_rename(tokens: StatementTokens) -> Statement | None:
     """RENAME TABLE a TO b, …: pair after pair, as a swap of two tables by a third name needs it."""
-    if not (read.take("TABLE") or read.take("TABLES")):
+    if not (tokens.take("TABLE") or tokens.take("TABLES")):
         return None
-    read.take("IF", "EXISTS")
-    there: dict[TableName, bool] = {}
-    while (old := read.table()) is not None:
-        read.skip_waiting()
-        new = read.table() if read.take("TO") else None
+    tokens.take("IF", "EXISTS")
+    exists: dict[TableName, bool] = {}
+    while (old := tokens.take_table()) is not None:
+        tokens.skip_waiting()
+        new = tokens.take_table() if tokens.take("TO") else None
         if new is None:
             return Statement(Means.UNKNOWN)
-        there |= {old: False, new: True}
-        if not read.take(","):
+        exists |= {old: False, new: True}
+        if not tokens.take(","):
             break
-    return _swapped(there) if there else Statement(Means.UNKNOWN)
+    return _swap_statement(exists) if exists else Statement(Means.UNKNOWN)
 
 
-def _swapped(there: dict[TableName, bool]) -> Statement:
-    """`there`: whether a table has that name in the end."""
-    return Statement(Means.SWAPS, tuple(there), gone=tuple(table for table, is_there in there.items() if not is_there))
+def _swap_statement(exists: dict[TableName, bool]) -> Statement:
+    """`exists`: whether a table has that name in the end."""
+    return Statement(
+        Means.SWAPS, tuple(exists), renamed_away=tuple(table for table, is_there in exists.items() if not is_there)
+    )
 
 
 _RENAMED_PARTS = {"COLUMN", "INDEX", "KEY", "CONSTRAINT"}
@@ -360,43 +250,45 @@ def _moves_rows(words: list[str]) -> bool:
     return bool(pairs & (partition | {("DISCARD", "TABLESPACE"), ("IMPORT", "TABLESPACE"), ("CONVERT", "TABLE")}))
 
 
-def _swap(read: _Reader, table: TableName) -> Statement:
+def _read_swap(tokens: StatementTokens, table: TableName) -> Statement:
     """What an ALTER TABLE that moves rows does to the tables that it names."""
-    there, own = {table: True}, read.at()
-    while read.find("RENAME"):
-        if read.peek().word in _RENAMED_PARTS:
+    exists = {table: True}
+    after_name = tokens.place()
+    while tokens.find("RENAME"):
+        if tokens.peek().word in _RENAMED_PARTS:
             continue
-        _ = read.take("TO") or read.take("AS") or read.take("=")
-        if (new := read.table()) is None:
+        _ = tokens.take("TO") or tokens.take("AS") or tokens.take("=")
+        if (new := tokens.take_table()) is None:
             return Statement(Means.UNKNOWN)
-        there |= {table: False, new: True}
+        exists |= {table: False, new: True}
     for words, stays in (
         (("WITH", "TABLE"), True),  # EXCHANGE PARTITION p WITH TABLE u
         (("TO", "TABLE"), True),  # CONVERT PARTITION p TO TABLE u
         (("CONVERT", "TABLE"), False),  # CONVERT TABLE u TO PARTITION p
     ):
-        read.go_to(own)
-        if read.find(*words):
-            if (other := read.table()) is None:
+        # Each of these forms is looked for from behind the table's own name.
+        tokens.return_to(after_name)
+        if tokens.find(*words):
+            if (other := tokens.take_table()) is None:
                 return Statement(Means.UNKNOWN)
-            there[other] = stays
-    return _swapped(there)
+            exists[other] = stays
+    return _swap_statement(exists)
 
 
-def _row_change(read: _Reader) -> Means:
+def _judge_row_change(tokens: StatementTokens) -> Means:
     """A write to the server's own schemas is harmless; any other, also to a table that nobody captures, is not.
 
     In statement form the effects of its triggers and cascades, which may reach captured tables, are not in the log.
     """
     verbs = {"INSERT": ("INTO",), "REPLACE": ("INTO",), "DELETE": ("FROM",), "UPDATE": ()}
-    verb = read.peek().word
+    verb = tokens.peek().word
     if verb not in verbs:
         return Means.CHANGES_ROWS
-    read.take(verb)
-    while read.peek().word in ("LOW_PRIORITY", "DELAYED", "HIGH_PRIORITY", "QUICK", "IGNORE"):
-        read.take(read.peek().word)
+    tokens.take(verb)
+    while tokens.peek().word in ("LOW_PRIORITY", "DELAYED", "HIGH_PRIORITY", "QUICK", "IGNORE"):
+        tokens.take(tokens.peek().word)
     for word in verbs[verb]:
-        read.take(word)
-    table = read.table()
-    single = read.peek().word not in (",", "JOIN")
+        tokens.take(word)
+    table = tokens.take_table()
+    single = tokens.peek().word not in (",", "JOIN")
     return Means.HARMLESS if table and single and table.schema.lower() in _SYSTEM else Means.CHANGES_ROWS

@@ -66,10 +66,12 @@ class BatchBuilder:
 
     @property
     def empty(self) -> bool:
+        """Whether the batch has neither rows nor signals."""
         return not self._sequence
 
     @property
     def full(self) -> bool:
+        """Whether the batch has reached one of its bounds."""
         return self._bytes >= BYTES or self._events >= EVENTS or self._counted >= ROWS
 
     def transaction(self, transaction: Transaction) -> int:
@@ -86,6 +88,7 @@ class BatchBuilder:
 
     @property
     def next_sequence(self) -> int:
+        """The sequence number for a signal that is added now."""
         return self._sequence
 
     def rows_event(
@@ -102,11 +105,14 @@ class BatchBuilder:
 
         The bytes are copied. Raises UnknownLogEvent, or ValueError, where the rows do not end with their event.
         """
+        # Events of one stretch lie in one buffer, of which a new view would cost more than a small event's rows.
         if body is not self._body:
-            self._body, self._view = body, memoryview(body)
-        rows, dropped = self._view[at:end], 0
+            self._body = body
+            self._view = memoryview(body)
+        rows = self._view[at:end]
+        dropped = 0
         if skip:
-            dropped, begin = _skipped(version, op, rows, skip)
+            dropped, begin = _skip_rows(version, op, rows, skip)
             rows = rows[begin:]
         size = len(rows)
         if not size:
@@ -122,11 +128,12 @@ class BatchBuilder:
             self._count(table)
         return dropped
 
-    def kept(self, transaction: Transaction) -> int:
+    def count_rows_of(self, transaction: Transaction) -> int:
         """Row changes of the transaction that this batch holds, if it is the last one. Raises UnknownLogEvent."""
         if not self._transactions or self._transactions[-1] is not transaction:
             return 0
-        last, rows = len(self._transactions) - 1, 0
+        last = len(self._transactions) - 1
+        rows = 0
         for table in self._tables.values():
             self._count(table)
             rows += int(table.events.counts[_runs(table)[:, 2] == last].sum())
@@ -161,19 +168,22 @@ class BatchBuilder:
     def _readable(self, table: _Table) -> pa.RecordBatch:
         """The rows before the first one with a value that has no exact form. From that one on the table is unreadable:
         columns are decoded as wholes, so the fault that is met first may be that of a later row."""
-        end, fault = table.events.rows, None
+        end = table.events.rows
+        fault = None
         while True:
             try:
                 before, after = (images(self._zero_dates, end) for images in (table.events.before, table.events.after))
                 break
             except ColumnFault as met:
-                end, fault = met.fault.row, met
+                end = met.fault.row
+                fault = met
         if fault is not None:
             self._unreadable.append(self._unreadable_from(table, fault))
         return _changes(table, end, before, after)
 
     def _unreadable_from(self, table: _Table, fault: ColumnFault) -> Unreadable:
-        counts, runs = table.events.counts, _runs(table)
+        counts = table.events.counts
+        runs = _runs(table)
         row = fault.fault.row
         event = int(np.searchsorted(np.cumsum(counts), row, side="right"))
         sequence = int(runs[event, 1] + row - counts[:event].sum())
@@ -189,8 +199,11 @@ class BatchBuilder:
 
 def _changes(table: _Table, end: int, before: pa.StructArray, after: pa.StructArray) -> pa.RecordBatch:
     """The change batch of the table's first `end` rows, whose images these are."""
-    runs, counts, total = _runs(table), table.events.counts, table.events.rows
+    runs = _runs(table)
+    counts = table.events.counts
+    total = table.events.rows
     starts = np.cumsum(counts) - counts
+    # The rows of a run are numbered on from its first: a run has at least as many bytes as rows.
     sequence = np.repeat(runs[:, 1] - starts, counts) + np.arange(total)
     return pa.RecordBatch.from_arrays(
         [
@@ -211,12 +224,12 @@ def _schema(version: TableVersion) -> pa.Schema:
     return changes_schema(version.schema)
 
 
-def _skipped(version: TableVersion, op: str, rows: memoryview, skip: int) -> tuple[int, int]:
+def _skip_rows(version: TableVersion, op: str, rows: memoryview, skip: int) -> tuple[int, int]:
     """How many of the event's rows are among the first `skip`, and where the others begin. Raises EventFault."""
-    found = RowEvents(version)
-    found.add(op, rows)
-    found.count()
-    return (skip, found.start(skip)) if skip < found.rows else (found.rows, len(rows))
+    event_rows = RowEvents(version)
+    event_rows.add(op, rows)
+    event_rows.count()
+    return (skip, event_rows.start(skip)) if skip < event_rows.rows else (event_rows.rows, len(rows))
 
 
 def _runs(table: _Table) -> npt.NDArray[np.int64]:
@@ -224,6 +237,7 @@ def _runs(table: _Table) -> npt.NDArray[np.int64]:
 
 
 def _ops(codes: npt.NDArray[np.int64], counts: npt.NDArray[np.int64], total: int) -> Any:
+    # A batch of one kind of change, as most are, needs no array of them.
     if (codes == codes[0]).all():
         return pa.repeat(_OPS[int(codes[0])], total)
     return _OPS.take(pa.array(np.repeat(codes, counts)))

@@ -35,7 +35,8 @@ class ColumnFault(ValueError):
 
     def __init__(self, column: int, fault: ValueFault) -> None:
         super().__init__(fault.why)
-        self.column, self.fault = column, fault
+        self.column = column
+        self.fault = fault
 
 
 class EventFault(ValueError):
@@ -71,9 +72,11 @@ def _image(version: TableVersion) -> tuple[pa.StructType, list[pa.Field]]:
 
 @lru_cache(maxsize=4096)
 def layout(version: TableVersion) -> Layout:
+    """How the images of a table version are laid out."""
     widths = [_width(column) for column in version.columns]
     prefixes = [column.prefix for column in version.columns]
-    slots, gaps = [], [0]
+    slots = []
+    gaps = [0]
     for width, prefix in zip(widths, prefixes, strict=True):
         slots.append(len(gaps) - 1 if prefix else -1)
         if prefix:
@@ -93,7 +96,8 @@ class RowEvents:
     """Row events of one table version in the order of the log, their bytes copied."""
 
     def __init__(self, version: TableVersion) -> None:
-        self._version, self._layout = version, layout(version)
+        self._version = version
+        self._layout = layout(version)
         schema = version.schema
         self._in_key = frozenset(i for i, column in enumerate(schema.columns) if column.name in schema.key)
         self._raw = bytearray()
@@ -101,7 +105,8 @@ class RowEvents:
         self._counts: list[Int64s] = []
         self._before: list[Int64s] = []
         self._after: list[Int64s] = []
-        self._looked, self._walked = 0, 0
+        self._looked = 0
+        self._walked = 0
         self.rows = 0
 
     def add(self, op: str, rows: memoryview) -> int:
@@ -117,61 +122,69 @@ class RowEvents:
         images, ends = _pairs(self._events[2 * self._looked :])
         if not len(ends):
             return
+        # A guess, not a bound: a row of NULLs alone takes a bit a column.
         room = (len(self._raw) - self._walked) // _SHORT + 64
-        counts, before, after, found = self._walk(ends, images, room)
-        while found == -1 - len(ends):  # rows that are mostly NULL
+        counts, before, after, row_count = self._walk(ends, images, room)
+        while row_count == -1 - len(ends):  # rows that are mostly NULL
             room *= 4
-            counts, before, after, found = self._walk(ends, images, room)
-        if found < 0:
-            raise EventFault(self._looked - 1 - found)
+            counts, before, after, row_count = self._walk(ends, images, room)
+        if row_count < 0:
+            raise EventFault(self._looked - 1 - row_count)
         self._counts.append(counts)
-        self._before.append(before[:found].copy())
-        self._after.append(after[:found].copy())
-        self._looked, self._walked = self._looked + len(ends), len(self._raw)
-        self.rows += found
+        self._before.append(before[:row_count].copy())
+        self._after.append(after[:row_count].copy())
+        self._looked += len(ends)
+        self._walked = len(self._raw)
+        self.rows += row_count
 
     def _walk(self, ends: Int64s, images: Int64s, room: int) -> tuple[Int64s, Int64s, Int64s, int]:
         """What `row_images.walk` fills in and returns, with room for so many rows."""
         plan = self._layout
-        counts, before, after = np.empty(len(ends), np.int64), np.empty(room, np.int64), np.empty(room, np.int64)
+        counts = np.empty(len(ends), np.int64)
+        before = np.empty(room, np.int64)
+        after = np.empty(room, np.int64)
         raw = np.frombuffer(self._raw, dtype=np.uint8)  # while it is looked at, it cannot grow
-        found = row_images.walk(
+        row_count = row_images.walk(
             raw, self._walked, ends, images, plan.widths, plan.prefixes, plan.gaps, plan.sizes, counts, before, after
         )
-        return counts, before, after, int(found)
+        return counts, before, after, int(row_count)
 
     @property
     def counts(self) -> Int64s:
         """Rows of each event, after `count`."""
-        return _joined(self._counts)
+        return _join(self._counts)
 
     def start(self, row: int) -> int:
         """Where the images of a row begin in what was added; after `count`."""
-        before, after = int(_joined(self._before)[row]), int(_joined(self._after)[row])
+        before = int(_join(self._before)[row])
+        after = int(_join(self._after)[row])
         return before if before >= 0 else after
 
     def before(self, zero_dates: str, end: int | None = None) -> pa.StructArray:
         """The images before the change of the rows before `end`, null where there is none. Raises ColumnFault."""
-        return self._images(_joined(self._before)[:end], zero_dates)
+        return self._images(_join(self._before)[:end], zero_dates)
 
     def after(self, zero_dates: str, end: int | None = None) -> pa.StructArray:
         """The images after the change of the rows before `end`, null where there is none. Raises ColumnFault."""
-        return self._images(_joined(self._after)[:end], zero_dates)
+        return self._images(_join(self._after)[:end], zero_dates)
 
     def _images(self, images: Int64s, zero_dates: str) -> pa.StructArray:
         if not (images >= 0).any():
             return pa.nulls(len(images), _image(self._version)[0])
         raw = np.frombuffer(self._raw, dtype=np.uint8)
+        # In pieces: of a table with a thousand columns the places alone would be gigabytes.
         step = max(_CELLS // len(self._version.columns), 1)
         parts = [self._part(raw, images[at : at + step], at, zero_dates) for at in range(0, len(images), step)]
         return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
 
     def _part(self, raw: npt.NDArray[np.uint8], images: Int64s, first: int, zero_dates: str) -> pa.StructArray:
-        plan, columns, rows = self._layout, self._version.columns, len(images)
+        plan = self._layout
+        columns = self._version.columns
+        rows = len(images)
         starts = np.empty((len(columns), rows), dtype=np.int64)
         lengths = np.empty((len(plan.sizes) + 1, rows), dtype=np.int64)
         nulls = np.zeros(len(columns), dtype=np.int64)
-        found = row_images.locate(raw, images, plan.widths, plan.prefixes, plan.slots, starts, lengths, nulls)
+        image_count = row_images.locate(raw, images, plan.widths, plan.prefixes, plan.slots, starts, lengths, nulls)
         arrays = []
         for i, column in enumerate(columns):
             present = starts[i] >= 0 if nulls[i] else None
@@ -180,7 +193,7 @@ class RowEvents:
                 arrays.append(binary_values.to_arrow(column, values, zero_dates=zero_dates, in_key=i in self._in_key))
             except ValueFault as fault:
                 raise ColumnFault(i, ValueFault(fault.row + first, fault.why, fault.fix)) from fault
-        absent = None if found == rows else pa.array(images < 0)
+        absent = None if image_count == rows else pa.array(images < 0)
         return pa.StructArray.from_arrays(arrays, fields=_image(self._version)[1], mask=absent)
 
 
@@ -189,5 +202,5 @@ def _pairs(numbers: array[int]) -> tuple[Int64s, Int64s]:
     return np.ascontiguousarray(pairs[:, 0]), np.ascontiguousarray(pairs[:, 1])
 
 
-def _joined(parts: Sequence[Int64s]) -> Int64s:
+def _join(parts: Sequence[Int64s]) -> Int64s:
     return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, np.int64), *parts])

@@ -49,20 +49,23 @@ class Versions:
         *,
         mariadb: bool,
     ) -> None:
-        self._keys, self._charsets, self._rules, self._mariadb = keys, charsets, rules, mariadb
-        self._known: dict[bytes, TableVersion] = {}
+        self._keys = keys
+        self._charsets = charsets
+        self._rules = rules
+        self._mariadb = mariadb
+        self._versions: dict[bytes, TableVersion] = {}
 
     def of(self, body: bytes, table: TableName) -> TableVersion:
         """The shape that a TABLE_MAP gives. Raises UnsupportedType."""
-        known = self._known.get(body[6:])
-        if known is not None:
-            return known
+        version = self._versions.get(body[6:])
+        if version is not None:
+            return version
         keys = tuple(self._keys.get(str(table), ()))
         version = table_map.parse(body, server=self._charsets, keys=keys, mariadb=self._mariadb)
-        version = table_map.typed(version, printed(version.schema, self._rules))
-        if len(self._known) >= _VERSIONS:
-            self._known.clear()
-        self._known[body[6:]] = version
+        version = table_map.with_types(version, printed(version.schema, self._rules))
+        if len(self._versions) >= _VERSIONS:
+            self._versions.clear()
+        self._versions[body[6:]] = version
         return version
 
 
@@ -73,11 +76,13 @@ class ColumnsMissing(Exception):
 def images(event: Event, version: TableVersion) -> tuple[bytes, int]:
     """The event's bytes and where its first image begins. Raises ColumnsMissing."""
     op, extended, compressed = KINDS[Type(event.type)]
-    body, at = event.body, 8
+    body = event.body
+    at = 8
     if extended:
         at += struct.unpack_from("<H", body, 8)[0]  # partition numbers and such; the length counts itself
     count, at = table_map.lenenc(body, at)
-    size, every = (count + 7) // 8, (1 << count) - 1
+    size = (count + 7) // 8
+    every = (1 << count) - 1
     for _ in range(2 if op == UPDATE else 1):
         present = int.from_bytes(body[at : at + size], "little") & every
         at += size
@@ -86,24 +91,24 @@ def images(event: Event, version: TableVersion) -> tuple[bytes, int]:
     return (events.uncompress_mariadb(body[at:]), 0) if compressed else (body, at)
 
 
-def watermarks(
+def read_watermark_payloads(
     version: TableVersion, op: str, body: Buffer, at: int, zero_dates: str, end: int | None = None
 ) -> list[str]:
     """The payloads that an event on the watermark table writes. Of an update counts the image after: the one before was
     seen when it was written."""
     if op == DELETE:
         return []
-    found = RowEvents(version)
-    found.add(op, memoryview(body)[at:end])
-    found.count()
-    return [str(payload) for payload in found.after(zero_dates).field("payload").to_pylist()]
+    event_rows = RowEvents(version)
+    event_rows.add(op, memoryview(body)[at:end])
+    event_rows.count()
+    return [str(payload) for payload in event_rows.after(zero_dates).field("payload").to_pylist()]
 
 
-def inserted(version: TableVersion, op: str, body: Buffer, at: int) -> list[list[Any]]:
+def read_inserted_rows(version: TableVersion, op: str, body: Buffer, at: int) -> list[list[Any]]:
     """The rows that an event inserts, each the values of its columns in their order; of other events none."""
     if op != CREATE:
         return []
-    found = RowEvents(version)
-    found.add(op, memoryview(body)[at:])
-    found.count()
-    return [list(row.values()) for row in found.after("null").to_pylist()]
+    event_rows = RowEvents(version)
+    event_rows.add(op, memoryview(body)[at:])
+    event_rows.count()
+    return [list(row.values()) for row in event_rows.after("null").to_pylist()]

@@ -25,7 +25,9 @@ Number = Any  # numpy's number where it was read, Python's where it is written h
 Bytes = npt.NDArray[np.uint8]
 Int64s = npt.NDArray[np.int64]
 
-CREATED, UPDATED, DELETED = 0, 1, 2
+CREATED = 0
+UPDATED = 1
+DELETED = 2
 """Which images each row of an event has: the one after, both, the one before."""
 
 
@@ -46,30 +48,30 @@ def _end(raw: Bytes, at: Number, end: Number, widths: Int64s, prefixes: Int64s, 
 
     `gaps`: bytes of fixed width before each value of variable width, and after the last one.
     """
-    here = at + (len(widths) + 7) // 8
-    if here > end:
+    place = at + (len(widths) + 7) // 8
+    if place > end:
         return -1
     nulls = 0
-    for i in range(at, here):
+    for i in range(at, place):
         nulls |= raw[uintp(i)]
     if nulls == 0:
         for i in range(len(sizes)):
-            here += gaps[i]
-            if here + sizes[i] > end:
+            place += gaps[i]
+            if place + sizes[i] > end:
                 return -1
-            here += sizes[i] + _length(raw, here, sizes[i])
-        here += gaps[len(sizes)]
+            place += sizes[i] + _length(raw, place, sizes[i])
+        place += gaps[len(sizes)]
     else:
         for c in range(len(widths)):
             if raw[uintp(at + (c >> 3))] >> (c & 7) & 1:
                 continue
             if prefixes[c] == 0:
-                here += widths[c]
-            elif here + prefixes[c] > end:
+                place += widths[c]
+            elif place + prefixes[c] > end:
                 return -1
             else:
-                here += prefixes[c] + _length(raw, here, prefixes[c])
-    return here if here <= end else -1
+                place += prefixes[c] + _length(raw, place, prefixes[c])
+    return place if place <= end else -1
 
 
 @kernel(int64, RAW, int64, INT64S, INT64S, INT64S, INT64S, INT64S, INT64S, INT64S, INT64S, INT64S)
@@ -95,13 +97,15 @@ def walk(
     if len(widths) == 0:
         return -1
     for e in range(len(ends)):
-        first, end = row, ends[e]
+        first = row
+        end = ends[e]
         if end > len(raw):
             return -1 - e
         while at < end:
             if row == len(before):
                 return -1 - len(ends)
-            before[row], after[row] = -1, -1
+            before[row] = -1
+            after[row] = -1
             if images[e] != CREATED:
                 before[row] = at
                 at = _end(raw, at, end, widths, prefixes, gaps, sizes)
@@ -133,11 +137,12 @@ def locate(
     `images` are those that `walk` found; `slots`: a column's row of `lengths`, -1 for a fixed width; `nulls`: how many
     of each column. Returns the number of images.
     """
-    found, head = 0, (len(widths) + 7) // 8
+    image_count = 0
+    head = (len(widths) + 7) // 8
     for row in range(len(images)):
         at = images[row]
-        here = at + head
-        found += at >= 0
+        place = at + head
+        image_count += at >= 0
         for c in range(len(widths)):
             if at < 0 or raw[uintp(at + (c >> 3))] >> (c & 7) & 1:
                 starts[c, row] = -1
@@ -145,12 +150,12 @@ def locate(
                     lengths[slots[c], row] = -1
                 nulls[c] += 1
             elif prefixes[c] == 0:
-                starts[c, row] = here
-                here += widths[c]
+                starts[c, row] = place
+                place += widths[c]
             else:
-                length = _length(raw, here, prefixes[c])
-                here += prefixes[c]
-                starts[c, row] = here
+                length = _length(raw, place, prefixes[c])
+                place += prefixes[c]
+                starts[c, row] = place
                 lengths[slots[c], row] = length
-                here += length
-    return found
+                place += length
+    return image_count

@@ -27,7 +27,8 @@ class TableNumbers:
     def __init__(
         self, tables: TableFilter, keys: Mapping[str, Sequence[str]], charsets: Charsets, *, mariadb: bool
     ) -> None:
-        self._tables, self._mariadb = tables, mariadb
+        self._tables = tables
+        self._mariadb = mariadb
         self._versions = Versions(keys, charsets, tables.columns, mariadb=mariadb)
         self._known: dict[int, TableVersion | Unread | TableName] = {}
         self.usual: dict[int, TableVersion] = {}
@@ -37,21 +38,22 @@ class TableNumbers:
         return number in self._known
 
     def get(self, number: int) -> TableVersion | Unread | TableName | None:
+        """What the log's table number means now: the name alone of a table that nobody wants."""
         return self._known.get(number)
 
     def take(self, body: bytes) -> bool:
         """Takes a TABLE_MAP; whether its rows are wanted. Raises UnsupportedType for a table of our own, and where the
         log describes no table."""
         head = table_map.head(body)
-        wanted = self._tables.ours(head.table) or self._tables.wants(head.table)
-        described = self._described(body, head.table) if wanted else head.table
+        is_wanted = self._tables.ours(head.table) or self._tables.wants(head.table)
+        described = self._describe(body, head.table) if is_wanted else head.table
         if self._known.get(head.table_id) != described:
             self._known[head.table_id] = described
             self.unwanted.discard(head.table_id)
             self.usual.clear()
-        return wanted
+        return is_wanted
 
-    def _described(self, body: bytes, table: TableName) -> TableVersion | Unread:
+    def _describe(self, body: bytes, table: TableName) -> TableVersion | Unread:
         try:
             version = self._versions.of(body, table)
         except UnsupportedType as error:

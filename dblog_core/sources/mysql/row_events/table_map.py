@@ -12,9 +12,29 @@ from dblog_core.sources.mysql.values import charsets, types
 from dblog_core.sources.mysql.values.charsets import Charsets, Decode
 from dblog_core.sources.mysql.values.types import ColumnType, Kind, UnsupportedType
 
-TINY, SHORT, LONG, FLOAT, DOUBLE, LONGLONG, INT24, DATE, YEAR = 1, 2, 3, 4, 5, 8, 9, 10, 13
-VARCHAR, BIT, TIMESTAMP2, DATETIME2, TIME2 = 15, 16, 17, 18, 19
-VECTOR, JSON, NEWDECIMAL, ENUM, SET, BLOB, VAR_STRING, STRING, GEOMETRY = 242, 245, 246, 247, 248, 252, 253, 254, 255
+TINY = 1
+SHORT = 2
+LONG = 3
+FLOAT = 4
+DOUBLE = 5
+LONGLONG = 8
+INT24 = 9
+DATE = 10
+YEAR = 13
+VARCHAR = 15
+BIT = 16
+TIMESTAMP2 = 17
+DATETIME2 = 18
+TIME2 = 19
+VECTOR = 242
+JSON = 245
+NEWDECIMAL = 246
+ENUM = 247
+SET = 248
+BLOB = 252
+VAR_STRING = 253
+STRING = 254
+GEOMETRY = 255
 
 _INTEGERS = {TINY: 1, SHORT: 2, INT24: 3, LONG: 4, LONGLONG: 8}
 _NUMERIC = {*_INTEGERS, NEWDECIMAL, FLOAT, DOUBLE, YEAR}
@@ -35,8 +55,16 @@ _KNOWN_UNSUPPORTED = {
     244: "an array",
 }
 # Optional metadata fields (libbinlogevents, rows_event.h)
-_SIGNEDNESS, _DEFAULT_CHARSET, _COLUMN_CHARSET, _NAMES, _SET_LABELS, _ENUM_LABELS = 1, 2, 3, 4, 5, 6
-_KEY, _KEY_WITH_PREFIX, _LABEL_DEFAULT_CHARSET, _LABEL_COLUMN_CHARSET = 8, 9, 10, 11
+_SIGNEDNESS = 1
+_DEFAULT_CHARSET = 2
+_COLUMN_CHARSET = 3
+_NAMES = 4
+_SET_LABELS = 5
+_ENUM_LABELS = 6
+_KEY = 8
+_KEY_WITH_PREFIX = 9
+_LABEL_DEFAULT_CHARSET = 10
+_LABEL_COLUMN_CHARSET = 11
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +119,8 @@ def lenenc(data: bytes, at: int) -> tuple[int, int]:
 def head(body: bytes) -> TableMapHead:
     """Reads the table's id and name only."""
     at = 9 + body[8]
-    schema, length = body[9:at].decode(), body[at + 1]
+    schema = body[9:at].decode()
+    length = body[at + 1]
     name = body[at + 2 : at + 2 + length].decode()
     return TableMapHead(int.from_bytes(body[:6], "little"), TableName(schema, name), at + 3 + length)
 
@@ -117,28 +146,30 @@ def parse(body: bytes, *, server: Charsets, keys: tuple[str, ...], mariadb: bool
     key = _key(fields, names) or _existing(keys, names)
     for name, column in zip(names, columns, strict=True):
         of_set = column.kind is Kind.SET
-        if name in key and (why := types.alike(column.labels, of_set=of_set)) is not None:
-            told = types.alike(types.in_catalogue(column.labels), of_set=of_set) is not None
-            raise UnsupportedType(f"column {name}: {why}", catalogued=told)
+        if name in key and (why := types.why_alike(column.labels, of_set=of_set)) is not None:
+            # The catalogue prints some characters as question marks: there its labels may be alike, or not be.
+            in_catalogue = types.why_alike(types.in_catalogue(column.labels), of_set=of_set) is not None
+            raise UnsupportedType(f"column {name}: {why}", catalogued=in_catalogue)
     return TableVersion(TableSchema(start.table, shape, key), columns)
 
 
-def typed(version: TableVersion, schema: TableSchema) -> TableVersion:
+def with_types(version: TableVersion, schema: TableSchema) -> TableVersion:
     """The version whose columns become the types of another schema of the same columns."""
     if schema is version.schema:
         return version
     pairs = zip(version.columns, schema.columns, strict=True)
-    columns = (replace(c, arrow=given.type, or_null=given.or_null) for c, given in pairs)
+    columns = (replace(c, arrow=target.type, or_null=target.or_null) for c, target in pairs)
     return TableVersion(schema, tuple(columns))
 
 
 def _metas(body: bytes, at: int, codes: list[int], names: tuple[str, ...]) -> tuple[list[bytes], list[int]]:
     """Each column's metadata bytes, and its real type: ENUM and SET are disguised as STRING."""
-    metas, real = [], []
+    metas = []
+    real = []
     for name, code in zip(names, codes, strict=True):
         if code not in _META_BYTES:
-            known = _KNOWN_UNSUPPORTED.get(code, "unknown")
-            raise UnsupportedType(f"column {name}: type {code} ({known}) is not supported")
+            type_name = _KNOWN_UNSUPPORTED.get(code, "unknown")
+            raise UnsupportedType(f"column {name}: type {code} ({type_name}) is not supported")
         meta = body[at : at + _META_BYTES[code]]
         at += len(meta)
         metas.append(meta)
@@ -155,7 +186,8 @@ def _fields(body: bytes, at: int) -> Iterator[tuple[int, bytes]]:
 
 
 def _numbers(data: bytes) -> list[int]:
-    numbers, at = [], 0
+    numbers = []
+    at = 0
     while at < len(data):
         number, at = lenenc(data, at)
         numbers.append(number)
@@ -163,12 +195,12 @@ def _numbers(data: bytes) -> list[int]:
 
 
 def _strings(data: bytes, at: int = 0, count: int | None = None) -> list[bytes]:
-    found: list[bytes] = []
-    while at < len(data) if count is None else len(found) < count:
+    texts: list[bytes] = []
+    while at < len(data) if count is None else len(texts) < count:
         length, at = lenenc(data, at)
-        found.append(data[at : at + length])
+        texts.append(data[at : at + length])
         at += length
-    return found
+    return texts
 
 
 def _label_lists(data: bytes) -> Iterator[list[bytes]]:
@@ -202,6 +234,7 @@ def _columns(
 ) -> tuple[ColumnType, ...]:
     bits = fields.get(_SIGNEDNESS, b"")
     numeric = [i for i, code in enumerate(codes) if code in _NUMERIC]
+    # One bit for each numeric column, the first one highest; a shorter field means that the rest is signed.
     unsigned = {i for n, i in enumerate(numeric) if n // 8 < len(bits) and bits[n // 8] & (0x80 >> n % 8)}
     # MariaDB counts geometry among the character columns, MySQL does not.
     character = {STRING, VAR_STRING, VARCHAR, BLOB} | ({GEOMETRY} if mariadb else set())
@@ -213,27 +246,29 @@ def _columns(
             labelled, _collation_ids(fields, _LABEL_DEFAULT_CHARSET, _LABEL_COLUMN_CHARSET, len(labelled)), strict=False
         )
     )
-    enums, sets = _label_lists(fields.get(_ENUM_LABELS, b"")), _label_lists(fields.get(_SET_LABELS, b""))
-    found = []
+    enums = _label_lists(fields.get(_ENUM_LABELS, b""))
+    sets = _label_lists(fields.get(_SET_LABELS, b""))
+    columns = []
     for i, (code, meta) in enumerate(zip(codes, metas, strict=True)):
         try:
             if code in (ENUM, SET):
-                labels, charset = next(enums if code == ENUM else sets), _charset(ids, i, server)
-                found.append(_labelled(code, meta, labels, _decoder(charset, server)))
+                labels = next(enums if code == ENUM else sets)
+                charset = _charset(ids, i, server)
+                columns.append(_type_with_labels(code, meta, labels, _decoder(charset, server)))
             elif code in (STRING, VAR_STRING, VARCHAR, BLOB):
-                found.append(_textual(code, meta, _charset(ids, i, server), server))
+                columns.append(_textual(code, meta, _charset(ids, i, server), server))
             else:
-                found.append(_plain(code, meta, i in unsigned))
+                columns.append(_plain(code, meta, i in unsigned))
         except UnsupportedType as error:
             raise UnsupportedType(f"column {names[i]}: {error}", catalogued=error.catalogued) from error
-    return tuple(found)
+    return tuple(columns)
 
 
 def _charset(ids: dict[int, int], i: int, server: Charsets) -> str:
     charset = server.collations.get(ids.get(i, -1))
     if charset is None:
         raise UnsupportedType(f"its collation ({ids.get(i, 'not given')}) is unknown", catalogued=False)
-    if charset != charsets.BINARY and not charsets.supported(charset):
+    if charset != charsets.BINARY and not charsets.is_supported(charset):
         raise UnsupportedType(f"character set {charset} is not supported")
     return charset
 
@@ -245,7 +280,7 @@ def _decoder(charset: str, server: Charsets) -> Decode | None:
         raise UnsupportedType(str(error), catalogued=False) from error
 
 
-def _labelled(code: int, meta: bytes, labels: list[bytes], decode: Decode | None) -> ColumnType:
+def _type_with_labels(code: int, meta: bytes, labels: list[bytes], decode: Decode | None) -> ColumnType:
     try:
         texts = tuple(decode(label) if decode else label.decode() for label in labels)
     except ValueError as error:
@@ -257,14 +292,18 @@ def _labelled(code: int, meta: bytes, labels: list[bytes], decode: Decode | None
 def _textual(code: int, meta: bytes, charset: str, server: Charsets) -> ColumnType:
     binary = charset == charsets.BINARY
     if code == BLOB:
-        prefix, length, text = meta[0], 0, "blob" if binary else "text"
+        prefix = meta[0]
+        length = 0
+        text = "blob" if binary else "text"
     elif code == STRING:
         # The two high bits of a length above 255 hide, inverted, in the type byte.
         length = ((meta[0] & 0x30) ^ 0x30) << 4 | meta[1]
-        prefix, text = 2 if length > 255 else 1, "binary" if binary else "char"
+        prefix = 2 if length > 255 else 1
+        text = "binary" if binary else "char"
     else:
         length = int.from_bytes(meta, "little")
-        prefix, text = 2 if length > 255 else 1, "varbinary" if binary else "varchar"
+        prefix = 2 if length > 255 else 1
+        text = "varbinary" if binary else "varchar"
     if not binary:
         return ColumnType(Kind.TEXT, pa.string(), text, prefix=prefix, decode=_decoder(charset, server))
     if code == STRING:

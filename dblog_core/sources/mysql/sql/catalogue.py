@@ -24,17 +24,19 @@ class TableFilter:
     wanted: `watermarks`, and `signals` (None: there is none)."""
 
     def __init__(self, config: SourceConfig) -> None:
-        self.patterns, self.columns = config.tables, config.columns
+        self.patterns = config.tables
+        self.columns = config.columns
         self.watermarks = TableName.parse(config.watermark_table)
         self.signals = TableName.parse(config.signal_table) if config.signal_table else None
         self._known: dict[TableName, bool] = {}
 
     def wants(self, table: TableName) -> bool:
-        known = self._known.get(table)
-        if known is None:
-            known = not self.ours(table) and table_patterns.matches(table, self.patterns)
-            self._known[table] = known
-        return known
+        """Whether a pattern matches the table, which is neither the watermark table nor the signal table."""
+        is_wanted = self._known.get(table)
+        if is_wanted is None:
+            is_wanted = not self.ours(table) and table_patterns.matches(table, self.patterns)
+            self._known[table] = is_wanted
+        return is_wanted
 
     def ours(self, table: TableName) -> bool:
         """Whether its rows are for us, and for nobody behind us."""
@@ -45,6 +47,7 @@ class TableFilter:
         return table_patterns.matches(table, self.patterns, any_case=True)
 
     def wants_schema(self, schema: str, *, any_case: bool = False) -> bool:
+        """Whether a pattern may match tables of the schema."""
         return table_patterns.matches_schema(schema, self.patterns, any_case=any_case)
 
 
@@ -68,8 +71,9 @@ class Described:
 
     @property
     def faults(self) -> tuple[str, ...]:
-        own = (types.VERSIONED,) if self.versioned else ()
-        return (*own, *self.column_faults, *self.key_faults, *(problem.what for problem in self.rule_problems))
+        """All that is wrong, in words."""
+        table_faults = (types.VERSIONED,) if self.versioned else ()
+        return (*table_faults, *self.column_faults, *self.key_faults, *(problem.what for problem in self.rule_problems))
 
 
 _TABLES = """SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES
@@ -93,10 +97,10 @@ _FEW = 10
 """Tables of a schema up to which each is asked for by itself: some servers open every table that they tell of."""
 
 
-def wanted(connection: Connection[Any], tables: TableFilter) -> list[TableName]:
+def list_wanted(connection: Connection[Any], tables: TableFilter) -> list[TableName]:
     """The existing tables that the patterns match."""
-    found = (TableName(str(schema), str(name)) for schema, name in rows(connection, _TABLES))
-    return [table for table in found if tables.wants(table)]
+    names = (TableName(str(schema), str(name)) for schema, name in rows(connection, _TABLES))
+    return [table for table in names if tables.wants(table)]
 
 
 Rows = list[tuple[Any, ...]]
@@ -120,13 +124,14 @@ def describe_all(
 ) -> list[Described]:
     """The tables that exist, as the catalogue has them now: two or three questions a schema, however many tables it
     has."""
-    columns, indexes = _told(connection, _COLUMNS, tables), _told(connection, _INDEXES, tables)
-    versioned = _told(connection, _VERSIONED, tables) if is_mariadb(connection) else {}
-    periods = _told(connection, _PERIODS, list(versioned))
+    columns = _ask_by_table(connection, _COLUMNS, tables)
+    indexes = _ask_by_table(connection, _INDEXES, tables)
+    versioned = _ask_by_table(connection, _VERSIONED, tables) if is_mariadb(connection) else {}
+    periods = _ask_by_table(connection, _PERIODS, list(versioned))
     return [
         Described(table, None, versioned=True, periods=tuple(str(name) for (name,) in periods.get(table, ())))
         if table in versioned
-        else _described(table, columns[table], _unique(indexes.get(table, [])), keys, rules)
+        else _describe(table, columns[table], _unique(indexes.get(table, [])), keys, rules)
         for table in tables
         if table in columns
     ]
@@ -135,33 +140,37 @@ def describe_all(
 def suspects(connection: Connection[Any], tables: Sequence[TableName]) -> set[TableName]:
     """Those among the tables that `describe_all` may find to be such as cannot be captured, whatever the configuration
     says of them: few, so that it need not be asked about all of them all the time."""
-    known = (tuple(types.known_names()), tuple(charsets.every()))
-    versioned = _told(connection, _VERSIONED, tables) if is_mariadb(connection) else {}
-    return {*_told(connection, _SUSPECTS, tables, *known), *versioned}
+    what_is_known = (tuple(types.known_names()), tuple(charsets.every()))
+    versioned = _ask_by_table(connection, _VERSIONED, tables) if is_mariadb(connection) else {}
+    return {*_ask_by_table(connection, _SUSPECTS, tables, *what_is_known), *versioned}
 
 
-def _told(connection: Connection[Any], question: str, tables: Sequence[TableName], *more: Any) -> dict[TableName, Rows]:
+def _ask_by_table(
+    connection: Connection[Any], question: str, tables: Sequence[TableName], *more: Any
+) -> dict[TableName, Rows]:
     """The answer's rows by table; rows of other tables are left out. `more`: what the question asks with besides."""
-    found: dict[TableName, Rows] = {}
+    answers: dict[TableName, Rows] = {}
     for schema in sorted({table.schema for table in tables}):
         names = {table.name for table in tables if table.schema == schema}
-        asked = [("", (schema, *more))] if len(names) > _FEW else [(_ONE, (schema, name, *more)) for name in names]
-        for condition, values in asked:
+        # Of many tables it is cheaper to ask about their whole schema once.
+        questions = [("", (schema, *more))] if len(names) > _FEW else [(_ONE, (schema, name, *more)) for name in names]
+        for condition, values in questions:
             for name, *row in rows(connection, question.format(condition), values):
                 if name in names:
-                    found.setdefault(TableName(schema, str(name)), []).append(tuple(row))
-    return found
+                    answers.setdefault(TableName(schema, str(name)), []).append(tuple(row))
+    return answers
 
 
-def _described(
+def _describe(
     table: TableName,
-    found: Rows,
+    column_rows: Rows,
     indexes: dict[str, Parts],
     keys: Mapping[str, Sequence[str]],
     rules: Mapping[str, ColumnRules],
 ) -> Described:
-    columns, faults = [], []
-    for name, data_type, column_type, precision, scale, charset, _ in found:
+    columns = []
+    faults = []
+    for name, data_type, column_type, precision, scale, charset, _ in column_rows:
         try:
             kind = types.from_catalogue(str(data_type), str(column_type), precision, scale, charset)
             columns.append(Column(str(name), str(column_type), kind))
@@ -169,22 +178,22 @@ def _described(
             faults.append(f"column {name}: {error}")
     primary = tuple(str(column) for column, _ in indexes.pop("PRIMARY", ()))
     key = primary or tuple(keys.get(str(table), ()))
-    faults += [f"column {c.name}: {why}" for c in columns if c.name in key and (why := _alike(c))]
-    nullable = {str(row[0]) for row in found if row[6] == "YES"}
-    unique = [whole for parts in indexes.values() if (whole := _whole(parts))]
-    wrong = () if primary or not key else _key_faults(key, {str(row[0]) for row in found}, nullable, unique)
-    ruled = tuple(column_rule_faults.of_table(str(table), [str(row[0]) for row in found], key, rules))
+    faults += [f"column {c.name}: {why}" for c in columns if c.name in key and (why := _why_not_in_key(c))]
+    nullable = {str(row[0]) for row in column_rows if row[6] == "YES"}
+    unique = [whole for parts in indexes.values() if (whole := _whole_columns(parts))]
+    wrong = () if primary or not key else _key_faults(key, {str(row[0]) for row in column_rows}, nullable, unique)
+    ruled = tuple(column_rule_faults.of_table(str(table), [str(row[0]) for row in column_rows], key, rules))
     schema = None if faults or wrong or ruled else printed(TableSchema(table, tuple(columns), key), rules)
     candidates = tuple(whole for whole in unique if not nullable & set(whole))
     return Described(table, schema, tuple(faults), tuple(wrong), candidates, ruled)
 
 
-def _alike(column: Column) -> str | None:
+def _why_not_in_key(column: Column) -> str | None:
     """Why a key cannot hold the column."""
     kind = column.source_type.lower().partition("(")[0]
     if kind not in ("enum", "set"):
         return None
-    return types.alike(types.in_catalogue(labels(column)), of_set=kind == "set")
+    return types.why_alike(types.in_catalogue(labels(column)), of_set=kind == "set")
 
 
 Parts = list[tuple[str | None, int | None]]
@@ -193,13 +202,13 @@ Parts = list[tuple[str | None, int | None]]
 
 def _unique(listed: Rows) -> dict[str, Parts]:
     """The parts of each unique index, in index order."""
-    found: dict[str, Parts] = {}
+    indexes: dict[str, Parts] = {}
     for index, column, prefix in listed:
-        found.setdefault(str(index), []).append((column, prefix))
-    return found
+        indexes.setdefault(str(index), []).append((column, prefix))
+    return indexes
 
 
-def _whole(parts: Parts) -> tuple[str, ...]:
+def _whole_columns(parts: Parts) -> tuple[str, ...]:
     """An index's columns; empty if it is over an expression or over the beginning of a column."""
     columns = tuple(str(column) for column, prefix in parts if column is not None and prefix is None)
     return columns if len(columns) == len(parts) else ()

@@ -16,7 +16,7 @@ from pymysql.connections import Connection
 
 from dblog_core.model.schema import TableName
 from dblog_core.sources.mysql.sql.connection import rows
-from dblog_core.sources.mysql.sql.watermarks import qualified
+from dblog_core.sources.mysql.sql.watermarks import qualify
 
 Found = TypeVar("Found")
 
@@ -36,28 +36,30 @@ class Definitions:
 
         Raises what `ask` raises, and the driver's errors.
         """
-        known = self._known.get((table, what))
-        if known is not None and known[0] == self._text(table):
-            found: Found = known[1]
-            return found
-        with self._kept(table) as kept:
-            text, found = self._text(table), ask()
-        if kept and text is not None:
-            self._known[table, what] = text, found
-        return found
+        last_answer = self._known.get((table, what))
+        if last_answer is not None and last_answer[0] == self._text(table):
+            answer: Found = last_answer[1]
+            return answer
+        with self._keep_definition(table) as is_kept:
+            text = self._text(table)
+            answer = ask()
+        # Without the lock the answer may be of another definition than the text: good now, not for later.
+        if is_kept and text is not None:
+            self._known[table, what] = text, answer
+        return answer
 
     def _text(self, table: TableName) -> str | None:
         """The definition; None where there is no such table, or it may not be asked for."""
         try:
-            found = rows(self._connection, f"SHOW CREATE TABLE {qualified(table)}")
+            definition = rows(self._connection, f"SHOW CREATE TABLE {qualify(table)}")
         except pymysql.err.MySQLError as error:
             if error.args[0] not in _NOT_TO_BE_SEEN:
                 raise
             return None
-        return _COUNTER.sub("", str(found[0][1]))
+        return _COUNTER.sub("", str(definition[0][1]))
 
     @contextlib.contextmanager
-    def _kept(self, table: TableName) -> Iterator[bool]:
+    def _keep_definition(self, table: TableName) -> Iterator[bool]:
         """Nobody alters the table meanwhile: a transaction that has opened it keeps its definition, as any SELECT does.
 
         Otherwise it could have one definition, then another, and then the first again, while the catalogue is read.
@@ -65,13 +67,13 @@ class Definitions:
         """
         rows(self._connection, "START TRANSACTION")
         try:
-            yield self._opened(table)
+            yield self._try_open(table)
         finally:
             rows(self._connection, "COMMIT")  # within the transaction no SELECT would be a new snapshot
 
-    def _opened(self, table: TableName) -> bool:
+    def _try_open(self, table: TableName) -> bool:
         try:
-            rows(self._connection, f"SELECT 1 FROM {qualified(table)} LIMIT 0")
+            rows(self._connection, f"SELECT 1 FROM {qualify(table)} LIMIT 0")
         except pymysql.err.MySQLError as error:
             if error.args[0] not in _NOT_TO_BE_SEEN:
                 raise

@@ -28,10 +28,10 @@ from dblog_core.sources.mysql.sql import (
     where_clause,
 )
 from dblog_core.sources.mysql.sql.catalogue_cache import Definitions
-from dblog_core.sources.mysql.sql.connection import connect, rows, translated, where
+from dblog_core.sources.mysql.sql.connection import connect, rows, translate_errors, where
 from dblog_core.sources.mysql.sql.log_end import Sight
 from dblog_core.sources.mysql.sql.result_rows import Rows, TextRows, TooLarge
-from dblog_core.sources.mysql.sql.watermarks import qualified
+from dblog_core.sources.mysql.sql.watermarks import qualify
 from dblog_core.sources.mysql.sql.where_clause import Condition
 from dblog_core.sources.mysql.sql.xa_visibility import await_xa_commits
 from dblog_core.sources.mysql.values.binary_values import KEY_DATE_FIX, ValueFault
@@ -44,7 +44,8 @@ class MysqlChunks:
     """A ChunkReader over one connection in autocommit: every SELECT is a new snapshot."""
 
     def __init__(self, config: SourceConfig, connection: Connection[Any]) -> None:
-        self._config, self._connection = config, connection
+        self._config = config
+        self._connection = connection
         self._keys: Mapping[str, Sequence[str]] = config.keys
         self._indexes: dict[tuple[TableName, tuple[str, ...]], str | None] = {}
         self._definitions = Definitions(connection)
@@ -52,7 +53,7 @@ class MysqlChunks:
         self._looks: Sight | None = None
 
     def schema(self, table: TableName) -> TableSchema:
-        with translated(self._config, f"reading the shape of {table}"):
+        with translate_errors(self._config, f"reading the shape of {table}"):
             ask = partial(catalogue.describe, self._connection, table, self._keys, self._config.columns)
             described = self._definitions.look(table, "shape", ask)
         if described is None:
@@ -64,7 +65,7 @@ class MysqlChunks:
         return described.schema
 
     def key_order(self, schema: TableSchema) -> str:
-        with translated(self._config, f"reading the key's order of {schema.table}"):
+        with translate_errors(self._config, f"reading the key's order of {schema.table}"):
             ask = partial(key_order.columns, self._connection, schema.table, schema.key)
             columns = self._definitions.look(schema.table, f"order of {schema.key}", ask)
         if not columns:
@@ -72,32 +73,32 @@ class MysqlChunks:
         return order_text(columns)
 
     def last_key(self, schema: TableSchema) -> Key | None:
-        with translated(self._config, "waiting for XA COMMITs"):
+        with translate_errors(self._config, "waiting for XA COMMITs"):
             await_xa_commits(self._connection, self._config)
-        found = self._select(schema, schema.key_columns, ("", []), "DESC", 1)
-        keys = keys_of(found, schema)
+        last_row = self._select(schema, schema.key_columns, ("", []), "DESC", 1)
+        keys = keys_of(last_row, schema)
         return keys[0] if keys else None
 
     def estimated_rows(self, table: TableName) -> int:
         sql = "SELECT TABLE_ROWS FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
-        with translated(self._config, f"estimating {table}"):
-            found = rows(self._connection, sql, (table.schema, table.name))
-        return int(found[0][0] or 0) if found else 0
+        with translate_errors(self._config, f"estimating {table}"):
+            estimates = rows(self._connection, sql, (table.schema, table.name))
+        return int(estimates[0][0] or 0) if estimates else 0
 
     def explain(self, schema: TableSchema, *, filters: Sequence[Filter] = ()) -> ReadPlan:
         passing = where_clause.passing(schema, filters)
         bounds = self._usual_bounds(schema)
         where_ = where_clause.every(where_clause.between(schema, *bounds), passing)
-        with translated(self._config, f"planning how to read {schema.table}"), where_clause.comparable(schema):
+        with translate_errors(self._config, f"planning how to read {schema.table}"), where_clause.comparable(schema):
             statement = self._statement(schema, schema.columns, where_, "ASC", _USUAL_LIMIT)
             index = explain_plan.index_used(
-                explain_plan.explained(self._connection, *statement), bounded=bounds != (None, None)
+                explain_plan.explain(self._connection, *statement), bounded=bounds != (None, None)
             )
             if not filters:
                 return ReadPlan(index, self.estimated_rows(schema.table))
-            counted = f"SELECT 1 FROM {qualified(schema.table)} WHERE {passing[0]}"
+            counted = f"SELECT 1 FROM {qualify(schema.table)} WHERE {passing[0]}"
             return ReadPlan(
-                index, explain_plan.passing_rows(explain_plan.explained(self._connection, counted, passing[1]))
+                index, explain_plan.passing_rows(explain_plan.explain(self._connection, counted, passing[1]))
             )
 
     def boundaries(self, schema: TableSchema, *, after: Key | None, upto: Key | None, every: int) -> Iterator[Key]:
@@ -126,7 +127,7 @@ class MysqlChunks:
     def read_keys(
         self, schema: TableSchema, keys: Sequence[Key], *, filters: Sequence[Filter] = (), most: int | None = None
     ) -> Chunk:
-        listed = where_clause.listed(schema, keys) if keys else where_clause.NEVER
+        listed = where_clause.is_one_of(schema, keys) if keys else where_clause.NEVER
         condition = where_clause.every(listed, where_clause.passing(schema, filters))
         return self._chunk(schema, condition, None, most)
 
@@ -134,22 +135,23 @@ class MysqlChunks:
         return self._hashes(schema, where_clause.between(schema, after, upto), limit)
 
     def hashes_of(self, schema: TableSchema, keys: Sequence[Key]) -> Hashes:
-        return self._hashes(schema, where_clause.listed(schema, keys) if keys else where_clause.NEVER, None)
+        return self._hashes(schema, where_clause.is_one_of(schema, keys) if keys else where_clause.NEVER, None)
 
     def range_hash(self, schema: TableSchema, *, after: Key | None, upto: Key | None, limit: int) -> RangeHash:
         def statement() -> Condition:
             tail, values = self._tail(schema, where_clause.between(schema, after, upto), "ASC", limit)
-            return row_hashes.counted(schema, self._rules(schema), tail, zero_dates=self._config.zero_dates), values
+            rules = self._rules(schema)
+            return row_hashes.select_range_hash(schema, rules, tail, zero_dates=self._config.zero_dates), values
 
         self._await_visibility()
         return canonical.range_hash(self._answer(schema, canonical.range_shape(schema), statement, 1), schema, None)
 
     def sees(self, place: str) -> bool:
-        with translated(self._config, "looking at what is visible"):
+        with translate_errors(self._config, "looking at what is visible"):
             return self._sight().sees(place)
 
     def log_end(self) -> str:
-        with translated(self._config, "reading the log's end"):
+        with translate_errors(self._config, "reading the log's end"):
             return self._sight().end()
 
     def _sight(self) -> Sight:
@@ -173,11 +175,11 @@ class MysqlChunks:
             return self._statement(schema, schema.columns, condition, "ASC", limit)
 
         try:
-            found = self._found(schema, schema.columns, statement, limit, most)
+            text_rows = self._select_places(schema, schema.columns, statement, limit, most)
         except TooLarge as error:
             self._give_up()
             raise ChunkTooLarge(error.rows) from error
-        return Chunk(schema, self._batch(schema, schema.columns, found), None, found.received)
+        return Chunk(schema, self._batch(schema, schema.columns, text_rows), None, text_rows.received)
 
     def _give_up(self) -> None:
         """Closes the connection without a word: the rest of a result is still to come."""
@@ -191,18 +193,18 @@ class MysqlChunks:
             return f"SELECT {listed} {tail}", values
 
         self._await_visibility()
-        found = self._answer(schema, canonical.hashed_shape(schema), statement, limit)
-        canonical.check_hashed(found, schema)
-        return Hashes(schema, found, None)
+        hash_rows = self._answer(schema, canonical.hashed_shape(schema), statement, limit)
+        canonical.check_hashed(hash_rows, schema)
+        return Hashes(schema, hash_rows, None)
 
     def _rules(self, schema: TableSchema) -> ColumnRules:
         return self._config.hashed_by_server(schema.table)
 
     def _await_visibility(self) -> None:
         """Returns when a SELECT sees all that the log holds by now. Raises ServerNotSafe where none is sure to."""
-        with translated(self._config, "looking at binlog_order_commits"):
+        with translate_errors(self._config, "looking at binlog_order_commits"):
             refuse_any_order(self._connection, self._config)
-        with translated(self._config, "waiting for XA COMMITs"):
+        with translate_errors(self._config, "waiting for XA COMMITs"):
             await_xa_commits(self._connection, self._config)
 
     def _usual_bounds(self, schema: TableSchema) -> tuple[Key | None, Key | None]:
@@ -232,9 +234,9 @@ class MysqlChunks:
         self, schema: TableSchema, columns: Sequence[Column], statement: Callable[[], Condition], expected: int | None
     ) -> pa.RecordBatch:
         """The rows that a SELECT of these columns gives, `expected` at most."""
-        return self._batch(schema, columns, self._found(schema, columns, statement, expected))
+        return self._batch(schema, columns, self._select_places(schema, columns, statement, expected))
 
-    def _found(
+    def _select_places(
         self,
         schema: TableSchema,
         columns: Sequence[Column],
@@ -243,7 +245,7 @@ class MysqlChunks:
         most: int | None = None,
     ) -> Rows:
         """The places of a SELECT's values; of no use after the next one. Raises TooLarge."""
-        with translated(self._config, f"reading {schema.table}"), where_clause.comparable(schema):
+        with translate_errors(self._config, f"reading {schema.table}"), where_clause.comparable(schema):
             try:
                 return self._run(*statement(), len(columns), expected, most)
             except pymysql.err.OperationalError as error:
@@ -262,7 +264,7 @@ class MysqlChunks:
         skip: int = 0,
     ) -> Condition:
         tail, values = self._tail(schema, condition, direction, limit, skip)
-        return f"SELECT {', '.join(map(where_clause.selected, columns))} {tail}", values
+        return f"SELECT {', '.join(map(where_clause.select_column, columns))} {tail}", values
 
     def _tail(
         self, schema: TableSchema, condition: Condition, direction: str, limit: int | None, skip: int = 0
@@ -273,11 +275,11 @@ class MysqlChunks:
                 f"table {schema.table} has no key to read it by",
                 fix="give it a primary key, or an entry in [source.keys]",
             )
-        known = (schema.table, schema.key)
-        if known not in self._indexes:
-            self._indexes[known] = explain_plan.key_index(self._connection, schema)
+        by_key = (schema.table, schema.key)
+        if by_key not in self._indexes:
+            self._indexes[by_key] = explain_plan.key_index(self._connection, schema)
         text, values = condition
-        sql = f"FROM {explain_plan.hinted(schema, self._indexes[known])}"
+        sql = f"FROM {explain_plan.from_item(schema, self._indexes[by_key])}"
         sql += f" WHERE {text}" if text else ""
         sql += f" ORDER BY {where_clause.order(schema, direction)}"
         sql += f" LIMIT {int(limit)}" if limit is not None else ""
@@ -295,17 +297,18 @@ class MysqlChunks:
         received = connection._rfile
         # What the driver has received already comes first; its readinto1() would wait for more beside that.
         ahead = received.read(len(received.peek()))
-        found = self._rows.read(
+        text_rows = self._rows.read(
             received.raw.readinto, width, sequence=connection._next_seq_id, expected=expected, ahead=ahead, most=most
         )
-        if isinstance(found, bytes):
-            pymysql.err.raise_mysql_exception(found)
-        return found
+        # An error packet in place of a row: the driver knows which exception it is.
+        if isinstance(text_rows, bytes):
+            pymysql.err.raise_mysql_exception(text_rows)
+        return text_rows
 
-    def _batch(self, schema: TableSchema, columns: Sequence[Column], found: Rows) -> pa.RecordBatch:
+    def _batch(self, schema: TableSchema, columns: Sequence[Column], text_rows: Rows) -> pa.RecordBatch:
         arrays = [
-            self._array(schema, column, found.raw, starts, lengths)
-            for column, starts, lengths in zip(columns, found.starts, found.lengths, strict=True)
+            self._array(schema, column, text_rows.raw, starts, lengths)
+            for column, starts, lengths in zip(columns, text_rows.starts, text_rows.lengths, strict=True)
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([pa.field(c.name, c.type) for c in columns]))
 
@@ -350,7 +353,7 @@ def refuse_any_order(connection: Connection[Any], config: SourceConfig) -> None:
 
 def open_reader(config: SourceConfig) -> MysqlChunks:
     connection = connect(config)
-    with translated(config, "preparing to read chunks"):
+    with translate_errors(config, "preparing to read chunks"):
         refuse_any_order(connection, config)
         if config.kind == "mariadb":  # keys listed by the thousand are ranges of the index, and no join
             rows(connection, "SET SESSION in_predicate_conversion_threshold = 0")

@@ -36,7 +36,7 @@ _ISOLATION = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ"
 
 def connect(config: SourceConfig) -> Connection[Any]:
     """An autocommit session in UTC and utf8mb4. Raises SourceUnavailable or SourceRefused, without the password."""
-    with translated(config, "connecting"):
+    with translate_errors(config, "connecting"):
         connection = pymysql.connect(
             host=config.host,
             port=config.port,
@@ -85,6 +85,7 @@ def _tls(config: SourceConfig) -> dict[str, Any]:
 
 
 def where(config: SourceConfig) -> str:
+    """The server, for errors."""
     return f"{config.kind} {config.user}@{_host(config.host)}:{config.port}"
 
 
@@ -96,7 +97,7 @@ def _host(host: str) -> str:
 
 
 @contextlib.contextmanager
-def translated(config: SourceConfig, doing: str) -> Iterator[None]:
+def translate_errors(config: SourceConfig, doing: str) -> Iterator[None]:
     """Turns the driver's and the socket's errors into ours, with the cause chained."""
     try:
         yield
@@ -116,7 +117,8 @@ def translate(error: pymysql.err.MySQLError, config: SourceConfig, doing: str) -
     """The error of ours that means the same."""
     code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
     text = str(error.args[1]) if len(error.args) > 1 else str(error)
-    message, place = f"{doing}: {server_messages.by_mysql(code, text)} ({code})", where(config)
+    message = f"{doing}: {server_messages.by_mysql(code, text)} ({code})"
+    place = where(config)
     if code == _NO_TLS:
         return _without_tls(config)
     if tls.is_lasting(getattr(error, "original_exception", None)):
@@ -155,14 +157,15 @@ def rows(connection: Connection[Any], sql: str, arguments: Sequence[Any] = ()) -
 def variables(connection: Connection[Any], *names: str) -> dict[str, str]:
     """Global variables by name; those that the server does not know are absent."""
     marks = ", ".join(["%s"] * len(names))
-    found = rows(connection, f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({marks})", names)
-    return {str(name).lower(): str(value) for name, value in found}
+    settings = rows(connection, f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({marks})", names)
+    return {str(name).lower(): str(value) for name, value in settings}
 
 
-def quoted(name: str) -> str:
+def quote_identifier(name: str) -> str:
     """An identifier as SQL, whatever it contains; `%` is doubled because statements pass the driver's formatting."""
     return "`" + name.replace("`", "``").replace("%", "%%") + "`"
 
 
 def is_mariadb(connection: Connection[Any]) -> bool:
+    """Whether the server is MariaDB, by the version in its greeting."""
     return "MariaDB" in str(connection.get_server_info())  # type: ignore[no-untyped-call]  # the stubs leave it open

@@ -9,8 +9,8 @@ from pymysql.connections import Connection
 from pymysql.cursors import DictCursor
 
 from dblog_core.model.schema import TableSchema
-from dblog_core.sources.mysql.sql.connection import is_mariadb, quoted
-from dblog_core.sources.mysql.sql.watermarks import qualified
+from dblog_core.sources.mysql.sql.connection import is_mariadb, quote_identifier
+from dblog_core.sources.mysql.sql.watermarks import qualify
 
 Row = dict[str, Any]
 _BOUNDED = {"range", "ref", "eq_ref", "const"}
@@ -18,10 +18,10 @@ _BOUNDED = {"range", "ref", "eq_ref", "const"}
 
 def key_index(connection: Connection[Any], schema: TableSchema) -> str | None:
     """The unique index that has exactly the key's columns in key order; None if there is none that can be read so."""
-    found: dict[str, list[Row]] = {}
-    for part in _dicts(connection, f"SHOW INDEX FROM {qualified(schema.table)} WHERE Non_unique = 0"):
-        found.setdefault(str(part["Key_name"]), []).append(part)
-    fitting = [name for name, parts in found.items() if _fits(parts, schema)]
+    indexes: dict[str, list[Row]] = {}
+    for part in _dicts(connection, f"SHOW INDEX FROM {qualify(schema.table)} WHERE Non_unique = 0"):
+        indexes.setdefault(str(part["Key_name"]), []).append(part)
+    fitting = [name for name, parts in indexes.items() if _fits(parts, schema)]
     return min(fitting, key=lambda name: (name != "PRIMARY", name), default=None)
 
 
@@ -38,7 +38,7 @@ def _fits(parts: Sequence[Row], schema: TableSchema) -> bool:
     return usable and columns == list(schema.key) and len({p["Collation"] for p in parts}) == 1
 
 
-def explained(connection: Connection[Any], statement: str, values: Sequence[Any]) -> Row:
+def explain(connection: Connection[Any], statement: str, values: Sequence[Any]) -> Row:
     """The server's plan for a SELECT of one table: `type`, `key`, `rows`, `filtered`, `Extra`."""
     # MySQL's default form is a tree of text; MariaDB estimates what passes only when it is asked for more.
     form = "EXPLAIN EXTENDED" if is_mariadb(connection) else "EXPLAIN FORMAT=TRADITIONAL"
@@ -61,9 +61,9 @@ def passing_rows(plan: Row) -> int:
     return round(float(plan["rows"] or 0) * (100.0 if share is None else float(share)) / 100)
 
 
-def hinted(schema: TableSchema, index: str | None) -> str:
+def from_item(schema: TableSchema, index: str | None) -> str:
     """The FROM item. Without the hint a poor estimate, or a filter, makes the server sort the rest for each chunk."""
-    return qualified(schema.table) + (f" FORCE INDEX ({quoted(index)})" if index else "")
+    return qualify(schema.table) + (f" FORCE INDEX ({quote_identifier(index)})" if index else "")
 
 
 def _dicts(connection: Connection[Any], statement: str, values: Sequence[Any] = ()) -> list[Row]:

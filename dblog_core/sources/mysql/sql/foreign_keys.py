@@ -16,7 +16,7 @@ import pymysql
 from dblog_core.interfaces import Problem
 from dblog_core.model.schema import TableName
 from dblog_core.sources.mysql.sql.connection import rows, variables
-from dblog_core.sources.mysql.sql.watermarks import qualified
+from dblog_core.sources.mysql.sql.watermarks import qualify
 
 _BY_ENGINE = "innodb_native_foreign_keys"
 _KEY = re.compile(
@@ -36,7 +36,7 @@ def problems(connection: Any, names: list[TableName]) -> Iterator[Problem]:
     schemas = {name.schema for name in names}
     having = {TableName(*row) for row in rows(connection, _HAVING, (schemas,))} if schemas else set()
     for name in sorted(having.intersection(names)):
-        for key, actions in _found(connection, name):
+        for key, actions in _find_cascades(connection, name):
             yield Problem(
                 f"{name}: what {actions} of the foreign key {key} changes is not in this server's log",
                 "schedule repairs, which bring it; or let who changes the other table change this one too; or use MySQL"
@@ -45,13 +45,13 @@ def problems(connection: Any, names: list[TableName]) -> Iterator[Problem]:
             )
 
 
-def _found(connection: Any, name: TableName) -> list[tuple[str, str]]:
+def _find_cascades(connection: Any, name: TableName) -> list[tuple[str, str]]:
     """Foreign keys of the table by which changes of another table change it, each with what does."""
     try:
-        text = str(rows(connection, f"SHOW CREATE TABLE {qualified(name)}")[0][1])
+        text = str(rows(connection, f"SHOW CREATE TABLE {qualify(name)}")[0][1])
     except pymysql.err.MySQLError as error:
         if error.args[0] in _UNSEEN:
             return []
         raise
-    found = [(key.replace("``", "`"), _ACTION.findall(rules)) for key, rules in _KEY.findall(text)]
-    return [(key, " and ".join(f"ON {event} {action}" for event, action in acts)) for key, acts in found if acts]
+    constraints = [(key.replace("``", "`"), _ACTION.findall(rules)) for key, rules in _KEY.findall(text)]
+    return [(key, " and ".join(f"ON {event} {action}" for event, action in acts)) for key, acts in constraints if acts]

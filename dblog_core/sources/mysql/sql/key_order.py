@@ -22,5 +22,5 @@ def columns(connection: Connection[Any], table: TableName, key: Sequence[str]) -
 
     Empty if there is no such table.
     """
-    found = {str(row[0]): row for row in rows(connection, _COLUMNS, (table.schema, table.name))}
-    return [found.get(name, (name,)) for name in key] if found else []
+    described = {str(row[0]): row for row in rows(connection, _COLUMNS, (table.schema, table.name))}
+    return [described.get(name, (name,)) for name in key] if described else []

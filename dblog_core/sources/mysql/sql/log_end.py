@@ -34,21 +34,23 @@ def server(connection: Connection[Any], config: SourceConfig) -> str:
 
 
 def encode(position: str, of: str) -> str:
+    """A place in the log of server `of`, for `Sight.sees`."""
     return orjson.dumps({"server": of, "position": position}).decode()
 
 
-def passed(position: Position, end: str, of: str) -> bool:
+def has_passed(position: Position, end: str, of: str) -> bool:
     """Whether the log of server `of` was read up to `end`."""
     data = orjson.loads(end)
-    own = file_number(position.file), position.offset
-    return data["server"] == of and own >= (file_number(data["file"]), data["offset"])
+    read_up_to = file_number(position.file), position.offset
+    return data["server"] == of and read_up_to >= (file_number(data["file"]), data["offset"])
 
 
 class Sight:
     """What one connection sees."""
 
     def __init__(self, config: SourceConfig, connection: Connection[Any]) -> None:
-        self._config, self._connection = config, connection
+        self._config = config
+        self._connection = connection
         self._server = server(connection, config)
         self._awaited: tuple[str, tuple[int, int]] | None = None
 
@@ -62,16 +64,17 @@ class Sight:
                 fix="let host name one server alone: with read_only = true rows and log must come from the same",
             )
         if self._config.kind == "mariadb":
+            # MariaDB tells which place in the log a snapshot is of; MySQL does not, and has GTIDs instead.
             return self._snapshot() >= self._end_at(place)
-        ours = Position.decode(data["position"], mariadb=False).gtids
-        if ours is None:
+        read_gtids = Position.decode(data["position"], mariadb=False).gtids
+        if read_gtids is None:
             raise ServerNotSafe(
                 "transactions without GTIDs: which of them are visible, the server does not tell",
                 where=where(self._config),
                 fix=GTIDS_FIX,
             )
         executed = MysqlGtids.parse(str(rows(self._connection, "SELECT @@GLOBAL.gtid_executed")[0][0]))
-        return executed.contains(ours)
+        return executed.contains(read_gtids)
 
     def end(self) -> str:
         """Where the log ends."""
@@ -94,7 +97,7 @@ class Sight:
         """The place in the log that a snapshot taken now is of."""
         rows(self._connection, "START TRANSACTION WITH CONSISTENT SNAPSHOT")
         try:
-            found = dict(rows(self._connection, "SHOW STATUS LIKE 'binlog_snapshot_%%'"))
+            status = dict(rows(self._connection, "SHOW STATUS LIKE 'binlog_snapshot_%%'"))
         finally:
             rows(self._connection, "ROLLBACK")
-        return file_number(str(found["Binlog_snapshot_file"])), int(found["Binlog_snapshot_position"])
+        return file_number(str(status["Binlog_snapshot_file"])), int(status["Binlog_snapshot_position"])

@@ -100,7 +100,8 @@ def _natural(raw: Bytes, start: int, stop: int) -> int:
         return _digits(raw, start, stop)
     if stop - start > _MOST_DIGITS + 1:
         return -1
-    head, last = _digits(raw, start, stop - 1), _digits(raw, stop - 1, stop)
+    head = _digits(raw, start, stop - 1)
+    last = _digits(raw, stop - 1, stop)
     if head < 0 or last < 0 or head > _LARGEST // 10 or (head == _LARGEST // 10 and last > _LARGEST % 10):
         return -1
     return head * 10 + last
@@ -110,7 +111,8 @@ def _natural(raw: Bytes, start: int, stop: int) -> int:
 def _integers(raw: Bytes, starts: Int64s, lengths: Int64s, least: int, most: int, values: Int64s) -> bool:
     for row in range(len(starts)):
         values[row] = 0
-        start, stop = starts[row], starts[row] + lengths[row]
+        start = starts[row]
+        stop = starts[row] + lengths[row]
         if lengths[row] < 0:
             continue
         if lengths[row] == 0 or start < 0 or stop > len(raw):
@@ -142,12 +144,17 @@ def _wide(raw: Bytes, start: int, stop: int, negative: bool, values: Int64s, pla
         second = second * 10 + (first >> 32)
         third = third * 10 + (second >> 32)
         fourth = fourth * 10 + (third >> 32)
-        first, second, third, fourth = first & _HALF, second & _HALF, third & _HALF, fourth & _HALF
-    low, high = second << 32 | first, fourth << 32 | third
+        first = first & _HALF
+        second = second & _HALF
+        third = third & _HALF
+        fourth = fourth & _HALF
+    low = second << 32 | first
+    high = fourth << 32 | third
     if negative:
         high = ~high if low != 0 else -high
         low = -low
-    values[place], values[place + 1] = low, high
+    values[place] = low
+    values[place + 1] = high
 
 
 @kernel(boolean, RAW, int64, int64)
@@ -180,7 +187,8 @@ def _decimal(raw: Bytes, start: int, stop: int, precision: int, scale: int, valu
             number = number * 10 + np.int64(raw[at]) - 48
     if negative:
         number = -number
-    values[place], values[place + 1] = number, number >> 63
+    values[place] = number
+    values[place + 1] = number >> 63
     return True
 
 
@@ -189,7 +197,8 @@ def _decimals(raw: Bytes, starts: Int64s, lengths: Int64s, precision: int, scale
     """Two integers for each value, the low one first."""
     for row in range(len(starts)):
         values[2 * row] = values[2 * row + 1] = 0
-        start, stop = starts[row], starts[row] + lengths[row]
+        start = starts[row]
+        stop = starts[row] + lengths[row]
         if lengths[row] < 0:
             continue
         if lengths[row] == 0 or start < 0 or stop > len(raw):
@@ -202,7 +211,8 @@ def _decimals(raw: Bytes, starts: Int64s, lengths: Int64s, precision: int, scale
 @kernel(int64, RAW, int64)
 def _day(raw: Bytes, start: int) -> int:
     """Days since 1970 of the ten bytes `YYYY-MM-DD`; _NONE where they are no date that exists."""
-    year, month = _digits(raw, start, start + 4), _digits(raw, start + 5, start + 7)
+    year = _digits(raw, start, start + 4)
+    month = _digits(raw, start + 5, start + 7)
     day = _digits(raw, start + 8, start + 10)
     if raw[start + 4] != _DASH or raw[start + 7] != _DASH or year < 1 or month < 1 or month > 12 or day < 1:
         return _NONE
@@ -220,7 +230,8 @@ def _day(raw: Bytes, start: int) -> int:
 @kernel(int64, RAW, int64, int64)
 def _time_of_day(raw: Bytes, start: int, stop: int) -> int:
     """Microseconds of `HH:MM:SS`, with up to six digits after a point; _NONE where they are none."""
-    hour, minute = _digits(raw, start, start + 2), _digits(raw, start + 3, start + 5)
+    hour = _digits(raw, start, start + 2)
+    minute = _digits(raw, start + 3, start + 5)
     second = _digits(raw, start + 6, start + 8)
     if hour < 0 or hour > 23 or minute < 0 or minute > 59 or second < 0 or second > 59:
         return _NONE
@@ -241,7 +252,8 @@ def _times(raw: Bytes, starts: Int64s, lengths: Int64s, dates: bool, values: Int
     """Days, or microseconds, since 1970."""
     for row in range(len(starts)):
         values[row] = 0
-        start, size = starts[row], lengths[row]
+        start = starts[row]
+        size = lengths[row]
         if size < 0:
             continue
         if start < 0 or start + size > len(raw) or size < 10 or (dates and size != 10):

@@ -18,11 +18,16 @@ Receive = Callable[[memoryview], int]
 _FIRST = 1 << 20  # bytes of the buffer to begin with
 _KEPT = 64 << 20  # a larger buffer is given back with its rows
 _ROOM = 64 << 10  # free bytes that a read of the socket finds at least
-_USUAL_ROWS, _MOST_EXPECTED = 1_000, 100_000
+_USUAL_ROWS = 1_000
+_MOST_EXPECTED = 100_000
 
 _LARGEST = 0xFFFFFF  # a packet of this length goes on in the next one
-_NULL, _TWO_BYTES, _EIGHT_BYTES, _NO_LENGTH = 251, 252, 254, 255
-_END_MARK, _FAULT_MARK = 0xFE, 0xFF
+_NULL = 251
+_TWO_BYTES = 252
+_EIGHT_BYTES = 254
+_NO_LENGTH = 255
+_END_MARK = 0xFE
+_FAULT_MARK = 0xFF
 
 _AT, _ROWS, _SEQUENCE, _JOINED, _WHOLE = range(5)
 """What is kept between two scans: place of the next packet; rows split; the number that the next packet must carry;
@@ -46,30 +51,32 @@ class Rows:
 
 
 @kernel(int64, RAW, int64, int64, int64, int64, int64, INT64S, INT64S)
-def _row(raw: Bytes, here: int, stop: int, width: int, capacity: int, row: int, starts: Int64s, lengths: Int64s) -> int:
+def _row(raw: Bytes, at: int, stop: int, width: int, capacity: int, row: int, starts: Int64s, lengths: Int64s) -> int:
     """Splits one row that lies in `raw[here:stop]`; whether its values fill it."""
     size: Any
     for place in range(row, row + width * capacity, capacity):
-        if here >= stop:
+        if at >= stop:
             return 0
-        size = np.int64(raw[here])
-        here += 1
+        size = np.int64(raw[at])
+        at += 1
         if size == _NULL:
-            starts[place], lengths[place] = here, -1
+            starts[place] = at
+            lengths[place] = -1
             continue
         if size > _NULL:
             digits = 8 if size == _EIGHT_BYTES else size - _TWO_BYTES + 2
-            if size == _NO_LENGTH or stop - here < digits:
+            if size == _NO_LENGTH or stop - at < digits:
                 return 0
             size = np.int64(0)
             for i in range(digits):
-                size |= np.int64(raw[here + i]) << (8 * i)
-            here += digits
-        if size < 0 or size > stop - here:
+                size |= np.int64(raw[at + i]) << (8 * i)
+            at += digits
+        if size < 0 or size > stop - at:
             return 0
-        starts[place], lengths[place] = here, size
-        here += size
-    return 1 if here == stop else 0
+        starts[place] = at
+        lengths[place] = size
+        at += size
+    return 1 if at == stop else 0
 
 
 @kernel(int64, RAW, int64, INT64S)
@@ -99,14 +106,17 @@ def _scan(raw: Bytes, end: int, width: int, capacity: int, state: Int64s, starts
         length = _payload(raw, end, state)
         if length < 0:
             return -length
-        here, stop = state[_AT] + 4, state[_AT] + 4 + length
-        if raw[here] == _END_MARK and length < 9:
+        begin = state[_AT] + 4
+        stop = state[_AT] + 4 + length
+        if raw[begin] == _END_MARK and length < 9:
             return _END
-        if raw[here] == _FAULT_MARK:
+        if raw[begin] == _FAULT_MARK:
             return _FAULT
-        if not _row(raw, here, stop, width, capacity, state[_ROWS], starts, lengths):
+        if not _row(raw, begin, stop, width, capacity, state[_ROWS], starts, lengths):
             return _BROKEN
-        state[_AT], state[_JOINED], state[_WHOLE] = stop, 0, 0
+        state[_AT] = stop
+        state[_JOINED] = 0
+        state[_WHOLE] = 0
         state[_ROWS] += 1
     return _FULL
 
@@ -172,9 +182,10 @@ class TextRows:
         self._lengths = np.empty(width * self._capacity, dtype=np.int64)
 
     def _grow_places(self, width: int) -> None:
-        before, self._capacity = self._capacity, self._capacity * 2 | 1
-        self._starts = _widened(self._starts, width, before, self._capacity)
-        self._lengths = _widened(self._lengths, width, before, self._capacity)
+        before = self._capacity
+        self._capacity = self._capacity * 2 | 1
+        self._starts = _widen(self._starts, width, before, self._capacity)
+        self._lengths = _widen(self._lengths, width, before, self._capacity)
 
     def _fill(self, receive: Receive, most: int | None) -> None:
         if len(self._raw) - self._end < _ROOM:
@@ -201,7 +212,8 @@ class TextRows:
             return False
         self._raw[head : self._end - 4] = self._raw[head + 4 : self._end]
         self._end -= 4
-        state[_JOINED], state[_SEQUENCE] = state[_JOINED] + length, (state[_SEQUENCE] + 1) & 255
+        state[_JOINED] += length
+        state[_SEQUENCE] = (state[_SEQUENCE] + 1) & 255
         state[_WHOLE] = length < _LARGEST
         return True
 
@@ -220,8 +232,9 @@ class TextRows:
         )
 
 
-def _widened(places: Int64s, width: int, before: int, capacity: int) -> Int64s:
+def _widen(places: Int64s, width: int, before: int, capacity: int) -> Int64s:
     wider = np.empty((width, capacity), dtype=np.int64)
+    # Each column has a stretch of its own, so that all of them move.
     wider[:, :before] = places.reshape(width, before)
     return wider.ravel()
 

@@ -75,8 +75,8 @@ def _dates(column: Column, text: pa.Array, zero_dates: str) -> pa.Array:
 def _without(column: Column, text: pa.Array, bad: pa.Array, zero_dates: str) -> pa.Array:
     if zero_dates != "null":
         row = pc.index(bad, True).as_py()
-        shown = "" if column.hidden else f": {text[row].as_py()}"
-        raise ValueFault(row, f"is a date that does not exist{shown}", ZERO_DATE_FIX)
+        value = "" if column.hidden else f": {text[row].as_py()}"
+        raise ValueFault(row, f"is a date that does not exist{value}", ZERO_DATE_FIX)
     return pc.if_else(pc.fill_null(bad, False), pa.scalar(None, pa.string()), text)
 
 

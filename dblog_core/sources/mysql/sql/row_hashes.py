@@ -23,8 +23,8 @@ from dblog_core.rows.row_hashes import (
     window_exponent,
 )
 from dblog_core.rows.staged_as import form_of
-from dblog_core.sources.mysql.sql.connection import quoted
-from dblog_core.sources.mysql.sql.where_clause import selected
+from dblog_core.sources.mysql.sql.connection import quote_identifier
+from dblog_core.sources.mysql.sql.where_clause import select_column
 from dblog_core.sources.mysql.values.types import NATIVE
 from tests.plain_hashes import fields
 
@@ -41,24 +41,24 @@ _LIMITED = ("time", "decimal", "enum")
 
 def selected_hashes(schema: TableSchema, rules: ColumnRules, *, zero_dates: str) -> str:
     """What a SELECT lists for `Hashes`."""
-    return f"{', '.join(map(selected, schema.key_columns))}, {row_hash(schema, rules, zero_dates=zero_dates)}"
+    return f"{', '.join(map(select_column, schema.key_columns))}, {row_hash(schema, rules, zero_dates=zero_dates)}"
 
 
-def counted(schema: TableSchema, rules: ColumnRules, tail: str, *, zero_dates: str) -> str:
+def select_range_hash(schema: TableSchema, rules: ColumnRules, tail: str, *, zero_dates: str) -> str:
     """The SELECT of a range's one row; `tail` follows the columns of the SELECT of its rows. It reads those once."""
-    names = ", ".join(quoted(name) for name in schema.key)
+    names = ", ".join(quote_identifier(name) for name in schema.key)
     rows = f"SELECT {names}, {row_hash(schema, rules, zero_dates=zero_dates)} AS {HASH} {tail}"
     if len(schema.key) == 1 and _base(schema.key_columns[0]) in _WITH_MAXIMUM:
         return f"SELECT MAX({names}), COUNT(*), COUNT({HASH}), SUM({HASH}) FROM ({rows}) AS hashed"
     last = ", ".join(map(_backwards, schema.key_columns))
-    key = ", ".join(map(selected, schema.key_columns))
+    key = ", ".join(map(select_column, schema.key_columns))
     sums = f"COUNT(*) OVER (), COUNT({HASH}) OVER (), SUM({HASH}) OVER ()"
     return f"SELECT {key}, {sums} FROM ({rows}) AS hashed ORDER BY {last} LIMIT 1"
 
 
 def _backwards(column: Column) -> str:
     """A SET of 64 labels has the order of a number with a sign once it is outside of its table."""
-    name = quoted(column.name)
+    name = quote_identifier(column.name)
     return f"{f'CAST({name} AS UNSIGNED)' if _base(column) == 'set' else name} DESC"
 
 
@@ -74,14 +74,15 @@ def row_hash(schema: TableSchema, rules: ColumnRules, *, zero_dates: str) -> str
     return f"CAST(CONV(LEFT(SHA2({text}, 256), {_DIGITS}), 16, -10) AS SIGNED)"
 
 
-_EMPTY, _BLANK = "''", "' '"
+_EMPTY = "''"
+_BLANK = "' '"
 
 
 def _fields(column: Column, rules: ColumnRules, *, zero_dates: str) -> list[str]:
     """The column's fields, each NULL where the column is."""
     value = _present(column, zero_dates)
     if form := form_of(column, rules.staged_as):
-        return _formed(form, column, value)
+        return _staged_form(form, column, value)
     if column.name in rules.hash:
         return _digest(value, column)
     if column.name in rules.mask:
@@ -91,13 +92,13 @@ def _fields(column: Column, rules: ColumnRules, *, zero_dates: str) -> list[str]
     if pa.types.is_binary(column.type):
         return _binary(column, value)
     if pa.types.is_floating(column.type):
-        return [_float(selected(column))]
+        return [_float(select_column(column))]
     if pa.types.is_timestamp(column.type):
         return [_timestamp(column, value)]
     return [_number(column, value)]
 
 
-def _formed(form: str, column: Column, value: str) -> list[str]:
+def _staged_form(form: str, column: Column, value: str) -> list[str]:
     """What `staged_as` stages, see `dblog_core.rows.staged_as`."""
     match form:
         case "double":
@@ -113,12 +114,13 @@ def _formed(form: str, column: Column, value: str) -> list[str]:
     return [f"LENGTH({text})", f"IF(LENGTH({text}) > {LONGEST}, SHA2({text}, 256), {text})"]
 
 
-_MIDNIGHT, _LINE_END = "TIMESTAMP'2000-01-01 00:00:00'", "CHAR(10)"
+_MIDNIGHT = "TIMESTAMP'2000-01-01 00:00:00'"
+_LINE_END = "CHAR(10)"
 
 
 def _present(column: Column, zero_dates: str) -> str:
     """The column, NULL where its date does not exist and is staged as none."""
-    name = selected(column) if _base(column) in NATIVE else quoted(column.name)
+    name = select_column(column) if _base(column) in NATIVE else quote_identifier(column.name)
     if not (zero_dates == "null" or column.or_null) or not (
         pa.types.is_date(column.type) or pa.types.is_timestamp(column.type)
     ):
@@ -149,7 +151,8 @@ def _content(text: str, column: Column) -> list[str]:
 
 
 def _binary(column: Column, value: str) -> list[str]:
-    size, base = _size(column) or 1, _base(column)
+    size = _size(column) or 1
+    base = _base(column)
     if base == "bit":  # printed as a number, without the zeros in front
         octets = (size + 7) // 8
         return [f"IF({value} IS NULL, NULL, {octets})", f"LPAD(LOWER(HEX({value} + 0)), {2 * octets}, '0')"]
@@ -162,7 +165,8 @@ def _digest(value: str, column: Column) -> list[str]:
     """What the rule `hash` stages, see `dblog_core.rows.column_rules`."""
     if not is_compared(Column(column.name, column.source_type, pa.string())):
         return []
-    kind, text = column.type, _text(column, value)
+    kind = column.type
+    text = _text(column, value)
     if pa.types.is_binary(kind):
         text = value
     elif pa.types.is_timestamp(kind):
@@ -187,16 +191,17 @@ def _float(value: str) -> str:
 
 
 def _parts(scaled: str, *window: str) -> str:
-    whole, fraction = f"CAST(TRUNCATE({scaled}, 0) AS SIGNED)", f"CAST(MOD({scaled}, 1) * {UNIT:.17e} AS SIGNED)"
+    whole = f"CAST(TRUNCATE({scaled}, 0) AS SIGNED)"
+    fraction = f"CAST(MOD({scaled}, 1) * {UNIT:.17e} AS SIGNED)"
     return f"CONCAT_WS({', '.join((_BLANK, whole, fraction, *window))})"
 
 
 def _base(column: Column) -> str:
-    found = _SIZED.match(column.source_type)
-    return found[1].lower() if found else ""
+    match = _SIZED.match(column.source_type)
+    return match[1].lower() if match else ""
 
 
 def _size(column: Column) -> int | None:
     """The number in brackets behind the type's name."""
-    found = _SIZED.match(column.source_type)
-    return int(found[2]) if found and found[2] else None
+    match = _SIZED.match(column.source_type)
+    return int(match[2]) if match and match[2] else None

@@ -45,7 +45,9 @@ def _with_gtids(
     GTIDs are what a position is resumed and compared by, and those of the first look are in the log at any such end.
     """
     for _ in range(_LOOKS):
-        before, status, after = _gtids(connection), _status(connection, config), _gtids(connection)
+        before = _gtids(connection)
+        status = _status(connection, config)
+        after = _gtids(connection)
         if before == after:
             break
     return status, MariadbGtids.parse(before)
@@ -58,12 +60,12 @@ def _gtids(connection: Connection[Any]) -> str:
 def log_status(connection: Connection[Any]) -> tuple[Any, ...] | None:
     """File, offset, do-db, ignore-db, gtids of the log's end; None if there is no log."""
     try:
-        found = rows(connection, "SHOW BINARY LOG STATUS")
+        status = rows(connection, "SHOW BINARY LOG STATUS")
     except pymysql.err.ProgrammingError as error:
         if error.args[0] != 1064:  # servers before MySQL 8.2, and MariaDB before 11
             raise
-        found = rows(connection, "SHOW MASTER STATUS")
-    return found[0] if found else None
+        status = rows(connection, "SHOW MASTER STATUS")
+    return status[0] if status else None
 
 
 def any_case(connection: Connection[Any]) -> bool:
@@ -72,4 +74,5 @@ def any_case(connection: Connection[Any]) -> bool:
 
 
 def identity(connection: Connection[Any], *, mariadb: bool) -> str | None:
+    """The server's uuid; None on MariaDB, which has none."""
     return None if mariadb else str(rows(connection, "SELECT @@server_uuid")[0][0])

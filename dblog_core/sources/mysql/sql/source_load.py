@@ -10,7 +10,7 @@ from pymysql.cursors import DictCursor
 
 from dblog_core.config.source import SourceConfig
 from dblog_core.interfaces import Strain
-from dblog_core.sources.mysql.sql.connection import connect, rows, translated
+from dblog_core.sources.mysql.sql.connection import connect, rows, translate_errors
 
 _NOT_GRANTED = {1227, 1044, 1142}
 _NO_LOG = 1381
@@ -19,15 +19,15 @@ _NO_LOG = 1381
 def strain(config: SourceConfig) -> Strain:
     """One look, over one short connection."""
     connection = connect(config)
-    with translated(config, "looking at the server's load"), connection:
-        return Strain(_lag(connection), _running(connection), _retained(connection))
+    with translate_errors(config, "looking at the server's load"), connection:
+        return Strain(_lag(connection), _running(connection), _log_bytes(connection))
 
 
 def _lag(connection: Connection[Any]) -> float | None:
     """How far the server is behind its own source. A primary cannot know how far its replicas are behind it."""
-    found = _granted(connection, "SHOW REPLICA STATUS") or []
+    replicas = _rows_if_granted(connection, "SHOW REPLICA STATUS") or []
     # MariaDB keeps the old name; NULL is a replica that stands still or is not connected.
-    behind = [row.get("Seconds_Behind_Source", row.get("Seconds_Behind_Master")) for row in found]
+    behind = [row.get("Seconds_Behind_Source", row.get("Seconds_Behind_Master")) for row in replicas]
     return max((float(seconds) for seconds in behind if seconds is not None), default=None)
 
 
@@ -36,18 +36,18 @@ def _running(connection: Connection[Any]) -> int:
     total = int(rows(connection, "SHOW GLOBAL STATUS LIKE 'Threads_running'")[0][1])
     user = str(rows(connection, "SELECT CURRENT_USER()")[0][0]).rpartition("@")[0]
     listed = rows(connection, "SHOW PROCESSLIST")
-    ours = [
+    own_commands = [
         str(command) for _, who, _, _, command, *_ in listed if who == user or str(command).startswith("Binlog Dump")
     ]
-    return max(0, total - sum(command != "Sleep" for command in ours))
+    return max(0, total - sum(command != "Sleep" for command in own_commands))
 
 
-def _retained(connection: Connection[Any]) -> int | None:
-    found = _granted(connection, "SHOW BINARY LOGS")
-    return None if found is None else sum(int(row["File_size"]) for row in found)
+def _log_bytes(connection: Connection[Any]) -> int | None:
+    files = _rows_if_granted(connection, "SHOW BINARY LOGS")
+    return None if files is None else sum(int(file["File_size"]) for file in files)
 
 
-def _granted(connection: Connection[Any], statement: str) -> list[dict[str, Any]] | None:
+def _rows_if_granted(connection: Connection[Any], statement: str) -> list[dict[str, Any]] | None:
     """The rows of a SHOW; None where we may not see them, or where there is no log."""
     try:
         with connection.cursor(DictCursor) as cursor:

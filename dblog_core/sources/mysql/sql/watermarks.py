@@ -10,18 +10,20 @@ from pymysql.connections import Connection
 from dblog_core.config.source import SourceConfig
 from dblog_core.errors import NoWatermarkTable
 from dblog_core.model.schema import TableName
-from dblog_core.sources.mysql.sql.connection import connect, quoted, rows, translated
+from dblog_core.sources.mysql.sql.connection import connect, quote_identifier, rows, translate_errors
 
 _NO_SUCH_TABLE = 1146
 
 
-def qualified(table: TableName) -> str:
-    return f"{quoted(table.schema)}.{quoted(table.name)}"
+def qualify(table: TableName) -> str:
+    """SCHEMA.TABLE in SQL, quoted, its `%` doubled as `quote_identifier` does."""
+    return f"{quote_identifier(table.schema)}.{quote_identifier(table.name)}"
 
 
 def create_statement(table: TableName) -> str:
+    """The statement that makes the watermark table, which may be there."""
     return (
-        f"CREATE TABLE IF NOT EXISTS {qualified(table)} "
+        f"CREATE TABLE IF NOT EXISTS {qualify(table)} "
         "(worker varchar(64) NOT NULL PRIMARY KEY, payload longtext NOT NULL) ENGINE=InnoDB"
         " DEFAULT CHARACTER SET utf8mb4"
     )
@@ -31,12 +33,14 @@ class MysqlWatermarks:
     """A WatermarkWriter: autocommit, so the binlog holds the payload when `write` returns."""
 
     def __init__(self, config: SourceConfig, connection: Connection[Any], worker: str) -> None:
-        self._config, self._connection, self._worker = config, connection, worker
-        table = qualified(TableName.parse(config.watermark_table))
+        self._config = config
+        self._connection = connection
+        self._worker = worker
+        table = qualify(TableName.parse(config.watermark_table))
         self._statement = f"INSERT INTO {table} (worker, payload) VALUES (%s, %s) ON DUPLICATE KEY UPDATE payload = %s"
 
     def write(self, payload: str) -> None:
-        with translated(self._config, "writing a watermark"):
+        with translate_errors(self._config, "writing a watermark"):
             try:
                 rows(self._connection, self._statement, (self._worker, payload, payload))
             except pymysql.err.ProgrammingError as error:

@@ -22,7 +22,7 @@ from dblog_core.errors import RequestError
 from dblog_core.model.filters import Filter
 from dblog_core.model.schema import Column, TableSchema
 from dblog_core.model.values import Key
-from dblog_core.sources.mysql.sql.connection import quoted
+from dblog_core.sources.mysql.sql.connection import quote_identifier
 from dblog_core.sources.mysql.values.types import NATIVE
 
 Condition = tuple[str, list[Any]]
@@ -55,13 +55,13 @@ def comparable(schema: TableSchema) -> Iterator[None]:
 
 def every(*conditions: Condition) -> Condition:
     """All of them; the empty text where there is none."""
-    said = [c for c in conditions if c[0]]
-    return " AND ".join(text for text, _ in said), [value for _, values in said for value in values]
+    present = [c for c in conditions if c[0]]
+    return " AND ".join(text for text, _ in present), [value for _, values in present for value in values]
 
 
 def order(schema: TableSchema, direction: str) -> str:
     """ORDER BY of the key. ENUM and SET sort by their number, as their index does."""
-    return ", ".join(f"{quoted(column.name)} {direction}" for column in schema.key_columns)
+    return ", ".join(f"{quote_identifier(column.name)} {direction}" for column in schema.key_columns)
 
 
 def between(schema: TableSchema, after: Key | None, upto: Key | None) -> Condition:
@@ -70,15 +70,15 @@ def between(schema: TableSchema, after: Key | None, upto: Key | None) -> Conditi
     return every(*parts)
 
 
-def listed(schema: TableSchema, keys: Sequence[Key]) -> Condition:
+def is_one_of(schema: TableSchema, keys: Sequence[Key]) -> Condition:
     """The key is one of `keys`."""
     columns = schema.key_columns
     values = [equal_value(part, column) for key in keys for part, column in zip(key, columns, strict=True)]
     if len(columns) == 1:
-        return f"{quoted(columns[0].name)} IN ({_marks(keys)})", values
+        return f"{quote_identifier(columns[0].name)} IN ({_marks(keys)})", values
     # MariaDB turns a long IN of rows into a join; this form uses the key's index on both servers.
-    one = "(" + " AND ".join(f"{quoted(c.name)} = %s" for c in columns) + ")"
-    return "(" + " OR ".join([one] * len(keys)) + ")", values
+    is_key = "(" + " AND ".join(f"{quote_identifier(c.name)} = %s" for c in columns) + ")"
+    return "(" + " OR ".join([is_key] * len(keys)) + ")", values
 
 
 def passing(schema: TableSchema, filters: Iterable[Filter]) -> Condition:
@@ -87,16 +87,17 @@ def passing(schema: TableSchema, filters: Iterable[Filter]) -> Condition:
     return every(*(_filter(f, columns[f.column]) for f in filters))
 
 
-def _filter(given: Filter, column: Column) -> Condition:
+def _filter(condition: Filter, column: Column) -> Condition:
     base = _base(column)
+    # A wrong comparison would leave out rows, and nobody would notice.
     if base.startswith(_INCOMPARABLE):
-        raise _refused(column, f"{column.source_type} has no plain comparison", "filter by another column")
-    if base in ("enum", "set") and given.op not in ("=", "in"):
-        raise _refused(column, f"{column.source_type} has no order of values", "use = or in")
-    values = [equal_value(value, column) for value in given.values]
-    if given.op == "in":
-        return f"{quoted(column.name)} IN ({_marks(values)})", values
-    return f"{quoted(column.name)} {given.op} %s", values
+        raise _refusal(column, f"{column.source_type} has no plain comparison", "filter by another column")
+    if base in ("enum", "set") and condition.op not in ("=", "in"):
+        raise _refusal(column, f"{column.source_type} has no order of values", "use = or in")
+    values = [equal_value(value, column) for value in condition.values]
+    if condition.op == "in":
+        return f"{quote_identifier(column.name)} IN ({_marks(values)})", values
+    return f"{quote_identifier(column.name)} {condition.op} %s", values
 
 
 def _beyond(schema: TableSchema, key: Key, op: str) -> Condition:
@@ -107,27 +108,28 @@ def _beyond(schema: TableSchema, key: Key, op: str) -> Condition:
     columns = schema.key_columns
     whole = ">" if op == ">" else "<="
     if len(columns) == 1:
-        return _compared(columns[0], whole, key[0])
+        return _compare(columns[0], whole, key[0])
     equal: list[Condition] = []
     alternatives = []
     for i, (column, part) in enumerate(zip(columns, key, strict=True)):
-        alternatives.append(every(*equal, _compared(column, whole if i == len(columns) - 1 else op, part)))
-        equal.append(_compared(column, "=", part))
-    start = _compared(columns[0], op + "=", key[0])
+        alternatives.append(every(*equal, _compare(column, whole if i == len(columns) - 1 else op, part)))
+        equal.append(_compare(column, "=", part))
+    start = _compare(columns[0], op + "=", key[0])
     either = " OR ".join(f"({text})" for text, _ in alternatives)
     return every(start, (f"({either})", [value for _, values in alternatives for value in values]))
 
 
-def _compared(column: Column, op: str, part: Any) -> Condition:
-    base, value = _base(column), equal_value(part, column)
+def _compare(column: Column, op: str, part: Any) -> Condition:
+    base = _base(column)
+    value = equal_value(part, column)
     if base == "enum" and op != "=":
         # An index on an ENUM serves equality alone: so a range of it is the list of its numbers.
         numbers = [n for n in range(len(labels(column)) + 1) if _holds(n, op, value)]
-        return (f"{quoted(column.name)} IN ({_marks(numbers)})", list(numbers)) if numbers else NEVER
+        return (f"{quote_identifier(column.name)} IN ({_marks(numbers)})", list(numbers)) if numbers else NEVER
     if base == "set" and op != "=":
         # It has too many values to list. By its number, which no index serves: each chunk reads from the beginning.
-        return f"CAST({quoted(column.name)} AS UNSIGNED) {op} %s", [_bits(value, column)]
-    return f"{quoted(column.name)} {op} %s", [value]
+        return f"CAST({quote_identifier(column.name)} AS UNSIGNED) {op} %s", [_bits(value, column)]
+    return f"{quote_identifier(column.name)} {op} %s", [value]
 
 
 def _holds(number: int, op: str, than: int) -> bool:
@@ -138,7 +140,7 @@ def equal_value(part: Any, column: Column) -> Any:
     """A key part or filter value as the driver is to bind it. Raises RequestError where the server would guess."""
     base = _base(column)
     if part is None:
-        raise _refused(column, "the key holds no value there", "a date that does not exist cannot be part of a key")
+        raise _refusal(column, "the key holds no value there", "a date that does not exist cannot be part of a key")
     if base == "enum":
         return _number(part, column)
     if base == "set":
@@ -148,11 +150,11 @@ def equal_value(part: Any, column: Column) -> Any:
     if base == "decimal" and isinstance(part, str):
         return _decimal(part, column)
     if base == "time" and not _TIME.fullmatch(part):
-        raise _refused(column, f"{part!r} is no time", "give HH:MM:SS, with up to six digits after a point")
+        raise _refusal(column, f"{part!r} is no time", "give HH:MM:SS, with up to six digits after a point")
     if base == "year" and part and not 1901 <= part <= 2155:
-        raise _refused(column, f"{part} is no year of four digits", "give a year from 1901 to 2155, or 0")
+        raise _refusal(column, f"{part} is no year of four digits", "give a year from 1901 to 2155, or 0")
     if isinstance(part, float) and not math.isfinite(part):
-        raise _refused(column, "the server knows no infinity", "give a finite number")
+        raise _refusal(column, "the server knows no infinity", "give a finite number")
     if isinstance(part, dt.datetime):
         return part.replace(tzinfo=None).isoformat(sep=" ", timespec="microseconds")
     return part
@@ -169,19 +171,19 @@ def _plain(escaped: str | None) -> str:
 
 def labels(column: Column) -> tuple[str, ...]:
     """The labels of an ENUM or SET in their order, from the catalogue's text of its type."""
-    found = _labels(column.source_type)
-    if not found:
+    texts = _labels(column.source_type)
+    if not texts:
         raise AssertionError(f"{column.name}: {column.source_type} is not the catalogue's")
-    return found
+    return texts
 
 
 def _place(label: str, column: Column) -> int | None:
     """The place of a label among the column's. The catalogue prints characters beyond 16 bits as question marks."""
-    known = labels(column)
-    shown = label if label in known else _WIDE.sub("?", label)
-    if known.count(shown) > 1:
-        raise _refused(column, f"the catalogue prints several of its labels as {shown!r}", LABELS_ALIKE)
-    return known.index(shown) if shown in known else None
+    all_labels = labels(column)
+    in_catalogue = label if label in all_labels else _WIDE.sub("?", label)
+    if all_labels.count(in_catalogue) > 1:
+        raise _refusal(column, f"the catalogue prints several of its labels as {in_catalogue!r}", LABELS_ALIKE)
+    return all_labels.index(in_catalogue) if in_catalogue in all_labels else None
 
 
 _SCALED = re.compile(r"double\(", re.IGNORECASE)
@@ -195,14 +197,14 @@ def _number(label: str, column: Column) -> int:
         return place + 1
     if label == "":
         return 0  # what a server that was not strict has stored for an invalid label
-    raise _refused(column, f"{label!r} is not one of its labels", f"give one of: {', '.join(labels(column))}")
+    raise _refusal(column, f"{label!r} is not one of its labels", f"give one of: {', '.join(labels(column))}")
 
 
 def _members(text: str, column: Column) -> str:
     """A SET's text in the order of its labels, as the server prints it."""
     places = {label: _place(label, column) for label in (text.split(",") if text else [])}
     if wrong := [label for label, place in places.items() if place is None]:
-        raise _refused(column, f"{wrong[0]!r} is not one of its labels", f"give some of: {', '.join(labels(column))}")
+        raise _refusal(column, f"{wrong[0]!r} is not one of its labels", f"give some of: {', '.join(labels(column))}")
     return ",".join(sorted(places, key=lambda label: places[label] or 0))
 
 
@@ -218,12 +220,13 @@ def _decimal(text: str, column: Column) -> decimal.Decimal:
     except decimal.InvalidOperation:
         value = decimal.Decimal("NaN")
     if not value.is_finite():
-        raise _refused(column, f"{text!r} is no decimal", "give its digits, as text")
+        raise _refusal(column, f"{text!r} is no decimal", "give its digits, as text")
     return value
 
 
-def selected(column: Column) -> str:
-    name = quoted(column.name)
+def select_column(column: Column) -> str:
+    """What the SELECT lists for a column, so that the server prints each value exactly."""
+    name = quote_identifier(column.name)
     if pa.types.is_float32(column.type) or _SCALED.match(column.source_type):
         # A FLOAT is printed with six digits, and DOUBLE(M,D) with D; as a double without either it is printed exactly.
         return f"CAST({name} AS DOUBLE)"
@@ -240,5 +243,5 @@ def _marks(values: Sequence[Any]) -> str:
     return ", ".join(["%s"] * len(values))
 
 
-def _refused(column: Column, why: str, fix: str) -> RequestError:
+def _refusal(column: Column, why: str, fix: str) -> RequestError:
     return RequestError(f"column {column.name}: {why}", fix=fix)

@@ -19,7 +19,8 @@ from dblog_core.sources.mysql.sql.connection import rows, where
 
 _PATIENCE = 60.0
 """Seconds that an XA COMMIT may take."""
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.001, 0.05
+_FIRST_PAUSE = 0.001
+_LONGEST_PAUSE = 0.05
 # Sessions that run no statement of their own. One that was killed still ends its commit.
 _IDLE = ("Sleep", "Daemon", "Binlog Dump", "Slave_IO")
 _NO_ACCESS = 1227
@@ -34,11 +35,12 @@ def await_xa_commits(connection: Connection[Any], config: SourceConfig) -> None:
     """
     if config.kind != "mariadb":
         return
-    prepared = _prepared(connection)
+    prepared = _list_prepared(connection)
     if not prepared:
         return
     busy = _committing(connection, config)
-    deadline, pause = time.monotonic() + _PATIENCE, _FIRST_PAUSE
+    deadline = time.monotonic() + _PATIENCE
+    pause = _FIRST_PAUSE
     while busy and prepared:
         if time.monotonic() > deadline:
             raise SourceUnavailable(
@@ -49,11 +51,11 @@ def await_xa_commits(connection: Connection[Any], config: SourceConfig) -> None:
             )
         time.sleep(pause)
         pause = min(_LONGEST_PAUSE, pause * 2)
-        prepared &= _prepared(connection)
+        prepared &= _list_prepared(connection)
         busy &= _committing(connection, config)
 
 
-def _prepared(connection: Connection[Any]) -> set[tuple[Any, ...]]:
+def _list_prepared(connection: Connection[Any]) -> set[tuple[Any, ...]]:
     return set(rows(connection, "XA RECOVER"))
 
 
@@ -74,13 +76,13 @@ def _committing(connection: Connection[Any], config: SourceConfig) -> set[tuple[
             where=where(config),
             fix="`dblog check` prints the GRANT statement",
         ) from error
-    found = rows(
+    sessions = rows(
         connection,
         "SELECT ID, QUERY_ID, INFO FROM information_schema.PROCESSLIST"
         f" WHERE COMMAND NOT IN ({', '.join(['%s'] * len(_IDLE))}) AND ID <> CONNECTION_ID()",
         _IDLE,
     )
-    return {(int(session), int(query)) for session, query, info in found if _may_commit(info)}
+    return {(int(session), int(query)) for session, query, info in sessions if _may_commit(info)}
 
 
 def _may_commit(statement: str | None) -> bool:

@@ -11,14 +11,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dblog_core.rows import arrow_buffers
 from dblog_core.sources.mysql.values import (
     charsets,
     decimals,
     fixed_width,
-    json_kernel,
     json_text,
     printed,
     temporal,
@@ -47,6 +45,7 @@ class Values:
         return len(self.starts)
 
     def bytes_of(self, row: int) -> bytes:
+        """The bytes of a value of variable width that is not NULL."""
         return self.raw[self.starts[row] : self.starts[row] + self.lengths[row]].tobytes()
 
 
@@ -55,7 +54,9 @@ class ValueFault(ValueError):
 
     def __init__(self, row: int, why: str, fix: str) -> None:
         super().__init__(why)
-        self.row, self.why, self.fix = row, why, fix
+        self.row = row
+        self.why = why
+        self.fix = fix
 
 
 _UNREADABLE = (ValueError, IndexError, KeyError, struct.error)
@@ -86,7 +87,7 @@ def _undecodable(row: int, why: object) -> ValueFault:
 def _numbers(values: Values, width: int, *, signed: bool = False) -> Int64s:
     """Little-endian numbers; unsigned ones of eight bytes keep their bits."""
     numbers = np.empty(len(values), dtype=np.int64)
-    (fixed_width.signed if signed else fixed_width.unsigned)(values.raw, values.starts, width, numbers)
+    (fixed_width.read_signed if signed else fixed_width.read_unsigned)(values.raw, values.starts, width, numbers)
     return numbers
 
 
@@ -148,8 +149,8 @@ def _room(bytes_: int) -> int:
 def _long_decimal(column: ColumnType, values: Values) -> pa.Array:
     digits, sizes = _groups(column)
     offsets, out = printed.buffers(len(values), _room(len(values) * (column.precision + 3)))
-    shown = np.empty(column.precision, dtype=np.uint8)
-    bad = printed.long_decimals(values.raw, values.starts, digits, sizes, column.scale, shown, offsets, out)
+    digits_room = np.empty(column.precision, dtype=np.uint8)
+    bad = printed.long_decimals(values.raw, values.starts, digits, sizes, column.scale, digits_room, offsets, out)
     if bad >= 0:
         raise _undecodable(bad, "it is no packed decimal")
     return _string(offsets, out, values, pa.string())
@@ -165,13 +166,13 @@ def _time(column: ColumnType, values: Values) -> pa.Array:
 
 def _each(values: Values, convert: Callable[[bytes], Any]) -> list[Any]:
     """Value by value, for forms that have no column-wise way. A value that cannot be read is a ValueFault."""
-    found = []
+    results = []
     for row, length in enumerate(values.lengths):
         try:
-            found.append(None if length < 0 else convert(values.bytes_of(row)))
+            results.append(None if length < 0 else convert(values.bytes_of(row)))
         except _UNREADABLE as error:
             raise _undecodable(row, error) from error
-    return found
+    return results
 
 
 def _text(column: ColumnType, values: Values) -> pa.Array:
@@ -183,11 +184,11 @@ def _text(column: ColumnType, values: Values) -> pa.Array:
         return _string(offsets, out, values, pa.string())
     if column.decode:
         table = _table(column.decode)
-        return pa.array(_each(values, column.decode), pa.string()) if table is None else _recoded(table, values)
-    return _checked(arrow_buffers.gather(values.raw, values.starts, values.lengths), values)
+        return pa.array(_each(values, column.decode), pa.string()) if table is None else _recode(table, values)
+    return _check_text(arrow_buffers.gather(values.raw, values.starts, values.lengths), values)
 
 
-def _checked(raw: pa.Array, values: Values) -> pa.Array:
+def _check_text(raw: pa.Array, values: Values) -> pa.Array:
     """Bytes as text. `values`: what they were made of, where they are themselves the text."""
     try:
         return arrow_buffers.text(raw)
@@ -205,10 +206,10 @@ def _table(decode: Decode) -> tuple[npt.NDArray[np.uint8], Int64s] | None:
     return table, np.array([len(text) for text in texts], dtype=np.int64)
 
 
-def _recoded(table: tuple[npt.NDArray[np.uint8], Int64s], values: Values) -> pa.Array:
+def _recode(table: tuple[npt.NDArray[np.uint8], Int64s], values: Values) -> pa.Array:
     total = int(np.maximum(values.lengths, 0).sum())
     offsets, out = printed.buffers(len(values), _room(total * int(table[1].max())))
-    printed.recoded(values.raw, values.starts, values.lengths, *table, offsets, out)
+    printed.recode(values.raw, values.starts, values.lengths, *table, offsets, out)
     return _string(offsets, out, values, pa.string())
 
 
@@ -224,61 +225,22 @@ def _bit(column: ColumnType, values: Values) -> pa.Array:
     return arrow_buffers.gather(values.raw, values.starts, np.where(values.starts < 0, -1, column.width))
 
 
-def _padded(column: ColumnType, values: Values) -> pa.Array:
+def _padded_binary(column: ColumnType, values: Values) -> pa.Array:
     # The log leaves trailing zero bytes out, a SELECT does not.
     offsets, out = printed.buffers(len(values), _room(len(values) * column.width))
-    bad = printed.padded(values.raw, values.starts, values.lengths, column.width, offsets, out)
+    bad = printed.pad(values.raw, values.starts, values.lengths, column.width, offsets, out)
     if bad >= 0:
         raise _undecodable(bad, "it is longer than its column")
     return _string(offsets, out, values, pa.binary())
 
 
 def _json(column: ColumnType, values: Values) -> pa.Array:
-    rows = len(values)
-    offsets, states = np.zeros(rows + 1, dtype=np.int32), np.empty(rows, dtype=np.uint8)
-    out = np.empty(
-        min(int(np.maximum(values.lengths, 0).sum()) + 64 * rows + 1024, arrow_buffers.LARGEST), dtype=np.uint8
-    )
-    done, stack = 0, np.empty(json_kernel.STACK, dtype=np.int64)
-    while done < rows:
-        done = json_kernel.print_documents(values.raw, values.starts, values.lengths, done, offsets, out, states, stack)
-        if done < rows:
-            out = _grown(out, int(offsets[done]), int(values.lengths[done]))
-    if (states == json_kernel.BROKEN).any():
-        raise _undecodable(int((states == json_kernel.BROKEN).argmax()), "it is no JSON document")
-    text = _printed(_string(offsets, out, values, pa.binary()), values)
-    return _replaced(text, values, np.flatnonzero(states == json_kernel.ELSEWHERE))
-
-
-def _grown(out: npt.NDArray[np.uint8], used: int, wanted: int) -> npt.NDArray[np.uint8]:
-    """More room for text, of which `used` bytes are there and a document of `wanted` bytes comes next."""
-    if len(out) == arrow_buffers.LARGEST:
-        raise ValueError("the documents do not fit one array")
-    grown = np.empty(min(2 * len(out) + 8 * wanted, arrow_buffers.LARGEST), dtype=np.uint8)
-    grown[:used] = out[:used]
-    return grown
-
-
-def _printed(raw: pa.Array, values: Values) -> pa.Array:
     try:
-        return arrow_buffers.text(raw)
-    except pa.ArrowInvalid:
-        return pa.array(_each(values, json_text.to_text), pa.string())
-
-
-def _replaced(text: pa.Array, values: Values, rows: Int64s) -> pa.Array:
-    """With the documents of `rows` printed by `jsontext`."""
-    if not len(rows):
-        return text
-    texts = []
-    for row in rows.tolist():
-        try:
-            texts.append(json_text.to_text(values.bytes_of(row)))
-        except _UNREADABLE as error:
-            raise _undecodable(row, error) from error
-    mask = np.zeros(len(text), dtype=np.bool_)
-    mask[rows] = True
-    return pc.replace_with_mask(text, pa.array(mask), pa.array(texts, pa.string()))
+        offsets, text = json_text.print_documents(values.raw, values.starts, values.lengths)
+    except json_text.NoDocument as error:
+        raise _undecodable(error.row, error) from error
+    printed_values = Values(text, offsets[:-1].astype(np.int64), np.diff(offsets).astype(np.int64), None)
+    return _check_text(_string(offsets, text, values, pa.binary()), printed_values)
 
 
 def _enum(column: ColumnType, values: Values) -> pa.Array:
@@ -292,13 +254,16 @@ def _enum(column: ColumnType, values: Values) -> pa.Array:
 
 
 def _set(column: ColumnType, values: Values) -> pa.Array:
-    numbers, named = _numbers(values, column.width), column.labels[:_MOST_MEMBERS]
+    numbers = _numbers(values, column.width)
+    named = column.labels[:_MOST_MEMBERS]
     if len(named) < _MOST_MEMBERS and (odd := numbers >> len(named) != 0).any():
         row = int(odd.argmax())
         raise _undecodable(row, f"{numbers[row]} has more bits than there are labels")
-    found = arrow_buffers.fixed(numbers, values.present, pa.int64()).dictionary_encode()
-    texts = [members(label for i, label in enumerate(named) if bits >> i & 1) for bits in found.dictionary.to_pylist()]
-    return _labels(texts, found.indices)
+    member_bits = arrow_buffers.fixed(numbers, values.present, pa.int64()).dictionary_encode()
+    texts = [
+        members(label for i, label in enumerate(named) if bits >> i & 1) for bits in member_bits.dictionary.to_pylist()
+    ]
+    return _labels(texts, member_bits.indices)
 
 
 _MOST_MEMBERS = 64
@@ -307,10 +272,10 @@ _MOST_MEMBERS = 64
 
 def members(labels: Iterable[str]) -> str:
     """A SET as the server prints it: no comma where nothing stands before it, so an empty label may leave no trace."""
-    shown = ""
+    text = ""
     for label in labels:
-        shown += f",{label}" if shown else label
-    return shown
+        text += f",{label}" if text else label
+    return text
 
 
 def _labels(texts: Sequence[str], numbers: pa.Array) -> pa.Array:
@@ -318,7 +283,8 @@ def _labels(texts: Sequence[str], numbers: pa.Array) -> pa.Array:
 
 
 def _temporal(column: ColumnType, values: Values, zero_dates: str, fix: str) -> pa.Array:
-    numbers, missing = np.empty(len(values), dtype=np.int64), np.empty(len(values), dtype=np.bool_)
+    numbers = np.empty(len(values), dtype=np.int64)
+    missing = np.empty(len(values), dtype=np.bool_)
     if column.kind is Kind.DATE:
         bad = fixed_width.dates(values.raw, values.starts, numbers, missing)
     else:
@@ -336,14 +302,14 @@ def _temporal(column: ColumnType, values: Values, zero_dates: str, fix: str) -> 
 
 def _moments(column: ColumnType, values: Values) -> pa.Array:
     """Dates and times as the server prints them in UTC, those that do not exist too."""
-    shown: list[str | None] = []
+    texts: list[str | None] = []
     for row, start in enumerate(values.starts.tolist()):
         raw = values.raw[start : start + column.width].tobytes() if start >= 0 else b""
         try:
-            shown.append(_SHOWN[column.kind](raw, column.scale) if raw else None)
+            texts.append(_SHOWN[column.kind](raw, column.scale) if raw else None)
         except ValueError as error:
             raise _undecodable(row, error) from error
-    return pa.array(shown, pa.string())
+    return pa.array(texts, pa.string())
 
 
 _SHOWN: dict[Kind, Callable[[bytes, int], str]] = {
@@ -361,7 +327,7 @@ _CONVERSIONS: dict[Kind, Callable[[ColumnType, Values], pa.Array]] = {
     Kind.DOUBLE: _floating,
     Kind.TEXT: _text,
     Kind.BINARY: _binary,
-    Kind.PADDED: _padded,
+    Kind.PADDED: _padded_binary,
     Kind.BIT: _bit,
     Kind.JSON: _json,
     Kind.TIME: _time,

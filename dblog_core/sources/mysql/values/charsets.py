@@ -36,7 +36,8 @@ _SINGLE_BYTE = frozenset(
 )
 
 
-def supported(charset: str) -> bool:
+def is_supported(charset: str) -> bool:
+    """Whether text of the character set can be decoded, whatever the server."""
     return charset in every()
 
 
@@ -62,7 +63,7 @@ class Charsets:
     collations: Mapping[int, str]
     tables: Mapping[str, str]
     ask: Callable[[str], Multibyte] = _nobody
-    _asked: dict[str, Multibyte] = field(default_factory=dict, compare=False)
+    _tables: dict[str, Multibyte] = field(default_factory=dict, compare=False)
 
     def decoder(self, charset: str) -> Decode | None:
         """Decodes one value of a supported character set; None where the bytes are UTF-8 already. Raises what `ask`
@@ -70,9 +71,9 @@ class Charsets:
         if charset in UTF8 or charset == BINARY:
             return None
         if charset in multibyte.FORMS:
-            if charset not in self._asked:
-                self._asked[charset] = self.ask(charset)
-            return self._asked[charset]
+            if charset not in self._tables:
+                self._tables[charset] = self.ask(charset)
+            return self._tables[charset]
         if charset == "ucs2":
             return _ucs2
         if codec := _UNICODE.get(charset):
@@ -102,8 +103,10 @@ def load(connection: Connection[Any], ask: Callable[[str], Multibyte]) -> Charse
     """Asks the server. `ask`: as that of `Charsets`."""
     names = {str(name).lower() for (name,) in rows(connection, _COLUMNS)}
     table = "COLLATION_CHARACTER_SET_APPLICABILITY" if "id" in names else "COLLATIONS"
-    found = rows(connection, f"SELECT ID, CHARACTER_SET_NAME FROM information_schema.{table} WHERE ID IS NOT NULL")
-    collations = {int(number): str(charset) for number, charset in found if charset is not None}
+    charset_rows = rows(
+        connection, f"SELECT ID, CHARACTER_SET_NAME FROM information_schema.{table} WHERE ID IS NOT NULL"
+    )
+    collations = {int(number): str(charset) for number, charset in charset_rows if charset is not None}
     single = sorted(_SINGLE_BYTE & set(collations.values()))
     every = bytes(range(256)).hex()
     converted = [f"CONVERT(CONVERT(x'{every}' USING {charset}) USING utf8mb4)" for charset in single]

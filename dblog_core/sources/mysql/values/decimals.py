@@ -24,7 +24,7 @@ def width(precision: int, scale: int) -> int:
     return sum(size for _, size in groups(precision, scale))
 
 
-def unscaled(
+def unscale(
     packed: npt.NDArray[np.uint8], precision: int, scale: int
 ) -> npt.NDArray[np.int64] | npt.NDArray[np.object_]:
     """Packed values (rows of bytes) as integers without their point: int64 where they fit, else Python's."""
@@ -46,11 +46,11 @@ def unscaled(
 def text(value: int, scale: int) -> str:
     """As the server prints it: every digit of the scale, one zero before a bare fraction."""
     digits = f"{abs(value):0{scale + 1}d}"
-    shown = f"{digits[:-scale]}.{digits[-scale:]}" if scale else digits
-    return f"-{shown}" if value < 0 else shown
+    printed = f"{digits[:-scale]}.{digits[-scale:]}" if scale else digits
+    return f"-{printed}" if value < 0 else printed
 
 
 def to_text(packed: bytes, *, precision: int, scale: int) -> str:
     """One packed decimal as text."""
     row = np.frombuffer(packed[: width(precision, scale)], dtype=np.uint8).reshape(1, -1)
-    return text(int(unscaled(row, precision, scale)[0]), scale)
+    return text(int(unscale(row, precision, scale)[0]), scale)

@@ -25,7 +25,8 @@ Flags = npt.NDArray[np.bool_]
 
 _MONTH_DAYS = np.array([0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31, 0, 0, 0], dtype=np.int64)
 _POWERS = np.array([10**i for i in range(10)], dtype=np.int64)
-_WORD, _LOW = 32, 0xFFFFFFFF
+_WORD = 32
+_LOW = 0xFFFFFFFF
 
 
 @part
@@ -47,7 +48,7 @@ def _big(raw: Bytes, at: Number, width: Number) -> Number:
 
 
 @kernel(void, RAW, INT64S, int64, INT64S)
-def unsigned(raw: Bytes, starts: Int64s, width: Number, out: Int64s) -> None:
+def read_unsigned(raw: Bytes, starts: Int64s, width: Number, out: Int64s) -> None:
     """Little-endian numbers; those of eight bytes come as they are."""
     for row in range(len(starts)):
         at = starts[row]
@@ -64,7 +65,7 @@ def unsigned(raw: Bytes, starts: Int64s, width: Number, out: Int64s) -> None:
 
 
 @kernel(void, RAW, INT64S, int64, INT64S)
-def signed(raw: Bytes, starts: Int64s, width: Number, out: Int64s) -> None:
+def read_signed(raw: Bytes, starts: Int64s, width: Number, out: Int64s) -> None:
     """Little-endian numbers in two's complement."""
     shift = 64 - 8 * width
     for row in range(len(starts)):
@@ -93,12 +94,18 @@ def decimals(raw: Bytes, starts: Int64s, digits: Int64s, sizes: Int64s, out: Int
         total += digits[g]
     for row in range(len(starts)):
         at = starts[row]
-        out[uintp(2 * row)], out[uintp(2 * row + 1)] = 0, 0
+        out[uintp(2 * row)] = 0
+        out[uintp(2 * row + 1)] = 0
         if at < 0:
             continue
         mask = 0 if raw[uintp(at)] & 0x80 else 0xFF
-        flip, number = mask ^ 0x80, np.int64(0)
-        a, b, c, d = np.int64(0), np.int64(0), np.int64(0), np.int64(0)  # 32 bits each, the lowest first
+        flip = mask ^ 0x80
+        number = np.int64(0)
+        # Four words of 32 bits each, the lowest first: each times a group's power of ten fits into 64.
+        a = np.int64(0)
+        b = np.int64(0)
+        c = np.int64(0)
+        d = np.int64(0)
         for g in range(len(digits)):
             group = np.int64(0)
             for i in range(sizes[g]):
@@ -112,16 +119,22 @@ def decimals(raw: Bytes, starts: Int64s, digits: Int64s, sizes: Int64s, out: Int
                 number = number * power + group
             else:
                 group += a * power
-                a, group = group & _LOW, b * power + (group >> _WORD)
-                b, group = group & _LOW, c * power + (group >> _WORD)
-                c, d = group & _LOW, d * power + (group >> _WORD)
-        low, high = number, np.int64(0)
+                a = group & _LOW
+                group = b * power + (group >> _WORD)
+                b = group & _LOW
+                group = c * power + (group >> _WORD)
+                c = group & _LOW
+                d = d * power + (group >> _WORD)
+        low = number
+        high = np.int64(0)
         if total > 18:
-            low, high = a | b << _WORD, c | d << _WORD
+            low = a | b << _WORD
+            high = c | d << _WORD
         if mask:
             low = -low
             high = ~high if low else -high
-        out[uintp(2 * row)], out[uintp(2 * row + 1)] = low, high
+        out[uintp(2 * row)] = low
+        out[uintp(2 * row + 1)] = high
     return -1
 
 
@@ -129,7 +142,8 @@ def decimals(raw: Bytes, starts: Int64s, digits: Int64s, sizes: Int64s, out: Int
 def _days(year: Number, month: Number, day: Number) -> Number:
     """Days since 1970 in the proleptic Gregorian calendar, of years that begin in March and end with the leap day."""
     shifted = year - (month <= 2)
-    era, of_era = shifted // 400, shifted % 400
+    era = shifted // 400
+    of_era = shifted % 400
     of_year = (153 * ((month + 9) % 12) + 2) // 5 + day - 1
     return era * 146097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719468
 
@@ -151,10 +165,13 @@ def dates(raw: Bytes, starts: Int64s, out: Int64s, missing: Flags) -> Number:
     """
     for row in range(len(starts)):
         at = starts[row]
-        out[row], missing[row] = 0, False
+        out[row] = 0
+        missing[row] = False
         if at >= 0:
             packed = _little(raw, at, 3)
-            year, month, day = packed >> 9, packed >> 5 & 15, packed & 31
+            year = packed >> 9
+            month = packed >> 5 & 15
+            day = packed & 31
             if month > 12 or year > 9999:
                 return row
             if _exists(year, month, day):
@@ -172,12 +189,18 @@ def datetimes(raw: Bytes, starts: Int64s, fraction: Number, out: Int64s, missing
         unit *= 100
     for row in range(len(starts)):
         at = starts[row]
-        out[row], missing[row] = 0, False
+        out[row] = 0
+        missing[row] = False
         if at >= 0:
             packed = _big(raw, at, 5) - 0x8000000000
-            date, clock = packed >> 17, packed & 0x1FFFF
-            year, month, day = (date >> 5) // 13, (date >> 5) % 13, date & 31
-            hour, minute, second = clock >> 12, clock >> 6 & 63, clock & 63
+            date = packed >> 17
+            clock = packed & 0x1FFFF
+            year = (date >> 5) // 13
+            month = (date >> 5) % 13
+            day = date & 31
+            hour = clock >> 12
+            minute = clock >> 6 & 63
+            second = clock & 63
             micros = _big(raw, at + 5, fraction) * unit
             if packed < 0 or year > 9999 or hour > 23 or minute > 59 or second > 59 or micros > 999_999:
                 return row
@@ -197,9 +220,11 @@ def timestamps(raw: Bytes, starts: Int64s, fraction: Number, out: Int64s, missin
         unit *= 100
     for row in range(len(starts)):
         at = starts[row]
-        out[row], missing[row] = 0, False
+        out[row] = 0
+        missing[row] = False
         if at >= 0:
-            seconds, micros = _big(raw, at, 4), _big(raw, at + 4, fraction) * unit
+            seconds = _big(raw, at, 4)
+            micros = _big(raw, at + 4, fraction) * unit
             if micros > 999_999:
                 return row
             missing[row] = seconds == 0

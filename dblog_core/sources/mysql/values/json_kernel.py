@@ -2,8 +2,9 @@
 
 A document is a tree of containers whose headers tell where keys and values lie. It is walked with a stack of its own,
 every place checked against the document's end, and no more values are visited than its bytes can hold, so that a
-document that points into itself ends. Numbers with a point whose shortest form needs more than 15 digits, and opaque
-values of other types than decimals, dates and times, are not printed here: such a document is left to `jsontext`.
+document that points into itself ends. Two kinds of values are not printed here: doubles whose shortest form needs more
+than 15 digits, and opaque values, which only functions put into documents. A mark in the text shows where each of them
+lies (`json_text`).
 """
 
 from __future__ import annotations
@@ -15,33 +16,28 @@ import numpy as np
 import numpy.typing as npt
 from numpy import uintp  # unsigned indexes: nobody looks whether they count from the end
 
-from dblog_core.rows.jit import (
-    BYTES,
-    INT32S,
-    INT64S,
-    RAW,
-    int64,
-    kernel,
-    part,
-)
+from dblog_core.rows.jit import BYTES, INT32S, INT64S, RAW, int64, kernel, part
 
 Number = Any  # numpy's number where it was read, Python's where it is written here
 Bytes = npt.NDArray[np.uint8]
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 
-PRINTED, ELSEWHERE, BROKEN = 0, 1, 2
-"""What became of a document: its text; left to `jsontext`; it is none."""
-
 DEPTH = 101
 """Containers in one another: a server stores no more than 100."""
-STACK = 4 * DEPTH
-_FULL, _OTHER, _BAD = -1, -2, -3
-"""No room; a value that is left to `jsontext`; no document."""
+_MARKS = 4 * DEPTH
+STACK = _MARKS + 1
+"""Numbers of `print_documents`' stack: four for each container, and how many marks were written."""
+MARK = 13
+"""Bytes of a mark: a zero byte, which no printed document holds, and seven bits in each of the others, none of which is
+zero: two for the type of an opaque value or LONG_DOUBLE, five for the place in `raw`, five for the length."""
+LONG_DOUBLE = 256
+"""The type of a mark for a double; those of opaque values (`enum_field_types`) take a byte."""
+_FULL, _BAD, _NOT_SHORT = range(-1, -4, -1)
+"""No room; no document; a double that is left to a mark."""
 
 _ARRAY_SMALL, _ARRAY_LARGE, _LITERAL, _INT16, _UINT16, _INT32, _UINT32, _INT64, _UINT64, _DOUBLE, _STRING = range(2, 13)
 _OPAQUE = 15
-_DECIMAL, _DATE, _TIME, _DATETIME, _TIMESTAMP = 246, 10, 11, 12, 7
 _HEX = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
 _LITERALS = np.frombuffer(b"null\0true\0false", dtype=np.uint8)
 _LAST_LITERAL = 2
@@ -51,14 +47,10 @@ _ESCAPES[:32] = 1
 for _byte, _letter in zip(b'"\\\b\t\n\f\r', b'"\\btnfr', strict=True):
     _ESCAPES[_byte] = _letter
 _TENS = np.array([float(10**i) for i in range(23)])
-_POWERS = np.array([10**i for i in range(10)], dtype=np.int64)
-_GROUP_BYTES = np.array([0, 1, 1, 2, 2, 3, 3, 4, 4, 4], dtype=np.int64)
-"""Bytes that hold 0 to 9 digits of a packed decimal."""
-_LONGEST = 81
-_QUOTE, _BACKSLASH, _ZERO, _MINUS, _POINT, _COLON = 34, 92, 48, 45, 46, 58
-_OPEN_OBJECT, _CLOSE_OBJECT, _OPEN_ARRAY, _CLOSE_ARRAY, _COMMA, _SPACE = 123, 125, 91, 93, 44, 32
+_QUOTE, _BACKSLASH, _ZERO, _MINUS, _POINT, _COLON, _COMMA, _SPACE = b'"\\0-.:, '
+_OPEN_OBJECT, _CLOSE_OBJECT, _OPEN_ARRAY, _CLOSE_ARRAY = b"{}[]"
 _NUMBER = 128
-"""Room for a number, a date or a literal, or a sign; _ENDS: and for the ends of all containers behind it."""
+"""Room for a number, a literal, a mark or a sign; _ENDS: and for the ends of all containers behind it."""
 _ENDS = _NUMBER + DEPTH
 
 
@@ -77,47 +69,48 @@ def _offset(raw: Bytes, at: Number, size: Number) -> Number:
 
 
 @part
-def _decimal(out: Bytes, at: Number, number: Number, places: Number) -> Number:
+def _write_decimal(out: Bytes, at: Number, number: Number, places: Number) -> Number:
     """Writes a number below 2^63 with `places` digits after its point; returns the place behind it."""
-    count, rest = 1, number // 10
+    count = 1
+    rest = number // 10
     while rest > 0:
         count += 1
         rest //= 10
     if count <= places:
         count = places + 1
     end = at + count + (places > 0)
-    here = end - 1
+    place = end - 1
     for i in range(count):
         if i == places and i > 0:
-            out[uintp(here)] = _POINT
-            here -= 1
-        out[uintp(here)] = _ZERO + number % 10
+            out[uintp(place)] = _POINT
+            place -= 1
+        out[uintp(place)] = _ZERO + number % 10
         number //= 10
-        here -= 1
+        place -= 1
     return end
 
 
 @part
-def _signed(out: Bytes, at: Number, number: Number) -> Number:
+def _write_signed(out: Bytes, at: Number, number: Number) -> Number:
     if number < 0:
         out[uintp(at)] = _MINUS
         if number == -number:  # the smallest: its opposite has no place
-            return _decimal(out, _decimal(out, at + 1, 922337203685477580, 0), 8, 0)
-        return _decimal(out, at + 1, -number, 0)
-    return _decimal(out, at, number, 0)
+            return _write_decimal(out, _write_decimal(out, at + 1, 922337203685477580, 0), 8, 0)
+        return _write_decimal(out, at + 1, -number, 0)
+    return _write_decimal(out, at, number, 0)
 
 
 @part
-def _unsigned(out: Bytes, at: Number, bits: Number) -> Number:
+def _write_unsigned(out: Bytes, at: Number, bits: Number) -> Number:
     if bits < 0:  # 2^63 and more: the last digit apart
         tenth = (bits >> 1 & 0x7FFFFFFFFFFFFFFF) // 5
-        return _decimal(out, _decimal(out, at, tenth, 0), bits - tenth * 10, 0)
-    return _decimal(out, at, bits, 0)
+        return _write_decimal(out, _write_decimal(out, at, tenth, 0), bits - tenth * 10, 0)
+    return _write_decimal(out, at, bits, 0)
 
 
 @kernel(int64, BYTES, int64, int64)
-def _double(out: Bytes, at: Number, bits: Number) -> Number:
-    """Writes a double of up to 15 digits from 1e-5 on and below 1e15; others return _OTHER.
+def _write_double(out: Bytes, at: Number, bits: Number) -> Number:
+    """Writes a double of up to 15 digits from 1e-5 on and below 1e15; others return _NOT_SHORT.
 
     m / 10^k is the double nearest to the decimal of the digits m, since both are exact; the first k that gives the
     value back gives its shortest form, for no two decimals of 15 digits have the same nearest double.
@@ -128,128 +121,24 @@ def _double(out: Bytes, at: Number, bits: Number) -> Number:
         if bits < 0:
             out[uintp(at)] = _MINUS
             at += 1
-        return _decimal(out, at, 0, 1)
+        return _write_decimal(out, at, 0, 1)
     if not (1e-5 <= size < 1e15):
-        return _OTHER
+        return _NOT_SHORT
     for places in range(21):
         scaled = math.floor(size * _TENS[uintp(places)] + 0.5)
         if scaled >= 1e15:
-            return _OTHER
+            return _NOT_SHORT
         if scaled / _TENS[uintp(places)] == size:
             if bits < 0:
                 out[uintp(at)] = _MINUS
                 at += 1
             number = int(scaled)
-            return _decimal(out, at, number if places else number * 10, max(places, 1))
-    return _OTHER
+            return _write_decimal(out, at, number if places else number * 10, max(places, 1))
+    return _NOT_SHORT
 
 
 @part
-def _digits(out: Bytes, at: Number, number: Number, count: Number) -> Number:
-    """Writes the last `count` digits; returns the place behind them."""
-    for i in range(count):
-        out[uintp(at + count - 1 - i)] = _ZERO + number % 10
-        number //= 10
-    return at + count
-
-
-@kernel(int64, RAW, int64, int64, BYTES, int64)
-def _packed_decimal(raw: Bytes, at: Number, end: Number, out: Bytes, to: Number) -> Number:
-    """Writes a decimal that brings its precision and scale along; see `_value`."""
-    if at + 2 > end:
-        return _OTHER
-    precision, scale, at = np.int64(raw[uintp(at)]), np.int64(raw[uintp(at + 1)]), at + 2
-    whole = precision - scale
-    if precision == 0 or precision > _LONGEST or whole < 0 or at >= end:
-        return _OTHER
-    mask = 0 if raw[uintp(at)] & 0x80 else 0xFF
-    flip, started, some = mask ^ 0x80, whole == 0, np.int64(0)
-    done: Number = 0
-    count: Number = 0
-    out[uintp(to)] = _MINUS
-    to += mask != 0
-    if started:
-        out[uintp(to)] = _ZERO
-        to += 1
-    while done < precision:
-        if done < whole:
-            count = whole % 9 if done == 0 and whole % 9 else 9
-        else:
-            count = min(9, precision - done)
-        size, group = _GROUP_BYTES[uintp(count)], np.int64(0)
-        if at + size > end:
-            return _OTHER
-        for i in range(size):
-            group = group << 8 | (np.int64(raw[uintp(at + i)]) ^ flip)
-            flip = mask
-        at += size
-        if group >= _POWERS[uintp(count)]:
-            return _OTHER
-        if done == whole:
-            out[uintp(to)] = _POINT
-            to += 1
-        done, some = done + count, some | group
-        if started:
-            to = _digits(out, to, group, count)
-        elif group > 0 or done == whole:  # without the zeros in front
-            to = _decimal(out, to, group, 0)
-            started = True
-    return to if some or not mask else _OTHER
-
-
-@part
-def _clock(out: Bytes, at: Number, packed: Number, hours: Number) -> Number:
-    """Writes hours (so many digits), minutes, seconds and microseconds."""
-    at = _digits(out, at, packed >> 36, hours)
-    out[uintp(at)] = _COLON
-    at = _digits(out, at + 1, packed >> 30 & 63, 2)
-    out[uintp(at)] = _COLON
-    at = _digits(out, at + 1, packed >> 24 & 63, 2)
-    out[uintp(at)] = _POINT
-    return _digits(out, at + 1, packed & 0xFFFFFF, 6)
-
-
-@kernel(int64, BYTES, int64, int64, int64)
-def _moment(out: Bytes, at: Number, packed: Number, kind: Number) -> Number:
-    """Writes a date or time as a string, if it is one that a server makes; see `_value`."""
-    out[uintp(at)] = _QUOTE
-    at += 1
-    if kind == _TIME:
-        if packed < 0:
-            out[uintp(at)] = _MINUS
-            at += 1
-            packed = -packed
-        if packed < 0 or packed >> 36 > 999 or packed & 0xFFFFFF > 999_999:
-            return _OTHER
-        at = _clock(out, at, packed, 3 if packed >> 36 > 99 else 2)
-    else:
-        date = packed >> 41
-        if packed < 0 or date >> 5 > 9999 * 13 + 12 or packed & 0xFFFFFF > 999_999:
-            return _OTHER
-        at = _digits(out, at, (date >> 5) // 13, 4)
-        out[uintp(at)] = _MINUS
-        at = _digits(out, at + 1, (date >> 5) % 13, 2)
-        out[uintp(at)] = _MINUS
-        at = _digits(out, at + 1, date & 31, 2)
-        if kind != _DATE:
-            out[uintp(at)] = 32
-            at = _clock(out, at + 1, packed & (1 << 41) - 1, 2)
-    out[uintp(at)] = _QUOTE
-    return at + 1
-
-
-@kernel(int64, RAW, int64, int64, int64, BYTES, int64)
-def _opaque(raw: Bytes, kind: Number, start: Number, end: Number, out: Bytes, at: Number) -> Number:
-    """Writes a value that only functions make; see `_value`."""
-    if kind == _DECIMAL:
-        return _packed_decimal(raw, start, end, out, at)
-    if (kind == _DATE) | (kind == _TIME) | (kind == _DATETIME) | (kind == _TIMESTAMP) and start + 8 <= end:
-        return _moment(out, at, _little(raw, start, 8), kind)
-    return _OTHER
-
-
-@part
-def _quoted(raw: Bytes, start: Number, end: Number, out: Bytes, at: Number) -> Number:
+def _write_quoted(raw: Bytes, start: Number, end: Number, out: Bytes, at: Number) -> Number:
     """Writes a string with its quotes and escapes: at most six bytes for each, and two."""
     out[uintp(at)] = _QUOTE
     at += 1
@@ -265,8 +154,11 @@ def _quoted(raw: Bytes, start: Number, end: Number, out: Bytes, at: Number) -> N
                 out[uintp(at + 1)] = escape
                 at += 2
             else:
-                out[uintp(at + 1)], out[uintp(at + 2)], out[uintp(at + 3)] = 117, _ZERO, _ZERO
-                out[uintp(at + 4)], out[uintp(at + 5)] = _HEX[uintp(byte >> 4)], _HEX[uintp(byte & 15)]
+                out[uintp(at + 1)] = 117
+                out[uintp(at + 2)] = _ZERO
+                out[uintp(at + 3)] = _ZERO
+                out[uintp(at + 4)] = _HEX[uintp(byte >> 4)]
+                out[uintp(at + 5)] = _HEX[uintp(byte & 15)]
                 at += 6
     out[uintp(at)] = _QUOTE
     return at + 1
@@ -303,11 +195,10 @@ def _length(raw: Bytes, at: Number, count: Number) -> Number:
 
 
 @part
-def _literal(out: Bytes, at: Number, which: Number) -> Number:
-    first = 5 * which
+def _write_literal(out: Bytes, at: Number, which: Number) -> Number:
     count = 5 if which == 2 else 4
     for i in range(count):
-        out[uintp(at + i)] = _LITERALS[uintp(first + i)]
+        out[uintp(at + i)] = _LITERALS[uintp(5 * which + i)]
     return at + count
 
 
@@ -323,14 +214,15 @@ def _count(raw: Bytes, kind: Number, base: Number, end: Number) -> Number:
 
 
 @part
-def _entered(
+def _write_head(
     raw: Bytes, base: Number, index: Number, size: Number, keys: Number, end: Number, out: Bytes, at: Number
 ) -> Number:
-    """Writes what stands before a container's value: the comma after the one before, and the key; see `_value`."""
+    """Writes what stands before a container's value: a comma after another one, and the key; see `_write_value`."""
     if at + _NUMBER > len(out):
         return _FULL
     if index > 0:
-        out[uintp(at)], out[uintp(at + 1)] = _COMMA, _SPACE
+        out[uintp(at)] = _COMMA
+        out[uintp(at + 1)] = _SPACE
         at += 2
     if keys:
         entry = base + 2 * size + index * (size + 2)
@@ -340,20 +232,21 @@ def _entered(
             return _BAD
         if not _fits(raw, first, last, at, len(out)):
             return _FULL
-        at = _quoted(raw, first, last, out, at)
-        out[uintp(at)], out[uintp(at + 1)] = _COLON, _SPACE
+        at = _write_quoted(raw, first, last, out, at)
+        out[uintp(at)] = _COLON
+        out[uintp(at + 1)] = _SPACE
         at += 2
     return at
 
 
 @part
-def _opened(keys: Number, out: Bytes, at: Number) -> Number:
+def _write_opening(keys: Number, out: Bytes, at: Number) -> Number:
     out[uintp(at)] = _OPEN_OBJECT if keys else _OPEN_ARRAY
     return at + 1
 
 
 @part
-def _closed(keys: Number, out: Bytes, at: Number) -> Number:
+def _write_closing(keys: Number, out: Bytes, at: Number) -> Number:
     out[uintp(at)] = _CLOSE_OBJECT if keys else _CLOSE_ARRAY
     return at + 1
 
@@ -361,13 +254,27 @@ def _closed(keys: Number, out: Bytes, at: Number) -> Number:
 @part
 def _push(stack: Int64s, depth: Number, base: Number, count: Number, index: Number, form: Number) -> None:
     """Keeps a container while one inside it is printed; `form`: bytes of its offsets, and 1 more if it has keys."""
-    stack[uintp(4 * depth)], stack[uintp(4 * depth + 1)] = base, count
-    stack[uintp(4 * depth + 2)], stack[uintp(4 * depth + 3)] = index, form
+    stack[uintp(4 * depth)] = base
+    stack[uintp(4 * depth + 1)] = count
+    stack[uintp(4 * depth + 2)] = index
+    stack[uintp(4 * depth + 3)] = form
 
 
 @part
-def _string(raw: Bytes, kind: Number, place: Number, end: Number, out: Bytes, at: Number) -> Number:
-    """Writes a value that brings its length along; see `_value`."""
+def _write_mark(out: Bytes, at: Number, kind: Number, start: Number, length: Number) -> Number:
+    """Writes the mark of a value that is printed later; see MARK."""
+    out[uintp(at)] = 0
+    out[uintp(at + 1)] = 0x80 | kind & 0x7F
+    out[uintp(at + 2)] = 0x80 | kind >> 7
+    for i in range(5):
+        out[uintp(at + 3 + i)] = 0x80 | start >> (7 * i) & 0x7F
+        out[uintp(at + 8 + i)] = 0x80 | length >> (7 * i) & 0x7F
+    return at + MARK
+
+
+@part
+def _write_sized(raw: Bytes, kind: Number, place: Number, end: Number, out: Bytes, at: Number) -> Number:
+    """Writes a value that brings its length along, or its mark; see `_write_value`."""
     first = place + (kind == _OPAQUE)
     count = _length_bytes(raw, first, end)
     start = first + count
@@ -375,27 +282,28 @@ def _string(raw: Bytes, kind: Number, place: Number, end: Number, out: Bytes, at
     if count == 0 or last > end:
         return _BAD
     if kind == _OPAQUE:
-        return _opaque(raw, np.int64(raw[uintp(place)]), start, last, out, at)
-    return _quoted(raw, start, last, out, at) if _fits(raw, start, last, at, len(out)) else _FULL
+        return _write_mark(out, at, np.int64(raw[uintp(place)]), start, last - start)
+    return _write_quoted(raw, start, last, out, at) if _fits(raw, start, last, at, len(out)) else _FULL
 
 
 @part
-def _value(raw: Bytes, kind: Number, place: Number, end: Number, out: Bytes, at: Number) -> Number:
-    """Writes a value that holds no others; returns the place behind it, or _FULL, _OTHER or _BAD."""
+def _write_value(raw: Bytes, kind: Number, place: Number, end: Number, out: Bytes, at: Number) -> Number:
+    """Writes a value that holds no others, or its mark; returns the place behind it, or _FULL or _BAD."""
     if (kind == _STRING) | (kind == _OPAQUE):
-        return _string(raw, kind, place, end, out, at)
+        return _write_sized(raw, kind, place, end, out, at)
     width = 1 if kind == _LITERAL else 2 if kind <= _UINT16 else 4 if kind <= _UINT32 else 8
     if kind > _DOUBLE or place + width > end:
         return _BAD
     bits = _little(raw, place, width)
     if kind == _LITERAL:
-        return _literal(out, at, bits) if bits <= _LAST_LITERAL else _BAD
+        return _write_literal(out, at, bits) if bits <= _LAST_LITERAL else _BAD
     if kind == _DOUBLE:
-        return _double(out, at, bits)
+        after = _write_double(out, at, bits)
+        return after if after >= 0 else _write_mark(out, at, LONG_DOUBLE, place, width)
     if (kind == _INT16) | (kind == _INT32) | (kind == _INT64):
         shift = 64 - 8 * width
-        return _signed(out, at, bits << shift >> shift)
-    return _unsigned(out, at, bits)
+        return _write_signed(out, at, bits << shift >> shift)
+    return _write_unsigned(out, at, bits)
 
 
 @part
@@ -409,11 +317,14 @@ def _place(raw: Bytes, base: Number, entry: Number, size: Number, kind: Number) 
 
 
 @kernel(int64, RAW, int64, int64, BYTES, int64, INT64S)
-def _document(raw: Bytes, start: Number, end: Number, out: Bytes, at: Number, stack: Int64s) -> Number:
-    """Writes one document; returns as `_value` does. `stack`: room for the containers around the innermost."""
+def _write_document(raw: Bytes, start: Number, end: Number, out: Bytes, at: Number, stack: Int64s) -> Number:
+    """Writes one document; returns as `_write_value` does. `stack`: see STACK."""
     if start == end:  # what ALTER TABLE leaves in a NOT NULL column; the server reads it as JSON null
-        return _literal(out, at, 0) if at + _NUMBER <= len(out) else _FULL
-    kind, place, left, depth, other = np.int64(raw[uintp(start)]), start + 1, end - start, 0, False
+        return _write_literal(out, at, 0) if at + _NUMBER <= len(out) else _FULL
+    kind = np.int64(raw[uintp(start)])
+    place = start + 1
+    left = end - start
+    depth = 0
     base: Number = 0
     count: Number = 0
     index: Number = 0
@@ -421,8 +332,10 @@ def _document(raw: Bytes, start: Number, end: Number, out: Bytes, at: Number, st
     keys: Number = 0
     while True:
         left -= 1
+        # Each value has a byte of its own at least: more visits than bytes, and the document points into itself.
         if left < 0 or place >= end:
             return _BAD
+        # What follows writes without a look: at most a number, and the ends of all open containers.
         if at + _ENDS > len(out):
             return _FULL
         if kind <= _ARRAY_LARGE:
@@ -430,59 +343,61 @@ def _document(raw: Bytes, start: Number, end: Number, out: Bytes, at: Number, st
             if entries < 0 or depth == DEPTH:
                 return _BAD
             _push(stack, depth, base, count, index, size + keys)
-            base, count, index, depth = place, entries, 0, depth + 1
-            size, keys = 4 if kind & 1 else 2, int(kind < _ARRAY_SMALL)
-            at = _opened(keys, out, at)
+            base = place
+            count = entries
+            index = 0
+            depth = depth + 1
+            size = 4 if kind & 1 else 2
+            keys = int(kind < _ARRAY_SMALL)
+            at = _write_opening(keys, out, at)
         else:
-            after = _value(raw, kind, place, end, out, at)
-            if (after == _FULL) | (after == _BAD):
+            after = _write_value(raw, kind, place, end, out, at)
+            if after < 0:
                 return after
-            other = other or after == _OTHER
-            at = max(at, after)
+            stack[uintp(_MARKS)] += out[uintp(at)] == 0
+            at = after
+        # The last value of a container ends it, and perhaps the one around it.
         while depth > 0 and index == count:
-            at, depth = _closed(keys, out, at), depth - 1
-            base, count, index = stack[uintp(4 * depth)], stack[uintp(4 * depth + 1)], stack[uintp(4 * depth + 2)]
+            at = _write_closing(keys, out, at)
+            depth = depth - 1
+            base = stack[uintp(4 * depth)]
+            count = stack[uintp(4 * depth + 1)]
+            index = stack[uintp(4 * depth + 2)]
             keys = stack[uintp(4 * depth + 3)] & 1
             size = stack[uintp(4 * depth + 3)] - keys
         if depth == 0:
-            return _OTHER if other else at
-        at = _entered(raw, base, index, size, keys, end, out, at)
+            return at
+        at = _write_head(raw, base, index, size, keys, end, out, at)
         if at < 0:
             return at
+        # Entries of keys come first, all together, then those of the values.
         entry = base + 2 * size + (count * (size + 2) if keys else 0) + index * (1 + size)
-        kind, index = np.int64(raw[uintp(entry)]), index + 1
+        kind = np.int64(raw[uintp(entry)])
+        index = index + 1
         place = _place(raw, base, entry, size, kind)
         if place < 0:
             return _BAD
 
 
-@kernel(int64, RAW, INT64S, INT64S, int64, INT32S, BYTES, BYTES, INT64S)
+@kernel(int64, RAW, INT64S, INT64S, int64, INT32S, BYTES, INT64S)
 def print_documents(
-    raw: Bytes,
-    starts: Int64s,
-    lengths: Int64s,
-    row: Number,
-    offsets: Int32s,
-    out: Bytes,
-    states: Bytes,
-    stack: Int64s,
+    raw: Bytes, starts: Int64s, lengths: Int64s, row: Number, offsets: Int32s, out: Bytes, stack: Int64s
 ) -> Number:
-    """Writes documents from `row` on as Arrow lays out strings, and what became of each.
+    """Writes documents from `row` on as Arrow lays out strings, with marks for the values that are not printed here.
 
-    One that is not printed is empty; a length below 0 is a NULL, and empty. `stack`: room for STACK numbers. Returns
-    the first row that found no room in `out`, or the number of rows.
+    A length below 0 is a NULL, and empty. `stack`: STACK numbers, the last of which grows with each mark. Returns the
+    first row that found no room in `out`, or the number of rows; -1 less the row of the first that is no document.
     """
     at = np.int64(offsets[row])
     while row < len(starts):
         offsets[row] = at
-        states[row] = PRINTED
         if lengths[row] >= 0:
-            after = _document(raw, starts[row], starts[row] + lengths[row], out, at, stack)
+            after = _write_document(raw, starts[row], starts[row] + lengths[row], out, at, stack)
             if after == _FULL:
                 return row
             if after < 0:
-                states[row] = ELSEWHERE if after == _OTHER else BROKEN
-            at = max(at, after)
+                return -1 - row
+            at = after
         row += 1
     offsets[row] = at
     return row

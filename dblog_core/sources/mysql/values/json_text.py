@@ -1,4 +1,8 @@
-"""MySQL's binary JSON as the text that the server itself prints (sql-common/json_binary.h, json_dom.cc)."""
+"""MySQL's binary JSON as the text that the server itself prints (sql-common/json_binary.h, json_dom.cc).
+
+Kernels print whole columns. What they leave, a double of more than 15 digits or an opaque value of a rare type, has a
+mark in its place, and is printed here.
+"""
 
 from __future__ import annotations
 
@@ -8,109 +12,130 @@ import math
 import re
 import struct
 from collections.abc import Callable
-from functools import lru_cache
 
-from dblog_core.sources.mysql.values import decimals, temporal
+import numpy as np
+import numpy.typing as npt
 
-_OBJECT_SMALL, _OBJECT_LARGE, _ARRAY_SMALL, _ARRAY_LARGE, _LITERAL = 0, 1, 2, 3, 4
-_DOUBLE, _STRING, _OPAQUE = 0x0B, 0x0C, 0x0F
-_LITERALS = {0: "null", 1: "true", 2: "false"}
-_INTEGERS = {5: "<h", 6: "<H", 7: "<i", 8: "<I", 9: "<q", 10: "<Q"}
-_INLINE_SMALL = {5, 6}
-_INLINE_LARGE = {5, 6, 7, 8}
+from dblog_core.rows import arrow_buffers
+from dblog_core.sources.mysql.values import decimals, json_kernel, json_opaque_kernel, temporal
+
+Bytes = npt.NDArray[np.uint8]
+Int32s = npt.NDArray[np.int32]
+Int64s = npt.NDArray[np.int64]
 
 _ESCAPES = {ord('"'): '\\"', ord("\\"): "\\\\", 8: "\\b", 9: "\\t", 10: "\\n", 12: "\\f", 13: "\\r"}
 _SPECIAL = re.compile(r'[\x00-\x1f"\\]')
 _QUOTE = {**{i: f"\\u{i:04x}" for i in range(32)}, **_ESCAPES}
 
 
-def to_text(document: bytes) -> str:
-    """The text of a stored document. Raises ValueError, IndexError or struct.error where it is not one."""
-    if not document:  # what ALTER TABLE leaves in a NOT NULL column; the server reads it as JSON null
-        return "null"
-    return _value(document[0], document, 1)
+class NoDocument(ValueError):
+    """Bytes that are no JSON document: the number of their row, and why."""
+
+    def __init__(self, row: int, why: object) -> None:
+        super().__init__(str(why))
+        self.row = row
 
 
-def _value(kind: int, data: bytes, at: int) -> str:
-    if kind <= _ARRAY_LARGE:
-        return _container(kind, data, at)
-    if kind == _LITERAL:
-        return _LITERALS[data[at]]
-    if kind in _INTEGERS:
-        return str(struct.unpack_from(_INTEGERS[kind], data, at)[0])
-    if kind == _DOUBLE:
-        return double(struct.unpack_from("<d", data, at)[0])
-    if kind == _STRING:
-        length, at = _length(data, at)
-        return quote(data[at : at + length].decode())
-    if kind == _OPAQUE:
-        length, start = _length(data, at + 1)
-        return _opaque(data[at], data[start : start + length])
-    raise ValueError(f"{kind} is not a type of JSON value")
+def print_documents(raw: Bytes, starts: Int64s, lengths: Int64s) -> tuple[Int32s, Bytes]:
+    """The texts of documents as Arrow lays out strings: offsets, and bytes that are UTF-8 where the documents' are.
+
+    `raw[starts[i] : starts[i] + lengths[i]]` is a document; a length below 0 is a NULL, and empty. Raises NoDocument,
+    and ValueError for texts that do not fit one array.
+    """
+    offsets, text, is_marked = _walk(raw, starts, lengths)
+    if is_marked:
+        offsets, text = _print_marked(raw, offsets, text)
+        marks = np.flatnonzero(text == 0)
+        if len(marks):
+            offsets, text = _print_rest(raw, offsets, text, marks)
+    return offsets, text
 
 
-def _container(kind: int, data: bytes, base: int) -> str:
-    large = kind in (_OBJECT_LARGE, _ARRAY_LARGE)
-    size = 4 if large else 2
-    count = int.from_bytes(data[base : base + size], "little")
-    at = base + 2 * size
-    keys: list[str] = []
-    if kind in (_OBJECT_SMALL, _OBJECT_LARGE):
-        entries = _layout("IH" if large else "HH", count).unpack_from(data, at)
-        keys = [
-            _key(data[base + start : base + start + length]) for start, length in zip(*_halves(entries), strict=True)
-        ]
-        at += count * (size + 2)
-    entries = _layout("BI" if large else "BH", count).unpack_from(data, at)
-    values = [_entry(code, place, large, data, base) for code, place in zip(*_halves(entries), strict=True)]
-    if kind in (_ARRAY_SMALL, _ARRAY_LARGE):
-        return "[" + ", ".join(values) + "]"
-    return "{" + ", ".join([f"{key}: {value}" for key, value in zip(keys, values, strict=True)]) + "}"
+def _walk(raw: Bytes, starts: Int64s, lengths: Int64s) -> tuple[Int32s, Bytes, bool]:
+    """The texts, and whether they have marks in place of values that the kernel does not print."""
+    rows = len(starts)
+    offsets = np.zeros(rows + 1, dtype=np.int32)
+    # Most texts are no longer than their documents, which have offsets and types beside the values.
+    room = min(int(np.maximum(lengths, 0).sum()) + 64 * rows + 1024, arrow_buffers.LARGEST)
+    out = np.empty(room, dtype=np.uint8)
+    stack = np.zeros(json_kernel.STACK, dtype=np.int64)
+    done = 0
+    while done < rows:
+        done = json_kernel.print_documents(raw, starts, lengths, done, offsets, out, stack)
+        if done < 0:
+            raise NoDocument(-1 - done, "it is no JSON document")
+        if done < rows:
+            out = _grow(out, int(offsets[done]), int(lengths[done]))
+    return offsets, out[: offsets[-1]], bool(stack[-1])
 
 
-@lru_cache(maxsize=1024)
-def _layout(entry: str, count: int) -> struct.Struct:
-    """The entries of a container, read in one step: documents of one table tend to have few shapes."""
-    return struct.Struct("<" + entry * count)
+def _grow(out: Bytes, used: int, needed: int) -> Bytes:
+    """More room for text, of which `used` bytes are there and a document of `needed` bytes comes next."""
+    if len(out) == arrow_buffers.LARGEST:
+        raise _too_large()
+    larger = np.empty(min(2 * len(out) + 8 * needed, arrow_buffers.LARGEST), dtype=np.uint8)
+    larger[:used] = out[:used]
+    return larger
 
 
-def _halves(entries: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    return entries[::2], entries[1::2]
+def _too_large() -> ValueError:
+    return ValueError("the documents do not fit one array")
 
 
-@lru_cache(maxsize=4096)
-def _key(name: bytes) -> str:
-    return quote(name.decode())
+def _print_marked(raw: Bytes, places: Int32s, text: Bytes) -> tuple[Int32s, Bytes]:
+    """With the decimals, dates and times printed."""
+    marks = np.flatnonzero(text == 0)
+    offsets = np.zeros(len(places), dtype=np.int32)
+    room = len(text) + json_opaque_kernel.LONGEST * len(marks)
+    out = np.empty(min(room, arrow_buffers.LARGEST), dtype=np.uint8)
+    if json_opaque_kernel.print_marked(raw, text, places, marks, offsets, out) < len(places) - 1:
+        raise _too_large()
+    return offsets, out[: offsets[-1]]
 
 
-def _entry(code: int, place: int, large: bool, data: bytes, base: int) -> str:
-    """A value by its entry: small ones stand in the entry itself, in place of their offset."""
-    if code == _STRING:
-        start = base + place
-        length = data[start]
-        if length < 0x80:  # a short string: the usual case
-            return quote(data[start + 1 : start + 1 + length].decode())
-        return _value(code, data, start)
-    if code == _LITERAL:
-        return _LITERALS[place]
-    if code in (_INLINE_LARGE if large else _INLINE_SMALL):
-        return str(struct.unpack_from(_INTEGERS[code], place.to_bytes(4, "little"))[0])
-    return _value(code, data, base + place)
+def _print_rest(raw: Bytes, offsets: Int32s, text: Bytes, marks: Int64s) -> tuple[Int32s, Bytes]:
+    """With the values printed that no kernel prints: few, and one by one."""
+    # Of equal offsets the last one: rows before it are empty, and have no mark.
+    rows = np.searchsorted(offsets, marks, side="right") - 1
+    growth = np.zeros(len(offsets), dtype=np.int64)
+    parts: list[bytes | memoryview] = []
+    end = 0
+    for row, mark in zip(rows.tolist(), marks.tolist(), strict=True):
+        behind = mark + json_kernel.MARK
+        try:
+            value = _print_value(raw, text[mark + 1 : behind].tobytes())
+        except _UNREADABLE as error:
+            raise NoDocument(row, error) from error
+        parts += [text[end:mark].data, value]
+        growth[row + 1] += len(value) - json_kernel.MARK
+        end = behind
+    parts.append(text[end:].data)
+    ends = offsets + np.cumsum(growth)
+    if ends[-1] > arrow_buffers.LARGEST:
+        raise _too_large()
+    return ends.astype(np.int32), np.frombuffer(b"".join(parts), dtype=np.uint8)
 
 
-def _length(data: bytes, at: int) -> tuple[int, int]:
-    """A variable-length integer: seven bits a byte, the lowest first."""
-    length = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        length |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return length, at
-        shift += 7
+_UNREADABLE = (ValueError, IndexError, KeyError, struct.error)
+"""What printing a value that is none may raise."""
+
+
+def _print_value(raw: Bytes, mark: bytes) -> bytes:
+    """The text of the value that a mark, without its zero byte, stands for (`json_kernel.MARK`)."""
+    kind = _seven_bits(mark[:2])
+    start = _seven_bits(mark[2:7])
+    value = raw[start : start + _seven_bits(mark[7:])].tobytes()
+    if kind == json_kernel.LONG_DOUBLE:
+        return double(struct.unpack("<d", value)[0]).encode()
+    return opaque(kind, value).encode()
+
+
+def _seven_bits(part: bytes) -> int:
+    return sum((byte & 0x7F) << 7 * i for i, byte in enumerate(part))
 
 
 def quote(text: str) -> str:
+    """A string of JSON: with the escapes that the server prints, and no others."""
     return f'"{text.translate(_QUOTE)}"' if _SPECIAL.search(text) else f'"{text}"'
 
 
@@ -125,7 +150,8 @@ def double(value: float) -> str:
         return "-0.0" if str(value)[0] == "-" else "0.0"
     sign, digits, exponent = decimal.Decimal(repr(value)).normalize().as_tuple()
     assert isinstance(exponent, int)  # as that of any finite number
-    text, point = "".join(map(str, digits)), len(digits) + exponent
+    text = "".join(map(str, digits))
+    point = len(digits) + exponent
     minus = "-" if sign else ""
     if -14 <= point <= 15 or 0 < point < len(text):
         if point <= 0:
@@ -137,9 +163,13 @@ def double(value: float) -> str:
     return f"{minus}{text[0]}{fraction}e{point - 1}"
 
 
-def _opaque(field_type: int, data: bytes) -> str:
-    if shown := _OPAQUES.get(field_type):
-        return shown(data)
+def opaque(field_type: int, data: bytes) -> str:
+    """A value with the type of a column; of a type that JSON has no form for, as base64.
+
+    Raises ValueError, IndexError or KeyError for bytes that no server stores.
+    """
+    if (print_it := _OPAQUES.get(field_type)) is not None:
+        return print_it(data)
     text = base64.b64encode(data).decode()
     lines = "\n".join(text[at : at + _LINE] for at in range(0, len(text), _LINE))
     return quote(f"base64:type{field_type}:{lines}")
@@ -153,14 +183,14 @@ def _decimal(data: bytes) -> str:
     return decimals.to_text(data[2:], precision=data[0], scale=data[1])
 
 
-def _packed(data: bytes) -> int:
+def _packed_number(data: bytes) -> int:
     return int.from_bytes(data[:8], "little", signed=True)
 
 
 _OPAQUES: dict[int, Callable[[bytes], str]] = {
     246: _decimal,
-    10: lambda data: quote(temporal.packed_date(_packed(data))),
-    11: lambda data: quote(temporal.packed_time(_packed(data), 6)),
-    7: lambda data: quote(temporal.packed_datetime(_packed(data))),
-    12: lambda data: quote(temporal.packed_datetime(_packed(data))),
+    10: lambda data: quote(temporal.packed_date(_packed_number(data))),
+    11: lambda data: quote(temporal.packed_time(_packed_number(data), 6)),
+    7: lambda data: quote(temporal.packed_datetime(_packed_number(data))),
+    12: lambda data: quote(temporal.packed_datetime(_packed_number(data))),
 }

@@ -65,17 +65,19 @@ _PAIRS = 1 << 16
 """Places of single bytes and pairs in a table; those of three and four bytes come after."""
 _LISTED = 39_420
 """Codes of four bytes in the first plane, counted from 81308130; those of the other planes go by a sum."""
-_SUMMED, _BEYOND = 189_000, 0x10000
+_SUMMED = 189_000
+_BEYOND = 0x10000
 """The first code of four bytes outside of the first plane, 90308130, and its character."""
 _NONE = -1
-_SIZE, _POINT = 32, (1 << 32) - 1
+_SIZE = 32
+_POINT = (1 << 32) - 1
 _STANDS_FOR_NOTHING = 63
 _AT_ONCE = 8_000
 """Codes that one statement lists: few enough for any `max_allowed_packet`."""
 
 
 @part
-def _printed(out: Bytes, at: Number, point: Number) -> Number:
+def _write_utf8(out: Bytes, at: Number, point: Number) -> Number:
     """Writes a character in UTF-8; returns the place behind it."""
     if point < 0x80:
         out[uintp(at)] = point
@@ -110,27 +112,31 @@ def _four(first: Number, second: Number, third: Number, fourth: Number, points: 
 
 
 @part
-def _code(raw: Bytes, here: Number, left: Number, points: Int64s, threes: bool, fours: bool) -> Number:
+def _code(raw: Bytes, at: Number, left: Number, points: Int64s, threes: bool, fours: bool) -> Number:
     """The next character, and the number of its bytes in the bits above it; -1: the `left` bytes begin with no code."""
-    first: Any = np.int64(raw[uintp(here)])
-    size, point = 1, points[uintp(first)]
+    first: Any = np.int64(raw[uintp(at)])
+    size = 1
+    point = points[uintp(first)]
     if point < 0 and left >= 2:
-        second: Any = np.int64(raw[uintp(here + 1)])
-        size, point = 2, points[uintp(first << 8 | second)]
+        second: Any = np.int64(raw[uintp(at + 1)])
+        size = 2
+        point = points[uintp(first << 8 | second)]
         if threes and first == 0x8F:
-            size, point = 3, np.int64(_NONE)
+            size = 3
+            point = np.int64(_NONE)
             if left >= 3:
-                point = points[uintp(_PAIRS + (second << 8 | np.int64(raw[uintp(here + 2)])))]
+                point = points[uintp(_PAIRS + (second << 8 | np.int64(raw[uintp(at + 2)])))]
         elif fours and 0x30 <= second <= 0x39:
-            size, point = 4, np.int64(_NONE)
+            size = 4
+            point = np.int64(_NONE)
             if left >= 4:
-                third: Any = np.int64(raw[uintp(here + 2)])
-                point = _four(first, second, third, np.int64(raw[uintp(here + 3)]), points)
+                third: Any = np.int64(raw[uintp(at + 2)])
+                point = _four(first, second, third, np.int64(raw[uintp(at + 3)]), points)
     return point if point < 0 else point | size << _SIZE
 
 
 @kernel(int64, RAW, INT64S, INT64S, INT64S, boolean, boolean, INT32S, BYTES)
-def recoded(
+def recode(
     raw: Bytes,
     starts: Int64s,
     lengths: Int64s,
@@ -145,13 +151,14 @@ def recoded(
     at = 0
     for row in range(len(starts)):
         offsets[row] = at
-        here, stop = starts[row], starts[row] + max(lengths[row], 0)
-        while here < stop:
-            code = _code(raw, here, stop - here, points, threes, fours)
+        place = starts[row]
+        stop = starts[row] + max(lengths[row], 0)
+        while place < stop:
+            code = _code(raw, place, stop - place, points, threes, fours)
             if code < 0:
                 return row
-            at = _printed(out, at, code & _POINT)
-            here += code >> _SIZE
+            at = _write_utf8(out, at, code & _POINT)
+            place += code >> _SIZE
     offsets[len(starts)] = at
     return -1
 
@@ -160,7 +167,8 @@ class Multibyte:
     """One character set of a server. `points`: the character of each place, -1 where no code has it."""
 
     def __init__(self, form: Form, points: Int64s) -> None:
-        self._form, self._points = form, points
+        self._form = form
+        self._points = points
 
     def __call__(self, value: bytes) -> str:
         """The text of one value. Raises ValueError where its bytes are no text of the character set."""
@@ -175,8 +183,9 @@ class Multibyte:
         """Offsets and UTF-8 bytes of values as Arrow lays out strings, and the first row whose bytes are no text (-1:
         none is)."""
         room = 3 * int(np.maximum(lengths, 0).sum())
-        offsets, out = np.empty(len(starts) + 1, np.int32), np.empty(room, np.uint8)
-        bad = recoded(raw, starts, lengths, self._points, self._form.threes, self._form.fours, offsets, out)
+        offsets = np.empty(len(starts) + 1, np.int32)
+        out = np.empty(room, np.uint8)
+        bad = recode(raw, starts, lengths, self._points, self._form.threes, self._form.fours, offsets, out)
         return offsets, out, int(bad)
 
 
@@ -213,8 +222,8 @@ def ask(connection: Connection[Any], charset: str) -> Multibyte:
     points = np.full(_PAIRS + (_PAIRS if form.threes else _LISTED if form.fours else 0), _NONE, dtype=np.int64)
     every = list(codes(form))
     for listed in (every[at : at + _AT_ONCE] for at in range(0, len(every), _AT_ONCE)):
-        given = b"".join(code for _, code in listed).hex()
-        text = rows(connection, f"SELECT CONVERT(CONVERT(x'{given}' USING {charset}) USING utf8mb4)")[0][0]
+        code_bytes = b"".join(code for _, code in listed).hex()
+        text = rows(connection, f"SELECT CONVERT(CONVERT(x'{code_bytes}' USING {charset}) USING utf8mb4)")[0][0]
         if text is None or len(text) != len(listed):
             raise ValueError(f"the server does not read character set {charset} as one character a code")
         points[[place for place, _ in listed]] = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)

@@ -26,7 +26,10 @@ Bytes = npt.NDArray[np.uint8]
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 
-ZERO, MINUS, POINT, COLON = 48, 45, 46, 58
+ZERO = 48
+MINUS = 45
+POINT = 46
+COLON = 58
 _POWERS = np.array([10**i for i in range(10)], dtype=np.int64)
 TIME = 17
 """Bytes of the longest TIME, with a sign and six digits after the point."""
@@ -48,23 +51,26 @@ def long_decimals(
     digits: Int64s,
     sizes: Int64s,
     scale: Number,
-    shown: Bytes,
+    all_digits: Bytes,
     offsets: Int32s,
     out: Bytes,
 ) -> Number:
     """Packed decimals as the server prints them: every digit of the scale, one zero before a bare fraction.
 
-    `digits` and `sizes` (bytes) of each group, the most significant first; `shown`: room for all digits. A value takes
-    these and 3 bytes at most.
+    `digits` and `sizes` (bytes) of each group, the most significant first; `all_digits`: room for these. A value takes
+    them and 3 bytes at most.
     """
-    total, at = len(shown), 0
+    total = len(all_digits)
+    at = 0
     for row in range(len(starts)):
         offsets[row] = at
         start = starts[row]
         if start < 0:
             continue
         mask = 0 if raw[uintp(start)] & 0x80 else 0xFF
-        flip, used, sum_ = mask ^ 0x80, 0, np.int64(0)
+        flip = mask ^ 0x80
+        used = 0
+        sum_ = np.int64(0)
         for g in range(len(digits)):
             group = np.int64(0)
             for i in range(sizes[g]):
@@ -74,12 +80,12 @@ def long_decimals(
             if group >= _POWERS[uintp(digits[g])]:
                 return row
             sum_ |= group
-            used = _digits(shown, used, group, digits[g])
+            used = _digits(all_digits, used, group, digits[g])
         if mask and sum_:
             out[uintp(at)] = MINUS
             at += 1
         first = 0
-        while first < total - scale - 1 and shown[uintp(first)] == ZERO:
+        while first < total - scale - 1 and all_digits[uintp(first)] == ZERO:
             first += 1
         if total == scale:
             out[uintp(at)] = ZERO
@@ -88,7 +94,7 @@ def long_decimals(
             if i == total - scale:
                 out[uintp(at)] = POINT
                 at += 1
-            out[uintp(at)] = shown[uintp(i)]
+            out[uintp(at)] = all_digits[uintp(i)]
             at += 1
     offsets[len(starts)] = at
     return -1
@@ -97,7 +103,9 @@ def long_decimals(
 @kernel(int64, RAW, INT64S, int64, INT32S, BYTES)
 def times(raw: Bytes, starts: Int64s, scale: Number, offsets: Int32s, out: Bytes) -> Number:
     """TIME2 as the server prints it: hours up to 838, a sign, and `scale` digits."""
-    at, size, unit = 0, (scale + 1) // 2, 1
+    at = 0
+    size = (scale + 1) // 2
+    unit = 1
     for _ in range(3 - size):
         unit *= 100
     for row in range(len(starts)):
@@ -105,7 +113,8 @@ def times(raw: Bytes, starts: Int64s, scale: Number, offsets: Int32s, out: Bytes
         start = starts[row]
         if start < 0:
             continue
-        whole, part = np.int64(0), np.int64(0)
+        whole = np.int64(0)
+        part = np.int64(0)
         for i in range(3):
             whole = whole << 8 | np.int64(raw[uintp(start + i)])
         for i in range(size):
@@ -120,8 +129,11 @@ def times(raw: Bytes, starts: Int64s, scale: Number, offsets: Int32s, out: Bytes
             out[uintp(at)] = MINUS
             at += 1
             packed = -packed
-        clock, micros = packed >> 24, packed & 0xFFFFFF
-        hours, minutes, seconds = clock >> 12, clock >> 6 & 63, clock & 63
+        clock = packed >> 24
+        micros = packed & 0xFFFFFF
+        hours = clock >> 12
+        minutes = clock >> 6 & 63
+        seconds = clock & 63
         if hours > 838 or minutes > 59 or seconds > 59 or micros > 999_999:
             return row
         at = _digits(out, at, hours, 3 if hours > 99 else 2)
@@ -137,7 +149,7 @@ def times(raw: Bytes, starts: Int64s, scale: Number, offsets: Int32s, out: Bytes
 
 
 @kernel(int64, RAW, INT64S, INT64S, RAW, INT64S, INT32S, BYTES)
-def recoded(
+def recode(
     raw: Bytes, starts: Int64s, lengths: Int64s, table: Bytes, sizes: Int64s, offsets: Int32s, out: Bytes
 ) -> Number:
     """Text of a single-byte character set as UTF-8: byte b becomes `sizes[b]` bytes from `table[4 * b]` on."""
@@ -155,7 +167,7 @@ def recoded(
 
 
 @kernel(int64, RAW, INT64S, INT64S, int64, INT32S, BYTES)
-def padded(raw: Bytes, starts: Int64s, lengths: Int64s, width: Number, offsets: Int32s, out: Bytes) -> Number:
+def pad(raw: Bytes, starts: Int64s, lengths: Int64s, width: Number, offsets: Int32s, out: Bytes) -> Number:
     """Values with the zero bytes that the log leaves out at their end, up to `width`."""
     at = 0
     for row in range(len(starts)):

@@ -9,7 +9,7 @@ from enum import Enum, auto
 import pyarrow as pa
 
 from dblog_core.model.schema import TableName
-from dblog_core.sources.mysql.sql.connection import quoted
+from dblog_core.sources.mysql.sql.connection import quote_identifier
 from dblog_core.sources.mysql.values import charsets
 from dblog_core.sources.mysql.values.charsets import Decode
 
@@ -22,7 +22,8 @@ class UnsupportedType(ValueError):
 
     def __init__(self, why: str, fix: str = CHANGE, *, catalogued: bool = True) -> None:
         super().__init__(why)
-        self.fix, self.catalogued = fix, catalogued
+        self.fix = fix
+        self.catalogued = catalogued
 
 
 class Kind(Enum):
@@ -78,6 +79,7 @@ LARGEST_DECIMAL = 38
 
 
 def integer(width: int, unsigned: bool) -> ColumnType:
+    """An integer of so many bytes; BIGINT UNSIGNED is a decimal, since Delta has no unsigned type."""
     text = _NAMES[width] + (" unsigned" if unsigned else "")
     if unsigned and width == 8:
         return ColumnType(Kind.UNSIGNED64, pa.decimal128(20, 0), text, width=8)
@@ -85,6 +87,7 @@ def integer(width: int, unsigned: bool) -> ColumnType:
 
 
 def decimal(precision: int, scale: int) -> ColumnType:
+    """DECIMAL(precision, scale); as text where no decimal of Arrow holds its digits."""
     text = f"decimal({precision},{scale})"
     if precision > LARGEST_DECIMAL:
         return ColumnType(Kind.LONG_DECIMAL, pa.string(), text, precision=precision, scale=scale)
@@ -96,10 +99,10 @@ VERSIONED = "it is system-versioned: its log holds every version of a row, a SEL
 
 def unversioned_fix(table: TableName, periods: Sequence[str] = ()) -> str:
     """`periods`: the columns of its versions that the table's definition names, which go with them."""
-    parts = [f"DROP COLUMN {quoted(column)}" for column in periods]
+    parts = [f"DROP COLUMN {quote_identifier(column)}" for column in periods]
     parts += ["DROP PERIOD FOR SYSTEM_TIME"] if periods else []
     parts += ["DROP SYSTEM VERSIONING"]
-    statement = f"ALTER TABLE {quoted(table.schema)}.{quoted(table.name)} {', '.join(parts)}"
+    statement = f"ALTER TABLE {quote_identifier(table.schema)}.{quote_identifier(table.name)} {', '.join(parts)}"
     if periods:  # the server takes it for a change of the versions too
         statement = f"SET STATEMENT system_versioning_alter_history = KEEP FOR {statement}"
     return f"leave it out of source.tables, or {statement.replace('%%', '%')}"
@@ -111,7 +114,7 @@ def in_catalogue(labels: Sequence[str]) -> list[str]:
     return [label for label in labels if "?" not in label and all(ord(character) < 0x10000 for character in label)]
 
 
-def alike(labels: Sequence[str], *, of_set: bool) -> str | None:
+def why_alike(labels: Sequence[str], *, of_set: bool) -> str | None:
     """Why an ENUM or SET with these labels cannot be in a key: two of its values print alike. None: they do not."""
     if of_set and "" in labels:
         return "a SET with an empty label cannot be in a key: two of its values print alike"
@@ -165,6 +168,6 @@ def from_catalogue(
         return decimal(precision or 10, scale or 0).arrow
     if name not in _BY_NAME:
         raise UnsupportedType(f"type {column_type} is not supported")
-    if charset and charset != charsets.BINARY and not charsets.supported(charset):
+    if charset and charset != charsets.BINARY and not charsets.is_supported(charset):
         raise UnsupportedType(f"character set {charset} is not supported")
     return _BY_NAME[name]

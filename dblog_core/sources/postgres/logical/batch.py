@@ -57,14 +57,17 @@ class Assembly:
     def ready(self) -> bool:
         """Whether there is anything to hand on: changes, or that the transaction of the last batch is whole now. Never
         while rows are still skipped: their count would go back."""
+        # Without a row of its own: what staging holds of the transaction is whole now, and must be told so.
         ended = self._owed and self.open is None
         return self.skip == 0 and (self.rows > 0 or bool(self._signals) or ended)
 
     @property
     def full(self) -> bool:
+        """Whether the batch has as many rows as it may."""
         return self.rows >= MAX_ROWS
 
     def begin(self, transaction: Transaction) -> None:
+        """A transaction begins. Raises UnknownLogEvent inside another one."""
         if self.open is not None:
             raise UnknownLogEvent(
                 "a transaction begins inside another one", where=f"LSN {self.open.position}", fix="report this"
@@ -91,18 +94,20 @@ class Assembly:
 
     def row(self) -> int:
         """The sequence number of the next row change, 0 if it is to be left out."""
-        if self._skipped():
+        if self._skip_if_delivered():
             return 0
         sequence = self._next()
         self.rows += 1
         return sequence
 
-    def truncated(self, table: TableName) -> None:
-        if not self._skipped():
+    def truncate(self, table: TableName) -> None:
+        """All rows of the table are gone."""
+        if not self._skip_if_delivered():
             sequence = self._next()
             self._signals.append(Truncated(sequence, self.transaction, table))
 
     def watermark(self, payload: str) -> None:
+        """A row of the watermark table."""
         sequence = self._next()
         self._signals.append(WatermarkSeen(sequence, self.transaction, payload))
 
@@ -127,7 +132,7 @@ class Assembly:
 
     def pass_over(self) -> None:
         """A row change of a table that cannot be read: counted, since after a restart it may be one that can."""
-        self._skipped()
+        self._skip_if_delivered()
 
     def take(self, changes: Sequence[TableChanges]) -> LogBatch:
         """The batch so far, whose rows the decoder gives; the next one begins."""
@@ -139,15 +144,18 @@ class Assembly:
             partial=self.in_open if self.open is not None else 0,
         )
         self._owed = self.open is not None
-        self._signals, self.transactions = [], []
-        self.sequence, self.rows, self.transaction = 0, 0, -1
+        self._signals = []
+        self.transactions = []
+        self.sequence = 0
+        self.rows = 0
+        self.transaction = -1
         return batch
 
     def where(self) -> str:
         """The place in the log, for messages."""
         return f"LSN {self.open.position}" if self.open else f"after LSN {self.position}"
 
-    def _skipped(self) -> bool:
+    def _skip_if_delivered(self) -> bool:
         """Counts a row change; whether it was delivered before."""
         self.in_open += 1
         if not self.skip:
@@ -156,6 +164,7 @@ class Assembly:
         return True
 
     def _next(self) -> int:
+        # A transaction without anything for us never comes into a batch.
         if self.transaction < 0:
             if self.open is None:
                 raise UnknownLogEvent("a change outside of a transaction", where=self.where(), fix="report this")

@@ -13,8 +13,9 @@ import psycopg2
 from dblog_core.config.source import SourceConfig
 from dblog_core.model.schema import Column, TableName
 from dblog_core.model.schema_changes import Layout
-from dblog_core.sources.postgres.sql import catalogue, column_layout, standby
-from dblog_core.sources.postgres.sql.connection import Connection, connect, translated
+from dblog_core.sources.postgres.logical import column_layout
+from dblog_core.sources.postgres.sql import catalogue, standby
+from dblog_core.sources.postgres.sql.connection import Connection, connect, translate_errors
 
 Answer = TypeVar("Answer")
 
@@ -27,19 +28,24 @@ class Lookups:
         self._connection: Connection | None = None
 
     def type_name(self, oid: int, typmod: int) -> str:
+        """The base type's text of an oid and a typmod, also of a type that is dropped later."""
         return self._ask(lambda connection: catalogue.type_name(connection, oid, typmod))
 
     def base_name(self, name: str) -> str:
+        """The base type's text of a type name of the log."""
         return self._ask(lambda connection: catalogue.base_name(connection, name))
 
     def describe(self, table: TableName) -> catalogue.CatalogueTable | None:
+        """The table as the catalogue has it now; None if it is gone."""
         return self._ask(lambda connection: catalogue.find_table(connection, table))
 
     def key(self, table: TableName) -> tuple[str, ...]:
-        found = self.describe(table)
-        return found.key(self._config) if found else tuple(self._config.keys.get(str(table), ()))
+        """The table's key now: configured, or primary; of a table that is gone the configured one."""
+        table_now = self.describe(table)
+        return table_now.key(self._config) if table_now else tuple(self._config.keys.get(str(table), ()))
 
     def layout(self, oid: int, columns: Sequence[Column]) -> Layout | None:
+        """The layout of a table that the log shows with these columns, see `column_layout`."""
         return self._ask(lambda connection: column_layout.layout(connection, oid, columns))
 
     def recovering(self) -> bool:
@@ -58,5 +64,5 @@ class Lookups:
             except (psycopg2.OperationalError, psycopg2.InterfaceError):  # it was cut off while nothing was asked
                 self.close()
         self._connection = connect(self._config)
-        with translated(self._config):
+        with translate_errors(self._config):
             return question(self._connection)

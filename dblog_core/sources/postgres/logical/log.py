@@ -24,14 +24,16 @@ from dblog_core.sources.postgres.logical.message_buffer import Messages
 from dblog_core.sources.postgres.logical.replication_stream import CopyStream
 from dblog_core.sources.postgres.position import Lsn, Point
 from dblog_core.sources.postgres.sql import slots, standby, timelines
-from dblog_core.sources.postgres.sql.connection import Connection, connect, session, translated
+from dblog_core.sources.postgres.sql.connection import Connection, connect, session, translate_errors
 from dblog_core.sources.postgres.sql.slots import FIRST, Line
 
 _IDLE = 0.1  # seconds between two batches that only move the position
-_FEEDBACK = 1.0  # seconds between two signs of life
+_FEEDBACK_SECONDS = 1.0  # seconds between two signs of life
 _NEVER = 2_000_000_000  # seconds: psycopg2's own feedback
 _NAPS = (0.001, 0.008)  # seconds, least and most, that messages gather on the socket: waking costs more than reading
-_FEW, _MANY = 64, 256  # messages after a nap: it was too short, or long
+# So few messages after a nap say that it was too short, so many that it was too long.
+_FEW = 64
+_MANY = 256
 
 
 class Decoder(Protocol):
@@ -81,12 +83,12 @@ class PostgresLog:
         position = self._assembly.position
         self._replayed = self._lookups.recovering()  # before we ask for its timeline, which a promotion changes
         if replays and not self._replayed:
-            raise standby.promoted(self._config)
+            raise standby.promotion_error(self._config)
         with session(self._config) as connection:
             slots.slot_at(connection, self._config, position, self._line)
         connection = connect(self._config, replication=True, name=self._line.name)
         try:
-            with translated(self._config):
+            with translate_errors(self._config):
                 self._assembly.timeline = timelines.compare(connection, self._config, place)
             self._start(connection, position)
         except BaseException:
@@ -97,7 +99,7 @@ class PostgresLog:
         return self
 
     def _start(self, connection: Connection, position: Lsn) -> None:
-        with translated(self._config):
+        with translate_errors(self._config):
             self._speaker: ReplicationCursor = connection.cursor(cursor_factory=ReplicationCursor)
             try:
                 command = _start_command(self._config.slot, position, self._decoder.options())
@@ -111,16 +113,16 @@ class PostgresLog:
             self._stream = CopyStream(connection)
 
     def read(self, timeout: float, *, linger: float = 0.0) -> LogBatch | None:
-        stream = self._opened()
+        stream = self._open_stream()
         deadline = time.monotonic() + timeout
         first: float | None = None
-        with translated(self._config):
+        with translate_errors(self._config):
             while True:
-                known = self._messages.count
+                count_before = self._messages.count
                 more = stream.receive(self._messages)
-                arrived = self._messages.count - known
+                arrived = self._messages.count - count_before
                 now = time.monotonic()
-                self._sign_of_life(now, asked=stream.asked())
+                self._sign_of_life(now, is_asked=stream.take_request())
                 aged = first is not None and now - first >= linger
                 if not self._decoder.feed(self._messages, aged=aged) or (more and self._assembly.ready):
                     return self._take(now)
@@ -140,7 +142,7 @@ class PostgresLog:
                 elif now >= deadline:
                     return None
                 elif not more:
-                    select.select([self._speaker], [], [], min(deadline - now, _FEEDBACK))
+                    select.select([self._speaker], [], [], min(deadline - now, _FEEDBACK_SECONDS))
 
     def _sleep(self, arrived: int, longest: float) -> None:
         """Lets more arrive; the less has, the longer."""
@@ -150,7 +152,7 @@ class PostgresLog:
             self._nap = max(self._nap / 2, _NAPS[0])
         time.sleep(min(self._nap, longest))
 
-    def _opened(self) -> CopyStream:
+    def _open_stream(self) -> CopyStream:
         if self._stream is None:
             raise SourceUnavailable("the log is closed", where=f"source {self._config.name}", fix="open it again")
         return self._stream
@@ -163,7 +165,7 @@ class PostgresLog:
         """Of a standby only what it has replayed as one: the log after a promotion is on another timeline, which begins
         once the server has ceased to say that it is in recovery."""
         if self._replayed and not self._lookups.recovering():
-            raise standby.promoted(self._config)
+            raise standby.promotion_error(self._config)
         self._last_batch = now
         self._handed = self._assembly.position
         batch = self._decoder.take()
@@ -172,11 +174,11 @@ class PostgresLog:
 
     def acknowledge(self, position: str) -> None:
         self._confirmed = max(self._confirmed, Point.parse(position).lsn)
-        with translated(self._config):
+        with translate_errors(self._config):
             self._speak()
 
-    def _sign_of_life(self, now: float, *, asked: bool) -> None:
-        if asked or now - self._last_feedback >= _FEEDBACK:
+    def _sign_of_life(self, now: float, *, is_asked: bool) -> None:
+        if is_asked or now - self._last_feedback >= _FEEDBACK_SECONDS:
             self._speak()
 
     def _speak(self) -> None:
@@ -198,9 +200,9 @@ class PostgresLog:
 
 def _start_command(slot: str, position: Lsn, options: dict[str, str]) -> str:
     """START_REPLICATION, whose grammar knows no E'' strings: quotes are doubled, backslashes stand for themselves."""
-    listed = ", ".join(f"{_quoted(name, chr(34))} {_quoted(text, chr(39))}" for name, text in options.items())
-    return f"START_REPLICATION SLOT {_quoted(slot, chr(34))} LOGICAL {position} ({listed})"
+    listed = ", ".join(f"{_quote(name, chr(34))} {_quote(text, chr(39))}" for name, text in options.items())
+    return f"START_REPLICATION SLOT {_quote(slot, chr(34))} LOGICAL {position} ({listed})"
 
 
-def _quoted(text: str, quote: str) -> str:
+def _quote(text: str, quote: str) -> str:
     return quote + text.replace(quote, quote * 2) + quote

@@ -37,7 +37,7 @@ class Messages:
         return cls(np.frombuffer(b"".join(parts), dtype=np.uint8).copy(), ends - lengths, ends, len(listed))
 
     @property
-    def taken(self) -> bool:
+    def is_taken(self) -> bool:
         """Whether every message is."""
         return self.next == self.count
 
@@ -47,6 +47,7 @@ class Messages:
         return int(self.ends[self.count - 1]) if self.count else 0
 
     def message(self, number: int) -> bytes:
+        """A copy of the message of this number."""
         return self.raw[self.starts[number] : self.ends[number]].tobytes()
 
     def kind(self, number: int) -> int:
@@ -69,7 +70,8 @@ class Messages:
             self.raw[: len(rest)] = np.frombuffer(rest, dtype=np.uint8).copy()
             self.starts[:number] = self.starts[self.next : self.count] - shift
             self.ends[:number] = self.ends[self.next : self.count] - shift
-        self.count, self.next = number, 0
+        self.count = number
+        self.next = 0
         if not number and len(self.raw) > ROOM:
             self.raw = np.empty(ROOM, dtype=np.uint8)
 

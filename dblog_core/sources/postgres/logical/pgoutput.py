@@ -9,8 +9,7 @@ manual.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -18,142 +17,25 @@ import numpy.typing as npt
 from dblog_core.config.source import SourceConfig
 from dblog_core.errors import SourceUnavailable, UnknownLogEvent
 from dblog_core.model.events import LogBatch, TableChanges, Transaction
-from dblog_core.model.schema import Column, TableName, TableSchema
-from dblog_core.model.schema_changes import Layout
+from dblog_core.model.schema import TableSchema
 from dblog_core.rows.staged_as import printed
-from dblog_core.sources.postgres.logical import row_messages as found
+from dblog_core.sources.postgres.logical import row_messages
 from dblog_core.sources.postgres.logical.batch import MAX_ROWS, Assembly, no_key_fix
 from dblog_core.sources.postgres.logical.message_buffer import Messages
+from dblog_core.sources.postgres.logical.relations import Forms, Relation, Relations, Types, why_unreadable
 from dblog_core.sources.postgres.logical.streamed_transactions import EPOCH, Delivery, Streams
 from dblog_core.sources.postgres.logical.tuples import decode_placed, one_row
 from dblog_core.sources.postgres.position import Lsn
-from dblog_core.sources.postgres.sql.catalogue import signal_table, wanted, watermark_table
+from dblog_core.sources.postgres.sql.catalogue import is_wanted, signal_table, watermark_table
 from dblog_core.sources.postgres.values import binary_values, types
 
 Int64s = npt.NDArray[np.int64]
 
 _BEGIN = struct.Struct(">xQqI")
 _COMMIT = struct.Struct(">xBQQq")
-_RELATION_COLUMN = struct.Struct(">Ii")
 _IN_STREAMS = b"IUDRTYM"  # kinds of messages that name their transaction in a stream
 _WELL_FILLED = MAX_ROWS * 3 // 4  # rows of a batch that does not begin another transaction
 _HEAD = 6  # bytes of the smallest row message, up to its first marker
-
-
-class Types:
-    """What the decoder asks of the catalogue, which knows oids that the log only names."""
-
-    def __init__(
-        self,
-        type_name: Callable[[int, int], str],
-        key: Callable[[TableName], tuple[str, ...]],
-        layout: Callable[[int, Sequence[Column]], Layout | None] = lambda oid, columns: None,
-    ) -> None:
-        self.key, self.layout = key, layout
-        self._type_name = type_name
-        self._known: dict[tuple[int, int], str] = {}
-
-    def name(self, oid: int, typmod: int) -> str:
-        """The base type's text. Asked once per type: a type keeps its oid for life."""
-        if (oid, typmod) not in self._known:
-            self._known[oid, typmod] = self._type_name(oid, typmod)
-        return self._known[oid, typmod]
-
-
-@dataclass(frozen=True, slots=True)
-class Relation:
-    """A Relation message: `flagged` are the columns of the replica identity, `identity` its kind (d, n, f, i)."""
-
-    oid: int
-    table: TableName
-    identity: str
-    columns: tuple[tuple[str, int, int], ...]
-    flagged: frozenset[str]
-
-    @classmethod
-    def parse(cls, message: bytes) -> Relation:
-        schema, rest = message[5:].split(b"\0", 1)
-        name, rest = rest.split(b"\0", 1)
-        columns, flagged = [], set()
-        identity, count, place = chr(rest[0]), int.from_bytes(rest[1:3]), 3
-        for _ in range(count):
-            end = rest.index(b"\0", place + 1)
-            column = rest[place + 1 : end].decode()
-            if rest[place] & 1:
-                flagged.add(column)
-            columns.append((column, *_RELATION_COLUMN.unpack_from(rest, end + 1)))
-            place = end + 1 + _RELATION_COLUMN.size
-        if place != len(rest):
-            raise ValueError("its length is another one")
-        table = TableName(schema.decode() or "pg_catalog", name.decode())
-        return cls(int.from_bytes(message[1:5]), table, identity, tuple(columns), frozenset(flagged))
-
-
-@dataclass(slots=True)
-class Forms:
-    """In which form the server is asked for values: binary until a table shows a type that needs the text form."""
-
-    binary: bool = True
-
-
-class Relations:
-    """What the relation oids of the log stand for, as the scan of row messages asks for it."""
-
-    def __init__(self) -> None:
-        self.versions: list[TableSchema] = []
-        self.names: dict[int, TableName] = {}
-        self.watermarks: dict[int, int] = {}  # number of the payload column
-        self.signals: set[int] = set()
-        self._codes: dict[int, int] = {}
-        self._current: dict[TableName, int] = {}
-        self._arrays: tuple[Int64s, Int64s] | None = None
-
-    def stranger(self, oid: int, name: TableName) -> None:
-        """A table that nobody asked for."""
-        self._set(oid, name, found.STRANGER)
-
-    def watermark(self, oid: int, name: TableName, payload: int) -> None:
-        self._set(oid, name, found.SINGLY)
-        self.watermarks[oid] = payload
-
-    def signal(self, oid: int, name: TableName) -> None:
-        self._set(oid, name, found.SINGLY)
-        self.signals.add(oid)
-
-    def unreadable(self, oid: int, name: TableName) -> bool:
-        """Whether the table could be read until now."""
-        was = self._codes.get(oid)
-        self._current.pop(name, None)
-        self._set(oid, name, found.UNREADABLE)
-        return was != found.UNREADABLE
-
-    def wanted(self, oid: int, version: TableSchema) -> bool:
-        """Whether the version is another one than the table had."""
-        name = version.table
-        number = self._current.get(name)
-        new = number is None or self.versions[number] != version
-        if number is None or new:
-            number = self._current[name] = len(self.versions)
-            self.versions.append(version)
-        self._set(oid, name, number)
-        return new
-
-    def code(self, oid: int) -> int | None:
-        return self._codes.get(oid)
-
-    def arrays(self) -> tuple[Int64s, Int64s]:
-        """All oids, growing, and their codes."""
-        if self._arrays is None:
-            oids = sorted(self._codes)
-            self._arrays = (np.array(oids, dtype=np.int64), np.array([self._codes[o] for o in oids], dtype=np.int64))
-        return self._arrays
-
-    def _set(self, oid: int, name: TableName, code: int) -> None:
-        self.watermarks.pop(oid, None)
-        self.signals.discard(oid)
-        self.names[oid] = name
-        self._codes[oid] = code
-        self._arrays = None
 
 
 class PgoutputDecoder:
@@ -170,7 +52,7 @@ class PgoutputDecoder:
         self._relations = Relations()
         self._streams = Streams()
         self._rows = np.empty((6, MAX_ROWS), dtype=np.int64)
-        self._begun = np.empty((3, MAX_ROWS), dtype=np.int64)
+        self._transactions = np.empty((3, MAX_ROWS), dtype=np.int64)
         self._enough = _WELL_FILLED
         self._raw: npt.NDArray[np.uint8] | None = None  # what the rows point into
         self._handlers: dict[bytes, Callable[[bytes], None]] = {
@@ -183,9 +65,9 @@ class PgoutputDecoder:
             b"D": self._change,
             # Harmless: a type's name (we ask for it by oid), where a replicated transaction came from, and
             # pg_logical_emit_message, which is no row of any table.
-            b"Y": _nothing,
-            b"O": _nothing,
-            b"M": _nothing,
+            b"Y": _ignore,
+            b"O": _ignore,
+            b"M": _ignore,
             b"S": self._streams.start,
             b"A": self._streams.abort,
         }
@@ -210,7 +92,7 @@ class PgoutputDecoder:
         while True:
             if (stream := self._streams.delivered) is not None and not self._deliver(stream):
                 return False
-            if self._take_on(arrived, None):
+            if self._take_messages(arrived, None):
                 return True
             if self._streams.delivered is None:
                 return False
@@ -226,8 +108,8 @@ class PgoutputDecoder:
 
     def _deliver(self, stream: Delivery) -> bool:
         """Goes on with a committed stream; whether it is all taken, and nothing points into its buffer any more."""
-        while self._take_on(stream.messages, stream):
-            if stream.spool.exhausted:
+        while self._take_messages(stream.messages, stream):
+            if stream.spool.is_exhausted:
                 self._assembly.commit(stream.end)
                 self._streams.finish()
                 return not self._assembly.rows
@@ -236,68 +118,72 @@ class PgoutputDecoder:
             stream.spool.read(stream.messages)
         return False
 
-    def _take_on(self, arrived: Messages, stream: Delivery | None) -> bool:
+    def _take_messages(self, arrived: Messages, stream: Delivery | None) -> bool:
         """Takes messages, as they arrive or of a committed stream; False where the batch is full, or a stream's turn
         comes."""
-        while not arrived.taken:
+        while not arrived.is_taken:
             if stream is None and self._streams.inside:
                 self._streams.add(arrived)
                 continue
             if not self._assembly.skip:
                 self._scan(arrived, stream)
                 if self._assembly.rows >= (self._enough if self._assembly.open is None else MAX_ROWS):
-                    return arrived.taken
-            if not arrived.taken and not self._one(arrived, stream):
+                    return arrived.is_taken
+            if not arrived.is_taken and not self._take_message(arrived, stream):
                 return False
         return True
 
     def _scan(self, arrived: Messages, stream: Delivery | None) -> None:
         """Takes transactions and rows up to the first message that Python has to read."""
+        # Of a committed stream alone: a plain transaction comes without what it has rolled back.
         aborted = np.array(sorted(stream.spool.aborted) if stream else (), dtype=np.int64)
         oids, codes = self._relations.arrays()
         before = self._assembly.rows
-        state = self._state()
-        arrived.next = found.scan(
+        state = self._scan_state()
+        arrived.next = row_messages.scan(
             arrived.raw, arrived.starts, arrived.ends, arrived.next, arrived.count, stream is not None, aborted,
-            oids, codes, state, self._rows, self._begun,
+            oids, codes, state, self._rows, self._transactions,
         )  # fmt: skip
-        self._follow(state.tolist())
+        self._follow_scan(state.tolist())
+        # The rows point into this buffer: it must stay as it is until they are columns.
         if self._assembly.rows > before:
             self._raw = arrived.raw
 
-    def _state(self) -> Int64s:
+    def _scan_state(self) -> Int64s:
         """The assembly's, as the scan counts on from it."""
         at = self._assembly
-        state = np.zeros(found.STATE, dtype=np.int64)
-        begun, placed = at.open is not None, len(at.transactions)
-        state[: found.CURRENT] = (
-            begun, at.in_open, at.sequence, at.rows, at.transaction, placed, at.position, 0, self._enough,
+        state = np.zeros(row_messages.STATE, dtype=np.int64)
+        is_open = at.open is not None
+        placed = len(at.transactions)
+        state[: row_messages.CURRENT] = (
+            is_open, at.in_open, at.sequence, at.rows, at.transaction, placed, at.position, 0, self._enough,
         )  # fmt: skip
-        state[found.CURRENT] = found.OPENED
+        state[row_messages.CURRENT] = row_messages.OPENED
         return state
 
-    def _follow(self, state: list[int]) -> None:
+    def _follow_scan(self, state: list[int]) -> None:
         """Brings the assembly to where the scan is."""
         at = self._assembly
-        for xid, final, committed in self._begun[:, : state[found.BEGUN]].T.tolist():
-            if xid == found.OPENED:
+        for xid, final, committed in self._transactions[:, : state[row_messages.BEGUN]].T.tolist():
+            if xid == row_messages.OPENED:
                 assert at.open is not None
                 at.transactions.append(at.open)
             else:
                 at.transactions.append(_transaction(xid, final, committed))
-        at.in_open, at.sequence, at.rows, at.transaction = state[found.IN_OPEN : found.IN_BATCH + 1]
-        at.position = Lsn(state[found.POSITION])
-        xid, final, committed = state[found.CURRENT :]
-        if not state[found.OPEN]:
+        at.in_open, at.sequence, at.rows, at.transaction = state[row_messages.IN_OPEN : row_messages.IN_BATCH + 1]
+        at.position = Lsn(state[row_messages.POSITION])
+        xid, final, committed = state[row_messages.CURRENT :]
+        if not state[row_messages.OPEN]:
             at.open = None
-        elif xid != found.OPENED:
+        elif xid != row_messages.OPENED:
             at.open = at.transactions[-1] if at.transaction >= 0 else _transaction(xid, final, committed)
 
-    def _one(self, arrived: Messages, stream: Delivery | None) -> bool:
+    def _take_message(self, arrived: Messages, stream: Delivery | None) -> bool:
         """Reads one message; False where the batch must be handed on before it, or a stream's turn has come."""
         message = arrived.message(arrived.next)
         kind = message[:1]
         try:
+            # The end of a streamed transaction: its rows are read from the spool next, as if they came now.
             if stream is None and kind == b"c":
                 if self._assembly.ready:
                     return False
@@ -305,6 +191,7 @@ class PgoutputDecoder:
                 self._assembly.begin(self._streams.commit(message))
                 return False
             if stream is not None and kind in _IN_STREAMS:
+                # A subtransaction that was rolled back: its messages stay in the spool, and are passed over.
                 if int.from_bytes(message[1:5]) in stream.spool.aborted:
                     arrived.next += 1
                     return True
@@ -338,29 +225,29 @@ class PgoutputDecoder:
         relation = Relation.parse(message)
         if relation.table == watermark_table(self._config):
             payload = [name for name, *_ in relation.columns].index("payload")
-            self._relations.watermark(relation.oid, relation.table, payload)
+            self._relations.set_watermark(relation.oid, relation.table, payload)
         elif relation.table == signal_table(self._config):
-            self._relations.signal(relation.oid, relation.table)
-        elif not wanted(relation.table, self._config):
-            self._relations.stranger(relation.oid, relation.table)
+            self._relations.set_signal(relation.oid, relation.table)
+        elif not is_wanted(relation.table, self._config):
+            self._relations.set_stranger(relation.oid, relation.table)
         else:
-            self._wanted(relation)
+            self._take_relation(relation)
 
-    def _wanted(self, relation: Relation) -> None:
+    def _take_relation(self, relation: Relation) -> None:
         """A table of ours: its shape from here on, or why its rows cannot be read."""
         key = self._key(relation)
-        if why := _unreadable(relation, key):
-            if self._relations.unreadable(relation.oid, relation.table):
+        if why := why_unreadable(relation, key):
+            if self._relations.set_unreadable(relation.oid, relation.table):
                 self._assembly.unreadable(relation.table, why, no_key_fix(relation.table))
             return
         version = self._version(relation, key)
         self._check_forms(version)
-        if self._relations.wanted(relation.oid, version):
+        if self._relations.set_version(relation.oid, version):
             self._assembly.schema(version, self._catalogue.layout(relation.oid, version.columns))
 
     def _check_forms(self, schema: TableSchema) -> None:
         """Raises SourceUnavailable where the binary form of a column is not certain: what reads again asks for text."""
-        unsure = [c for c in schema.columns if self._binary and not binary_values.supported(c.source_type)]
+        unsure = [c for c in schema.columns if self._binary and not binary_values.is_supported(c.source_type)]
         if unsure:
             self._forms.binary = False
             raise SourceUnavailable(
@@ -386,17 +273,17 @@ class PgoutputDecoder:
         if len(message) < _HEAD:
             raise IndexError("cut short")
         oid = int.from_bytes(message[1:5])
-        code = self._relations.code(oid)
+        code = self._relations.code_of(oid)
         if code is None:
             raise UnknownLogEvent(
                 f"a row of relation {oid} came before its description", where=self._where(), fix="report this"
             )
-        if code == found.STRANGER:
+        if code == row_messages.STRANGER:
             return
-        if code == found.SINGLY:
+        if code == row_messages.SINGLY:
             (self._signal if oid in self._relations.signals else self._watermark)(oid, message)
             return
-        if code == found.UNREADABLE and self._assembly.open is not None:
+        if code == row_messages.UNREADABLE and self._assembly.open is not None:
             self._assembly.pass_over()
             return
         if self._assembly.open is None or self._assembly.row():
@@ -422,27 +309,29 @@ class PgoutputDecoder:
             raise IndexError("cut short")
         for place in range(6, len(message), 4):
             oid = int.from_bytes(message[place : place + 4])
-            code = self._relations.code(oid)
+            code = self._relations.code_of(oid)
             if code is None:
                 raise UnknownLogEvent(
                     f"relation {oid} is truncated before its description", where=self._where(), fix="report this"
                 )
-            if code >= 0 or code == found.UNREADABLE:
-                self._assembly.truncated(self._relations.names[oid])
+            if code >= 0 or code == row_messages.UNREADABLE:
+                self._assembly.truncate(self._relations.names[oid])
 
     def _changes(self) -> list[TableChanges]:
         """The rows of the batch, by table version."""
         count = self._assembly.rows
         if not count or self._raw is None:
             return []
-        rows, versions = self._rows[:, :count], self._rows[found.VERSION, :count]
+        rows = self._rows[:, :count]
+        versions = self._rows[row_messages.VERSION, :count]
+        # Stable: rows of one version stay in the order of the log.
         order = np.argsort(versions, kind="stable")
         cuts = np.flatnonzero(np.diff(versions[order])) + 1
         changes = []
         for part in np.split(order, cuts):
             schema = self._relations.versions[int(versions[part[0]])]
-            ours = rows if len(part) == count else rows[:, part]
-            batch, unreadable = decode_placed(schema, self._raw, np.ascontiguousarray(ours), self._place)
+            placed = rows if len(part) == count else rows[:, part]
+            batch, unreadable = decode_placed(schema, self._raw, np.ascontiguousarray(placed), self._place)
             changes.append(TableChanges(schema, batch))
             if unreadable is not None:
                 self._assembly.unreadable_since(unreadable)
@@ -457,19 +346,9 @@ class PgoutputDecoder:
         return self._assembly.where()
 
 
-def _unreadable(relation: Relation, key: tuple[str, ...]) -> str:
-    """Why old rows cannot be told by our key, in words; empty if they can. Without a key they have to come whole."""
-    if missing := sorted(set(key) - {name for name, *_ in relation.columns}):
-        return f"the log holds rows without the key column {', '.join(missing)}"
-    if relation.identity == "f" or (relation.identity != "n" and key and relation.flagged == frozenset(key)):
-        return ""
-    identity = ", ".join(sorted(relation.flagged)) if relation.identity != "n" else ""
-    return f"the log identifies old rows by ({identity or 'nothing'}), and the key is ({', '.join(key) or 'none'})"
-
-
 def _transaction(xid: int, final: int, committed: int) -> Transaction:
     return Transaction(str(xid), str(Lsn(final)), committed + EPOCH, xid)
 
 
-def _nothing(message: bytes) -> None:
+def _ignore(message: bytes) -> None:
     """A message that changes no row."""

@@ -62,7 +62,8 @@ def _receive(
                 return count
             state[_LENGTH] = length
             looks = 0  # libpq reads as much as its own buffer takes: there may be more
-        pointer, length = state[_POINTER], state[_LENGTH]
+        pointer = state[_POINTER]
+        length = state[_LENGTH]
         kind = libpq.byte(pointer)
         if kind == _W and length >= _HEAD:
             size = length - _HEAD
@@ -101,11 +102,11 @@ class CopyStream:
         """Everything that the server had to send of the log before here has been received."""
         return int(self._state[_WAL_END])
 
-    def asked(self) -> bool:
+    def take_request(self) -> bool:
         """Whether the server has asked for a sign of life since the last time."""
-        asked = bool(self._state[_ASKED])
+        is_asked = bool(self._state[_ASKED])
         self._state[_ASKED] = 0
-        return asked
+        return is_asked
 
     def receive(self, messages: Messages) -> bool:
         """Appends what has arrived, as far as there is room; whether room was the limit. Does not wait.
@@ -120,7 +121,7 @@ class CopyStream:
         )
         outcome = state[_OUTCOME]
         if outcome == _ENDED:
-            raise self._ended()
+            raise self._end_error()
         if outcome == _BROKEN:
             raise libpq.connection_error(int(self._calls[_CONNECTION]))
         if outcome == _UNKNOWN:
@@ -136,7 +137,7 @@ class CopyStream:
             libpq.call("PQfreemem", int(self._state[_POINTER]), result=None)
             self._state[_POINTER] = 0
 
-    def _ended(self) -> psycopg2.Error:
+    def _end_error(self) -> psycopg2.Error:
         """Why the server has ended the stream: its error, or none where it shuts down in order."""
         result = libpq.call("PQgetResult", int(self._calls[_CONNECTION]), result=ctypes.c_void_p)
         if not result:

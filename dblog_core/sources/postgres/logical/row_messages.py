@@ -36,18 +36,24 @@ batch, the open transaction's number in the batch (-1: none yet), transactions i
 commit, transactions that the scan has added, rows with which a batch ends when a transaction does; CURRENT and the two
 after it: the open transaction, as above."""
 STATE = CURRENT + 3
-STRANGER, SINGLY, UNREADABLE = -1, -2, -3
+STRANGER = -1
+SINGLY = -2
+UNREADABLE = -3
 """Codes of relations: rows that nobody wants, rows that Python reads, and rows that it passes over. Others: the number
 of the table version."""
 FINE, COUNT, IMAGE, LENGTH, VALUE = range(5)
 """What `places` finds: the last ones are what is wrong."""
-TEXT_FORM, BINARY_FORM = 1, 2
-NULL, KEPT = -1, -2
+TEXT_FORM = 1
+BINARY_FORM = 2
+NULL = -1
+KEPT = -2
 """Lengths of what is no value: NULL, and an unchanged TOAST value, which the message leaves out."""
 
 _B, _C, _I, _U, _D, _K, _O, _N = b"BCIUDKON"
 _TEXT, _BINARY, _NULL, _KEPT = b"tbnu"
-_BEGIN_SIZE, _COMMIT_SIZE, _SMALLEST = 20, 25, 5
+_BEGIN_SIZE = 20
+_COMMIT_SIZE = 25
+_SMALLEST = 5
 
 
 @part
@@ -59,16 +65,17 @@ def _number(raw: Bytes, at: int, size: int) -> int:
 
 
 @part
-def _find(numbers: Int64s, wanted: int) -> int:
+def _find(numbers: Int64s, number: int) -> int:
     """The place of a number among growing ones; -1 if it is not there."""
-    low, high = 0, len(numbers)
+    low = 0
+    high = len(numbers)
     while low < high:
         middle = (low + high) // 2
-        if numbers[middle] < wanted:
+        if numbers[middle] < number:
             low = middle + 1
         else:
             high = middle
-    return low if low < len(numbers) and numbers[low] == wanted else -1
+    return low if low < len(numbers) and numbers[low] == number else -1
 
 
 @kernel(int64, RAW, INT64S, INT64S, int64, int64, int64)
@@ -84,7 +91,9 @@ def find_kind(raw: Bytes, starts: Int64s, ends: Int64s, first: int, count: int, 
 def _boundary(raw: Bytes, kind: int, at: int, size: int, state: Int64s) -> bool:
     """Takes a BEGIN or COMMIT; whether it is one in its place."""
     if kind == _B and not state[OPEN] and size == _BEGIN_SIZE:
-        state[OPEN], state[IN_OPEN], state[IN_BATCH] = 1, 0, -1
+        state[OPEN] = 1
+        state[IN_OPEN] = 0
+        state[IN_BATCH] = -1
         state[CURRENT + FINAL] = _number(raw, at, 8)
         state[CURRENT + COMMITTED] = _number(raw, at + 8, 8)
         state[CURRENT + XID] = _number(raw, at + 16, 4)
@@ -114,8 +123,12 @@ def _add(kind: int, body: int, end: int, version: int, state: Int64s, rows: Plac
     state[IN_OPEN] += 1
     state[LAST_SEQUENCE] += 1
     state[ROWS] += 1
-    rows[BODY, row], rows[END, row], rows[KIND, row], rows[VERSION, row] = body, end, kind, version
-    rows[SEQUENCE, row], rows[TRANSACTION, row] = state[LAST_SEQUENCE], state[IN_BATCH]
+    rows[BODY, row] = body
+    rows[END, row] = end
+    rows[KIND, row] = kind
+    rows[VERSION, row] = version
+    rows[SEQUENCE, row] = state[LAST_SEQUENCE]
+    rows[TRANSACTION, row] = state[IN_BATCH]
     return True
 
 
@@ -157,7 +170,8 @@ def scan(
     `streamed`: messages name their (sub)transaction before all else, and those of `aborted` ones are passed over.
     """
     for number in range(first, count):
-        at, end = starts[number], ends[number]
+        at = starts[number]
+        end = ends[number]
         if end - at < _SMALLEST:
             return number
         kind = raw[at]
@@ -203,11 +217,13 @@ def _image(
             at += 4
             if length > end - at:
                 return -LENGTH
-            starts[column, row], lengths[column, row] = at, length
+            starts[column, row] = at
+            lengths[column, row] = length
             forms[column] |= TEXT_FORM if kind == _TEXT else BINARY_FORM
             at += length
         elif kind in (_NULL, _KEPT):
-            starts[column, row], lengths[column, row] = 0, NULL if kind == _NULL else KEPT
+            starts[column, row] = 0
+            lengths[column, row] = NULL if kind == _NULL else KEPT
         else:
             return -VALUE
     return at
@@ -216,7 +232,8 @@ def _image(
 @part
 def _no_image(starts: Places, lengths: Places, row: int) -> None:
     for column in range(starts.shape[0]):
-        starts[column, row], lengths[column, row] = 0, NULL
+        starts[column, row] = 0
+        lengths[column, row] = NULL
 
 
 @part
@@ -246,9 +263,12 @@ def places(
     old images may be empty. `forms`: in which forms a column's values came. An unchanged value that the old image holds
     is taken from there.
     """
-    columns, room = new_starts.shape[0], old_starts.shape[1]
+    columns = new_starts.shape[0]
+    room = old_starts.shape[1]
     for row in range(len(bodies)):
-        at, end, delete = bodies[row], ends[row], kinds[row] == _D
+        at = bodies[row]
+        end = ends[row]
+        delete = kinds[row] == _D
         marker = raw[at] if at < end else 0
         markers[row] = marker
         old = marker in (_K, _O)

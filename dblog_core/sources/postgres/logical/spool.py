@@ -20,7 +20,8 @@ from dblog_core.sources.postgres.logical.message_buffer import PREFIX, Messages
 @kernel(int64, RAW, int64, INT64S, INT64S)
 def _index(raw: npt.NDArray[np.uint8], size: int, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> int:
     """Finds the messages that lie whole in the first `size` bytes; their number, as far as there is room for places."""
-    at, count = 0, 0
+    at = 0
+    count = 0
     while count < len(starts) and size - at >= PREFIX:
         length = 0
         for i in range(PREFIX):
@@ -58,7 +59,7 @@ class Spool:
             raise _unavailable(error) from error
 
     @property
-    def exhausted(self) -> bool:
+    def is_exhausted(self) -> bool:
         """Whether all of it has been read."""
         return self._read == self.size
 

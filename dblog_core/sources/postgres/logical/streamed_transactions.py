@@ -65,7 +65,7 @@ class Streams:
         end = find_kind(arrived.raw, arrived.starts, arrived.ends, arrived.next, arrived.count, _STOP)
         self._block.append(arrived.run(arrived.next, end))
         arrived.next = end
-        if not arrived.taken:
+        if not arrived.is_taken:
             arrived.next += 1
             self._block = None
 

@@ -13,7 +13,7 @@ from dblog_core.errors import UnknownLogEvent, ValueOutOfRange
 from dblog_core.model.events import THEN_DUMPED, Unreadable, changes_schema, image_type
 from dblog_core.model.schema import Column, TableSchema
 from dblog_core.rows.arrow_buffers import fixed, gather, text, validity
-from dblog_core.sources.postgres.logical import row_messages as found
+from dblog_core.sources.postgres.logical import row_messages
 from dblog_core.sources.postgres.values import binary_values
 from dblog_core.sources.postgres.values.types import from_text
 
@@ -24,10 +24,10 @@ Bytes = npt.NDArray[np.uint8]
 _I, _U, _D, _K, _O = b"IUDKO"
 _TEXT, _BINARY = b"tb"
 _WRONG = {
-    found.COUNT: "a row with another number of columns than its table",
-    found.IMAGE: "a row image of an unknown kind",
-    found.LENGTH: "a row message of an unknown length",
-    found.VALUE: "a column value of an unknown kind",
+    row_messages.COUNT: "a row with another number of columns than its table",
+    row_messages.IMAGE: "a row image of an unknown kind",
+    row_messages.LENGTH: "a row message of an unknown length",
+    row_messages.VALUE: "a column value of an unknown kind",
 }
 # Made of buffers, as all arrays here: pa.array would import pandas, to see whether its argument is of it.
 _OPS = text(gather(np.frombuffer(b"cud", dtype=np.uint8), np.arange(3), np.ones(3, dtype=np.int64)))
@@ -45,24 +45,37 @@ class _Image:
 
 
 def decode(schema: TableSchema, raw: Bytes, rows: Places) -> pa.RecordBatch:
-    """The change batch of the row changes (columns of `rowmessages.scan`'s array) of one table version."""
-    kinds = rows[found.KIND]
-    columns, count = len(schema.columns), rows.shape[1]
+    """The change batch of the row changes (columns of `row_messages.scan`'s array) of one table version."""
+    kinds = rows[row_messages.KIND]
+    columns = len(schema.columns)
+    count = rows.shape[1]
     inserts = bool((kinds == _I).all())
-    new, old = _room(columns, count), _room(columns, 0 if inserts else count)
-    markers, forms = np.empty(count, dtype=np.uint8), np.zeros(columns, dtype=np.uint8)
-    wrong = found.places(
-        raw, rows[found.BODY], rows[found.END], kinds, new.starts, new.lengths, old.starts, old.lengths, markers, forms
+    new = _room(columns, count)
+    old = _room(columns, 0 if inserts else count)
+    markers = np.empty(count, dtype=np.uint8)
+    forms = np.zeros(columns, dtype=np.uint8)
+    wrong = row_messages.places(
+        raw,
+        rows[row_messages.BODY],
+        rows[row_messages.END],
+        kinds,
+        new.starts,
+        new.lengths,
+        old.starts,
+        old.lengths,
+        markers,
+        forms,
     )
     if wrong:
         raise UnknownLogEvent(f"pgoutput sent {_WRONG[wrong]}", where=str(schema.table), fix="upgrade dblog")
-    new.rows, old.rows = kinds != _D, (markers == _K) | (markers == _O)
+    new.rows = kinds != _D
+    old.rows = (markers == _K) | (markers == _O)
     arrays = [
-        fixed(rows[found.SEQUENCE].copy(), None, pa.int64()),  # the next batch is scanned into the same rows
-        fixed(rows[found.TRANSACTION].astype(np.int32), None, pa.int32()),
+        fixed(rows[row_messages.SEQUENCE].copy(), None, pa.int64()),  # the next batch is scanned into the same rows
+        fixed(rows[row_messages.TRANSACTION].astype(np.int32), None, pa.int32()),
         _OPS.take(fixed(_OP_CODES[kinds], None, pa.int8())),
         _flags(markers == _K),
-        _unchanged(schema, new),
+        _list_unchanged(schema, new),
         _struct(schema, raw, old, forms),
         _struct(schema, raw, new, forms),
     ]
@@ -80,14 +93,15 @@ def decode_placed(
     try:
         return decode(schema, raw, rows), None
     except _REFUSALS as error:
-        low, high = 0, rows.shape[1]
+        low = 0
+        high = rows.shape[1]
         while high - low > 1:
             middle = (low + high) // 2
             found_there = _refusal(schema, raw, rows[:, low:middle])
             low, high = (low, middle) if found_there else (middle, high)
         # Alone it may be read, where rows do not fit each other.
         refused = _refusal(schema, raw, rows[:, low:high]) or error
-        refused.where = f"{refused.where} at {where(int(rows[found.TRANSACTION, low]))}"
+        refused.where = f"{refused.where} at {where(int(rows[row_messages.TRANSACTION, low]))}"
         if isinstance(refused, UnknownLogEvent):
             raise refused from refused.__cause__
         return decode(schema, raw, rows[:, :low]), _unreadable(schema, rows[:, low], refused)
@@ -106,7 +120,9 @@ def _refusal(schema: TableSchema, raw: Bytes, rows: Places) -> UnknownLogEvent |
 
 def _unreadable(schema: TableSchema, row: Places, refused: ValueOutOfRange) -> Unreadable:
     fix = f"{refused.fix}; {THEN_DUMPED}"
-    return Unreadable(int(row[found.SEQUENCE]), int(row[found.TRANSACTION]), schema.table, refused.reason, fix)
+    return Unreadable(
+        int(row[row_messages.SEQUENCE]), int(row[row_messages.TRANSACTION]), schema.table, refused.reason, fix
+    )
 
 
 def _room(columns: int, count: int) -> _Image:
@@ -126,9 +142,11 @@ def one_row(message: bytes) -> list[bytes | None]:
 
 def _one_tuple(message: bytes, place: int) -> tuple[list[bytes | None], int]:
     values: list[bytes | None] = []
-    count, place = int.from_bytes(message[place : place + 2]), place + 2
+    count = int.from_bytes(message[place : place + 2])
+    place = place + 2
     for _ in range(count):
-        kind, place = message[place], place + 1
+        kind = message[place]
+        place = place + 1
         if kind in (_TEXT, _BINARY):
             end = place + 4 + int.from_bytes(message[place : place + 4])
             values.append(message[place + 4 : end])
@@ -138,15 +156,18 @@ def _one_tuple(message: bytes, place: int) -> tuple[list[bytes | None], int]:
     return values, place
 
 
-def _unchanged(schema: TableSchema, new: _Image) -> pa.Array:
+def _list_unchanged(schema: TableSchema, new: _Image) -> pa.Array:
     kind = pa.list_(pa.string())
-    kept = new.lengths == found.KEPT
-    if not kept.any():
+    is_unchanged = new.lengths == row_messages.KEPT
+    if not is_unchanged.any():
         return pa.nulls(len(new.rows), kind)
-    numbers, counts = np.nonzero(kept.T)[1], kept.sum(axis=0)
+    # Transposed: by row, then by column, as a list for each row wants it.
+    numbers = np.nonzero(is_unchanged.T)[1]
+    counts = is_unchanged.sum(axis=0)
     names = [c.name.encode() for c in schema.columns]
     sizes = np.fromiter(map(len, names), dtype=np.int64, count=len(names))
-    joined, places = np.frombuffer(b"".join(names), dtype=np.uint8), np.cumsum(sizes) - sizes
+    joined = np.frombuffer(b"".join(names), dtype=np.uint8)
+    places = np.cumsum(sizes) - sizes
     listed = text(gather(joined, places[numbers], sizes[numbers]))
     offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
     return pa.ListArray.from_arrays(fixed(offsets, None, pa.int32()), listed, mask=_flags(counts == 0))
@@ -169,9 +190,9 @@ def _struct(schema: TableSchema, raw: Bytes, image: _Image, forms: Bytes) -> pa.
 
 
 def _column(raw: Bytes, starts: Places, lengths: Places, column: Column, schema: TableSchema, form: int) -> pa.Array:
-    if form == found.BINARY_FORM and binary_values.supported(column.source_type):
+    if form == row_messages.BINARY_FORM and binary_values.is_supported(column.source_type):
         return binary_values.to_arrow(raw, starts, lengths, column, schema.table)
-    if form & found.BINARY_FORM:  # the stream would have been restarted for such a type: a form that we did not ask for
+    if form & row_messages.BINARY_FORM:  # we did not ask for it: such a type has the stream restarted
         raise UnknownLogEvent(
             f"pgoutput sent binary values of type {column.source_type}",
             where=f"{schema.table}.{column.name}",

@@ -22,7 +22,7 @@ from dblog_core.sources.postgres.logical.batch import Assembly, no_key_fix
 from dblog_core.sources.postgres.logical.message_buffer import Messages
 from dblog_core.sources.postgres.logical.wal2json_shapes import Json, RowFault, Shapes, Version
 from dblog_core.sources.postgres.position import Lsn
-from dblog_core.sources.postgres.sql.catalogue import signal_table, wanted, watermark_table
+from dblog_core.sources.postgres.sql.catalogue import is_wanted, signal_table, watermark_table
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MICROSECOND = dt.timedelta(microseconds=1)
@@ -41,7 +41,8 @@ class Wal2jsonDecoder:
         self._config = config
         self._assembly = assembly
         self._shapes = shapes
-        self._watermarks, self._signals = watermark_table(config), signal_table(config)
+        self._watermarks = watermark_table(config)
+        self._signals = signal_table(config)
         self._names: dict[tuple[str, str], TableName | None] = {}  # None: a table that nobody asked for
         self._versions: dict[TableName, Version] = {}
         self._filled: list[Version] = []  # versions with rows of this batch
@@ -69,8 +70,8 @@ class Wal2jsonDecoder:
             "include-domain-data-type": "true",
             "include-pk": "true",
         }
-        ours = [str(name) for name in (self._watermarks, self._signals) if name is not None]
-        filters = [_filter(pattern) for pattern in (*self._config.tables, *ours)]
+        own_tables = [str(name) for name in (self._watermarks, self._signals) if name is not None]
+        filters = [_filter(pattern) for pattern in (*self._config.tables, *own_tables)]
         if None not in filters:
             options["add-tables"] = ",".join(dict.fromkeys(str(text) for text in filters))
         return options
@@ -78,7 +79,7 @@ class Wal2jsonDecoder:
     def feed(self, arrived: Messages, *, aged: bool = False) -> bool:
         """Takes messages; whether all are taken. If not, the batch has to be handed on first, which ends with the next
         transaction that does if it is `aged`. Raises UnknownLogEvent for an action that is not handled."""
-        while not arrived.taken:
+        while not arrived.is_taken:
             if self._assembly.full or (aged and self._assembly.rows and self._assembly.open is None):
                 return False
             self._one(arrived.message(arrived.next))
@@ -89,8 +90,8 @@ class Wal2jsonDecoder:
         """The batch so far; the next one begins."""
         changes = []
         for version in self._filled:
-            found, fault = version.take()
-            changes.append(found)
+            table_changes, fault = version.take()
+            changes.append(table_changes)
             if fault is not None:
                 self._assembly.unreadable_since(self._unreadable_since(version, fault))
         self._filled = []
@@ -126,7 +127,7 @@ class Wal2jsonDecoder:
     def _truncate(self, record: Json) -> None:
         name = self._name(record)
         if name is not None and name not in (self._watermarks, self._signals):
-            self._assembly.truncated(name)
+            self._assembly.truncate(name)
 
     def _change(self, record: Json) -> None:
         name = self._name(record)
@@ -187,8 +188,8 @@ class Wal2jsonDecoder:
         pair = record["schema"], record["table"]
         if pair not in self._names:
             name = TableName(*pair)
-            ours = {table: table for table in (self._watermarks, self._signals) if table is not None}
-            self._names[pair] = ours.get(name, name if wanted(name, self._config) else None)
+            own_tables = {table: table for table in (self._watermarks, self._signals) if table is not None}
+            self._names[pair] = own_tables.get(name, name if is_wanted(name, self._config) else None)
         return self._names[pair]
 
     def _where(self) -> str:

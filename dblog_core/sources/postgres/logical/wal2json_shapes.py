@@ -64,10 +64,10 @@ class Version:
         action = record["action"]
         columns = record["identity" if action == "D" else "columns"]
         signature = tuple([(c["name"], c["type"]) for c in columns])
-        known = self._known.get((action, signature))
-        if known is None:
-            known = self._known[action, signature] = self._compare(action, signature)
-        return known
+        fits = self._known.get((action, signature))
+        if fits is None:
+            fits = self._known[action, signature] = self._compare(action, signature)
+        return fits
 
     def fault(self, record: Json) -> str:
         """Why the old row of a row that fits can be told neither by the key nor as a whole; empty if it can."""
@@ -76,7 +76,8 @@ class Version:
         names = {c["name"] for c in record.get("identity", ())} - self._ignored
         if names == self._types.keys() or (self.schema.key and names == set(self.schema.key)):
             return ""
-        identity, key = ", ".join(sorted(names)) or "nothing", ", ".join(self.schema.key) or "none"
+        identity = ", ".join(sorted(names)) or "nothing"
+        key = ", ".join(self.schema.key) or "none"
         return f"the log identifies old rows by ({identity}), and the key is ({key})"
 
     def add(self, record: Json, sequence: int, transaction: int) -> None:
@@ -89,10 +90,9 @@ class Version:
         if new is not None and old is not None:
             unchanged = self._fill(new, old)
             if key_only and all(new[name] == old[name] for name in self.schema.key):
-                old, key_only = (
-                    None,
-                    False,
-                )  # wal2json always sends the old key; it says something only where it changed
+                # wal2json always sends the old key; it says something only where it changed.
+                old = None
+                key_only = False
         self._sequences.append(sequence)
         self._transactions.append(transaction)
         self._ops.append(_OPS[action])
@@ -111,19 +111,21 @@ class Version:
 
     def take(self) -> tuple[TableChanges, RowFault | None]:
         """The rows before the first one with a value that has no exact form, and where that one stands."""
-        end, fault = len(self._sequences), None
+        end = len(self._sequences)
+        fault = None
         try:
-            found = self._changes(0, end)
+            change_rows = self._changes(0, end)
         except ValueOutOfRange as error:
             end, error = self._first_refused(error)
             fault = RowFault(self._sequences[end], self._transactions[end], error)
-            found = self._changes(0, end)
+            change_rows = self._changes(0, end)
         self._clear()
-        return TableChanges(self.schema, found), fault
+        return TableChanges(self.schema, change_rows), fault
 
     def _first_refused(self, error: ValueOutOfRange) -> tuple[int, ValueOutOfRange]:
         """The first row that is refused, and why. Columns are converted as wholes, so it is looked for by halves."""
-        low, high = 0, len(self._sequences)
+        low = 0
+        high = len(self._sequences)
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (low, middle) if self._refusal(low, middle) else (middle, high)
@@ -217,9 +219,9 @@ class Shapes:
         """The catalogue's shape where the row fits it. Otherwise the row tells what the catalogue has changed since."""
         table = self._describe(name)
         listed = record["identity" if record["action"] == "D" else "columns"]
-        given = {c["name"]: self._base(c["type"]) for c in listed}
+        logged_types = {c["name"]: self._base(c["type"]) for c in listed}
         ignored = frozenset(c.name for c in table.columns if c.generated) if table else frozenset[str]()
-        columns = self._columns(record["action"], table, given, ignored)
+        columns = self._columns(record["action"], table, logged_types, ignored)
         key = table.key(self._config) if table else tuple(self._config.keys.get(str(name), ()))
         logged_key = tuple(c["name"] for c in record.get("pk", ()))
         if str(name) not in self._config.keys and set(logged_key) != set(key):
@@ -235,17 +237,17 @@ class Shapes:
         return Version(schema, ignored=ignored, never_null=floats, base=self._base)
 
     def _columns(
-        self, action: str, table: CatalogueTable | None, given: dict[str, str], ignored: frozenset[str]
+        self, action: str, table: CatalogueTable | None, logged_types: dict[str, str], ignored: frozenset[str]
     ) -> tuple[Column, ...]:
         columns = []
         for c in table.columns if table else ():
-            kept = types.column(c.name, given.get(c.name, c.source_type))
-            missing = c.name not in given
-            added_since = missing and (action == "I" or (action == "U" and not _toastable(kept.type)))
+            column = types.column(c.name, logged_types.get(c.name, c.source_type))
+            missing = c.name not in logged_types
+            added_since = missing and (action == "I" or (action == "U" and not _toastable(column.type)))
             if c.name not in ignored and not added_since:
-                columns.append(kept)
-        known = {c.name for c in columns} | ignored
-        dropped_since = [types.column(name, text) for name, text in given.items() if name not in known]
+                columns.append(column)
+        listed = {c.name for c in columns} | ignored
+        dropped_since = [types.column(name, text) for name, text in logged_types.items() if name not in listed]
         return (*columns, *dropped_since)
 
     def _base(self, text: str) -> str:

@@ -93,25 +93,27 @@ class CatalogueTable:
 
 
 def watermark_table(config: SourceConfig) -> TableName:
+    """The table that workers write their watermarks into."""
     return TableName.parse(config.watermark_table)
 
 
 def signal_table(config: SourceConfig) -> TableName | None:
+    """The table that requests are written into; None: there is none."""
     return TableName.parse(config.signal_table) if config.signal_table else None
 
 
-def wanted(name: TableName, config: SourceConfig) -> bool:
+def is_wanted(name: TableName, config: SourceConfig) -> bool:
     """Whether a pattern of the configuration matches the table. The tables of our own are none of them."""
-    ours = (watermark_table(config), signal_table(config))
-    return name not in ours and table_patterns.matches(name, config.tables)
+    own_tables = (watermark_table(config), signal_table(config))
+    return name not in own_tables and table_patterns.matches(name, config.tables)
 
 
 def wanted_tables(connection: Connection, config: SourceConfig) -> list[CatalogueTable]:
     """The tables that the configuration wants; of a wanted partitioned table the root alone, for all its partitions."""
     every = rows(connection, _TABLES + "ORDER BY n.nspname, c.relname")
-    found = [row for row in every if wanted(TableName(row[1], row[2]), config)]
-    oids = {row[0] for row in found}
-    return _describe(connection, [row for row in found if not oids.intersection(row[6])])
+    matching = [row for row in every if is_wanted(TableName(row[1], row[2]), config)]
+    oids = {row[0] for row in matching}
+    return _describe(connection, [row for row in matching if not oids.intersection(row[6])])
 
 
 def find_table(connection: Connection, name: TableName) -> CatalogueTable | None:
@@ -122,13 +124,14 @@ def find_table(connection: Connection, name: TableName) -> CatalogueTable | None
 
 def table(connection: Connection, name: TableName) -> CatalogueTable:
     """One table by its exact name. Raises TableGone if it does not exist."""
-    found = find_table(connection, name)
-    if found is None:
+    described = find_table(connection, name)
+    if described is None:
         raise missing(name)
-    return found
+    return described
 
 
 def missing(name: TableName) -> TableGone:
+    """The error for a table that is not there."""
     return TableGone(f"the source has no table {name}", fix="`dblog check` lists the tables of the configuration")
 
 
@@ -145,11 +148,11 @@ def leaves(connection: Connection, root: CatalogueTable) -> list[CatalogueTable]
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A partition at any depth below `root`; `brought`: it was not made as such, so that it may have come with rows."""
+    """A partition at any depth below `root`; `has_joined`: it was made as a table of its own, and may have rows."""
 
     root: int
     oid: int
-    brought: bool
+    has_joined: bool
 
 
 _PARTITIONS = """
@@ -178,10 +181,10 @@ def type_names(connection: Connection, kinds: Set[Kind]) -> dict[Kind, str]:
     """The base types' texts of pairs of oid and typmod. It is asked but once what the server's own types are called."""
     names = {kind: _built_in[kind] for kind in kinds if kind in _built_in}
     if unknown := sorted(kinds - names.keys()):
-        asked = [oid for oid, _ in unknown], [typmod for _, typmod in unknown]
-        found = {(oid, typmod): str(name) for oid, typmod, name in rows(connection, _TYPE_NAMES, asked)}
-        names.update(found)
-        _built_in.update({kind: name for kind, name in found.items() if kind[0] < BUILT_IN})
+        questions = [oid for oid, _ in unknown], [typmod for _, typmod in unknown]
+        answers = {(oid, typmod): str(name) for oid, typmod, name in rows(connection, _TYPE_NAMES, questions)}
+        names.update(answers)
+        _built_in.update({kind: name for kind, name in answers.items() if kind[0] < BUILT_IN})
     return names
 
 
@@ -191,15 +194,15 @@ _built_in: dict[Kind, str] = {}
 def base_name(connection: Connection, name: str) -> str:
     """The base type's text of a type name of the log (wal2json resolves a domain over a domain by one step only)."""
     query = f"SELECT base.name FROM (SELECT to_regtype(%s)::oid AS oid) t, {_BASE.format(type='t.oid', typmod='-1')}"
-    found = rows(connection, query, (name,))[0][0]
-    return name if found in (None, "-", "???") else str(found)
+    base = rows(connection, query, (name,))[0][0]
+    return name if base in (None, "-", "???") else str(base)
 
 
 FRESH_START = "drop the slot and run `dblog capture --fresh-start`: it goes on at the present end and dumps all tables"
 
 
-def _describe(connection: Connection, found: Sequence[tuple[Any, ...]]) -> list[CatalogueTable]:
-    oids = [row[0] for row in found]
+def _describe(connection: Connection, table_rows: Sequence[tuple[Any, ...]]) -> list[CatalogueTable]:
+    oids = [row[0] for row in table_rows]
     listed = rows(connection, _COLUMNS, (oids,))
     names = type_names(connection, {(c[2], c[3]) for c in listed})
     columns: dict[int, list[CatalogueColumn]] = {}
@@ -208,7 +211,7 @@ def _describe(connection: Connection, found: Sequence[tuple[Any, ...]]) -> list[
     indexes: dict[int, list[tuple[Any, ...]]] = {}
     for oid, *index in rows(connection, _INDEXES, (oids,)):
         indexes.setdefault(oid, []).append(tuple(index))
-    return [_table(row, columns.get(row[0], []), indexes.get(row[0], [])) for row in found]
+    return [_table(row, columns.get(row[0], []), indexes.get(row[0], [])) for row in table_rows]
 
 
 def _table(row: tuple[Any, ...], columns: list[CatalogueColumn], indexes: list[tuple[Any, ...]]) -> CatalogueTable:

@@ -6,44 +6,47 @@ Only the server compares keys.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import psycopg2
 import pyarrow as pa
 from psycopg2 import sql
 
-from dblog_core.config.source import ColumnRules, SourceConfig
-from dblog_core.errors import RequestError, SourceError
+from dblog_core.config.source import SourceConfig
+from dblog_core.errors import RequestError
 from dblog_core.interfaces import Chunk, ChunkTooLarge, Hashes, RangeHash, ReadPlan
 from dblog_core.model.filters import Filter
 from dblog_core.model.key_order import order_text
 from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.model.values import Key, keys_of
 from dblog_core.rows import row_hashes as canonical
-from dblog_core.rows.arrow_buffers import LARGEST, gather
-from dblog_core.rows.staged_as import printed
+from dblog_core.rows.arrow_buffers import LARGEST
 from dblog_core.sources.postgres.position import Lsn, Point
 from dblog_core.sources.postgres.sql import (
     catalogue,
     copy_out,
-    copy_rows,
     explain_plan,
     key_order,
     standby,
     where_clause,
+)
+from dblog_core.sources.postgres.sql.chunk_rows import (
+    changed_error,
+    columns_now,
+    decode_rows,
+    name_column,
+    select_column,
 )
 from dblog_core.sources.postgres.sql.connection import (
     Connection,
     connect,
     execute,
     rows,
-    translated,
+    translate_errors,
     value,
 )
 from dblog_core.sources.postgres.sql.row_hashes import HashQuery
 from dblog_core.sources.postgres.sql.watermarks import identifier
-from dblog_core.sources.postgres.values import binary_values
-from dblog_core.sources.postgres.values.types import column, from_text
 
 # Locked as the COPY locks it, but before the snapshot is taken: of a table that an ALTER rewrites between the two, the
 # COPY would see no row, and no error would tell. LOCK takes no snapshot itself. From then on types stay as they are.
@@ -83,22 +86,22 @@ class PostgresChunkReader:
         self._connection: Connection | None = None
         self._replays = False  # whether this is a standby: as it was when the connection was made
         self._sources: dict[TableName, sql.Composable] = {}
-        self._made: dict[str, str | None] = {}
+        self._operator_schemas: dict[str, str | None] = {}
 
     def schema(self, table: TableName) -> TableSchema:
-        with translated(self._config):
+        with translate_errors(self._config):
             return self._table(table).schema(self._config)
 
     def key_order(self, schema: TableSchema) -> str:
         """By the newest catalogue, as COPY compares; not by the one that the snapshot of a chunk shows."""
-        with translated(self._config):
+        with translate_errors(self._config):
             columns = key_order.columns(self._open(), schema.table, schema.key)
         if not columns:
             raise catalogue.missing(schema.table)
         return order_text(columns)
 
     def estimated_rows(self, table: TableName) -> int:
-        with translated(self._config):
+        with translate_errors(self._config):
             oid = self._table(table).oid
             return int(value(self._open(), _ESTIMATE, (oid, oid)))
 
@@ -107,23 +110,23 @@ class PostgresChunkReader:
         return keys[0] if keys else None
 
     def explain(self, schema: TableSchema, *, filters: Sequence[Filter] = ()) -> ReadPlan:
-        first, last = self._keys(schema, ()), self.last_key(schema)
+        # The plan of a chunk in the middle: from the first key on, as chunks are read.
+        first = self._keys(schema, ())
+        last = self.last_key(schema)
         after = first[0] if first and first[0] != last else None
-        bounds, passing = (
-            where_clause.between(schema, after, last, self._operators(schema)),
-            where_clause.passing(schema, filters, self._operators(schema, filters)),
-        )
+        bounds = where_clause.between(schema, after, last, self._operators(schema))
+        passing = where_clause.passing(schema, filters, self._operators(schema, filters))
         tail = self._query(schema, where_clause.every([*bounds, *passing]), where_clause.order(schema), _USUAL_LIMIT)
-        chunk = sql.SQL("SELECT {} {}").format(sql.SQL(", ").join(map(_named, schema.columns)), tail)
+        chunk = sql.SQL("SELECT {} {}").format(sql.SQL(", ").join(map(name_column, schema.columns)), tail)
         counted = sql.SQL("SELECT FROM {} WHERE {}").format(self._source(schema.table), where_clause.every(passing))
-        with translated(self._config), _refused(schema, filters):
+        with translate_errors(self._config), _refusing(schema, filters):
             connection = self._open()
             index = explain_plan.index_used(
-                explain_plan.explained(connection, chunk, settings=explain_plan.BY_INDEX), bounded=last is not None
+                explain_plan.explain(connection, chunk, settings=explain_plan.BY_INDEX), bounded=last is not None
             )
             if not filters:
                 return ReadPlan(index, self.estimated_rows(schema.table))
-            return ReadPlan(index, int(explain_plan.explained(connection, counted)["Plan Rows"]))
+            return ReadPlan(index, int(explain_plan.explain(connection, counted)["Plan Rows"]))
 
     def boundaries(self, schema: TableSchema, *, after: Key | None, upto: Key | None, every: int) -> Iterator[Key]:
         """One SELECT of the key's columns for each key, so that neither memory nor a snapshot grows with the table."""
@@ -154,7 +157,7 @@ class PostgresChunkReader:
         self, schema: TableSchema, keys: Sequence[Key], *, filters: Sequence[Filter] = (), most: int | None = None
     ) -> Chunk:
         condition = [
-            where_clause.listed(schema, keys, self._operators(schema)),
+            where_clause.is_one_of(schema, keys, self._operators(schema)),
             *where_clause.passing(schema, filters, self._operators(schema, filters)),
         ]
         query = self._query(schema, where_clause.every(condition), where_clause.order(schema), None)
@@ -167,27 +170,26 @@ class PostgresChunkReader:
 
     def hashes_of(self, schema: TableSchema, keys: Sequence[Key]) -> Hashes:
         return self._hashes(
-            schema, [where_clause.listed(schema, keys, self._operators(schema))], None, explain_plan.BY_LOOKUP
+            schema, [where_clause.is_one_of(schema, keys, self._operators(schema))], None, explain_plan.BY_LOOKUP
         )
 
     def range_hash(self, schema: TableSchema, *, after: Key | None, upto: Key | None, limit: int) -> RangeHash:
-        condition, answer = (
-            where_clause.between(schema, after, upto, self._operators(schema)),
-            canonical.range_shape(schema),
-        )
-        rows, snapshot = self._hashed(schema, answer, condition, limit, explain_plan.BY_INDEX, HashQuery.range)
+        condition = where_clause.between(schema, after, upto, self._operators(schema))
+        answer = canonical.range_shape(schema)
+        rows, snapshot = self._select_hashes(schema, answer, condition, limit, explain_plan.BY_INDEX, HashQuery.range)
         return canonical.range_hash(rows, schema, snapshot)
 
     def sees(self, place: str) -> bool:
         """The snapshot tells what a SELECT does not see, wherever that is in the log; a standby, what it has
         replayed."""
-        with translated(self._config):
+        with translate_errors(self._config):
             connection = self._open()
-            if not self._replays or standby.replayed(connection) >= Point.parse(place).lsn:
+            # On the primary the snapshot itself tells what it does not see; on a standby its replay does.
+            if not self._replays or standby.replayed_lsn(connection) >= Point.parse(place).lsn:
                 return True
             if not standby.recovering(connection):
                 self.close()
-                raise standby.promoted(self._config)
+                raise standby.promotion_error(self._config)
             if self._awaited is None or self._awaited[0] != place:
                 what = f"has not replayed up to {Point.parse(place).lsn}"
                 self._awaited = place, standby.Waiting(connection, self._config, what)
@@ -195,10 +197,10 @@ class PostgresChunkReader:
             return False
 
     def log_end(self) -> str:
-        with translated(self._config):
+        with translate_errors(self._config):
             connection = self._open()
             if self._replays:
-                return str(standby.seen(connection, self._config))
+                return str(standby.seen_lsn(connection, self._config))
             return str(Lsn.parse(value(connection, "SELECT pg_current_wal_insert_lsn()::text")).end_of_record())
 
     def close(self) -> None:
@@ -228,12 +230,12 @@ class PostgresChunkReader:
         Of what is compared alone: we may have no right to name the types of other columns.
         """
         compared = {*schema.key, *(f.column for f in filters)}
-        made = {c.source_type for c in schema.columns if c.name in compared and "." in c.source_type}
-        if unknown := made - self._made.keys():
-            with translated(self._config):
-                found = dict(rows(self._open(), _OPERATORS, (sorted(unknown),)))
-            self._made.update({name: found.get(name) for name in unknown})
-        return {name: own for name in made if (own := self._made[name]) is not None}
+        extension_types = {c.source_type for c in schema.columns if c.name in compared and "." in c.source_type}
+        if not_asked := extension_types - self._operator_schemas.keys():
+            with translate_errors(self._config):
+                schemas = dict(rows(self._open(), _OPERATORS, (sorted(not_asked),)))
+            self._operator_schemas.update({name: schemas.get(name) for name in not_asked})
+        return {name: owner for name in extension_types if (owner := self._operator_schemas[name]) is not None}
 
     def _source(self, name: TableName) -> sql.Composable:
         """The FROM item: an inheritance parent without its children, whose rows the log shows under their own names."""
@@ -264,7 +266,7 @@ class PostgresChunkReader:
                 f"table {schema.table} has no key to read it by",
                 fix="give it a primary key, or an entry in [source.keys]",
             )
-        with translated(self._config):
+        with translate_errors(self._config):
             return sql.SQL("FROM {} AS t WHERE {} ORDER BY {}{}{}").format(
                 self._source(schema.table),
                 condition,
@@ -283,21 +285,21 @@ class PostgresChunkReader:
         most: int | None = None,
     ) -> Chunk:
         def select(now: Sequence[Column]) -> sql.Composable:
-            return sql.SQL("SELECT {} {}").format(sql.SQL(", ").join(map(_sent, now)), query)
+            return sql.SQL("SELECT {} {}").format(sql.SQL(", ").join(map(select_column, now)), query)
 
-        snapshot, now, copied = self._copied(schema, columns, select, settings, filters, most)
-        return Chunk(schema, _rows(copied, now, schema.table), snapshot, len(copied))
+        snapshot, now, copied = self._copy_in_snapshot(schema, columns, select, settings, filters, most)
+        return Chunk(schema, decode_rows(copied, now, schema.table), snapshot, len(copied))
 
     def _hashes(
         self, schema: TableSchema, condition: Sequence[sql.Composable], limit: int | None, settings: str
     ) -> Hashes:
-        rows, snapshot = self._hashed(
+        rows, snapshot = self._select_hashes(
             schema, canonical.hashed_shape(schema), condition, limit, settings, HashQuery.hashes
         )
         canonical.check_hashed(rows, schema)
         return Hashes(schema, rows, snapshot)
 
-    def _hashed(
+    def _select_hashes(
         self,
         schema: TableSchema,
         answer: Sequence[Column],
@@ -307,7 +309,7 @@ class PostgresChunkReader:
         ask: Callable[[HashQuery, str, str], str],
     ) -> tuple[pa.RecordBatch, str | None]:
         """The rows of `answer` that a query of hashes gives, and its snapshot."""
-        with translated(self._config):
+        with translate_errors(self._config):
             connection = self._open()
         rules = self._config.hashed_by_server(schema.table)
         recoded = connection.get_parameter_status("server_encoding") not in ("UTF8", "SQL_ASCII")
@@ -315,15 +317,15 @@ class PostgresChunkReader:
 
         def select(now: Sequence[Column]) -> sql.Composable:
             kinds.update({column.name: column for column in now})
-            sent = sql.SQL(", ").join(_sent(kinds[name]) for name in schema.key)
+            sent = sql.SQL(", ").join(select_column(kinds[name]) for name in schema.key)
             query = HashQuery(now, schema.key, rules, recoded)
             return sql.SQL(ask(query, tail.as_string(connection), sent.as_string(connection)))
 
         kinds: dict[str, Column] = {}
-        snapshot, _, copied = self._copied(schema, schema.columns, select, settings)
-        return _rows(copied, [kinds.get(column.name, column) for column in answer], schema.table), snapshot
+        snapshot, _, copied = self._copy_in_snapshot(schema, schema.columns, select, settings)
+        return decode_rows(copied, [kinds.get(column.name, column) for column in answer], schema.table), snapshot
 
-    def _copied(
+    def _copy_in_snapshot(
         self,
         schema: TableSchema,
         columns: Sequence[Column],
@@ -333,7 +335,7 @@ class PostgresChunkReader:
         most: int | None = None,
     ) -> tuple[str | None, list[Column], copy_out.Bytes]:
         """The snapshot (None on a standby), the columns as they were in it, and the COPY of what is selected."""
-        with translated(self._config), _refused(schema, filters):
+        with translate_errors(self._config), _refusing(schema, filters):
             begin = sql.SQL(_BEGIN).format(
                 table=self._source(schema.table),
                 settings=sql.SQL(settings),
@@ -361,73 +363,27 @@ class PostgresChunkReader:
         try:
             ((snapshot, replays, names, oids, typmods),) = rows(connection, begin)
             if replays != self._replays:  # a snapshot from before the promotion, or from after it: nobody can tell
-                raise standby.promoted(self._config)
+                raise standby.promotion_error(self._config)
             kinds = dict(zip(names or (), zip(oids or (), typmods or (), strict=True), strict=True))
             types = catalogue.type_names(connection, set(kinds.values()))
-            now = _now(schema, columns, kinds, types, self._config.columns)
+            now = columns_now(schema, columns, kinds, types, self._config.columns)
             copy = sql.SQL("COPY ({}) TO STDOUT (FORMAT binary)").format(select(now))
-            copied = copy_out.copied(connection, copy.as_string(connection), most=most)
+            copied = copy_out.receive_copy(connection, copy.as_string(connection), most=most)
         except BaseException:
             self.close()  # whatever state it is in, the next chunk gets a new connection
             raise
+        # Nothing was written; it ends the snapshot, which would hold back VACUUM.
         execute(connection, "COMMIT")
         return None if replays else str(snapshot), now, copied
 
 
-def _now(
-    schema: TableSchema,
-    columns: Sequence[Column],
-    kinds: dict[str, catalogue.Kind],
-    names: dict[catalogue.Kind, str],
-    rules: Mapping[str, ColumnRules],
-) -> list[Column]:
-    """The columns with their types now: bytes of another type of the same length would be read as wrong values."""
-    found = tuple(column(c.name, names[kinds[c.name]]) for c in columns if c.name in kinds)
-    now = list(printed(TableSchema(schema.table, found, schema.key), rules).columns)
-    if [c.type for c in now] != [c.type for c in columns]:
-        raise _changed(schema)
-    return now
-
-
-def _named(column: Column) -> sql.Composable:
-    return sql.SQL("t.{}").format(sql.Identifier(column.name))
-
-
-def _sent(column: Column) -> sql.Composable:
-    """What the SELECT lists for a column: where its binary form is not supported, its text form.
-
-    By `format`, which knows that form alone: a cast to text may be another one (of boolean, inet, character), or a
-    function of the type's maker. It makes an empty text of NULL; and IS NULL holds for a row of NULLs too.
-    """
-    name = _named(column)
-    if binary_values.supported(column.source_type):
-        return name
-    return sql.SQL("CASE WHEN {0} IS NOT DISTINCT FROM NULL THEN NULL ELSE format('%s', {0}) END").format(name)
-
-
-def _rows(copied: copy_out.Bytes, columns: Sequence[Column], table: TableName) -> pa.RecordBatch:
-    try:
-        found = copy_rows.parse(copied, len(columns))
-    except ValueError as error:
-        raise SourceError(
-            f"the server's COPY cannot be read: {error}", where=str(table), fix="upgrade dblog"
-        ) from error
-    arrays = [
-        binary_values.to_arrow(found.raw, starts, lengths, column, table)
-        if binary_values.supported(column.source_type)
-        else from_text(gather(found.raw, starts, lengths), column, table)
-        for starts, lengths, column in zip(found.starts, found.lengths, columns, strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([pa.field(c.name, c.type) for c in columns]))
-
-
 @contextlib.contextmanager
-def _refused(schema: TableSchema, filters: Sequence[Filter]) -> Iterator[None]:
+def _refusing(schema: TableSchema, filters: Sequence[Filter]) -> Iterator[None]:
     """Turns the server's words on keys, filters and columns into a RequestError."""
     try:
         yield
     except psycopg2.errors.UndefinedColumn as error:
-        raise _changed(schema) from error
+        raise changed_error(schema) from error
     except (psycopg2.DataError, psycopg2.errors.UndefinedFunction) as error:
         compared = [*schema.key, *(f.column for f in filters)]
         columns = ", ".join(f"{c.name} {c.source_type}" for c in schema.columns if c.name in compared)
@@ -436,11 +392,3 @@ def _refused(schema: TableSchema, filters: Sequence[Filter]) -> Iterator[None]:
             where=str(schema.table),
             fix=f"give keys and filters values of their columns' types ({columns}), which must have an order",
         ) from error
-
-
-def _changed(schema: TableSchema) -> RequestError:
-    return RequestError(
-        "a column of this shape is gone, or has another type",
-        where=str(schema.table),
-        fix="the table was changed meanwhile: read its schema again",
-    )

@@ -46,7 +46,7 @@ def connect(config: SourceConfig, *, replication: bool = False, name: str = "") 
     """An open connection in autocommit mode, which the server knows by `name` too. Raises SourceUnavailable or
     SourceRefused."""
     factory = LogicalReplicationConnection if replication else Connection
-    with translated(config, connecting=True):
+    with translate_errors(config, connecting=True):
         connection: Connection = psycopg2.connect(connection_factory=factory, **_arguments(config, name))
     if not replication:  # those are so by nature
         connection.autocommit = True
@@ -58,14 +58,14 @@ def session(config: SourceConfig) -> Iterator[Connection]:
     """A connection for a few statements; their errors are translated, and it is closed at the end."""
     connection = connect(config)
     try:
-        with translated(config):
+        with translate_errors(config):
             yield connection
     finally:
         connection.close()
 
 
 @contextmanager
-def translated(config: SourceConfig, *, connecting: bool = False) -> Iterator[None]:
+def translate_errors(config: SourceConfig, *, connecting: bool = False) -> Iterator[None]:
     """Turns psycopg2's errors into ours: transient ones, and refusals with the server's own words."""
     try:
         yield
@@ -87,6 +87,7 @@ def value(connection: Connection, query: Any, parameters: Any = None) -> Any:
 
 
 def execute(connection: Connection, statement: Any, parameters: Any = None) -> None:
+    """Runs a statement whose rows, if it has any, do not matter."""
     with connection.cursor() as cursor:
         cursor.execute(statement, parameters)
 
@@ -129,7 +130,8 @@ def _connect_error(error: psycopg2.Error, config: SourceConfig, where: str) -> S
 
 
 def _error(error: psycopg2.Error, config: SourceConfig, where: str) -> SourceError:
-    code, message = error.pgcode, server_messages.by_postgres(error)
+    code = error.pgcode
+    message = server_messages.by_postgres(error)
     if code is None and isinstance(error, psycopg2.OperationalError | psycopg2.InterfaceError | psycopg2.DatabaseError):
         return SourceUnavailable(message, where=where, fix="the connection broke: it is made again by itself")
     if code is not None and code.startswith(transient_errors.POSTGRES):

@@ -20,7 +20,9 @@ Int64s = npt.NDArray[np.int64]
 
 _GET, _FREE, _CONNECTION = range(3)
 _POINTER, _LENGTH, _ROWS = range(3)
-_COPY_OUT, _COMMAND_OK = 3, 1  # ExecStatusType
+# ExecStatusType, in libpq-fe.h
+_COPY_OUT = 3
+_COMMAND_OK = 1
 _BROKEN = -2
 _FIRST_ROOM = 1 << 20
 
@@ -53,7 +55,7 @@ def _receive(calls: Int64s, state: Int64s, out: Bytes, at: int) -> int:
         state[_ROWS] += 1
 
 
-def copied(connection: Connection, query: str, *, most: int) -> Bytes:
+def receive_copy(connection: Connection, query: str, *, most: int) -> Bytes:
     """What the server sends for a COPY, `most` bytes at most. Raises psycopg2.Error and TooLarge; the connection is
     of no use after any error."""
     pointer = connection.pgconn_ptr
@@ -62,7 +64,8 @@ def copied(connection: Connection, query: str, *, most: int) -> Bytes:
     _expect(pointer, libpq.call("PQexec", pointer, query.encode(), result=ctypes.c_void_p), _COPY_OUT)
     calls = np.array([libpq.address("PQgetCopyData"), libpq.address("PQfreemem"), pointer], dtype=np.int64)
     state = np.zeros(3, dtype=np.int64)
-    out, end = np.empty(min(_FIRST_ROOM, most), dtype=np.uint8), 0
+    out = np.empty(min(_FIRST_ROOM, most), dtype=np.uint8)
+    end = 0
     try:
         while True:
             end = _receive(calls, state, out, end)
@@ -71,6 +74,7 @@ def copied(connection: Connection, query: str, *, most: int) -> Bytes:
                 raise TooLarge(int(state[_ROWS]))
             if state[_LENGTH] < 0:
                 break
+            # Twice as large, so that each byte is copied once or twice in all.
             larger = np.empty(min(max(2 * len(out), needed), most), dtype=np.uint8)
             larger[:end] = out[:end]
             out = larger
@@ -80,6 +84,7 @@ def copied(connection: Connection, query: str, *, most: int) -> Bytes:
     if state[_LENGTH] == _BROKEN:
         raise libpq.connection_error(pointer)
     _expect(pointer, libpq.call("PQgetResult", pointer, result=ctypes.c_void_p), _COMMAND_OK)
+    # libpq wants to be asked until it has no more results: only then the connection is free.
     while rest := libpq.call("PQgetResult", pointer, result=ctypes.c_void_p):
         libpq.call("PQclear", rest, result=None)
     return out[:end]

@@ -42,8 +42,10 @@ def _number(raw: Bytes, at: int, width: int) -> int:
 def _places(raw: Bytes, begin: int, end: int, starts: Int64s, lengths: Int64s) -> int:
     """Fills in the places of all values; returns the number of rows, or -1 for bytes that are no rows."""
     columns, room = starts.shape
-    at, row = begin, 0
+    at = begin
+    row = 0
     while at < end:
+        # `room` is for the shortest rows, so that more of them cannot be: bytes that lie about themselves.
         if row == room or end - at < 2 or _number(raw, at, 2) != columns:
             return -1
         at += 2
@@ -66,11 +68,13 @@ def _places(raw: Bytes, begin: int, end: int, starts: Int64s, lengths: Int64s) -
 
 def parse(raw: Bytes, columns: int) -> CopiedRows:
     """Raises ValueError for bytes that are no such COPY of so many columns."""
-    begin, end = raw[:_HEADER].tobytes(), raw[_HEADER:][-2:].tobytes()
+    begin = raw[:_HEADER].tobytes()
+    end = raw[_HEADER:][-2:].tobytes()
     if begin != _SIGNATURE + bytes(8) or end != _TRAILER:
         raise ValueError("not a COPY in binary format, or cut short")
     room = len(raw) // (2 + 4 * columns) + 1
-    starts, lengths = np.empty((columns, room), dtype=np.int64), np.empty((columns, room), dtype=np.int64)
+    starts = np.empty((columns, room), dtype=np.int64)
+    lengths = np.empty((columns, room), dtype=np.int64)
     rows = _places(raw, _HEADER, len(raw) - 2, starts, lengths)
     if rows < 0:
         raise ValueError("rows of another number of columns, or of lengths that lie")

@@ -18,7 +18,7 @@ Node = dict[str, Any]
 _SCANS = {"Index Scan", "Index Only Scan"}
 
 
-def explained(connection: Connection, query: sql.Composable, *, settings: str = "") -> Node:
+def explain(connection: Connection, query: sql.Composable, *, settings: str = "") -> Node:
     """The top node of the server's plan for a query, under the settings that it is run with."""
     rows(connection, f"BEGIN READ ONLY; {settings + '; ' if settings else ''}SELECT 1")
     try:

@@ -64,5 +64,5 @@ def columns(connection: Connection, table: TableName, key: Sequence[str]) -> lis
     simple = dict(rows(connection, _SIMPLE, parameters))
     if len(simple) == len(key) > 0:
         return [[name, simple[name]] for name in key]
-    found = rows(connection, _COLUMNS, parameters)
-    return [[part for part in row if part] for row in found]
+    described = rows(connection, _COLUMNS, parameters)
+    return [[part for part in row if part] for row in described]

@@ -29,7 +29,8 @@ def get_copy_data(typing: Any, address: Any, connection: Any, pointer: Any, at_o
     """int PQgetCopyData(PGconn *conn, char **buffer, int async)."""
 
     def generate(_: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        word, number = ir.IntType(64), ir.IntType(32)
+        word = ir.IntType(64)
+        number = ir.IntType(32)
         function = ir.FunctionType(number, [word, word, number])
         called = builder.inttoptr(arguments[0], function.as_pointer())
         at_once = builder.trunc(arguments[3], number)
@@ -43,7 +44,8 @@ def consume_input(typing: Any, address: Any, connection: Any) -> Any:
     """int PQconsumeInput(PGconn *conn)."""
 
     def generate(_: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        word, number = ir.IntType(64), ir.IntType(32)
+        word = ir.IntType(64)
+        number = ir.IntType(32)
         called = builder.inttoptr(arguments[0], ir.FunctionType(number, [word]).as_pointer())
         return builder.sext(builder.call(called, [arguments[1]]), word)
 
@@ -104,12 +106,12 @@ def call(function: str, *arguments: int | bytes, result: Any = ctypes.c_int) -> 
 
 def connection_error(connection: int) -> psycopg2.Error:
     """What libpq says of a broken connection."""
-    return psycopg2.OperationalError(_decoded(call("PQerrorMessage", connection, result=ctypes.c_char_p)))
+    return psycopg2.OperationalError(_decode(call("PQerrorMessage", connection, result=ctypes.c_char_p)))
 
 
 def result_error(result: int, otherwise: str) -> psycopg2.Error:
     """The server's error in a PGresult, of psycopg2's class for its SQLSTATE."""
-    message = _decoded(call("PQresultErrorMessage", result, result=ctypes.c_char_p)) or otherwise
+    message = _decode(call("PQresultErrorMessage", result, result=ctypes.c_char_p)) or otherwise
     for severity in _SEVERITIES:
         message = message.removeprefix(severity)
     field = call("PQresultErrorField", result, _SQLSTATE, result=ctypes.c_char_p)
@@ -121,9 +123,9 @@ def result_error(result: int, otherwise: str) -> psycopg2.Error:
     except KeyError:  # newer than this psycopg2
         error = psycopg2.DatabaseError(message)
     error.__setstate__({"pgcode": code, "pgerror": message})
-    known: psycopg2.Error = error
-    return known
+    typed_error: psycopg2.Error = error
+    return typed_error
 
 
-def _decoded(text: bytes | None) -> str:
+def _decode(text: bytes | None) -> str:
     return (text or b"").decode(errors="replace")

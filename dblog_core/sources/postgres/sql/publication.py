@@ -41,18 +41,19 @@ class Publication:
 
 
 def find_publication(connection: Connection, config: SourceConfig, tables: Sequence[CatalogueTable]) -> Publication:
-    wanted = [table.name for table in tables] + ([] if config.read_only else [watermark_table(config)])
+    """The configured publication as it is now, and which wanted tables it lacks."""
+    names = [table.name for table in tables] + ([] if config.read_only else [watermark_table(config)])
     signals = signal_table(config)
     if signals is not None and find_table(connection, signals) is not None:  # others make it, and may drop it
-        wanted.append(signals)
-    found = rows(connection, _PUBLICATION, (config.publication,))
-    if not found:
-        return Publication(False, False, (), tuple(wanted))
-    everything, complete, via_root = found[0]
+        names.append(signals)
+    publications = rows(connection, _PUBLICATION, (config.publication,))
+    if not publications:
+        return Publication(False, False, (), tuple(names))
+    everything, complete, via_root = publications[0]
     members = {TableName(*row[:2]): row[2] for row in rows(connection, _MEMBERS, (config.publication,))}
     filtered = [str(name) for name, some in members.items() if some]
     filtered += [name for (name,) in rows(connection, _COLUMN_LISTS, (config.publication,))]
-    missing = () if everything else tuple(name for name in wanted if name not in members)
+    missing = () if everything else tuple(name for name in names if name not in members)
     suits = complete and (via_root or not any(table.partitioned for table in tables))
     return Publication(True, suits, tuple(filtered), missing)
 
@@ -75,12 +76,13 @@ def statement(publication: Publication, config: SourceConfig) -> sql.Composed | 
     return None
 
 
-def filtered(publication: Publication, config: SourceConfig) -> str:
+def filter_problem(publication: Publication, config: SourceConfig) -> str:
     """What is wrong with a publication that has row filters or column lists."""
     return f"publication {config.publication} leaves out rows or columns of {', '.join(publication.filtered)}"
 
 
 def replacement(connection: Connection, config: SourceConfig) -> str:
+    """What to do with a publication that leaves out rows or columns: no ALTER takes filters off in one go."""
     drop = sql.SQL("DROP PUBLICATION {}").format(sql.Identifier(config.publication)).as_string(connection)
     return f"{drop}, and run `dblog check` again: the capture makes it, or an administrator by the SQL that is printed"
 
@@ -88,12 +90,12 @@ def replacement(connection: Connection, config: SourceConfig) -> str:
 def ensure_publication(connection: Connection, config: SourceConfig, tables: Sequence[CatalogueTable]) -> None:
     """Makes or completes the publication. Raises SourceRefused with the SQL for an administrator."""
     while True:
-        found = find_publication(connection, config, tables)
-        if found.filtered:
+        publication = find_publication(connection, config, tables)
+        if publication.filtered:
             raise SourceRefused(
-                filtered(found, config), where=f"source {config.name}", fix=replacement(connection, config)
+                filter_problem(publication, config), where=f"source {config.name}", fix=replacement(connection, config)
             )
-        needed = statement(found, config)
+        needed = statement(publication, config)
         if needed is None:
             return
         if config.read_only:

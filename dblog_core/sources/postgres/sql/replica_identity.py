@@ -21,8 +21,8 @@ def refusals(connection: Connection, table: CatalogueTable, config: SourceConfig
     A table without a usable replica identity is not only unreadable: in a publication, every UPDATE and DELETE of it
     fails, for the application too. So it is never added to one.
     """
-    found = [*_refusals(connection, table, config), *_rule_problems(table, config)]
-    return [replace(problem, table=str(table.name)) for problem in found]
+    problems = [*_refusals(connection, table, config), *_rule_problems(table, config)]
+    return [replace(problem, table=str(table.name)) for problem in problems]
 
 
 def missing(tables: Iterable[CatalogueTable], config: SourceConfig) -> list[Problem]:
@@ -44,49 +44,51 @@ def _refusals(connection: Connection, table: CatalogueTable, config: SourceConfi
     if table.partitioned and config.plugin == "wal2json":
         what = f"{table.name} is partitioned, and wal2json shows only its partitions, each under its own name"
         return [Problem(what, 'set plugin = "pgoutput", or name the partitions in tables')]
-    found = _key_problems(table, config)
+    problems = _key_problems(table, config)
     for part in [table, *(leaves(connection, table) if table.partitioned else [])]:
         if not part.logged:
             fix = (
                 f"ALTER TABLE {typed_names.table(part.name)} SET LOGGED, or a pattern in tables that does not match it"
             )
-            found.append(Problem(f"{part.name} is unlogged: its changes are in no log", fix))
-        if not part.full and not found:
-            found += _identity_problems(part, table, config)
-    return found
+            problems.append(Problem(f"{part.name} is unlogged: its changes are in no log", fix))
+        if not part.full and not problems:
+            problems += _identity_problems(part, table, config)
+    return problems
 
 
 def _key_problems(table: CatalogueTable, config: SourceConfig) -> list[Problem]:
     """What is wrong with the columns that the key names."""
-    columns, found = {c.name: c for c in table.columns}, []
-    key, place = table.key(config), keys_entry(table.name)
+    columns = {c.name: c for c in table.columns}
+    problems = []
+    key = table.key(config)
+    place = keys_entry(table.name)
     for name in key:
         if name not in columns:
-            found.append(Problem(f"{place}: the table has no column {name}", "name existing columns"))
+            problems.append(Problem(f"{place}: the table has no column {name}", "name existing columns"))
         elif columns[name].generated:
-            found.append(
+            problems.append(
                 Problem(
                     f"{table.name}: key column {name} is generated, and the log does not carry it",
                     f"set {place} to others",
                 )
             )
         elif not columns[name].not_null:
-            found.append(
+            problems.append(
                 Problem(
                     f"{place}: column {name} may be null",
                     f"ALTER TABLE {typed_names.table(table.name)} ALTER COLUMN {typed_names.column(name)} SET NOT NULL",
                 )
             )
     if str(table.name) in config.keys and frozenset(key) not in table.unique:
-        found.append(Problem(f"{place}: no unique index says that ({', '.join(key)}) is unique", _key_fix(table)))
-    return found
+        problems.append(Problem(f"{place}: no unique index says that ({', '.join(key)}) is unique", _key_fix(table)))
+    return problems
 
 
 def _key_fix(table: CatalogueTable) -> str:
     """What could stand in [source.keys], or how to have it. A partial or a deferrable index vouches for no row."""
     nullable = {c.name for c in table.columns if not c.not_null}
-    if found := [sorted(columns) for columns in table.unique if not nullable & columns]:
-        return " or ".join(f"{keys_entry(table.name)} = {json.dumps(columns)}" for columns in found)
+    if usable := [sorted(columns) for columns in table.unique if not nullable & columns]:
+        return " or ".join(f"{keys_entry(table.name)} = {json.dumps(columns)}" for columns in usable)
     return (
         f"name the columns of a unique index that is neither partial nor deferrable nor over an expression: ALTER "
         f"TABLE {typed_names.table(table.name)} ADD UNIQUE (its key's columns), all of them NOT NULL"

@@ -27,9 +27,9 @@ _FILES = """
 def stamps(connection: Connection, tables: Sequence[CatalogueTable]) -> dict[str, Json]:
     """The stamp of each table, by its name."""
     names = {table.oid: str(table.name) for table in tables}
-    found: dict[str, Json] = {name: {"table": oid, "columns": {}, "files": {}} for oid, name in names.items()}
+    stamps_by_name: dict[str, Json] = {name: {"table": oid, "columns": {}, "files": {}} for oid, name in names.items()}
     for oid, column, *rest in rows(connection, _COLUMNS, (list(names),)):
-        found[names[oid]]["columns"][column] = rest
+        stamps_by_name[names[oid]]["columns"][column] = rest
     for oid, file, node in rows(connection, _FILES, (list(names),)):
-        found[names[oid]]["files"][file] = node
-    return found
+        stamps_by_name[names[oid]]["files"][file] = node
+    return stamps_by_name

@@ -35,7 +35,8 @@ _WITH_MAXIMUM = {
 """Types of which max is the last value in the order of an index, and has the value's own form."""
 _MOST = 49
 """Fields of one call of concat, each with a comma: a function takes 100 arguments at most."""
-_COMMA, _BLANK = ", ',', ", "' '"
+_COMMA = ", ',', "
+_BLANK = "' '"
 _SECONDS = 'YYYY-MM-DD"T"HH24:MI:SS'
 
 
@@ -70,12 +71,12 @@ class HashQuery:
         return kind.partition("(")[0] in _WITH_MAXIMUM
 
     def _names(self, direction: str = "") -> str:
-        return ", ".join(f"t.{quoted(name)}{direction}" for name in self.key)
+        return ", ".join(f"t.{quote_identifier(name)}{direction}" for name in self.key)
 
     def _rows(self, tail: str) -> str:
         """The innermost SELECT: columns under their names, and the text forms beside them."""
-        made = [f"{_form(c)} AS {_form_name(n)}" for n, c in enumerate(self.columns) if _has_form(c)]
-        return f"SELECT {', '.join([*map(_named, self.columns), *made])} {tail} OFFSET 0"
+        text_forms = [f"{_form(c)} AS {_form_name(n)}" for n, c in enumerate(self.columns) if _has_form(c)]
+        return f"SELECT {', '.join([*map(_name_column, self.columns), *text_forms])} {tail} OFFSET 0"
 
     def _row_hash(self) -> str:
         listed = [field for c in self.columns if c.name not in self.rules.exclude for field in self._fields(c)]
@@ -86,9 +87,10 @@ class HashQuery:
 
     def _fields(self, column: Column) -> list[str]:
         """The column's fields, each NULL where the column is: concat makes an empty text of it."""
-        kind, name = column.type, _named(column)
+        kind = column.type
+        name = _name_column(column)
         if form := form_of(column, self.rules.staged_as):
-            return self._formed(form, name)
+            return self._staged_form(form, name)
         if column.name in self.rules.hash:
             return self._digest(column)
         if column.name in self.rules.mask:
@@ -109,7 +111,7 @@ class HashQuery:
             return [f"CASE WHEN {value} >= '0001-01-01' AND {value} < '10000-01-01' THEN {value} END"]
         return [value]
 
-    def _formed(self, form: str, name: str) -> list[str]:
+    def _staged_form(self, form: str, name: str) -> list[str]:
         """What `staged_as` stages, see `dblog_core.rows.staged_as`."""
         match form:
             case "double":
@@ -129,22 +131,23 @@ class HashQuery:
         return [size, f"CASE WHEN {size} > {LONGEST} THEN encode(sha256(textsend({text})), 'hex') ELSE {text} END"]
 
     def _text_of(self, column: Column) -> str:
-        return f"t.{_form_name(self.columns.index(column))}" if _has_form(column) else _named(column)
+        return f"t.{_form_name(self.columns.index(column))}" if _has_form(column) else _name_column(column)
 
     def _digest(self, column: Column) -> list[str]:
         """What the rule `hash` stages, see `dblog_core.rows.column_rules`."""
         if not is_compared(Column(column.name, column.source_type, pa.string())):
             return []
-        there = _is_there(column)
-        hashed = f"encode(sha256({self._digested(column)}), 'hex')"
+        is_there = _is_there(column)
+        hashed = f"encode(sha256({self._bytes_to_hash(column)}), 'hex')"
         if is_json(column):
             hashed = f"encode(sha256(textsend({hashed})), 'hex')"
         listed = [] if is_json(column) else ["64"]
-        return [f"CASE WHEN {there} THEN {field} END" for field in (*listed, hashed)]
+        return [f"CASE WHEN {is_there} THEN {field} END" for field in (*listed, hashed)]
 
-    def _digested(self, column: Column) -> str:
+    def _bytes_to_hash(self, column: Column) -> str:
         """The bytes whose SHA-256 is staged."""
-        kind, name = column.type, _named(column)
+        kind = column.type
+        name = _name_column(column)
         if pa.types.is_binary(kind):
             return name
         if pa.types.is_string(kind):
@@ -159,13 +162,13 @@ class HashQuery:
         return f"textsend({name}::text)"
 
 
-def quoted(name: str) -> str:
+def quote_identifier(name: str) -> str:
     """An identifier as SQL, whatever it contains."""
     return '"' + name.replace('"', '""') + '"'
 
 
-def _named(column: Column) -> str:
-    return f"t.{quoted(column.name)}"
+def _name_column(column: Column) -> str:
+    return f"t.{quote_identifier(column.name)}"
 
 
 def _has_form(column: Column) -> bool:
@@ -178,13 +181,13 @@ def _form_name(number: int) -> str:
 
 
 def _form(column: Column) -> str:
-    """The text as the server prints the value; see `chunks._sent`."""
-    return f"CASE WHEN {_is_there(column)} THEN format('%s', {_named(column)}) END"
+    """The text as the server prints the value; see `chunk_rows.select_column`."""
+    return f"CASE WHEN {_is_there(column)} THEN format('%s', {_name_column(column)}) END"
 
 
 def _is_there(column: Column) -> str:
     """Not `IS NOT NULL`: that fails for a row that holds a NULL."""
-    return f"{_named(column)} IS DISTINCT FROM NULL"
+    return f"{_name_column(column)} IS DISTINCT FROM NULL"
 
 
 def _float(value: str) -> str:
@@ -202,7 +205,8 @@ def _float(value: str) -> str:
 
 
 def _parts(scaled: str, *window: str) -> str:
-    whole, fraction = f"trunc({scaled})::bigint", f"(({scaled} - trunc({scaled})) * {_literal(UNIT)})::bigint"
+    whole = f"trunc({scaled})::bigint"
+    fraction = f"(({scaled} - trunc({scaled})) * {_literal(UNIT)})::bigint"
     return f"concat({', '.join((whole, _BLANK, fraction, *window))})"
 
 

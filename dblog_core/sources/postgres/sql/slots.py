@@ -34,7 +34,8 @@ _REASONS = {
     "wal_removed": "it needed more log than max_slot_wal_keep_size lets the server keep",
     "idle_timeout": "nobody read it for idle_replication_slot_timeout",
 }
-_RELEASE_SECONDS, _LOOK = 5.0, 0.05
+_RELEASE_SECONDS = 5.0
+_LOOK_SECONDS = 0.05
 _FAILOVER_SLOTS = 170_000
 
 
@@ -64,16 +65,17 @@ class Slot:
     synced: bool = False
 
     @property
-    def lost(self) -> bool:
+    def has_lost_log(self) -> bool:
         """Whether the server has removed log that the slot needed."""
         return self.wal_status == "lost"
 
 
 def find_slot(connection: Connection, name: str) -> Slot | None:
-    found = rows(connection, _SLOT, (name,))
-    if not found:
+    """The slot as the server shows it now; None if there is none."""
+    slots = rows(connection, _SLOT, (name,))
+    if not slots:
         return None
-    plugin, database, pid, confirmed, *rest = found[0]
+    plugin, database, pid, confirmed, *rest = slots[0]
     return Slot(plugin, database, pid, Lsn.parse(confirmed) if confirmed else None, *rest)
 
 
@@ -112,12 +114,12 @@ def slot_at(connection: Connection, config: SourceConfig, position: Lsn, line: L
     while somebody has it who is no predecessor of ours."""
     slot = find_slot(connection, config.slot)
     if slot is None:
-        raise _lost(config, f"replication slot {config.slot} does not exist", f"every change after {position}")
+        raise _lost_error(config, f"replication slot {config.slot} does not exist", f"every change after {position}")
     slot = fitting(slot, config)
     confirmed = slot.confirmed
     if confirmed is None or confirmed > position:
         what = f"slot {config.slot} is confirmed up to {confirmed} and our last durable position is {position}"
-        raise _lost(config, what, f"the changes between {position} and {confirmed}")
+        raise _lost_error(config, what, f"the changes between {position} and {confirmed}")
     end = standby.end(connection)
     if end < position and standby.recovering(connection):
         raise SourceUnavailable(
@@ -127,13 +129,13 @@ def slot_at(connection: Connection, config: SourceConfig, position: Lsn, line: L
         )
     if end < position:
         what = f"the server's log ends at {end}, before our position {position}: it was restored or failed over"
-        raise _lost(config, what, "the changes since it took that turn")
-    if slot.active_pid is not None and not _released(connection, config, slot.active_pid, line):
+        raise _lost_error(config, what, "the changes since it took that turn")
+    if slot.active_pid is not None and not _release(connection, config, slot.active_pid, line):
         raise active(config, slot.active_pid)
     return slot
 
 
-def _released(connection: Connection, config: SourceConfig, pid: int, line: Line) -> bool:
+def _release(connection: Connection, config: SourceConfig, pid: int, line: Line) -> bool:
     """Whether the slot is free, after we have ended the connection of a leader before us that holds it."""
     named = rows(connection, "SELECT application_name FROM pg_stat_activity WHERE pid = %s", (pid,))
     if named and line.before.isdisjoint(str(named[0][0]).split()):
@@ -144,7 +146,7 @@ def _released(connection: Connection, config: SourceConfig, pid: int, line: Line
     while (slot := find_slot(connection, config.slot)) is not None and slot.active_pid == pid:
         if time.monotonic() >= deadline:
             return False
-        time.sleep(_LOOK)
+        time.sleep(_LOOK_SECONDS)
     return slot is None or slot.active_pid is None
 
 
@@ -200,11 +202,12 @@ def _create(connection: Connection, config: SourceConfig) -> None:
 def _creation(connection: Connection, *, replays: bool) -> str:
     """A slot that standbys keep, where the server can: for a failover, if its standbys are set up to. What is made on
     a standby, no other one keeps."""
-    kept = ", failover => true" if connection.server_version >= _FAILOVER_SLOTS and not replays else ""
-    return f"SELECT pg_create_logical_replication_slot(%s, %s{kept})"
+    failover = ", failover => true" if connection.server_version >= _FAILOVER_SLOTS and not replays else ""
+    return f"SELECT pg_create_logical_replication_slot(%s, %s{failover})"
 
 
 def plugin_fix(connection: Connection) -> str:
+    """How wal2json comes to a server."""
     major = connection.server_version // 10000
     return (
         f'on the server: apt-get install postgresql-{major}-wal2json (no restart is needed), or set plugin = "pgoutput"'
@@ -212,16 +215,20 @@ def plugin_fix(connection: Connection) -> str:
 
 
 def fitting(slot: Slot, config: SourceConfig) -> Slot:
+    """The slot, if the log can be read from it. Raises LogPositionLost and SourceRefused."""
     if slot.plugin != config.plugin or slot.database != config.database:
-        raise _lost(
+        raise _lost_error(
             config,
             f"slot {config.slot} is of plugin {slot.plugin} in database {slot.database}, "
             f"not of {config.plugin} in {config.database}",
             "what another plugin would have sent since the last durable position",
         )
-    if slot.lost:
-        message, why = f"the server has invalidated slot {config.slot}", _REASONS.get(slot.invalid, slot.invalid)
-        raise _lost(config, f"{message} ({why})" if why else message, "every change since the last durable position")
+    if slot.has_lost_log:
+        message = f"the server has invalidated slot {config.slot}"
+        why = _REASONS.get(slot.invalid, slot.invalid)
+        raise _lost_error(
+            config, f"{message} ({why})" if why else message, "every change since the last durable position"
+        )
     _refuse_kept(slot, config)
     if slot.two_phase:
         raise SourceRefused(
@@ -233,7 +240,7 @@ def fitting(slot: Slot, config: SourceConfig) -> Slot:
     return slot
 
 
-def _lost(config: SourceConfig, message: str, lost: str) -> LogPositionLost:
+def _lost_error(config: SourceConfig, message: str, lost: str) -> LogPositionLost:
     drop = f"SELECT pg_drop_replication_slot('{config.slot}')"
     return LogPositionLost(f"{message}; lost: {lost}", where=_where(config), fix=f"{FRESH_START} (drop: {drop})")
 

@@ -35,7 +35,8 @@ _RETAINED = """
 def strain(config: SourceConfig) -> Strain:
     """One look, over one short connection."""
     with session(config) as connection:
-        running, retained = rows(connection, _RUNNING), rows(connection, _RETAINED, (config.slot,))
+        running = rows(connection, _RUNNING)
+        retained = rows(connection, _RETAINED, (config.slot,))
         return Strain(
             replication_lag=_lag(connection),
             running=int(running[0][0]) if running else None,
@@ -45,5 +46,5 @@ def strain(config: SourceConfig) -> Strain:
 
 def _lag(connection: Connection) -> float | None:
     """Seconds of the slowest standby, or of this server where it is one itself."""
-    found = rows(connection, _STANDBYS) + rows(connection, _OWN_LAG)
-    return max((float(seconds) for (seconds,) in found if seconds is not None), default=None)
+    lags = rows(connection, _STANDBYS) + rows(connection, _OWN_LAG)
+    return max((float(seconds) for (seconds,) in lags if seconds is not None), default=None)

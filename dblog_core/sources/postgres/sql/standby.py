@@ -22,7 +22,7 @@ from dblog_core.sources.postgres.sql.connection import (
     connect,
     rows,
     session,
-    translated,
+    translate_errors,
     value,
 )
 
@@ -33,8 +33,11 @@ log = logging.getLogger(__name__)
 
 _SYSTEM = "SELECT system_identifier::text FROM pg_control_system()"
 _PAUSES = (0.001, 0.02)  # seconds between two looks at what is replayed, least and most
-_SOON, _LATEST = 1.0, 20.0  # seconds in which replay is to move on: where there is another end to name, and where not
-SAID, PATIENCE = 2.0, 20.0
+# Seconds in which replay is to move on: where there is another end to name, and where there is none.
+_SOON_SECONDS = 1.0
+_LATEST_SECONDS = 20.0
+SAID = 2.0
+PATIENCE = 20.0
 """Seconds after which a wait for a standby to come as far as its primary was is told, and is over."""
 
 
@@ -49,12 +52,12 @@ def end(connection: Connection) -> Lsn:
     return Lsn.parse(value(connection, f"{query}::text"))
 
 
-def replayed(connection: Connection) -> Lsn:
+def replayed_lsn(connection: Connection) -> Lsn:
     """A SELECT from now on sees every commit whose record ends here, or before."""
     return Lsn.parse(value(connection, "SELECT pg_last_wal_replay_lsn()::text"))
 
 
-def seen(connection: Connection, config: SourceConfig) -> Lsn:
+def seen_lsn(connection: Connection, config: SourceConfig) -> Lsn:
     """A place after every commit that a SELECT before this call can have seen. Raises SourceUnavailable.
 
     A commit shows while its record is being replayed, and `pg_last_wal_replay_lsn()` moves when that is done. One
@@ -63,23 +66,25 @@ def seen(connection: Connection, config: SourceConfig) -> Lsn:
     standby that replays from an archive has no WAL receiver. Whether there is one is asked first, and what is replayed
     last: a record that came from an archive before the receiver was started is done by then.
     """
-    first, began, pause = replayed(connection), time.monotonic(), _PAUSES[0]
+    first = replayed_lsn(connection)
+    began = time.monotonic()
+    pause = _PAUSES[0]
     while True:
         receiving = bool(rows(connection, "SELECT pid FROM pg_stat_wal_receiver WHERE pid IS NOT NULL"))
         received = value(connection, "SELECT pg_last_wal_receive_lsn()::text")
         upto = Lsn.parse(received) if receiving and received else None
-        now = replayed(connection)
+        now = replayed_lsn(connection)
         if now != first or (upto is not None and upto <= now):
             return now
         if not recovering(connection):
-            raise promoted(config)
+            raise promotion_error(config)
         waited = time.monotonic() - began
-        if upto is not None and waited >= _SOON:
+        if upto is not None and waited >= _SOON_SECONDS:
             return upto
-        if waited >= _LATEST:
+        if waited >= _LATEST_SECONDS:
             raise SourceUnavailable(
-                f"the standby has no WAL receiver, and has stood at {now} for {_LATEST:.0f} s: where the log ends that"
-                " a SELECT has seen, nobody can tell",
+                f"the standby has no WAL receiver, and has stood at {now} for {_LATEST_SECONDS:.0f} s: where the log"
+                " ends that a SELECT has seen, nobody can tell",
                 where=_where(config),
                 fix="let it stream from its primary (primary_conninfo), or wait until its archive has more; it is tried"
                 " again",
@@ -89,13 +94,13 @@ def seen(connection: Connection, config: SourceConfig) -> Lsn:
 
 
 def follow(connection: Connection, replica: SourceConfig, primary: SourceConfig) -> None:
-    """Returns once the replica has replayed what its primary has flushed by now. Raises what `related` does, and
+    """Returns once the replica has replayed what its primary has flushed by now. Raises as `require_same_system`, and
     SourceUnavailable for one that does not come so far."""
-    upto = related(connection, replica, primary)
-    await_replayed(lambda: replayed(connection) >= upto, connection, replica, f"has not replayed up to {upto}")
+    upto = require_same_system(connection, replica, primary)
+    await_replayed(lambda: replayed_lsn(connection) >= upto, connection, replica, f"has not replayed up to {upto}")
 
 
-def related(connection: Connection, replica: SourceConfig, primary: SourceConfig) -> Lsn:
+def require_same_system(connection: Connection, replica: SourceConfig, primary: SourceConfig) -> Lsn:
     """Up to where the primary has flushed its log. Raises SourceRefused for a server that is no hot standby of it, and
     SourceUnavailable for one on another timeline."""
     with session(primary) as other:
@@ -105,26 +110,33 @@ def related(connection: Connection, replica: SourceConfig, primary: SourceConfig
                 where=_where(replica),
                 fix="name a hot standby of the server that host names, or remove read_replica",
             )
-        (ours, theirs), upto = (value(c, _SYSTEM) for c in (connection, other)), end(other)
-    if ours != theirs:
+        replica_system = value(connection, _SYSTEM)
+        primary_system = value(other, _SYSTEM)
+        upto = end(other)
+    if replica_system != primary_system:
         raise SourceRefused(
-            f"the server that read_replica names is of database system {ours}, and its primary of {theirs}",
+            f"the server that read_replica names is of database system {replica_system}, and its primary"
+            f" of {primary_system}",
             where=_where(replica),
             fix="name a hot standby of the server that host names, or remove read_replica",
         )
-    if (ours := _timeline(replica)) != (theirs := _timeline(primary)):
+    # Asked over replication connections: SQL does not tell it of a standby.
+    replica_timeline = _timeline(replica)
+    primary_timeline = _timeline(primary)
+    if replica_timeline != primary_timeline:
         raise SourceUnavailable(
-            f"the standby is on timeline {ours}, and its primary on {theirs}",
+            f"the standby is on timeline {replica_timeline}, and its primary on {primary_timeline}",
             where=_where(replica),
             fix="let it follow the server that host names (primary_conninfo); it is tried again",
         )
     return upto
 
 
-def await_replayed(met: Callable[[], bool], connection: Connection, replica: SourceConfig, what: str) -> None:
+def await_replayed(is_met: Callable[[], bool], connection: Connection, replica: SourceConfig, what: str) -> None:
     """Waits for what the standby is to show. Raises SourceUnavailable where it does not, with `what`."""
-    waiting, pause = Waiting(connection, replica, what), _PAUSES[0]
-    while not met():
+    waiting = Waiting(connection, replica, what)
+    pause = _PAUSES[0]
+    while not is_met():
         waiting.look()
         time.sleep(pause)
         pause = min(2 * pause, _PAUSES[1])
@@ -135,30 +147,33 @@ class Waiting:
 
     def __init__(self, connection: Connection, config: SourceConfig, what: str) -> None:
         """`what` the standby does not do, as people read it."""
-        self._connection, self._config, self._what = connection, config, what
-        self._began, self._told = time.monotonic(), False
+        self._connection = connection
+        self._config = config
+        self._what = what
+        self._began = time.monotonic()
+        self._is_told = False
 
     def look(self) -> None:
         """Raises SourceUnavailable once it has taken PATIENCE."""
         waited = time.monotonic() - self._began
         if waited >= PATIENCE:
             raise SourceUnavailable(
-                f"the standby {self._what} within {PATIENCE:.0f} s: it stands at {replayed(self._connection)}",
+                f"the standby {self._what} within {PATIENCE:.0f} s: it stands at {replayed_lsn(self._connection)}",
                 where=_where(self._config),
                 fix="it is tried again; whether it receives and replays tells pg_stat_replication on the primary",
             )
-        if waited >= SAID and not self._told:
-            self._told = True
-            now = replayed(self._connection)
+        if waited >= SAID and not self._is_told:
+            self._is_told = True
+            now = replayed_lsn(self._connection)
             log.warning("%s: the standby %s yet: it stands at %s", _where(self._config), self._what, now)
 
 
 def _timeline(config: SourceConfig) -> int:
-    with closing(connect(config, replication=True)) as replication, translated(config):
+    with closing(connect(config, replication=True)) as replication, translate_errors(config):
         return timelines.current(replication)
 
 
-def promoted(config: SourceConfig) -> SourceUnavailable:
+def promotion_error(config: SourceConfig) -> SourceUnavailable:
     """The error that ends whatever went by a standby's rules."""
     return SourceUnavailable(
         "the standby was promoted: what it shows does not follow the log's order any more",
@@ -184,8 +199,8 @@ def refusal(connection: Connection, config: SourceConfig) -> tuple[str, str] | N
 
 def require(connection: Connection, config: SourceConfig) -> None:
     """Raises SourceRefused for a standby that a capture cannot read."""
-    if recovering(connection) and (found := refusal(connection, config)) is not None:
-        raise SourceRefused(found[0], where=_where(config), fix=found[1])
+    if recovering(connection) and (why_refused := refusal(connection, config)) is not None:
+        raise SourceRefused(why_refused[0], where=_where(config), fix=why_refused[1])
 
 
 def _where(config: SourceConfig) -> str:

@@ -18,7 +18,7 @@ from dblog_core.sources.postgres.sql.connection import (
     connect,
     execute,
     rows,
-    translated,
+    translate_errors,
     value,
 )
 
@@ -30,6 +30,7 @@ _SHOWN = sql.SQL("SELECT payload FROM {} WHERE worker = %s")
 
 
 def identifier(table: TableName) -> sql.Identifier:
+    """SCHEMA.TABLE in SQL, quoted."""
     return sql.Identifier(table.schema, table.name)
 
 
@@ -74,9 +75,9 @@ class PostgresWatermarks:
         """Commits the payload. Raises SourceUnavailable or SourceRefused; the connection is made on first use."""
         if self._connection is None or self._connection.closed:
             self._connection = connect(self._config)
-            with translated(self._config):
+            with translate_errors(self._config):
                 execute(self._connection, "SET synchronous_commit = local")
-        with translated(self._config):
+        with translate_errors(self._config):
             try:
                 execute(self._connection, self._statement, (self._worker, payload))
             except psycopg2.errors.UndefinedTable as error:
@@ -89,16 +90,19 @@ class PostgresWatermarks:
     def _await(self, replica: SourceConfig, payload: str, upto: Lsn) -> None:
         """Until the replica shows the payload; or has replayed all that was flushed, since another worker may share our
         row, and has overwritten it."""
-        with translated(replica):
+        with translate_errors(replica):
             if self._shown is None or self._shown.closed:
                 self._shown = connect(replica)
                 standby.follow(self._shown, replica, self._config)
-            shown = self._shown
+            replica_connection = self._shown
 
-            def met() -> bool:
-                return rows(shown, self._question, (self._worker,)) == [(payload,)] or standby.replayed(shown) >= upto
+            def is_shown() -> bool:
+                return (
+                    rows(replica_connection, self._question, (self._worker,)) == [(payload,)]
+                    or standby.replayed_lsn(replica_connection) >= upto
+                )
 
-            standby.await_replayed(met, shown, replica, "does not show a low watermark")
+            standby.await_replayed(is_shown, replica_connection, replica, "does not show a low watermark")
 
     def close(self) -> None:
         for connection in (self._connection, self._shown):

@@ -26,14 +26,14 @@ from dblog_core.sources.postgres.values.types import comparable
 
 def every(conditions: Iterable[sql.Composable]) -> sql.Composable:
     """All of them; true where there is none."""
-    found = list(conditions)
-    return sql.SQL(" AND ").join(found) if found else sql.SQL("true")
+    listed_conditions = list(conditions)
+    return sql.SQL(" AND ").join(listed_conditions) if listed_conditions else sql.SQL("true")
 
 
 def order(schema: TableSchema, direction: str = "ASC") -> sql.Composable:
     """ORDER BY of the key in the table `t`: a bare name would be that of an output column first."""
-    one = sql.SQL("t.{} " + direction)
-    return sql.SQL(", ").join(one.format(sql.Identifier(name)) for name in schema.key)
+    direction_of = sql.SQL("t.{} " + direction)
+    return sql.SQL(", ").join(direction_of.format(sql.Identifier(name)) for name in schema.key)
 
 
 def between(
@@ -59,34 +59,35 @@ def _beyond(
     `forms`: the comparison of a part that is followed by others, that of the first alone, and that of the last.
     """
     strict, first, last = forms
-    columns, equal = schema.key_columns, list[sql.Composable]()
+    columns = schema.key_columns
+    equal = list[sql.Composable]()
     alternatives = []
     for number, (column, part) in enumerate(zip(columns, key, strict=True)):
         op = last if number == len(columns) - 1 else strict
-        alternatives.append(sql.SQL("({})").format(every([*equal, _compared(column, op, part, operators)])))
-        equal.append(_compared(column, "=", part, operators))
-    yield _compared(columns[0], first, key[0], operators)  # for the index
+        alternatives.append(sql.SQL("({})").format(every([*equal, _compare(column, op, part, operators)])))
+        equal.append(_compare(column, "=", part, operators))
+    yield _compare(columns[0], first, key[0], operators)  # for the index
     yield sql.SQL("({})").format(sql.SQL(" OR ").join(alternatives))
 
 
-def _compared(column: Column, op: str, part: Any, operators: Mapping[str, str]) -> sql.Composable:
+def _compare(column: Column, op: str, part: Any, operators: Mapping[str, str]) -> sql.Composable:
     schema = operators.get(column.source_type)
     called = sql.SQL(op) if schema is None else sql.SQL(f"OPERATOR({{}}.{op})").format(sql.Identifier(schema))
     return sql.SQL("{} {} {}").format(sql.Identifier(column.name), called, _literal(part, column))
 
 
-def listed(schema: TableSchema, keys: Sequence[Key], operators: Mapping[str, str]) -> sql.Composable:
+def is_one_of(schema: TableSchema, keys: Sequence[Key], operators: Mapping[str, str]) -> sql.Composable:
     """The key is one of `keys`."""
     if not keys:
         return sql.SQL("false")
     if any(column.source_type in operators for column in schema.key_columns):
         whole = (
-            every(_compared(c, "=", part, operators) for c, part in zip(schema.key_columns, key, strict=True))
+            every(_compare(c, "=", part, operators) for c, part in zip(schema.key_columns, key, strict=True))
             for key in keys
         )
-        return sql.SQL("({})").format(sql.SQL(" OR ").join(sql.SQL("({})").format(one) for one in whole))
-    found = sql.SQL(", ").join(_literals(schema, key) for key in keys)
-    return sql.SQL("{} IN (VALUES {})").format(_names(schema), found)
+        return sql.SQL("({})").format(sql.SQL(" OR ").join(sql.SQL("({})").format(condition) for condition in whole))
+    key_values = sql.SQL(", ").join(_literals(schema, key) for key in keys)
+    return sql.SQL("{} IN (VALUES {})").format(_names(schema), key_values)
 
 
 def passing(schema: TableSchema, filters: Iterable[Filter], operators: Mapping[str, str]) -> list[sql.Composable]:
@@ -95,13 +96,13 @@ def passing(schema: TableSchema, filters: Iterable[Filter], operators: Mapping[s
     return [_filter(f, columns[f.column], operators) for f in filters]
 
 
-def _filter(given: Filter, column: Column, operators: Mapping[str, str]) -> sql.Composable:
+def _filter(condition: Filter, column: Column, operators: Mapping[str, str]) -> sql.Composable:
     if column.source_type in operators:
-        op = "=" if given.op == "in" else given.op
-        either = sql.SQL(" OR ").join(_compared(column, op, value, operators) for value in given.values)
+        op = "=" if condition.op == "in" else condition.op
+        either = sql.SQL(" OR ").join(_compare(column, op, value, operators) for value in condition.values)
         return sql.SQL("({})").format(either)
-    values = sql.SQL(", ").join(_literal(value, column) for value in given.values)
-    form = "{} IN ({})" if given.op == "in" else "{} " + given.op + " {}"
+    values = sql.SQL(", ").join(_literal(value, column) for value in condition.values)
+    form = "{} IN ({})" if condition.op == "in" else "{} " + condition.op + " {}"
     return sql.SQL(form).format(sql.Identifier(column.name), values)
 
 

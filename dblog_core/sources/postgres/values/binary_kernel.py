@@ -27,15 +27,20 @@ UInt64s = npt.NDArray[np.uint64]
 UINT64S = types.uint64[::1]
 
 NUMERIC_HEAD = 8  # digits, weight, sign, dscale: two bytes each
-NEGATIVE, NAN, INFINITY, NEGATIVE_INFINITY = 0x4000, 0xC000, 0xD000, 0xF000
+NEGATIVE = 0x4000
+NAN = 0xC000
+INFINITY = 0xD000
+NEGATIVE_INFINITY = 0xF000
 LONGEST_CLOCK = 24
 """Bytes of the longest text of a time of day."""
 _DAY = 86_400_000_000  # microseconds
 _CARRY = 2**64 // 10_000 - 1  # a higher half up to this can be multiplied by 10,000
-_LOW, _HALF = np.uint64(2**32 - 1), np.uint64(32)
+_LOW = np.uint64(2**32 - 1)
+_HALF = np.uint64(32)
 _NARROW = 4  # so many base-10000 digits are joined in 64 bits
 _NAMES = np.frombuffer(b"NaN-Infinity", dtype=np.uint8)
-_BEGINS, _ENDS = np.array([0, 0, 4, 3]), np.array([0, 3, 12, 12])
+_BEGINS = np.array([0, 0, 4, 3])
+_ENDS = np.array([0, 3, 12, 12])
 _LARGEST_SCALE = 16_383
 
 
@@ -90,7 +95,8 @@ def _weight(raw: Bytes, start: int) -> int:
 @kernel(void, int64, int64, UINT64S, int64)
 def _append(factor: int, digit: int, pairs: UInt64s, at: int) -> None:
     """Multiplies the 128-bit number (lower half, higher half) at `at` and adds; below 2 ** 64 both."""
-    low, high = pairs[at], pairs[at + 1]
+    low = pairs[at]
+    high = pairs[at + 1]
     lower = (low & _LOW) * np.uint64(factor) + np.uint64(digit)
     upper = (low >> _HALF) * np.uint64(factor) + (lower >> _HALF)
     pairs[at] = (lower & _LOW) | (upper << _HALF)
@@ -143,7 +149,8 @@ def decimals(raw: Bytes, starts: Int64s, lengths: Int64s, limit: UInt64s, scale:
             return row
         if not _join(raw, start + NUMERIC_HEAD, count, weight + groups, cut, out, 2 * row):
             return row
-        low, high = out[2 * row], out[2 * row + 1]
+        low = out[2 * row]
+        high = out[2 * row + 1]
         if high > limit[1] or (high == limit[1] and low >= limit[0]):
             return row
         if _short(raw, start + 4) == NEGATIVE:
@@ -186,20 +193,20 @@ def numeric_offsets(raw: Bytes, starts: Int64s, lengths: Int64s, offsets: Int64s
 
 
 @kernel(int64, RAW, int64, int64, int64, BYTES, int64)
-def _whole(raw: Bytes, digits: int, count: int, weight: int, out: Bytes, at: int) -> int:
+def _print_whole(raw: Bytes, digits: int, count: int, weight: int, out: Bytes, at: int) -> int:
     """Prints what stands before the point; returns where it goes on."""
     if weight < 0:
         out[at] = 48
         return at + 1
-    shown = False
+    is_printing = False
     for i in range(weight + 1):
         digit = _short(raw, digits + 2 * i) if i < count else 0
         power = 1000
         while power > 0:
             figure = digit // power % 10
             if figure > 0 or power == 1:
-                shown = True
-            if shown:
+                is_printing = True
+            if is_printing:
                 out[at] = 48 + figure
                 at += 1
             power //= 10
@@ -212,19 +219,22 @@ def numeric_texts(raw: Bytes, starts: Int64s, lengths: Int64s, offsets: Int64s, 
     for row in range(len(starts)):
         if lengths[row] < 0:
             continue
-        start, at = starts[row], offsets[row]
+        start = starts[row]
+        at = offsets[row]
         special = _special(raw, start, lengths[row])
         if special:
             for i in range(_BEGINS[special], _ENDS[special]):
                 out[at] = _NAMES[i]
                 at += 1
             continue
-        count, weight, scale = _short(raw, start), _weight(raw, start), _short(raw, start + 6)
+        count = _short(raw, start)
+        weight = _weight(raw, start)
+        scale = _short(raw, start + 6)
         digits = start + NUMERIC_HEAD
         if _short(raw, start + 4) == NEGATIVE:
             out[at] = 45  # -
             at += 1
-        at = _whole(raw, digits, count, weight, out, at)
+        at = _print_whole(raw, digits, count, weight, out, at)
         if scale > 0:
             out[at] = 46  # .
         for place in range(scale):
@@ -264,7 +274,8 @@ def hex_texts(
 
 @kernel(int64, BYTES, int64, int64)
 def _two(out: Bytes, at: int, number: int) -> int:
-    out[at], out[at + 1] = 48 + number // 10, 48 + number % 10
+    out[at] = 48 + number // 10
+    out[at + 1] = 48 + number % 10
     return at + 2
 
 
@@ -282,10 +293,12 @@ def clock_texts(
     offsets[0] = 0
     for row in range(len(micros)):
         if present[row]:
-            time, zone = int(micros[row]), int(zones[row]) if zoned else 0
+            time = int(micros[row])
+            zone = int(zones[row]) if zoned else 0
             if time < 0 or time > _DAY or zone <= -86_400 or zone >= 86_400:
                 return row
-            seconds, fraction = time // 1_000_000, time % 1_000_000
+            seconds = time // 1_000_000
+            fraction = time % 1_000_000
             at = _two(out, at, seconds // 3600)
             out[at] = 58
             at = _two(out, at + 1, seconds // 60 % 60)

@@ -32,7 +32,8 @@ _FIRST_DAY, _LAST_DAY = ((day - _EPOCH).days for day in (dt.date.min, dt.date.ma
 _MICROS = 86_400_000_000  # a day
 _CYCLE = 146_097  # days of 400 years
 _UNIX_MICROS = _UNIX_DAYS * _MICROS
-_EVER, _NEVER = {2**31 - 1, 2**63 - 1}, {-(2**31), -(2**63)}
+_EVER = {2**31 - 1, 2**63 - 1}
+_NEVER = {-(2**31), -(2**63)}
 _LENGTH = re.compile(r"\([\d,-]+\)")
 
 
@@ -40,7 +41,7 @@ class _Refused(Exception):
     """The value `number` has no place in the column; `args[0]` is its number."""
 
 
-def supported(source_type: str) -> bool:
+def is_supported(source_type: str) -> bool:
     """Whether `to_arrow` converts values of a base type, named as `format_type` prints it."""
     return _decoder(source_type) is not None
 
@@ -62,15 +63,15 @@ def to_arrow(raw: Bytes, starts: Int64s, lengths: Int64s, column: Column, table:
         return decode(raw, starts, lengths)
     except _Refused as refused:
         number = int(refused.args[0])
-        shown = _shown(_one(raw, int(starts[number]), int(lengths[number])), column)
-        if shown is None:
-            raise _unknown(column, table) from None
-        raise out_of_range(shown, column, table) from None
+        text = _text_of(_one(raw, int(starts[number]), int(lengths[number])), column)
+        if text is None:
+            raise _unknown_error(column, table) from None
+        raise out_of_range(text, column, table) from None
     except pa.ArrowInvalid as error:
         cause = None if column.hidden else error
         raise out_of_range(_first_not_utf8(raw, starts, lengths), column, table) from cause
     except ValueError as error:
-        raise _unknown(column, table) from error
+        raise _unknown_error(column, table) from error
 
 
 _Decode = Callable[[Bytes, Int64s, Int64s], pa.Array]
@@ -78,7 +79,8 @@ _Decode = Callable[[Bytes, Int64s, Int64s], pa.Array]
 
 @lru_cache(maxsize=4096)
 def _decoder(source_type: str) -> _Decode | None:
-    kind, name = arrow_type(source_type), _LENGTH.sub("", source_type, count=1)
+    kind = arrow_type(source_type)
+    name = _LENGTH.sub("", source_type, count=1)
     if pa.types.is_decimal(kind):
         return partial(_decimals, kind=kind)
     decoders: dict[str, _Decode] = {
@@ -111,7 +113,7 @@ def _decoder(source_type: str) -> _Decode | None:
     return decoders.get(name)
 
 
-def _checked(refused: int) -> None:
+def _require_none(refused: int) -> None:
     if refused >= 0:
         raise _Refused(refused)
 
@@ -121,24 +123,24 @@ def _present(lengths: Int64s) -> npt.NDArray[np.bool_] | None:
     return None if present.all() else present
 
 
-def _swapped(raw: Bytes, starts: Int64s, lengths: Int64s, kind: type[Number]) -> npt.NDArray[Number]:
+def _read_numbers(raw: Bytes, starts: Int64s, lengths: Int64s, kind: type[Number]) -> npt.NDArray[Number]:
     values = np.zeros(len(starts), dtype=kind)
-    _checked(forms.numbers(raw, starts, lengths, values.itemsize, values.view(np.uint8)))
+    _require_none(forms.numbers(raw, starts, lengths, values.itemsize, values.view(np.uint8)))
     return values
 
 
 def _numbers(raw: Bytes, starts: Int64s, lengths: Int64s, *, kind: pa.DataType) -> pa.Array:
-    return fixed(_swapped(raw, starts, lengths, kind.to_pandas_dtype()), _present(lengths), kind)
+    return fixed(_read_numbers(raw, starts, lengths, kind.to_pandas_dtype()), _present(lengths), kind)
 
 
 def _floats32(raw: Bytes, starts: Int64s, lengths: Int64s) -> pa.Array:
-    values = _swapped(raw, starts, lengths, np.float32)
+    values = _read_numbers(raw, starts, lengths, np.float32)
     values[np.isnan(values)] = np.float32(np.nan)  # there are many; the text form knows one
     return fixed(values, _present(lengths), pa.float32())
 
 
 def _floats64(raw: Bytes, starts: Int64s, lengths: Int64s) -> pa.Array:
-    values = _swapped(raw, starts, lengths, np.float64)
+    values = _read_numbers(raw, starts, lengths, np.float64)
     values[np.isnan(values)] = np.nan
     return fixed(values, _present(lengths), pa.float64())
 
@@ -154,8 +156,8 @@ def _room(size: int) -> Bytes:
 
 
 def _booleans(raw: Bytes, starts: Int64s, lengths: Int64s) -> pa.Array:
-    values = _swapped(raw, starts, lengths, np.uint8)
-    _checked(_first(values > 1))
+    values = _read_numbers(raw, starts, lengths, np.uint8)
+    _require_none(_first(values > 1))
     present = _present(lengths)
     bits = pa.py_buffer(np.packbits(values, bitorder="little"))
     bitmap = None if present is None else pa.py_buffer(np.packbits(present, bitorder="little"))
@@ -163,26 +165,26 @@ def _booleans(raw: Bytes, starts: Int64s, lengths: Int64s) -> pa.Array:
 
 
 def _dates(raw: Bytes, starts: Int64s, lengths: Int64s, *, or_null: bool = False) -> pa.Array:
-    values = _swapped(raw, starts, lengths, np.int32)
-    present = _held(lengths, (values < _FIRST_DAY) | (values > _LAST_DAY), or_null=or_null)
+    values = _read_numbers(raw, starts, lengths, np.int32)
+    present = _presence(lengths, (values < _FIRST_DAY) | (values > _LAST_DAY), or_null=or_null)
     return fixed(values + np.int32(_UNIX_DAYS), present, pa.date32())
 
 
 def _timestamps(raw: Bytes, starts: Int64s, lengths: Int64s, *, kind: pa.DataType, or_null: bool = False) -> pa.Array:
-    values = _swapped(raw, starts, lengths, np.int64)
+    values = _read_numbers(raw, starts, lengths, np.int64)
     outside = (values < _FIRST_DAY * _MICROS) | (values >= (_LAST_DAY + 1) * _MICROS)
-    present = _held(lengths, outside, or_null=or_null)
+    present = _presence(lengths, outside, or_null=or_null)
     values += _UNIX_MICROS
     return fixed(values, present, kind)
 
 
-def _held(lengths: Int64s, outside: npt.NDArray[np.bool_], *, or_null: bool) -> npt.NDArray[np.bool_] | None:
+def _presence(lengths: Int64s, outside: npt.NDArray[np.bool_], *, or_null: bool) -> npt.NDArray[np.bool_] | None:
     """Which values are there, where those that are `outside` of the type are none or refused."""
     if not or_null:
-        _checked(_first(outside))
+        _require_none(_first(outside))
         return _present(lengths)
-    there = (lengths >= 0) & ~outside
-    return None if there.all() else there
+    present = (lengths >= 0) & ~outside
+    return None if present.all() else present
 
 
 def _printer(usual: pa.DataType) -> _Decode | None:
@@ -195,17 +197,17 @@ def _printer(usual: pa.DataType) -> _Decode | None:
 def _moments(raw: Bytes, starts: Int64s, lengths: Int64s, *, kind: pa.DataType) -> pa.Array:
     """Dates and timestamps as the server prints them, infinities and all years too."""
     width = np.int32 if pa.types.is_date(kind) else np.int64
-    numbers = _swapped(raw, starts, lengths, width).tolist()
+    numbers = _read_numbers(raw, starts, lengths, width).tolist()
     present = (lengths >= 0).tolist()
     return pa.array(
-        [_moment(n, kind) if there else None for n, there in zip(numbers, present, strict=True)], pa.string()
+        [_moment(n, kind) if is_present else None for n, is_present in zip(numbers, present, strict=True)], pa.string()
     )
 
 
 def _decimals(raw: Bytes, starts: Int64s, lengths: Int64s, *, kind: pa.Decimal128Type) -> pa.Array:
     values = np.zeros(2 * len(starts), dtype=np.uint64)
     limit = np.array(divmod(10**kind.precision, 2**64)[::-1], dtype=np.uint64)
-    _checked(forms.decimals(raw, starts, lengths, limit, kind.scale, values))
+    _require_none(forms.decimals(raw, starts, lengths, limit, kind.scale, values))
     present = _present(lengths)
     bitmap = None if present is None else pa.py_buffer(np.packbits(present, bitorder="little"))
     return pa.Array.from_buffers(kind, len(starts), [bitmap, pa.py_buffer(values)])
@@ -213,7 +215,7 @@ def _decimals(raw: Bytes, starts: Int64s, lengths: Int64s, *, kind: pa.Decimal12
 
 def _numerics(raw: Bytes, starts: Int64s, lengths: Int64s) -> pa.Array:
     offsets = np.empty(len(starts) + 1, dtype=np.int64)
-    _checked(forms.numeric_offsets(raw, starts, lengths, offsets))
+    _require_none(forms.numeric_offsets(raw, starts, lengths, offsets))
     out = _room(int(offsets[-1]))
     forms.numeric_texts(raw, starts, lengths, offsets, out)
     return _strings(offsets.astype(np.int32), out, lengths)
@@ -222,13 +224,14 @@ def _numerics(raw: Bytes, starts: Int64s, lengths: Int64s) -> pa.Array:
 def _clocks(raw: Bytes, starts: Int64s, lengths: Int64s, *, zoned: bool) -> pa.Array:
     present = lengths >= 0
     width = 12 if zoned else 8
-    _checked(_first(present & (lengths != width)))
-    micros = _swapped(raw, starts, np.where(present, 8, -1), np.int64)
+    _require_none(_first(present & (lengths != width)))
+    micros = _read_numbers(raw, starts, np.where(present, 8, -1), np.int64)
     zones = np.zeros(0, dtype=np.int32)
     if zoned:
-        zones = _swapped(raw, starts + 8, np.where(present, 4, -1), np.int32)
-    offsets, out = np.empty(len(starts) + 1, dtype=np.int32), _room(forms.LONGEST_CLOCK * len(starts))
-    _checked(forms.clock_texts(micros, zones, present.view(np.uint8), zoned, offsets, out))
+        zones = _read_numbers(raw, starts + 8, np.where(present, 4, -1), np.int32)
+    offsets = np.empty(len(starts) + 1, dtype=np.int32)
+    out = _room(forms.LONGEST_CLOCK * len(starts))
+    _require_none(forms.clock_texts(micros, zones, present.view(np.uint8), zoned, offsets, out))
     return _strings(offsets, out, lengths)
 
 
@@ -239,19 +242,20 @@ def _texts(raw: Bytes, starts: Int64s, lengths: Int64s) -> pa.Array:
 def _jsonb(raw: Bytes, starts: Int64s, lengths: Int64s) -> pa.Array:
     """A version byte, always 1, before the text."""
     present = lengths >= 0
-    versions = _swapped(raw, starts, np.where(present, np.where(lengths > 0, 1, 0), -1), np.uint8)
-    _checked(_first(present & (versions != 1)))
+    versions = _read_numbers(raw, starts, np.where(present, np.where(lengths > 0, 1, 0), -1), np.uint8)
+    _require_none(_first(present & (versions != 1)))
     return _texts(raw, starts + 1, np.where(present, lengths - 1, -1))
 
 
 def _hex(raw: Bytes, starts: Int64s, lengths: Int64s, *, width: int, size: int) -> pa.Array:
-    offsets, out = np.empty(len(starts) + 1, dtype=np.int32), _room(size * len(starts))
-    _checked(forms.hex_texts(raw, starts, lengths, width, offsets, out))
+    offsets = np.empty(len(starts) + 1, dtype=np.int32)
+    out = _room(size * len(starts))
+    _require_none(forms.hex_texts(raw, starts, lengths, width, offsets, out))
     return _strings(offsets, out, lengths)
 
 
 def _oids(raw: Bytes, starts: Int64s, lengths: Int64s) -> pa.Array:
-    return fixed(_swapped(raw, starts, lengths, np.uint32), _present(lengths), pa.uint32()).cast(pa.string())
+    return fixed(_read_numbers(raw, starts, lengths, np.uint32), _present(lengths), pa.uint32()).cast(pa.string())
 
 
 def _strings(offsets: npt.NDArray[np.int32], out: Bytes, lengths: Int64s) -> pa.Array:
@@ -265,13 +269,13 @@ def _one(raw: Bytes, start: int, length: int) -> bytes:
     return raw[start : start + length].tobytes() if inside else b""
 
 
-def _unknown(column: Column, table: TableName) -> UnknownLogEvent:
+def _unknown_error(column: Column, table: TableName) -> UnknownLogEvent:
     return UnknownLogEvent(
         f"the server sent bytes that are no {column.source_type}", where=f"{table}.{column.name}", fix="upgrade dblog"
     )
 
 
-def _shown(value: bytes, column: Column) -> str | None:
+def _text_of(value: bytes, column: Column) -> str | None:
     """The text form of a value that the column's Arrow type does not hold; None for what is no value at all."""
     kind = column.type
     if pa.types.is_decimal(kind):
@@ -294,12 +298,12 @@ def _moment(number: int, kind: pa.DataType) -> str:
     cycles, days = divmod(days, _CYCLE)
     day = _EPOCH + dt.timedelta(days)
     year = day.year + 400 * cycles
-    shown = f"{year if year > 0 else 1 - year:04d}-{day:%m-%d}"
+    text = f"{year if year > 0 else 1 - year:04d}-{day:%m-%d}"
     if pa.types.is_timestamp(kind):
         seconds, fraction = divmod(micros, 1_000_000)
-        shown += f" {seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
-        shown += f".{fraction:06d}".rstrip("0").rstrip(".") + ("+00" if kind.tz else "")
-    return shown if year > 0 else f"{shown} BC"
+        text += f" {seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+        text += f".{fraction:06d}".rstrip("0").rstrip(".") + ("+00" if kind.tz else "")
+    return text if year > 0 else f"{text} BC"
 
 
 def _first_not_utf8(raw: Bytes, starts: Int64s, lengths: Int64s) -> str:

@@ -39,13 +39,15 @@ def arrow_type(source_type: str) -> pa.DataType:
     if match := _TIMESTAMP.fullmatch(source_type):
         return pa.timestamp("us", tz="UTC" if match[1] == "with" else None)
     if match := _NUMERIC.fullmatch(source_type):
-        precision, scale = int(match[1]), int(match[2])
+        precision = int(match[1])
+        scale = int(match[2])
         if 0 <= scale <= precision <= 38:
             return pa.decimal128(precision, scale)
     return pa.string()
 
 
 def column(name: str, source_type: str) -> Column:
+    """A column of a base type, with the Arrow type that it is staged in."""
     return Column(name, source_type, arrow_type(source_type))
 
 
@@ -115,11 +117,11 @@ def _bytes(values: pa.Array) -> pa.Array:
 
 def _first_bad(values: pa.Array, kind: pa.DataType) -> str:
     for number in range(len(values)):
-        one = values.slice(number, 1)
+        single = values.slice(number, 1)
         try:
-            _convert(one, kind)
+            _convert(single, kind)
         except (pa.ArrowInvalid, ValueError):
-            raw = one[0].as_py()
+            raw = single[0].as_py()
             return raw.decode(errors="replace") if isinstance(raw, bytes) else str(raw)
     return "a value"
 
@@ -138,9 +140,9 @@ def out_of_range(text: str, target: Column, table: TableName) -> ValueOutOfRange
             f"change the value, or stage the column as text{_or_null(target)}: "
             f'[source.columns."{table}"] staged_as = {{ {target.name} = "text" }}, or exclude it there'
         )
-    shown = "a value" if target.hidden else repr(text[:60])
+    value = "a value" if target.hidden else repr(text[:60])
     return ValueOutOfRange(
-        f"{shown} of type {target.source_type} has no exact form as {target.type}",
+        f"{value} of type {target.source_type} has no exact form as {target.type}",
         where=f"{table}.{target.name}",
         fix=fix,
     )

@@ -11,9 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dblog_core.sources.mysql.values import binary_values, json_kernel, json_text
+from dblog_core.sources.mysql.values import binary_values, json_text
 from dblog_core.sources.mysql.values.binary_values import ValueFault, Values
+from dblog_core.sources.mysql.values.json_text import NoDocument
 from dblog_core.sources.mysql.values.types import ColumnType, Kind
+from tests.unit.mysql_json import to_text
 from tests.unit.mysql_rows import Opaque, document, json_value, packed_decimal
 
 JSON = ColumnType(Kind.JSON, pa.string(), "json", prefix=4)
@@ -33,24 +35,28 @@ def texts(*documents: bytes | None) -> list[str | None]:
     return shown
 
 
-def states(*documents: bytes) -> list[int]:
-    """What becomes of each document where the kernel has room."""
-    given = values(*documents)
-    room = sum(map(len, documents)) * 8 + 1000
-    offsets = np.zeros(len(documents) + 1, dtype=np.int32)
-    found = np.empty(len(documents), dtype=np.uint8)
-    stack = np.empty(json_kernel.STACK, dtype=np.int64)
-    out = np.empty(room, dtype=np.uint8)
-    done = json_kernel.print_documents(given.raw, given.starts, given.lengths, 0, offsets, out, found, stack)
-    assert done == len(documents)
-    return [int(state) for state in found]
+def is_left(document: bytes) -> bool:
+    """Whether the kernels leave a value of the document to the plain printer. Raises NoDocument."""
+    given = values(document)
+    offsets, text, is_marked = json_text._walk(given.raw, given.starts, given.lengths)
+    if is_marked:
+        offsets, text = json_text._print_marked(given.raw, offsets, text)
+    return b"\0" in text.tobytes()
+
+
+def is_broken(document: bytes) -> bool:
+    try:
+        is_left(document)
+    except NoDocument as error:
+        return "no JSON document" in str(error)
+    return False
 
 
 @pytest.mark.parametrize("large", [False, True])
 def test_any_document_is_printed_as_the_plain_printer_does(large: bool) -> None:
     r = random.Random(large)
     documents = [document(json_value(r, 4), large=large) for _ in range(400)]
-    assert texts(*documents) == [json_text.to_text(d) for d in documents]
+    assert texts(*documents) == [to_text(d) for d in documents]
 
 
 def test_documents_are_what_they_were_made_of() -> None:
@@ -76,7 +82,7 @@ def test_strings_and_keys_are_escaped_alike(text: str) -> None:
 def test_a_short_text_of_a_long_document_and_a_long_text_of_a_short_one() -> None:
     spare = document([1, 2]) + bytes(100_000)  # what an update in place leaves behind
     grows = document(["\x01" * 20_000] * 3)
-    assert texts(spare, grows, document({})) == ["[1, 2]", json_text.to_text(grows), "{}"]
+    assert texts(spare, grows, document({})) == ["[1, 2]", to_text(grows), "{}"]
 
 
 def nested(depth: int, inner: Any = 1) -> Any:
@@ -87,7 +93,7 @@ def nested(depth: int, inner: Any = 1) -> Any:
 
 def test_containers_as_deep_as_the_server_stores_them() -> None:
     deep = document(nested(100))
-    assert texts(deep) == [json_text.to_text(deep)] and states(deep) == [json_kernel.PRINTED]
+    assert texts(deep) == [to_text(deep)] and not is_left(deep)
     with pytest.raises(ValueFault, match="no JSON document"):
         texts(document(nested(102)))
 
@@ -97,12 +103,12 @@ def test_containers_as_deep_as_the_server_stores_them() -> None:
     [1e15, 1e-6, 123456789012345.67, 0.1 + 0.2, 5e-324, Opaque(252, b"\0\1"), Opaque(246, b"\0\0"), Opaque(10, b"\1")],
 )
 def test_what_is_left_to_the_plain_printer_is_told_from_what_is_broken(value: Any) -> None:
-    assert states(document({"a": ["x", value], "b": 1})) == [json_kernel.ELSEWHERE]
+    assert is_left(document({"a": ["x", value], "b": 1}))
 
 
 @pytest.mark.parametrize("value", [0.1, -0.0, 1e14, 99999999999999.9, 1e-5, 2.5, 1200.0, -0.00012])
 def test_short_numbers_are_printed_by_the_kernel(value: float) -> None:
-    assert states(document([value])) == [json_kernel.PRINTED]
+    assert not is_left(document([value]))
     assert texts(document([value])) == [f"[{json_text.double(value)}]"]
 
 
@@ -121,12 +127,12 @@ def test_decimals_of_functions(precision: int, scale: int) -> None:
     r = random.Random(precision)
     numbers = [0, 1, -1, 10**precision - 1, -(10**precision - 1), *(r.randrange(10**precision) for _ in range(50))]
     made = [document([Opaque(246, bytes([precision, scale]) + packed_decimal(n, precision, scale))]) for n in numbers]
-    assert texts(*made) == [json_text.to_text(d) for d in made] and states(*made) == [json_kernel.PRINTED] * len(made)
+    assert texts(*made) == [to_text(d) for d in made] and not any(map(is_left, made))
 
 
 def test_a_document_that_points_into_itself_ends() -> None:
     itself = b"\x02" + struct.pack("<HH", 2, 10) + (b"\x02" + struct.pack("<H", 0)) * 2
-    assert states(itself) == [json_kernel.BROKEN]
+    assert is_broken(itself)
     shared = document([[[1, 1], 1], 1])
     doubled = bytearray(shared)
     with pytest.raises(ValueFault) as raised:
@@ -139,7 +145,7 @@ def test_a_document_that_points_into_itself_ends() -> None:
 
 def test_a_document_whose_branches_meet_again_is_refused_before_it_grows() -> None:
     inner = b"".join(struct.pack("<HH", 2, 10) + (b"\x02" + struct.pack("<H", 10)) * 2 for _ in range(18))
-    assert states(b"\x02" + inner + struct.pack("<HH", 0, 4)) == [json_kernel.BROKEN]
+    assert is_broken(b"\x02" + inner + struct.pack("<HH", 0, 4))
 
 
 def wrong(data: bytes) -> None:
@@ -148,7 +154,7 @@ def wrong(data: bytes) -> None:
         (got,) = texts(data)
     except ValueFault:
         return
-    assert got == json_text.to_text(data)
+    assert got == to_text(data)
 
 
 def test_wrong_bytes_are_an_error_or_the_plain_printers_text() -> None:
@@ -158,6 +164,32 @@ def test_wrong_bytes_are_an_error_or_the_plain_printers_text() -> None:
         for _ in range(r.randrange(4)):
             data[r.randrange(len(data))] = r.choice((0, 1, 2, 0x7F, 0x80, 0xFF, r.randrange(256)))
         wrong(bytes(data[: r.choice((len(data), r.randrange(len(data) + 1)))]))
+
+
+def test_rows_of_every_kind_keep_their_places() -> None:
+    r = random.Random(11)
+    kinds = [
+        lambda: None,
+        lambda: document({"a": 0.1 + 0.2, "b": [Opaque(246, bytes([5, 2]) + packed_decimal(-12345, 5, 2)), "x"]}),
+        lambda: document([Opaque(252, r.randbytes(r.randrange(80))), 1e300, "\0", Opaque(252, b"")]),
+        lambda: document([Opaque(12, r.randrange(1 << 56).to_bytes(8, "little")), {"k": "\xff"}]),
+        lambda: b"",
+        lambda: document({"plain": [1, "two", None]}),
+    ]
+    for rows in (1, 2, 40):
+        documents = [r.choice(kinds)() for _ in range(rows)]
+        assert texts(*documents) == [None if d is None else to_text(d) for d in documents]
+
+
+def test_a_value_that_is_none_is_told_with_its_row() -> None:
+    good = document([1e300])
+    nan = b"\x0b" + struct.pack("<d", float("nan"))
+    with pytest.raises(ValueFault, match="no number of JSON") as raised:
+        texts(document([2.5]), good, nan, good)
+    assert raised.value.row == 2
+    with pytest.raises(ValueFault, match="utf-8") as raised:
+        texts(good, document("x"), b"\x0c\x01\xff", good)
+    assert raised.value.row == 2
 
 
 def test_long_binary_values_have_the_line_ends_of_the_servers_base64() -> None:

@@ -10,9 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dblog_core.sources.mysql.values import decimals, json_text, temporal, types
+from dblog_core.sources.mysql.values import decimals, json_text, types
 from dblog_core.sources.mysql.values.binary_values import ValueFault, Values, to_arrow
 from dblog_core.sources.mysql.values.types import ColumnType, Kind
+from tests.unit import mysql_json, mysql_reference
 
 
 def values(column: ColumnType, *raw: bytes | None, zero_dates: str = "error") -> list[object]:
@@ -96,7 +97,7 @@ def test_dates_that_do_not_exist_are_faults_or_null(parts: tuple[int, int, int])
     ],
 )
 def test_times_print_as_the_server_prints_them(raw: str, fsp: int, shown: str) -> None:
-    assert temporal.time_text(bytes.fromhex(raw), fsp) == shown
+    assert mysql_reference.time_text(bytes.fromhex(raw), fsp) == shown
 
 
 @pytest.mark.parametrize(
@@ -119,8 +120,8 @@ def test_json_document() -> None:
     # {"a": [1, "x\n"]}: an object of one key, its value an array of an inline number and a string.
     array = struct.pack("<HH", 2, 13) + b"\x05" + struct.pack("<h", 1) + b"\x0c" + struct.pack("<H", 10) + b"\x02x\n"
     head = struct.pack("<HH", 1, 12 + len(array)) + struct.pack("<HH", 11, 1) + b"\x02" + struct.pack("<H", 12) + b"a"
-    assert json_text.to_text(b"\x00" + head + array) == '{"a": [1, "x\\n"]}'
-    assert json_text.to_text(b"") == "null" and json_text.to_text(b"\x04\x01") == "true"
+    assert mysql_json.to_text(b"\x00" + head + array) == '{"a": [1, "x\\n"]}'
+    assert mysql_json.to_text(b"") == "null" and mysql_json.to_text(b"\x04\x01") == "true"
 
 
 def test_json_strings_escape_as_the_server_does() -> None:

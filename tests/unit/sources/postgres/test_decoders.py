@@ -14,7 +14,8 @@ from dblog_core.model.events import LogBatch, SchemaSeen, Truncated, Unreadable,
 from dblog_core.model.schema import TableName
 from dblog_core.sources.postgres.logical.batch import Assembly
 from dblog_core.sources.postgres.logical.message_buffer import Messages
-from dblog_core.sources.postgres.logical.pgoutput import Forms, PgoutputDecoder, Types
+from dblog_core.sources.postgres.logical.pgoutput import PgoutputDecoder
+from dblog_core.sources.postgres.logical.relations import Forms, Types
 from dblog_core.sources.postgres.logical.wal2json import Wal2jsonDecoder
 from dblog_core.sources.postgres.logical.wal2json_shapes import Shapes
 from dblog_core.sources.postgres.position import Lsn, Point
@@ -359,11 +360,11 @@ def test_wal2json_filters_by_schema_where_a_pattern_may_match_new_tables() -> No
 
 
 def test_a_table_name_is_matched_part_by_part() -> None:
-    from dblog_core.sources.postgres.sql.catalogue import wanted
+    from dblog_core.sources.postgres.sql.catalogue import is_wanted
 
     def matches(name: TableName, pattern: str) -> bool:
         return table_patterns.matches(name, [pattern])
 
     assert matches(TableName("public", "t1"), "public.t?") and not matches(TableName("publicx", "t1"), "public.t?")
     assert matches(TableName("a", "b.c[1]"), "a.b.c[1]") and not matches(TableName("a", "b"), "A.b")
-    assert not wanted(TableName("public", "dblog_watermark"), SHOP.model_copy(update={"tables": ("public.*",)}))
+    assert not is_wanted(TableName("public", "dblog_watermark"), SHOP.model_copy(update={"tables": ("public.*",)}))

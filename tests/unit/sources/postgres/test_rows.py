@@ -18,7 +18,8 @@ from dblog_core.errors import SourceUnavailable, UnknownLogEvent, ValueOutOfRang
 from dblog_core.model.events import LogBatch, SchemaSeen, Truncated, Unreadable
 from dblog_core.sources.postgres.logical.batch import MAX_ROWS, Assembly
 from dblog_core.sources.postgres.logical.message_buffer import Messages
-from dblog_core.sources.postgres.logical.pgoutput import Forms, PgoutputDecoder, Types
+from dblog_core.sources.postgres.logical.pgoutput import PgoutputDecoder
+from dblog_core.sources.postgres.logical.relations import Forms, Types
 from dblog_core.sources.postgres.position import Lsn
 from dblog_core.sources.postgres.values import types
 from tests.unit.pgoutput_messages import (

@@ -34,32 +34,33 @@ def start(connection: Connection[Any], config: SourceConfig, *, mariadb: bool) -
     """
     before = server.present_end(connection, config, mariadb=mariadb)
     # Prepared at the end is what is prepared now and does not end before, and what the log prepares from here to there.
-    wanted = prepared(connection, mariadb=mariadb)
+    prepared_now = list_prepared(connection, mariadb=mariadb)
     end = server.present_end(connection, config, mariadb=mariadb)
-    if not wanted and (before.file, before.offset) == (end.file, end.offset):
+    if not prepared_now and (before.file, before.offset) == (end.file, end.offset):
         return end
     budget = LOOK_BACK
     files = [(str(row[0]), int(row[1])) for row in rows(connection, "SHOW BINARY LOGS")]
     files = [entry for entry in files if file_number(entry[0]) <= file_number(before.file)]
-    begin = before.offset if not wanted else _FIRST_EVENT
+    begin = before.offset if not prepared_now else _FIRST_EVENT
     while True:
         file, size = files.pop()
-        found = _read(config, Position(file, begin, None), end, mariadb=mariadb)
+        stretch = _read(config, Position(file, begin, None), end, mariadb=mariadb)
+        # What is read is bounded, since a transaction without row changes is prepared, and never found.
         budget -= size
-        if wanted <= found.seen or not files or budget < files[-1][1]:
+        if prepared_now <= stretch.seen or not files or budget < files[-1][1]:
             break
-    return end.moved(prepared=with_gtids(connection, tuple(found.prepared.values()), mariadb=mariadb))
+    return end.with_changes(prepared=with_gtids(connection, tuple(stretch.prepared.values()), mariadb=mariadb))
 
 
-def prepared(connection: Connection[Any], *, mariadb: bool) -> set[str]:
+def list_prepared(connection: Connection[Any], *, mariadb: bool) -> set[str]:
     """Ids of the XA transactions that are prepared now; none where the account may not see them."""
     try:
-        found = rows(connection, "XA RECOVER" if mariadb else "XA RECOVER CONVERT XID")
+        recovered = rows(connection, "XA RECOVER" if mariadb else "XA RECOVER CONVERT XID")
     except pymysql.err.MySQLError as error:
         if error.args[0] not in MAY_NOT:
             raise
         return set()
-    return {_xid(*row) for row in found}
+    return {_xid(*row) for row in recovered}
 
 
 def _xid(form: int, gtrid: int, bqual: int, data: str | bytes) -> str:
@@ -79,6 +80,7 @@ def _with_gtids(connection: Connection[Any], place: Prepared) -> Prepared:
 
 def _read(config: SourceConfig, begin: Position, end: Position, *, mariadb: bool) -> Scan:
     """Reads the log from `begin` to `end`."""
-    found, target = Scan(begin, mariadb=mariadb), end.moved(gtids=None)
-    scan.read(config, found, until=lambda _: found.place.reached(target), mariadb=mariadb)
-    return found
+    stretch = Scan(begin, mariadb=mariadb)
+    target = end.with_changes(gtids=None)
+    scan.read(config, stretch, until=lambda _: stretch.place.has_reached(target), mariadb=mariadb)
+    return stretch

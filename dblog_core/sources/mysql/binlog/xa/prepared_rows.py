@@ -54,10 +54,10 @@ class PreparedRows:
             self._is_reached = gtid == self.place.gtid
             # Asked for by file and offset, the log begins with what was asked for; by GTIDs, others may come first.
             if not self._is_reached and self._groups.position.gtids is None:
-                raise self.gone(f"transaction {gtid} is at that place")
+                raise self.lost_error(f"transaction {gtid} is at that place")
         return False
 
-    def gone(self, why: str) -> LogPositionLost:
+    def lost_error(self, why: str) -> LogPositionLost:
         """The error for prepared rows that the server does not have any more."""
         return LogPositionLost(
             f"XA transaction {self.place.xid} commits, and its rows, prepared at {self.place}, cannot be read again:"
@@ -76,7 +76,7 @@ class PreparedRows:
 
     def _expect_own(self, xid: str) -> None:
         if xid != self.place.xid:
-            raise self.gone(f"XA transaction {xid} is at that place")
+            raise self.lost_error(f"XA transaction {xid} is at that place")
 
     def _end(self, event: Event) -> None:
         _, xid = ids.parse_prepare_event(event.body)

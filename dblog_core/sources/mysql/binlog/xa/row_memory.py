@@ -28,6 +28,7 @@ class UndecidedRows:
     size_bytes: int = 0
 
     def add(self, event: Event) -> None:
+        """Remembers an event, and forgets all once they are too many to keep."""
         self.size_bytes += len(event.body) + _OVERHEAD_BYTES
         if self.size_bytes > TRANSACTION_BYTES:
             self.events = None
@@ -48,6 +49,7 @@ class RowMemory:
         self._size_bytes = 0
 
     def put(self, xid: str, rows: UndecidedRows) -> None:
+        """Remembers the rows of a transaction that is prepared now; the oldest ones give way to them."""
         self.pop(xid)
         if rows.events is None:
             return
@@ -57,6 +59,7 @@ class RowMemory:
             self.pop(next(iter(self._groups)))
 
     def pop(self, xid: str) -> list[Event] | None:
+        """The rows of a transaction that ends, which are forgotten; None where they were too many, or gave way."""
         rows = self._groups.pop(xid, None)
         if rows is None:
             return None

@@ -44,7 +44,7 @@ class XaTransactions:
         group = self._groups.current(event)
         undecided = group.undecided
         if undecided is None:
-            raise self._groups.unknown(f"XA transaction {xid} ends and has not begun", fix=events.FRESH_START)
+            raise self._groups.unknown_error(f"XA transaction {xid} ends and has not begun", fix=events.FRESH_START)
         place = Prepared(xid, self._groups.file, undecided.start_offset, group.gtid, undecided.gtids_before)
         undecided.add_last(event)
         if one_phase:
@@ -58,7 +58,7 @@ class XaTransactions:
         xid = ids.parse_statement(sql)
         place = self._groups.position.outstanding(xid)
         if place is None:
-            raise self._groups.unknown(
+            raise self._groups.unknown_error(
                 f"XA transaction {xid} commits, and was prepared before this capture first began to read the log:"
                 " its rows cannot be found",
                 fix=events.FRESH_START,

@@ -31,7 +31,7 @@ def fed(
             room = split.room()
             count = min(len(room), len(left))
             room[:count] = left[:count]
-            split.received(count)
+            split.add_received(count)
             left = left[count:]
             while (found := split.next(brief=brief)) is not None:
                 yield found
@@ -256,7 +256,7 @@ def test_memory_goes_back_after_a_large_event() -> None:
         room = split.room()
         piece = stream[at : at + min(len(room), 300_000)]
         room[: len(piece)] = piece
-        split.received(len(piece))
+        split.add_received(len(piece))
         at += len(piece)
         while (found := split.next()) is not None:
             assert len(list(found.rest)) > 0
@@ -313,9 +313,9 @@ def inner(count: int) -> bytes:
 def test_compressed_transactions_are_unpacked_in_pieces(count: int, compress: bool) -> None:
     plain = inner(count)
     body = binlog.payload(plain, compress=compress)
-    found = taken(compressed.unpacked(body))
+    found = taken(compressed.unpack_events(body))
     assert len(found) == count and b"".join(binlog.event(e.type, e.body, time=e.timestamp) for e in found) == plain
-    stretches = sum(1 for _ in compressed.unpacked(body))
+    stretches = sum(1 for _ in compressed.unpack_events(body))
     assert stretches >= len(plain) / (1 << 20)
 
 
@@ -323,18 +323,18 @@ def test_compressed_transactions_that_lie_are_errors() -> None:
     plain = inner(300)
     for size in (0, len(plain) - 1, len(plain) + 1, 2**62):
         with pytest.raises(ValueError, match="another length than it says"):
-            taken(compressed.unpacked(binlog.payload(plain, size=size)))
+            taken(compressed.unpack_events(binlog.payload(plain, size=size)))
     for stop in (len(plain) - 1, len(plain) - 30):
         with pytest.raises(ValueError, match="cut short"):
-            taken(compressed.unpacked(binlog.payload(plain[:stop], compress=False)))
+            taken(compressed.unpack_events(binlog.payload(plain[:stop], compress=False)))
     body = binlog.payload(plain)
-    wanted = taken(compressed.unpacked(binlog.payload(plain)))
+    wanted = taken(compressed.unpack_events(binlog.payload(plain)))
     for seed in range(2000):
         draw = random.Random(seed)
         broken = bytearray(body[: draw.randint(1, len(body))] if seed % 2 else body)
         broken[draw.randrange(len(broken))] ^= draw.randint(1, 255)
         try:
-            found = taken(compressed.unpacked(bytes(broken)))
+            found = taken(compressed.unpack_events(bytes(broken)))
         except (ValueError, IndexError):
             continue
         assert len(found) == len(wanted) or len(broken) < 30 or found != wanted
@@ -344,7 +344,7 @@ def test_a_length_inside_that_lies_asks_for_no_memory() -> None:
     broken = bytearray(inner(5))
     broken[9:13] = (2**32 - 1).to_bytes(4, "little")
     with pytest.raises(ValueError, match="cut short"):
-        taken(compressed.unpacked(binlog.payload(bytes(broken))))
+        taken(compressed.unpack_events(binlog.payload(bytes(broken))))
 
 
 def test_a_stretch_may_be_left_and_gone_on_with() -> None:

@@ -13,12 +13,13 @@ from dblog_core.model.events import Altered, Created, DatabaseDropped, Rewritten
 from dblog_core.model.schema import TableName
 from dblog_core.sources.mysql.binlog import dump_command, events
 from dblog_core.sources.mysql.binlog.log_state import LogState
-from dblog_core.sources.mysql.binlog.stream import lost
+from dblog_core.sources.mysql.binlog.stream import translate_fatal_error
 from dblog_core.sources.mysql.binlog.xa import ids, row_memory
 from dblog_core.sources.mysql.ddl.statements import Means, classify
 from dblog_core.sources.mysql.position import MariadbGtids, MysqlGtids, Position, Prepared
 from dblog_core.sources.mysql.sql.catalogue import TableFilter
 from dblog_core.sources.mysql.values.charsets import Charsets
+from tests.unit import mysql_binlog
 
 CONFIG = SourceConfig.model_validate({"name": "s", "kind": "mysql", "database": "shop", "tables": ["shop.*"]})
 UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
@@ -28,7 +29,7 @@ ORDERS = TableName("shop", "orders")
 def test_gtid_sets_grow_merge_and_compare() -> None:
     have = MysqlGtids.parse(f"{UUID}:1-5:7,\n{UUID}:nightly:1")
     grown = have.with_transaction(f"{UUID}:6")
-    assert str(grown) == f"{UUID}:1-7,{UUID}:nightly:1" and grown.tagged
+    assert str(grown) == f"{UUID}:1-7,{UUID}:nightly:1" and grown.has_tags
     assert grown.contains(have) and not have.contains(grown) and have.contains(MysqlGtids.parse(""))
 
 
@@ -77,10 +78,10 @@ def test_a_gtid_set_is_asked_for_in_the_servers_own_form() -> None:
     """Without and with a tag (tests/integration/test_mysql_failover.py has a server read both)."""
     server = bytes.fromhex(UUID.replace("-", ""))
     plain = struct.pack("<Q16sQQQQQ", 1, server, 2, 1, 6, 7, 8)
-    assert dump_command.encoded(MysqlGtids.parse(f"{UUID}:1-5:7")) == plain
+    assert dump_command.encode_gtids(MysqlGtids.parse(f"{UUID}:1-5:7")) == plain
     head = bytes([1, 2, 0, 0, 0, 0, 0, 1])
     tagged = head + struct.pack("<16sBQQQ", server, 0, 1, 1, 6) + struct.pack("<16sB1sQQQ", server, 2, b"t", 1, 3, 4)
-    assert dump_command.encoded(MysqlGtids.parse(f"{UUID}:1-5:t:3")) == tagged
+    assert dump_command.encode_gtids(MysqlGtids.parse(f"{UUID}:1-5:t:3")) == tagged
 
 
 def test_mariadb_gtids_compare_by_domain() -> None:
@@ -94,15 +95,15 @@ def test_positions_survive_their_text() -> None:
     assert Position.decode(position.encode(), mariadb=False) == position
     assert "prepared" not in position.encode()  # as positions were before there was such a thing
     places = (Prepared("X'78',X'',1", "binlog.000008", 4, f"{UUID}:3", None), Prepared("y", "b.1", 5, None, "0-1-2"))
-    position = position.moved(prepared=places)
+    position = position.with_changes(prepared=places)
     assert Position.decode(position.encode(), mariadb=False) == position
     with pytest.raises(LogPositionLost):
         Position.decode('{"lsn": 1}', mariadb=False)
 
 
 def test_file_positions_compare_by_number() -> None:
-    assert Position("b.1000000", 4, None).reached(Position("b.999999", 9000, None))
-    assert not Position("b.000001", 4, None).reached(Position("b.000001", 5, None))
+    assert Position("b.1000000", 4, None).has_reached(Position("b.999999", 9000, None))
+    assert not Position("b.000001", 4, None).has_reached(Position("b.000001", 5, None))
 
 
 @pytest.mark.parametrize(
@@ -124,7 +125,7 @@ def test_file_positions_compare_by_number() -> None:
 )
 def test_statements_that_empty_a_table(sql: str) -> None:
     found = classify(sql, "shop")
-    assert (found.means, found.tables, found.gone) == (Means.EMPTIES, (TableName("shop", "t"),), ())
+    assert (found.means, found.tables, found.renamed_away) == (Means.EMPTIES, (TableName("shop", "t"),), ())
 
 
 @pytest.mark.parametrize(
@@ -188,7 +189,7 @@ def test_of_tables_that_are_renamed_or_swapped_it_is_known_which_names_are_left(
         return {TableName.parse(n if "." in n else f"shop.{n}") for n in names.split()}
 
     found = classify(sql, "shop")
-    assert (found.means, set(found.gone)) == (Means.SWAPS, named(gone))
+    assert (found.means, set(found.renamed_away)) == (Means.SWAPS, named(gone))
     assert set(found.tables) == named(stay) | named(gone)
 
 
@@ -200,9 +201,9 @@ def event(kind: int, body: bytes, *, end: int = 0, checksummed: bool = False) ->
 
 def test_a_wrong_checksum_is_an_error() -> None:
     good = event(events.Type.XID, b"12345678", checksummed=True)
-    assert events.parse(good, 0, True).body == b"12345678"
+    assert mysql_binlog.parse(good, 0, True).body == b"12345678"
     with pytest.raises(ValueError, match="checksum"):
-        events.parse(good[:25] + b"X" + good[26:], 0, True)
+        mysql_binlog.parse(good[:25] + b"X" + good[26:], 0, True)
 
 
 def state(*, skip: int = 0) -> LogState:
@@ -234,7 +235,7 @@ def query(sql: str, *, variables: bytes = b"") -> bytes:
 
 def take(log: LogState, *found: bytes) -> None:
     for data in found:
-        log.take(events.parse(data, 0, False))
+        log.take(mysql_binlog.parse(data, 0, False))
 
 
 @pytest.mark.parametrize("kind", [0, 6, 99, events.Type.INCIDENT, 172])
@@ -313,7 +314,7 @@ def test_an_xa_transaction_that_ends_like_a_plain_one_is_an_error(last: bytes) -
 
 def reread(log: LogState, *found: bytes) -> None:
     for data in found:
-        log.take_prepared(events.parse(data, 0, False))
+        log.take_prepared(mysql_binlog.parse(data, 0, False))
 
 
 def test_rows_that_are_read_again_are_those_of_the_same_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -355,7 +356,7 @@ def test_rows_are_kept_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def held(size: int) -> row_memory.UndecidedRows:
         group = row_memory.UndecidedRows(4, None)
-        group.add(events.parse(event(events.Type.XID, bytes(size)), 0, False))
+        group.add(mysql_binlog.parse(event(events.Type.XID, bytes(size)), 0, False))
         return group
 
     for number in range(4):
@@ -390,13 +391,12 @@ def test_rows_that_nobody_described_are_an_error() -> None:
 
 def test_errors_of_the_log_are_told_apart() -> None:
     position = Position("binlog.000001", 4, None)
-    taken = lost(
+    taken = translate_fatal_error(
         "A slave with the same server_uuid/server_id as this slave has connected to the master", CONFIG, position
     )
     assert isinstance(taken, SourceUnavailable) and "server_id" in taken.fix
-    assert isinstance(
-        lost("Could not find first log file name in binary log index file", CONFIG, position), LogPositionLost
-    )
+    gone = translate_fatal_error("Could not find first log file name in binary log index file", CONFIG, position)
+    assert isinstance(gone, LogPositionLost)
 
 
 def test_patterns_know_two_wildcards_only() -> None:

@@ -12,7 +12,6 @@ import pytest
 from dblog_core.config.source import SourceConfig
 from dblog_core.errors import DblogError
 from dblog_core.model.events import LogBatch, Unreadable
-from dblog_core.sources.mysql.binlog import events
 from dblog_core.sources.mysql.binlog.events import Type
 from dblog_core.sources.mysql.binlog.log_state import LogState
 from dblog_core.sources.mysql.binlog.progress import Progress
@@ -157,7 +156,7 @@ class Writer:
 def long_way(log: LogState, found: list[bytes]) -> Iterator[LogBatch]:
     """Every event through `take`, the events of compressed transactions too."""
     for data in found:
-        event = events.parse(data, 0, False)
+        event = binlog.parse(data, 0, False)
         if event.type == Type.TRANSACTION_PAYLOAD:
             log.take(event)
             log._unpacking = None
@@ -177,7 +176,7 @@ def rows_that_were_held(log: LogState, written: list[bytes]) -> Iterator[LogBatc
     """Brings the prepared rows that are due: from memory, or as a second connection does."""
     if log.prepared_rows is not None:
         again = written[places_of(written)[log.prepared_rows.place.start] :]
-        for event in log.prepared_rows.remembered or (events.parse(data, 0, False) for data in again):
+        for event in log.prepared_rows.remembered or (binlog.parse(data, 0, False) for data in again):
             log.take_prepared(event)
             if log.is_full:
                 yield log.flush()
@@ -304,16 +303,16 @@ def test_many_transactions_make_the_position_that_they_make_one_by_one(mariadb: 
         owner = draw.choice([binlog.UUID, binlog.OTHER_UUID, f"{binlog.UUID}:tag"])
         gtid = f"{draw.randint(0, 2)}-{draw.randint(1, 3)}-{number}" if mariadb else f"{owner}:{number}"
         time = draw.choice([0, 1_000_000 + n])
-        assert progress.ended("b.2", 100 + n, gtid, start=90 + n, time=time)
+        assert progress.end_transaction("b.2", 100 + n, gtid, start=90 + n, time=time)
         newest = Newest(gtid, time, "b.2", 90 + n, str(gtids) if mariadb else None) if time else None
         gtids = gtids.with_transaction(gtid)
         if draw.random() < 0.1:
             assert progress.position == Position("b.2", 100 + n, gtids, newest=newest)
     assert progress.position == Position("b.2", 399, gtids, newest=newest)
     assert Position.decode(progress.position.encode(), mariadb=mariadb) == progress.position
-    assert not progress.ended("b.3", 1, None)
+    assert not progress.end_transaction("b.3", 1, None)
     progress.move(file="b.3", gtids=None)
-    assert not progress.ended("b.3", 1, "0-1-1") and progress.position.file == "b.3"
+    assert not progress.end_transaction("b.3", 1, "0-1-1") and progress.position.file == "b.3"
 
 
 def ids(batch: LogBatch) -> list[tuple[str, int]]:

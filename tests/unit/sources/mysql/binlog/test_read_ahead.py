@@ -38,7 +38,7 @@ def opened() -> Iterator[Callable[[Callable[[Demand], LogBatch | None]], Ahead]]
 def waited(demand: Demand) -> None:
     """Until somebody rings."""
     assert select.select([demand.fileno()], [], [], END)[0]
-    demand.heard()
+    demand.clear_bell()
 
 
 def test_batches_come_in_order_and_the_error_after_them(opened: Callable[..., Ahead]) -> None:

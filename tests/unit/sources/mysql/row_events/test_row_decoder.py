@@ -221,10 +221,10 @@ def test_rows_that_are_staged_already_are_left_out(op: str) -> None:
     events = rows(1, 2, 3, 4) if op == UPDATE else rows(1, 2)
     builder = BatchBuilder("error")
     assert builder.rows_event(version, op, transaction, events, 0, 3) == 2
-    assert builder.empty and builder.kept(transaction) == 0
+    assert builder.empty and builder.count_rows_of(transaction) == 0
     assert builder.rows_event(version, op, transaction, events, 0, 1) == 1
     assert builder.rows_event(version, op, transaction, events, 0, 0) == 0
-    assert builder.kept(transaction) == 3
+    assert builder.count_rows_of(transaction) == 3
     side = "before" if op == DELETE else "after"
     kept = [row[side]["c0"] for table in builder.build("p", 0).changes for row in table.batch.to_pylist()]
     assert kept == ([4, 2, 4] if op == UPDATE else [2, 1, 2])
@@ -238,7 +238,7 @@ def test_only_the_last_transaction_is_asked_for() -> None:
     builder.rows_event(version, CREATE, first, rows(1, 2), 0, 0)
     builder.rows_event(version, CREATE, second, rows(3), 0, 0)
     builder.rows_event(mysql_rows.version([INT]), CREATE, second, rows(3, 4), 0, 0)
-    assert builder.kept(second) == 3 and builder.kept(Transaction("3", "b:12", 3)) == 0
+    assert builder.count_rows_of(second) == 3 and builder.count_rows_of(Transaction("3", "b:12", 3)) == 0
 
 
 def test_a_batch_of_short_rows_is_full_by_their_number() -> None:
@@ -277,7 +277,7 @@ def test_rows_before_a_value_out_of_range_stay_and_it_is_told_with_its_transacti
         builder = BatchBuilder(zero_dates)
         for number, op, data in events:
             builder.rows_event(version, op, Transaction(number, f"b:{number}", 1), data, 0, 0)
-        assert builder.kept(Transaction("4", "b:4", 1)) == 0
+        assert builder.count_rows_of(Transaction("4", "b:4", 1)) == 0
         return builder.build("p", 0)
 
     def values(batch: LogBatch) -> list[object]:

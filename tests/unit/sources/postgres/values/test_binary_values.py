@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from dblog_core.errors import UnknownLogEvent, ValueOutOfRange
 from dblog_core.model.schema import TableName
-from dblog_core.sources.postgres.values.binary_values import supported, to_arrow
+from dblog_core.sources.postgres.values.binary_values import is_supported, to_arrow
 from dblog_core.sources.postgres.values.types import column
 
 TABLE = TableName("public", "t")
@@ -218,4 +218,4 @@ def test_text_that_is_not_utf8_is_refused(kind: str) -> None:
      "int4range", "character varying(3)[]", "public.text", "xid", "???"],
 )  # fmt: skip
 def test_a_type_of_another_form_is_not_supported(kind: str) -> None:
-    assert not supported(kind)
+    assert not is_supported(kind)

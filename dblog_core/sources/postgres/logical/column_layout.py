@@ -34,17 +34,20 @@ def layout(connection: Connection, oid: int, columns: Sequence[Column]) -> Layou
 
     A partitioned table has none: its rows lie in others, with columns of their own.
     """
-    found = rows(connection, _COLUMNS, (oid,))
-    if [name for _, _, name, *_ in found] != [c.name for c in columns] or any(gone for _, _, _, gone, *_ in found):
+    attributes = rows(connection, _COLUMNS, (oid,))
+    if [name for _, _, name, *_ in attributes] != [c.name for c in columns] or any(
+        is_dropped for _, _, _, is_dropped, *_ in attributes
+    ):
         return None
-    if not found or found[0][0] != "r":
+    if not attributes or attributes[0][0] != "r":
         return None
-    held: dict[str, Any] = {}
-    for column, (*_, has_missing, kind, missing) in zip(columns, found, strict=True):
+    constants: dict[str, Any] = {}
+    for column, (*_, has_missing, kind, missing) in zip(columns, attributes, strict=True):
+        # What ADD COLUMN … DEFAULT has put beside the table instead of into its rows, in the type that it had then.
         value = _constant(column, missing) if has_missing and kind == column.source_type else None
         if not has_missing or value is not None:
-            held[column.name] = value
-    return Layout(f"{oid}/{found[0][1]}", held)
+            constants[column.name] = value
+    return Layout(f"{oid}/{attributes[0][1]}", constants)
 
 
 def _constant(column: Column, text: str | None) -> Any | None:
