@@ -74,6 +74,7 @@ def run_term(capture: Reign, parts: Parts, lease: Lease, *, first: bool = True) 
     `first`: whether nobody has published under this lease yet. Raises LeaseLost, SegmentTaken, and what the log, source
     or storage raise.
     """
+    began = parts.clock.monotonic()
     shown_tables = new_tables.find_shown_tables(parts)
     first_position = term_start.find_first_position(parts)
     parts.source.prepare()
@@ -93,17 +94,26 @@ def run_term(capture: Reign, parts: Parts, lease: Lease, *, first: bool = True) 
         rules=Rules.of(parts.config.source),
         stopped=stopped_tables.read(parts.state),
     )
-    Leader(capture, parts, lease, head, sequencer, remembers=isinstance(visibility, Snapshots)).run()
+    remembers = isinstance(visibility, Snapshots)
+    Leader(capture, parts, lease, head, sequencer, remembers=remembers, began=began).run()
 
 
 class Leader:
     """Reads the log from the manifest `head` on, whose segments `sequencer` makes."""
 
     def __init__(
-        self, capture: Reign, parts: Parts, lease: Lease, head: Manifest, sequencer: Sequencer, *, remembers: bool
+        self,
+        capture: Reign,
+        parts: Parts,
+        lease: Lease,
+        head: Manifest,
+        sequencer: Sequencer,
+        *,
+        remembers: bool,
+        began: float,
     ) -> None:
-        """`remembers`: whether windows need to know what a snapshot of the source sees."""
-        now = parts.clock.monotonic()
+        """`remembers`: whether windows need to know what a snapshot of the source sees; `began`: when the term did, by
+        the monotonic clock: what is due a while after that does not wait for a slow start."""
         staging = parts.config.staging
         self._capture = capture
         self._parts = parts
@@ -117,8 +127,8 @@ class Leader:
         self._remembers = remembers
         self._horizon: tuple[str, str] | None = None  # a snapshot, and a position after all that it sees
         self._published = head
-        self._published_at = now
-        self._looked_at = now
+        self._published_at = began
+        self._looked_at = began
         self._dirty_since: float | None = None
         self._sealing = Sealing(staging.min_age, staging.max_age, SHARE[staging.latency])
         self._linger = LINGER[staging.latency]
@@ -127,7 +137,7 @@ class Leader:
         self._broken_tables = BrokenTables(parts, sequencer)
         self._signal_delivery = SignalDelivery(parts.state, parts.clock)
         self._mirror = ProgressMirror(parts.state, lease, where=parts.config.state.url)
-        self._report = TermReport(parts.clock, lease, sequencer, answers=self._openings is not None)
+        self._report = TermReport(parts.clock, lease, sequencer, began=began, answers=self._openings is not None)
 
     def run(self) -> None:
         """Until the capture is to end, or to go on with another configuration. Raises as `run_term`."""

@@ -17,15 +17,16 @@ from dblog_core.state.capture_status import CaptureStatus, LeaderReport, Reporte
 class TermReport:
     """How far the term is, in rows a second and in seconds behind the source."""
 
-    def __init__(self, clock: Clock, lease: Lease, sequencer: Sequencer, *, answers: bool) -> None:
-        """`answers`: whether the leader answers windows that are announced in the state store."""
+    def __init__(self, clock: Clock, lease: Lease, sequencer: Sequencer, *, began: float, answers: bool) -> None:
+        """`began`: when the term did, by the monotonic clock; `answers`: whether the leader answers windows that are
+        announced in the state store."""
         self._clock = clock
         self._lease = lease
         self._sequencer = sequencer
         self._answers = answers
         self._rows = 0
         self._rows_per_second = 0.0
-        self._measured_at = clock.monotonic()
+        self._measured_at = began
         self.caught_up = False
         """Whether the log had nothing more at the last look."""
 

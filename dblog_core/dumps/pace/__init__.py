@@ -1,0 +1,1 @@
+"""How fast a worker reads: its limits, and what the source bears."""
