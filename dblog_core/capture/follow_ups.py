@@ -22,7 +22,7 @@ class FollowUps:
 
     @property
     def any_waits(self) -> bool:
-        """Whether something is to be requested before the log's place moves past it."""
+        """Whether the capture must request something before the log's place moves past it."""
         return bool(self._rewritten or self._reshaped or self._unproven)
 
     def add_rewritten(self, table: TableName, since: Transaction) -> None:
@@ -38,7 +38,7 @@ class FollowUps:
         self._unproven[table] = at
 
     def add_altered(self, table: TableName) -> None:
-        """The table was altered, as far as the log tells of it."""
+        """The table was altered, as far as the log says so."""
         self._altered.add(str(table))
 
     def drop_reshaped(self, table: TableName) -> None:
@@ -46,7 +46,7 @@ class FollowUps:
         self._reshaped.discard(table)
 
     def take_rewritten(self) -> dict[TableName, Transaction]:
-        """Tables whose rows came or went without row events: a dump of each is to be requested."""
+        """Tables whose rows came or went without row events: the capture requests a dump of each."""
         rewritten = self._rewritten
         self._rewritten = {}
         self._passed_over.forget_readable_again()

@@ -69,7 +69,7 @@ class Reign(Protocol):
 
 
 def run_term(capture: Reign, parts: Parts, lease: Lease, *, first: bool = True) -> None:
-    """One term of one leader, until the capture is to end, or to go on with another configuration.
+    """One term of one leader: until the capture must end, or another configuration comes into force.
 
     `first`: whether nobody has published under this lease yet. Raises LeaseLost, SegmentTaken, and what the log, source
     or storage raise.
@@ -112,8 +112,8 @@ class Leader:
         remembers: bool,
         began: float,
     ) -> None:
-        """`remembers`: whether windows need to know what a snapshot of the source sees; `began`: when the term did, by
-        the monotonic clock: what is due a while after that does not wait for a slow start."""
+        """`remembers`: whether windows need to know what a snapshot of the source sees. `began`: when the term did, by
+        the monotonic clock. What is due a while after that does not wait for a slow start."""
         staging = parts.config.staging
         self._capture = capture
         self._parts = parts

@@ -32,7 +32,7 @@ class PassedOver:
         return new
 
     def add_unreadable(self, signal: Unreadable) -> None:
-        """The log holds something of the table that cannot be read; it has told why."""
+        """The log holds something of the table that cannot be read; the signal says why."""
         self._unreadable.add(str(signal.table))
         self._reasons[str(signal.table)] = signal
 
@@ -52,7 +52,7 @@ class PassedOver:
         self._readable_again.clear()
 
     def take_reasons(self) -> dict[str, Unreadable]:
-        """Tables whose rows are passed over since the last call, and why, as the log has told."""
+        """Tables whose rows are passed over since the last call, and why, as the log says."""
         reasons = self._reasons
         self._reasons = {}
         return reasons

@@ -93,7 +93,7 @@ class Sequencer:
 
     @property
     def dirty(self) -> bool:
-        """Whether the segment would hold anything but a position, or something is to be requested before it ends."""
+        """Whether the segment would hold more than a position, or the capture must request something before it ends."""
         holds_lines = self._draft.next_offset > self._draft.first_offset or self._dumps.has_changes
         return holds_lines or self._tables.any_waits or bool(self._signals.waiting)
 
@@ -144,7 +144,7 @@ class Sequencer:
         return self._dumps.take_progress()
 
     def record_rewrite(self, table: TableName) -> None:
-        """Rows of the table are others by now than those that were read, and no event tells of it."""
+        """The table has other rows than those that were read, and no event says so."""
         self._tables.record_rewrite(table, Transaction("", self._log_position, self._commit_time or 0))
 
     def heal(self, table: TableName, dump: str, since: Transaction) -> None:

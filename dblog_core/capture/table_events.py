@@ -30,7 +30,7 @@ Statement = Truncated | DatabaseDropped | Altered | Rewritten
 
 
 class TableEvents:
-    """The state of all tables at the log's place. `shapes`: of each the newest; `follow_ups`: what is to be requested.
+    """The state of all tables at the log's place. `shapes`: the newest of each; `follow_ups`: requests to make.
 
     It voids the windows of `dumps` wherever chunks that are being read may hold what is no longer so.
     """
@@ -45,7 +45,7 @@ class TableEvents:
 
     @property
     def any_waits(self) -> bool:
-        """Whether something is to be requested or remembered before the log's place moves past it."""
+        """Whether the capture must request or record something before the log's place moves past it."""
         return self.follow_ups.any_waits or self._passed_over.has_reasons
 
     def take(self, signal: Signal, transaction: Transaction, draft: DraftSegment) -> None:
@@ -88,7 +88,7 @@ class TableEvents:
             self.follow_ups.add_rewritten(table, transaction)  # no key led to its rows so far: a dump brings them
 
     def record_rewrite(self, table: TableName, since: Transaction) -> None:
-        """Rows of the table are others by now than those that were read, and no event tells of it."""
+        """The table has other rows than those that were read, and no event says so."""
         self._distrust_rows(table)
         self.follow_ups.add_rewritten(table, since)
 
@@ -109,7 +109,7 @@ class TableEvents:
         return str(table) in self._passed_over
 
     def take_unreadable(self) -> Mapping[str, Unreadable]:
-        """Tables whose rows are passed over since the last call, and why, as the log has told."""
+        """Tables whose rows are passed over since the last call, and why, as the log says."""
         return self._passed_over.take_reasons()
 
     def _take_statement(self, signal: Statement, transaction: Transaction, draft: DraftSegment) -> None:
@@ -145,7 +145,7 @@ class TableEvents:
         return [table for table in self._list_tables() if table.folded == signal.table.folded] or [signal.table]
 
     def _distrust_rows(self, table: TableName) -> None:
-        """Nothing that is known of the table's rows counts any more: chunks that are being read may hold others."""
+        """What is known of the table's rows does not count from here on: chunks that are being read may hold others."""
         self._dumps.void_windows_of(table)
         self.shapes.forget_empty(table)
 

@@ -18,8 +18,8 @@ beyond that it is forgotten, and they are incomplete until they are dumped."""
 
 @dataclass(frozen=True, slots=True)
 class ShapeChange:
-    """A table has another shape than before. `before`: the fingerprint of the last one (None: this is its first);
-    `facts`: what is proven of the way between the two; `was_empty`: the table had no row up to here."""
+    """A table has another shape than before. `before`: the fingerprint of the last one (None: this is its first).
+    `facts`: what is proven of the way between the two. `was_empty`: the table had no row up to here."""
 
     before: str | None
     facts: Facts | None
@@ -48,8 +48,10 @@ class TableShapes:
         return self._fingerprints.get(str(table))
 
     def alter(self, table: TableName, step: Step | None) -> bool:
-        """A statement has altered the table (None: in a way that is not known); whether a column that copies of it know
-        is another one under the same name from here on."""
+        """A statement has altered the table (None: in a way that is not known).
+
+        Whether a column that copies of the table know is another one under the same name from here on.
+        """
         self._altered.add(table, step, self._fingerprints)
         fingerprint = self.fingerprint(table)
         if step is None or fingerprint is None:
@@ -59,7 +61,7 @@ class TableShapes:
     def put(self, schema: TableSchema, layout: Layout | None, *, by_place: bool) -> ShapeChange | None:
         """From here on the table has this shape, which is staged by that; None: it had it before.
 
-        `by_place`: whether columns may be told by their places, since no rule goes by their names.
+        `by_place`: whether the places of columns say which is which, since no rule goes by their names.
         """
         name = str(schema.table)
         before = self._fingerprints.get(name)

@@ -35,7 +35,7 @@ class TermReport:
         self._rows += rows
 
     def measure_rate(self, now: float) -> None:
-        """Sets the rate anew, at a time of the monotonic clock: of the rows since the last call."""
+        """Sets the rate of the rows since the last call; `now`: of the monotonic clock."""
         self._rows_per_second = self._rows / max(now - self._measured_at, 1e-3)
         self._rows = 0
         self._measured_at = now

@@ -1,4 +1,4 @@
-"""`[airflow]`: when DAGs run by themselves, what they heed, and whom Airflow tells."""
+"""`[airflow]`: when DAGs run, what they heed, and who gets notices of them."""
 
 from __future__ import annotations
 

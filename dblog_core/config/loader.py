@@ -1,4 +1,4 @@
-"""Reads the configuration: one TOML file per source, checked whole; every fault is told at once, with place and fix.
+"""Reads the configuration: one TOML file per source. It checks all of it, and reports each fault with place and fix.
 
 Loading imports no driver and opens no connection: Airflow does it at every parse of its DAG files.
 """

@@ -1,4 +1,4 @@
-"""What is wrong with whom captures and Airflow tell: `[[notify]]` and `[[airflow.notify]]`."""
+"""What is wrong with the receivers of notices: `[[notify]]` and `[[airflow.notify]]`."""
 
 from __future__ import annotations
 

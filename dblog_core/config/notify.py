@@ -1,4 +1,4 @@
-"""`[[notify]]`: whom a capture tells of dumps."""
+"""`[[notify]]`: the receivers of a capture's notices of dumps."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ def _task_status(
 
 
 def end_task(state: StateStore, task: TaskId, error: str, *, gone: bool = False) -> None:
-    """Records why no worker can go on with the task; `gone`: its table is dropped. What is said first stays."""
+    """Records why no worker can continue the task; `gone`: its table is dropped. What is said first stays."""
     why = {_GONE: error} if gone else error
     with contextlib.suppress(VersionConflict):
         state.create(_task_path(task, "error"), orjson.dumps(why))

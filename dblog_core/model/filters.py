@@ -36,7 +36,7 @@ def parse(expressions: Iterable[tuple[str, str, Any]], schema: TableSchema) -> t
 
 @dataclass(frozen=True, slots=True)
 class FiledFilter:
-    """A filter as the state store keeps it: `values` are JSON, typed by whoever reads the table."""
+    """A filter as the state store keeps it: `values` are JSON, which the reader of the table types."""
 
     column: str
     op: str

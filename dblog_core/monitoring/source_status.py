@@ -15,8 +15,8 @@ from dblog_core.verify.last_results import LastResult
 class TableInStatus:
     """A table as the lake has it, and whether the capture has stopped it.
 
-    `state`: one of `lake_status.State`; `lake_offset`: up to where the lake has it; `awaits`: the dump that it waits
-    for; `merged`, `merge_because`: how its last rows were written, and why so; `cause` and `fix`: why it is not well.
+    `state`: one of `lake_status.State`. `lake_offset`: up to where the lake has it. `awaits`: the dump that it waits
+    for. `merged`, `merge_because`: how its last rows were written, and why so. `cause` and `fix`: why it is not well.
     """
 
     table: str

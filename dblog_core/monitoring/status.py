@@ -135,7 +135,7 @@ def _measure_window(window: ReportedWindow) -> OpenWindow:
 def _find_output(
     config: Config, name: str, lag: Callable[[int | None], float | None], state: StateStore
 ) -> OutputInStatus:
-    """An output that is configured; what it has not told yet is None."""
+    """An output that is configured; what it has not reported yet is None."""
     record = positions.read_place(state, name)
     holder = state.leader(positions.lease_name(name))
     place = record[0] if record else None

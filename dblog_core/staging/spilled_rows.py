@@ -1,4 +1,4 @@
-"""Rows that lie in manifests, written to files for readers that know nothing but paths (Spark)."""
+"""Rows that lie in manifests, written to files for readers that know only paths (Spark)."""
 
 from __future__ import annotations
 

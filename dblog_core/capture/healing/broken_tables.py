@@ -1,7 +1,7 @@
 """Tables whose copies are not right: the leader stops them, or requests dumps that heal them.
 
-What the log tells is done before the manifest that goes past the place: a crash between the two must not lose it, and
-to do it twice would do no harm. What the source's catalogue tells is looked for from time to time.
+What the log asks for is done before the manifest that goes past the place. A crash between the two must not lose it,
+and to do it twice does no harm. The leader looks at the source's catalogue from time to time.
 """
 
 from __future__ import annotations

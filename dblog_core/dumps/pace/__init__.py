@@ -1,1 +1,1 @@
-"""How fast a worker reads: its limits, and what the source bears."""
+"""How fast a worker reads: its limits, and the load of the source."""

@@ -1,4 +1,4 @@
-"""Stamps of tables (`healing.unlogged_rewrites` of the capture), by one query that locks nothing but the catalogue."""
+"""Stamps of tables (`healing.unlogged_rewrites` of the capture), by one query that locks the catalogue alone."""
 
 from __future__ import annotations
 
