@@ -13,13 +13,12 @@ import numpy as np
 import numpy.typing as npt
 from numpy import uintp  # unsigned indexes: nobody looks whether they count from the end
 
-from dblog_core.rows.jit import BYTES, INT32S, INT64S, RAW, int64, kernel, part
+from dblog_core.rows.jit import BYTES, INT32S, RAW, int64, kernel, part
 from dblog_core.sources.mysql.values.json_kernel import MARK
 
 Number = Any  # numpy's number where it was read, Python's where it is written here
 Bytes = npt.NDArray[np.uint8]
 Int32s = npt.NDArray[np.int32]
-Int64s = npt.NDArray[np.int64]
 
 LONGEST = 128
 """Bytes that no printed decimal, date or time has more than, nor a mark."""
@@ -180,39 +179,41 @@ def _write_value(raw: Bytes, kind: Number, start: Number, end: Number, out: Byte
     return _LEFT
 
 
-@kernel(int64, RAW, RAW, INT32S, INT64S, INT32S, BYTES)
-def print_marked(raw: Bytes, text: Bytes, places: Int32s, marks: Int64s, offsets: Int32s, out: Bytes) -> Number:
+@kernel(int64, RAW, RAW, INT32S, INT32S, BYTES)
+def print_marked(raw: Bytes, text: Bytes, places: Int32s, offsets: Int32s, out: Bytes) -> Number:
     """Copies texts with the values that their marks stand for; a value that is not printed here keeps its mark.
 
-    `places`: where in `text` each document begins, and the last one ends; `marks`: where the marks are, growing;
-    `offsets` and `out` are filled as Arrow lays out strings. Returns the number of rows, or the first one that found no
-    room: LONGEST bytes for each mark, beside the text, are enough.
+    `places`: where in `text` each document begins, and the last one ends; `offsets` and `out` are filled as Arrow lays
+    out strings. Returns the number of marks that stay; -1 less the row of the first that found no room: LONGEST bytes
+    for each mark, beside the text, are enough.
     """
     at = np.int64(0)
-    place = np.int64(0)
-    mark = 0
+    left = 0
     for row in range(len(places) - 1):
         offsets[row] = at
+        place = np.int64(places[row])
         stop = np.int64(places[row + 1])
-        # A text is copied up to its next mark; most documents have none.
+        if at + stop - place > len(out):
+            return -1 - row
         while place < stop:
-            until = min(marks[mark], stop) if mark < len(marks) else stop
-            if at + until - place + LONGEST * (until < stop) > len(out):
-                return row
-            for i in range(until - place):
-                out[uintp(at + i)] = text[uintp(place + i)]
-            at += until - place
-            place = until
-            if until < stop:
-                kind = _seven_bits(text, place + 1, 2)
-                start = _seven_bits(text, place + 3, 5)
-                after = _write_value(raw, kind, start, start + _seven_bits(text, place + 8, 5), out, at)
-                if after == _LEFT:
-                    for i in range(MARK):
-                        out[uintp(at + i)] = text[uintp(place + i)]
-                    after = at + MARK
-                at = after
-                place += MARK
-                mark += 1
+            byte = text[uintp(place)]
+            if byte != 0:
+                out[uintp(at)] = byte
+                at += 1
+                place += 1
+                continue
+            # What follows the mark has room still if it is copied as it is.
+            if at + LONGEST + stop - place > len(out):
+                return -1 - row
+            kind = _seven_bits(text, place + 1, 2)
+            start = _seven_bits(text, place + 3, 5)
+            after = _write_value(raw, kind, start, start + _seven_bits(text, place + 8, 5), out, at)
+            if after == _LEFT:
+                left += 1
+                for i in range(MARK):
+                    out[uintp(at + i)] = text[uintp(place + i)]
+                after = at + MARK
+            at = after
+            place += MARK
     offsets[len(places) - 1] = at
-    return len(places) - 1
+    return left

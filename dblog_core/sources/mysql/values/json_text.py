@@ -42,17 +42,20 @@ def print_documents(raw: Bytes, starts: Int64s, lengths: Int64s) -> tuple[Int32s
     `raw[starts[i] : starts[i] + lengths[i]]` is a document; a length below 0 is a NULL, and empty. Raises NoDocument,
     and ValueError for texts that do not fit one array.
     """
-    offsets, text, is_marked = _walk(raw, starts, lengths)
-    if is_marked:
-        offsets, text = _print_marked(raw, offsets, text)
-        marks = np.flatnonzero(text == 0)
-        if len(marks):
-            offsets, text = _print_rest(raw, offsets, text, marks)
-    return offsets, text
+    offsets, text, is_marked = _print_by_kernels(raw, starts, lengths)
+    return _print_rest(raw, offsets, text) if is_marked else (offsets, text)
 
 
-def _walk(raw: Bytes, starts: Int64s, lengths: Int64s) -> tuple[Int32s, Bytes, bool]:
-    """The texts, and whether they have marks in place of values that the kernel does not print."""
+def _print_by_kernels(raw: Bytes, starts: Int64s, lengths: Int64s) -> tuple[Int32s, Bytes, bool]:
+    """The texts, and whether they have marks in place of values that no kernel prints."""
+    offsets, text, marks = _walk(raw, starts, lengths)
+    if marks:
+        offsets, text, marks = _print_marked(raw, offsets, text, marks)
+    return offsets, text, marks > 0
+
+
+def _walk(raw: Bytes, starts: Int64s, lengths: Int64s) -> tuple[Int32s, Bytes, int]:
+    """The texts, and how many marks they have at most in place of values that the kernel does not print."""
     rows = len(starts)
     offsets = np.zeros(rows + 1, dtype=np.int32)
     # Most texts are no longer than their documents, which have offsets and types beside the values.
@@ -66,7 +69,7 @@ def _walk(raw: Bytes, starts: Int64s, lengths: Int64s) -> tuple[Int32s, Bytes, b
             raise NoDocument(-1 - done, "it is no JSON document")
         if done < rows:
             out = _grow(out, int(offsets[done]), int(lengths[done]))
-    return offsets, out[: offsets[-1]], bool(stack[-1])
+    return offsets, out[: offsets[-1]], int(stack[-1])
 
 
 def _grow(out: Bytes, used: int, needed: int) -> Bytes:
@@ -82,19 +85,20 @@ def _too_large() -> ValueError:
     return ValueError("the documents do not fit one array")
 
 
-def _print_marked(raw: Bytes, places: Int32s, text: Bytes) -> tuple[Int32s, Bytes]:
-    """With the decimals, dates and times printed."""
-    marks = np.flatnonzero(text == 0)
+def _print_marked(raw: Bytes, places: Int32s, text: Bytes, marks: int) -> tuple[Int32s, Bytes, int]:
+    """With the decimals, dates and times printed; and how many marks stay."""
     offsets = np.zeros(len(places), dtype=np.int32)
-    room = len(text) + json_opaque_kernel.LONGEST * len(marks)
+    room = len(text) + json_opaque_kernel.LONGEST * marks
     out = np.empty(min(room, arrow_buffers.LARGEST), dtype=np.uint8)
-    if json_opaque_kernel.print_marked(raw, text, places, marks, offsets, out) < len(places) - 1:
+    left = json_opaque_kernel.print_marked(raw, text, places, offsets, out)
+    if left < 0:
         raise _too_large()
-    return offsets, out[: offsets[-1]]
+    return offsets, out[: offsets[-1]], left
 
 
-def _print_rest(raw: Bytes, offsets: Int32s, text: Bytes, marks: Int64s) -> tuple[Int32s, Bytes]:
+def _print_rest(raw: Bytes, offsets: Int32s, text: Bytes) -> tuple[Int32s, Bytes]:
     """With the values printed that no kernel prints: few, and one by one."""
+    marks = np.flatnonzero(text == 0)
     # Of equal offsets the last one: rows before it are empty, and have no mark.
     rows = np.searchsorted(offsets, marks, side="right") - 1
     growth = np.zeros(len(offsets), dtype=np.int64)

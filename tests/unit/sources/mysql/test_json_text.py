@@ -38,10 +38,7 @@ def texts(*documents: bytes | None) -> list[str | None]:
 def is_left(document: bytes) -> bool:
     """Whether the kernels leave a value of the document to the plain printer. Raises NoDocument."""
     given = values(document)
-    offsets, text, is_marked = json_text._walk(given.raw, given.starts, given.lengths)
-    if is_marked:
-        offsets, text = json_text._print_marked(given.raw, offsets, text)
-    return b"\0" in text.tobytes()
+    return json_text._print_by_kernels(given.raw, given.starts, given.lengths)[2]
 
 
 def is_broken(document: bytes) -> bool:
