@@ -71,7 +71,7 @@ class MysqlSource:
         return True
 
     def identities(self) -> None:
-        """The log tells of every table, and of what takes its name."""
+        """The log shows every table, and what takes its name."""
 
     def current_position(self) -> str:
         connection = self._connect()
@@ -112,7 +112,7 @@ class MysqlSource:
         return str(self._decode(position))
 
     def succeed(self, name: str, before: frozenset[str]) -> None:
-        """Nothing is to be done: the server itself ends the connection of a replica that comes again."""
+        """There is nothing to do: the server itself ends the connection of a replica that comes again."""
 
     def open_log(self, position: str, *, skip: int = 0) -> LogStream:
         """Raises LogPositionLost where the server's log is not, or no longer, the one that `position` belongs to."""

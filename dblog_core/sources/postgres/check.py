@@ -45,7 +45,7 @@ _NAN = ("real", "double precision", "numeric")
 
 
 def problems(config: SourceConfig) -> list[Problem]:
-    """Everything that `check` reports. Raises nothing for what a user can mend."""
+    """Everything that `check` reports. Raises nothing for what a user can repair."""
     try:
         with session(config) as connection:
             return list(_all(connection, config))
@@ -137,7 +137,7 @@ def _server(connection: Connection, config: SourceConfig) -> Iterator[Problem]:
 
 
 def _standby(connection: Connection, config: SourceConfig) -> Iterator[Problem]:
-    """What a standby needs to decode, or why it cannot; each fix is for the standby, but for the primary's own."""
+    """What a standby needs to decode, or why it cannot; each fix is for the standby, unless it names the primary."""
     if (refusal := standby.refusal(connection, config)) is not None:
         yield Problem(*refusal)
         return

@@ -1,4 +1,4 @@
-"""Where a first capture begins that is told to begin elsewhere than at the log's present end.
+"""Where a first capture begins whose configuration names another place than the log's present end.
 
 The server keeps its log for a slot from where that is confirmed, and nothing older can be read by it. So there must be
 a slot, and a publication that showed the tables then: neither is made for the past.

@@ -16,7 +16,7 @@ _NONE = 255
 
 
 def unpack_events(body: bytes) -> Iterator[Events]:
-    """The events inside, in stretches; each is to be taken before the next one is asked for. They carry no checksums.
+    """The events inside, in stretches; take each before you ask for the next one. They carry no checksums.
 
     Raises ValueError.
     """

@@ -1,4 +1,4 @@
-"""Whether a server can go on from our position: it must have had every transaction that we have read.
+"""Whether a server can continue from our position: it must have had every transaction that we have read.
 
 GTIDs alone do not tell that. A server that was put back to an earlier state numbers what is committed then as it has
 numbered before: once it has come as far as we were, it has all the GTIDs, and what some of them name is not what we

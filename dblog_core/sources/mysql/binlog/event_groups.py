@@ -99,7 +99,7 @@ class EventGroups:
             self.event_offset = self.offset - event.size
 
     def rotate(self, event: Event) -> None:
-        """Goes on in another file. Raises UnknownLogEvent where this one ends inside a transaction."""
+        """Continues in another file. Raises UnknownLogEvent where this one ends inside a transaction."""
         if self.group and self.group.has_begin:
             raise self.unknown_error("the file ends inside a transaction", fix=events.FRESH_START)
         self.group = None

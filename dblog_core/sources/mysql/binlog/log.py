@@ -1,7 +1,7 @@
 """The log stream: events become transactions and batches, in commit order.
 
 It reads from one connection. When an XA transaction commits, whose rows the log has had when it was prepared, a second
-connection brings these rows; the first waits meanwhile. A thread of its own is one batch ahead of whoever reads
+connection brings these rows; the first waits meanwhile. A thread of its own is one batch ahead of the reader
 (`ahead.py`).
 """
 
@@ -67,7 +67,7 @@ class Reader:
 
     def gather(self, demand: Demand) -> LogBatch | None:
         """The next batch: a full one; or what there is between two transactions, once somebody waits for it and the
-        first of it has waited for others. None when nobody will read any more."""
+        first of it has waited for others. None once the log is closed."""
         while not demand.over:
             is_taken = self._step()
             if self._state.is_full:
@@ -175,7 +175,7 @@ class MysqlLog:
         return self._ahead.read(timeout, linger)
 
     def acknowledge(self, position: str) -> None:
-        """Nothing to do: this server keeps its log by time and size, whoever reads it."""
+        """Nothing to do: this server keeps its log by time and size, not by readers."""
 
     def close(self) -> None:
         self._ahead.close()

@@ -11,11 +11,11 @@ from dblog_core.model.events import LogBatch
 
 
 class Demand(Protocol):
-    """What the thread is to know of whoever reads."""
+    """What the thread knows about the reader."""
 
     @property
     def over(self) -> bool:
-        """Whether nobody will read any more."""
+        """Whether the log is closed."""
 
     def patience(self, since: float, now: float) -> float | None:
         """Seconds for which a batch that began at `since` may still grow; None: nobody waits for it now."""

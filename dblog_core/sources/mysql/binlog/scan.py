@@ -51,7 +51,7 @@ class Scan:
         return self._progress.position.with_changes(prepared=tuple(self.prepared.values()))
 
     def place_after(self, event: Event) -> Position:
-        """Where the log goes on after the event."""
+        """Where the log continues after the event."""
         if event.type == Type.ROTATE:
             file = event.body[8:].rstrip(b"\0").decode()
             return self.place.with_changes(file=file, offset=int.from_bytes(event.body[:8], "little"))

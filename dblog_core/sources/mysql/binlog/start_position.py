@@ -1,4 +1,4 @@
-"""Where a first capture begins that is told to begin elsewhere than at the log's present end.
+"""Where a first capture begins whose configuration names another place than the log's present end.
 
 The server keeps its log as files; the head of each says when it was made and which transactions lie before it. So the
 file is found by its head, and the place in it by reading on from there. What the server has purged is refused, with

@@ -1,7 +1,7 @@
 """An open replication connection: the server's packets become events, their checksums verified.
 
 mysql-replication connects, registers and asks for the log; packets are then read here, because the package drops event
-types that it does not know, reconnects by itself from where it first began, and does not insist on checksums.
+types that it does not know, reconnects unasked from where it first began, and does not insist on checksums.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class EventStream:
         raise AssertionError("an error packet raises")
 
     def restart_silence(self) -> None:
-        """Counts the silence anew: nobody has listened for a while."""
+        """Restarts the count of silence: nobody has listened for a while."""
         self._heard_at = time.monotonic()
 
     def close(self) -> None:

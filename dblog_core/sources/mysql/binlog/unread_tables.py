@@ -1,4 +1,4 @@
-"""Tables whose rows the log does not hold as a capture needs them: each stops alone, told once by an `Unreadable`.
+"""Tables whose rows the log does not hold as a capture needs them: each stops alone, reported once by an `Unreadable`.
 
     a column or a kind of table that has no exact form -> the source's catalogue refuses it too (`refused`)
     a row in part, as single sessions may log them     -> the catalogue knows nothing: a dump heals it
@@ -24,7 +24,7 @@ WHOLE_DOCUMENTS = "set binlog_row_value_options = '' for every session"
 
 
 class UnreadTables:
-    """Which tables were told as unreadable, and which ones the statements of this log have made system-versioned."""
+    """Which tables were reported as unreadable, and which ones this log's statements have made system-versioned."""
 
     def __init__(self) -> None:
         self._told: set[TableName] = set()
@@ -53,11 +53,11 @@ class UnreadTables:
     def stop_in_part(
         self, table: TableName, what: str, fix: str, transaction: Transaction, batch: BatchBuilder
     ) -> None:
-        """The log has `what` of it. No setting of the server tells of that: each session has one of its own."""
+        """The log has `what` of it. No setting of the server shows that: each session has one of its own."""
         self._tell(Unread(table, what, fix, catalogued=False), f"{fix}; {THEN_DUMPED}", transaction, batch)
 
     def resume(self, table: TableName) -> None:
-        """A shape of the table was told: it is read from here on."""
+        """The log has shown the table's shape: it is read from here on."""
         self._told.discard(table)
 
     def _tell(self, unread: Unread, fix: str, transaction: Transaction, batch: BatchBuilder) -> None:

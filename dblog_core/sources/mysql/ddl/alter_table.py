@@ -2,7 +2,7 @@
 
 A wrong reading would be wrong rows. So a statement is read to its last token by a grammar that knows little, and
 whatever it does not know, comments and names beyond ASCII included, makes the whole statement one that says nothing.
-Values of a column whose type is given anew (CHANGE, MODIFY) stay what they are only for types of one form each, and
+Values of a column that gets another type (CHANGE, MODIFY) stay what they are only for types of one form each, and
 where the session was strict: the server has refused what would have lost something then. Where the form is another one
 (a fraction of seconds that is rounded, bytes that are padded, the order of a SET's labels) the column is `revalued`.
 """
@@ -237,7 +237,7 @@ def _touches_no_value(tokens: AlterTokens, columns: _Columns, *, strict: bool) -
 
 
 def _may_convert(tokens: AlterTokens, keeping: frozenset[str], *, strict: bool) -> bool:
-    """Steps over the definition that a column is given anew; whether its values may be others by that."""
+    """Steps over the new definition of a column; whether its values may be others by that."""
     kind = tokens.peek()[1]
     _take_definition(tokens, _NULLABLE)
     _skip_place(tokens)
@@ -245,7 +245,7 @@ def _may_convert(tokens: AlterTokens, keeping: frozenset[str], *, strict: bool) 
 
 
 def _is_about_partitions(tokens: AlterTokens) -> bool:
-    """Whether all of it is about partitions: those that go or are emptied are told apart (`statements`)."""
+    """Whether all of it is about partitions: `statements` looks for those that go or are emptied."""
     if any(tokens.take(verb, "PARTITION") for verb in _NO_ROWS_LOST) or tokens.take("REMOVE", "PARTITIONING"):
         tokens.skip_rest()
     elif tokens.take("DROP", "PARTITION") or tokens.take("TRUNCATE", "PARTITION"):

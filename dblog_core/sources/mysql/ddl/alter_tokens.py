@@ -88,7 +88,7 @@ class AlterTokens:
         return text
 
     def take_name(self) -> str:
-        """Steps over a name. Raises BeyondGrammar at a word that may begin a clause: it is a name in quotes alone."""
+        """Steps over a name. Raises BeyondGrammar at words that may begin a clause: it is a name in quotes alone."""
         kind, text = self.peek()
         if kind not in ("name", "word") or (kind == "word" and text in _NO_NAMES):
             raise BeyondGrammar

@@ -112,7 +112,7 @@ class StatementTokens:
         return self._at
 
     def return_to(self, place: int) -> None:
-        """Goes back to a place that `place` has told."""
+        """Goes back to a place that `place` has returned."""
         self._at = place
 
     def find(self, *words: str) -> bool:

@@ -101,7 +101,7 @@ class BatchBuilder:
         skip: int,
         end: int | None = None,
     ) -> int:
-        """Takes the row changes of an event from `at` to `end` but for the first `skip`; returns how many it left out.
+        """Takes the row changes of an event from `at` to `end` without the first `skip`; returns how many it left out.
 
         The bytes are copied. Raises UnknownLogEvent, or ValueError, where the rows do not end with their event.
         """

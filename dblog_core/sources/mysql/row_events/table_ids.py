@@ -20,7 +20,7 @@ _OF_VERSIONS = ("row_start", "row_end")
 class TableNumbers:
     """Table versions by number; of tables that nobody wants the name alone, of those that cannot be read why.
 
-    `usual`: numbers of captured tables whose rows need no further look, since one event of theirs had it and no shape
+    `usual`: numbers of captured tables whose rows need no further look, since one of their events had it and no shape
     has changed since; `unwanted`: numbers whose rows nobody wants.
     """
 
@@ -66,7 +66,7 @@ class TableNumbers:
         return version
 
     def forget(self) -> None:
-        """From here on the server numbers its tables anew."""
+        """From here on the server numbers its tables from the start."""
         self._known.clear()
         self.usual.clear()
         self.unwanted.clear()

@@ -89,7 +89,7 @@ class ColumnsNotNamed(UnsupportedType):
 @dataclass(frozen=True, slots=True)
 class Unread:
     """A table whose rows cannot be read as the log describes it: why, and what to do about it. `catalogued`: whether
-    the catalogue says so too, and so tells when it is mended."""
+    the catalogue says so too, and so shows when it is repaired."""
 
     table: TableName
     why: str

@@ -201,7 +201,7 @@ class MysqlChunks:
         return self._config.hashed_by_server(schema.table)
 
     def _await_visibility(self) -> None:
-        """Returns when a SELECT sees all that the log holds by now. Raises ServerNotSafe where none is sure to."""
+        """Returns when a SELECT sees all that the log holds now. Raises ServerNotSafe where none is sure to."""
         with translate_errors(self._config, "looking at binlog_order_commits"):
             refuse_any_order(self._connection, self._config)
         with translate_errors(self._config, "waiting for XA COMMITs"):

@@ -114,7 +114,7 @@ def translate_errors(config: SourceConfig, doing: str) -> Iterator[None]:
 
 
 def translate(error: pymysql.err.MySQLError, config: SourceConfig, doing: str) -> SourceError:
-    """The error of ours that means the same."""
+    """Our error of the same meaning."""
     code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
     text = str(error.args[1]) if len(error.args) > 1 else str(error)
     message = f"{doing}: {server_messages.by_mysql(code, text)} ({code})"

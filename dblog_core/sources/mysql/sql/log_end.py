@@ -6,7 +6,7 @@ A SELECT shows a commit after the log has it. Which commits one sees:
 - MariaDB's `gtid_binlog_pos` has it before. But START TRANSACTION WITH CONSISTENT SNAPSHOT tells the place in the log
   that its snapshot is of, exactly.
 
-Where the log ends is told by file and offset: the log holds a transaction before its commit shows, and `gtid_executed`
+A file and an offset say where the log ends: the log holds a transaction before its commit shows, and `gtid_executed`
 takes it in later. So gaps in sets of GTIDs, tags, domains and other servers' ids need no thought; but both connections,
 the one to the log and the one that SELECTs, must be to one server.
 """
@@ -87,7 +87,7 @@ class Sight:
         return str(status[0]), int(status[1])
 
     def _end_at(self, place: str) -> tuple[int, int]:
-        """Where the log ended at the first look for `place`: a capture had read no further when it told of it."""
+        """Where the log ended at the first look for `place`: no capture had read further when it announced it."""
         if self._awaited is None or self._awaited[0] != place:
             file, offset = self._end()
             self._awaited = place, (file_number(file), offset)

@@ -41,7 +41,7 @@ error; a packet has a wrong number; a packet's values do not fill it."""
 class Rows:
     """Value `row` of column `c` is `raw[starts[c][row]:]`, `lengths[c][row]` bytes; NULL where that is negative.
 
-    `raw` is filled anew by the next result: what is kept of it is copied before that.
+    the next result fills `raw` again: what is kept of it is copied before that.
     """
 
     raw: Bytes

@@ -1,8 +1,8 @@
 """MariaDB logs an XA COMMIT first and makes it visible a moment later, outside the order that it keeps for all others.
 
 So a SELECT may miss the rows of an XA COMMIT that is logged before its low watermark: measured, up to one in forty.
-MySQL 9.7 (measured too, no case) commits XA transactions in the log's order. Nothing is locked here: we wait until
-whoever was inside an XA COMMIT is out of it.
+MySQL 9.7 (measured too, no case) commits XA transactions in the log's order. Nothing is locked here: we wait until all
+sessions that were inside an XA COMMIT are out of it.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _list_prepared(connection: Connection[Any]) -> set[tuple[Any, ...]]:
 
 
 def _committing(connection: Connection[Any], config: SourceConfig) -> set[tuple[int, int]]:
-    """Session and statement number of whoever may be inside an XA COMMIT, by the text of the statement.
+    """Number of session and statement for all that may be inside an XA COMMIT, by the text of the statement.
 
     A text that cannot be read just now, a procedure and a statement from a variable may be anything.
     """

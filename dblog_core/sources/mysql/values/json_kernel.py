@@ -166,7 +166,7 @@ def _write_quoted(raw: Bytes, start: Number, end: Number, out: Bytes, at: Number
 
 @part
 def _fits(raw: Bytes, start: Number, end: Number, at: Number, room: Number) -> Number:
-    """Whether a string and a number have room: all but always told without a look at its bytes."""
+    """Whether a string and a number have room: its length alone nearly always answers that."""
     if at + 6 * (end - start) + _NUMBER <= room:
         return 1
     for i in range(start, end):

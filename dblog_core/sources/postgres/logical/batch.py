@@ -28,7 +28,7 @@ MAX_ROWS = 10_000
 
 
 def no_key_fix(table: TableName) -> str:
-    """What makes old rows of a table be told by its key again."""
+    """What makes the log identify old rows of a table by its key again."""
     return f"give {table} its key again; ALTER TABLE {typed_names.table(table)} REPLICA IDENTITY FULL does as well"
 
 
@@ -77,7 +77,7 @@ class Assembly:
         self.in_open = 0
 
     def commit(self, end: Lsn) -> None:
-        """The open transaction is whole; the log goes on at `end`."""
+        """The open transaction is whole; the log continues at `end`."""
         if self.skip and self.in_open:
             raise UnknownLogEvent(
                 f"the transaction holds fewer rows of the wanted tables than were staged of it ({self.in_open})",
@@ -93,7 +93,7 @@ class Assembly:
             self.position = position
 
     def row(self) -> int:
-        """The sequence number of the next row change, 0 if it is to be left out."""
+        """The sequence number of the next row change, 0 if the batch leaves it out."""
         if self._skip_if_delivered():
             return 0
         sequence = self._next()

@@ -6,7 +6,7 @@ The log names the columns in that order. It is behind the catalogue; but if both
 shows all that the catalogue has, since it cannot have had more: a generated one, which the log leaves out, would be one
 too few.
 
-A new file of the table means that its rows were written anew, with values that no row event tells. Without one, a
+A new file of the table means that its rows were written again, with values that no row event tells. Without one, a
 column that came later is, in rows that are older than it, what the catalogue keeps for them, or NULL. The kept value is
 known as far as its type is still the one that the log shows.
 """

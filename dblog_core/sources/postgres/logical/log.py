@@ -46,7 +46,7 @@ class Decoder(Protocol):
 
     def feed(self, arrived: Messages, *, aged: bool) -> bool:
         """Takes messages; whether all are taken. If not, the batch has to be handed on first. What is in the batch may
-        point into the messages until then. `aged`: the batch is to end with the next transaction that does.
+        point into the messages until then. `aged`: the batch ends with the next transaction that does.
 
         Raises UnknownLogEvent for anything that cannot be decoded without a guess.
         """

@@ -62,7 +62,7 @@ class Messages:
         return self.raw[first:last].data
 
     def clear(self) -> None:
-        """Forgets what is taken; the rest moves to the front. Nothing may point into `raw` any more."""
+        """Forgets what is taken; the rest moves to the front. Nothing may point into `raw` then."""
         rest = self.run(self.next, self.count)
         shift = int(self.starts[self.next]) - PREFIX if rest else 0
         number = self.count - self.next

@@ -86,7 +86,7 @@ class PgoutputDecoder:
         """Takes messages; whether all are taken. If not, the batch has to be handed on first, which ends with the next
         transaction that does once it is well filled, or `aged`.
 
-        Raises UnknownLogEvent for what is not handled, SourceUnavailable where the stream has to be asked for anew.
+        Raises UnknownLogEvent for what is not handled, SourceUnavailable where the stream must be requested again.
         """
         self._enough = 1 if aged else _WELL_FILLED
         while True:
@@ -107,7 +107,7 @@ class PgoutputDecoder:
         self._streams.close()
 
     def _deliver(self, stream: Delivery) -> bool:
-        """Goes on with a committed stream; whether it is all taken, and nothing points into its buffer any more."""
+        """Continues with a committed stream; whether it is all taken, and nothing points into its buffer."""
         while self._take_messages(stream.messages, stream):
             if stream.spool.is_exhausted:
                 self._assembly.commit(stream.end)
@@ -234,7 +234,7 @@ class PgoutputDecoder:
             self._take_relation(relation)
 
     def _take_relation(self, relation: Relation) -> None:
-        """A table of ours: its shape from here on, or why its rows cannot be read."""
+        """A captured table: its shape from here on, or why its rows cannot be read."""
         key = self._key(relation)
         if why := why_unreadable(relation, key):
             if self._relations.set_unreadable(relation.oid, relation.table):

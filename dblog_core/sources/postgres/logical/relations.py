@@ -146,7 +146,10 @@ class Relations:
 
 
 def why_unreadable(relation: Relation, key: tuple[str, ...]) -> str:
-    """Why old rows cannot be told by our key, in words; empty if they can. Without a key they have to come whole."""
+    """Why the log does not identify old rows by our key, in words; empty if it does.
+
+    Without a key they have to come whole.
+    """
     if missing := sorted(set(key) - {name for name, *_ in relation.columns}):
         return f"the log holds rows without the key column {', '.join(missing)}"
     # With FULL the whole old row comes; otherwise the columns of the identity, which must be our key.

@@ -201,7 +201,7 @@ def _image(
     lengths: Places,
     forms: Bytes,
 ) -> int:
-    """Walks one row image; where the message goes on, or minus what is wrong with it."""
+    """Walks one row image; where the message continues, or minus what is wrong with it."""
     if end - at < 2 or _number(raw, at, 2) != columns:
         return -COUNT
     at += 2

@@ -27,7 +27,7 @@ _STOP = ord("E")
 
 @dataclass(slots=True)
 class Delivery:
-    """A committed stream on its way out: its messages, a buffer at a time; the log goes on at `end`."""
+    """A committed stream on its way out: its messages, a buffer at a time; the log continues at `end`."""
 
     spool: Spool
     transaction: Transaction

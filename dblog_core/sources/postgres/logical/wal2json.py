@@ -151,7 +151,7 @@ class Wal2jsonDecoder:
             version.add(record, sequence, self._assembly.transaction)
 
     def _pass_over(self, name: TableName, why: str) -> None:
-        """A row that cannot be told by its key: the next one that can comes behind the shape, once more."""
+        """A row that its key does not identify: before the next good one the shape comes once more."""
         self._versions.pop(name, None)
         if name not in self._unreadable:
             self._unreadable.add(name)

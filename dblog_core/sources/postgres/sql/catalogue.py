@@ -103,7 +103,7 @@ def signal_table(config: SourceConfig) -> TableName | None:
 
 
 def is_wanted(name: TableName, config: SourceConfig) -> bool:
-    """Whether a pattern of the configuration matches the table. The tables of our own are none of them."""
+    """Whether a pattern of the configuration matches the table. No pattern matches our own tables."""
     own_tables = (watermark_table(config), signal_table(config))
     return name not in own_tables and table_patterns.matches(name, config.tables)
 

@@ -111,7 +111,7 @@ def _refuse_kept(slot: Slot, config: SourceConfig) -> None:
 
 def slot_at(connection: Connection, config: SourceConfig, position: Lsn, line: Line = FIRST) -> Slot:
     """The slot, able to send everything from `position` on. Raises LogPositionLost where it cannot, SourceUnavailable
-    while somebody has it who is no predecessor of ours."""
+    while a client has it that is no predecessor of this capture."""
     slot = find_slot(connection, config.slot)
     if slot is None:
         raise _lost_error(config, f"replication slot {config.slot} does not exist", f"every change after {position}")

@@ -94,7 +94,7 @@ def seen_lsn(connection: Connection, config: SourceConfig) -> Lsn:
 
 
 def follow(connection: Connection, replica: SourceConfig, primary: SourceConfig) -> None:
-    """Returns once the replica has replayed what its primary has flushed by now. Raises as `require_same_system`, and
+    """Returns once the replica has replayed what its primary has flushed so far. Raises as `require_same_system`, and
     SourceUnavailable for one that does not come so far."""
     upto = require_same_system(connection, replica, primary)
     await_replayed(lambda: replayed_lsn(connection) >= upto, connection, replica, f"has not replayed up to {upto}")

@@ -194,7 +194,7 @@ def numeric_offsets(raw: Bytes, starts: Int64s, lengths: Int64s, offsets: Int64s
 
 @kernel(int64, RAW, int64, int64, int64, BYTES, int64)
 def _print_whole(raw: Bytes, digits: int, count: int, weight: int, out: Bytes, at: int) -> int:
-    """Prints what stands before the point; returns where it goes on."""
+    """Prints what stands before the point; returns where it continues."""
     if weight < 0:
         out[at] = 48
         return at + 1

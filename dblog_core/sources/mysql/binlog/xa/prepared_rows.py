@@ -58,7 +58,7 @@ class PreparedRows:
         return False
 
     def lost_error(self, why: str) -> LogPositionLost:
-        """The error for prepared rows that the server does not have any more."""
+        """The error for prepared rows that the server no longer has."""
         return LogPositionLost(
             f"XA transaction {self.place.xid} commits, and its rows, prepared at {self.place}, cannot be read again:"
             f" {why}",

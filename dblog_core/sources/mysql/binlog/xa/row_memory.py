@@ -36,7 +36,7 @@ class UndecidedRows:
             self.events.append(event)
 
     def add_last(self, event: Event) -> None:
-        """Adds the event that ends the group, which tells whoever reads it again where to stop."""
+        """Adds the event that ends the group, which ends a second reading of it."""
         if self.events is not None:
             self.events.append(event)
 
