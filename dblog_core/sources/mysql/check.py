@@ -56,6 +56,7 @@ def problems(config: SourceConfig, tables: TableFilter) -> list[Problem]:
     except SourceError as error:
         return [Problem(f"{error.where}: {error.message}", error.fix)]
     with connection:
+        # All other checks would ask the wrong questions.
         if is_mariadb(connection) != (config.kind == "mariadb"):
             other = "mysql" if config.kind == "mariadb" else "mariadb"
             return [Problem(f"the server is {other}, not {config.kind}", f'set source.kind = "{other}"')]
@@ -97,6 +98,7 @@ def _settings(connection: Connection[Any], config: SourceConfig, tables: TableFi
     for name, (needed, why) in _WANTED.items():
         if name in values and values[name].upper() != needed:
             needed_text = needed if needed in ("ON", "OFF") else f"'{needed}'"
+            # MariaDB has no SET PERSIST: its setting is lost with the next start, unless a file has it.
             persist = "SET GLOBAL" if config.kind == "mariadb" else "SET PERSIST"
             yield Problem(
                 f"{name} is {values[name] or 'empty'}: {why}",
@@ -155,6 +157,7 @@ def _try_log(config: SourceConfig, connection: Connection[Any]) -> None:
     identity = 500_000 + secrets.randbelow(500_000)
     stream = log.open_log(config, start, state, mariadb=mariadb, identity=identity)
     try:
+        # The server refuses on the first read, not when the log is asked for.
         stream.read(timeout=0.5)
     finally:
         stream.close()
@@ -209,6 +212,7 @@ def _readable(connection: Connection[Any], names: Sequence[TableName]) -> Iterat
             return  # dropped since the list was made
         if error.args[0] not in (*_MAY_NOT_READ, _GONE):
             raise
+        # The message names one table, and perhaps not the only one: each is asked about alone.
         if len(names) > 1:
             for name in names:
                 yield from _readable(connection, [name])
@@ -253,6 +257,7 @@ def _watermarks(connection: Connection[Any], config: SourceConfig, tables: Table
     try:
         _try_watermarks(connection, config, where, exists=bool(exists))
     except pymysql.err.MySQLError as error:
+        # The server is read-only: no grant helps there.
         if error.args[0] in (1290, 1836):
             yield Problem(
                 f"the watermark table {table} cannot be written: {error.args[-1]}",
@@ -276,6 +281,7 @@ def _try_watermarks(connection: Connection[Any], config: SourceConfig, where: st
     write += " ON DUPLICATE KEY UPDATE payload = ''"
     attempts = [write]
     if not exists:
+        # Two columns of one name: the server checks the grant first, and then refuses the table.
         attempts.insert(0, f"CREATE TABLE {where} (worker int, worker int)")
         if config.kind == "mariadb":  # where the table exists, `write` asks for this too
             attempts.append(f"SELECT payload FROM {where} LIMIT 0")

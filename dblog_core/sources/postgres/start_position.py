@@ -31,6 +31,7 @@ def begin(config: SourceConfig, place: Place, open_log: OpenLog) -> Lsn:
     with session(config) as connection:
         first = _confirmed_lsn(connection, config)
         _require_published(connection, config)
+        # After the slot was looked at: its log cannot end before it.
         last = standby.end(connection)
         now = time(connection)
     if place.form is Form.EARLIEST:

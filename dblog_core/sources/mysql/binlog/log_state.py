@@ -109,6 +109,7 @@ class LogState:
             if partial_rows:
                 position = position.with_changes(next=group.id)
         built = batch.build(position.encode(), partial_rows)
+        # Before the next event: its rows must not join a batch that is handed on.
         self._rows.start_batch()
         self._flushed_position = self.position
         return built
@@ -154,6 +155,7 @@ class LogState:
         """Takes what stands around rows, in a plain group; False where it needs a look."""
         groups = self._groups
         if code == headers.GTID_BEGIN or code == headers.GTID:  # twice as fast as `in`
+            # Usually the uuid is that of the GTID before, whose text is there.
             if not c:
                 self._gtid_owner = events.uuid(raw[start + 1 : start + 17].tobytes())
             groups.open(f"{self._gtid_owner}:{a}", b, has_begin=code == headers.GTID_BEGIN)

@@ -70,6 +70,7 @@ class RowIntake:
 
     def _take_table_map(self, event: Event) -> None:
         try:
+            # Of a table that nobody wants nothing is read but its name: its columns may be of any type.
             is_wanted = self.numbers.take(event.body)
         except UnsupportedType as error:
             table = table_map.head(event.body).table
@@ -101,6 +102,7 @@ class RowIntake:
             self._add_signals(version, group, op, body, at)
             return
         self._show_shape(version, group)
+        # From here on its rows take the short way, until any shape changes.
         self.numbers.usual[table_id] = version
         self._add_changes(version, group, op, body, at, len(body))
 
@@ -129,6 +131,7 @@ class RowIntake:
         if isinstance(version, TableName):
             self.numbers.unwanted.add(table_id)
             return table_id, None
+        # Rows of an XA transaction count from its XA COMMIT: they are remembered, not delivered.
         if undecided := self._groups.current(event).undecided:
             undecided.add(event)
             return table_id, None
@@ -143,6 +146,7 @@ class RowIntake:
         if at < end:
             group.has_changes = True
             groups = self._groups
+            # After a restart inside a transaction the first of its rows are staged already, and left out here.
             skipped = self.batch.rows_event(version, op, group.transaction, body, at, groups.rows_to_skip, end)
             groups.rows_to_skip -= skipped
             group.rows += skipped

@@ -133,6 +133,7 @@ def parse(body: bytes, *, server: Charsets, keys: tuple[str, ...], mariadb: bool
     """
     start = head(body)
     count, at = lenenc(body, start.rest)
+    # One byte a column; what kind of ENUM, SET or CHAR it is stands in the metadata behind.
     codes = list(body[at : at + count])
     at += count
     meta_length, at = lenenc(body, at)
@@ -173,6 +174,7 @@ def _metas(body: bytes, at: int, codes: list[int], names: tuple[str, ...]) -> tu
         meta = body[at : at + _META_BYTES[code]]
         at += len(meta)
         metas.append(meta)
+        # CHAR, ENUM and SET have one code in the list; the first byte of the metadata tells them apart.
         real.append(meta[0] if code == STRING and meta[0] in (ENUM, SET) else code)
     return metas, real
 

@@ -176,6 +176,7 @@ def _describe(
             columns.append(Column(str(name), str(column_type), kind))
         except types.UnsupportedType as error:
             faults.append(f"column {name}: {error}")
+    # A primary key wins over an entry in [source.keys], here as where the log describes the table.
     primary = tuple(str(column) for column, _ in indexes.pop("PRIMARY", ()))
     key = primary or tuple(keys.get(str(table), ()))
     faults += [f"column {c.name}: {why}" for c in columns if c.name in key and (why := _why_not_in_key(c))]
@@ -184,6 +185,7 @@ def _describe(
     wrong = () if primary or not key else _key_faults(key, {str(row[0]) for row in column_rows}, nullable, unique)
     ruled = tuple(column_rule_faults.of_table(str(table), [str(row[0]) for row in column_rows], key, rules))
     schema = None if faults or wrong or ruled else printed(TableSchema(table, tuple(columns), key), rules)
+    # Only columns that cannot be NULL identify rows: a unique index admits NULL many times.
     candidates = tuple(whole for whole in unique if not nullable & set(whole))
     return Described(table, schema, tuple(faults), tuple(wrong), candidates, ruled)
 

@@ -75,6 +75,7 @@ class MysqlChunks:
     def last_key(self, schema: TableSchema) -> Key | None:
         with translate_errors(self._config, "waiting for XA COMMITs"):
             await_xa_commits(self._connection, self._config)
+        # After the wait: a row of an XA transaction that is logged, and not visible yet, may be the last one.
         last_row = self._select(schema, schema.key_columns, ("", []), "DESC", 1)
         keys = keys_of(last_row, schema)
         return keys[0] if keys else None
@@ -177,6 +178,7 @@ class MysqlChunks:
         try:
             text_rows = self._select_places(schema, schema.columns, statement, limit, most)
         except TooLarge as error:
+            # The server would send the rest of the chunk, and a connection cannot be used before that is read.
             self._give_up()
             raise ChunkTooLarge(error.rows) from error
         return Chunk(schema, self._batch(schema, schema.columns, text_rows), None, text_rows.received)
@@ -184,6 +186,7 @@ class MysqlChunks:
     def _give_up(self) -> None:
         """Closes the connection without a word: the rest of a result is still to come."""
         connection: Any = self._connection
+        # An orderly close would send a command, between the packets of the result.
         connection._force_close()
 
     def _hashes(self, schema: TableSchema, condition: Condition, limit: int | None) -> Hashes:

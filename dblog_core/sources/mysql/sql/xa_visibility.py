@@ -76,6 +76,7 @@ def _committing(connection: Connection[Any], config: SourceConfig) -> set[tuple[
             where=where(config),
             fix="`dblog check` prints the GRANT statement",
         ) from error
+    # All sessions but our own and those that wait for a command.
     sessions = rows(
         connection,
         "SELECT ID, QUERY_ID, INFO FROM information_schema.PROCESSLIST"

@@ -71,6 +71,7 @@ KEY_DATE_FIX = "correct the value in the source: a key cannot be NULL"
 def to_arrow(column: ColumnType, values: Values, *, zero_dates: str, in_key: bool = False) -> pa.Array:
     """The column's Arrow array. `in_key`: a zero date must not become NULL, since rows that differ in it alone would
     have one key. Raises ValueFault."""
+    # Dates and times alone have values that exist on the server and in no other calendar.
     if column.kind in _TEMPORAL:
         if pa.types.is_string(column.arrow):
             return _moments(column, values)
@@ -104,6 +105,7 @@ def _year(column: ColumnType, values: Values) -> pa.Array:
 
 def _floating(column: ColumnType, values: Values) -> pa.Array:
     bits = _numbers(values, column.width)
+    # All ones in the exponent are infinities and NaN, which no column of the server holds.
     exponent = 0x7FF << 52 if column.width == 8 else 0xFF << 23
     if (odd := (bits & exponent) == exponent).any():
         raise _undecodable(int(odd.argmax()), "it is no finite number, and the server has no others")
@@ -176,6 +178,7 @@ def _each(values: Values, convert: Callable[[bytes], Any]) -> list[Any]:
 
 
 def _text(column: ColumnType, values: Values) -> pa.Array:
+    # Character sets of several bytes have a kernel with the server's own table; of one byte, a table of 256.
     if isinstance(column.decode, Multibyte):
         offsets, out, bad = column.decode.recode(values.raw, values.starts, values.lengths)
         if bad >= 0:
@@ -218,6 +221,7 @@ def _binary(column: ColumnType, values: Values) -> pa.Array:
 
 
 def _bit(column: ColumnType, values: Values) -> pa.Array:
+    # A BIT(10) has two bytes, whose upper six bits are zero.
     if free := -column.precision % 8:  # bits of the first byte that are none of the column's
         first = np.where(values.starts < 0, 0, values.raw[np.maximum(values.starts, 0)])
         if (odd := first >> (8 - free) != 0).any():
@@ -259,6 +263,7 @@ def _set(column: ColumnType, values: Values) -> pa.Array:
     if len(named) < _MOST_MEMBERS and (odd := numbers >> len(named) != 0).any():
         row = int(odd.argmax())
         raise _undecodable(row, f"{numbers[row]} has more bits than there are labels")
+    # Each combination of members is put together once, however many rows have it.
     member_bits = arrow_buffers.fixed(numbers, values.present, pa.int64()).dictionary_encode()
     texts = [
         members(label for i, label in enumerate(named) if bits >> i & 1) for bits in member_bits.dictionary.to_pylist()

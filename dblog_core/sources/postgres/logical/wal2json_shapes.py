@@ -243,6 +243,7 @@ class Shapes:
         for c in table.columns if table else ():
             column = types.column(c.name, logged_types.get(c.name, c.source_type))
             missing = c.name not in logged_types
+            # An INSERT has every column, an UPDATE all but unchanged TOAST values: what lacks there came later.
             added_since = missing and (action == "I" or (action == "U" and not _toastable(column.type)))
             if c.name not in ignored and not added_since:
                 columns.append(column)

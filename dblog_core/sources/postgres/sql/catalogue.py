@@ -113,6 +113,7 @@ def wanted_tables(connection: Connection, config: SourceConfig) -> list[Catalogu
     every = rows(connection, _TABLES + "ORDER BY n.nspname, c.relname")
     matching = [row for row in every if is_wanted(TableName(row[1], row[2]), config)]
     oids = {row[0] for row in matching}
+    # A partition of a wanted root is left out: the publication shows its rows under the root's name.
     return _describe(connection, [row for row in matching if not oids.intersection(row[6])])
 
 
@@ -184,6 +185,7 @@ def type_names(connection: Connection, kinds: Set[Kind]) -> dict[Kind, str]:
         questions = [oid for oid, _ in unknown], [typmod for _, typmod in unknown]
         answers = {(oid, typmod): str(name) for oid, typmod, name in rows(connection, _TYPE_NAMES, questions)}
         names.update(answers)
+        # Types that users make may be dropped, and their numbers be given again: those are asked for each time.
         _built_in.update({kind: name for kind, name in answers.items() if kind[0] < BUILT_IN})
     return names
 

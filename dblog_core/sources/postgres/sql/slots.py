@@ -83,6 +83,7 @@ def ensure_slot(connection: Connection, config: SourceConfig) -> Slot:
     """The slot, made where missing. Raises SourceUnavailable while older transactions keep it from being made."""
     slot = find_slot(connection, config.slot)
     if slot is None:
+        # A second capture of this source may make it at this moment: so it is looked for again in any case.
         _create(connection, config)
         slot = find_slot(connection, config.slot)
         if slot is None:
@@ -117,10 +118,12 @@ def slot_at(connection: Connection, config: SourceConfig, position: Lsn, line: L
         raise _lost_error(config, f"replication slot {config.slot} does not exist", f"every change after {position}")
     slot = fitting(slot, config)
     confirmed = slot.confirmed
+    # The slot sends nothing before what was confirmed, and says nothing of what it leaves out.
     if confirmed is None or confirmed > position:
         what = f"slot {config.slot} is confirmed up to {confirmed} and our last durable position is {position}"
         raise _lost_error(config, what, f"the changes between {position} and {confirmed}")
     end = standby.end(connection)
+    # On a standby the log may come yet; on a primary what we have read is gone.
     if end < position and standby.recovering(connection):
         raise SourceUnavailable(
             f"the standby has replayed up to {end}, and our position is {position}",
@@ -138,6 +141,7 @@ def slot_at(connection: Connection, config: SourceConfig, position: Lsn, line: L
 def _release(connection: Connection, config: SourceConfig, pid: int, line: Line) -> bool:
     """Whether the slot is free, after we have ended the connection of a leader before us that holds it."""
     named = rows(connection, "SELECT application_name FROM pg_stat_activity WHERE pid = %s", (pid,))
+    # Only leaders of this capture, whose lease we have taken over, may lose their connection.
     if named and line.before.isdisjoint(str(named[0][0]).split()):
         return False
     # By the name again: in between the process may have ended, and its number be another's.

@@ -63,11 +63,13 @@ def to_arrow(raw: Bytes, starts: Int64s, lengths: Int64s, column: Column, table:
         return decode(raw, starts, lengths)
     except _Refused as refused:
         number = int(refused.args[0])
+        # The kernels return a number alone: what stands there is read again, for the message.
         text = _text_of(_one(raw, int(starts[number]), int(lengths[number])), column)
         if text is None:
             raise _unknown_error(column, table) from None
         raise out_of_range(text, column, table) from None
     except pa.ArrowInvalid as error:
+        # Arrow's message may quote the value, which is not to show of a hidden column.
         cause = None if column.hidden else error
         raise out_of_range(_first_not_utf8(raw, starts, lengths), column, table) from cause
     except ValueError as error:
@@ -141,6 +143,7 @@ def _floats32(raw: Bytes, starts: Int64s, lengths: Int64s) -> pa.Array:
 
 def _floats64(raw: Bytes, starts: Int64s, lengths: Int64s) -> pa.Array:
     values = _read_numbers(raw, starts, lengths, np.float64)
+    # As above: one NaN for all, so that a row hashes alike whatever way it came.
     values[np.isnan(values)] = np.nan
     return fixed(values, _present(lengths), pa.float64())
 
@@ -206,6 +209,7 @@ def _moments(raw: Bytes, starts: Int64s, lengths: Int64s, *, kind: pa.DataType) 
 
 def _decimals(raw: Bytes, starts: Int64s, lengths: Int64s, *, kind: pa.Decimal128Type) -> pa.Array:
     values = np.zeros(2 * len(starts), dtype=np.uint64)
+    # Low and high half of the first number that has a digit too many, as the kernel compares it.
     limit = np.array(divmod(10**kind.precision, 2**64)[::-1], dtype=np.uint64)
     _require_none(forms.decimals(raw, starts, lengths, limit, kind.scale, values))
     present = _present(lengths)
@@ -217,6 +221,7 @@ def _numerics(raw: Bytes, starts: Int64s, lengths: Int64s) -> pa.Array:
     offsets = np.empty(len(starts) + 1, dtype=np.int64)
     _require_none(forms.numeric_offsets(raw, starts, lengths, offsets))
     out = _room(int(offsets[-1]))
+    # Twice over the values: their lengths first, since numeric has up to 131,072 digits before the point.
     forms.numeric_texts(raw, starts, lengths, offsets, out)
     return _strings(offsets.astype(np.int32), out, lengths)
 
@@ -225,6 +230,7 @@ def _clocks(raw: Bytes, starts: Int64s, lengths: Int64s, *, zoned: bool) -> pa.A
     present = lengths >= 0
     width = 12 if zoned else 8
     _require_none(_first(present & (lengths != width)))
+    # A time with its zone is eight bytes of microseconds, and four of seconds west of UTC.
     micros = _read_numbers(raw, starts, np.where(present, 8, -1), np.int64)
     zones = np.zeros(0, dtype=np.int32)
     if zoned:
@@ -243,6 +249,7 @@ def _jsonb(raw: Bytes, starts: Int64s, lengths: Int64s) -> pa.Array:
     """A version byte, always 1, before the text."""
     present = lengths >= 0
     versions = _read_numbers(raw, starts, np.where(present, np.where(lengths > 0, 1, 0), -1), np.uint8)
+    # Another version would have another layout; no server has one yet.
     _require_none(_first(present & (versions != 1)))
     return _texts(raw, starts + 1, np.where(present, lengths - 1, -1))
 
@@ -295,6 +302,7 @@ def _moment(number: int, kind: pa.DataType) -> str:
     if number in _NEVER:
         return "-infinity"
     days, micros = (number, 0) if pa.types.is_date(kind) else divmod(number, _MICROS)
+    # The calendar repeats every 400 years; Python's ends in 9999, PostgreSQL's in 294276.
     cycles, days = divmod(days, _CYCLE)
     day = _EPOCH + dt.timedelta(days)
     year = day.year + 400 * cycles
@@ -303,6 +311,7 @@ def _moment(number: int, kind: pa.DataType) -> str:
         seconds, fraction = divmod(micros, 1_000_000)
         text += f" {seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
         text += f".{fraction:06d}".rstrip("0").rstrip(".") + ("+00" if kind.tz else "")
+    # Year 0 is 1 BC: the server counts no year 0.
     return text if year > 0 else f"{text} BC"
 
 
