@@ -14,7 +14,7 @@ records and outcomes are created and never replaced, Delta's transactions confli
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -105,6 +105,7 @@ class Merger:
         self._turns = compaction.Turns(compact_after)
         self._config, self._dumps = config, dumps
         self._sessions: dict[str, SparkSession] = {}
+        self._not_looked_at: set[str] | None = None  # tables that may be due to be compacted; None: all of them
         self.status = LakeStatus()
 
     def load(self) -> None:
@@ -132,11 +133,12 @@ class Merger:
         self._lease()
         self._fence.check()
 
-    def _followed(self, status: LakeStatus) -> LakeStatus:
-        """The status with the newest version of each table that has the same rows: old ones do not outlive a VACUUM."""
+    def _followed(self, status: LakeStatus, of: Collection[str] | None = None) -> LakeStatus:
+        """The status with the newest version of these tables (None: of all) that has the same rows: old ones do not
+        outlive a VACUUM."""
 
         def follow(name: str, table: TableStatus) -> TableStatus:
-            if table.version is None or table.state is State.STOPPED:
+            if table.version is None or table.state is State.STOPPED or (of is not None and name not in of):
                 return table
             return replace(table, version=log.same_rows(self._path(name), table.version))
 
@@ -250,14 +252,17 @@ class Merger:
 
         Between two rounds. A fault is LakeError, and harms nothing: the table is as it was.
         """
-        for name, table in self.status.tables.items():
-            if table.version is None:  # nothing is there, and its name may have no place in the lake
+        looked_at = self._not_looked_at if self._not_looked_at is not None else set(self.status.tables)
+        self._not_looked_at = set(looked_at)
+        for name in sorted(looked_at & self.status.tables.keys()):
+            if self.status.tables[name].version is None:  # nothing is there, and its name may have no place in the lake
                 continue
             path = self._path(name)
             if self._turns.is_due(path):
                 self._check()
                 self._compact(name, path)
                 return name
+            self._not_looked_at.discard(name)
         return None
 
     def _compact(self, name: str, path: Location) -> None:
@@ -273,7 +278,7 @@ class Merger:
         if before is not None and after is not None:
             self._lake.highest.kept(path, before, after)
             self._turns.done(path, after)
-            self.status = self._followed(self.status)
+            self.status = self._followed(self.status, {name})
 
     def _run(self, intent: Intent, *, again: bool) -> Merged:
         began = time.monotonic()
@@ -297,6 +302,8 @@ class Merger:
             done = [a for a in pool.map(turn.merge, order) if a is not None]
         if self._lake.open_tables is not None:
             self._lake.open_tables.shed()
+        if self._not_looked_at is not None:
+            self._not_looked_at.update(applied.table for applied in done)
         self._close(intent, turn.states.after(intent, works, done))
         return self._merged(intent, began, done)
 

@@ -18,6 +18,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import functions as F
 
 from dblog_core.model.schema import TableSchema
+from dblog_core.storage.location import Location
 from spark_jobs.delta_tables import log
 from spark_jobs.events import fold, fold_on_driver, plan, staged_events
 from tests.spark.lakes import TestLake
@@ -251,6 +252,35 @@ def test_small_files_are_joined_after_so_many_commits_and_no_row_changes(lake: T
     assert finished.tables[0].rows == 1
     assert [r["id"] for r in lake.rows(T)] == [0, 1, 2, 3, 4, 5, 9]
     assert lake.cuts()[-1]["tables"] == {str(T.table): log.version(lake.table(T))}
+
+
+def test_the_look_for_what_is_to_be_compacted_costs_what_was_merged(lake: TestLake) -> None:
+    other, looked = table("other", id=pa.int64(), v=pa.string()), list[str]()
+    for schema in (T, other):
+        lake.build.create(schema, {"id": 1, "v": "v"})
+    lake.build.seal()
+    merger, version = lake.merger(compact_after=3), log.version
+    merger.round(retry_stopped=False)
+
+    def counted(path: Location) -> int | None:
+        looked.append(path.path)
+        return version(path)
+
+    def look() -> list[str]:
+        looked.clear()
+        with mock.patch("spark_jobs.delta_tables.compaction.log.version", counted):
+            compacted = merger.compact()
+        return [*([compacted] if compacted else []), *dict.fromkeys(looked)]
+
+    assert look() == ["shop/other", "shop/t"], "a new process looks at all"
+    assert look() == []
+    for n in range(3):
+        lake.build.update(T, {"id": 1, "v": f"{n}"})
+        lake.build.seal()
+        merger.round(retry_stopped=False)
+        found = look()
+        assert found == (["shop.t", "shop/t"] if n == 1 else ["shop/t"])
+    assert look() == []
 
 
 def test_a_table_that_is_compacted_never_stays_as_it_is(lake: TestLake) -> None:
