@@ -48,10 +48,10 @@ def verify_here(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, merge_here
             """Through the files, as the job is asked: by several threads."""
             number = next(self._numbers)
             self._desk.put_task(number, task)
-            given = self._desk.read_task(number)
-            assert given is not None
-            location = table_location(self._lake, given.shape.table)
-            self._desk.put_answer(number, answered(self._judge, given, location))
+            read = self._desk.read_task(number)
+            assert read is not None
+            location = table_location(self._lake, read.shape.table)
+            self._desk.put_answer(number, answered(self._judge, read, location))
             answer = self._desk.read_answer(number)
             assert answer is not None
             return answer

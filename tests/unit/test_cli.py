@@ -179,20 +179,21 @@ def test_check_tells_of_staging_that_cannot_be_written(file: Path, run: Callable
 
 
 def test_status_of_a_source_that_was_never_captured(run: Callable[..., Any]) -> None:
-    found = json.loads(run("status", "--json").stdout)
-    assert (found["source"], found["leader"], found["offset"], found["dumps"]) == ("shop", None, None, [])
+    answer = json.loads(run("status", "--json").stdout)
+    assert (answer["source"], answer["leader"], answer["offset"], answer["dumps"]) == ("shop", None, None, [])
     assert "no capture is running" in run("status").stdout
 
 
 def test_status_tells_of_errors_of_the_last_hour(file: Path, run: Callable[..., Any]) -> None:
     with closing(wiring.open_state(load(file))) as state:
-        gone = SourceUnavailable("no route to host", where="db:3306", fix="see that it runs")
+        unavailable = SourceUnavailable("no route to host", where="db:3306", fix="see that it runs")
         recent_errors.record(state, "merge", RequestError("of yesterday"), time.time() - 86_400)
-        recent_errors.record(state, "capture", gone, time.time() - 130)
-        recent_errors.record(state, "capture", gone, time.time() - 120)
-    shown = run("status").stdout
-    assert "error     capture, 2 times, last 2 min 0 s ago: db:3306: no route to host\n  fix: see that it runs" in shown
-    assert "of yesterday" not in shown
+        recent_errors.record(state, "capture", unavailable, time.time() - 130)
+        recent_errors.record(state, "capture", unavailable, time.time() - 120)
+    printed = run("status").stdout
+    line = "error     capture, 2 times, last 2 min 0 s ago: db:3306: no route to host\n  fix: see that it runs"
+    assert line in printed
+    assert "of yesterday" not in printed
     assert [e["part"] for e in json.loads(run("status", "--json").stdout)["errors"]] == ["capture", "merge"]
 
 
@@ -230,37 +231,37 @@ def test_an_unknown_error_is_one_line_with_a_hint(run: Callable[..., Any], monke
 
 def test_what_a_command_writes_is_for_its_user_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     before = os.umask(0o022)
-    made = tmp_path / "made"
+    file = tmp_path / "made"
     monkeypatch.setattr(cli, "do_without_pandas", lambda: None)
-    monkeypatch.setattr(cli, "app", lambda **_: made.touch())
+    monkeypatch.setattr(cli, "app", lambda **_: file.touch())
     try:
         cli.main()
     finally:
         os.umask(before)
-    assert made.stat().st_mode & 0o777 == 0o600
+    assert file.stat().st_mode & 0o777 == 0o600
 
 
 def test_keys_reach_the_engine_with_all_their_digits(run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[requests.DumpRequest] = []
+    requested: list[requests.DumpRequest] = []
 
     def submit(_: Any, request: requests.DumpRequest) -> str:
-        asked.append(request)
+        requested.append(request)
         raise RequestError("enough")
 
     monkeypatch.setattr(filing, "submit", submit)
     run("dump", "--table", "shop.a", "--pk", '[1, "x"]', "--pk", "1.10", "--rate", "5", "--delay", "0.5")
     run("dump", "--table", "shop.a", "--key-from", '"a; DROP TABLE x"', "--key-to", "null")
-    assert asked[0].tables == ("shop.a",)
-    assert asked[0].keys == ([1, "x"], "1.10")
-    assert (asked[0].rate, asked[0].delay) == (5, 0.5)
-    assert asked[1].key_from == "a; DROP TABLE x"
+    assert requested[0].tables == ("shop.a",)
+    assert requested[0].keys == ([1, "x"], "1.10")
+    assert (requested[0].rate, requested[0].delay) == (5, 0.5)
+    assert requested[1].key_from == "a; DROP TABLE x"
 
 
 def test_every_option_of_a_dump_reaches_the_engine(run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[requests.DumpRequest] = []
+    requested: list[requests.DumpRequest] = []
 
     def submit(_: Any, request: requests.DumpRequest) -> str:
-        asked.append(request)
+        requested.append(request)
         raise RequestError("enough")
 
     monkeypatch.setattr(filing, "submit", submit)
@@ -270,12 +271,12 @@ def test_every_option_of_a_dump_reaches_the_engine(run: Callable[..., Any], monk
     )
     run("dump", "--all", "--adaptive", "off", "--max-retained", "0")
     run("dump", "--all")
-    given = (("amount", "<", Typed("-5")), ("state", "in", Typed('["a", "--wait"]')))
-    assert asked[0] == requests.DumpRequest(
-        ("shop.cust*", "shop.a"), filters=given, ranges=7, workers=3, adaptive=True, max_retained=10 << 30
+    filters = (("amount", "<", Typed("-5")), ("state", "in", Typed('["a", "--wait"]')))
+    assert requested[0] == requests.DumpRequest(
+        ("shop.cust*", "shop.a"), filters=filters, ranges=7, workers=3, adaptive=True, max_retained=10 << 30
     )
-    assert asked[1] == requests.DumpRequest(None, adaptive=False, max_retained=0)
-    assert asked[2] == requests.DumpRequest(None)
+    assert requested[1] == requests.DumpRequest(None, adaptive=False, max_retained=0)
+    assert requested[2] == requests.DumpRequest(None)
 
 
 @pytest.fixture
@@ -292,12 +293,12 @@ def the_dump(shop: World) -> str:
 
 
 def test_a_dry_run_shows_the_plan_and_files_nothing(run: Callable[..., Any], shop: World) -> None:
-    shown = run("dump", "--table", "shop.*", "--dry-run")
-    assert shown.exit_code == 0
-    assert "shop.orders" in shown.stdout
-    assert "refused: shop.events has no primary key" in shown.stdout
-    found = json.loads(run("dump", "--all", "--dry-run", "--json").stdout)
-    assert {t["table"]: t["rows"] for t in found["tables"]}["shop.orders"] == 1_000
+    result = run("dump", "--table", "shop.*", "--dry-run")
+    assert result.exit_code == 0
+    assert "shop.orders" in result.stdout
+    assert "refused: shop.events has no primary key" in result.stdout
+    answer = json.loads(run("dump", "--all", "--dry-run", "--json").stdout)
+    assert {t["table"]: t["rows"] for t in answer["tables"]}["shop.orders"] == 1_000
     refused = run("dump", "--table", "shop.nothing", "--dry-run")
     assert (refused.exit_code, refused.stdout) == (2, "")
     assert len(shop.state.children("dumps")) == 1
@@ -313,12 +314,12 @@ def test_dumps_are_listed_with_what_is_known_of_them(run: Callable[..., Any], sh
     assert listed[1].split() == [dump_id, "running", "120", "1,000", "12", "44", "s", "0/4"]
     assert listed[2:] == ["  shop.orders; 2 evicted; 20 rows/s", "  held: the replicas are 7 s behind"]
     assert max(map(len, listed)) <= 80
-    (found,) = json.loads(run("dumps", "--json").stdout)
-    assert (found["rows_per_second"], found["seconds_left"], found["estimated_rows"]) == (20.0, 44.0, 1_000)
-    assert (found["held"], found["tasks_done"], len(found["tasks"])) == ("the replicas are 7 s behind", 0, 4)
-    assert json.loads(run("status", "--json").stdout)["dumps"] == [found]
-    told = f"{dump_id}: running, 120 rows, 12 chunks, 2 evicted, 44 s left; held: the replicas are 7 s behind"
-    assert told in run("status").stdout
+    (dump,) = json.loads(run("dumps", "--json").stdout)
+    assert (dump["rows_per_second"], dump["seconds_left"], dump["estimated_rows"]) == (20.0, 44.0, 1_000)
+    assert (dump["held"], dump["tasks_done"], len(dump["tasks"])) == ("the replicas are 7 s behind", 0, 4)
+    assert json.loads(run("status", "--json").stdout)["dumps"] == [dump]
+    line = f"{dump_id}: running, 120 rows, 12 chunks, 2 evicted, 44 s left; held: the replicas are 7 s behind"
+    assert line in run("status").stdout
 
 
 def test_dumps_that_are_over_leave_room_for_those_that_are_not(run: Callable[..., Any], shop: World) -> None:
@@ -343,8 +344,8 @@ def test_a_log_that_has_no_such_offset_says_so(run: Callable[..., Any]) -> None:
 
 
 def test_the_list_of_commands_fits_a_narrow_terminal() -> None:
-    shown = CliRunner(env={"COLUMNS": "80", "TERMINAL_WIDTH": "80"}).invoke(app, ["-h"]).stdout
-    commands = shown.partition("Commands:")[2].splitlines()
+    printed = CliRunner(env={"COLUMNS": "80", "TERMINAL_WIDTH": "80"}).invoke(app, ["-h"]).stdout
+    commands = printed.partition("Commands:")[2].splitlines()
     assert len(commands) > 20 and not [line for line in commands if line.endswith(("...", "…")) or len(line) > 80]
 
 
@@ -375,11 +376,11 @@ def test_a_dump_that_is_stopped_while_it_is_requested_exits_with_1_and_is_not_th
     monkeypatch.setattr(requests_world.Reader, "boundaries", boundaries)
     before = signal.getsignal(signal.SIGTERM)
     # What a shell starts in the background ignores SIGINT.
-    ours = signal.signal(signal.SIGINT, signal.default_int_handler)
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         assert run("dump", "--table", "shop.orders").exit_code == 1
     finally:
-        signal.signal(signal.SIGINT, ours)
+        signal.signal(signal.SIGINT, handler)
     assert len(shop.state.children("dumps")) == 1
     assert signal.getsignal(signal.SIGTERM) == before
 
@@ -411,10 +412,10 @@ def test_exit_codes_of_a_capture_that_ends(
     arguments: list[str],
     code: int,
 ) -> None:
-    given: dict[str, Any] = {}
+    arguments_met: dict[str, Any] = {}
 
     def run_capture(_: Any, **options: Any) -> engine.CaptureOutcome:
-        given.update(options)
+        arguments_met.update(options)
         options["on_status"](engine.CaptureStatus(True, 3, 7, 99, "binlog.1:4", 0.2, 10.0, 0, "me"))
         return outcome
 
@@ -422,8 +423,8 @@ def test_exit_codes_of_a_capture_that_ends(
     result = run("capture", "--json", *arguments)
     assert result.exit_code == code
     assert json.loads(result.stdout)["offset"] == 99
-    assert given["until_current"] is ("--until-current" in arguments)
-    assert str(given["until"] or "") == (arguments[1] if "--until" in arguments else "")
+    assert arguments_met["until_current"] is ("--until-current" in arguments)
+    assert str(arguments_met["until"] or "") == (arguments[1] if "--until" in arguments else "")
     assert "leading, epoch 3" in result.stderr
 
 

@@ -64,7 +64,7 @@ LIMITS: dict[str, Counts] = {
     "spark_jobs/lake_tasks": Counts(10, 43, 14),
     "spark_jobs/merging": Counts(19, 66, 20),
     "spark_jobs/verifying": Counts(7, 32, 8),
-    "tests": Counts(413, 1419, 0),
+    "tests": Counts(413, 1340, 0),
 }
 """The counts of packages that are still above the goal. They only fall: lower them with every commit that renames."""
 SLACK = 5

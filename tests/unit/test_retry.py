@@ -94,8 +94,8 @@ def test_a_stop_ends_the_waiting() -> None:
 
 def test_every_failure_is_announced_with_its_wait() -> None:
     clock = DrawnClock()
-    heard = []
+    waits = []
     error = SourceUnavailable("away")
-    policy = retrying(clock=clock, first_wait=0.5, on_retry=lambda e, wait: heard.append((e, wait)))
+    policy = retrying(clock=clock, first_wait=0.5, on_retry=lambda e, wait: waits.append((e, wait)))
     policy(failing(2, error, clock, []))
-    assert heard == [(error, 0.5), (error, 1.0)]
+    assert waits == [(error, 0.5), (error, 1.0)]

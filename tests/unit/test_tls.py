@@ -104,13 +104,13 @@ def curious() -> Iterator[Callable[[bytes], tuple[int, list[bytes]]]]:
 
 
 def _to_source(port: int) -> None:
-    given = {"name": "shop", "kind": "mysql", "database": "shop", "tables": ["shop.*"], "port": port}
-    connection.connect(SourceConfig.model_validate({**given, "password": "hunter2secret"}))
+    source = {"name": "shop", "kind": "mysql", "database": "shop", "tables": ["shop.*"], "port": port}
+    connection.connect(SourceConfig.model_validate({**source, "password": "hunter2secret"}))
 
 
 def _to_output(port: int) -> None:
-    given = {"kind": "mysql", "database": "shop", "user": "dblog", "port": port, "password": "hunter2secret"}
-    MysqlDialect(OutputConfig.model_validate(given)).connect()
+    output = {"kind": "mysql", "database": "shop", "user": "dblog", "port": port, "password": "hunter2secret"}
+    MysqlDialect(OutputConfig.model_validate(output)).connect()
 
 
 @pytest.mark.parametrize("connect", [_to_source, _to_output])
@@ -127,5 +127,5 @@ def test_no_password_goes_as_it_is_to_a_server_that_has_not_proven_who_it_is(
 
 @pytest.mark.parametrize(("mode", "refusing"), [("off", True), ("require", True), ("verify-ca", False)])
 def test_a_server_that_has_proven_who_it_is_may_ask_for_the_password(mode: str, refusing: bool) -> None:
-    asked = OutputConfig.model_validate({"kind": "mysql", "database": "d", "tls": mode})
-    assert ("auth_plugin_map" in tls.pymysql_options(asked)) == refusing
+    output = OutputConfig.model_validate({"kind": "mysql", "database": "d", "tls": mode})
+    assert ("auth_plugin_map" in tls.pymysql_options(output)) == refusing

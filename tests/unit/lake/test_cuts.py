@@ -51,9 +51,9 @@ def time(micros: int) -> dt.datetime:
 
 def test_a_cut_comes_back_as_it_was_written(lake: Lake) -> None:
     lake.cut(1, 10, 1_700_000_000_123_456, **{"shop.two": 4})
-    found = cuts.find_cut(lake.location)
-    assert found.next_cut is None
-    assert found.cut == Cut(
+    newest = cuts.find_cut(lake.location)
+    assert newest.next_cut is None
+    assert newest.cut == Cut(
         number=1,
         offset=10,
         position="p10",
@@ -62,7 +62,7 @@ def test_a_cut_comes_back_as_it_was_written(lake: Lake) -> None:
         tables={"shop.one": 1},
         behind={"shop.two": 4},
     )
-    assert cuts.cut_of(lake.location, 1) == found.cut
+    assert cuts.cut_of(lake.location, 1) == newest.cut
 
 
 def test_a_merge_has_one_row_however_often_it_is_finished(lake: Lake) -> None:
@@ -103,8 +103,8 @@ def test_cuts_of_before_keep_their_table(lake: Lake) -> None:
         "tables": [("shop.one", 1)],
         "merged_at": EPOCH,
     }
-    mine = CommitProperties(app_transactions=[Transaction(APP, 1)])
-    write_deltalake(lake.path, written.pa.Table.from_pylist([row], shape), mode="append", commit_properties=mine)
+    properties = CommitProperties(app_transactions=[Transaction(APP, 1)])
+    write_deltalake(lake.path, written.pa.Table.from_pylist([row], shape), mode="append", commit_properties=properties)
     lake.cut(2, 20, 2)
     assert cuts.cut_of(lake.location, 1).behind == {} and cuts.find_cut(lake.location).cut.number == 2
 
@@ -136,9 +136,9 @@ def test_the_newest_cut_at_or_before_a_moment_is_found(lake: Lake, seed: int) ->
             with pytest.raises(LakeError, match="no cut ends at or before"):
                 cuts.find_cut(lake.location, at)
             continue
-        found = cuts.find_cut(lake.location, at)
-        assert (at, found.cut.number) == (at, number)
-        assert (found.next_cut.number if found.next_cut else None) == (number + 1 if number < 24 else None)
+        answer = cuts.find_cut(lake.location, at)
+        assert (at, answer.cut.number) == (at, number)
+        assert (answer.next_cut.number if answer.next_cut else None) == (number + 1 if number < 24 else None)
 
 
 def test_a_lake_without_a_merge_has_no_cut(lake: Lake) -> None:

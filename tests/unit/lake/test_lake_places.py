@@ -48,9 +48,9 @@ def test_tables_that_want_the_same_place_are_told_each_alone(
     world: World, monkeypatch: pytest.MonkeyPatch, names: list[str], history: bool, folds: bool, told: list[str]
 ) -> None:
     monkeypatch.setattr(preflight, "folds_case", lambda _: folds)
-    found = list(preflight._meeting(config(world, history=history), [TableName.parse(name) for name in names]))
-    assert [problem.what[: len(text)] for problem, text in zip(found, told, strict=True)] == told
-    assert all(not p.fatal and p.table in names and "leave one of the two out" in p.fix for p in found)
+    problems = list(preflight._meeting(config(world, history=history), [TableName.parse(name) for name in names]))
+    assert [problem.what[: len(text)] for problem, text in zip(problems, told, strict=True)] == told
+    assert all(not p.fatal and p.table in names and "leave one of the two out" in p.fix for p in problems)
 
 
 def test_the_file_systems_of_our_servers_tell_upper_and_lower_case_apart(tmp_path: Path) -> None:
@@ -69,8 +69,8 @@ def test_places_are_the_same_for_a_history_alone(tmp_path: Path) -> None:
 
 def test_a_table_without_a_place_keeps_no_other_from_being_measured(tmp_path: Path) -> None:
     tables = {"_dblog.a": TableStatus(State.STOPPED, "no place", 0, 0), "shop.a": TableStatus(State.OK, None, 1, 1, 1)}
-    found = _places(lake_at(str(tmp_path)), LakeStatus(merge=1, tables=tables))
-    assert [name for name, _ in found] == ["shop.a", "shop.a__history"]
+    places = _places(lake_at(str(tmp_path)), LakeStatus(merge=1, tables=tables))
+    assert [name for name, _ in places] == ["shop.a", "shop.a__history"]
 
 
 def test_a_lake_on_an_object_store_has_one_warning_of_its_commits(

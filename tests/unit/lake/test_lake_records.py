@@ -73,14 +73,14 @@ def test_a_lake_is_one_sources_and_another_one_is_refused_by_name(lake: Location
 
 
 def test_a_merge_has_one_record_and_one_outcome(lake: Location) -> None:
-    ours = Records(own_directory(lake))
-    theirs = Records(own_directory(lake))
-    assert ours.begin(Intent(1, SPAN, {}, epoch=1))
-    assert not theirs.begin(Intent(1, SPAN, {"s.t": 7}, epoch=2))
-    newest = ours.newest()
+    our_records = Records(own_directory(lake))
+    their_records = Records(own_directory(lake))
+    assert our_records.begin(Intent(1, SPAN, {}, epoch=1))
+    assert not their_records.begin(Intent(1, SPAN, {"s.t": 7}, epoch=2))
+    newest = our_records.newest()
     assert newest is not None and (newest.epoch, newest.behind) == (1, {})
-    assert ours.finish(LakeStatus(1, offset=5)) == LakeStatus(1, offset=5)
-    assert theirs.finish(LakeStatus(1, offset=9)).offset == 5
+    assert our_records.finish(LakeStatus(1, offset=5)) == LakeStatus(1, offset=5)
+    assert their_records.finish(LakeStatus(1, offset=9)).offset == 5
     assert read_status(lake) == LakeStatus(1, offset=5)
 
 

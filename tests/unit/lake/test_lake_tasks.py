@@ -53,14 +53,14 @@ class Merges:
         return 0
 
 
-def _do_all(lake: Location, came: Outcome = DONE) -> None:
+def _do_all(lake: Location, outcome: Outcome = DONE) -> None:
     for task in lake_tasks.waiting_tasks(lake):
-        lake_tasks.record_outcome(lake, task.id, came)
+        lake_tasks.record_outcome(lake, task.id, outcome)
 
 
 def _carry_out(config: Config, stop: threading.Event | None = None, lines: list[str] | None = None) -> Any:
-    said = lines if lines is not None else []
-    return lake_tasks.carry_out(config, "replay", {"a": 1}, stop=stop or threading.Event(), on_line=said.append)
+    output = lines if lines is not None else []
+    return lake_tasks.carry_out(config, "replay", {"a": 1}, stop=stop or threading.Event(), on_line=output.append)
 
 
 def test_tasks_wait_in_the_order_they_were_filed_until_they_have_an_outcome(lake: Location) -> None:
@@ -126,9 +126,9 @@ def test_a_merge_that_ends_without_doing_it_is_followed_by_one_of_its_own(
 ) -> None:
     merges = Merges(monkeypatch, does=lambda: _do_all(open_lake(config)))
     with closing(open_state(config)) as state:
-        held = state.acquire("merge", "host:7", ttl=60)
-        assert held is not None
-        threading.Timer(0.2, held.release).start()
+        lease = state.acquire("merge", "host:7", ttl=60)
+        assert lease is not None
+        threading.Timer(0.2, lease.release).start()
         assert _carry_out(config) == {"rows": 3}
     assert merges.started == [["merge", "--tasks"]]
 

@@ -59,10 +59,10 @@ def files(root: Path) -> dict[Path, bytes]:
 
 def stands(root: Path, status: LakeStatus) -> None:
     """The lake's records after a merge."""
-    own = root / "lake" / "_dblog"
-    (own / "merges").mkdir(parents=True, exist_ok=True)
-    (own / "merges" / f"{status.merge:012d}.json").write_text("{}")
-    (own / "status.json").write_text(json.dumps(status.to_json()))
+    own_directory = root / "lake" / "_dblog"
+    (own_directory / "merges").mkdir(parents=True, exist_ok=True)
+    (own_directory / "merges" / f"{status.merge:012d}.json").write_text("{}")
+    (own_directory / "status.json").write_text(json.dumps(status.to_json()))
 
 
 def merged(root: Path, **tables: TableStatus) -> None:
@@ -80,17 +80,17 @@ OK: dict[str, Any] = {
 
 
 def test_nothing_sealed_is_nothing_to_do(plan: Callable[..., Any]) -> None:
-    found = plan()
-    assert (found["merges"], found["segments"], found["tables"]) == (0, None, [])
+    planned = plan()
+    assert (planned["merges"], planned["segments"], planned["tables"]) == (0, None, [])
     assert "nothing whole is sealed" in plan(text=True)
 
 
 def test_a_new_table_is_appended_with_its_rows_files_and_chunks(staging: Staging, plan: Callable[..., Any]) -> None:
     refreshed = chunk(staging, ORDERS, 3, {"id": 7}, {"id": 8}, evicted=(1,))
     publish(staging, 1, 1, 4, (ORDERS, creates(ORDERS, 1, 2)), chunks=(refreshed,))
-    found = plan()
-    (orders,) = found["tables"]
-    assert (found["segments"], found["offset"]) == ({"first": 1, "last": 1}, {"from": 0, "to": 4})
+    planned = plan()
+    (orders,) = planned["tables"]
+    assert (planned["segments"], planned["offset"]) == ({"first": 1, "last": 1}, {"from": 0, "to": 4})
     assert (orders["does"], orders["rows"], orders["files"], orders["chunks"]) == ("append", 3, 1, 1)
     assert orders["bytes"] > refreshed.bytes
     assert orders["schemas"] == [ORDERS.fingerprint]
@@ -156,9 +156,9 @@ def test_a_stopped_table_has_all_that_it_missed(staging: Staging, plan: Callable
     stopped = ok(state=State.STOPPED, error="a file was changed", segment=0, offset=0, version=None, schema=None)
     merged(tmp_path, orders=stopped)
     publish(staging, 2, 3, 3, (ORDERS, creates(ORDERS, 3, 1)))
-    found = plan()
-    assert found["stopped"] == [{"table": "shop.orders", "error": "a file was changed", "offset": 0}]
-    assert found["tables"][0]["rows"] == 3
+    planned = plan()
+    assert planned["stopped"] == [{"table": "shop.orders", "error": "a file was changed", "offset": 0}]
+    assert planned["tables"][0]["rows"] == 3
     assert "stopped   shop.orders, at offset 0: a file was changed" in plan(text=True)
 
 
@@ -176,10 +176,10 @@ def test_an_unended_merge_and_an_open_transaction_are_told(
     staging.publish(replace(manifest(2, 3, 4), partial=2))
     merged(tmp_path)
     (tmp_path / "lake/_dblog/merges/000000000002.json").write_text("{}")
-    found = plan()
-    assert (found["unfinished"], found["open_segments"], found["merges"]) == (2, 1, 0)
-    told = plan(text=True)
-    assert "merge 2 was begun and not ended" in told and "transaction goes on: 1" in told
+    planned = plan()
+    assert (planned["unfinished"], planned["open_segments"], planned["merges"]) == (2, 1, 0)
+    printed = plan(text=True)
+    assert "merge 2 was begun and not ended" in printed and "transaction goes on: 1" in printed
 
 
 def test_the_number_of_merges_follows_their_limits(
@@ -189,7 +189,7 @@ def test_the_number_of_merges_follows_their_limits(
         publish(staging, number, number, number, (ORDERS, creates(ORDERS, number, 1)))
     assert plan()["merges"] == 1
     whole = merge_plan.next_span
-    monkeypatch.setattr("dblog_core.lake.merge_dry_run.next_span", lambda found: whole(found, max_rows=1))
+    monkeypatch.setattr("dblog_core.lake.merge_dry_run.next_span", lambda manifests: whole(manifests, max_rows=1))
     assert plan()["merges"] == 3
 
 

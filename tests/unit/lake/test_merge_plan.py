@@ -73,5 +73,5 @@ def test_a_table_whose_rows_went_without_events_waits_for_the_dump_that_tells_wh
 ) -> None:
     marks = [LogMark(2, "s", "shop.t", "", 0, schema="a"), LogMark(5, "s", "shop.t", "", 0, schema="a", dump="healing")]
     ends = [LogMark(99, "f", "shop.t", "", 0, dump=dump, since=since, key_from=key) for dump, since, key in ended]
-    found = last_unlogged_rewrite(Work("shop.t", "a", finished=tuple(ends), reshaped=tuple(marks)))
-    assert (found and found.offset) == lacks
+    rewrite = last_unlogged_rewrite(Work("shop.t", "a", finished=tuple(ends), reshaped=tuple(marks)))
+    assert (rewrite and rewrite.offset) == lacks

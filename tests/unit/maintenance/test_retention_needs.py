@@ -40,8 +40,8 @@ def staging() -> Staging:
 def _of(
     staging: Staging, *, lake: LakeStatus | None = LAKE, state: MemoryState | None = None, **outputs: str | int
 ) -> dict[int, str]:
-    found = retention_needs.needs(staging, state or MemoryState(), lake, outputs=outputs)
-    return {need.segment: need.why for need in found}
+    needs = retention_needs.needs(staging, state or MemoryState(), lake, outputs=outputs)
+    return {need.segment: need.why for need in needs}
 
 
 def _newest(staging: Staging, **fields: Any) -> None:

@@ -29,19 +29,19 @@ def _changelog(chance: random.Random) -> Iterator[Json]:
 
 
 def _ends_inside(before: tuple[Json, ...], after: tuple[Json, ...]) -> bool:
-    told = [line["transaction"] for line in before if line["transaction"]]
-    return bool(told) and told[-1] in {line["transaction"] for line in after}
+    transactions = [line["transaction"] for line in before if line["transaction"]]
+    return bool(transactions) and transactions[-1] in {line["transaction"] for line in after}
 
 
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("rows", [1, 3, 1000])
 def test_all_lines_come_and_a_part_that_ends_parts_no_transaction(seed: int, rows: int) -> None:
     lines = tuple(_changelog(random.Random(seed)))
-    found = list(split_parts(lines, rows))
-    assert tuple(line for part in found for line in part.lines) == lines
-    assert found[-1].ends
-    for number, part in enumerate(found):
-        rest = tuple(line for later in found[number + 1 :] for line in later.lines)
+    pieces = list(split_parts(lines, rows))
+    assert tuple(line for part in pieces for line in part.lines) == lines
+    assert pieces[-1].ends
+    for number, part in enumerate(pieces):
+        rest = tuple(line for later in pieces[number + 1 :] for line in later.lines)
         assert not (part.ends and _ends_inside(part.lines, rest))
         assert len(part.lines) <= 2 * rows or part.ends
 

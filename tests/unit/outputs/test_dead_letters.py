@@ -13,9 +13,9 @@ from dblog_core.outputs.dead_letters import DeadLetters
 
 
 def _letters(path: Path, *, output: str = "out") -> DeadLetters:
-    found = DeadLetters(path, source="shop", output=output)
-    found.read()
-    return found
+    letters = DeadLetters(path, source="shop", output=output)
+    letters.read()
+    return letters
 
 
 def test_what_is_noted_is_known_to_the_next_relay_of_that_output_alone(tmp_path: Path) -> None:

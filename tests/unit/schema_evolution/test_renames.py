@@ -101,9 +101,9 @@ def test_variants_follow_their_texts_wherever_a_rename_dies(
         lake.run(step, death)
     assert lake.run(step, -1)
     stays = {} if not kept or "k" in new.values() else {"k": 9, "k_variant": -9}
-    wanted = {now: columns[name] for name, now in renamed.items()}
-    wanted |= {f"{renamed[name]}_variant": -columns[name] for name in texts if name != "k"}
-    assert lake.columns == {**wanted, **stays}
+    expected = {now: columns[name] for name, now in renamed.items()}
+    expected |= {f"{renamed[name]}_variant": -columns[name] for name in texts if name != "k"}
+    assert lake.columns == {**expected, **stays}
 
 
 def test_a_history_loses_nothing_to_a_name_that_is_taken() -> None:

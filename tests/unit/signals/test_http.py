@@ -42,17 +42,17 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 @pytest.fixture
 def server(world: World) -> Iterator[Endpoint]:
     signals = Signals(world.config, world.state, SystemClock())
-    made = Endpoint(signals, "127.0.0.1", 0, token=TOKEN, limits=Limits(penalty=0.0))
-    yield made
-    made.close()
+    endpoint = Endpoint(signals, "127.0.0.1", 0, token=TOKEN, limits=Limits(penalty=0.0))
+    yield endpoint
+    endpoint.close()
 
 
 def asking(connect: Callable[[], http.client.HTTPConnection]) -> Ask:
     def ask(method: str, path: str, body: Any = None, *, token: str | None = TOKEN, **headers: str) -> tuple[int, Any]:
         connection = connect()
-        given = {"Authorization": f"Bearer {token}"} if token is not None else {}
+        token_header = {"Authorization": f"Bearer {token}"} if token is not None else {}
         sent = body if isinstance(body, bytes) or body is None else orjson.dumps(body)
-        connection.request(method, path, sent, {**given, **headers})
+        connection.request(method, path, sent, {**token_header, **headers})
         answer = connection.getresponse()
         try:
             return answer.status, orjson.loads(answer.read())
@@ -68,12 +68,12 @@ def ask(server: Endpoint) -> Ask:
 
 
 def test_a_signal_is_taken_in_and_its_way_is_told(world: World, ask: Ask) -> None:
-    status, told = ask("POST", "/signals", {"id": "one/1", "type": "execute-snapshot", "data": DATA})
-    assert (status, told["id"], told["state"], told["dump"]) == (202, "one/1", "waiting", None)
+    status, answer = ask("POST", "/signals", {"id": "one/1", "type": "execute-snapshot", "data": DATA})
+    assert (status, answer["id"], answer["state"], answer["dump"]) == (202, "one/1", "waiting", None)
     SignalProcessor(world.config, world.state, SystemClock()).carry_out_waiting()
-    status, told = ask("GET", "/signals/one%2F1")
-    assert (status, told["state"], told["dump_state"]) == (200, "done", "requested")
-    assert [d.id for d in dump_store.list_dumps(world.state)] == [told["dump"]]
+    status, answer = ask("GET", "/signals/one%2F1")
+    assert (status, answer["state"], answer["dump_state"]) == (200, "done", "requested")
+    assert [d.id for d in dump_store.list_dumps(world.state)] == [answer["dump"]]
 
 
 def test_the_same_signal_again_is_no_second_one(world: World, ask: Ask) -> None:
@@ -83,8 +83,8 @@ def test_the_same_signal_again_is_no_second_one(world: World, ask: Ask) -> None:
 
 
 def test_a_signal_without_an_id_gets_one(world: World, ask: Ask) -> None:
-    told = [ask("POST", "/signals", {"type": "pause-snapshot"})[1]["id"] for _ in range(2)]
-    assert len(set(told)) == 2 and {r["id"] for r in inbox.list_signals(world.state)} == set(told)
+    ids = [ask("POST", "/signals", {"type": "pause-snapshot"})[1]["id"] for _ in range(2)]
+    assert len(set(ids)) == 2 and {r["id"] for r in inbox.list_signals(world.state)} == set(ids)
 
 
 @pytest.mark.parametrize("token", [None, "", "wrong", TOKEN + "x", TOKEN[:-1], "ä"])
@@ -93,8 +93,8 @@ def test_without_the_token_nothing_is_told_or_done(
     world: World, ask: Ask, token: str | None, method: str, path: str
 ) -> None:
     inbox.put_signal(world.state, Message("one", "pause-snapshot"), channel="test", at_us=1)
-    status, told = ask(method, path, {"id": "two", "type": "pause-snapshot"}, token=token)
-    assert status == 401 and "id" not in told
+    status, answer = ask(method, path, {"id": "two", "type": "pause-snapshot"}, token=token)
+    assert status == 401 and "id" not in answer
     assert [r["id"] for r in inbox.list_signals(world.state)] == ["one"]
 
 
@@ -109,8 +109,8 @@ def test_without_the_token_nothing_is_told_or_done(
     ],
 )
 def test_what_is_no_signal_is_refused_at_once(world: World, ask: Ask, body: Any, what: str) -> None:
-    status, told = ask("POST", "/signals", body)
-    assert status == 400 and what in told["error"] and told["fix"]
+    status, answer = ask("POST", "/signals", body)
+    assert status == 400 and what in answer["error"] and answer["fix"]
     assert inbox.list_signals(world.state) == []
 
 
@@ -137,8 +137,8 @@ def test_a_state_store_that_is_away_is_told_without_a_word_about_it(
         raise StateUnavailable("zk1 is away", where="zookeeper://inside")
 
     monkeypatch.setattr(inbox, "put_signal", away)
-    status, told = ask("POST", "/signals", {"id": "one", "type": "pause-snapshot"})
-    assert status == 503 and "inside" not in str(told)
+    status, answer = ask("POST", "/signals", {"id": "one", "type": "pause-snapshot"})
+    assert status == 503 and "inside" not in str(answer)
 
 
 def test_callers_that_say_nothing_keep_nobody_out(server: Endpoint, ask: Ask) -> None:
@@ -146,15 +146,15 @@ def test_callers_that_say_nothing_keep_nobody_out(server: Endpoint, ask: Ask) ->
     try:
         assert ask("GET", "/signals/none")[0] == 404
     finally:
-        for one in silent:
-            one.close()
+        for connection in silent:
+            connection.close()
 
 
 @pytest.mark.parametrize("tls", [False, True])
 def test_callers_that_drip_bytes_are_cut_off_and_keep_nobody_out(world: World, tmp_path: Path, tls: bool) -> None:
     """More of them than there are places, in headers, in a body, in a handshake; each says something all the time."""
-    ours = authority(tmp_path / "tls", "ours")
-    files = dict(zip(("certificate", "key"), ours.sign("server", "127.0.0.1"), strict=True)) if tls else {}
+    our_authority = authority(tmp_path / "tls", "ours")
+    files = dict(zip(("certificate", "key"), our_authority.sign("server", "127.0.0.1"), strict=True)) if tls else {}
     signals = Signals(world.config, world.state, SystemClock())
     server = Endpoint(signals, "127.0.0.1", 0, token=TOKEN, limits=Limits(patience=1.0), **files)
     request = f"POST /signals HTTP/1.1\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: 100000\r\n\r\n".encode()
@@ -164,19 +164,19 @@ def test_callers_that_drip_bytes_are_cut_off_and_keep_nobody_out(world: World, t
     cut = set[int]()
 
     def drip() -> None:
-        for number, one in enumerate(drippers):
-            one.sendall(begin or (request if number % 2 else request[:20]))
+        for number, connection in enumerate(drippers):
+            connection.sendall(begin or (request if number % 2 else request[:20]))
         while not done.wait(0.1):
-            for number, one in enumerate(drippers):
+            for number, connection in enumerate(drippers):
                 try:
-                    one.sendall(b" ")
+                    connection.sendall(b" ")
                 except OSError:
                     cut.add(number)
 
     dripping = threading.Thread(target=drip)
     dripping.start()
     try:
-        trusting = ssl.create_default_context(cafile=ours.file)
+        trusting = ssl.create_default_context(cafile=our_authority.file)
         ask = asking(
             lambda: (
                 http.client.HTTPSConnection("127.0.0.1", server.port, timeout=PATIENCE_SECONDS, context=trusting)
@@ -190,8 +190,8 @@ def test_callers_that_drip_bytes_are_cut_off_and_keep_nobody_out(world: World, t
     finally:
         done.set()
         dripping.join()
-        for one in drippers:
-            one.close()
+        for connection in drippers:
+            connection.close()
         server.close()
 
 
@@ -208,13 +208,13 @@ def test_a_body_that_is_cut_short_is_no_signal(world: World, server: Endpoint) -
 def test_over_tls_the_certificate_is_checked_and_a_silent_handshake_holds_nobody_up(
     world: World, tmp_path: Path
 ) -> None:
-    ours = authority(tmp_path / "tls", "ours")
-    certificate, key = ours.sign("server", "127.0.0.1")
+    our_authority = authority(tmp_path / "tls", "ours")
+    certificate, key = our_authority.sign("server", "127.0.0.1")
     signals = Signals(world.config, world.state, SystemClock())
     server = Endpoint(signals, "127.0.0.1", 0, token=TOKEN, certificate=certificate, key=key)
     silent = socket.create_connection(("127.0.0.1", server.port))
     try:
-        trusting = ssl.create_default_context(cafile=ours.file)
+        trusting = ssl.create_default_context(cafile=our_authority.file)
         ask = asking(
             lambda: http.client.HTTPSConnection("127.0.0.1", server.port, timeout=PATIENCE_SECONDS, context=trusting)
         )
@@ -240,8 +240,8 @@ def test_silent_strangers_give_way_to_new_callers(world: World, server: Endpoint
         assert time.monotonic() - begun < http_limits._PATIENCE_SECONDS
         wait_until(lambda: _living(silent) <= http_limits._MAX_STRANGERS_PER_ADDRESS, what="the places of one address")
     finally:
-        for one in silent:
-            one.close()
+        for connection in silent:
+            connection.close()
 
 
 def _living(callers: list[socket.socket]) -> int:
@@ -318,20 +318,21 @@ def test_a_new_certificate_is_taken_without_a_restart_and_a_bad_one_is_not(
 
 
 def test_callers_may_have_to_show_a_certificate(world: World, tmp_path: Path) -> None:
-    ours = authority(tmp_path / "tls", "ours")
-    certificate, key = ours.sign("server", "127.0.0.1")
+    our_authority = authority(tmp_path / "tls", "ours")
+    certificate, key = our_authority.sign("server", "127.0.0.1")
     signals = Signals(world.config, world.state, SystemClock())
-    server = Endpoint(signals, "127.0.0.1", 0, token=TOKEN, certificate=certificate, key=key, clients=ours.file)
-    nobody = ssl.create_default_context(cafile=ours.file)
-    known = ssl.create_default_context(cafile=ours.file)
-    known.load_cert_chain(*ours.sign("client"))
+    clients = our_authority.file
+    server = Endpoint(signals, "127.0.0.1", 0, token=TOKEN, certificate=certificate, key=key, clients=clients)
+    nobody = ssl.create_default_context(cafile=our_authority.file)
+    trusting = ssl.create_default_context(cafile=our_authority.file)
+    trusting.load_cert_chain(*our_authority.sign("client"))
     try:
-        for context in (known, nobody):
+        for context in (trusting, nobody):
             connection = http.client.HTTPSConnection(
                 "127.0.0.1", server.port, timeout=PATIENCE_SECONDS, context=context
             )
             ask = asking(lambda connection=connection: connection)  # type: ignore[misc]
-            if context is known:
+            if context is trusting:
                 assert ask("GET", "/signals/none")[0] == 404
             else:
                 with closing(connection), pytest.raises((OSError, http.client.HTTPException)):

@@ -31,9 +31,9 @@ def rows(sequencer: Sequencer, transaction: str, first: int, count: int) -> list
     seen = tuple(SignalSeen.of(2 * n, 0, (f"s{n}", "log", "{}")) for n in range(first, first + count))
     sequencer.process(LogBatch((), seen, (Transaction(transaction, "p", 1, None),), "p"))
     waiting = sequencer.signals.waiting
-    taken = sequencer.signals.take()
-    assert len(taken) == waiting
-    return [signal.id for signal in taken]
+    rows = sequencer.signals.take()
+    assert len(rows) == waiting
+    return [signal.id for signal in rows]
 
 
 def test_the_first_rows_of_a_transaction_count_over_all_batches_that_it_comes_in(sequencer: Sequencer) -> None:
@@ -48,8 +48,8 @@ def test_the_refusal_says_how_to_ask_and_stands_beside_what_was_taken_in() -> No
     put_row(state, SignalSeen.of(0, 0, ("s1", "execute-snapshot", "{}")), at_us=1)
     put_refusal_of_rest(state, "t1", MOST, at_us=2)
     put_refusal_of_rest(state, "t1", MOST, at_us=3)  # read again after a crash
-    taken, refused = inbox.list_signals(state)
-    assert (taken["id"], taken["state"]) == ("s1", inbox.WAITING)
+    accepted, refused = inbox.list_signals(state)
+    assert (accepted["id"], accepted["state"]) == ("s1", inbox.WAITING)
     assert refused["state"] == inbox.REFUSED and "1,000" in refused["error"] and "inserted again" in refused["fix"]
 
 

@@ -26,6 +26,6 @@ def test_one_that_found_a_difference_or_failed_is_not_equal() -> None:
     state = MemoryState()
     tables = [TableReport("s.a", missing=(1, 2)), TableReport("s.b", error="no snapshot")]
     last_results.record_results(state, tables, whole=True, now_seconds=1.0)
-    told = last_results.read_results(state)
-    assert [told[name].equal for name in ("s.a", "s.b")] == [False, False]
-    assert told["s.a"].outcome == "2 keys differ" and told["s.b"].outcome == "cannot be compared"
+    results = last_results.read_results(state)
+    assert [results[name].equal for name in ("s.a", "s.b")] == [False, False]
+    assert results["s.a"].outcome == "2 keys differ" and results["s.b"].outcome == "cannot be compared"

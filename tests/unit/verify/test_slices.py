@@ -32,18 +32,18 @@ def sliced(world: World, schema: TableSchema, number: int, of: int, *, done: boo
     """One run of a slice; its ranges."""
     slices = Slices(MemoryState(shared=world.state), Slice(number, of), smallest=CHUNK)
     reader = requests_world.Reader(world)
-    found = slices.ranges(reader, schema)
+    ranges = slices.ranges(reader, schema)
     if done:
         slices.record_compared_slice(reader, schema)
-    return found
+    return ranges
 
 
 def inside(keys: Iterable[Key], parts: list[Range], schema: TableSchema) -> set[Key]:
     """Those of the keys that lie in the ranges; none lies in two."""
     ends = [[None if end is None else key_from_json(end, schema) for end in (p.after, p.key_to)] for p in parts]
-    found = [k for k in keys for a, upto in ends if (a is None or k > a) and (upto is None or k <= upto)]
-    assert len(found) == len(set(found))
-    return set(found)
+    covered = [k for k in keys for a, upto in ends if (a is None or k > a) and (upto is None or k <= upto)]
+    assert len(covered) == len(set(covered))
+    return set(covered)
 
 
 @pytest.mark.parametrize("schema", [ORDERS, LINES, CUSTOMS], ids=lambda s: s.table.name)
@@ -55,9 +55,9 @@ def test_slices_together_have_every_key_once(world: World, schema: TableSchema) 
     }
     world.fill(schema, keys[schema])
     parts = [sliced(world, schema, number, 7) for number in range(1, 8)]
-    found = [inside(keys[schema], part, schema) for part in parts]
-    shares = sorted(map(len, found))
-    assert sum(shares) == len(keys[schema]) == len(set.union(*found))
+    covered = [inside(keys[schema], part, schema) for part in parts]
+    shares = sorted(map(len, covered))
+    assert sum(shares) == len(keys[schema]) == len(set.union(*covered))
     if schema is ORDERS:
         assert shares[0] >= 100 and shares[-1] <= 300, "the load is spread"
     else:  # text is not ordered alike in lake and database: the table is in one slice
@@ -108,8 +108,8 @@ def test_any_n_slices_in_a_row_have_compared_every_key_that_was_there_before(
             parts = sliced(world, ORDERS, run % of + 1, of)
             compared.append(inside(keys, parts, ORDERS))
             highest += chance.randrange(growth * CHUNK + 1)
-            gone = set(chance.sample(sorted(keys), len(keys) // 20))
-            world.fill(ORDERS, sorted({*keys, *((n,) for n in range(highest))} - gone))
+            deleted = set(chance.sample(sorted(keys), len(keys) // 20))
+            world.fill(ORDERS, sorted({*keys, *((n,) for n in range(highest))} - deleted))
         for first in range(3 * of + 1):
             window = set().union(*compared[first : first + of])
             stayed = set.intersection(*tables[first : first + of])

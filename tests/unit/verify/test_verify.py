@@ -69,8 +69,8 @@ def test_a_larger_share_would_have_shown_more(rows: int, found: int, confidence:
     if found >= rows:
         assert bound == 1.0
         return
-    shown = sum(math.comb(rows, k) * bound**k * (1 - bound) ** (rows - k) for k in range(found + 1))
-    assert found / rows < bound <= 1 and shown == pytest.approx(1 - confidence, rel=1e-6)
+    probability = sum(math.comb(rows, k) * bound**k * (1 - bound) ** (rows - k) for k in range(found + 1))
+    assert found / rows < bound <= 1 and probability == pytest.approx(1 - confidence, rel=1e-6)
 
 
 def test_a_confidence_of_one_is_refused() -> None:
@@ -100,8 +100,8 @@ def test_asked_keys_that_the_source_lacks_have_no_hash() -> None:
         def hashes_of(*_: object) -> Hashes:
             return Hashes(ORDERS, pa.record_batch({"id": pa.array([2], pa.int64()), HASH: [7]}), None)
 
-    found = source_reader._hash_keys(Reader(), ORDERS, [(1,), (2,)])  # type: ignore[arg-type]
-    assert found.batch.to_pylist() == [{"id": 2, HASH: 7}, {"id": 1, HASH: None}] and found.rows == 1
+    hashed = source_reader._hash_keys(Reader(), ORDERS, [(1,), (2,)])  # type: ignore[arg-type]
+    assert hashed.batch.to_pylist() == [{"id": 2, HASH: 7}, {"id": 1, HASH: None}] and hashed.rows == 1
 
 
 @given(st.lists(st.integers(-(1 << 63), (1 << 63) - 1)))
@@ -128,12 +128,12 @@ def test_a_table_that_was_left_out_is_named_and_counts_unless_it_is_passed_over(
     refused = Refusal("shop.v", "shop.v: it is system-versioned", "leave it out")
     keyless = Refusal("shop.k", "shop.k has no primary key", "give it one", keyless=True)
     same = (TableReport("shop.t"),)
-    found = Report(same, (refused, keyless))
-    assert not found.equal and found.missing_tables == (refused,) and not found.to_json()["equal"]
-    assert [left["table"] for left in found.to_json()["left_out"]] == ["shop.v", "shop.k"]
+    report = Report(same, (refused, keyless))
+    assert not report.equal and report.missing_tables == (refused,) and not report.to_json()["equal"]
+    assert [left["table"] for left in report.to_json()["left_out"]] == ["shop.v", "shop.k"]
     assert Report(same, (keyless,)).equal and Report(same, (refused,), passed_over=True).equal
     assert not Report((TableReport("shop.t", missing=(1,)),), (refused,), passed_over=True).equal
-    assert "NOT COMPARED shop.v: it is system-versioned\n  fix: leave it out" in text(found)
+    assert "NOT COMPARED shop.v: it is system-versioned\n  fix: leave it out" in text(report)
 
 
 @pytest.mark.parametrize(
@@ -151,8 +151,8 @@ def test_each_table_is_told_in_a_few_words(table: TableReport, outcome: str) -> 
 
 def test_the_json_is_the_contracts() -> None:
     table = TableReport("shop.t", 3, missing=(1,), extra=([2, "b"],), different=((3, ("v",)),))
-    (found,) = Report((table,)).to_json()["tables"]
-    assert {name: found[name] for name in ("table", "rows", "missing", "extra", "different")} == {
+    (table_json,) = Report((table,)).to_json()["tables"]
+    assert {name: table_json[name] for name in ("table", "rows", "missing", "extra", "different")} == {
         "table": "shop.t",
         "rows": 3,
         "missing": [1],
@@ -193,6 +193,6 @@ def test_columns_that_the_lake_has_not_taken_are_left_out_of_a_comparison(
     now = table("shop.orders", id=pa.int64(), b=pa.string(), more=pa.string())
     assert columns_left_out(lake, staging, now) == ()
     staging.put_schema(merged)
-    known = TableStatus(State.OK, None, 1, 9, 1, schema=merged.fingerprint, ignored=ignored)
-    Records(own_directory(lake)).finish(LakeStatus(merge=1, tables={"shop.orders": known}))
+    status = TableStatus(State.OK, None, 1, 9, 1, schema=merged.fingerprint, ignored=ignored)
+    Records(own_directory(lake)).finish(LakeStatus(merge=1, tables={"shop.orders": status}))
     assert columns_left_out(lake, staging, now) == left

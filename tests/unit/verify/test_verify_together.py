@@ -38,13 +38,13 @@ def test_tables_are_compared_together_and_told_in_their_order(monkeypatch: pytes
             return TableReport(str(self._table))
 
     monkeypatch.setattr(run, "TableCheck", Check)
-    said: list[str] = []
-    tools: Any = SimpleNamespace(say=said.append)
+    lines: list[str] = []
+    tools: Any = SimpleNamespace(say=lines.append)
     cut: Any = SimpleNamespace(ranges=lambda table: None if table == TABLES[-1] else [])
     tables = TABLES[: 2 * TOGETHER] + TABLES[-1:]
     compared = run._compare_tables(tools, cut, VerifyRequest(None), tables)
     assert [table.report.table for table in compared] == [str(table) for table in tables[:-1]]
-    assert f"{TABLES[-1]}: none of its keys are in this slice" in said
+    assert f"{TABLES[-1]}: none of its keys are in this slice" in lines
 
 
 def test_the_source_is_read_for_one_table_at_a_time() -> None:
@@ -82,8 +82,8 @@ def test_every_thread_gets_the_answer_to_its_own_task(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda seed: (seed, lake_side.ask(Task(Ask.SAMPLE, seed=seed)).rows), range(tasks)))
     for seed, number in answers:
-        asked = desk.read_task(number)
-        assert asked is not None and asked.seed == seed
+        task = desk.read_task(number)
+        assert task is not None and task.seed == seed
     assert len({number for _, number in answers}) == tasks
 
 

@@ -37,16 +37,16 @@ def _lake(path: Path, rows: pa.Table) -> pa.Table | None:
 
 
 def test_the_same_rows_in_another_order_are_equal(tmp_path: Path) -> None:
-    found = compare_rows(T, _rows(ROWS), _lake(tmp_path / "t", _rows(ROWS[::-1])))
-    assert found.equal and found.rows == 5 and not found.examples
+    comparison = compare_rows(T, _rows(ROWS), _lake(tmp_path / "t", _rows(ROWS[::-1])))
+    assert comparison.equal and comparison.rows == 5 and not comparison.examples
 
 
 def test_every_difference_is_found_with_its_key(tmp_path: Path) -> None:
     lake = _lake(tmp_path / "t", _rows(ROWS))
     source = [ROWS[0] | {"x": 0.0}, ROWS[2] | {"x": 0.0}, ROWS[3] | {"x": None, "n": ""}, ROWS[4], ROWS[0] | {"id": 9}]
-    found = compare_rows(T, _rows(source), lake)
-    assert (found.rows, found.missing, found.extra, found.different) == (5, 1, 1, 3)
-    assert sorted(found.examples, key=lambda example: str(example["key"])) == [
+    comparison = compare_rows(T, _rows(source), lake)
+    assert (comparison.rows, comparison.missing, comparison.extra, comparison.different) == (5, 1, 1, 3)
+    assert sorted(comparison.examples, key=lambda example: str(example["key"])) == [
         {"key": [0, "/wA="], "kind": "different", "columns": ["x"]},
         {"key": [1, "/wA="], "kind": "extra"},
         {"key": [2, "/wA="], "kind": "different", "columns": ["x"]},
@@ -56,12 +56,12 @@ def test_every_difference_is_found_with_its_key(tmp_path: Path) -> None:
 
 
 def test_a_row_that_the_lake_has_twice_is_extra(tmp_path: Path) -> None:
-    found = compare_rows(T, _rows(ROWS), _lake(tmp_path / "t", _rows([*ROWS, ROWS[3], ROWS[3]])))
-    assert (found.missing, found.extra, found.different) == (0, 2, 0)
+    comparison = compare_rows(T, _rows(ROWS), _lake(tmp_path / "t", _rows([*ROWS, ROWS[3], ROWS[3]])))
+    assert (comparison.missing, comparison.extra, comparison.different) == (0, 2, 0)
 
 
 def test_a_table_or_column_that_the_lake_has_not_is_told(tmp_path: Path) -> None:
     assert read_lake(lake_at(str(tmp_path / "none"))) is None
     assert compare_rows(T, _rows(ROWS), None).missing == 5
-    found = compare_rows(T, _rows(ROWS), _lake(tmp_path / "t", _rows(ROWS).drop_columns(["n"])))
-    assert found.different == 5 and found.examples == [{"kind": "different", "columns": ["n"]}]
+    comparison = compare_rows(T, _rows(ROWS), _lake(tmp_path / "t", _rows(ROWS).drop_columns(["n"])))
+    assert comparison.different == 5 and comparison.examples == [{"kind": "different", "columns": ["n"]}]
