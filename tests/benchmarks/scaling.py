@@ -1,4 +1,4 @@
-"""The tables of docs/scaling.md: measured points, the model told from all but the largest, and its error there.
+"""The tables of docs/scaling.md: measured points, the model of all points but the largest, and its error there.
 
 python -m tests.benchmarks.scaling        writes the page from the last figures
 """
@@ -86,13 +86,13 @@ def row(axis: Axis) -> str:
     """A line of the table."""
     points = ", ".join(f"{size:,}: {number(value)}" for size, value in axis.points.items())
     line = axis.model
-    (size, found) = axis.largest
+    (size, largest) = axis.largest
     per = 1 if axis.beyond <= 10_000 else 1_000_000
     of = axis.size if per == 1 else f"million {axis.size}"
     if (line.slope < 0 and abs(axis.error) < 0.25) or level(axis):
-        return f"| {axis.what}, {axis.unit} | {points} | does not grow | {number(found)} found | |"
+        return f"| {axis.what}, {axis.unit} | {points} | does not grow | {number(largest)} measured | |"
     model = f"{number(line.fixed)} + {number(line.slope * per)} × {of}"
-    there = f"{number(line.at(size))} told, {number(found)} found ({round(axis.error, 2) + 0.0:+.0%})"
+    there = f"{number(line.at(size))} predicted, {number(largest)} measured ({round(axis.error, 2) + 0.0:+.0%})"
     beyond = f"{axis.beyond:,}: {number(line.at(axis.beyond))}"
     return f"| {axis.what}, {axis.unit} | {points} | {model} | {there} | {beyond} |"
 

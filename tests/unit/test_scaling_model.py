@@ -41,8 +41,8 @@ def test_what_was_measured_is_kept_and_the_page_has_it(tmp_path: Path) -> None:
     page.add(axis({1: [2.0], 2: [3.0], 4: [5.0]}, name="b", what="nodes", unit="nodes", size="sources", beyond=50))
     text = scaling.body(json.loads((tmp_path / "figures.json").read_text()))
     assert "| merge, s | 10,000: 1, 100,000: 1.09, 1,000,000: 2.2 | 0.99 + 1 × million rows of the table |" in text
-    assert "| 1.99 told, 2.2 found (-10%) | 100,000,000: 101 |" in text
-    assert "### By sources" in text and "| 1 + 1 × sources | 5 told, 5 found (+0%) | 50: 51.0 |" in text
+    assert "| 1.99 predicted, 2.2 measured (-10%) | 100,000,000: 101 |" in text
+    assert "### By sources" in text and "| 1 + 1 × sources | 5 predicted, 5 measured (+0%) | 50: 51.0 |" in text
 
 
 def test_the_page_says_what_its_figures_say() -> None:
@@ -53,6 +53,6 @@ def test_the_page_says_what_its_figures_say() -> None:
 
 def test_noise_is_not_told_as_growth_far_beyond_what_was_measured() -> None:
     level = {250_000: [319.0], 500_000: [321.0], 1_000_000: [328.0]}
-    assert "does not grow | 328 found" in scaling.row(axis(level, beyond=1_000_000_000))
+    assert "does not grow | 328 measured" in scaling.row(axis(level, beyond=1_000_000_000))
     assert "does not grow" not in scaling.row(axis(level, beyond=10_000_000))
     assert "does not grow" not in scaling.row(axis({**level, 1_000_000: [340.0]}, beyond=1_000_000_000))
