@@ -4,10 +4,7 @@ A row's canonical text is the fields of its columns, joined by commas, in the or
 
 - integers and decimals: their digits, a decimal with every digit of its scale; booleans `t` or `f`;
 - dates `YYYY-MM-DD`, timestamps `YYYY-MM-DD HH:MM:SS` in UTC, a fraction of a second without the zeros at its end;
-- floats: by arithmetic, since no two programs print them alike; -0.0 is 0.0, as in every comparison. Exactly: the whole
-  part, a blank, and the fraction times 2**62, both with the value's sign. So for magnitudes from 2**-10 up to 2**62,
-  where both are 64-bit integers. Others are scaled by a power of 2**72 into that window, and the exponent (of 2**72)
-  follows after another blank;
+- floats: by arithmetic (`float_field`), since no two programs print them alike; -0.0 is 0.0, as in every comparison;
 - text and binary: two fields, the number of octets (of UTF-8) and the text itself, or the bytes in hexadecimal; above
   `LONGEST` octets the SHA-256 of them in its place. The number keeps two columns from running together;
 - columns of the source's type `json`: the SHA-256 of the text, whatever its length, so that a server prints it once.
@@ -18,8 +15,12 @@ hexadecimal digits of the text's SHA-256 as a signed 64-bit integer. (MD5 is gon
 
 from __future__ import annotations
 
+import datetime as dt
+import decimal
+import hashlib
 import math
 import re
+from typing import Any
 
 import pyarrow as pa
 
@@ -76,6 +77,52 @@ def _power(exponent: int) -> float:
 def is_json(column: Column) -> bool:
     """Whether the column's text costs its server much to print."""
     return column.source_type.lower() == "json"
+
+
+def float_field(value: float) -> str:
+    """A float, exactly: its whole part, a blank, and its fraction times 2**62, both with the value's sign.
+
+    So for magnitudes from 2**-10 up to 2**62, where both are 64-bit integers. Others are scaled by a power of 2**72
+    into that window, and the exponent (of 2**72) follows after another blank.
+    """
+    if math.isnan(value) or math.isinf(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if value == 0:
+        return "0 0"
+    window = next(w for w in WINDOWS if window_bounds(w)[0] <= abs(value) < window_bounds(w)[1])
+    scale = 2.0 ** window_exponent(window)
+    scaled = value * scale * scale
+    whole = math.trunc(scaled)
+    field = f"{whole} {int((scaled - whole) * UNIT)}"
+    return f"{field} {window}" if window else field
+
+
+def fields(value: Any, column: Column) -> tuple[str, ...]:
+    """The fields of a column's value as Arrow's `as_py` gives it."""
+    kind = column.type
+    if is_json(column):
+        return ("",) if value is None else (hashlib.sha256(value.encode()).hexdigest(),)
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        return ("", "") if value is None else _content(value)
+    if value is None:
+        return ("",)
+    if isinstance(value, bool):
+        return ("t" if value else "f",)
+    if isinstance(value, float):
+        return (float_field(value),)
+    if isinstance(value, decimal.Decimal):
+        return (format(value, "f"),)
+    if isinstance(value, dt.datetime):
+        text = value.replace(tzinfo=None).isoformat(sep=" ", timespec="microseconds")
+        return (text.rstrip("0").rstrip("."),) if value.microsecond else (text[:19],)
+    return (str(value),)
+
+
+def _content(value: str | bytes) -> tuple[str, str]:
+    raw = value.encode() if isinstance(value, str) else value
+    if len(raw) > LONGEST:
+        return str(len(raw)), hashlib.sha256(raw).hexdigest()
+    return str(len(raw)), value if isinstance(value, str) else value.hex()
 
 
 def hashed_shape(schema: TableSchema) -> tuple[Column, ...]:

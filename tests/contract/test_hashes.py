@@ -17,13 +17,13 @@ from dblog_core.interfaces import ChunkReader, Hashes, RangeHash, Source
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import keys_of
 from dblog_core.rows.column_rules import Rules
-from dblog_core.rows.row_hashes import HASH
+from dblog_core.rows.row_hashes import HASH, fields
 from dblog_core.wiring import open_source
 from tests.contract import every_type
 from tests.contract.keyed import MYSQL_KINDS, cases, composite, fill, shape
 from tests.contract.test_source import run
 from tests.fix_servers import Database
-from tests.plain_hashes import fields, of_rows, total
+from tests.plain_hashes import of_rows, total
 
 WHOLE: dict[str, Any] = {"after": None, "upto": None, "limit": 100_000}
 COMPUTED = ("virtual_", "stored_")

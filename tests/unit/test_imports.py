@@ -131,6 +131,11 @@ def test_no_package_of_the_jobs_hides_a_library() -> None:
     assert not ours & (imported | sys.stdlib_module_names)
 
 
+def test_the_product_imports_nothing_of_its_tests() -> None:
+    """Users have a wheel without them; here `tests` is found, so that no other test would see it."""
+    assert offending(sources("dblog_core", "spark_jobs", "dags"), {"tests"}) == {}
+
+
 def test_a_package_has_few_modules() -> None:
     folders = {file.parent for file in MODULES.values()}
     modules = {folder: set(folder.glob("[!_]*.py")) - FORMER_NAMES for folder in folders}

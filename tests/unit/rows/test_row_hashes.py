@@ -18,9 +18,9 @@ from dblog_core.config.source import ColumnRules
 from dblog_core.errors import ValueOutOfRange
 from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.rows.column_rules import Rules, mask_of
-from dblog_core.rows.row_hashes import HASH, LONGEST, UNIT, check_hashed
+from dblog_core.rows.row_hashes import HASH, LONGEST, UNIT, check_hashed, float_field
 from tests.fake_source import ORDERS, FakeDatabase, FakeReader
-from tests.plain_hashes import float_field, row_hash, row_text
+from tests.plain_hashes import row_hash, row_text
 
 TABLE = TableName("shop", "t")
 

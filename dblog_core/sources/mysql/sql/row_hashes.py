@@ -17,6 +17,7 @@ from dblog_core.rows.row_hashes import (
     LONGEST,
     UNIT,
     WINDOWS,
+    fields,
     is_compared,
     is_json,
     window_bounds,
@@ -26,7 +27,6 @@ from dblog_core.rows.staged_as import form_of
 from dblog_core.sources.mysql.sql.connection import quote_identifier
 from dblog_core.sources.mysql.sql.where_clause import select_column
 from dblog_core.sources.mysql.values.types import NATIVE
-from tests.plain_hashes import fields
 
 _SIZED = re.compile(r"(\w+)(?:\((\d+))?")
 _DIGITS = 16

@@ -19,13 +19,13 @@ from dblog_core.rows.row_hashes import (
     LONGEST,
     UNIT,
     WINDOWS,
+    fields,
     is_compared,
     is_json,
     window_bounds,
     window_exponent,
 )
 from dblog_core.rows.staged_as import form_of
-from tests.plain_hashes import fields
 
 _PLAIN = ("text", "character varying")
 _WITH_MAXIMUM = {
