@@ -363,7 +363,7 @@ INSERT INTO <t> (v) VALUES (<text>), (<text>)
 ?ALTER TABLE <t> AUTO_INCREMENT = 1000
 ?INSERT INTO <t> (v) VALUES (<text>)
 ?ALTER TABLE <t> COMMENT = 'RENAME TO nothing; DROP PARTITION p0'
-?ALTER TABLE <t> ADD CONSTRAINT <o3> CHECK (id > 0)
+?ALTER TABLE <t> ADD CONSTRAINT <o3> CHECK (n IS NULL OR n > -5)
 ?ALTER TABLE <t> ENGINE = InnoDB
 ?ALTER TABLE <t> FORCE
 ?ALTER TABLE <t> ROW_FORMAT = DYNAMIC, KEY_BLOCK_SIZE = 0
@@ -699,6 +699,42 @@ INSERT INTO <t> (v) VALUES ('c')
 ALTER SEQUENCE <o1> RESTART 1000
 INSERT INTO <t> VALUES (NEXTVAL(<o1>), 'd')
 INSERT INTO <t> VALUES (2, 'e')
+RENAME TABLE <o1> TO <o2>
+!INSERT INTO <t> (v) VALUES ('its default has gone')
+CREATE OR REPLACE SEQUENCE <o2> MINVALUE -5 MAXVALUE 5 CYCLE NOCACHE
+SELECT NEXTVAL(<o2>), PREVIOUS VALUE FOR <o2>
+ALTER TABLE <o2> RENAME <o1>
+CREATE TABLE <o3> LIKE <o1>
+INSERT INTO <t> (v) VALUES ('f')
+CREATE SEQUENCE IF NOT EXISTS <o3>
+SELECT NEXTVAL(<o3>)
+DROP TABLE <o3>
+CREATE TEMPORARY SEQUENCE <o4>
+SELECT NEXTVAL(<o4>)
+DROP TEMPORARY SEQUENCE <o4>
+CREATE TABLE <u> (id int PRIMARY KEY)
+INSERT INTO <u> VALUES (1), (2)
+CREATE OR REPLACE SEQUENCE <u>
+SELECT NEXTVAL(<u>)
+CREATE TABLE <v> (id int PRIMARY KEY)
+INSERT INTO <v> VALUES (1), (2)
+CREATE OR REPLACE TABLE <v> (next_not_cached_value bigint NOT NULL, minimum_value bigint NOT NULL, maximum_value bigint NOT NULL, start_value bigint NOT NULL, increment bigint NOT NULL, cache_size bigint unsigned NOT NULL, cycle_option tinyint unsigned NOT NULL, cycle_count bigint NOT NULL) SEQUENCE = 1
+SELECT NEXTVAL(<v>)
+DROP SEQUENCE IF EXISTS <u>, nothing_of_this_name
+
+== tables like sequences
+= only mariadb
+= stops t: has no primary key.*give it a primary key
+= sql ALTER TABLE <t> ADD PRIMARY KEY (next_not_cached_value)
+CREATE SEQUENCE <o1> START 100
+CREATE TABLE <t> AS SELECT * FROM <o1>
+UPDATE <t> SET increment = 7
+INSERT INTO <t> VALUES (7, 1, 2, 3, 4, 5, 0, 0)
+SELECT NEXTVAL(<o1>)
+CREATE SEQUENCE <o2>
+SELECT NEXTVAL(<o2>)
+ALTER TABLE <o2> SEQUENCE = 0
+DROP TABLE <o2>
 
 == oracle mode
 = only mariadb

@@ -24,7 +24,6 @@ Merge = Callable[[Config], int]
 
 
 @pytest.mark.in_turn
-@pytest.mark.parametrize("source_kind", ["mysql", "postgres"], indirect=True)
 def test_every_lake_table_ends_equal_or_says_why_not_and_how_to_mend_it(
     new_world: NewWorld, spark: SparkSession, merged_here: Merge
 ) -> None:

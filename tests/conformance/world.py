@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pymysql
+from psycopg2.extensions import TRANSACTION_STATUS_IDLE
 
 from dblog_core import wiring
 from dblog_core.capture.config_reload import ConfigFile
@@ -68,8 +69,21 @@ class World:
         """What happens before the capture begins; at least one table is there then."""
         self.database.execute("CREATE TABLE always (id int PRIMARY KEY)", "INSERT INTO always VALUES (1)")
         for case in self.cases:
-            for step in case.steps[: case.early]:
+            for number, step in enumerate(case.steps):
+                if number >= case.early and not self._is_open(case):
+                    break
                 self._run(case, step)
+                case.early = max(case.early, number + 1)
+
+    def _is_open(self, case: Case) -> bool:
+        """Whether a transaction of the case is open, for which a first capture of PostgreSQL would wait; nobody else
+        ends it."""
+        if self.database.kind != "postgres":
+            return False
+        sessions = [session for (number, _), session in self._sessions.items() if number == case.number]
+        if any(session.info.transaction_status != TRANSACTION_STATUS_IDLE for session in sessions):
+            return True
+        return bool(self.database.query("SELECT 1 FROM pg_prepared_xacts WHERE database = current_database()"))
 
     def run_all(self, at: dict[int, Any]) -> None:
         """All other statements; `at`: what is done before the statement of a number, in percent of all."""
@@ -243,18 +257,18 @@ class World:
 
     def told(self) -> dict[str, str]:
         """What status, check and failed dumps say of tables, by the table's name."""
-        found: dict[str, str] = {}
+        found: dict[str, list[str]] = {}
         for table in read_source_status(self.config).to_json()["tables"]:
             if table["state"] != "ok":
-                found[table["table"]] = f"{table['state']}: {table['error']}"
+                found.setdefault(table["table"], []).append(f"{table['state']}: {table['error']}")
         with closing(wiring.open_state(self.config)) as state:
             for dumped in dump_store.list_dumps(state):
                 for task in dumped.tasks:
                     if task.error is not None:
-                        found.setdefault(task.table, f"its dump has failed: {task.error}")
+                        found.setdefault(task.table, []).append(f"its dump has failed: {task.error}")
                 for refused in dumped.refused:
-                    found.setdefault(refused.table, f"no dump: {refused.reason}; fix: {refused.fix}")
-        return found
+                    found.setdefault(refused.table, []).append(f"no dump: {refused.reason}; fix: {refused.fix}")
+        return {table: "\n".join(dict.fromkeys(reasons)) for table, reasons in found.items()}
 
     def checked(self) -> list[str]:
         """What `dblog check` says of the source."""

@@ -136,16 +136,18 @@ def table_map(
     columns: tuple[str, ...] = ("id", "v"),
     code: int = 15,
     named: bool = True,
+    keyed: bool = True,
     **more: int,
 ) -> bytes:
-    """A table with an int key and varchar(20) columns after it (or what `code` says), in utf8mb4, with all metadata, or
-    without the names of its columns."""
+    """A table with an int key and varchar(20) columns after it (or what `code` says), in utf8mb4, with all metadata. It
+    may be without the names of its columns, or without the key."""
     count = len(columns)
     body = table_id.to_bytes(6, "little") + b"\1\0" + bytes([len(schema)]) + schema.encode() + b"\0"
     body += bytes([len(name)]) + name.encode() + b"\0" + bytes([count]) + bytes([3] + [code] * (count - 1))
     body += bytes([2 * (count - 1)]) + b"\x50\0" * (count - 1) + bytes((count + 7) // 8)
     names = b"".join(bytes([len(c)]) + c.encode() for c in columns)
-    body += _field(1, b"\0") + _field(2, b"\x2d") + (_field(4, names) if named else b"") + _field(8, b"\0")
+    body += _field(1, b"\0") + _field(2, b"\x2d") + (_field(4, names) if named else b"")
+    body += _field(8, b"\0") if keyed else b""
     return event(Type.TABLE_MAP, body, **more)
 
 

@@ -19,6 +19,7 @@ from dblog_core.model.events import Transaction
 from dblog_core.model.schema import TableName
 from dblog_core.staging.manifest import Manifest
 from dblog_core.state import owed_dumps, stopped_tables
+from dblog_core.state.stopped_tables import RepairSeenBy, StoppedTable
 
 log = logging.getLogger(__name__)
 
@@ -100,7 +101,8 @@ class BrokenTables:
         for name, fault in self._sequencer.tables.take_unreadable().items():
             log.warning("%s stops alone, its rows are passed over: %s\n  fix: %s", name, fault.why, fault.fix)
             stopped_tables.add_by_log(self._state, name, fault.why, fault.fix, refused=fault.refused)
-            new_tables.give_up_stopped(self._state, {name: fault.why})
+            stopped = StoppedTable(fault.why, fault.fix, RepairSeenBy.LOG)
+            new_tables.give_up_stopped(self._state, {name: stopped})
 
     def _dump_unproven(self, tables: dict[TableName, Transaction]) -> None:
         """Requests dumps of tables that have come since all were dumped at the start, where they may have had rows
@@ -119,8 +121,8 @@ class BrokenTables:
         """Passes over what the source's catalogue has refused meanwhile; ends dumps of what is passed over, also those
         that were requested before anybody could know."""
         stopped = stopped_tables.read(self._state)
-        refused = {name: e for name, e in stopped.items() if e.by == stopped_tables.RepairSeenBy.SOURCE}
+        refused = {name: e for name, e in stopped.items() if e.by == RepairSeenBy.SOURCE}
         for name in self._sequencer.tables.stop(refused):
             log.warning("%s stops alone, its rows are passed over: %s", name, refused[name].why)
-        passed_over = {name: e.why for name, e in stopped.items() if self._sequencer.tables.leaves_out(name)}
+        passed_over = {name: e for name, e in stopped.items() if self._sequencer.tables.leaves_out(name)}
         new_tables.give_up_stopped(self._state, passed_over)

@@ -19,6 +19,7 @@ from dblog_core.model.task_id import TaskId
 from dblog_core.staging.manifest import LogMark, Manifest
 from dblog_core.state import owed_dumps, recent_errors, settings_in_force, stopped_tables
 from dblog_core.state.settings_in_force import LiveSettings
+from dblog_core.state.stopped_tables import StoppedTable
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +51,7 @@ def put_in_force(parts: Parts, lease: Lease, head: Manifest, *, shown_tables: fr
     if before is not None:
         head, left = _take_in(parts, lease, head, before, new | (stopped.keys() - refused.keys()))
         _give_up(parts, before, now)
-        give_up_stopped(parts.state, {table: entry.why for table, entry in refused.items()})
+        give_up_stopped(parts.state, refused)
         refused |= {table: stopped[table] for table in left & stopped.keys()}
     stopped_tables.change(parts.state, lambda _: refused)
     try:
@@ -160,9 +161,9 @@ def _give_up(parts: Parts, before: LiveSettings, now: LiveSettings) -> None:
                 task_store.fail_task(parts.state, TaskId(status.id, task.number), f"{task.table} is no longer captured")
 
 
-def give_up_stopped(state: StateStore, tables: Mapping[str, str]) -> None:
-    """Ends dumps of tables that are stopped, for the same reason. `tables`: with what has stopped them."""
-    why = {table: f"{table} is stopped: {reason}" for table, reason in tables.items()}
+def give_up_stopped(state: StateStore, tables: Mapping[str, StoppedTable]) -> None:
+    """Ends dumps of tables that are stopped, for the same reason and with the same fix."""
+    why = {table: f"{table} is stopped: {entry.why}; fix: {entry.fix}" for table, entry in tables.items()}
     for status in dump_store.list_unfinished_dumps(state) if why else ():
         if not any(task.table in why and not task.over for task in status.tasks):
             continue

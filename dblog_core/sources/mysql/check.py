@@ -153,6 +153,7 @@ def _try_log(config: SourceConfig, connection: Connection[Any]) -> None:
         server=None,
         position=start,
         rows_to_skip=0,
+        is_table=partial(catalogue.is_table, connection),
     )
     identity = 500_000 + secrets.randbelow(500_000)
     stream = log.open_log(config, start, state, mariadb=mariadb, identity=identity)

@@ -10,7 +10,7 @@ from dblog_core.config.source import SourceConfig
 from dblog_core.errors import SourceRefused
 from dblog_core.interfaces import ChunkReader, LogStream, Problem, Strain, WatermarkWriter
 from dblog_core.model.position_spec import Place
-from dblog_core.model.schema import TableSchema
+from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.rows import column_rule_faults
 from dblog_core.sources.mysql import check
 from dblog_core.sources.mysql.binlog import continuity, log
@@ -134,6 +134,7 @@ class MysqlSource:
             server=identity,
             position=start,
             rows_to_skip=skip,
+            is_table=self._is_table,
         )
         return log.open_log(self._config, start, state, mariadb=self._mariadb, identity=self._config.replica_id)
 
@@ -141,6 +142,11 @@ class MysqlSource:
         connection = self._connect()
         with translate_errors(self._config, f"asking for character set {name}"), connection:
             return multibyte.ask(connection, name)
+
+    def _is_table(self, table: TableName) -> bool:
+        connection = self._connect()
+        with translate_errors(self._config, f"asking what {table} is"), connection:
+            return catalogue.is_table(connection, table)
 
     def open_reader(self) -> ChunkReader:
         return chunks.open_reader(self._config)

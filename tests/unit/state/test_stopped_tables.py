@@ -176,7 +176,7 @@ def test_a_table_that_the_log_cannot_tell_is_neither_staged_nor_dumped_until_the
         task = TaskId(dump_id, number)
         wait_until(lambda: task_store.read_task(world.state, task).error is not None, "its task has ended")
         tasks = {task.table: task.error for task in dump_store.read_dump(world.state, dump_id).tasks}
-        assert tasks == {"shop.a": "shop.a is stopped: a value is none", "shop.b": None}
+        assert tasks == {"shop.a": "shop.a is stopped: a value is none; fix: correct the value", "shop.b": None}
     assert [line["key"]["id"] for line in world.lines(A) if line["op"] != "s"] == [1, 2, 2]
     with world.capturing():
         wait_until(lambda: world.replayed(A) == world.held(A), "a is the source")

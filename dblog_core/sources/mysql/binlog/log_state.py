@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from dblog_core.errors import UnknownLogEvent
 from dblog_core.model.events import CREATE, DELETE, UPDATE, LogBatch
+from dblog_core.model.schema import TableName
 from dblog_core.sources.mysql.binlog import compressed, events, headers, unsupported
 from dblog_core.sources.mysql.binlog.event_groups import EventGroups
 from dblog_core.sources.mysql.binlog.events import Event, Type
@@ -46,10 +47,12 @@ class LogState:
         server: str | None,
         position: Position,
         rows_to_skip: int,
+        is_table: Callable[[TableName], bool],
     ) -> None:
         """`any_case`: whether the server does not tell upper and lower case apart in names of tables; `rows_to_skip`:
-        row changes of the transaction at `position` that are staged already."""
-        numbers = TableNumbers(tables, keys, charsets, mariadb=mariadb)
+        row changes of the transaction at `position` that are staged already; `is_table`: whether the catalogue has a
+        table of that name now."""
+        numbers = TableNumbers(tables, keys, charsets, mariadb=mariadb, is_table=is_table)
         self._numbers = numbers
         self._groups = EventGroups(position, mariadb=mariadb, server=server, rows_to_skip=rows_to_skip)
         self._rows = RowIntake(tables, numbers, self._groups, zero_dates=zero_dates, any_case=any_case)

@@ -150,6 +150,8 @@ def _read_table_ddl(tokens: StatementTokens) -> Statement | None:
     words = tokens.words()
     if _moves_rows(words):
         return _read_swap(tokens, table)
+    if _switches_sequence(words):
+        return _read_sequence(table, replaces=True)
     # Found anywhere in the statement: a wrong guess costs a dump, an overlooked one leaves rows that are gone.
     drops = {("DROP", "PARTITION"), ("TRUNCATE", "PARTITION")} & set(itertools.pairwise(words))
     means = Means.DROPS_PARTITIONS if drops else Means.HARMLESS
@@ -180,6 +182,8 @@ def _read_create(tokens: StatementTokens) -> Statement | None:
     replaces = tokens.take("OR", "REPLACE")
     if tokens.take("TEMPORARY"):
         return Statement(Means.HARMLESS)
+    if tokens.take("SEQUENCE"):  # MariaDB's, which takes the place of a table too
+        return _read_sequence(tokens.take_table(), replaces=replaces)
     if not tokens.take("TABLE"):
         return None
     if_missing = tokens.take("IF", "NOT", "EXISTS")
@@ -189,6 +193,8 @@ def _read_create(tokens: StatementTokens) -> Statement | None:
     words = tokens.words()
     if _has_query(words):  # the row form of CREATE … SELECT has its rows in row events, and no SELECT
         return Statement(Means.REWRITES, (table,))
+    if _switches_sequence(words):
+        return _read_sequence(table, replaces=replaces)
     means = Means.EMPTIES if replaces else Means.HARMLESS
     makes = _OF_OTHERS.isdisjoint(words)
     if ("START", "TRANSACTION") in itertools.pairwise(words):  # of a CREATE … SELECT, logged only where it was done
@@ -202,6 +208,23 @@ def _read_create(tokens: StatementTokens) -> Statement | None:
         makes=makes,
         if_missing=if_missing,
     )
+
+
+def _read_sequence(name: TableName | None, *, replaces: bool) -> Statement:
+    """What follows from a new sequence: it has no rows for us, and a table that it replaces has lost its own."""
+    return Statement(Means.EMPTIES, (name,)) if replaces and name else Statement(Means.HARMLESS)
+
+
+def _switches_sequence(words: list[str]) -> bool | None:
+    """Whether a definition, or a change of it, has MariaDB's option SEQUENCE, and what it says."""
+    depth = 0
+    options = []
+    for word in words:
+        depth += (word == "(") - (word == ")")
+        if depth == 0 and word != "=":
+            options.append(word)
+    values = [value for name, value in itertools.pairwise(options) if name == "SEQUENCE" and value.isdigit()]
+    return int(values[-1]) != 0 if values else None  # of a column with that name no number comes next
 
 
 _OF_OTHERS = {"MERGE", "MRG_MYISAM", "FEDERATED", "CONNECT", "SPIDER", "S3", "CSV", "SEQUENCE"}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from dblog_core.model.schema import TableName
 from dblog_core.sources.mysql.row_events import table_map
 from dblog_core.sources.mysql.row_events.row_event_header import Versions
-from dblog_core.sources.mysql.row_events.table_map import ColumnsNotNamed, TableVersion, Unread
+from dblog_core.sources.mysql.row_events.table_map import ColumnsNotNamed, TableMapHead, TableVersion, Unread
 from dblog_core.sources.mysql.sql.catalogue import TableFilter
 from dblog_core.sources.mysql.values import types
 from dblog_core.sources.mysql.values.charsets import Charsets
@@ -15,6 +15,18 @@ from dblog_core.sources.mysql.values.types import UnsupportedType
 
 _OF_VERSIONS = ("row_start", "row_end")
 """The columns that MariaDB puts behind those of a system-versioned table whose definition names none."""
+
+_OF_SEQUENCE = (
+    "next_not_cached_value",
+    "minimum_value",
+    "maximum_value",
+    "start_value",
+    "increment",
+    "cache_size",
+    "cycle_option",
+    "cycle_count",
+)
+"""The columns of each of MariaDB's sequences, whose rows the log has too; a table may have the same."""
 
 
 class TableNumbers:
@@ -25,10 +37,18 @@ class TableNumbers:
     """
 
     def __init__(
-        self, tables: TableFilter, keys: Mapping[str, Sequence[str]], charsets: Charsets, *, mariadb: bool
+        self,
+        tables: TableFilter,
+        keys: Mapping[str, Sequence[str]],
+        charsets: Charsets,
+        *,
+        mariadb: bool,
+        is_table: Callable[[TableName], bool],
     ) -> None:
+        """`is_table`: whether the catalogue has a table of that name now; asked of what may be a sequence."""
         self._tables = tables
         self._mariadb = mariadb
+        self._is_table = is_table
         self._versions = Versions(keys, charsets, tables.columns, mariadb=mariadb)
         self._known: dict[int, TableVersion | Unread | TableName] = {}
         self.usual: dict[int, TableVersion] = {}
@@ -46,14 +66,15 @@ class TableNumbers:
         log describes no table."""
         head = table_map.head(body)
         is_wanted = self._tables.ours(head.table) or self._tables.wants(head.table)
-        described = self._describe(body, head.table) if is_wanted else head.table
+        described = self._describe(body, head) if is_wanted else head.table
         if self._known.get(head.table_id) != described:
             self._known[head.table_id] = described
             self.unwanted.discard(head.table_id)
             self.usual.clear()
-        return is_wanted
+        return not isinstance(described, TableName)
 
-    def _describe(self, body: bytes, table: TableName) -> TableVersion | Unread:
+    def _describe(self, body: bytes, head: TableMapHead) -> TableVersion | Unread | TableName:
+        table = head.table
         try:
             version = self._versions.of(body, table)
         except UnsupportedType as error:
@@ -63,7 +84,18 @@ class TableNumbers:
         versioned = self._mariadb and tuple(column.name for column in version.schema.columns[-2:]) == _OF_VERSIONS
         if versioned and not self._tables.ours(table):
             return Unread(table, types.VERSIONED, types.unversioned_fix(table))
-        return version
+        return self._tell_sequence(version, head) if self._mariadb else version
+
+    def _tell_sequence(self, version: TableVersion, head: TableMapHead) -> TableVersion | TableName:
+        """Returns the name alone for a sequence of MariaDB. A number keeps its meaning, so it is looked up once."""
+        # A dropped one has the columns of a sequence, and where a table becomes one, the statement says so.
+        schema = version.schema
+        if schema.key or tuple(column.name for column in schema.columns) != _OF_SEQUENCE:
+            return version
+        known = self._known.get(head.table_id)
+        if known is version or known == head.table:
+            return version if known is version else head.table
+        return version if self._is_table(head.table) else head.table
 
     def forget(self) -> None:
         """From here on the server numbers its tables from the start."""

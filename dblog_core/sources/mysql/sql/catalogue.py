@@ -80,6 +80,10 @@ _TABLES = """SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES
 WHERE TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED')
   AND TABLE_SCHEMA NOT IN ('mysql', 'sys', 'performance_schema', 'information_schema')
 ORDER BY TABLE_SCHEMA, TABLE_NAME"""
+_IS_TABLE = """SELECT 1 FROM information_schema.TABLES
+WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED')"""
+_SEQUENCES = """SELECT TABLE_NAME FROM information_schema.TABLES
+WHERE TABLE_SCHEMA = %s {} AND TABLE_TYPE = 'SEQUENCE'"""
 _VERSIONED = """SELECT TABLE_NAME FROM information_schema.TABLES
 WHERE TABLE_SCHEMA = %s {} AND TABLE_TYPE = 'SYSTEM VERSIONED'"""
 _PERIODS = """SELECT TABLE_NAME, COLUMN_NAME FROM information_schema.COLUMNS
@@ -103,6 +107,11 @@ def list_wanted(connection: Connection[Any], tables: TableFilter) -> list[TableN
     return [table for table in names if tables.wants(table)]
 
 
+def is_table(connection: Connection[Any], table: TableName) -> bool:
+    """Whether it is there, and a table: MariaDB's log and its catalogue of columns hold sequences too."""
+    return bool(rows(connection, _IS_TABLE, (table.schema, table.name)))
+
+
 Rows = list[tuple[Any, ...]]
 
 
@@ -122,18 +131,20 @@ def describe_all(
     keys: Mapping[str, Sequence[str]],
     rules: Mapping[str, ColumnRules],
 ) -> list[Described]:
-    """The tables that exist, as the catalogue has them now: two or three questions a schema, however many tables it
+    """The tables that exist, as the catalogue has them now: a few questions a schema, however many tables it
     has."""
     columns = _ask_by_table(connection, _COLUMNS, tables)
     indexes = _ask_by_table(connection, _INDEXES, tables)
-    versioned = _ask_by_table(connection, _VERSIONED, tables) if is_mariadb(connection) else {}
+    mariadb = is_mariadb(connection)
+    versioned = _ask_by_table(connection, _VERSIONED, tables) if mariadb else {}
+    sequences = _ask_by_table(connection, _SEQUENCES, tables) if mariadb else {}
     periods = _ask_by_table(connection, _PERIODS, list(versioned))
     return [
         Described(table, None, versioned=True, periods=tuple(str(name) for (name,) in periods.get(table, ())))
         if table in versioned
         else _describe(table, columns[table], _unique(indexes.get(table, [])), keys, rules)
         for table in tables
-        if table in columns
+        if table in columns and table not in sequences
     ]
 
 

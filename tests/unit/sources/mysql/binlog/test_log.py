@@ -216,6 +216,7 @@ def state(*, skip: int = 0) -> LogState:
         server=UUID,
         position=Position("binlog.000001", 4, MysqlGtids.parse("")),
         rows_to_skip=skip,
+        is_table=lambda _: True,
     )
 
 
@@ -425,6 +426,7 @@ def talking(*, any_case: bool = False, tables: str = "shop.*") -> LogState:
         server=UUID,
         position=Position("binlog.000001", 4, MysqlGtids.parse("")),
         rows_to_skip=0,
+        is_table=lambda _: True,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -12,6 +12,7 @@ import pytest
 from dblog_core.config.source import SourceConfig
 from dblog_core.errors import DblogError
 from dblog_core.model.events import LogBatch, Unreadable
+from dblog_core.model.schema import TableName
 from dblog_core.sources.mysql.binlog.events import Type
 from dblog_core.sources.mysql.binlog.log_state import LogState
 from dblog_core.sources.mysql.binlog.progress import Progress
@@ -28,7 +29,13 @@ TABLES = {1: "a", 2: "b", 65: "c", 66: "a"}
 UNWANTED = 7
 
 
-def state(*, mariadb: bool, skip: int = 0, position: Position | None = None) -> LogState:
+def state(
+    *,
+    mariadb: bool,
+    skip: int = 0,
+    position: Position | None = None,
+    is_table: Callable[[TableName], bool] = lambda _: True,
+) -> LogState:
     gtids = MariadbGtids.parse("") if mariadb else MysqlGtids.parse("")
     return LogState(
         tables=TableFilter(CONFIG),
@@ -39,6 +46,7 @@ def state(*, mariadb: bool, skip: int = 0, position: Position | None = None) -> 
         server=binlog.UUID,
         position=position or Position("binlog.000001", 4, gtids),
         rows_to_skip=skip,
+        is_table=is_table,
     )
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from dblog_core.errors import UnknownLogEvent
 from dblog_core.model import watermark
-from dblog_core.model.events import LogBatch, SchemaSeen, SignalSeen, Unreadable, WatermarkSeen
+from dblog_core.model.events import LogBatch, SchemaSeen, SignalSeen, Truncated, Unreadable, WatermarkSeen
+from dblog_core.model.schema import TableName
 from dblog_core.sources.mysql.binlog.events import Type
 from dblog_core.sources.mysql.binlog.log_state import LogState
 from tests.unit import mysql_binlog as binlog
@@ -165,3 +166,57 @@ def test_a_table_that_becomes_system_versioned_while_its_rows_are_read_stops_the
     ]
     way = read(state(mariadb=True), found)
     assert told(way) == ["v goes on", "v stops", "v goes on"] and rows(way) == ["v"] * 3
+
+
+SEQUENCE = (
+    "next_not_cached_value", "minimum_value", "maximum_value", "start_value", "increment", "cache_size",
+    "cycle_option", "cycle_count",
+)  # fmt: skip
+
+
+def test_rows_of_a_sequence_are_those_of_no_table() -> None:
+    """MariaDB's log has them as rows; the catalogue tells a table of the same columns from a sequence."""
+    lookups: list[str] = []
+
+    def sequence(number: int, *, keyed: bool = False) -> bytes:
+        return binlog.table_map(number, "v", columns=SEQUENCE, keyed=keyed)
+
+    def read_where(is_table: bool, *events: bytes, mariadb: bool = True) -> tuple[list[str], list[str]]:
+        def ask(table: TableName) -> bool:
+            lookups.append(str(table))
+            return is_table
+
+        way = read(state(mariadb=mariadb, is_table=ask), group(1, *events, mariadb=mariadb))
+        return told(way), rows(way)
+
+    two_rows = [sequence(1), rows_of(1, width=8), sequence(1), rows_of(1, width=8)]
+    others = [binlog.table_map(2, "a"), rows_of(2)]
+    assert read_where(False, *two_rows, *others) == (["a goes on"], ["a"])
+    assert read_where(True, *two_rows) == (["v goes on"], ["v", "v"])
+    assert lookups == ["shop.v"] * 2  # once for a number of the log
+    assert read_where(False, *two_rows, mariadb=False) == (["v goes on"], ["v", "v"])
+    assert read_where(False, sequence(1, keyed=True), rows_of(1, width=8)) == (["v goes on"], ["v"])
+    assert lookups == ["shop.v"] * 2  # neither MySQL nor a table with a key is asked about
+    assert read_where(False, *two_rows, sequence(3), rows_of(3, width=8)) == ([], []) and len(lookups) == 4
+
+
+@pytest.mark.parametrize(
+    ("sql", "emptied"),
+    [
+        ("CREATE SEQUENCE v", False),
+        ("CREATE SEQUENCE IF NOT EXISTS v START 5", False),
+        ("CREATE OR REPLACE SEQUENCE v START 5", True),
+        ("create or replace /*M! sequence */ `shop` . `v`", True),
+        ("CREATE OR REPLACE TEMPORARY SEQUENCE v", False),
+        ("ALTER SEQUENCE v RESTART 7", False),
+        ("CREATE OR REPLACE TABLE v (a int) SEQUENCE=1", True),
+        ("CREATE TABLE v (a int) ENGINE = InnoDB SEQUENCE 1", False),
+        ("ALTER TABLE v SEQUENCE = 1", True),
+        ("ALTER TABLE v SEQUENCE = 0", False),
+        ("ALTER TABLE v ADD sequence int DEFAULT 1", False),
+        ("ALTER TABLE v ADD CHECK (sequence = 1), COMMENT 'SEQUENCE = 1'", False),
+    ],
+)
+def test_a_sequence_that_takes_the_place_of_a_table_leaves_none_of_its_rows(sql: str, emptied: bool) -> None:
+    signals = [s for batch in read(state(mariadb=True), statement(1, sql)) for s in batch.signals]
+    assert [str(s.table) for s in signals if isinstance(s, Truncated)] == ["shop.v"] * emptied
