@@ -2,7 +2,7 @@
 
 It reads from one connection. When an XA transaction commits, whose rows the log has had when it was prepared, a second
 connection brings these rows; the first waits meanwhile. A thread of its own is one batch ahead of the reader
-(`ahead.py`).
+(`read_ahead`).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Tables whose rows the log does not hold as a capture needs them: each stops alone, reported once by an `Unreadable`.
 
-    a column or a kind of table that has no exact form -> the source's catalogue refuses it too (`refused`)
+    a column or a kind of table that has no exact form -> the source's catalogue refuses it too
     a row in part, as single sessions may log them     -> the catalogue knows nothing: a dump heals it
 
 MariaDB's log does not say which tables are system-versioned. Their statements do, their shape does where the definition
-names no columns of its own for the versions (`tablenumbers`), and the catalogue does, at which a capture looks all the
+names no columns of its own for the versions (`table_ids`), and the catalogue does, at which a capture looks all the
 time.
 """
 

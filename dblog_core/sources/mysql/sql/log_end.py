@@ -1,4 +1,4 @@
-"""Places in the log for windows that are announced (`window.py`): where it ends, and what a connection sees of it.
+"""Places in the log for announced windows (`algorithm.window`): where it ends, and what a connection sees of it.
 
 A SELECT shows a commit after the log has it. Which commits one sees:
 

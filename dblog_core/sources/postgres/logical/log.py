@@ -2,8 +2,8 @@
 
 psycopg2's own reader moves a replication cursor's flush position by itself when a keepalive arrives and nothing newer
 than the last *explicit* flush was read. That would confirm log that our staging has not recorded, and a restart could
-not tell it from a loss. So nothing is read through its cursors (`copystream.py` reads), and one cursor only speaks: it
-says exactly what `acknowledge` was given. Speaking is a few bytes into the socket; no answer is waited for.
+not tell it from a loss. So nothing is read through its cursors (`replication_stream` reads), and one cursor only
+speaks: it says exactly what `acknowledge` was given. Speaking is a few bytes into the socket; no answer is waited for.
 """
 
 from __future__ import annotations

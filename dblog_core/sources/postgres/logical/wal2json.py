@@ -1,8 +1,8 @@
 """Decodes wal2json, format version 2: one JSON object a message, gathered into columns.
 
 Two things it does not say decide how its rows are read: an update leaves unchanged TOAST values out, and no message
-describes a table. So a table's shape is the catalogue's, held against the names and types of every row (`shapes.py`).
-NaN and the infinities arrive as null: pgoutput, which is exact, is the default.
+describes a table. So a table's shape is the catalogue's, held against the names and types of every row
+(`wal2json_shapes`). NaN and the infinities arrive as null: pgoutput, which is exact, is the default.
 """
 
 from __future__ import annotations

@@ -225,7 +225,7 @@ class PostgresChunkReader:
         return catalogue.table(self._open(), name)
 
     def _operators(self, schema: TableSchema, filters: Sequence[Filter] = ()) -> dict[str, str]:
-        """The schemas of the operators of types that users and extensions have made, see `conditions`.
+        """The schemas of the operators of types that users and extensions have made, see `where_clause`.
 
         Of what is compared alone: we may have no right to name the types of other columns.
         """
