@@ -23,10 +23,13 @@ from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import ConfigError, RequestError
 from dblog_core.lake.cuts import open_table
 from dblog_core.lake.lake_status import history_location, lake_at, link_encoded_name, table_location
+from dblog_core.maintenance.schedule import TableSize
 from dblog_core.model import table_names, table_patterns
 from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.monitoring import metrics
 from dblog_core.monitoring.metrics import Sources
+from dblog_core.monitoring.source_status import MergeProgress, SourceStatus, TableInStatus
+from dblog_core.monitoring.storage_usage import MeasuredTable, RetentionStatus, StorageStatus
 from dblog_core.outputs import avro
 from dblog_core.signals.message import EXECUTE, Message, translate
 from dblog_core.sources.mysql.ddl import statements
@@ -44,8 +47,6 @@ from tests.unit.requests_world import World
 from tests.worst_names import EVERY, EXPANDED, PAIRS
 
 PLAIN = [table for table in PAIRS if not set(str(table)) & {"*", "?"}]
-_FIGURES = ("lag_seconds", "rows_per_second", "offset", "position")
-_MERGE = {"offset": None, "lag_seconds": None}
 ODD = TableName('Quoted_" . Schema', "a.b\n")
 
 
@@ -266,18 +267,14 @@ def test_files_and_nodes_are_named_by_plain_text() -> None:
 
 def test_metrics_carry_them_as_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = [str(table) for table in PAIRS[::3]]
-    tables = [{"table": text, "state": "ok", "verified": None} for text in texts]
-    empty = {"staging": {}, "tables": [{"table": text, "files": 1, "bytes": 1, "rows": 1} for text in texts]}
-    status = {
-        "leader": None,
-        "windows": [],
-        "dumps": [],
-        "outputs": [],
-        "errors": [],
-        "merge": _MERGE,
-        "storage": empty,
-    }
-    monkeypatch.setattr(metrics, "status", lambda *_: {**dict.fromkeys(_FIGURES), **status, "tables": tables})
+    sizes = [MeasuredTable(TableSize(text, 1, 1, 1, 0, 1, 1), "") for text in texts]
+    status = SourceStatus(
+        source="s", leader=None, position=None, offset=None, lag_seconds=None, rows_per_second=None,
+        tables=tuple(TableInStatus(text, "ok") for text in texts), windows=(), dumps=(),
+        merge=MergeProgress(None, None), outputs=(), errors=(),
+        storage=StorageStatus({}, tuple(sizes), RetentionStatus()),
+    )  # fmt: skip
+    monkeypatch.setattr(metrics, "read_source_status", lambda *_: status)
     registry = CollectorRegistry()
     registry.register(Sources([load(_file(tmp_path))]))
     told = text_string_to_metric_families(generate_latest(registry).decode())
