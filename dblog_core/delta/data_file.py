@@ -17,6 +17,9 @@ from dblog_core.errors import LakeError
 
 _CODECS = {"none": "none", "uncompressed": "none", "snappy": "snappy", "gzip": "gzip", "zstd": "zstd"}
 _ROW_GROUP = 1 << 20  # rows
+_CALENDAR = {"org.apache.spark.version": "4.0.0"}
+"""Of a file with this line Spark 3 knows that its days are those of the proleptic Gregorian calendar; without it, it
+reads no day before 1582-10-15 and no time before 1900."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +57,15 @@ def data_file(
     held = pa.Table.from_arrays([_values(rows, column, where) for column in shape], schema=shape.arrow())
     codec = _CODECS[configuration.get("delta.parquet.compression.codec", "zstd").lower()]
     out = io.BytesIO()
-    pq.write_table(
-        held,
+    with pq.ParquetWriter(
         out,
+        held.schema,
         compression=codec,
-        row_group_size=_ROW_GROUP,
         store_schema=False,  # the log has the schema; Arrow's own would have readers see other types
         store_decimal_as_integer=True,
-    )
+    ) as writer:
+        writer.write_table(held, row_group_size=_ROW_GROUP)
+        writer.add_key_value_metadata(_CALENDAR)
     file = f"part-00000-{name}-c000{'' if codec == 'none' else f'.{codec}'}.parquet"
     return DataFile(file, pa.py_buffer(out.getbuffer()), held, statistics_of(held, shape, configuration))
 

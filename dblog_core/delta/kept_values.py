@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from dblog_core.delta.files import TableFiles
 from dblog_core.delta.order_guard import Flags, Hits
 from dblog_core.delta.shape import Shape
-from dblog_core.delta.stored_rows import rows_at
+from dblog_core.delta.stored_rows import MOST_BYTES, rows_at
 
 
 def with_kept(
@@ -20,12 +20,16 @@ def with_kept(
     """The changes' rows with the values that they keep, and which of them keep one that the table does not have.
 
     `hits`: the live rows to take them from, by the changes' numbers; of several for one change the newest by `order`.
+    Raises TableRefused where the values take more than `MOST_BYTES`.
     """
     count = len(rows)
     wanted = np.logical_or.reduce(list(kept.values()))
     names = list(dict.fromkeys([*kept, order]))
     chosen = [hit for hit in (hit.of(wanted) for hit in hits) if len(hit.rows)]
-    parts = [rows_at(files, hit.file, shape, names, hit.rows) for hit in chosen]
+    parts: list[pa.Table] = []
+    for hit in chosen:
+        room = MOST_BYTES - sum(part.nbytes for part in parts)
+        parts.append(rows_at(files, hit.file, shape, names, hit.rows, most=room))
     place = np.full(count, -1, np.int64)
     if parts:
         stored, asked = pa.concat_tables(parts), np.concatenate([hit.asked for hit in chosen])

@@ -31,7 +31,7 @@ MEMORY = 128 << 20
 """Bytes of entries beyond which runs go to the disk, where there is a directory for them."""
 _LARGE = 8_000_000  # entries of a run that is joined with no other: sorting them takes a second
 _RECORD, _HEADS = "index.json", "index.heads"
-_FORM = 1
+_FORM = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,8 @@ class Found:
 
 @dataclass(slots=True)
 class KeyIndex:
-    """The index of one table. `kinds`: the types of its key columns; `directory`: where runs go that memory has no
-    room for, and where `save` keeps it."""
+    """The index of one table. `keys`: the names that its key columns have in files; `kinds`: their types; `directory`:
+    where runs go that memory has no room for, and where `save` keeps it."""
 
     table: str
     keys: tuple[str, ...]

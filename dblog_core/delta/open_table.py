@@ -162,12 +162,13 @@ class OpenTable:
 
     def _covering(self, shape: Shape) -> KeyIndex:
         kinds = tuple(shape[name].type for name in self.keys)
+        key_columns = self._stored_keys(shape)
         index, table = self._index, self.snapshot.table_id
-        if index is None or (index.table, index.kinds) != (table, kinds):
+        if index is None or (index.table, index.keys, index.kinds) != (table, key_columns, kinds):
             directory = self._directory
-            index = KeyIndex(table, self.keys, kinds)
+            index = KeyIndex(table, key_columns, kinds)
             if directory is not None:
-                index = key_index.load(directory, table, self.keys, kinds)
+                index = key_index.load(directory, table, key_columns, kinds)
             self._index = index
         live = self.snapshot.files
         index.keep({path: file.size for path, file in live.items()})
@@ -180,8 +181,12 @@ class OpenTable:
     def _made_anew(self, shape: Shape, error: IndexDamaged) -> KeyIndex:
         log.warning("%s: the index of keys is damaged (%s), and made anew", self.files, error)
         kinds = tuple(shape[name].type for name in self.keys)
-        self._index = KeyIndex(self.snapshot.table_id, self.keys, kinds, self._directory)
+        self._index = KeyIndex(self.snapshot.table_id, self._stored_keys(shape), kinds, self._directory)
         return self._covering(shape)
+
+    def _stored_keys(self, shape: Shape) -> tuple[str, ...]:
+        """The key's columns as files name them: a name may become that of another column."""
+        return tuple(shape[name].physical for name in self.keys)
 
 
 def _arrays(rows: pa.Table) -> list[pa.Array]:

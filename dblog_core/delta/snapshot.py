@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -83,15 +83,15 @@ def newest(files: TableFiles, known: Snapshot | None = None) -> Snapshot:
         try:
             if known is None or known.version < 0:
                 known = _begun(files, by_hint=not attempt)
-            same = _same_commit(files, known)
-            if same is False:
+            commit_sum = _commit_sum(files, known)
+            if commit_sum is not None and known.commit not in (None, commit_sum):  # that of another table in its place
                 known = None
                 continue
-            snapshot = _followed(files, known)
+            snapshot = _followed(files, replace(known, commit=known.commit if commit_sum is None else commit_sum))
         except FileNotFoundError:  # a checkpoint was replaced, and removed, meanwhile
             known = None
             continue
-        if same or snapshot.version > known.version:
+        if commit_sum is not None or snapshot.version > known.version:
             return snapshot
         if checkpoint.listed(files.names(LOG)).newest == snapshot.version:
             return snapshot
@@ -103,14 +103,11 @@ def newest(files: TableFiles, known: Snapshot | None = None) -> Snapshot:
     )
 
 
-def _same_commit(files: TableFiles, known: Snapshot) -> bool | None:
-    """Whether the log has the commit that the snapshot ended with: another one is that of another table in its place.
-    None: it has none, so that it may have been cleaned away, and those behind it too."""
-    if known.version < 0:
-        return True
-    if (data := files.read(commit_path(known.version))) is None:
-        return None
-    return known.commit is None or zlib.crc32(data) == known.commit
+def _commit_sum(files: TableFiles, snapshot: Snapshot) -> int | None:
+    """The CRC-32 of the commit that the log has where the snapshot ends. None: it has none, so that it may have been
+    cleaned away, and those behind it too."""
+    data = files.read(commit_path(snapshot.version)) if snapshot.version >= 0 else None
+    return None if data is None else zlib.crc32(data)
 
 
 def commit_path(version: int) -> str:

@@ -17,6 +17,8 @@ from dblog_core.delta.snapshot import LiveFile
 from dblog_core.errors import LakeError
 
 _FIELD_ID = b"PARQUET:field_id"
+MOST_BYTES = 256 << 20
+"""Of rows that are held at once: a few rows of a work may ask for large values of many."""
 _AT_ONCE = 64 << 20
 """Bytes of a row group's columns beyond which they are read in parts: values may be large, and few are asked for."""
 
@@ -61,11 +63,15 @@ def column_batches(
             first += len(rows)
 
 
-def rows_at(files: TableFiles, live: LiveFile, shape: Shape, names: Sequence[str], rows: Rows) -> pa.Table:
-    """These rows of a file, in the order that they are asked for."""
+def rows_at(
+    files: TableFiles, live: LiveFile, shape: Shape, names: Sequence[str], rows: Rows, *, most: int = MOST_BYTES
+) -> pa.Table:
+    """These rows of a file, in the order that they are asked for. Raises TableRefused where they have more than `most`
+    bytes: Spark's executors have room for them."""
     columns = [shape[name] for name in names]
     parts: list[pa.Table] = []
     places: list[Rows] = []
+    bytes_held = 0
     with opened(files, live) as file:
         stored = _stored(file, columns, by_id=shape.by_id)
         edges = np.cumsum([0, *(file.metadata.row_group(i).num_rows for i in range(file.num_row_groups))])
@@ -82,7 +88,10 @@ def rows_at(files: TableFiles, live: LiveFile, shape: Shape, names: Sequence[str
             for first, part in _stretches(file, group, columns, stored, files.url(live.path)):
                 in_part = rows[at_group] - edges[group] - first
                 within = (in_part >= 0) & (in_part < len(part))
-                parts.append(part.take(pa.array(in_part[within])))
+                chosen = part.take(pa.array(in_part[within]))
+                if (bytes_held := bytes_held + chosen.nbytes) > most:
+                    raise refused(str(files), f"the rows that change have more than {MOST_BYTES >> 20} MiB of values")
+                parts.append(chosen)
                 places.append(at_group[within])
                 if in_part[-1] < len(part):
                     break

@@ -278,8 +278,7 @@ def test_the_look_for_what_is_to_be_compacted_costs_what_was_merged(lake: TestLa
         lake.build.update(T, {"id": 1, "v": f"{n}"})
         lake.build.seal()
         merger.round(retry_stopped=False)
-        found = look()
-        assert found == (["shop.t", "shop/t"] if n == 1 else ["shop/t"])
+        assert look() == (["shop.t", "shop/t"] if n == 1 else ["shop/t"])
     assert look() == []
 
 

@@ -239,6 +239,18 @@ def test_spark_leaves_no_row_out_by_our_statistics(spark: SparkSession, tmp_path
             assert one.id in [r.id for r in read.where(condition).select("id").collect()], (one.id, name)
 
 
+def test_days_of_any_year_are_read_as_spark_3_would(spark: SparkSession, tmp_path: Path) -> None:
+    """It reads none before 1582 where the file does not tell of its calendar."""
+    table = SparkTable(spark, tmp_path)
+    old = dt.datetime(1, 1, 1)  # noqa: DTZ001
+    table.merge(table.writer(), [{**row(1, "old"), "day": old.date(), "at": old.replace(tzinfo=dt.UTC), "wall": old}])
+    spark.conf.set("spark.sql.parquet.datetimeRebaseModeInRead", "EXCEPTION")
+    try:
+        table.check()
+    finally:
+        spark.conf.unset("spark.sql.parquet.datetimeRebaseModeInRead")
+
+
 @pytest.mark.in_turn("mode")
 @pytest.mark.parametrize("mode", ["name", "id"])
 def test_mapped_columns_keep_their_names(spark: SparkSession, tmp_path: Path, mode: str) -> None:

@@ -10,7 +10,9 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from dblog_core.delta import kept_values
 from dblog_core.delta.changes import Changes, Upserted
+from dblog_core.delta.features import TableRefused
 from dblog_core.delta.open_table import OpenTable
 from dblog_core.delta.upsert import upsert
 from tests.unit.delta.tables import APP, Row, Table, newest, row
@@ -99,4 +101,18 @@ def test_what_is_kept_is_that_of_the_newest_version(table: Table) -> None:
     work.merge([row(5, offset=9)], {"note": [True]})
     assert newest(table.path) == 5
     table.expect([row(5, "of the rival", offset=9)])
+    table.check()
+
+
+def test_more_values_than_memory_has_room_for_are_sparks(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    work = Keeping(table)
+    puts = [row(i, offset=9) for i in (5, 6, 7, 21, 22, 23)]
+    masks = {"note": [True] * len(puts)}
+    monkeypatch.setattr(kept_values, "MOST_BYTES", 90)  # either file's rows have less
+    with pytest.raises(TableRefused, match="the rows that change have more"):
+        work.merge(puts, masks)
+    table.check()
+    monkeypatch.undo()
+    work.merge(puts, masks)
+    table.expect([row(i, f"kept {i}", offset=9) for i in (5, 6, 7, 21, 22, 23)])
     table.check()

@@ -120,6 +120,20 @@ def test_a_snapshot_of_a_log_that_was_cleaned_is_read_anew(table: Table) -> None
     assert read(table, known).version == 5
 
 
+def test_a_table_in_the_place_of_one_that_a_checkpoint_told_of_is_read_anew(table: Table) -> None:
+    DeltaTable(str(table.path)).create_checkpoint()
+    files = TableFiles.at(table.location())
+    of_checkpoint = snapshot.newest(files)
+    shutil.rmtree(table.path)
+    other = Table.made(table.lake)
+    writer = other.writer()
+    for i in range(4):
+        other.merge(writer, [row(i, offset=1)])
+    read_anew = snapshot.newest(files, of_checkpoint)
+    assert read_anew.table_id != of_checkpoint.table_id
+    assert read_anew.files.keys() == writer.snapshot.files.keys()
+
+
 def test_a_snapshot_follows_commit_by_commit(table: Table) -> None:
     known = read(table)
     files = dict(known.files)

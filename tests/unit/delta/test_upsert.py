@@ -22,7 +22,7 @@ from dblog_core.delta.open_table import OpenTable
 from dblog_core.delta.upsert import Overtaken, upsert
 from dblog_core.errors import LakeError, LeaseLost, StagingUnavailable
 from dblog_core.storage.location import Location
-from tests.unit.delta.tables import APP, OFFSET, FaultyStorage, Row, Table, commit_of, newest, row, write_commit
+from tests.unit.delta.tables import APP, FIELDS, OFFSET, FaultyStorage, Row, Table, commit_of, newest, row, write_commit
 
 
 @pytest.fixture
@@ -525,6 +525,29 @@ def test_names_are_the_tables_and_files_have_the_physical_ones(tmp_path: Path) -
     held = pq.read_schema(table.path / new["path"])
     assert held.names == ["col-0", "col-1", "col-2", "col-3"]
     assert [held.field(i).metadata[b"PARQUET:field_id"] for i in range(4)] == [b"1", b"2", b"3", b"4"]
+
+
+@pytest.mark.parametrize("saved", [False, True], ids=["in memory", "from disk"])
+def test_a_name_that_becomes_that_of_another_column_is_another_key(tmp_path: Path, saved: bool) -> None:
+    """Mutant: stale index believed."""
+    table = Table.made(tmp_path, mapped=True, fields={**FIELDS, "other": "long"})
+    writer = table.writer(index=tmp_path / "index")
+    table.merge(writer, [row(i, offset=1, other=99 - i) for i in range(10)])
+    writer.save()
+    changed = json.loads(json.dumps(next(a for a in commit_of(table.path, 0) if "metaData" in a)))
+    text = changed["metaData"]["schemaString"]
+    swapped = text.replace('"id"', '"was"').replace('"other"', '"id"').replace('"was"', '"other"')
+    changed["metaData"]["schemaString"] = swapped
+    write_commit(table.path, 2, changed)
+    table.rows = {
+        (row_before["other"],): {**row_before, "id": row_before["other"], "other": row_before["id"]}
+        for row_before in table.rows.values()
+    }
+    writer = table.writer(index=tmp_path / "index") if saved else writer
+    table.merges = 2
+    done = table.merge(writer, [row(95, "changed", offset=2)], [row(99), row(5)])
+    assert (done.updated, done.deleted, done.absent) == (1, 1, 1)
+    table.check()
 
 
 def test_a_column_that_takes_no_null_gets_none(table: Table) -> None:
