@@ -61,6 +61,10 @@ class TableRefused(LakeError):
     """The table has what this package does not write: Spark must."""
 
 
+class BatchRefused(TableRefused):
+    """Spark must write this batch; the table's next one may do without."""
+
+
 def refused(where: str, reason: str) -> TableRefused:
     return TableRefused(f"the table cannot be written without Spark: {reason}", where=where, fix="Spark writes it")
 

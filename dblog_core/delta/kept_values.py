@@ -20,7 +20,7 @@ def with_kept(
     """The changes' rows with the values that they keep, and which of them keep one that the table does not have.
 
     `hits`: the live rows to take them from, by the changes' numbers; of several for one change the newest by `order`.
-    Raises TableRefused where the values take more than `MOST_BYTES`.
+    Raises BatchRefused where the values take more than `MOST_BYTES`.
     """
     count = len(rows)
     wanted = np.logical_or.reduce(list(kept.values()))

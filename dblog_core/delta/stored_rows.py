@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dblog_core.delta.bitmaps import Rows, RowSet
-from dblog_core.delta.features import refused
+from dblog_core.delta.features import BatchRefused, refused
 from dblog_core.delta.files import TableFiles
 from dblog_core.delta.shape import DeltaColumn, Shape
 from dblog_core.delta.snapshot import LiveFile
@@ -66,7 +66,7 @@ def column_batches(
 def rows_at(
     files: TableFiles, live: LiveFile, shape: Shape, names: Sequence[str], rows: Rows, *, most: int = MOST_BYTES
 ) -> pa.Table:
-    """These rows of a file, in the order that they are asked for. Raises TableRefused where they have more than `most`
+    """These rows of a file, in the order that they are asked for. Raises BatchRefused where they have more than `most`
     bytes: Spark's executors have room for them."""
     columns = [shape[name] for name in names]
     parts: list[pa.Table] = []
@@ -90,7 +90,8 @@ def rows_at(
                 within = (in_part >= 0) & (in_part < len(part))
                 chosen = part.take(pa.array(in_part[within]))
                 if (bytes_held := bytes_held + chosen.nbytes) > most:
-                    raise refused(str(files), f"the rows that change have more than {MOST_BYTES >> 20} MiB of values")
+                    what = f"the values that changes keep, or are compared with, take more than {MOST_BYTES >> 20} MiB"
+                    raise BatchRefused(what, where=str(files), fix="Spark writes them")
                 parts.append(chosen)
                 places.append(at_group[within])
                 if in_part[-1] < len(part):

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from dblog_core.delta.features import TableRefused
+from dblog_core.delta.features import BatchRefused, TableRefused
 from dblog_core.errors import LakeError
 from dblog_core.lake.lake_status import TableStatus
 from dblog_core.model.events import DELETE
@@ -256,7 +256,8 @@ class TableMerge:
             try:
                 return self._mark(rows, schema, lake, number, self._lake.open_tables, merged=merged)
             except TableRefused as refusal:
-                self._merge_because = refusal.reason
+                if not isinstance(refusal, BatchRefused):
+                    self._merge_because = refusal.reason
                 if fold_on_driver.has_left_out(work):  # a MERGE has no other row to take the values from
                     rows = None
                     staged_events.check_files(self._spark, self._staging, work)

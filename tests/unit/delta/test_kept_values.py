@@ -12,7 +12,7 @@ from deltalake import write_deltalake
 
 from dblog_core.delta import kept_values
 from dblog_core.delta.changes import Changes, Upserted
-from dblog_core.delta.features import TableRefused
+from dblog_core.delta.features import BatchRefused
 from dblog_core.delta.open_table import OpenTable
 from dblog_core.delta.upsert import upsert
 from tests.unit.delta.tables import APP, Row, Table, newest, row
@@ -109,7 +109,7 @@ def test_more_values_than_memory_has_room_for_are_sparks(table: Table, monkeypat
     puts = [row(i, offset=9) for i in (5, 6, 7, 21, 22, 23)]
     masks = {"note": [True] * len(puts)}
     monkeypatch.setattr(kept_values, "MOST_BYTES", 90)  # either file's rows have less
-    with pytest.raises(TableRefused, match="the rows that change have more"):
+    with pytest.raises(BatchRefused, match="take more than"):
         work.merge(puts, masks)
     table.check()
     monkeypatch.undo()

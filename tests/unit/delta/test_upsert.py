@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable, WriterProperties, write_deltalake
 
 from dblog_core.delta.changes import Changes
 from dblog_core.delta.features import TableRefused
@@ -188,6 +188,23 @@ def test_a_table_that_was_put_in_the_place_of_another_is_read_anew(table: Table)
     other.merges = 10
     other.merge(writer, [row(2, "ours", offset=9), row(70, "ours", offset=9)])
     other.check()
+
+
+def test_rows_of_later_row_groups_are_found_where_they_stand(table: Table) -> None:
+    """Mutant: wrong row number."""
+    rows = [row(i, offset=1) for i in range(100)]
+    groups_of_ten = WriterProperties(max_row_group_size=10)
+    write_deltalake(str(table.path), table.arrow(rows), mode="append", writer_properties=groups_of_ten)
+    table.expect(rows)
+    writer = table.writer()
+    table.merge(writer, [row(i, "new", offset=2) for i in (5, 55, 95)], [row(15), row(77)])
+    table.check()
+    table.merge(writer, [], [row(55), row(54), row(99)])
+    table.check()
+    assert join_files(writer) > 0
+    table.check()
+    table.merge(writer, [row(56, "after the join", offset=3)], [row(98)])
+    table.check()
 
 
 RIVALS: dict[str, Callable[[Table], None]] = {}
