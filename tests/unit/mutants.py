@@ -6,7 +6,7 @@ Others of their kind are in the mutants of protocol, simulation and merge, and i
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,25 @@ import pyarrow as pa
 import pytest
 
 from dblog_core.algorithm.chunk_placement import Chunks
+from dblog_core.capture.follow_ups import FollowUps
 from dblog_core.capture.table_events import TableEvents
+from dblog_core.capture.table_shapes import TableShapes
+from dblog_core.lake import merge_plan
+from dblog_core.lake.lake_status import State, TableStatus
 from dblog_core.model import values
+from dblog_core.model.events import Rewritten
+from dblog_core.monitoring import preflight
+from dblog_core.sources.mysql.binlog import events
+from dblog_core.sources.mysql.binlog.unread_tables import UnreadTables
 from dblog_core.sources.mysql.ddl import statement_text, statement_tokens
+from dblog_core.sources.mysql.row_events import table_ids
 from dblog_core.sources.mysql.values import binary_values
 from tests.unit.algorithm import test_chunk_placement
-from tests.unit.capture import test_statements_on_tables
-from tests.unit.sources.mysql.binlog import test_log
+from tests.unit.capture import test_statements_on_tables, test_whole_tables
+from tests.unit.engine_world import World
+from tests.unit.lake import test_lake_places
+from tests.unit.sources.mysql import test_values
+from tests.unit.sources.mysql.binlog import test_log, test_log_state, test_unread_tables
 from tests.unit.sources.mysql.row_events import test_row_decoder
 
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -75,6 +87,64 @@ def _alterations_wait_for_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TableEvents, "record_reshape", lambda self, table: None)
 
 
+def _parts_of_a_dump_are_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(merge_plan, "is_full", lambda mark: True)
+
+
+def _born_empty_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TableShapes, "forget_empty", lambda self, table: None)
+
+
+def _first_shapes_prove_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FollowUps, "add_unproven", lambda self, table, at: None)
+
+
+def _what_is_merged_is_ok(monkeypatch: pytest.MonkeyPatch) -> None:
+    def with_applied_rows(status: TableStatus, withheld: int) -> TableStatus:
+        return replace(status, state=State.OK, error=None, withheld=withheld)
+
+    monkeypatch.setattr(TableStatus, "with_applied_rows", with_applied_rows)
+
+
+def _versions_are_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_ids, "_OF_VERSIONS", ())
+
+
+def _versioning_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(UnreadTables, "follow", lambda self, statement: None)
+
+
+def _as_many_members_as_labels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(binary_values, "_MOST_MEMBERS", 65)
+
+
+def _begun_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "_START_ALTER", 0)
+
+
+def _failed_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "_ROLLBACK_ALTER", 0)
+
+
+def _histories_stand_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight, "shares_history", lambda table, others: None)
+
+
+def _a_key_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TableShapes, "has_key", lambda self, fingerprint: True)
+
+
+def _look_for_shared_places(directory: Path) -> None:
+    (directory / "lake").mkdir()
+    with pytest.MonkeyPatch.context() as patched:
+        told = ["shop.a__history and the history of shop.a"]
+        test_lake_places.test_tables_that_want_the_same_place_are_told_each_alone(
+            World(directory, patched), patched, ["shop.a", "shop.a__history"], history=True, folds=False, told=told
+        )
+
+
+_DUMPED_IN_PART = [test_whole_tables.full(9, 2, key_from=1)]
+_VERSIONED = (["ALTER TABLE shop.v ADD SYSTEM VERSIONING"], ["v stops"])
 _GBK = ("TRUNCATE TABLE `誠`".encode("gbk"), 28, "誠")
 _LATIN = ("TRUNCATE TABLE aufträge".encode("latin-1"), 8, "aufträge")
 
@@ -118,5 +188,64 @@ MUTANTS = [
         "an ALTER is followed with the next row",
         _alterations_wait_for_rows,
         test_statements_on_tables.test_a_known_table_that_was_altered_is_to_show_its_shape_until_a_row_has,
+    ),
+    Mutant(
+        "a dump of a part of a table is a dump of all of it",
+        _parts_of_a_dump_are_all_of_it,
+        lambda _: test_whole_tables.test_what_a_table_lacks_is_known_to_be_there_by_an_empty_table_or_a_full_dump(
+            _DUMPED_IN_PART, 0, 0
+        ),
+    ),
+    Mutant(
+        "a table that has got rows without events goes on to have begun empty",
+        _born_empty_for_ever,
+        lambda directory: test_whole_tables.test_the_first_shape_says_whether_the_table_had_no_row_before(
+            directory, [test_whole_tables.CREATED, Rewritten(0, 0, test_whole_tables.TABLE)], None
+        ),
+    ),
+    Mutant(
+        "a table whose first shape is shown has no rows of before",
+        _first_shapes_prove_all,
+        lambda directory: test_whole_tables.test_the_first_shape_says_whether_the_table_had_no_row_before(
+            directory, [], None
+        ),
+    ),
+    Mutant(
+        "a table is ok once rows of it are merged",
+        _what_is_merged_is_ok,
+        lambda _: (
+            test_whole_tables.test_a_table_that_only_lacks_a_dump_waits_for_nothing_that_the_merge_has_asked_for()
+        ),
+    ),
+    Mutant(
+        "the columns of MariaDB's versions are such as any",
+        _versions_are_columns,
+        lambda _: test_unread_tables.test_a_system_versioned_table_is_known_by_the_columns_that_mariadb_gives_it(),
+    ),
+    Mutant(
+        "a table stays what it was when a statement makes it system-versioned",
+        _versioning_not_followed,
+        lambda _: test_unread_tables.test_statements_tell_which_tables_are_system_versioned(*_VERSIONED),
+    ),
+    Mutant(
+        "a SET has a member for each of its labels, also for a second one of a name at place 65",
+        _as_many_members_as_labels,
+        lambda _: test_values.test_a_set_has_64_labels_at_most_whatever_its_definition_says(),
+    ),
+    Mutant(
+        "an ALTER in two phases has happened when it begins",
+        _begun_is_done,
+        lambda _: test_log_state.test_an_alter_in_two_phases_has_happened_when_it_has_succeeded([2, 4], 1),
+    ),
+    Mutant(
+        "an ALTER in two phases has happened when it is rolled back",
+        _failed_is_done,
+        lambda _: test_log_state.test_an_alter_in_two_phases_has_happened_when_it_has_succeeded([2, 8], 0),
+    ),
+    Mutant("no table's history has the place of another table", _histories_stand_alone, _look_for_shared_places),
+    Mutant(
+        "a table without a key that gets one has all its rows",
+        _a_key_changes_nothing,
+        test_whole_tables.test_a_table_that_is_given_a_key_is_dumped,
     ),
 ]

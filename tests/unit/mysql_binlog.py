@@ -111,8 +111,10 @@ def gtid(number: int, *, uuid: str = UUID, **more: int) -> bytes:
     return event(Type.GTID, b"\1" + sid + struct.pack("<QBQQ", number, 2, 0, 1) + moment, **more)
 
 
-def mariadb_gtid(number: int, flags: int, *, domain: int = 0, **more: int) -> bytes:
-    return event(Type.MARIADB_GTID, struct.pack("<QIB", number, domain, flags) + bytes(6), **more)
+def mariadb_gtid(number: int, flags: int, *, domain: int = 0, more_flags: int = 0, **more: int) -> bytes:
+    """`more_flags`: the second byte of flags, which newer servers write."""
+    body = struct.pack("<QIBB", number, domain, flags, more_flags) + bytes(5)
+    return event(Type.MARIADB_GTID, body, **more)
 
 
 def query(sql: str, *, schema: str = "shop", variables: bytes = b"", **more: int) -> bytes:

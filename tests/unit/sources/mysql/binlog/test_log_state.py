@@ -11,7 +11,7 @@ import pytest
 
 from dblog_core.config.source import SourceConfig
 from dblog_core.errors import DblogError
-from dblog_core.model.events import LogBatch, Unreadable
+from dblog_core.model.events import Altered, LogBatch, Unreadable
 from dblog_core.model.schema import TableName
 from dblog_core.sources.mysql.binlog.events import Type
 from dblog_core.sources.mysql.binlog.log_state import LogState
@@ -363,3 +363,25 @@ def test_rows_that_are_not_delivered_again_count(monkeypatch: pytest.MonkeyPatch
     delivered = [len(ids(batch)) for batch in batches]
     assert sum(delivered) == 7
     assert [batch.partial for batch in batches] == [3 + sum(delivered[: n + 1]) for n in range(len(batches))]
+
+
+BEGINS, SUCCEEDS, FAILS = 2, 4, 8
+"""What MariaDB's second byte of flags says of an ALTER, with `binlog_alter_two_phase`."""
+
+
+@pytest.mark.parametrize(
+    ("phases", "altered"),
+    [([BEGINS, SUCCEEDS], 1), ([BEGINS, FAILS], 0), ([BEGINS], 0), ([BEGINS, FAILS, BEGINS, SUCCEEDS], 1)],
+)
+def test_an_alter_in_two_phases_has_happened_when_it_has_succeeded(phases: list[int], altered: int) -> None:
+    packets = [
+        binlog.mariadb_gtid(1, 0),
+        binlog.table_map(1, "t"),
+        binlog.rows(30, 1, [binlog.image(1, "x")]),
+        binlog.xid(),
+    ]
+    for number, phase in enumerate(phases, 2):
+        packets += [binlog.mariadb_gtid(number, 1, more_flags=phase), binlog.query("ALTER TABLE t DROP COLUMN v")]
+    for batches in (long_way(state(mariadb=True), packets), short_way(state(mariadb=True), packets, random.Random(1))):
+        signals = [signal for batch in batches for signal in batch.signals]
+        assert sum(isinstance(signal, Altered) for signal in signals) == altered
