@@ -100,7 +100,7 @@ def rows_looked_for_wherever_they_go() -> Iterator[None]:
 
 def the_second_position_not_awaited() -> contextlib.AbstractContextManager[object]:
     """A chunk is placed before events that its SELECT has seen."""
-    return mock.patch.object(SimSource, "passed", return_value=True)
+    return mock.patch.object(SimSource, "has_passed", return_value=True)
 
 
 def the_first_position_not_awaited() -> contextlib.AbstractContextManager[object]:

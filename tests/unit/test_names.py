@@ -98,14 +98,9 @@ def functions(module: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctio
     return (node for node in ast.walk(module) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
 
 
-def is_tuple_assignment(node: ast.AST) -> bool:
-    targets = node.targets if isinstance(node, ast.Assign) else []
+def is_tuple_assignment(node: ast.Assign) -> bool:
     several = ast.Tuple | ast.List
-    return (
-        isinstance(node, ast.Assign)
-        and isinstance(node.value, several)
-        and any(isinstance(t, several) for t in targets)
-    )
+    return isinstance(node.value, several) and any(isinstance(target, several) for target in node.targets)
 
 
 @cache
@@ -126,7 +121,7 @@ def findings(module: ast.Module, path: Path) -> Iterator[Finding]:
         if name.strip("_") in VAGUE:
             yield Finding(1, f"{path}:{line}", f"name {name}")
     for node in ast.walk(module):
-        if is_tuple_assignment(node):
+        if isinstance(node, ast.Assign) and is_tuple_assignment(node):
             yield Finding(2, f"{path}:{node.lineno}", ast.unparse(node).partition("\n")[0])
 
 
