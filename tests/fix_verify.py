@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from dblog_core.config.settings import Config
 from dblog_core.lake.lake_status import table_location
-from dblog_core.verify import run
+from dblog_core.verify import repair, run
 from dblog_core.verify import table as table_module
 from dblog_core.verify.exchange import Answer, Desk, Task
 from dblog_core.verify.report import Report
@@ -57,7 +57,7 @@ def verify_here(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, merge_here
             return answer
 
     monkeypatch.setattr(run, "LakeSide", LakeHere)
-    monkeypatch.setattr(run.repair, "merge_staged", lambda config, *_, **__: merge_here(config))
+    monkeypatch.setattr(repair, "merge_staged", lambda config, *_, **__: merge_here(config))
     return _verify
 
 
@@ -69,7 +69,7 @@ def verify_plainly(monkeypatch: pytest.MonkeyPatch) -> Callable[[Config], tuple[
         lake = PlainLake(config)
         monkeypatch.setattr(run, "LakeSide", lake.open)
         monkeypatch.setattr(table_module, "pin", lake.pin)
-        monkeypatch.setattr(run.repair, "merge_staged", lambda *_, **__: None)
+        monkeypatch.setattr(repair, "merge_staged", lambda *_, **__: None)
         return _verify, lake
 
     return over

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from dblog_core.staging import Staging
 from dblog_core.staging.manifest import Manifest
 from dblog_core.wiring import open_staging
 from tests.fix_s3 import Bucket
+from tests.unit.staged import root_of
 
 
 def manifest(number: int, *, rows: int, first: int = 1) -> Manifest:
@@ -54,7 +56,8 @@ def test_it_watches_an_object_store_with_the_settings_of_the_file(bucket: Bucket
     places = bucket.sections()
     secret = places["s3"]["secret_key"]
     source = {"name": "shop", "kind": "mysql", "database": "shop", "tables": ["shop.*"]}
-    sections = {"source": source, "state": {"url": f"sqlite:///{tmp_path}/state.db"}, **places}
+    state = {"url": f"sqlite:///{tmp_path}/state.db"}
+    sections: dict[str, dict[str, Any]] = {"source": source, "state": state, **places}
     sections["s3"] = {name: value for name, value in sections["s3"].items() if value not in (None, "")}
     with file.open("w") as out:
         for name, keys in sections.items():
@@ -71,6 +74,6 @@ def test_it_watches_an_object_store_with_the_settings_of_the_file(bucket: Bucket
 def test_what_cannot_be_read_is_looked_at_again_later(watch: Watch, staging: Staging) -> None:
     watch.look()
     staging.publish(replace(manifest(1, rows=1)))
-    path = next(staging.storage.root.glob("manifests/*1.json"))
+    path = next(root_of(staging).glob("manifests/*1.json"))
     path.write_bytes(b"{}")
     assert watch.look() == (False, TROUBLED)

@@ -64,7 +64,7 @@ def at_the_third_look(monkeypatch: pytest.MonkeyPatch, step: Callable[[], object
         if len(looks) == 3:
             step()
 
-    monkeypatch.setattr(merge_operator.time, "sleep", pause)
+    monkeypatch.setattr("dblog_core.airflow.merge_operator.time.sleep", pause)
 
 
 def test_a_merge_waits_for_the_lake_and_says_so_once_a_minute(

@@ -13,8 +13,9 @@ import pytest
 from dblog_core import wiring
 from dblog_core.capture import config_reload
 from dblog_core.capture.run_capture import run_capture
-from dblog_core.dumps import control, dump_records, dump_store, filing, requests, work_loop
+from dblog_core.dumps import control, dump_records, dump_store, filing, work_loop
 from dblog_core.dumps.requests import WHOLE, DumpRequest
+from dblog_core.errors import RequestError
 from dblog_core.local.servers.postgres import PostgresServer
 from dblog_core.sources.postgres.sql import publication, replica_identity
 from dblog_core.sources.postgres.sql.connection import session
@@ -46,7 +47,7 @@ def test_a_dump_of_the_system_counts_tables_that_are_dropped_and_is_done_without
             found = dump_store.read_dump(state, own)
             assert (found.rows, len(found.tables_gone), found.error) == (1, MANY - 1, None)
             control.resume(state, mine)
-            with pytest.raises(requests.RequestError):
+            with pytest.raises(RequestError):
                 work_loop.work(config, stop=threading.Event(), dump_id=mine)
             wait_until(lambda: dump_store.read_dump(state, mine).state == "failed", "the other one fails")
             found = dump_store.read_dump(state, mine)

@@ -154,7 +154,7 @@ def _survives_kill(server: ZookeeperServer) -> None:
         server.kill()
 
 
-def _program(server: DatabaseServer, then: str) -> str:
+def _program(server: MysqlServer | PostgresServer, then: str) -> str:
     """A Python program that knows the same server by its directory alone."""
     name = type(server).__name__
     directory = server._dir

@@ -9,6 +9,7 @@ import pytest
 from dblog_core.errors import SourceUnavailable
 from dblog_core.model.schema import TableName
 from dblog_core.sources.mysql.source import MysqlSource
+from dblog_core.sources.mysql.sql.chunks import MysqlChunks
 from dblog_core.sources.mysql.sql.connection import rows
 from tests.fix_servers import Database
 
@@ -21,6 +22,7 @@ def test_a_chunk_that_takes_longer_than_statements_may_is_read_again(database: D
     database.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
     reader = MysqlSource(database.config(tmp_path).source).open_reader()
     schema = reader.schema(TableName(database.schema, "t"))
+    assert isinstance(reader, MysqlChunks)
     rows(reader._connection, f"SET SESSION {setting}")
     with database.connect() as other, other.cursor() as cursor:
         cursor.execute("LOCK TABLES t WRITE")

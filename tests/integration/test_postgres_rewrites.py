@@ -15,7 +15,7 @@ from dblog_core.config.settings import Config
 from dblog_core.interfaces import ChunkReader
 from dblog_core.model.schema import TableName
 from dblog_core.model.values import keys_of
-from dblog_core.sources.postgres.sql import chunks
+from dblog_core.sources.postgres.sql import chunks, connection
 from dblog_core.wiring import open_source
 from tests.fix_servers import Database
 
@@ -37,7 +37,7 @@ def test_no_rewrite_comes_between_the_snapshot_of_a_chunk_and_its_select(
     database: Database, reader: ChunkReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     schema = reader.schema(TableName("public", "a"))
-    real = chunks.rows
+    real = connection.rows
     tries = []
 
     def rows(connection: Any, query: Any, parameters: Any = None) -> Any:

@@ -14,7 +14,6 @@ from dblog_core.errors import SourceUnavailable, StagingUnavailable
 from dblog_core.interfaces import LogStream
 from dblog_core.local.servers.postgres import PostgresServer
 from dblog_core.model.events import LogBatch, SchemaSeen, Truncated, WatermarkSeen
-from dblog_core.sources.postgres.logical import spool
 from dblog_core.sources.postgres.logical.batch import MAX_ROWS
 from dblog_core.sources.postgres.source import PostgresSource
 from tests.fix_servers import Database
@@ -243,7 +242,7 @@ def test_a_full_disk_is_a_passing_trouble(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(spool.os, "pwrite", full)
+        patched.setattr(os, "pwrite", full)
         with pytest.raises(StagingUnavailable, match="No space left") as caught:
             read(source, position)
     assert caught.value.transient

@@ -265,9 +265,10 @@ def _copied(chunks: Chunks) -> tuple[Chunks, LogOrder | Snapshots]:
     tasks = object.__new__(Tasks)
     visibility: Any = chunks._visibility
     if isinstance(visibility, Snapshots):
+        snapshots = visibility
         visibility = object.__new__(type(visibility))
-        visibility._start = chunks._visibility._start
-        visibility._settled = chunks._visibility._settled
+        visibility._start = snapshots._start
+        visibility._settled = snapshots._settled
     old = chunks._windows
     windows._visibility = visibility
     windows._limit = old._limit

@@ -78,7 +78,7 @@ def _short_at_low(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _short_at_high(monkeypatch: pytest.MonkeyPatch) -> None:
-    follow = window_module.follow
+    follow = eviction_module.follow
     monkeypatch.setattr(
         window_module, "follow", lambda stretches, *, certain: follow(list(stretches)[:-1], certain=certain)
     )
@@ -104,7 +104,7 @@ def _whole_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _survives_under_old_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    follow = window_module.follow
+    follow = eviction_module.follow
 
     def mutated(stretches: Any, *, certain: bool) -> Overlap:
         overlap = follow(stretches, certain=certain)
@@ -272,7 +272,7 @@ def _arrivals_before_the_low_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _arrived_though_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
     """A key counts as brought by a SELECT that may not have seen the row arrive."""
-    follow = window_module.follow
+    follow = eviction_module.follow
 
     def mutated(stretches: Any, *, certain: bool) -> Overlap:
         return replace(follow(stretches, certain=certain), partial={})

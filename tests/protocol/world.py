@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain, combinations, pairwise
-from typing import Any
+from typing import Any, Self
 
 from dblog_core.algorithm.task_progress import TaskProgress
 from dblog_core.model.task_id import TaskId
@@ -141,7 +141,7 @@ class World:
             self.acknowledged, self.old_rows, self.replayed,
         )  # fmt: skip
 
-    def copy(self, **spent: int) -> World:
+    def copy(self, **spent: int) -> Self:
         new = replace(self, lake=self.lake.copy())
         new.capture = None if self.capture is None else self.capture.copy()
         if spent:

@@ -14,6 +14,7 @@ from pyspark.errors import PySparkException
 
 from dblog_core.lake.cuts import cuts_location
 from dblog_core.model.values import Key
+from dblog_core.staging.manifest import LogMark
 from spark_jobs.merger import Merged, Merger
 from spark_jobs.merging import cuts, deleted_rows
 from spark_jobs.merging.batch import Batch
@@ -163,9 +164,8 @@ def ghosts_are_told_by_their_keys_alone() -> Patch:
     """A row that was born while the dump went on is taken for a ghost."""
     remove = deleted_rows.remove
 
-    def all_unseen(*given: Any, **more: Any) -> int:
-        *others, mark = given
-        return remove(*others, replace(mark, since=mark.offset), **more)
+    def all_unseen(spark: Any, staging: Any, lake: Any, schema: Any, mark: LogMark, **more: Any) -> int:
+        return remove(spark, staging, lake, schema, replace(mark, since=mark.offset), **more)
 
     return mock.patch.object(deleted_rows, "remove", all_unseen)
 

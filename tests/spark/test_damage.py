@@ -27,6 +27,7 @@ from spark_jobs.merging.applied import Applied
 from spark_jobs.merging.table_merge import TableMerge
 from tests.spark.lakes import TestLake
 from tests.spark.segments import table
+from tests.unit.staged import root_of
 
 ONE = table("one", id=pa.int64(), v=pa.string())
 OTHER = table("other", id=pa.int64())
@@ -85,7 +86,7 @@ def _damaged(path: Path, damage: Callable[[Path], None]) -> Iterator[None]:
 
 def _anew(lake: TestLake) -> TestLake:
     """The same lake and staging, as another process sees them: nothing is remembered."""
-    return TestLake(lake.spark, Staging(str(lake.staging.storage.root.parent), source="shop"), lake.path)
+    return TestLake(lake.spark, Staging(str(root_of(lake.staging).parent), source="shop"), lake.path)
 
 
 def _stops_before(lake: TestLake, path: Path, segment_number: int) -> None:
@@ -105,7 +106,7 @@ def segments(lake: TestLake) -> list[Path]:
     for number in range(1, 6):
         lake.build.create(ONE, {"id": number, "v": f"v{number}"})
         lake.build.seal()
-    root = lake.staging.storage.root / "manifests"
+    root = root_of(lake.staging) / "manifests"
     return [root / f"{number:020d}.json" for number in range(1, 6)]
 
 
@@ -131,7 +132,7 @@ def test_a_damaged_block_stops_the_merge_before_it(lake: TestLake, merged: dict[
     for grace in (600.0, 0.0):
         for _ in Compactor(lake.staging.handle(), SystemClock(), grace=grace).steps():
             pass
-    (block,) = (lake.staging.storage.root / "compacted").iterdir()
+    (block,) = (root_of(lake.staging) / "compacted").iterdir()
     for damage in DAMAGES[:3]:  # a block that is missing is a first segment that is missing
         with _damaged(block, damage), pytest.raises(CorruptSegment) as error:
             _anew(lake).merge()
@@ -156,7 +157,7 @@ def test_a_damaged_file_of_a_table_stops_that_table_alone(
         "chunks": sealed.chunks[0].path if sealed.chunks else "",
         "schemas": f"schemas/{ONE.fingerprint}.json",
     }
-    path = lake.staging.storage.root / named[kind]
+    path = root_of(lake.staging) / named[kind]
     for damage in DAMAGES:
         with _damaged(path, damage):
             _anew(lake).merge()

@@ -12,6 +12,7 @@ from dblog_core.staging.spilled_rows import remove_spilled
 from spark_jobs.events import fold_on_driver, plan, staged_events
 from tests.spark.lakes import TestLake
 from tests.spark.segments import table
+from tests.unit.staged import root_of
 
 T = table("t", id=pa.int64(), v=pa.string())
 STOOD = 5  # the segment up to which the lake was merged before
@@ -32,7 +33,7 @@ def test_a_merge_within_joined_segments_takes_the_rest_of_them(
     for grace in (600.0, 0.0):  # joined, and then removed
         for _ in Compactor(lake.staging.handle(), SystemClock(), grace=grace).steps():
             pass
-    assert not (lake.staging.storage.root / "manifests" / f"{STOOD + 1:020d}.json").exists()
+    assert not (root_of(lake.staging) / "manifests" / f"{STOOD + 1:020d}.json").exists()
     work = plan.plan_works(lake.staging.manifests(after=STOOD), lambda table: STOOD)[str(T.table)]
     read = [row.offset for row in staged_events.events(lake.spark, lake.staging, work, T).select("offset").collect()]
     remove_spilled(lake.staging, work.files)

@@ -14,6 +14,7 @@ from dblog_core.model.schema import TableSchema
 from spark_jobs.delta_tables import log
 from tests.spark.lakes import TestLake
 from tests.spark.segments import table
+from tests.unit.staged import root_of
 
 NOTES = table("notes", id=pa.int64(), v=pa.string(), big=pa.string())
 
@@ -209,7 +210,7 @@ def test_a_damaged_file_stops_its_table_by_name_and_is_caught_up_on_when_it_is_b
     build.create(other, {"id": 1})
     build.chunk(NOTES, [{"id": 1, "v": "a", "big": "x"}])
     manifest = build.seal()
-    path = lake.staging.storage.root / manifest.chunks[0].path
+    path = root_of(lake.staging) / manifest.chunks[0].path
     good = path.read_bytes()
     path.write_bytes(good[:-9] + bytes([good[-9] ^ 1]) + good[-8:])
     lake.merge()

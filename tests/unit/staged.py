@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import ChunkRef, DataFile, LogMark, Manifest
 from dblog_core.staging.segment import log_schema
+from dblog_core.storage.local import LocalStorage
 
 TIME = dt.datetime(2026, 11, 21, 9, 30, tzinfo=dt.UTC)
 MICROSECONDS = int(TIME.timestamp()) * 1_000_000
@@ -102,3 +104,9 @@ def chunk(
         str(schema.table), schema.fingerprint, "d1", "d1/0", 0, file.path, file.rows, file.bytes, file.checksum, first,
         evicted, "p9", MICROSECONDS,
     )  # fmt: skip
+
+
+def root_of(staging: Staging) -> Path:
+    """The directory of the staged files of this source."""
+    assert isinstance(staging.storage, LocalStorage)
+    return staging.storage.root

@@ -7,6 +7,7 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
@@ -104,7 +105,7 @@ def test_cuts_of_before_keep_their_table(lake: Lake) -> None:
         "merged_at": EPOCH,
     }
     properties = CommitProperties(app_transactions=[Transaction(APP, 1)])
-    write_deltalake(lake.path, written.pa.Table.from_pylist([row], shape), mode="append", commit_properties=properties)
+    write_deltalake(lake.path, pa.Table.from_pylist([row], shape), mode="append", commit_properties=properties)
     lake.cut(2, 20, 2)
     assert cuts.cut_of(lake.location, 1).behind == {} and cuts.find_cut(lake.location).cut.number == 2
 

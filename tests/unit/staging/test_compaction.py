@@ -13,6 +13,7 @@ import pytest
 
 from dblog_core.errors import CorruptSegment, SegmentReplaced, SegmentTaken, StagingError, StagingUnavailable
 from dblog_core.staging import Staging, compaction, compaction_blocks, segment
+from dblog_core.staging import manifest as manifest_module
 from dblog_core.staging.compaction import Compactor
 from dblog_core.staging.compaction_blocks import Block
 from dblog_core.staging.manifest import DataFile, Manifest
@@ -20,7 +21,7 @@ from dblog_core.staging.published_segments import PublishedSegments
 from dblog_core.staging.reader import lines
 from tests.simulation.storage import MemoryStorage
 from tests.unit.compaction_world import Clock, World
-from tests.unit.staged import creates, manifest, publish, table
+from tests.unit.staged import creates, manifest, publish, root_of, table
 
 ORDERS = table()
 SEEDS = range(30)
@@ -126,7 +127,7 @@ def _schemas(self: Manifest, _: int) -> dict[str, str]:
 
 def _a_file_lost() -> contextlib.AbstractContextManager[object]:
     """A joined manifest loses its last file."""
-    real = compaction.join_manifests
+    real = manifest_module.join_manifests
 
     def join_manifests(manifests: Any, files: Any) -> Manifest:
         return real(manifests, files[:-1] if len(files) > 1 else files)
@@ -186,7 +187,7 @@ def _compacted(staging: Staging, clock: Any, *, grace: float) -> None:
 
 
 def _files(staging: Staging) -> list[str]:
-    return [str(p.relative_to(staging.storage.root)) for p in staging.storage.root.rglob("*") if p.is_file()]
+    return [str(p.relative_to(root_of(staging))) for p in root_of(staging).rglob("*") if p.is_file()]
 
 
 def test_a_thousand_segments_become_a_few_files_after_the_grace_time(staging: Staging) -> None:
@@ -203,7 +204,7 @@ def test_a_thousand_segments_become_a_few_files_after_the_grace_time(staging: St
     assert sum(name.startswith("manifests/") for name in left) == last % compaction_blocks.FAN
     assert sum(name.startswith("compacted/") for name in left) == 2 + 1
     assert sum(name.startswith("log/") for name in left) == last % compaction_blocks.FAN + 2 + 1
-    assert not [p for p in (staging.storage.root / "log").iterdir() if not any(p.iterdir())], "empty directories go too"
+    assert not [p for p in (root_of(staging) / "log").iterdir() if not any(p.iterdir())], "empty directories go too"
     assert list(lines(staging)) == list(lines(staging.handle())) == before
 
 
@@ -237,7 +238,7 @@ def test_a_reader_of_an_old_manifest_is_told_that_its_files_were_moved(staging: 
     with pytest.raises(SegmentReplaced) as caught:
         staging.rows(made[0].files[0])
     assert caught.value.transient
-    (staging.storage.root / made[-1].files[0].path).unlink()
+    (root_of(staging) / made[-1].files[0].path).unlink()
     with pytest.raises(CorruptSegment, match="missing"):
         staging.rows(made[-1].files[0])
 

@@ -18,7 +18,7 @@ from dblog_core.model.values import to_json
 from dblog_core.staging import Staging, segment
 from dblog_core.staging.manifest import LogMark
 from dblog_core.staging.reader import _json, lines
-from tests.unit.staged import MICROSECONDS, chunk, creates, log_rows, publish, table
+from tests.unit.staged import MICROSECONDS, chunk, creates, log_rows, publish, root_of, table
 
 ORDERS = table()
 ROW = {"id": 5, "name": "a", "big": "x" * 10}
@@ -226,8 +226,8 @@ def test_what_is_sealed_later_follows_without_a_repeat(staging: Staging) -> None
 def test_after_retention_the_lines_begin_at_the_oldest_segment_left(staging: Staging) -> None:
     _several_segments(staging)
     for number in (1, 2):
-        (staging.storage.root / f"manifests/{number:020d}.json").unlink()
-    fresh = Staging(str(staging.storage.root.parent), source="shop")
+        (root_of(staging) / f"manifests/{number:020d}.json").unlink()
+    fresh = Staging(str(root_of(staging).parent), source="shop")
     assert [line["offset"] for line in lines(fresh)][:2] == [6, 7]
 
 
@@ -259,9 +259,9 @@ def test_damage_is_found_and_the_file_is_named(
     placed = chunk(staging, ORDERS, 1, ROW)
     publish(staging, 1, 1, 2, (ORDERS, creates(ORDERS, 2, 1)), chunks=(placed,))
     publish(staging, 2, 3, 3, (ORDERS, creates(ORDERS, 3, 1)))
-    (file,) = list(staging.storage.root.glob(pattern))[:1]
+    (file,) = list(root_of(staging).glob(pattern))[:1]
     damage(file)
-    fresh = Staging(str(staging.storage.root.parent), source="shop")
+    fresh = Staging(str(root_of(staging).parent), source="shop")
     with pytest.raises(CorruptSegment) as caught:
         list(lines(fresh) if "manifests" not in pattern else fresh.manifests())
     assert str(file) in str(caught.value)

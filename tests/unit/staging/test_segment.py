@@ -20,7 +20,7 @@ from dblog_core.staging.ordered_thread import Background
 from dblog_core.staging.reader import lines
 from dblog_core.staging.segment import log_schema
 from dblog_core.staging.spilled_rows import remove_spilled, spill
-from tests.unit.staged import TIME, creates, log_rows, manifest, publish, table
+from tests.unit.staged import TIME, creates, log_rows, manifest, publish, root_of, table
 
 ORDERS = table()
 TYPES = (
@@ -66,7 +66,7 @@ def test_row_groups_are_encoded_beside_the_loop_and_come_out_in_order(
         writer.add(ORDERS, creates(ORDERS, first, 100))
     (file,) = writer.write()
     assert "encoder-1" in threads
-    assert pq.ParquetFile(staging.storage.root / file.path).num_row_groups > 1
+    assert pq.ParquetFile(root_of(staging) / file.path).num_row_groups > 1
     staging.publish(manifest(1, 1, 1000, files=(file,)))
     assert [line["offset"] for line in lines(staging)] == list(range(1, 1001))
     assert not [t for t in threading.enumerate() if t.name == "encoder-1"], "no thread is left"
@@ -80,7 +80,7 @@ def test_a_file_leaves_out_what_no_row_has_and_the_next_begins_where_one_does(
     monkeypatch.setattr(segment, "_ROW_GROUP_BYTES", row_group)
     batches = [creates(ORDERS, 1, 10), _updates(11, 10), creates(ORDERS, 21, 10)]
     made = publish(staging, 1, 1, 30, *((ORDERS, batch) for batch in batches))
-    columns = [set(pq.ParquetFile(staging.storage.root / f.path).schema_arrow.names) for f in made.files]
+    columns = [set(pq.ParquetFile(root_of(staging) / f.path).schema_arrow.names) for f in made.files]
     assert ["before" in c for c in columns] == ([False, True] if row_group == 1 else [True])
     assert not any("unchanged" in c or "moved_from" in c for c in columns)
     found = list(lines(staging))
@@ -177,13 +177,13 @@ def test_what_knows_only_paths_gets_the_same_rows(staging: Staging) -> None:
     files = [f for m in made for f in m.files]
     (spilled,) = spill(staging, files)
     assert (spilled.first_offset, spilled.last_offset, spilled.rows) == (1, 9, 9)
-    found = pq.read_table(staging.storage.root / spilled.path)
+    found = pq.read_table(root_of(staging) / spilled.path)
     assert found.column("offset").to_pylist() == list(range(1, 10))
     (cut,) = spill(staging, [files[1].cut(5, 5)])
-    assert pq.read_table(staging.storage.root / cut.path).column("offset").to_pylist() == [5]
+    assert pq.read_table(root_of(staging) / cut.path).column("offset").to_pylist() == [5]
     remove_spilled(staging, files)
     remove_spilled(staging, [files[1].cut(5, 5)])
-    assert not list((staging.storage.root / "tmp").iterdir())
+    assert not list((root_of(staging) / "tmp").iterdir())
 
 
 @pytest.mark.parametrize("limit", [0, segment.INLINE_BYTES])

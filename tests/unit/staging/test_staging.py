@@ -19,7 +19,7 @@ import pytest
 from dblog_core.errors import CorruptSegment, SegmentTaken, StagingError, StagingUnavailable
 from dblog_core.staging import Staging, segment
 from dblog_core.staging.manifest import FORMAT, Manifest
-from tests.unit.staged import chunk, creates, log_rows, manifest, publish, table
+from tests.unit.staged import chunk, creates, log_rows, manifest, publish, root_of, table
 
 ORDERS = table()
 
@@ -31,13 +31,13 @@ def staging(tmp_path: Path) -> Staging:
 
 def again(staging: Staging) -> Staging:
     """The same directory as another process sees it."""
-    return Staging(str(staging.storage.root.parent), source="shop")
+    return Staging(str(root_of(staging).parent), source="shop")
 
 
 def test_constructing_it_makes_nothing(staging: Staging) -> None:
     assert staging.head() is None
     assert list(staging.manifests()) == []
-    assert not staging.storage.root.exists()
+    assert not root_of(staging).exists()
 
 
 @pytest.mark.parametrize("root", ["gs://bucket/prefix", "hdfs://x/y", "file:///tmp/x"])
@@ -61,10 +61,8 @@ def test_what_is_published_is_read_back_by_others(staging: Staging) -> None:
 def test_files_are_for_their_owner_alone(staging: Staging) -> None:
     placed = chunk(staging, ORDERS, 1, {"id": 1})
     publish(staging, 1, 1, 2, (ORDERS, creates(ORDERS, 2, 1)), chunks=(placed,))
-    modes = {stat.S_IMODE(p.stat().st_mode) for p in staging.storage.root.rglob("*") if p.is_file()}
-    folders = {
-        stat.S_IMODE(p.stat().st_mode) for p in [staging.storage.root, *staging.storage.root.rglob("*")] if p.is_dir()
-    }
+    modes = {stat.S_IMODE(p.stat().st_mode) for p in root_of(staging).rglob("*") if p.is_file()}
+    folders = {stat.S_IMODE(p.stat().st_mode) for p in [root_of(staging), *root_of(staging).rglob("*")] if p.is_dir()}
     assert (modes, folders) == ({0o600}, {0o700})
 
 
@@ -127,7 +125,7 @@ def test_the_first_number_stays_taken_after_retention_removed_it(staging: Stagin
     for number in (1, 2, 3):
         publish(staging, number, 1, 0)
     for number in (1, 2):
-        (staging.storage.root / f"manifests/{number:020d}.json").unlink()
+        (root_of(staging) / f"manifests/{number:020d}.json").unlink()
     with pytest.raises(SegmentTaken):
         again(staging).publish(manifest(1, 1, 0, epoch=9))
 
@@ -141,7 +139,7 @@ def test_the_head_is_found_from_any_remembered_place(staging: Staging, count: in
         if number == count // 2:
             early.head()
     for number in range(1, min(removed, count - 1) + 1):
-        (staging.storage.root / f"manifests/{number:020d}.json").unlink()
+        (root_of(staging) / f"manifests/{number:020d}.json").unlink()
     for reader in (staging, early, again(staging)):
         assert reader.head_number() == count
     assert again(staging).first_number() == min(removed, count - 1) + 1
@@ -150,10 +148,10 @@ def test_the_head_is_found_from_any_remembered_place(staging: Staging, count: in
 def test_a_missing_segment_is_an_error_and_never_the_end(staging: Staging) -> None:
     for number in (1, 2, 3):
         publish(staging, number, 1, 0)
-    (staging.storage.root / f"manifests/{2:020d}.json").unlink()
+    (root_of(staging) / f"manifests/{2:020d}.json").unlink()
     with pytest.raises(CorruptSegment, match="segment 2 is missing"):
         list(staging.manifests())
-    (staging.storage.root / f"manifests/{1:020d}.json").unlink()
+    (root_of(staging) / f"manifests/{1:020d}.json").unlink()
     with pytest.raises(CorruptSegment, match="segment 1 is missing"):
         list(again(staging).manifests())
 
@@ -178,7 +176,7 @@ def test_a_reader_beside_a_publisher_sees_whole_manifests_in_order(staging: Stag
 
 def test_every_flipped_bit_and_every_cut_of_a_manifest_is_found(staging: Staging) -> None:
     publish(staging, 1, 1, 1, (ORDERS, creates(ORDERS, 1, 1)))
-    path = staging.storage.root / f"manifests/{1:020d}.json"
+    path = root_of(staging) / f"manifests/{1:020d}.json"
     whole = path.read_bytes()
     for place in range(len(whole)):
         for damaged in (whole[:place], bytes([*whole[:place], whole[place] ^ 1, *whole[place + 1 :]])):
@@ -197,10 +195,10 @@ def test_a_newer_format_and_a_manifest_of_another_place_are_refused(staging: Sta
     staging.publish(Newer(**{name: getattr(made, name) for name in Manifest.__slots__}))
     with pytest.raises(CorruptSegment, match="newer"):
         staging.manifest(1)
-    (staging.storage.root / f"manifests/{1:020d}.json").unlink()
+    (root_of(staging) / f"manifests/{1:020d}.json").unlink()
     other = again(staging)
     other.publish(made)
-    os.link(staging.storage.root / f"manifests/{1:020d}.json", staging.storage.root / f"manifests/{2:020d}.json")
+    os.link(root_of(staging) / f"manifests/{1:020d}.json", root_of(staging) / f"manifests/{2:020d}.json")
     with pytest.raises(CorruptSegment, match="holds segment 1"):
         other.manifest(2)
 
@@ -214,8 +212,8 @@ def test_schemas_are_stored_once_and_compared(staging: Staging) -> None:
     with pytest.raises(CorruptSegment, match="missing"):
         staging.schema(other.fingerprint)
     os.link(
-        staging.storage.root / f"schemas/{ORDERS.fingerprint}.json",
-        staging.storage.root / f"schemas/{other.fingerprint}.json",
+        root_of(staging) / f"schemas/{ORDERS.fingerprint}.json",
+        root_of(staging) / f"schemas/{other.fingerprint}.json",
     )
     with pytest.raises(CorruptSegment, match=ORDERS.fingerprint):
         staging.schema(other.fingerprint)
@@ -225,7 +223,7 @@ def test_a_chunk_file_reads_back_whole_or_by_column(staging: Staging) -> None:
     rows = pa.RecordBatch.from_pylist([{"id": n, "name": f"n{n}"} for n in range(3)], schema=ORDERS.arrow)
     file = staging.write_chunk("d1/0", "00000000-w", rows)
     assert file.path == "chunks/d1/0/00000000-w.parquet"
-    assert (file.rows, file.bytes) == (3, (staging.storage.root / file.path).stat().st_size)
+    assert (file.rows, file.bytes) == (3, (root_of(staging) / file.path).stat().st_size)
     assert staging.read_chunk(file.path, checksum=file.checksum).to_batches() == [rows]
     assert staging.read_chunk(file.path, columns=["name"]).to_pydict() == {"name": ["n0", "n1", "n2"]}
     with pytest.raises(CorruptSegment, match="checksum"):
@@ -247,8 +245,8 @@ def test_any_table_name_makes_a_file_that_spark_sees(
     monkeypatch.setattr(segment, "INLINE_BYTES", 0)
     schema = table(name)
     made = publish(staging, 1, 1, 1, (schema, creates(schema, 1, 1)))
-    path = staging.storage.root / made.files[0].path
-    assert path.is_file() and path.parent.parent == staging.storage.root / "log"
+    path = root_of(staging) / made.files[0].path
+    assert path.is_file() and path.parent.parent == root_of(staging) / "log"
     assert path.name[0] not in "._" and path.name.isascii() and path.name.isprintable() and len(path.name) < 255
 
 
@@ -269,20 +267,20 @@ def test_a_segment_writer_tells_what_it_holds(staging: Staging) -> None:
 
 def test_leftovers_of_killed_processes_are_swept_and_those_in_use_are_not(staging: Staging) -> None:
     staging.publish(manifest(1, 1, 0))
-    old = staging.storage.root / "tmp" / "old"
-    new = staging.storage.root / "tmp" / "new"
+    old = root_of(staging) / "tmp" / "old"
+    new = root_of(staging) / "tmp" / "new"
     for path in (old, new):
         path.write_bytes(b"half")
     os.utime(old, (time.time() - 7200, time.time() - 7200))
     again(staging).publish(manifest(2, 1, 0))
-    assert [p.name for p in (staging.storage.root / "tmp").iterdir()] == ["new"]
+    assert [p.name for p in (root_of(staging) / "tmp").iterdir()] == ["new"]
 
 
 def test_what_a_killed_verification_left_is_swept_and_stops_nobody(staging: Staging) -> None:
     """It has a directory of its own there; one that is still written to has an old one and new files."""
     for name in ("dead", "living"):
         staging.storage.replace(f"tmp/verify-{name}/hashes/1.parquet", b"keys of rows")
-    root = staging.storage.root / "tmp"
+    root = root_of(staging) / "tmp"
     long_ago = time.time() - 2 * 86_400
     for path in {*root.rglob("*")} - {root / "verify-living" / "hashes" / "1.parquet"}:
         os.utime(path, (long_ago, long_ago))
@@ -321,7 +319,7 @@ def test_a_kill_at_any_step_leaves_all_of_a_segment_or_nothing(staging: Staging,
     publish(staging, 1, 1, 1, (ORDERS, creates(ORDERS, 1, 1)))
     outcomes = []
     for step in range(0, 60, 3):
-        command = [sys.executable, "-c", _KILLED, str(staging.storage.root.parent), str(step), str(inline)]
+        command = [sys.executable, "-c", _KILLED, str(root_of(staging).parent), str(step), str(inline)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode in (0, -signal.SIGKILL), done.stderr
         reader = again(staging)
@@ -333,7 +331,7 @@ def test_a_kill_at_any_step_leaves_all_of_a_segment_or_nothing(staging: Staging,
         if "published" in done.stdout:
             break
         if len(segments) == 2:
-            (staging.storage.root / f"manifests/{2:020d}.json").unlink()
+            (root_of(staging) / f"manifests/{2:020d}.json").unlink()
     assert outcomes[0] == 1 and outcomes[-1] == 2
 
 
@@ -362,7 +360,7 @@ print("rows:", sum(f.rows for f in staging.head().files))
 
 def test_without_room_nothing_half_written_stays_and_it_goes_on_when_there_is_room(staging: Staging) -> None:
     """The system's own refusal to write more, as any user can have it: a limit on the size of files."""
-    command = [sys.executable, "-c", _FULL, str(staging.storage.root.parent)]
+    command = [sys.executable, "-c", _FULL, str(root_of(staging).parent)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.stdout.splitlines() == ["full: True True True"] * 2 + ["files: 0", "rows: 20000"], done.stderr
 
@@ -386,9 +384,7 @@ def test_system_errors_say_where_and_what_to_do(
     with pytest.raises(StagingError) as caught:
         staging.publish(manifest(2, 1, 0))
     assert type(caught.value) is expected
-    assert (
-        os.strerror(code) in str(caught.value) and str(staging.storage.root) in caught.value.where and caught.value.fix
-    )
+    assert os.strerror(code) in str(caught.value) and str(root_of(staging)) in caught.value.where and caught.value.fix
     assert isinstance(caught.value.__cause__, OSError)
 
 

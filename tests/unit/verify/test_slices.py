@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -71,7 +72,7 @@ def test_all_of_a_small_table_is_in_the_first_slice_and_large_ones_are_spread(wo
     world.fill(CUSTOMS, [("a",), ("b",)])
     assert [bool(sliced(world, CUSTOMS, number, 5)) for number in range(1, 6)] == [True] + 4 * [False]
     assert [len(sliced(world, ORDERS, number, 5)) for number in (2, 3, 4, 5, 1)] == [0, 0, 0, 0, 4]
-    tables = [requests_world.table(f"t{n}", ("code",), code=requests_world.pa.string()) for n in range(40)]
+    tables = [requests_world.table(f"t{n}", ("code",), code=pa.string()) for n in range(40)]
     for schema in tables:  # of one range each, since lake and database order text otherwise
         world.database.schemas[schema.table] = schema
         world.fill(schema, [(f"c{n}",) for n in range(5 * CHUNK)])
