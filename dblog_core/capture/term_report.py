@@ -95,11 +95,7 @@ class ProgressMirror:
         Raises LeaseLost where it is another's.
         """
         place = (head.epoch, head.segment)
-        self._behind = {
-            task: value
-            for task, value in {**self._behind, **progress}.items()
-            if not task_store.put_progress(self._state, task, value, of=place)
-        }
+        self._behind = task_store.put_all_progress(self._state, {**self._behind, **progress}, of=place)
         if self._behind and head.epoch == self._lease.epoch:
             raise LeaseLost(
                 f"the state store has progress of a segment after {head.segment}, the newest of this capture: another "

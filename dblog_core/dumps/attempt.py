@@ -18,7 +18,7 @@ from dblog_core.dumps.background_step import BackgroundStep
 from dblog_core.dumps.dump_records import OVER, DumpOptions, DumpState
 from dblog_core.dumps.pace.throttle import Limits, Pace
 from dblog_core.dumps.read_only_windows import NotOpened
-from dblog_core.dumps.task_lease import Hold
+from dblog_core.dumps.task_lease import Hold, TaskLook
 from dblog_core.dumps.window_reader import Connections, ShapeChanged, WindowReader
 from dblog_core.interfaces import ChunkTooLarge
 
@@ -101,7 +101,9 @@ class Attempt:
         self._poll_seconds = _FIRST_POLL_SECONDS
         self._given_up = False  # a chunk, and with it the reader: what was read before it is still to be placed
         width = pace.width(hold.task.table)
-        self._reader = WindowReader(hold, connections, self._number, hold.read_progress(), self._background, width)
+        look = hold.look()  # after the attempt has begun
+        self._unused_look: TaskLook | None = look
+        self._reader = WindowReader(hold, connections, self._number, look[0], self._background, width)
 
     @property
     def number(self) -> int:
@@ -130,13 +132,12 @@ class Attempt:
             self._beside()
             self._hold.check()
             self._background.raise_fault()
-            progress = self._hold.read_progress()
+            progress, state, options = self._look()
             if progress.done:
                 return AttemptEnd.LEAVE
             if progress.broken >= self._number or progress.attempt > self._number:
                 log.info("%s: a new attempt: %s", self._hold, progress.reason or "somebody has begun one")
                 return AttemptEnd.RETRY
-            state, options = self._hold.read_settings()
             if state in OVER or self._hold.is_surplus(options):
                 return AttemptEnd.LEAVE
             if state == DumpState.PAUSED and self._reader.ordinal == progress.ordinal:
@@ -151,7 +152,15 @@ class Attempt:
                 self._worker.clock.wait(self._worker.stop, wait_seconds)
             elif not self._read_chunk(options):
                 return AttemptEnd.RETRY
+            elif self._reader.final and not to_the_end:
+                return AttemptEnd.ALL_READ  # whoever keeps it aside looks how it goes on
         return AttemptEnd.LEAVE
+
+    def _look(self) -> TaskLook:
+        """How the task stands; the look that the attempt began with is good for its first chunk."""
+        look = self._unused_look or self._hold.look()
+        self._unused_look = None
+        return look
 
     def _wait_seconds(self, progress: TaskProgress, state: DumpState, options: DumpOptions) -> float:
         """Seconds to wait before anything is looked at again; 0: the next chunk is due."""

@@ -20,6 +20,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 import orjson
 
+from dblog_core.algorithm.task_progress import TaskProgress
 from dblog_core.dumps.dump_records import (
     MOST_WORKERS,
     OVER,
@@ -31,16 +32,19 @@ from dblog_core.dumps.dump_records import (
 from dblog_core.dumps.status import DumpStatus
 from dblog_core.dumps.task_store import (
     end_task,
+    is_over_by,
     is_task_over,
     list_task_ids,
     permit_lease,
+    progress_by,
     read_tasks,
     request_path,
     task_lease,
+    task_path,
     update_node,
 )
 from dblog_core.errors import RequestError, VersionConflict
-from dblog_core.interfaces import Json, StateStore
+from dblog_core.interfaces import Entry, Json, StateStore
 from dblog_core.model.task_id import TaskId
 from dblog_core.state import owed_dumps
 
@@ -74,10 +78,22 @@ def read_settings(state: StateStore, dump_id: str, table: str = "") -> tuple[Dum
 
     A dump whose tasks are all over may still say requested or paused here; of a table that was stopped, cancelled.
     """
-    record = _find_record(state, dump_id)
-    if record is None:
+    if "/" in dump_id or not dump_id:
         raise _no_dump(dump_id)
-    return DumpState.CANCELLED if table in record.stopped else record.state, record.options
+    return _settings(dump_id, state.get(request_path(dump_id)), table)
+
+
+def look_at_task(state: StateStore, task: TaskId, table: str) -> tuple[TaskProgress, DumpState, DumpOptions]:
+    """How far a task of the table is, and what `read_settings` gives, by one question. Raises RequestError."""
+    mirror, filed = state.get_all([task_path(task, "progress"), request_path(task.dump)])
+    return progress_by(mirror, table), *_settings(task.dump, filed, table)
+
+
+def look_for_work(state: StateStore, task: TaskId) -> tuple[bool, DumpState, DumpOptions]:
+    """What `is_task_over` tells, and what `read_settings` gives of its dump, by one question. Raises RequestError."""
+    paths = [task_path(task, "progress"), task_path(task, "error"), request_path(task.dump)]
+    mirror, error, filed = state.get_all(paths)
+    return is_over_by(mirror, error), *_settings(task.dump, filed)
 
 
 def list_unfinished_dumps(state: StateStore, *, requested_by: Collection[str] = ()) -> list[DumpStatus]:
@@ -200,6 +216,13 @@ def _listed_records(state: StateStore) -> Iterator[tuple[str, DumpRecord]]:
 def _register(state: StateStore, dump_id: str) -> None:
     with contextlib.suppress(VersionConflict):
         state.create(f"{_LIST}/{dump_id}", b"")
+
+
+def _settings(dump_id: str, filed: Entry | None, table: str = "") -> tuple[DumpState, DumpOptions]:
+    if filed is None:
+        raise _no_dump(dump_id)
+    record = DumpRecord.from_json(orjson.loads(filed.data))
+    return DumpState.CANCELLED if table in record.stopped else record.state, record.options
 
 
 def _find_record(state: StateStore, dump_id: str) -> DumpRecord | None:

@@ -15,6 +15,7 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from dblog_core.algorithm.task_progress import TaskProgress
 from dblog_core.clock import spawn_thread
@@ -44,6 +45,10 @@ class WorkerContext:
     stop: threading.Event
     new_id: Callable[[], str] = random_id
     spawn: Spawn = spawn_thread
+
+
+TaskLook: TypeAlias = tuple[TaskProgress, DumpState, DumpOptions]
+"""How far a task is, as the capture has published it; the state and the options of its dump, as somebody set them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +94,11 @@ class Hold:
         """State and options of the dump as somebody set them last: one small node, read for every chunk."""
         return dump_store.read_settings(self.worker.state, self.dump_id, self.task.table)
 
-    def read_progress(self) -> TaskProgress:
-        """How far the task is, as the capture has published it."""
-        progress = task_store.read_progress(self.worker.state, self.task_id, self.task.table)
-        self.placed_chunks = progress.ordinal
-        return progress
+    def look(self) -> TaskLook:
+        """Two small nodes, read together for every chunk. Raises RequestError where the dump is gone."""
+        look = dump_store.look_at_task(self.worker.state, self.task_id, self.task.table)
+        self.placed_chunks = look[0].ordinal
+        return look
 
     def is_over(self) -> bool:
         """Whether this worker is to leave the task alone before another attempt."""
@@ -110,9 +115,9 @@ class Hold:
     def goes_on(self) -> bool:
         """Whether the newest attempt may still place chunks. Raises LeaseLost."""
         self.check()
-        progress = self.read_progress()
+        progress, state, _ = self.look()
         stale = progress.done or progress.broken >= self.attempt or progress.attempt > self.attempt
-        return not stale and self.read_settings()[0] not in OVER
+        return not stale and state not in OVER
 
     def fail(self, error: DblogError) -> bool:
         """The task can never be done, and says why; False where the dump does not fail by it, since the table was

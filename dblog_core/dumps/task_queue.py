@@ -104,24 +104,23 @@ class TaskQueue:
         tasks = [task for task in dump.tasks if not task.over and _task_lease(dump.id, task) not in self._passed]
         if not tasks:
             return None
-        try:
-            state, options = dump_store.read_settings(self._state, dump.id)
-        except RequestError:
-            return None  # it is gone
-        if state in OVER or state == DumpState.PAUSED:
-            return None
-        permit = self._own_permit(dump.id, options.workers)
         for task in tasks:
+            try:
+                is_over, state, options = dump_store.look_for_work(self._state, TaskId(dump.id, task.number))
+            except RequestError:
+                return None  # it is gone
+            if state in OVER or state == DumpState.PAUSED:
+                return None
+            permit = self._own_permit(dump.id, options.workers)
             name = _task_lease(dump.id, task)
-            self._passed.add(name)
-            if self._state.leader(name) is not None or task_store.is_task_over(
-                self._state, TaskId(dump.id, task.number)
-            ):
+            # Beside a permit that is ours a lease costs no more than the question who has it.
+            if is_over or (permit is None and self._state.leader(name) is not None):
+                self._passed.add(name)
                 continue
             permit = permit or self._permit(dump.id, options.workers, holder, worker.config.state.ttl)
             if permit is None:
-                self._passed.discard(name)
                 return None
+            self._passed.add(name)
             lease = self._state.acquire(name, holder, ttl=worker.config.state.ttl, beside=permit.lease)
             if lease is not None and (hold := self._open(worker, dump, task, lease, permit)) is not None:
                 return hold

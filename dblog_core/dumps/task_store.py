@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -29,7 +29,7 @@ SegmentOrder = tuple[int, int]
 
 def write_tasks(state: StateStore, dump_id: str, tasks: Sequence[TaskRecord]) -> None:
     """Writes the tasks of a dump that nobody sees before `file_dump` is called."""
-    nodes = {_task_path(TaskId(dump_id, n), "task"): orjson.dumps(task.to_json()) for n, task in enumerate(tasks)}
+    nodes = {task_path(TaskId(dump_id, n), "task"): orjson.dumps(task.to_json()) for n, task in enumerate(tasks)}
     state.create_all(nodes)
 
 
@@ -40,28 +40,33 @@ def read_task(state: StateStore, task: TaskId) -> TaskStatus:
 
 def is_task_over(state: StateStore, task: TaskId) -> bool:
     """Whether no worker will touch the task again."""
-    mirror, error = state.get_all([_task_path(task, name) for name in ("progress", "error")])
+    return is_over_by(*state.get_all([task_path(task, name) for name in ("progress", "error")]))
+
+
+def is_over_by(mirror: Entry | None, error: Entry | None) -> bool:
+    """Whether no worker will touch a task again of which these nodes are there."""
     return error is not None or (mirror is not None and bool(orjson.loads(mirror.data)["done"]))
 
 
 def read_progress(state: StateStore, task: TaskId, table: str) -> TaskProgress:
     """How far a task is, as the capture has published it."""
-    entry = state.get(_task_path(task, "progress"))
-    return TaskProgress(table) if entry is None else _read_mirror(entry)[1]
+    return progress_by(state.get(task_path(task, "progress")), table)
+
+
+def progress_by(mirror: Entry | None, table: str) -> TaskProgress:
+    """How far a task of the table is by its node."""
+    return TaskProgress(table) if mirror is None else _read_mirror(mirror)[1]
 
 
 def read_all_progress(state: StateStore, tasks: Sequence[tuple[TaskId, str]]) -> list[TaskProgress]:
     """How far tasks are, each with its table, by one question for all."""
-    entries = state.get_all([_task_path(task, "progress") for task, _ in tasks])
-    return [
-        TaskProgress(table) if entry is None else _read_mirror(entry)[1]
-        for (_, table), entry in zip(tasks, entries, strict=True)
-    ]
+    entries = state.get_all([task_path(task, "progress") for task, _ in tasks])
+    return [progress_by(entry, table) for (_, table), entry in zip(tasks, entries, strict=True)]
 
 
 def begin_attempt(state: StateStore, task: TaskId) -> int:
     """A number for a worker that takes the task up, larger than any before."""
-    data = update_node(state, _task_path(task, "task"), lambda data: {**data, "attempt": data["attempt"] + 1})
+    data = update_node(state, task_path(task, "task"), lambda data: {**data, "attempt": data["attempt"] + 1})
     return int(data["attempt"])
 
 
@@ -73,34 +78,43 @@ def fail_task(state: StateStore, task: TaskId, error: str) -> None:
 
 def put_pace(state: StateStore, task: TaskId, *, held: str | None, factor: float) -> None:
     """What slows the task's worker down (None: nothing), and by which factor it works below its limits."""
-    put_news(state, _task_path(task, "pace"), {"held": held, "factor": factor})
+    put_news(state, task_path(task, "pace"), {"held": held, "factor": factor})
 
 
 def put_progress(state: StateStore, task: TaskId, value: TaskProgress, *, of: SegmentOrder = (0, 0)) -> bool:
-    """The capture's mirror of a task's progress, as manifest `of` holds it; what is gone stays so.
+    """As `put_all_progress`, for one task; False: the mirror is of a later manifest, and stays."""
+    return not put_all_progress(state, {task: value}, of=of)
 
-    False: the mirror is of a later manifest, and stays. A leader that was paused may mirror an old manifest after its
-    successor has mirrored a newer one: nobody would tell the workers again of what they wait for. A staging directory
-    that was replaced, or put back from a copy, goes on under a higher epoch: what it holds counts, also where that is
-    less than the directory before it held.
+
+def put_all_progress(
+    state: StateStore, progress: Mapping[TaskId, TaskProgress], *, of: SegmentOrder = (0, 0)
+) -> dict[TaskId, TaskProgress]:
+    """The capture's mirrors of tasks' progress, as manifest `of` holds it; what is gone stays so.
+
+    Returns those whose mirror is of a later manifest, and stays. A leader that was paused may mirror an old manifest
+    after its successor has mirrored a newer one: nobody would tell the workers again of what they wait for. A staging
+    directory that was replaced, or put back from a copy, goes on under a higher epoch: what it holds counts, also
+    where that is less than the directory before it held.
     """
-    path = _task_path(task, "progress")
-    data = orjson.dumps({**value.to_json(), _OF: of})
-    while state.get(request_path(task.dump)) is not None:
-        entry = state.get(path)
-        try:
+    refused: dict[TaskId, TaskProgress] = {}
+    left = dict(progress)
+    while left:
+        known = _read_mirrors(state, left)
+        first_mirrors = {task: left[task] for task, entry in known.items() if entry is None}
+        conflicts = _create_mirrors(state, first_mirrors, of)
+        for task, entry in known.items():
             if entry is None:
-                state.create(path, data)
-                return True
+                continue
             mirrored_of, mirrored = _read_mirror(entry)
             if of < mirrored_of:
-                return False
-            if of > mirrored_of or value.follows(mirrored):
-                state.update(path, data, entry.version)
-            return True
-        except VersionConflict:
-            continue  # another leader's mirror: whichever is newer stays
-    return True
+                refused[task] = left[task]
+            elif of > mirrored_of or left[task].follows(mirrored):
+                try:
+                    state.update(task_path(task, "progress"), _mirror(left[task], of), entry.version)
+                except VersionConflict:
+                    conflicts[task] = left[task]  # another leader's mirror: whichever is newer stays
+        left = conflicts
+    return refused
 
 
 def task_lease(task: TaskId) -> str:
@@ -120,7 +134,7 @@ def list_task_ids(state: StateStore, dump_id: str) -> list[TaskId]:
 
 def read_tasks(state: StateStore, tasks: Sequence[TaskId]) -> tuple[TaskStatus, ...]:
     """The tasks, by one question for all. Raises RequestError where one is not there."""
-    entries = state.get_all([_task_path(task, name) for task in tasks for name in _NODES])
+    entries = state.get_all([task_path(task, name) for task in tasks for name in _NODES])
     nodes_of_tasks = (entries[start : start + len(_NODES)] for start in range(0, len(entries), len(_NODES)))
     return tuple(_task_status(task, *nodes) for task, nodes in zip(tasks, nodes_of_tasks, strict=True))
 
@@ -131,7 +145,7 @@ def _task_status(
     if filed is None:
         raise RequestError(f"dump {task.dump} has no task {task.number}", fix="request the dump again")
     record = TaskRecord.from_json(orjson.loads(filed.data))
-    progress = TaskProgress(record.table) if mirror is None else _read_mirror(mirror)[1]
+    progress = progress_by(mirror, record.table)
     error = None if progress.done or failed is None else orjson.loads(failed.data)
     pace = None if progress.done or error or slowed is None else orjson.loads(slowed.data)
     return TaskStatus(
@@ -149,7 +163,35 @@ def end_task(state: StateStore, task: TaskId, error: str, *, gone: bool = False)
     """Records why no worker can continue the task; `gone`: its table is dropped. What is said first stays."""
     why = {_GONE: error} if gone else error
     with contextlib.suppress(VersionConflict):
-        state.create(_task_path(task, "error"), orjson.dumps(why))
+        state.create(task_path(task, "error"), orjson.dumps(why))
+
+
+def _read_mirrors(state: StateStore, tasks: Collection[TaskId]) -> dict[TaskId, Entry | None]:
+    """The mirrors of those tasks whose dumps are there, by one question for all."""
+    dumps = list(dict.fromkeys(task.dump for task in tasks))
+    entries = state.get_all([*map(request_path, dumps), *(task_path(task, "progress") for task in tasks)])
+    filed = {dump for dump, entry in zip(dumps, entries, strict=False) if entry is not None}
+    mirrors = zip(tasks, entries[len(dumps) :], strict=True)
+    return {task: entry for task, entry in mirrors if task.dump in filed}
+
+
+def _create_mirrors(
+    state: StateStore, progress: dict[TaskId, TaskProgress], of: SegmentOrder
+) -> dict[TaskId, TaskProgress]:
+    """The first mirrors of tasks; all of them where there is one of some already: others may be made or not."""
+    nodes = {task_path(task, "progress"): _mirror(value, of) for task, value in progress.items()}
+    try:
+        if len(nodes) > 1:
+            state.create_all(nodes)
+        for path, data in nodes.items() if len(nodes) == 1 else ():
+            state.create(path, data)
+    except VersionConflict:
+        return progress
+    return {}
+
+
+def _mirror(value: TaskProgress, of: SegmentOrder) -> bytes:
+    return orjson.dumps({**value.to_json(), _OF: of})
 
 
 def _read_mirror(entry: Entry) -> tuple[SegmentOrder, TaskProgress]:
@@ -176,5 +218,6 @@ def request_path(dump_id: str) -> str:
     return f"dumps/{dump_id}/request"
 
 
-def _task_path(task: TaskId, name: str) -> str:
+def task_path(task: TaskId, name: str) -> str:
+    """A node of a task: task, progress, error or pace."""
     return f"dumps/{task.dump}/tasks/{task.number}/{name}"

@@ -105,7 +105,8 @@ class _Worker:
             fault: DblogError | None = None
             is_connected = False
             try:
-                if hold.is_over():
+                # The first attempt comes right after such a look, and looks again before its first chunk.
+                if tries and hold.is_over():
                     return None, None
                 _await_same_rules(hold)
                 connections = self._connect(hold)

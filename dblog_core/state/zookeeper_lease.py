@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import orjson
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError, RolledBackError, RuntimeInconsistency
@@ -18,6 +19,9 @@ from dblog_core.state.zookeeper_session import ANSWER_SECONDS, Session
 
 _SAFE_PART = 0.8  # of the session timeout: a server tells the ensemble's leader of our life up to a tick late
 _RECHECK_SECONDS = 5.0
+
+_EpochNode: TypeAlias = tuple[int, str, int | None]
+"""The epoch, the lock node of who raised it, and the epoch node's version (None: there is no node yet)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,18 +151,45 @@ def take_lock(session: Session, paths: LeasePaths, holder: str, *, wait: float) 
 def _queue(session: Session, paths: LeasePaths, holder: str, *, wait: float) -> tuple[str, int] | None:
     """The lock node that has come to be the first, and the epoch; None if it has not within `wait` seconds."""
     deadline = time.monotonic() + wait
-    session.ask(lambda client: client.ensure_path_async(paths.locks))
-    if wait <= 0 and _contenders(session, paths):
+    before_us = _find_contenders(session, paths) if wait <= 0 else []
+    if before_us:
         return None
-    node: str = session.ask(
-        lambda client: client.create_async(f"{paths.locks}/lock-", holder.encode(), ephemeral=True, sequence=True)
-    )
+    node, contenders, epoch = _stand_in_line(session, paths, holder, anew=before_us is None)
     name = node.rpartition("/")[2]
-    while (ahead := _ahead(session, paths, name)) is not None:
+    while (ahead := _ahead(contenders, paths, name)) is not None:
         if not _await_end(session, f"{paths.locks}/{ahead}", deadline):
             session.ask(lambda client: client.delete_async(node))
             return None
-    return node, _next_epoch(session, paths, name)
+        contenders = _contenders(session, paths)
+    return node, _next_epoch(session, paths, name, epoch)
+
+
+def _stand_in_line(
+    session: Session, paths: LeasePaths, holder: str, *, anew: bool
+) -> tuple[str, list[str], _EpochNode]:
+    """Our new lock node; the contenders, it among them, and the epoch as they were once it stood there.
+
+    All is asked for at once: a server carries the commands of a session out in their order. `anew`: nobody has asked
+    for the lease before.
+    """
+
+    def every_step(client: Any) -> list[Any]:
+        first = [client.create_async(paths.locks, b"")] if anew else []
+        node = client.create_async(f"{paths.locks}/lock-", holder.encode(), ephemeral=True, sequence=True)
+        return [*first, node, client.get_children_async(paths.locks), client.get_async(paths.epoch)]
+
+    while True:
+        standing, line, epoch = session.begin(every_step)[-3:]
+        try:
+            node: str = _await(session, standing)
+        except NoNodeError:  # the first lease of all, or what is kept of it was forgotten in this moment
+            session.ask(lambda client: client.ensure_path_async(paths.locks))
+            continue
+        return node, _in_line(_await(session, line)), _read_epoch(session, paths, epoch)
+
+
+def _await(session: Session, answer: Any) -> Any:
+    return session.ask(lambda _: answer)
 
 
 def _prove(session: Session, node: str, holder: str, *, timeout: float = ANSWER_SECONDS) -> None:
@@ -216,17 +247,19 @@ def _try_raise_epoch(session: Session, paths: LeasePaths, epoch: int, lock: str,
     return not any(isinstance(answer, Exception) for answer in answers)
 
 
-def _next_epoch(session: Session, paths: LeasePaths, lock: str) -> int:
+def _next_epoch(session: Session, paths: LeasePaths, lock: str, known: _EpochNode) -> int:
+    """The epoch that we have raised. What is `known` of it may be old: it is raised from the version that it had."""
     while True:
-        epoch, _, version = _read_epoch(session, paths)
+        epoch, _, version = known
         if _try_raise_epoch(session, paths, epoch + 1, lock, version):
             return epoch + 1
+        known = _read_epoch(session, paths)
 
 
-def _read_epoch(session: Session, paths: LeasePaths) -> tuple[int, str, int | None]:
-    """The epoch, the lock node of who raised it, and the epoch node's version (None: there is no node yet)."""
+def _read_epoch(session: Session, paths: LeasePaths, answer: Any = None) -> _EpochNode:
+    """`answer`: to the question for the node, where that is on its way."""
     try:
-        data, stat = session.ask(lambda client: client.get_async(paths.epoch))
+        data, stat = session.ask(lambda client: answer or client.get_async(paths.epoch))
     except NoNodeError:
         return 0, "", None
     try:
@@ -253,13 +286,23 @@ def _write_epoch(session: Session, paths: LeasePaths, epoch: int, lock: str, ver
 
 def _contenders(session: Session, paths: LeasePaths) -> list[str]:
     """Lock nodes, in the order in which they came."""
-    names: list[str] = session.ask(lambda client: client.get_children_async(paths.locks))
+    return _in_line(session.ask(lambda client: client.get_children_async(paths.locks)))
+
+
+def _find_contenders(session: Session, paths: LeasePaths) -> list[str] | None:
+    """Lock nodes, in the order in which they came; None where nobody has asked for the lease yet."""
+    try:
+        return _contenders(session, paths)
+    except NoNodeError:
+        return None
+
+
+def _in_line(names: Sequence[str]) -> list[str]:
     return sorted(names, key=lambda name: name[-10:])
 
 
-def _ahead(session: Session, paths: LeasePaths, name: str) -> str | None:
+def _ahead(names: Sequence[str], paths: LeasePaths, name: str) -> str | None:
     """The contender right before ours; None if ours is the first."""
-    names = _contenders(session, paths)
     if name not in names:
         raise _lost_in_queue(paths)
     place = names.index(name)

@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
+from kazoo.client import KazooClient
 
 from dblog_core.errors import StateError, StateUnavailable, VersionConflict
 from dblog_core.interfaces import Entry, LeaseInfo, StateStore
@@ -220,6 +222,40 @@ def test_a_lease_beside_another_is_one_holders_and_ends_with_its_release(open_st
     own.release()
 
 
+@pytest.mark.parametrize("kind", ["zookeeper"])
+def test_a_lease_beside_another_costs_three_round_trips(open_store: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dump of many small tables takes one for each: a look at the line, our place in it, and the epoch."""
+    state = open_store()
+    permit = state.acquire("permit", "us", ttl=LONG)
+    assert permit is not None
+    state.acquire("task-0", "us", ttl=LONG, beside=permit)  # what lies above all leases is there from now on
+    commands = 0
+    trips = 0
+    call = KazooClient._call
+
+    def calling(*given: Any) -> Any:
+        nonlocal commands
+        commands += 1
+        return call(*given)
+
+    monkeypatch.setattr(KazooClient, "_call", calling)
+    for name in ("ask", "begin"):
+        plain = getattr(Session, name)
+
+        def noting(*given: Any, plain: Any = plain, **more: Any) -> Any:
+            nonlocal trips
+            before = commands
+            try:
+                return plain(*given, **more)
+            finally:
+                trips += commands > before  # otherwise it awaited an answer to what was sent before
+
+        monkeypatch.setattr(Session, name, noting)
+    lease = state.acquire("task-1", "us", ttl=LONG, beside=permit)
+    assert lease is not None and trips == 3
+    permit.release()
+
+
 @every
 def test_leases_that_are_forgotten_leave_nothing_and_those_that_are_held_stay(open_store: Open) -> None:
     state = open_store()
@@ -413,7 +449,7 @@ def test_who_has_lost_its_session_in_the_queue_raises_no_epoch_beside_the_next_h
     paths = state._lease("capture")
     late = Session(state._servers, seconds=LONG).start()
     with closing(late), pytest.raises(StateUnavailable, match="the session ended while it waited"):
-        zookeeper_lease._next_epoch(late, paths, "lock-0000009999")
+        zookeeper_lease._next_epoch(late, paths, "lock-0000009999", zookeeper_lease._read_epoch(late, paths))
     assert state.leader("capture") == LeaseInfo("us", lease.epoch)
     lease.release()
     later = state.acquire("capture", "we", ttl=LONG)

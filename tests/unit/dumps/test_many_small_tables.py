@@ -26,8 +26,8 @@ from tests.unit.workers_world import world as world
 
 TABLES = 60
 CALLS = ("get", "get_all", "create", "update", "delete", "children", "acquire", "leader")
-WORKERS_SHARE = 17
-CAPTURES_SHARE = 6
+WORKERS_SHARE = 9
+CAPTURES_SHARE = 3
 
 
 def counted(asked: Counter[str]) -> type[MemoryState]:
