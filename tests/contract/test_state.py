@@ -233,20 +233,20 @@ def test_a_lease_beside_another_costs_three_round_trips(open_store: Open, monkey
     trips = 0
     call = KazooClient._call
 
-    def calling(*given: Any) -> Any:
+    def calling(*arguments: Any) -> Any:
         nonlocal commands
         commands += 1
-        return call(*given)
+        return call(*arguments)
 
     monkeypatch.setattr(KazooClient, "_call", calling)
     for name in ("ask", "begin"):
         plain = getattr(Session, name)
 
-        def noting(*given: Any, plain: Any = plain, **more: Any) -> Any:
+        def noting(*arguments: Any, plain: Any = plain, **more: Any) -> Any:
             nonlocal trips
             before = commands
             try:
-                return plain(*given, **more)
+                return plain(*arguments, **more)
             finally:
                 trips += commands > before  # otherwise it awaited an answer to what was sent before
 

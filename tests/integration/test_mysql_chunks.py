@@ -13,6 +13,7 @@ from dblog_core.interfaces import ChunkReader
 from dblog_core.model.schema import TableName
 from dblog_core.sources.mysql.source import MysqlSource
 from dblog_core.sources.mysql.sql.chunks import MysqlChunks
+from dblog_core.sources.mysql.sql.connection import rows
 from tests.fix_servers import Database
 
 pytestmark = pytest.mark.parametrize("source_kind", ["mysql", "mariadb"], indirect=True)
@@ -38,6 +39,23 @@ def chunk(database: Database, reader: ChunkReader, **bounds: Any) -> list[dict[s
     read = reader.read(schema, **{"after": None, "upto": None, "limit": 1000, **bounds})
     read.rows.validate(full=True)
     return list(read.rows.to_pylist())
+
+
+def test_the_order_of_a_key_is_known_from_the_look_at_the_shape_and_costs_one_statement(
+    database: Database, reader: MysqlChunks
+) -> None:
+    """A dump asks for both, of each of a thousand small tables; the one statement tells that nobody has altered it."""
+    database.execute("CREATE TABLE a (id int PRIMARY KEY)")
+    schema = reader.schema(TableName(database.name, "a"))
+
+    def statements() -> int:
+        return int(rows(reader._connection, "SHOW SESSION STATUS LIKE 'Questions'")[0][1])
+
+    before = statements()
+    order = reader.key_order(schema)
+    assert statements() - before == 2, "that, and this question"
+    database.execute("ALTER TABLE a MODIFY id bigint")
+    assert reader.key_order(schema) != order
 
 
 def test_rows_of_more_than_16_mib_are_whole_and_so_are_those_beside_them(

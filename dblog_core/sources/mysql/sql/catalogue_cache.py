@@ -29,14 +29,14 @@ class Definitions:
 
     def __init__(self, connection: Connection[Any]) -> None:
         self._connection = connection
-        self._known: dict[tuple[TableName, str], tuple[str, Any]] = {}
+        self._known: dict[TableName, tuple[str, Any]] = {}
 
-    def look(self, table: TableName, what: str, ask: Callable[[], Found]) -> Found:
+    def look(self, table: TableName, ask: Callable[[], Found]) -> Found:
         """What `ask` finds in the catalogue now, or found when the table had the definition that it has now.
 
-        Raises what `ask` raises, and the driver's errors.
+        It asks the same of a table every time. Raises what `ask` raises, and the driver's errors.
         """
-        last_answer = self._known.get((table, what))
+        last_answer = self._known.get(table)
         if last_answer is not None and last_answer[0] == self._text(table):
             answer: Found = last_answer[1]
             return answer
@@ -45,7 +45,7 @@ class Definitions:
             answer = ask()
         # Without the lock the answer may be of another definition than the text: good now, not for later.
         if is_kept and text is not None:
-            self._known[table, what] = text, answer
+            self._known[table] = text, answer
         return answer
 
     def _text(self, table: TableName) -> str | None:

@@ -54,8 +54,7 @@ class MysqlChunks:
 
     def schema(self, table: TableName) -> TableSchema:
         with translate_errors(self._config, f"reading the shape of {table}"):
-            ask = partial(catalogue.describe, self._connection, table, self._keys, self._config.columns)
-            described = self._definitions.look(table, "shape", ask)
+            described, _ = self._definitions.look(table, partial(self._describe, table))
         if described is None:
             raise self._missing(table)
         if described.schema is None:
@@ -66,11 +65,15 @@ class MysqlChunks:
 
     def key_order(self, schema: TableSchema) -> str:
         with translate_errors(self._config, f"reading the key's order of {schema.table}"):
-            ask = partial(key_order.columns, self._connection, schema.table, schema.key)
-            columns = self._definitions.look(schema.table, f"order of {schema.key}", ask)
+            _, columns = self._definitions.look(schema.table, partial(self._describe, schema.table))
         if not columns:
             raise self._missing(schema.table)
-        return order_text(columns)
+        return order_text(key_order.of_key(columns, schema.key))
+
+    def _describe(self, table: TableName) -> tuple[catalogue.Described | None, dict[str, tuple[Any, ...]]]:
+        """The table's shape and what the order of its columns depends on: a dump asks for both, of each table."""
+        described = catalogue.describe(self._connection, table, self._keys, self._config.columns)
+        return described, key_order.describe_columns(self._connection, table)
 
     def last_key(self, schema: TableSchema) -> Key | None:
         with translate_errors(self._config, "waiting for XA COMMITs"):
