@@ -284,6 +284,22 @@ def test_whoever_commits_in_between_is_heard(table: Table, what: str) -> None:
     table.check()
 
 
+def test_a_file_that_a_vacuum_took_before_its_commit_is_written_again(table: Table) -> None:
+    writer = filled(table)
+    files_before = set(table.path.glob("*.parquet"))
+
+    def vacuum() -> None:
+        """Removes what no version names, as one without a retention does, and commits that."""
+        writer.check = lambda: None
+        for path in set(table.path.glob("*.parquet")) - files_before:
+            path.unlink()
+        write_commit(table.path, 3, {"commitInfo": {"operation": "VACUUM END"}})
+
+    writer.check = vacuum
+    table.merge(writer, [row(3, "ours", offset=5)], [row(10)])
+    table.check()
+
+
 def test_a_twin_that_commits_the_same_merge_wins(table: Table) -> None:
     writer = filled(table)
     twin = table.writer()
