@@ -11,7 +11,7 @@ import pytest
 from dblog_core import wiring
 from dblog_core.capture import config_reload
 from dblog_core.config.settings import Config
-from dblog_core.dumps import dump_store, filing
+from dblog_core.dumps import dump_records, dump_store, filing
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import RequestError
 from dblog_core.monitoring.preflight import findings
@@ -52,7 +52,7 @@ def test_neither_the_log_nor_the_catalogue_has_a_sequence_for_a_table(
         wait(held(database, "t", "u"))
         database.execute("CREATE OR REPLACE SEQUENCE t", NEXT.format("t"), "INSERT INTO u VALUES (2, 'after')")
         wait(held(database, "u"))
-        filing.submit(config, DumpRequest(None))
+        filing.submit(config, DumpRequest(None), requested_by=dump_records.SYSTEM)
         with pytest.raises(RequestError, match=r"later"):
             filing.submit(config, DumpRequest((f"{database.name}.later",)))
         with closing(wiring.open_state(config)) as state:
