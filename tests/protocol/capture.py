@@ -10,7 +10,7 @@ from typing import Any
 from dblog_core.algorithm.chunk_placement import Chunks, Placement, Refused
 from dblog_core.algorithm.task_progress import TaskProgress, Tasks
 from dblog_core.algorithm.visibility import LogOrder, RecordedEvents, Snapshots
-from dblog_core.algorithm.window import Windows
+from dblog_core.algorithm.window import ROW_EVENTS, Windows
 from dblog_core.model.schema import TableName
 from dblog_core.model.task_id import TaskId
 from dblog_core.model.watermark import High, Low
@@ -94,7 +94,7 @@ class Capture:
 
     __slots__ = ("base", "dumps", "late", "met", "now", "replay", "rules", "visibility")
 
-    def __init__(self, base: Staged, *, snapshots: bool, rules: Rules) -> None:
+    def __init__(self, base: Staged, *, snapshots: bool, rules: Rules, memory: int = ROW_EVENTS) -> None:
         self.base = self.now = base
         self.rules = rules
         self.late: tuple[Chunk, Placement] | None = None
@@ -102,6 +102,7 @@ class Capture:
         use_snapshots = snapshots and not rules.log_order_always
         self.visibility = Snapshots(base.start) if use_snapshots else LogOrder()
         self.dumps = Chunks(self.visibility, dict(base.tasks))
+        self.dumps._windows = Windows(self.visibility, limit=memory)
         if use_snapshots and not rules.forget_at_restart:
             for recorded in base.recorded:
                 if recorded.last > base.unseen_after:
@@ -124,7 +125,9 @@ class Capture:
     def frozen(self) -> tuple[object, ...]:
         windows = self.dumps._windows
         memory = [
-            (e.first, e.offset, e.xid, e.retired_at, e.lost) for entries in windows._memory.values() for e in entries
+            (e.first, e.offset, e.xid, e.last_xid, e.retired_at, e.lost)
+            for entries in windows._memory.values()
+            for e in entries
         ]
         opened = [(name, window.low) for name, window in windows._windows.items()]
         brought = [(heap, *sorted(keys)) for heap, keys in sorted(self.dumps._tasks._brought.items())]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from dblog_core.algorithm import window as window_module
 from dblog_core.algorithm.chunk_placement import Chunks, Finished
 from dblog_core.algorithm.eviction import Overlap, Survivor, Touch
 from dblog_core.algorithm.task_progress import TaskProgress, Tasks
-from dblog_core.algorithm.visibility import LogOrder, Snapshots
+from dblog_core.algorithm.visibility import LogOrder, RecordedEvents, Snapshots
 from dblog_core.algorithm.window import Windows
 from tests.protocol.capture import Capture, Rules
 from tests.protocol.changelog import ChunkLine, LakeTable, Values
@@ -313,6 +314,23 @@ def _left_to_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
 AWAY = script(("move", 3, 1))
 """Out of a range that is still to be read, into one that has been."""
 
+
+def _forgotten_are_seen(visibility: type[LogOrder | Snapshots], monkeypatch: pytest.MonkeyPatch) -> None:
+    real = visibility.counts_as_unseen
+
+    def counts_as_unseen(self: Any, event: RecordedEvents, low: int, snapshot: str | None) -> bool:
+        return not event.lost and real(self, event, low, snapshot)
+
+    monkeypatch.setattr(visibility, "counts_as_unseen", counts_as_unseen)
+
+
+def _forgotten_are_joined_blindly(monkeypatch: pytest.MonkeyPatch) -> None:
+    def both(self: object, before: RecordedEvents, entry: RecordedEvents) -> RecordedEvents:
+        return replace(before, offset=entry.offset, retired_at=before.retired_at or entry.retired_at)
+
+    monkeypatch.setattr(window_module._Ended, "both", both)
+
+
 MUTANTS = [
     Mutant("no window", world(ATOMIC, PUT), patch=_no_window),
     Mutant("a window that begins late", world(ATOMIC, PUT), patch=_short_at_low),
@@ -380,6 +398,21 @@ MUTANTS = [
         "rows that move while ranges are left count as brought",
         world(ATOMIC, AWAY, tasks=IN_TURN, rows=(3,), stale=True),
         patch=_all_read_too_early,
+    ),
+    Mutant(
+        "events whose keys are forgotten count as seen, log order",
+        world(ATOMIC, BOTH, memory=1),
+        patch=partial(_forgotten_are_seen, LogOrder),
+    ),
+    Mutant(
+        "events whose keys are forgotten count as seen, snapshots",
+        world(ANY_ORDER, PUT, memory=0),
+        patch=partial(_forgotten_are_seen, Snapshots),
+    ),
+    Mutant(
+        "forgotten events are one, whatever a horizon sees of them",
+        world(ANY_ORDER, PUT, OTHER, memory=0, horizons=1),
+        patch=_forgotten_are_joined_blindly,
     ),
     Mutant("DDL ignored", world(ATOMIC, ALTER_AND_PUT), patch=_alter_ignored),
     Mutant("DDL that a chunk alone tells of ignored", world(ATOMIC, ALTER, tasks=BESIDE), Rules(ignore_alter=True)),

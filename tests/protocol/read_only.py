@@ -83,7 +83,7 @@ class ReadOnlyWorld(World):
         self.log = (*self.log, entry)
 
     def restart(self) -> None:
-        self.capture = Capture(self.staged, snapshots=self._snapshots(), rules=self.rules)
+        self.capture = self._new_capture(self.staged)
         self.horizon = None
         self.term += 1
         self.fresh = False

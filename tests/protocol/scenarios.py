@@ -147,6 +147,47 @@ def snapshots() -> Iterator[Scenario]:
     yield Scenario("ghosts over a crash", any_order, (BOTH,), tasks=WHOLE, merges=1, ghosts=(9,), capture_crashes=1)
 
 
+def arrivals_of_snapshots() -> Iterator[Scenario]:
+    """The same where commits become visible in any order, with all that this brings."""
+    any_order = Visible.ANY_ORDER
+    away = script(("move", 3, 1))
+    three = (((1,),), ((2,),), ((3,),))
+    for name, world in {
+        "and a horizon": Scenario("", any_order, (away, PART), tasks=IN_TURN, rows=(2, 3), horizons=1),
+        "horizon and crash": Scenario("", any_order, (away,), tasks=IN_TURN, rows=(3,), horizons=1, capture_crashes=1),
+        "opened late": Scenario("", any_order, (away,), tasks=IN_TURN, rows=(2, 3), opened_late=True),
+        "a standby": Scenario("", any_order, (away, PART), tasks=IN_TURN, rows=(2, 3), standby=True),
+        "takeover": Scenario("", any_order, (away,), tasks=IN_TURN, rows=(3,), publish=2, takeovers=1),
+        "three tasks": Scenario("", any_order, (away,), tasks=three, rows=(3,)),
+    }.items():
+        yield replace(world, name=f"{any_order.value}, arrived, {name}", stale=True)
+
+
+def forgotten_keys(visible: Visible) -> Iterator[Scenario]:
+    """More row events than the capture remembers the keys of: who may not have seen them is read again."""
+    for name, world in {
+        "one transaction": Scenario("", visible, (BOTH, PART), tasks=WHOLE, memory=1),
+        "several": Scenario("", visible, (PART, PUT, OTHER), tasks=WHOLE, memory=1),
+        "a key change": Scenario("", visible, (MOVE, PUT), tasks=IN_TURN, memory=1),
+        "and a crash": Scenario("", visible, (PUT, OTHER), tasks=WHOLE, memory=1, capture_crashes=1),
+        "and a row that moves": Scenario(
+            "", visible, (script(("move", 3, 1)), PUT), tasks=IN_TURN, rows=(2, 3), stale=True, memory=1
+        ),
+    }.items():
+        yield replace(world, name=f"{visible.value}, forgotten, {name}")
+    if visible is not Visible.ANY_ORDER:  # there, two windows and their attempts make too many states
+        yield Scenario(f"{visible.value}, forgotten, beside", visible, (PART, PUT), tasks=BESIDE, memory=1)
+    yield read_only(Scenario(f"{visible.value}, forgotten", visible, (BOTH,), tasks=IN_TURN, memory=1))
+
+
+def forgotten_keys_of_snapshots() -> Iterator[Scenario]:
+    """Horizons join what is forgotten, and drop it."""
+    any_order = Visible.ANY_ORDER
+    yield Scenario("forgotten, horizon", any_order, (PUT, OTHER), tasks=WHOLE, memory=0, horizons=1)
+    yield Scenario("forgotten, a standby", any_order, (BOTH, PUT), tasks=WHOLE, memory=1, standby=True)
+    yield Scenario("forgotten, opened late", any_order, (BOTH, PUT), tasks=WHOLE, memory=1, opened_late=True)
+
+
 def announced(visible: Visible) -> Iterator[Scenario]:
     """Sources that are never written: the capture's place in the log counts, so there is more to explore, and less of
     all else."""
@@ -196,10 +237,12 @@ def standbys() -> Iterator[Scenario]:
 
 
 def scenarios() -> list[Scenario]:
-    of_each = (windows, faults, changes_of_shape, keys, ghosts, arrivals, announced)
+    of_each = (windows, faults, changes_of_shape, keys, ghosts, arrivals, forgotten_keys, announced)
     return [
         *(s for visible in Visible for of in of_each for s in of(visible)),
         *snapshots(),
+        *arrivals_of_snapshots(),
+        *forgotten_keys_of_snapshots(),
         *announced_snapshots(),
         *standbys(),
     ]

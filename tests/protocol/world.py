@@ -15,6 +15,7 @@ from itertools import chain, combinations, pairwise
 from typing import Any, Self
 
 from dblog_core.algorithm.task_progress import TaskProgress
+from dblog_core.algorithm.window import ROW_EVENTS
 from dblog_core.model.task_id import TaskId
 from dblog_core.model.watermark import Heals, High, Low, Mark
 from tests.protocol.capture import DUMP, TABLE, Capture, Chunk, Rules, Staged, Violation
@@ -37,6 +38,7 @@ class Scenario:
     horizons and merges are numbers of times. `opened_late`: the log is opened at any time, without what was logged
     before. `read_only`: windows are announced (`read_only.py`). `standby`: chunks are read there, where commits show in
     the order of the log. `restless`: of its one row keys are read again while it may still move.
+    `memory`: row events of the table beyond which it is forgotten which keys they have.
     """
 
     name: str
@@ -57,6 +59,7 @@ class Scenario:
     read_only: bool = False
     standby: bool = False
     restless: bool = False
+    memory: int = ROW_EVENTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +150,9 @@ class World:
         if spent:
             new.budget = replace(self.budget, **{kind: getattr(self.budget, kind) - n for kind, n in spent.items()})
         return new
+
+    def _new_capture(self, staged: Staged) -> Capture:
+        return Capture(staged, snapshots=self._snapshots(), rules=self.rules, memory=self.scenario.memory)
 
     # The source -----------------------------------------------------------------------------------------------------
 
@@ -443,7 +449,7 @@ class World:
         staged = self.staged
         if self.rules.acknowledge_early:
             staged = replace(staged, place=max(staged.place, self.acknowledged))
-        self.capture = Capture(staged, snapshots=self._snapshots(), rules=self.rules)
+        self.capture = self._new_capture(staged)
         self.horizon = None  # it was taken by the capture that is gone
         for place in range(staged.place, len(self.log)):
             self._process(self.capture, place)
