@@ -129,3 +129,33 @@ def test_no_password_goes_as_it_is_to_a_server_that_has_not_proven_who_it_is(
 def test_a_server_that_has_proven_who_it_is_may_ask_for_the_password(mode: str, refusing: bool) -> None:
     output = OutputConfig.model_validate({"kind": "mysql", "database": "d", "tls": mode})
     assert ("auth_plugin_map" in tls.pymysql_options(output)) == refusing
+
+
+@pytest.mark.parametrize(
+    ("error", "lasts"),
+    [
+        (ssl.SSLCertVerificationError(1, "certificate verify failed"), True),
+        (ssl.SSLError(1, "unsupported protocol"), True),
+        (ssl.SSLEOFError(8, "EOF occurred in violation of protocol"), False),
+        (ssl.SSLZeroReturnError(6, "TLS/SSL connection has been closed"), False),
+        (ConnectionResetError(), False),
+        (None, False),
+    ],
+)
+def test_a_connection_that_broke_may_be_tried_again_and_a_certificate_may_not(error: object, lasts: bool) -> None:
+    assert tls.is_lasting(error) == lasts
+
+
+@pytest.mark.parametrize(
+    ("message", "lasts"),
+    [
+        ("SSL error: certificate verify failed", True),
+        ('private key file "k.pem" has group or world access', True),
+        ("SSL SYSCALL error: EOF detected", False),
+        ("SSL connection has been closed unexpectedly", False),
+        ("SSL error: unexpected eof while reading", False),
+        ("FATAL: sorry, too many clients already", False),
+    ],
+)
+def test_libpq_tells_the_same_by_its_words(message: str, lasts: bool) -> None:
+    assert tls.is_lasting_in_libpq(message) == lasts

@@ -11,7 +11,7 @@ import pytest
 
 from dblog_core.algorithm.task_progress import TaskProgress
 from dblog_core.clock import SystemClock
-from dblog_core.dumps import control, dump_store, filing, task_store
+from dblog_core.dumps import control, dump_records, dump_store, filing, task_store
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.dumps.status import DumpStatus
 from dblog_core.errors import RequestError
@@ -134,6 +134,21 @@ def test_a_fault_ends_its_own_task_and_the_dump_fails_when_the_others_are_done(w
     assert (status.state, status.error) == ("failed", "shop.orders: the table is gone")
     with pytest.raises(RequestError, match="is failed"):
         control.resume(world.state, dump_id)
+
+
+@pytest.mark.parametrize(
+    ("requested_by", "ends_as", "error"),
+    [("user", "failed", "shop.orders: shop.orders is not there"), (dump_records.SYSTEM, "done", None)],
+)
+def test_a_dropped_table_fails_the_dump_of_those_who_asked_for_it_and_is_counted_in_the_systems(
+    world: World, requested_by: str, ends_as: str, error: str | None
+) -> None:
+    dump_id = filing.submit(world.config, DumpRequest(("shop.orders",), ranges=1))
+    dump_store.change_record(world.state, dump_id, lambda record: replace(record, requested_by=requested_by))
+    fails = dump_store.fail_task_of_gone_table(world.state, TaskId(dump_id, 0), "shop.orders is not there")
+    status = dump_store.read_dump(world.state, dump_id)
+    assert (fails, status.state, status.error) == (ends_as == "failed", ends_as, error)
+    assert list(status.tables_gone) == ["shop.orders"]
 
 
 def test_ranges_that_fail_alike_are_told_once(world: World) -> None:
