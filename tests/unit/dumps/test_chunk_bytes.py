@@ -57,6 +57,24 @@ def test_what_was_read_before_is_placed_before_another_attempt_begins(world: Wor
     assert world.status().tasks[0].record.attempt == 2
 
 
+def test_a_chunk_that_the_capture_has_not_placed_yet_is_waited_for_before_another_attempt(world: World) -> None:
+    world.fill(*range(1, 11))
+    world.fill(*range(11, 21), name=WIDE)
+    world.request({}, chunk_size=10, chunk_bytes=5_000)
+    world.capturing = False
+    waits = 0
+
+    def capture_after_some_waits() -> None:
+        nonlocal waits
+        waits += len(world.source.reads) > 1
+        world.capturing = waits > 5
+
+    world.clock.hooks.append(capture_after_some_waits)
+    world.work()
+    assert sorted(world.dumped()) == list(range(1, 21))
+    assert [after for after, _, _ in world.source.reads].count(None) == 1, "its rows were read again"
+
+
 def test_listed_keys_of_wide_rows_come_in_smaller_chunks_and_those_that_are_not_there_are_told_once(
     world: World,
 ) -> None:
