@@ -454,6 +454,7 @@ def test_a_standby_that_is_promoted_under_the_capture_goes_on_on_its_new_timelin
             with closing(wiring.open_state(config)) as state:
                 wait_until(lambda: dump_store.read_dump(state, dump_id).chunks >= 20, "20 chunks")
                 pair[0].kill()
+                assert isinstance(second.server, PostgresServer)
                 second.server.promote()
                 second.execute("UPDATE quiet SET v = 200 WHERE id = 4", "DELETE FROM quiet WHERE id = 990")
                 wait_until(lambda: dump_store.read_dump(state, dump_id).state == "done", "the dump is done")

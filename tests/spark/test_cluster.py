@@ -19,6 +19,7 @@ from dblog_core.lake.lake_status import own_directory, read_status, table_locati
 from dblog_core.lake.spark_submit import run_job
 from dblog_core.local.servers.spark_cluster import SparkCluster
 from dblog_core.staging import Staging
+from dblog_core.storage.local import LocalStorage
 from dblog_core.wiring import open_lake, open_staging
 from spark_jobs.events import plan, staged_events
 from tests.spark.lakes import TestLake
@@ -102,7 +103,9 @@ def test_executors_compare_the_files_of_large_works(
     work = plan.plan_works(lake.staging.manifests(), lambda table: 0)["shop.documents"]
     staged_events.check_files(spark, lake.staging, work)
     assert staged_events.events(spark, lake.staging, work, DOCUMENTS).count() == 30
-    path = lake.staging.storage.path(work.chunks[1].path)
+    storage = lake.staging.storage
+    assert isinstance(storage, LocalStorage)
+    path = storage.path(work.chunks[1].path)
     whole = path.read_bytes()
     path.write_bytes(whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:])
     with pytest.raises(CorruptSegment, match="was changed") as caught:

@@ -219,7 +219,8 @@ def test_a_paused_or_cancelled_dump_reads_nothing_while_the_log_goes_on(
 @contextmanager
 def working(world: World, dump_id: str) -> Iterator[None]:
     """A worker beside the test, whose end is awaited."""
-    options = {"stop": threading.Event(), "dump_id": dump_id}
+    stop = threading.Event()
+    options = {"stop": stop, "dump_id": dump_id}
     worker = threading.Thread(target=work_loop.work, args=(world.config,), kwargs=options)
     worker.start()
     try:
@@ -227,7 +228,7 @@ def working(world: World, dump_id: str) -> Iterator[None]:
         worker.join(timeout=PATIENCE_SECONDS)
         assert not worker.is_alive(), "the worker goes on"
     finally:
-        options["stop"].set()
+        stop.set()
         worker.join(timeout=PATIENCE_SECONDS)
 
 
