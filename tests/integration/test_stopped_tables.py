@@ -258,6 +258,27 @@ def test_mysql_tables_that_have_no_exact_form_stop_alone_from_their_first_row_on
 
 @pytest.mark.in_turn
 @pytest.mark.parametrize("source_kind", ["mysql", "mariadb"], indirect=True)
+def test_mysql_a_table_that_shows_rows_of_others_stops_alone_until_it_has_rows_of_its_own(
+    database: Database, tmp_path: Path
+) -> None:
+    config = database.config(tmp_path)
+    database.execute(f"CREATE TABLE u {SHAPE} ENGINE = MyISAM")
+    run_capture(config, stop=threading.Event(), until_current=True)
+    with capturing(config) as wait:
+        database.execute("INSERT INTO u VALUES (1, 'one')")
+        wait(held(database, "u"))
+        database.execute(f"CREATE TABLE t {SHAPE} ENGINE = MERGE UNION = (u) INSERT_METHOD = LAST")
+        wait_until(lambda: set(stopped(config)) == {"t"}, "the table is stopped")
+        others_go_on(database, config, wait, 2, {})
+        assert "MRG_MYISAM keeps no rows" in stopped(config)["t"].replace("MyISAM", "MYISAM")
+        (problem,) = [entry.problem for entry in findings(config) if entry.problem.fatal]
+        database.execute(problem.fix.partition("source.tables, or ")[2], "INSERT INTO t VALUES (3, 'own')")
+        taken_in(database, config, "t", "u")
+    assert len(held(database, "t")["t"]) == 3
+
+
+@pytest.mark.in_turn
+@pytest.mark.parametrize("source_kind", ["mysql", "mariadb"], indirect=True)
 def test_mysql_rows_that_a_session_logs_in_part_stop_their_table_alone_and_a_start_dumps_it(
     database: Database, tmp_path: Path
 ) -> None:

@@ -231,6 +231,10 @@ def table_problems(described: Described) -> Iterator[Problem]:
         yield Problem(
             f"{name}: {types.VERSIONED}", types.unversioned_fix(described.table, described.periods), table=name
         )
+    if described.engine:
+        yield Problem(
+            f"{name}: {types.explain_rowless(described.engine)}", types.rowless_fix(described.table), table=name
+        )
     for fault in described.column_faults:
         yield Problem(f"{name}: {fault}", types.CHANGE, table=name)
     for fault in described.key_faults:

@@ -14,7 +14,7 @@ from dblog_core.model import table_patterns
 from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.rows import column_rule_faults
 from dblog_core.rows.staged_as import printed
-from dblog_core.sources.mysql.sql.connection import is_mariadb, rows
+from dblog_core.sources.mysql.sql.connection import rows
 from dblog_core.sources.mysql.sql.where_clause import labels
 from dblog_core.sources.mysql.values import charsets, types
 
@@ -57,7 +57,7 @@ class Described:
 
     `key_faults`: what is wrong with its entry in [source.keys]; `candidates`: what could stand there instead.
     `rule_problems`: of its column rules, those that do not fit it. `versioned`: MariaDB keeps every version of a row;
-    `periods`: the columns for that which its definition names.
+    `periods`: the columns for that which its definition names. `engine`: of the table, where it keeps no rows.
     """
 
     table: TableName
@@ -67,12 +67,15 @@ class Described:
     candidates: tuple[tuple[str, ...], ...] = ()
     rule_problems: tuple[Problem, ...] = ()
     versioned: bool = False
+    engine: str = ""
     periods: tuple[str, ...] = ()
 
     @property
     def faults(self) -> tuple[str, ...]:
         """All that is wrong, in words."""
         table_faults = (types.VERSIONED,) if self.versioned else ()
+        if self.engine:
+            table_faults = (types.explain_rowless(self.engine),)
         return (*table_faults, *self.column_faults, *self.key_faults, *(problem.what for problem in self.rule_problems))
 
 
@@ -82,10 +85,10 @@ WHERE TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED')
 ORDER BY TABLE_SCHEMA, TABLE_NAME"""
 _IS_TABLE = """SELECT 1 FROM information_schema.TABLES
 WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED')"""
-_SEQUENCES = """SELECT TABLE_NAME FROM information_schema.TABLES
-WHERE TABLE_SCHEMA = %s {} AND TABLE_TYPE = 'SEQUENCE'"""
-_VERSIONED = """SELECT TABLE_NAME FROM information_schema.TABLES
-WHERE TABLE_SCHEMA = %s {} AND TABLE_TYPE = 'SYSTEM VERSIONED'"""
+_KINDS = """SELECT TABLE_NAME, TABLE_TYPE, ENGINE FROM information_schema.TABLES
+WHERE TABLE_SCHEMA = %s {} AND (TABLE_TYPE IN ('SYSTEM VERSIONED', 'SEQUENCE') OR ENGINE IN %s)"""
+_ROWLESS = ("MRG_MYISAM", "BLACKHOLE", "FEDERATED", "CONNECT", "SPIDER", "SPHINX", "OQGRAPH")
+"""Engines whose tables show rows of other tables and servers, or none: the log does not say which."""
 _PERIODS = """SELECT TABLE_NAME, COLUMN_NAME FROM information_schema.COLUMNS
 WHERE TABLE_SCHEMA = %s {} AND GENERATION_EXPRESSION IN ('ROW START', 'ROW END')"""
 _COLUMNS = """SELECT TABLE_NAME, COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, NUMERIC_PRECISION, NUMERIC_SCALE,
@@ -135,25 +138,38 @@ def describe_all(
     has."""
     columns = _ask_by_table(connection, _COLUMNS, tables)
     indexes = _ask_by_table(connection, _INDEXES, tables)
-    mariadb = is_mariadb(connection)
-    versioned = _ask_by_table(connection, _VERSIONED, tables) if mariadb else {}
-    sequences = _ask_by_table(connection, _SEQUENCES, tables) if mariadb else {}
-    periods = _ask_by_table(connection, _PERIODS, list(versioned))
-    return [
-        Described(table, None, versioned=True, periods=tuple(str(name) for (name,) in periods.get(table, ())))
-        if table in versioned
-        else _describe(table, columns[table], _unique(indexes.get(table, [])), keys, rules)
-        for table in tables
-        if table in columns and table not in sequences
-    ]
+    kinds = _ask_kinds(connection, tables)
+    periods = _ask_by_table(connection, _PERIODS, [table for table, (kind, _) in kinds.items() if kind == _VERSIONED])
+    descriptions = []
+    for table in tables:
+        kind, engine = kinds.get(table, ("", ""))
+        if table not in columns or kind == _SEQUENCE:
+            continue
+        if kind == _VERSIONED:
+            columns_of_periods = tuple(str(name) for (name,) in periods.get(table, ()))
+            descriptions.append(Described(table, None, versioned=True, periods=columns_of_periods))
+        elif engine:
+            descriptions.append(Described(table, None, engine=engine))
+        else:
+            descriptions.append(_describe(table, columns[table], _unique(indexes.get(table, [])), keys, rules))
+    return descriptions
 
 
 def suspects(connection: Connection[Any], tables: Sequence[TableName]) -> set[TableName]:
     """Those among the tables that `describe_all` may find to be such as cannot be captured, whatever the configuration
     says of them: few, so that it need not be asked about all of them all the time."""
     what_is_known = (tuple(types.known_names()), tuple(charsets.every()))
-    versioned = _ask_by_table(connection, _VERSIONED, tables) if is_mariadb(connection) else {}
-    return {*_ask_by_table(connection, _SUSPECTS, tables, *what_is_known), *versioned}
+    return {*_ask_by_table(connection, _SUSPECTS, tables, *what_is_known), *_ask_kinds(connection, tables)}
+
+
+_VERSIONED = "SYSTEM VERSIONED"
+_SEQUENCE = "SEQUENCE"
+
+
+def _ask_kinds(connection: Connection[Any], tables: Sequence[TableName]) -> dict[TableName, tuple[str, str]]:
+    """The type and the engine of each that is more, or less, than an ordinary table."""
+    answers = _ask_by_table(connection, _KINDS, tables, _ROWLESS)
+    return {table: (str(kind), str(engine)) for table, ((kind, engine), *_) in answers.items()}
 
 
 def _ask_by_table(

@@ -97,6 +97,17 @@ def decimal(precision: int, scale: int) -> ColumnType:
 VERSIONED = "it is system-versioned: its log holds every version of a row, a SELECT the present one alone"
 
 
+def explain_rowless(engine: str) -> str:
+    """What is wrong with a table of such an engine."""
+    return f"its engine {engine} keeps no rows: the table shows rows of others, or none, and the log does not say which"
+
+
+def rowless_fix(table: TableName) -> str:
+    """What makes such a table an ordinary one."""
+    name = f"{quote_identifier(table.schema)}.{quote_identifier(table.name)}".replace("%%", "%")
+    return f"leave it out of source.tables, or ALTER TABLE {name} ENGINE = InnoDB"
+
+
 def unversioned_fix(table: TableName, periods: Sequence[str] = ()) -> str:
     """`periods`: the columns of its versions that the table's definition names, which go with them."""
     parts = [f"DROP COLUMN {quote_identifier(column)}" for column in periods]
