@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from airflow.sdk import DAG, CronDataIntervalTimetable, DeltaDataIntervalTimetable
 
-from dblog_core.airflow.capture_sensor import CaptureSensor, CaptureWatch
+from dblog_core.airflow.capture_operators import CaptureSensor, CaptureWatch
 from dblog_core.airflow.dump_operators import (
     DUMP,
     ApproveDump,

@@ -125,7 +125,7 @@ def remember(config: Config, part: str, error: DblogError) -> None:
 
 def configuration(file: str, needs: Needs = None) -> Config:
     """The source's configuration with its secrets and its Airflow connection, if it names one. From here on Airflow
-    masks the secrets in task logs. `needs`: of which sections (`config_secrets`). Raises ConfigError."""
+    masks the secrets in task logs. `needs`: of which sections (`config.secrets`). Raises ConfigError."""
     from airflow.sdk.log import mask_secret
 
     from dblog_core.airflow.connections import resolve

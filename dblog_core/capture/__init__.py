@@ -1,1 +1,1 @@
-"""The log capture: leader, sequencer, recovery, configuration that changes."""
+"""The log capture: leader, sequencer, unseen events, configuration that changes."""

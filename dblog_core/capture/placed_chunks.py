@@ -17,7 +17,7 @@ from dblog_core.model.values import Key
 from dblog_core.model.watermark import High
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import ChunkRef
-from dblog_core.staging.segment import log_schema
+from dblog_core.staging.row_format import log_schema
 
 Row = dict[str, Any]
 

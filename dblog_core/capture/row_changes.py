@@ -15,7 +15,7 @@ from dblog_core.algorithm.eviction import Touch, Touches
 from dblog_core.model.events import TableChanges, Transaction
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import key_tuples
-from dblog_core.staging.segment import log_schema
+from dblog_core.staging.row_format import log_schema
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 _TIME = pa.timestamp("us", tz="UTC")

@@ -15,7 +15,7 @@ import numpy as np
 from dblog_core.algorithm.chunk_placement import Chunks, Refused
 from dblog_core.algorithm.task_progress import TaskProgress, tasks_from_json, tasks_to_json
 from dblog_core.algorithm.visibility import LogOrder, Snapshots
-from dblog_core.capture import placed_chunks, recovery
+from dblog_core.capture import placed_chunks, unseen_events
 from dblog_core.capture.draft_segment import DraftSegment
 from dblog_core.capture.row_changes import (
     ChangeTouches,
@@ -69,7 +69,7 @@ class Sequencer:
         self._visibility = visibility
         self._dumps = Chunks(visibility, tasks_from_json(head.tasks))
         if isinstance(visibility, Snapshots):
-            for event in recovery.read_events(staging, head):
+            for event in unseen_events.read_events(staging, head):
                 arrives = event.touches is not None and event.touches.may_arrive
                 self._dumps.recall_rows(event.table, event.offsets, event.xid, event.touches, arrives=arrives)
         self._tables = TableEvents(staging, head, self._dumps, rules, stopped)

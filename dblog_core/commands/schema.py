@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dblog_core.config.lake import JsonAs, SchemaChanges
     from dblog_core.lake.accept_schema import Plan
     from dblog_core.lake.lake_status import TableStatus
-    from dblog_core.schema_evolution.history import SchemaChange, Version
+    from dblog_core.schema_evolution.versions import SchemaChange, Version
 
 
 _ACCEPT = "accept"
@@ -67,7 +67,7 @@ def schema(
 
 def _show(session: Session, name: str) -> None:
     from dblog_core.lake.lake_status import read_status
-    from dblog_core.schema_evolution import history
+    from dblog_core.schema_evolution.versions import read_versions
     from dblog_core.wiring import open_lake, open_staging
 
     config = session.config(READER)
@@ -76,7 +76,7 @@ def _show(session: Session, name: str) -> None:
     json_as = config.lake.json_as_of(table)
     versions = [
         _by_policy(version, policy)
-        for version in history.read_versions(open_staging(config), name, drop_columns=config.lake.drop_columns)
+        for version in read_versions(open_staging(config), name, drop_columns=config.lake.drop_columns)
     ]
     if not versions:
         raise RequestError(

@@ -42,7 +42,7 @@ class Session:
     secrets: tuple[str, ...] = ()
 
     def config(self, needs: Needs = None) -> Config:
-        """`needs`: of which sections the command needs the secrets (`config_secrets`). Raises ConfigError."""
+        """`needs`: of which sections the command needs the secrets (`config.secrets`). Raises ConfigError."""
         if self.file is None:
             raise ConfigError("no configuration is given", fix="dblog --config FILE …, or set DBLOG_CONFIG")
         config = load(self.file, needs=needs)

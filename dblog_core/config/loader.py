@@ -5,34 +5,22 @@ Loading imports no driver and opens no connection: Airflow does it at every pars
 
 from __future__ import annotations
 
-import os
-import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import ValidationError
 
 from dblog_core.config import output_validation
-from dblog_core.config.faults import NO_FILE, Fault, Place
-from dblog_core.config.fields import (
-    FromEnvironment,
-    Unset,
-    Withheld,
-)
+from dblog_core.config.environment import NOTHING, expand
+from dblog_core.config.faults import NO_FILE, Fault
+from dblog_core.config.fields import Unset
 from dblog_core.config.secrets import Needs, is_needed
 from dblog_core.config.settings import Config
 from dblog_core.config.validation import contradictions
 from dblog_core.config.validation_errors import to_fault
 from dblog_core.errors import ConfigError
-
-if TYPE_CHECKING:
-    pass
-
-
-_ENV = re.compile(r"\$\{(\w*)([^}]*)(\}?)")
-
 
 _PATHS = {
     "source": ("tls_ca", "tls_cert", "tls_key"),
@@ -46,22 +34,20 @@ _PATHS = {
     "signals.kafka": ("tls_ca", "tls_cert", "tls_key"),
     "notify": ("tls_ca",),
 }
-
-
 _OUTPUT_PATHS = ("path", "dead_letter", "registry_ca", "tls_ca", "tls_cert", "tls_key")
 
 
 def load(path: Path | str, *, secrets: bool = True, needs: Needs = None) -> Config:
     """Reads and checks the file; paths in it that are not absolute are meant from its own directory.
 
-    `needs`: the sections (`config_secrets`) that the caller has use for: in others a ${ENV} may be unset, and files
+    `needs`: the sections (`config.secrets`) that the caller has use for: in others a ${ENV} may be unset, and files
     that are named need not exist. `secrets=False`: so in all, for who needs no connection (Airflow's parsing of DAG
     files). Raises ConfigError with every fault; no value of the file is in the message.
     """
     file = Path(path)
     data = _read(file)
     faults: list[Fault] = []
-    expanded = _expand(data, (), faults, needs if secrets else NOTHING)
+    expanded = expand(data, (), faults, needs if secrets else NOTHING)
     _anchor(expanded, file.absolute().parent)
     config: Config | None = None
     try:
@@ -105,33 +91,6 @@ def _read(file: Path) -> dict[str, Any]:
         raise ConfigError(
             f"is not TOML: {error}", where=str(file), fix="mend that line; docs/configuration.md shows a whole file"
         ) from error
-
-
-NOTHING = object()
-"""What a parser of DAG files needs."""
-
-
-def _expand(value: Any, place: Place, faults: list[Fault], needs: Any) -> Any:
-    if isinstance(value, dict):
-        return {k: _expand(v, (*place, k), faults, needs) for k, v in value.items()}
-    if isinstance(value, list):
-        return [_expand(v, (*place, i), faults, needs) for i, v in enumerate(value)]
-    if not isinstance(value, str) or "${" not in value:
-        return value
-    for name, rest, end in _ENV.findall(value):
-        if rest or not (name and end):
-            faults.append(
-                Fault(place, "holds a ${ that is not ${NAME}", "put the whole value into an environment variable")
-            )
-        elif name not in os.environ:
-            if needs is NOTHING:
-                return Unset(value)
-            if not is_needed(place, needs):
-                return Withheld(value)
-            faults.append(Fault(place, f"the environment variable {name} is not set", f"set it: export {name}=…"))
-    if any(f.place == place for f in faults):
-        return Unset(value)
-    return FromEnvironment(_ENV.sub(lambda match: os.environ[match[1]], value))
 
 
 def _anchor(data: Mapping[str, Any], directory: Path) -> None:

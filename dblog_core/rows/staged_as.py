@@ -1,7 +1,7 @@
 """Forms that a column's values may be staged in, in place of the usual one: `staged_as` of a column, by name.
 
-Log and chunk rows pass through here alike, after they are decoded (`rules`); a server computes the same in row hashes
-(`sources/*/hashes`). A form is exact, or loses what its description says.
+Log and chunk rows pass through here alike, after they are decoded (`column_rules`); a server computes the same in row
+hashes (`sources/*/sql/row_hashes`). A form is exact, or loses what its description says.
 """
 
 from __future__ import annotations

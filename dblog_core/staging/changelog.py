@@ -18,8 +18,9 @@ from dblog_core.staging.log_start import Beginning
 from dblog_core.staging.manifest import DataFile, Manifest
 from dblog_core.staging.manifest_file import decode_manifest, encode_manifest
 from dblog_core.staging.published_segments import PublishedSegments
-from dblog_core.staging.segment import SegmentWriter, log_schema, safe_name
-from dblog_core.staging.table_versions import TableVersions
+from dblog_core.staging.row_format import log_schema
+from dblog_core.staging.schema_history import TableVersions
+from dblog_core.staging.segment import SegmentWriter, safe_name
 from dblog_core.storage import Storage
 from dblog_core.storage.factory import open_storage
 

@@ -8,7 +8,7 @@
       compacted/FIRST-LAST.json         a manifest that stands for the segments from FIRST to LAST (see `compaction`)
       beginning.json                    the first segment that counts, once older ones were removed (see `retention`)
 
-A manifest's file is one line of JSON, with a checksum, and after it the rows of its small files (see `inline`).
+A manifest's file is one line of JSON, with a checksum, and after it the rows of its small files (see `inline_rows`).
 
 A log file has the columns `offset int64, op, origin, transaction, position string, commit_time timestamp[us, UTC],
 key_only bool, unchanged list<string>, moved_from struct<key columns>, before struct, after struct`, by growing offset,
@@ -31,7 +31,7 @@ _READABLE = (1, 2)  # 1 had neither rows in manifests nor manifests for many seg
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """Rows of one table version: a Parquet file of the log, or bytes in the manifest (`inline`, with an empty `path`).
+    """Rows of one table version: a Parquet file of the log, or bytes in the manifest (`inline_rows`; no `path`).
 
     `path` is relative to the staging root. `part`: only rows from `first_offset` to `last_offset` are meant, and there
     are more; then `rows` counts all.

@@ -1,23 +1,22 @@
 """The rows of one segment: gathered per table version, encoded while more come in, written durably at its end.
 
-A table version with few rows lies in the manifest itself (`inline`). Others become Parquet files in one new directory;
-rows that are enough for a row group are encoded beside the loop that reads the log.
+A table version with few rows lies in the manifest itself (`inline_rows`). Others become Parquet files in one new
+directory; rows that are enough for a row group are encoded beside the loop that reads the log.
 """
 
 from __future__ import annotations
 
 import uuid
-from functools import lru_cache
 from urllib.parse import quote
 
 import pyarrow as pa
 
 from dblog_core.errors import StagingError
-from dblog_core.model.events import image_type
 from dblog_core.model.schema import TableSchema
 from dblog_core.staging import inline_rows, parquet
 from dblog_core.staging.manifest import DataFile
 from dblog_core.staging.ordered_thread import Background
+from dblog_core.staging.row_format import log_schema
 from dblog_core.storage import Storage
 
 INLINE_BYTES = 512 << 10
@@ -26,30 +25,6 @@ INLINE_BYTES = 512 << 10
 _REPEATED = ("op", "origin", "transaction", "position", "unchanged.list.element")
 _ROW_GROUP_BYTES = 8 << 20  # in memory: so much is encoded at once, while more is read
 _BATCH_OVERHEAD = 8192  # bytes that the arrays of a batch take beside their values
-
-
-@lru_cache(maxsize=1024)
-def log_schema(schema: TableSchema) -> pa.Schema:
-    """The columns of a log file of this table version (see `manifest`).
-
-    Parquet has no struct without fields: where the table has no key, `moved_from` is a bool, always null.
-    """
-    key = [pa.field(c.name, c.type) for c in schema.key_columns]
-    return pa.schema(
-        [
-            pa.field("offset", pa.int64()),
-            pa.field("op", pa.string()),
-            pa.field("origin", pa.string()),
-            pa.field("transaction", pa.string()),
-            pa.field("position", pa.string()),
-            pa.field("commit_time", pa.timestamp("us", tz="UTC")),
-            pa.field("key_only", pa.bool_()),
-            pa.field("unchanged", pa.list_(pa.string())),
-            pa.field("moved_from", pa.struct(key) if key else pa.bool_()),
-            pa.field("before", image_type(schema)),
-            pa.field("after", image_type(schema)),
-        ]
-    )
 
 
 class _Rows:

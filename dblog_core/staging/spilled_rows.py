@@ -9,7 +9,7 @@ from dataclasses import replace
 from dblog_core.staging import parquet
 from dblog_core.staging.changelog import Staging
 from dblog_core.staging.manifest import DataFile
-from dblog_core.staging.segment import log_schema
+from dblog_core.staging.row_format import log_schema
 
 
 def spill(staging: Staging, files: Sequence[DataFile]) -> list[DataFile]:

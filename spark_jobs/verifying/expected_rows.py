@@ -18,7 +18,7 @@ from dblog_core.model.schema import TableSchema
 from dblog_core.schema_evolution.renames import Renames
 from dblog_core.staging import Staging, parquet
 from dblog_core.staging.manifest import DataFile, Manifest
-from dblog_core.staging.segment import log_schema
+from dblog_core.staging.row_format import log_schema
 from dblog_core.storage.location import Location
 from dblog_core.verify.exchange import Pin
 from spark_jobs.delta_tables import variants

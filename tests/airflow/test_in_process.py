@@ -37,7 +37,7 @@ Notes = list[list[str]]
 _TASK = """
 import os, signal, sys, threading
 from dblog_core.capture import run_capture as capture
-from dblog_core.airflow.capture_sensor import CaptureSensor
+from dblog_core.airflow.capture_operators import CaptureSensor
 from dblog_core.errors import SourceRefused
 from dblog_core.state import capture_status
 
@@ -59,7 +59,7 @@ print(task.execute({{}}), flush=True)
 """
 _WATCH = """
 import logging, sys
-from dblog_core.airflow.capture_sensor import CaptureWatch
+from dblog_core.airflow.capture_operators import CaptureWatch
 logging.basicConfig(stream=sys.stdout, level=logging.INFO)
 task = CaptureWatch(task_id="capture", config_file=sys.argv[1], slice_seconds=2, patience=1.5)
 print(task.execute({}), flush=True)

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from dblog_core.staging import Staging
-from dblog_core.staging.segment import log_schema
+from dblog_core.staging.row_format import log_schema
 from spark_jobs.merging.delta_table import LakeTable
 from tests.benchmarks.results import OURS, Bar, Figure, Results
 from tests.benchmarks.scale import Scale

@@ -73,7 +73,7 @@ def the_logs_order_for_snapshots() -> contextlib.AbstractContextManager[object]:
 
 def no_memory_after_a_restart() -> contextlib.AbstractContextManager[object]:
     """What the log said before a restart is not rebuilt."""
-    return mock.patch("dblog_core.capture.recovery.read_events", return_value=())
+    return mock.patch("dblog_core.capture.unseen_events.read_events", return_value=())
 
 
 def attempts_go_on_that_began_before_the_capture() -> contextlib.AbstractContextManager[object]:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import ChunkRef, LogMark, Manifest
-from dblog_core.staging.segment import log_schema
+from dblog_core.staging.row_format import log_schema
 
 Row = dict[str, Any]
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)

@@ -11,7 +11,7 @@ import pyarrow as pa
 from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import ChunkRef, DataFile, LogMark, Manifest
-from dblog_core.staging.segment import log_schema
+from dblog_core.staging.row_format import log_schema
 from dblog_core.storage.local import LocalStorage
 
 TIME = dt.datetime(2026, 11, 21, 9, 30, tzinfo=dt.UTC)

@@ -17,7 +17,7 @@ from dblog_core.staging import Staging
 from dblog_core.staging.manifest import Manifest, Probed, join_manifests
 from dblog_core.staging.reader import lines
 from tests.fake_source import ORDERS, changes_batch
-from tests.unit.capture.test_recovery import OPENED
+from tests.unit.capture.test_unseen_events import OPENED
 
 TABLE = str(ORDERS.table)
 

@@ -18,7 +18,7 @@ from dblog_core.errors import CorruptSegment
 from dblog_core.staging import Staging, inline_rows, parquet, segment
 from dblog_core.staging.ordered_thread import Background
 from dblog_core.staging.reader import lines
-from dblog_core.staging.segment import log_schema
+from dblog_core.staging.row_format import log_schema
 from dblog_core.staging.spilled_rows import remove_spilled, spill
 from tests.unit.staged import TIME, creates, log_rows, manifest, publish, root_of, table
 

@@ -13,7 +13,7 @@ from dblog_core.model.events import Altered, Created, DatabaseDropped, Rewritten
 from dblog_core.model.schema import TableName
 from dblog_core.sources.mysql.binlog import dump_command, events
 from dblog_core.sources.mysql.binlog.log_state import LogState
-from dblog_core.sources.mysql.binlog.stream import translate_fatal_error
+from dblog_core.sources.mysql.binlog.server_errors import translate_fatal_error
 from dblog_core.sources.mysql.binlog.xa import ids, row_memory
 from dblog_core.sources.mysql.ddl.statements import Means, classify
 from dblog_core.sources.mysql.position import MariadbGtids, MysqlGtids, Position, Prepared
