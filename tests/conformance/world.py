@@ -47,6 +47,7 @@ class World:
         self._sessions: dict[tuple[int, int], Any] = {}
         self._file = path / "as it is.toml"
         self._file.touch()
+        self._begun = 0
         self._faults: list[BaseException] = []
         self._open = contextlib.ExitStack()
         self._dumping = contextlib.ExitStack()
@@ -161,6 +162,9 @@ class World:
         self._open.enter_context(self._capturing(self.config))
         staging = wiring.open_staging(self.config)
         wait_until(lambda: self.look() or staging.head() is not None, "the capture has begun")
+        self._begun += 1
+        self.database.execute(f"INSERT INTO always VALUES ({1 + self._begun})")
+        self._staged()  # by this capture: whoever goes on from here is not before the dumps that its term requests
 
     def end(self) -> None:
         self._open.close()
