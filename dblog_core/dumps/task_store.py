@@ -99,10 +99,10 @@ def put_all_progress(
     refused: dict[TaskId, TaskProgress] = {}
     left = dict(progress)
     while left:
-        known = _read_mirrors(state, left)
-        first_mirrors = {task: left[task] for task, entry in known.items() if entry is None}
+        mirrors = _read_mirrors(state, left)
+        first_mirrors = {task: left[task] for task, entry in mirrors.items() if entry is None}
         conflicts = _create_mirrors(state, first_mirrors, of)
-        for task, entry in known.items():
+        for task, entry in mirrors.items():
             if entry is None:
                 continue
             mirrored_of, mirrored = _read_mirror(entry)

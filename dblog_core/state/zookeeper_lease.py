@@ -247,13 +247,13 @@ def _try_raise_epoch(session: Session, paths: LeasePaths, epoch: int, lock: str,
     return not any(isinstance(answer, Exception) for answer in answers)
 
 
-def _next_epoch(session: Session, paths: LeasePaths, lock: str, known: _EpochNode) -> int:
-    """The epoch that we have raised. What is `known` of it may be old: it is raised from the version that it had."""
+def _next_epoch(session: Session, paths: LeasePaths, lock: str, epoch_node: _EpochNode) -> int:
+    """The epoch that we have raised. What `epoch_node` says may be old: it is raised from the version that it had."""
     while True:
-        epoch, _, version = known
+        epoch, _, version = epoch_node
         if _try_raise_epoch(session, paths, epoch + 1, lock, version):
             return epoch + 1
-        known = _read_epoch(session, paths)
+        epoch_node = _read_epoch(session, paths)
 
 
 def _read_epoch(session: Session, paths: LeasePaths, answer: Any = None) -> _EpochNode:
