@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -18,6 +19,9 @@ from tests.conformance.world import World
 
 _ROUNDS = 6
 """Of merges and the dumps that these request, at most."""
+_PATIENCE_SECONDS = 120.0
+"""For a table to be told of, and to be equal after its fix."""
+_PAUSE_SECONDS = 0.5
 
 
 class Lake(Protocol):
@@ -128,12 +132,12 @@ def _difference(source: judge.Source, table: TableName, rows: list[Row]) -> str 
 
 def judged(world: World, lake: Lake) -> list[str]:
     """Everything that is wrong, in words; none: each table is equal, or was told of and is equal once mended."""
-    settled(world, lake)
-    first = look(world, lake)
+    stopping = _stopping(world)
+    first = _look_until(world, lake, lambda verdict: verdict.told.keys() >= {*verdict.differs, *stopping})
     faults = [f"the server refuses {refused}" for refused in world.refused]
     mended: list[str] = []
     rules = False
-    for name in sorted({*first.differs, *first.told, *_stopping(world)}):
+    for name in sorted({*first.differs, *first.told, *stopping}):
         case = case_of(world, name)
         stop = next((s for s in case.stops if name.partition(".")[2] == s.table), None) if case else None
         told = first.told.get(name)
@@ -156,13 +160,24 @@ def judged(world: World, lake: Lake) -> list[str]:
         return _unknown(faults, world)
     if rules:
         world.again()
-    settled(world, lake)
-    second = look(world, lake)
+    second = _look_until(world, lake, lambda verdict: verdict.differs.keys().isdisjoint(mended))
     for name in mended:
         if name in second.differs:
             told = second.told.get(name) or first.told.get(name)
             faults.append(_told(world, name, f"differs after its fix: {second.differs[name]}; told was {told!r}"))
     return _unknown(faults, world)
+
+
+def _look_until(world: World, lake: Lake, is_done: Callable[[Verdict], bool]) -> Verdict:
+    """How the tables stand once that is as it is to be, or the time for it is over: what no log tells of, a broken
+    table and a mended one, the capture finds out at its own looks at the catalogue, and only then requests a dump."""
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while True:
+        settled(world, lake)
+        verdict = look(world, lake)
+        if is_done(verdict) or time.monotonic() >= deadline:
+            return verdict
+        time.sleep(_PAUSE_SECONDS)
 
 
 def _stopping(world: World) -> list[str]:
