@@ -27,7 +27,7 @@ def row_hash(schema: TableSchema, row: Mapping[str, Any]) -> int:
 
 def of_rows(chunk: Chunk, rules: Rules) -> Hashes:
     """The hashes of rows that have been read, as they are staged."""
-    staged, rows = rules.compared(chunk.schema), rules.rows(chunk.schema, chunk.rows)
+    staged, rows = rules.shape_for_hashes(chunk.schema), rules.rows(chunk.schema, chunk.rows)
     found = pa.array([row_hash(staged, row) for row in rows.to_pylist()], pa.int64())
     names = chunk.schema.key
     batch = pa.RecordBatch.from_arrays([*map(chunk.rows.column, names), found], names=[*names, HASH])

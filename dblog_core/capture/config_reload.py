@@ -133,12 +133,12 @@ class Newcomers:
         now = source.identities()
         if before is None or now is None:
             return False
-        if table_identity.others(before, now):
+        if table_identity.find_other_tables(before, now):
             return True
         self._remember(before, now)
         return False
 
     def _remember(self, before: set[str], now: frozenset[str]) -> None:
         """New, empty partitions: when one of them goes, it is to be missed."""
-        if more := table_identity.remembered(now) - before:
+        if more := table_identity.entries_to_remember(now) - before:
             put_shown(self._state, before | more)

@@ -20,7 +20,7 @@ from dblog_core.model.events import (
     Truncated,
     Unreadable,
 )
-from dblog_core.model.schema import TableName, TableSchema, folded
+from dblog_core.model.schema import TableName, TableSchema, to_lower_case
 from dblog_core.model.schema_changes import Layout, Step
 from dblog_core.rows.column_rules import Rules
 from dblog_core.staging import Staging
@@ -134,7 +134,9 @@ class TableEvents:
 
     def _find_tables_of(self, dropped: DatabaseDropped) -> list[TableName]:
         if dropped.any_case:
-            return [table for table in self._list_tables() if folded(table.schema) == folded(dropped.schema)]
+            return [
+                table for table in self._list_tables() if to_lower_case(table.schema) == to_lower_case(dropped.schema)
+            ]
         return [table for table in self._list_tables() if table.schema == dropped.schema]
 
     def _find_tables_meant(self, signal: Truncated | Altered | Rewritten) -> list[TableName]:
@@ -142,7 +144,9 @@ class TableEvents:
         server has one by now."""
         if not signal.any_case:
             return [signal.table]
-        return [table for table in self._list_tables() if table.folded == signal.table.folded] or [signal.table]
+        return [table for table in self._list_tables() if table.in_lower_case == signal.table.in_lower_case] or [
+            signal.table
+        ]
 
     def _distrust_rows(self, table: TableName) -> None:
         """What is known of the table's rows does not count from here on: chunks that are being read may hold others."""

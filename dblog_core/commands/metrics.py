@@ -13,7 +13,7 @@ from dblog_core.config.loader import load
 from dblog_core.config.secrets import READER
 from dblog_core.config.settings import Config
 from dblog_core.errors import ConfigError
-from dblog_core.model.hosts import all_near
+from dblog_core.model.hosts import are_all_loopback
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -63,7 +63,7 @@ def metrics(
     host, _ = address(listen)
     if bool(certificate) != bool(key) or (authority and not certificate):
         raise ConfigError("TLS needs both --tls-cert and --tls-key", where="metrics", fix="give both files")
-    if not all_near(host) and not certificate and not insecure:
+    if not are_all_loopback(host) and not certificate and not insecure:
         what = f"whoever reaches {listen} could read names and sizes of tables, and everybody on the way"
         fix = (
             "give --tls-cert, --tls-key and --tls-client-ca, or --insecure where a proxy or a network keeps others out"

@@ -15,7 +15,7 @@ from dblog_core.config.secrets import LAKE, READER
 from dblog_core.errors import RequestError
 from dblog_core.lake.json_variants import json_columns, variant_name
 from dblog_core.model.schema import TableName
-from dblog_core.model.table_names import typed
+from dblog_core.model.table_names import quote_for_shell
 
 if TYPE_CHECKING:
     from dblog_core.config.lake import JsonAs, SchemaChanges
@@ -94,7 +94,9 @@ def _by_policy(version: Version, policy: SchemaChanges) -> Version:
 
     def with_effect(change: SchemaChange) -> SchemaChange:
         if policy == "fail":
-            return replace(change, lake=f"the table stops: run `dblog schema accept {typed(version.schema.table)}`")
+            return replace(
+                change, lake=f"the table stops: run `dblog schema accept {quote_for_shell(version.schema.table)}`"
+            )
         return replace(change, lake=_IGNORED.get(change.what, change.lake))
 
     keyless = not version.schema.key  # there is a history alone

@@ -13,7 +13,7 @@ from dblog_core.commands.session import JsonFlag, note, session_of, stopping
 from dblog_core.commands.terminal.text_tables import align
 from dblog_core.config.secrets import STATE
 from dblog_core.errors import ConfigError
-from dblog_core.model.hosts import all_near
+from dblog_core.model.hosts import are_all_loopback
 
 if TYPE_CHECKING:
     from dblog_core.config.settings import HttpConfig
@@ -44,7 +44,7 @@ def serve(
     if (http := config.signals.http) is None:
         raise ConfigError("there is no token", where="[signals.http]", fix='add [signals.http] with token = "${ENV}"')
     host, port = address(listen or http.listen)
-    if not all_near(host) and not http.tls_cert:
+    if not are_all_loopback(host) and not http.tls_cert:
         what = f"{host} is reached over the network, where the token would go in clear text"
         raise ConfigError(what, where="--listen", fix="give tls_cert and tls_key in [signals.http]")
     with closing(open_state(config)) as state:

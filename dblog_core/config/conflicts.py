@@ -13,7 +13,7 @@ from pathlib import Path
 from dblog_core.config.loader import load
 from dblog_core.config.settings import Config
 from dblog_core.errors import ConfigError
-from dblog_core.model.hosts import all_near
+from dblog_core.model.hosts import are_all_loopback
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,4 +90,4 @@ def _server(config: Config) -> tuple[str, ...]:
     source = config.source
     if source.airflow_connection:
         return ("connection", source.airflow_connection)
-    return ("127.0.0.1" if all_near(source.host) else source.host.lower(), str(source.port))
+    return ("127.0.0.1" if are_all_loopback(source.host) else source.host.lower(), str(source.port))

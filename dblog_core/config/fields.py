@@ -39,7 +39,7 @@ Duration = Annotated[str, Field(pattern=durations.PATTERN)]
 """A length of time as text, such as "36h": see `durations`."""
 
 TableNameText = Annotated[
-    str, Field(pattern=table_names.FORM, description="SCHEMA.TABLE"), AfterValidator(table_names.checked)
+    str, Field(pattern=table_names.FORM, description="SCHEMA.TABLE"), AfterValidator(table_names.require_canonical)
 ]
 
 _FROM_TEXT = {int: int, float: float, bool: {"true": True, "false": False}.__getitem__}

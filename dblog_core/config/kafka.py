@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import Field, SecretStr, model_validator
 
 from dblog_core.config.fields import Number, Section
-from dblog_core.model.hosts import all_near, hosts_of
+from dblog_core.model.hosts import are_all_loopback, hosts_of
 
 
 class KafkaConfig(Section):
@@ -35,5 +35,5 @@ class KafkaConfig(Section):
     @classmethod
     def _defaults(cls, data: Any) -> Any:
         if isinstance(data, dict) and data.get("tls") is None:
-            data = {**data, "tls": "off" if all_near(*hosts_of(data.get("servers"))) else "verify-full"}
+            data = {**data, "tls": "off" if are_all_loopback(*hosts_of(data.get("servers"))) else "verify-full"}
         return data

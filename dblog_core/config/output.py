@@ -16,7 +16,7 @@ from dblog_core.config.fields import (
     TableNameText,
     Whole,
 )
-from dblog_core.model.hosts import all_near, hosts_of
+from dblog_core.model.hosts import are_all_loopback, hosts_of
 
 _PORTS = {"postgres": 5432, "mysql": 3306}
 
@@ -140,4 +140,4 @@ class OutputConfig(Section):
 def _near(data: dict[str, Any]) -> bool:
     """Whether nothing leaves this machine."""
     servers = data.get("servers")
-    return all_near(*(hosts_of(servers) if servers else [data.get("host", "127.0.0.1")]))
+    return are_all_loopback(*(hosts_of(servers) if servers else [data.get("host", "127.0.0.1")]))

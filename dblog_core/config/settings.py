@@ -22,7 +22,7 @@ from dblog_core.config.lake import LakeConfig
 from dblog_core.config.notify import ChannelConfig
 from dblog_core.config.output import OutputConfig
 from dblog_core.config.source import SourceConfig
-from dblog_core.model.hosts import all_near, hosts_of
+from dblog_core.model.hosts import are_all_loopback, hosts_of
 
 if TYPE_CHECKING:
     pass
@@ -92,7 +92,7 @@ class StateConfig(Section):
     def _defaults(cls, data: Any) -> Any:
         """A file is reached by no connection."""
         if isinstance(data, dict) and data.get("tls") is None and str(data.get("url", "")).startswith("zookeeper:"):
-            data = {**data, "tls": "off" if all_near(*hosts_of(data["url"])) else "verify-full"}
+            data = {**data, "tls": "off" if are_all_loopback(*hosts_of(data["url"])) else "verify-full"}
         return data
 
 

@@ -20,7 +20,7 @@ from dblog_core.config.fields import (
 )
 from dblog_core.errors import ConfigError
 from dblog_core.model import position_spec
-from dblog_core.model.hosts import all_near, host_of
+from dblog_core.model.hosts import are_all_loopback, host_of
 from dblog_core.model.position_spec import Place as LogPlace
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class SourceConfig(Section):
         data.setdefault("watermark_table", f"{schema}.dblog_watermark")
         if data.get("tls") is None and not data.get("airflow_connection"):
             hosts = (data.get("host", "127.0.0.1"), host_of(data.get("read_replica")) or "127.0.0.1")
-            data["tls"] = "off" if all_near(*hosts) else "verify-full"
+            data["tls"] = "off" if are_all_loopback(*hosts) else "verify-full"
         return data
 
     @property

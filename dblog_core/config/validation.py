@@ -29,7 +29,7 @@ from dblog_core.config.source_validation import (
     check_source,
 )
 from dblog_core.model import durations
-from dblog_core.model.hosts import all_near, host_of, hosts_of
+from dblog_core.model.hosts import are_all_loopback, host_of, hosts_of
 
 _LEAST_SECONDS = (
     *(("staging", "keep", 60.0), ("lake", "keep", 3600.0), ("lake", "maintain_every", 60.0)),
@@ -81,7 +81,7 @@ def _check_state(raw: RawConfig, *, files: bool) -> Iterator[Fault]:
             if key in settings and (key, settings[key]) != ("tls", "off"):
                 yield Fault(("state", key), "has no meaning for sqlite", "remove it")
     else:
-        usual = "off" if all_near(*hosts_of(settings.get("url"))) else None
+        usual = "off" if are_all_loopback(*hosts_of(settings.get("url"))) else None
         yield from check_tls(raw, "state", usual=usual, files=files)
 
 
@@ -146,6 +146,6 @@ def _check_signals(raw: RawConfig, *, files: bool) -> Iterator[Fault]:
         yield Fault(("signals", "http", "token"), what, RANDOM_TEXT)
     yield from check_certificate(http, files=files)
     listen = http.get("listen")
-    if isinstance(listen, str) and not all_near(host_of(listen)) and not http.get("tls_cert"):
+    if isinstance(listen, str) and not are_all_loopback(host_of(listen)) and not http.get("tls_cert"):
         what = "would have the token sent in clear text over the network"
         yield Fault(("signals", "http", "listen"), what, "give tls_cert and tls_key, or listen at 127.0.0.1")

@@ -27,7 +27,9 @@ class TableFiles:
     def at(cls, table: Location) -> TableFiles:
         """Those of a table. What is written is everybody's to read who may read what Spark writes."""
         storage = table.storage
-        return cls(Location(storage.shared(), table.path)) if isinstance(storage, LocalStorage) else cls(table)
+        return (
+            cls(Location(storage.readable_by_others(), table.path)) if isinstance(storage, LocalStorage) else cls(table)
+        )
 
     def __str__(self) -> str:
         return str(self.root)

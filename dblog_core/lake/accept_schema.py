@@ -16,7 +16,7 @@ from dblog_core.interfaces import Json
 from dblog_core.lake.lake_status import State, TableStatus
 from dblog_core.model.events import SCHEMA
 from dblog_core.model.schema import TableSchema
-from dblog_core.model.table_names import typed
+from dblog_core.model.table_names import quote_for_shell
 from dblog_core.schema_evolution import compatibility
 from dblog_core.schema_evolution.renames import Renames
 from dblog_core.staging import Staging
@@ -129,7 +129,7 @@ def _has_another_key(older: TableSchema, newest: TableSchema) -> bool:
 def _nothing_to_accept(table: str, status: TableStatus, *, changed: bool) -> LakeError:
     if status.state is State.STOPPED:
         what = f"the table has not stopped because of its shape: {status.error}"
-        return LakeError(what, where=table, fix=f"mend that, or run `dblog reset {typed(table)}`")
+        return LakeError(what, where=table, fix=f"mend that, or run `dblog reset {quote_for_shell(table)}`")
     if changed:
         return LakeError("nothing stands in its way", where=table, fix="run `dblog merge`: it follows the change")
     return LakeError("the lake has its newest shape: there is nothing to accept", where=table)

@@ -18,10 +18,10 @@ def parse(text: str) -> float:
     in the message."""
     if text.strip() in FOREVER:
         return math.inf
-    found = _FORM.fullmatch(text.strip())
-    if found is None:
+    match = _FORM.fullmatch(text.strip())
+    if match is None:
         raise ValueError("is no length of time: a whole number with s, m, h, d or w, such as 36h, or forever")
-    return float(int(found[1]) * _SECONDS[found[2]])
+    return float(int(match[1]) * _SECONDS[match[2]])
 
 
 def text(seconds: float) -> str:

@@ -17,7 +17,13 @@ import pyarrow as pa
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.model.schema_changes import Layout, Step
 
-CREATE, UPDATE, DELETE, REFRESH, TRUNCATE, SCHEMA, FINISHED = "c", "u", "d", "r", "t", "s", "f"
+CREATE = "c"
+UPDATE = "u"
+DELETE = "d"
+REFRESH = "r"
+TRUNCATE = "t"
+SCHEMA = "s"
+FINISHED = "f"
 """The ops of the super-changelog; log streams produce the first three as rows."""
 
 
@@ -79,7 +85,9 @@ class WatermarkSeen:
     payload: str
 
 
-_DATA_KEPT, _NAME_KEPT = (64 << 10) + 1, 1_000  # characters: more than any signal may have (`signals.message`)
+# characters: more than any signal may have (`signals.message`)
+_DATA_KEPT = (64 << 10) + 1
+_NAME_KEPT = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +107,8 @@ class SignalSeen:
     def of(cls, sequence: int, transaction: int, row: Sequence[Any]) -> SignalSeen:
         """The signal of a row: the values of its columns, in their order."""
         id_, type_, data = [_text(value) for value in [*row, None, None, None][:3]]
-        kept = None if data is None else data[:_DATA_KEPT]
-        return cls(sequence, transaction, (id_ or "")[:_NAME_KEPT], (type_ or "")[:_NAME_KEPT], kept)
+        data_start = None if data is None else data[:_DATA_KEPT]
+        return cls(sequence, transaction, (id_ or "")[:_NAME_KEPT], (type_ or "")[:_NAME_KEPT], data_start)
 
 
 def _text(value: Any) -> str | None:

@@ -19,10 +19,10 @@ def hosts_of(servers: Any) -> list[str]:
     """The hosts of HOST:PORT,HOST:PORT, or of a URL of such: SCHEME://HOST:PORT,HOST:PORT/PATH."""
     if not isinstance(servers, str):
         return []
-    return [host_of(one) for one in servers.rpartition("://")[2].partition("/")[0].split(",")]
+    return [host_of(server) for server in servers.rpartition("://")[2].partition("/")[0].split(",")]
 
 
-def all_near(*hosts: str) -> bool:
+def are_all_loopback(*hosts: str) -> bool:
     """Whether all of them are this machine."""
     return all(host in LOOPBACK for host in hosts)
 
@@ -32,6 +32,6 @@ def in_the_clear(url: Any) -> bool:
     if not isinstance(url, str) or not url.startswith("http://"):
         return False
     try:
-        return not all_near(urlsplit(url).hostname or "")
+        return not are_all_loopback(urlsplit(url).hostname or "")
     except ValueError:  # its form is told elsewhere
         return True

@@ -7,7 +7,8 @@ import re
 from dataclasses import dataclass
 from enum import Enum
 
-LATEST, INITIAL = "latest", "initial"
+LATEST = "latest"
+INITIAL = "initial"
 """A first capture begins at the log's present end; `initial`: and dumps all tables."""
 EARLIEST = "earliest"
 WITHOUT_ZONE = "is a time without its zone: end it with Z, or with an offset such as +01:00"

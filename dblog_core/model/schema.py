@@ -22,7 +22,7 @@ class TableName:
     name: str
 
     def __str__(self) -> str:
-        return table_names.joined(self.schema, self.name)
+        return table_names.join(self.schema, self.name)
 
     @classmethod
     def parse(cls, text: str) -> TableName:
@@ -31,12 +31,12 @@ class TableName:
         return cls(*table_names.split(text))
 
     @property
-    def folded(self) -> TableName:
+    def in_lower_case(self) -> TableName:
         """One name for all that differ in upper and lower case alone."""
-        return TableName(folded(self.schema), folded(self.name))
+        return TableName(to_lower_case(self.schema), to_lower_case(self.name))
 
 
-def folded(name: str) -> str:
+def to_lower_case(name: str) -> str:
     """A name in lower case: character by character, as servers do it that do not tell the two apart."""
     return name.lower() if name.isascii() else "".join(character.lower()[0] for character in name)
 

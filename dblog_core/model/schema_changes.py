@@ -14,7 +14,7 @@ from typing import Any
 from dblog_core.model.column_defaults import Constant
 from dblog_core.model.schema import TableName, TableSchema
 
-_Held = dict[str, Constant | None]
+_Constants = dict[str, Constant | None]
 """Added columns of which it is known what untouched rows hold in them; None: NULL."""
 
 MOST_STEPS = 100
@@ -39,22 +39,22 @@ class Step:
 
     def takes(self, name: str) -> bool:
         """Whether another column than before has the name after it, if there was one of that name before."""
-        taken = (new for old, new in self.renamed.items() if old.lower() != new.lower())
-        return name.lower() in {other.lower() for other in (*taken, *self.added)}
+        new_names = (new for old, new in self.renamed.items() if old.lower() != new.lower())
+        return name.lower() in {other.lower() for other in (*new_names, *self.added_columns)}
 
     @property
-    def added(self) -> tuple[str, ...]:
+    def added_columns(self) -> tuple[str, ...]:
         return (*self.nulls, *self.constants, *self.unknown)
 
     def to_json(self) -> dict[str, Any]:
         lists = {name: list(getattr(self, name)) for name in ("nulls", "unknown", "dropped", "revalued")}
-        constants = {name: [held.kind, held.text] for name, held in self.constants.items()}
+        constants = {name: [constant.kind, constant.text] for name, constant in self.constants.items()}
         return {"renamed": self.renamed, "constants": constants, **lists}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Step:
         lists = {name: tuple(data.get(name, ())) for name in ("nulls", "unknown", "dropped", "revalued")}
-        constants = {name: Constant(*held) for name, held in data.get("constants", {}).items()}
+        constants = {name: Constant(*constant) for name, constant in data.get("constants", {}).items()}
         return cls(dict(data["renamed"]), constants=constants, **lists)
 
 
@@ -70,18 +70,18 @@ class Facts:
         return bool(self.renamed or self.filled)
 
 
-def facts(before: TableSchema, after: TableSchema, steps: Sequence[Step]) -> Facts | None:
+def prove_changes(before: TableSchema, after: TableSchema, steps: Sequence[Step]) -> Facts | None:
     """What the steps, all that there were, prove of the two shapes; None where they do not lead from one to the other.
 
     A name is followed from step to step. Every column of `before` must come out as one of `after` with the same type,
     and all others of `after` must have been added.
     """
     origins: dict[str, str | None] = {c.name: c.name for c in before.columns}
-    held: _Held = {}
+    constants: _Constants = {}
     for step in steps:
-        if (moved := _done(origins, held, step)) is None:
+        if (moved := _apply_step(origins, constants, step)) is None:
             return None
-        origins, held = moved
+        origins, constants = moved
     old, new = ({c.name: c.type for c in schema.columns} for schema in (before, after))
     if origins.keys() != new.keys():
         return None
@@ -91,21 +91,23 @@ def facts(before: TableSchema, after: TableSchema, steps: Sequence[Step]) -> Fac
     now = {origin: name for name, origin in renamed.items()}
     if tuple(now.get(name, name) for name in before.key) != after.key:
         return None
-    return Facts(renamed, _filled(held, after))
+    return Facts(renamed, _values_in_old_rows(constants, after))
 
 
-def _filled(held: _Held, after: TableSchema) -> dict[str, Any]:
+def _values_in_old_rows(constants: _Constants, after: TableSchema) -> dict[str, Any]:
     """What added columns hold, as far as it is a value of the type that they have by now."""
     filled: dict[str, Any] = {}
     for column in after.columns:
-        constant = held.get(column.name)
+        constant = constants.get(column.name)
         value = constant.value(column) if constant is not None else None
-        if column.name in held and (constant is None or value is not None):
+        if column.name in constants and (constant is None or value is not None):
             filled[column.name] = value
     return filled
 
 
-def _done(origins: dict[str, str | None], held: _Held, step: Step) -> tuple[dict[str, str | None], _Held] | None:
+def _apply_step(
+    origins: dict[str, str | None], constants: _Constants, step: Step
+) -> tuple[dict[str, str | None], _Constants] | None:
     """Where each name comes from after the step, and what added ones hold; None where it does not fit."""
     by_case = {name.lower(): name for name in origins}
     if len(by_case) != len(origins) or step.dropped:
@@ -113,13 +115,13 @@ def _done(origins: dict[str, str | None], held: _Held, step: Step) -> tuple[dict
     renamed = {by_case.get(old.lower(), old): new for old, new in step.renamed.items()}
     if len(renamed) != len(step.renamed) or not renamed.keys() <= origins.keys():
         return None
-    names = [*(renamed.get(name, name) for name in origins), *step.added]
+    names = [*(renamed.get(name, name) for name in origins), *step.added_columns]
     if len({name.lower() for name in names}) != len(names):
         return None
     then: dict[str, str | None] = {renamed.get(name, name): origin for name, origin in origins.items()}
-    then |= dict.fromkeys(step.added)
+    then |= dict.fromkeys(step.added_columns)
     others = {name.lower() for name in step.revalued}
-    stay = {renamed.get(name, name): constant for name, constant in held.items()}
+    stay = {renamed.get(name, name): constant for name, constant in constants.items()}
     stay = {name: constant for name, constant in stay.items() if constant is None or name.lower() not in others}
     return then, {**stay, **dict.fromkeys(step.nulls), **step.constants}
 
@@ -129,12 +131,12 @@ class Layout:
     """Which columns a table has, where the source knows that it never had others (PostgreSQL).
 
     `token`: two shapes with the same one are of one table, of which no column was ever dropped and no row written anew
-    in between. `held`: what columns hold in rows that are older than they are, as far as it is known, in the JSON form
-    of `log`.
+    in between. `old_row_values`: what columns hold in rows that are older than they are, as far as it is known, in the
+    JSON form of `log`.
     """
 
     token: str
-    held: Mapping[str, Any] = field(default_factory=dict)
+    old_row_values: Mapping[str, Any] = field(default_factory=dict)
 
 
 def match_layouts(before: TableSchema, after: TableSchema, token: str | None, layout: Layout | None) -> Facts | None:
@@ -149,16 +151,17 @@ def match_layouts(before: TableSchema, after: TableSchema, token: str | None, la
     if tuple(names[name] for name in before.key) != after.key:
         return None
     added = (column.name for column in after.columns[len(before.columns) :])
-    return Facts(renamed, {name: layout.held[name] for name in added if name in layout.held})
+    return Facts(renamed, {name: layout.old_row_values[name] for name in added if name in layout.old_row_values})
 
 
 class Pending:
     """Statements that tables have had since their newest shape, and that no row of them has followed yet."""
 
-    def __init__(self, known: Mapping[str, Any]) -> None:
-        """`known`: what `to_json` gave before a restart."""
+    def __init__(self, saved_steps: Mapping[str, Any]) -> None:
+        """`saved_steps`: what `to_json` gave before a restart."""
         self._steps: dict[str, list[Step] | None] = {
-            table: None if steps is None else [Step.from_json(step) for step in steps] for table, steps in known.items()
+            table: None if steps is None else [Step.from_json(step) for step in steps]
+            for table, steps in saved_steps.items()
         }
 
     def add(self, table: TableName, step: Step | None, tables: Iterable[str]) -> None:
@@ -184,10 +187,10 @@ class Pending:
         """
         name = str(after.table)
         steps = self._steps.pop(name, [])
-        found = facts(before, after, steps) if steps and plain else None
-        if before.fingerprint == after.fingerprint and found is None and steps != []:
+        proven = prove_changes(before, after, steps) if steps and plain else None
+        if before.fingerprint == after.fingerprint and proven is None and steps != []:
             self._steps[name] = None
-        return found
+        return proven
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -10,10 +10,10 @@ _POWERS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 
 def parse(text: str) -> int:
     """Bytes. Raises ValueError where the text is no size; the text is not in the message."""
-    found = _FORM.fullmatch(text.strip())
-    if found is None:
+    match = _FORM.fullmatch(text.strip())
+    if match is None:
         raise ValueError("is no size: a whole number, which may end in K, M, G or T, such as 10G")
-    return int(found[1]) << _POWERS[found[2].upper()]
+    return int(match[1]) << _POWERS[match[2].upper()]
 
 
 def text(size: int) -> str:

@@ -14,39 +14,42 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Set
 
-BROUGHT = "!"
+BROUGHT_ROWS = "!"
 
 
-def entry(name: str, oid: int, partition: int | None = None, *, brought: bool = False) -> str:
+def write_entry(name: str, oid: int, partition: int | None = None, *, brought_rows: bool = False) -> str:
     """One table, or one of its partitions."""
-    part = "" if partition is None else f"/{partition}{BROUGHT if brought else ''}"
+    part = "" if partition is None else f"/{partition}{BROUGHT_ROWS if brought_rows else ''}"
     return f"{name}@{oid}{part}"
 
 
-def remembered(entries: Iterable[str]) -> set[str]:
+def entries_to_remember(entries: Iterable[str]) -> set[str]:
     """What is to be known the next time."""
-    return {one.removesuffix(BROUGHT) for one in entries}
+    return {entry.removesuffix(BROUGHT_ROWS) for entry in entries}
 
 
-def others(known: Set[str], now: Iterable[str]) -> set[str]:
+def find_other_tables(remembered: Set[str], present: Iterable[str]) -> set[str]:
     """The names of tables whose rows the log does not tell of: new ones, others under an old name, and those of which a
     partition has come with rows, or gone."""
-    found, there = set(), remembered(now)
-    for one in now:
-        name, root, partition = _parts(one)
-        is_other = partition is None and not known & {one, name}
-        came = one.endswith(BROUGHT) and root in known and one.removesuffix(BROUGHT) not in known
-        if is_other or came:
-            found.add(name)
-    for one in known - there:
-        name, root, partition = _parts(one)
-        if partition is not None and root in there:
-            found.add(name)
-    return found
+    names = set()
+    present_entries = entries_to_remember(present)
+    for entry in present:
+        name, root, partition = _split_entry(entry)
+        is_other = partition is None and not remembered & {entry, name}
+        came_with_rows = (
+            entry.endswith(BROUGHT_ROWS) and root in remembered and entry.removesuffix(BROUGHT_ROWS) not in remembered
+        )
+        if is_other or came_with_rows:
+            names.add(name)
+    for entry in remembered - present_entries:
+        name, root, partition = _split_entry(entry)
+        if partition is not None and root in present_entries:
+            names.add(name)
+    return names
 
 
-def _parts(one: str) -> tuple[str, str, str | None]:
+def _split_entry(entry: str) -> tuple[str, str, str | None]:
     """The name, the entry of the table, and what of it is meant."""
-    name, _, numbers = one.rpartition("@")
+    name, _, numbers = entry.rpartition("@")
     oid, slash, partition = numbers.partition("/")
     return name, f"{name}@{oid}", partition if slash else None

@@ -23,7 +23,7 @@ FORM = r"^(\"([^\"]|\"\")+\"|[^.]+)\.[\s\S]+$"
 """What has this form, for JSON schemas: in a regular expression a dot stands for no line break."""
 
 
-def joined(schema: str, name: str) -> str:
+def join(schema: str, name: str) -> str:
     """The text of a table."""
     if "." in schema or schema.startswith('"'):
         schema = f'"{schema.replace(chr(34), chr(34) * 2)}"'
@@ -32,25 +32,25 @@ def joined(schema: str, name: str) -> str:
 
 def split(text: str) -> tuple[str, str]:
     """The schema and the table of a text. Raises ValueError if one of them is missing."""
-    if found := _QUOTED.fullmatch(text):
-        return found[1].replace('""', '"'), found[2]
+    if match := _QUOTED.fullmatch(text):
+        return match[1].replace('""', '"'), match[2]
     schema, dot, name = text.partition(".")
     if not (schema and dot and name):
         raise ValueError(f"{text!r} is not of the form SCHEMA.TABLE")
     return schema, name
 
 
-def setting(text: str) -> str:
+def quote_for_toml(text: str) -> str:
     """The text as a key in a configuration file, in the quotes that it needs there."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def keys_entry(table: object) -> str:
     """Where a table's key is named in a configuration."""
-    return f"[source.keys] {setting(str(table))}"
+    return f"[source.keys] {quote_for_toml(str(table))}"
 
 
-def typed(table: object) -> str:
+def quote_for_shell(table: object) -> str:
     """The text of a table as an argument in a shell."""
     return shlex.quote(str(table))
 
@@ -69,12 +69,12 @@ def is_quoted(text: str) -> bool:
 def canonical(text: str) -> str:
     """The one text of what `text` names; a pattern, and what is no SCHEMA.TABLE, alike."""
     try:
-        return joined(*split(text))
+        return join(*split(text))
     except ValueError:
         return text
 
 
-def checked(text: str) -> str:
+def require_canonical(text: str) -> str:
     """The text, as a setting that is looked up by it. Raises ValueError if another text is the one of that name."""
     if canonical(text) != text:
         raise ValueError("has a schema in double quotes that needs none: write it without them")

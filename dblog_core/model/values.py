@@ -147,11 +147,11 @@ def rows_with(rows: pa.RecordBatch, schema: TableSchema, keys: Collection[Key]) 
         if pa.types.is_floating(column.type):
             continue
         try:
-            wanted = pa.array(list({key[number] for key in keys}), column.type)
+            parts = pa.array(list({key[number] for key in keys}), column.type)
         except (pa.ArrowException, OverflowError, TypeError, ValueError, IndexError):
             continue
-        found = pc.is_in(rows.column(column.name), wanted)
-        candidates = found if candidates is None else pc.and_(candidates, found)
+        matches = pc.is_in(rows.column(column.name), parts)
+        candidates = matches if candidates is None else pc.and_(candidates, matches)
     if candidates is None:
         yield from enumerate(keys_of(rows, schema))
         return

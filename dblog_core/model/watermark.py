@@ -113,50 +113,50 @@ def encode(watermark: Low | High | Probe) -> str:
 
 def parse(payload: str) -> Low | High | Probe:
     """The watermark of a payload. Raises UnknownLogEvent where the text is none of ours or of a newer format."""
-    return _parsed(payload, _loaded(payload))
+    return _parse_fields(payload, _load_json(payload))
 
 
 def parse_for(source: str, payload: str) -> Low | High | Probe | None:
     """The watermark of a payload, as `parse`; None where it is another source's, of whatever version."""
-    data = _loaded(payload)
+    data = _load_json(payload)
     mark = data.get("mark", data)
     named = mark.get("source") if isinstance(mark, dict) else None
-    return None if isinstance(named, str) and named != source else _parsed(payload, data)
+    return None if isinstance(named, str) and named != source else _parse_fields(payload, data)
 
 
-def _loaded(payload: str) -> dict[str, Any]:
+def _load_json(payload: str) -> dict[str, Any]:
     try:
         data = orjson.loads(payload)
     except ValueError as error:
-        raise _strange(payload) from error
+        raise _unknown_watermark(payload) from error
     if not isinstance(data, dict):
-        raise _strange(payload)
+        raise _unknown_watermark(payload)
     return data
 
 
-def _parsed(payload: str, data: dict[str, Any]) -> Low | High | Probe:
+def _parse_fields(payload: str, data: dict[str, Any]) -> Low | High | Probe:
     try:
         if data.pop("dblog") != FORMAT:
             raise ValueError("a newer format")
         if (kind := data.pop("kind")) == "probe":
-            return _checked(Probe(**data))
-        mark = _checked(_mark(**data.pop("mark")))
+            return _check_types(Probe(**data))
+        mark = _check_types(_build_mark(**data.pop("mark")))
         if kind == "low":
             return Low(**{**data, "mark": mark})
         rest = {**data, "absent": tuple(data["absent"]), "arrived": tuple(data.get("arrived", ()))}
-        return _checked(High(mark, **rest))
+        return _check_types(High(mark, **rest))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _strange(payload) from error
+        raise _unknown_watermark(payload) from error
 
 
-def _strange(payload: str) -> UnknownLogEvent:
+def _unknown_watermark(payload: str) -> UnknownLogEvent:
     return UnknownLogEvent(
         f"the watermark table holds a row that is not a watermark of this version: {payload[:200]!r}",
         fix="only dblog may write that table; upgrade the capture before the dump workers",
     )
 
 
-def _mark(*, task: str, heals: dict[str, Any] | None, **fields: Any) -> Mark:
+def _build_mark(*, task: str, heals: dict[str, Any] | None, **fields: Any) -> Mark:
     return Mark(task=TaskId.parse(task), heals=None if heals is None else Heals(**heals), **fields)
 
 
@@ -170,12 +170,12 @@ _TYPES: dict[str, tuple[type, ...]] = {
 _Checked = TypeVar("_Checked", Mark, High, Probe)
 
 
-def _checked(found: _Checked) -> _Checked:
+def _check_types(record: _Checked) -> _Checked:
     """The same. Raises TypeError or ValueError for a value that no version of us writes."""
-    for field in fields(found):
-        value = getattr(found, field.name)
+    for field in fields(record):
+        value = getattr(record, field.name)
         if type(value) not in _TYPES.get(field.name, (type(value),)) or (field.name in _NUMBERS and value < 0):
             raise TypeError(f"{field.name} is {value!r}")
-    if not isinstance(found, High):
-        TableName.parse(found.table)
-    return found
+    if not isinstance(record, High):
+        TableName.parse(record.table)
+    return record

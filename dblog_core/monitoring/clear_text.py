@@ -11,7 +11,7 @@ from dblog_core.config.kafka import KafkaConfig
 from dblog_core.config.output import OutputConfig
 from dblog_core.config.settings import Config, uses_s3
 from dblog_core.interfaces import Problem
-from dblog_core.model.hosts import all_near, hosts_of, in_the_clear
+from dblog_core.model.hosts import are_all_loopback, hosts_of, in_the_clear
 
 _ENCRYPT = 'set tls = "verify-full" (and tls_ca), as the default is there'
 _HTTPS = "use an https:// address"
@@ -28,7 +28,7 @@ def _find_clear_text(config: Config) -> Iterator[tuple[str, str]]:
     """What, and the fix."""
     source = config.source
     hosts = [source.host, *([source.replica.host] if source.replica else [])]
-    if source.tls == "off" and not all_near(*hosts):
+    if source.tls == "off" and not are_all_loopback(*hosts):
         yield f"[source] tls is off: rows of {', '.join(hosts)} travel in clear text", _ENCRYPT
     yield from _state(config)
     s3 = uses_s3(config) or any(output.path.startswith("s3://") for output in config.output.values())
@@ -49,7 +49,7 @@ def _find_clear_text(config: Config) -> Iterator[tuple[str, str]]:
 
 def _state(config: Config) -> Iterator[tuple[str, str]]:
     state = config.state
-    if state.url.startswith("sqlite:") or all_near(*hosts_of(state.url)):
+    if state.url.startswith("sqlite:") or are_all_loopback(*hosts_of(state.url)):
         return
     if state.tls == "off":
         carried = "keys of rows and positions" if not state.user or state.login == "sasl" else "user and password"
@@ -60,13 +60,13 @@ def _state(config: Config) -> Iterator[tuple[str, str]]:
 
 
 def _topic(place: str, topic: KafkaConfig) -> Iterator[tuple[str, str]]:
-    if topic.tls == "off" and not all_near(*hosts_of(topic.servers)):
+    if topic.tls == "off" and not are_all_loopback(*hosts_of(topic.servers)):
         yield f"{place} tls is off: {_carried_by_kafka(topic.user, topic.sasl)} travel in clear text", _ENCRYPT
 
 
 def _output(place: str, output: OutputConfig) -> Iterator[tuple[str, str]]:
     hosts = hosts_of(output.servers) if output.kind == "kafka" else [output.host]
-    if output.kind in ("postgres", "mysql", "kafka") and output.tls == "off" and not all_near(*hosts):
+    if output.kind in ("postgres", "mysql", "kafka") and output.tls == "off" and not are_all_loopback(*hosts):
         carried = _carried_by_kafka(output.user, output.sasl) if output.kind == "kafka" else "rows"
         yield f"{place} tls is off: {carried} travel in clear text", _ENCRYPT
     if output.kind == "http" and in_the_clear(output.url):
@@ -83,7 +83,7 @@ def _spark(config: Config) -> Iterator[tuple[str, str]]:
     """A cluster of one's own: executors get the secrets of storage with their tasks, dump workers the source's too."""
     master = config.spark.master
     conf = config.spark.conf
-    if not master.startswith("spark://") or all_near(*hosts_of(master)):
+    if not master.startswith("spark://") or are_all_loopback(*hosts_of(master)):
         return
     encrypted = any(conf.get(f"spark.{part}.enabled") in _TRUE for part in ("network.crypto", "ssl.rpc", "ssl"))
     if conf.get("spark.authenticate") not in _TRUE or not encrypted:

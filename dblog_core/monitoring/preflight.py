@@ -28,7 +28,7 @@ from dblog_core.model import position_spec
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.monitoring.clear_text import in_clear_text
 from dblog_core.outputs import positions
-from dblog_core.rows.staged_as import FORMS, forms_for
+from dblog_core.rows.value_forms import FORMS, forms_for
 from dblog_core.state.leases import CAPTURE
 from dblog_core.storage.factory import open_storage
 

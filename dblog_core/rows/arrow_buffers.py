@@ -51,25 +51,26 @@ def gather(raw: Bytes, starts: Int64s, lengths: Int64s) -> pa.Array:
     total = int(sizes.sum())
     if total > LARGEST:
         raise ValueError(f"{total} bytes do not fit one array")
-    offsets, out = np.empty(len(sizes) + 1, dtype=np.int32), np.empty(total, dtype=np.uint8)
+    offsets = np.empty(len(sizes) + 1, dtype=np.int32)
+    out = np.empty(total, dtype=np.uint8)
     _copy(raw, begin, sizes, offsets, out)
-    buffers = [None if whole else validity(present), pa.py_buffer(offsets), pa.py_buffer(out)]
+    buffers = [None if whole else validity_bitmap(present), pa.py_buffer(offsets), pa.py_buffer(out)]
     return pa.Array.from_buffers(pa.binary(), len(sizes), buffers)
 
 
 def text(values: pa.Array) -> pa.Array:
     """A binary array as a string array, without a copy. Raises pa.ArrowInvalid where a value is not UTF-8."""
-    shown = pa.Array.from_buffers(pa.string(), len(values), values.buffers(), offset=values.offset)
-    shown.validate(full=True)
-    return shown
+    strings = pa.Array.from_buffers(pa.string(), len(values), values.buffers(), offset=values.offset)
+    strings.validate(full=True)
+    return strings
 
 
-def fixed(values: npt.NDArray[Any], present: Flags | None, kind: pa.DataType) -> pa.Array:
+def fixed_width_array(values: npt.NDArray[Any], present: Flags | None, kind: pa.DataType) -> pa.Array:
     """The array of a fixed-width type whose values lie in `values` as Arrow has them; without a copy."""
-    bitmap = None if present is None else validity(present)
+    bitmap = None if present is None else validity_bitmap(present)
     return pa.Array.from_buffers(kind, len(values), [bitmap, pa.py_buffer(values)])
 
 
-def validity(present: Flags) -> pa.Buffer:
+def validity_bitmap(present: Flags) -> pa.Buffer:
     """Arrow's bitmap of values that are there."""
     return pa.py_buffer(np.packbits(present, bitorder="little"))

@@ -20,10 +20,10 @@ def of_table(
     table: str, columns: Collection[str], key: Collection[str], rules: Mapping[str, ColumnRules]
 ) -> Iterator[Problem]:
     """Why the rules of a table do not fit its `columns`; each problem stops that table alone."""
-    given = rules.get(table, ColumnRules())
+    table_rules = rules.get(table, ColumnRules())
     place = f'[source.columns."{table}"]'
     for rule in RULES:
-        for column in getattr(given, rule):
+        for column in getattr(table_rules, rule):
             if column not in columns:
                 what = f"{place} {rule}: {table} has no column {column}"
                 yield Problem(what, _column_fix(column, columns), table=table)
@@ -41,7 +41,7 @@ def of_missing(tables: Collection[str], rules: Mapping[str, ColumnRules]) -> Ite
             yield Problem(what, f"correct the name{_close(table, tables)}, or remove the rules", table=table)
 
 
-def joined(problems: Sequence[Problem]) -> Problem | None:
+def join_problems(problems: Sequence[Problem]) -> Problem | None:
     """All problems of one table as one; None where there is none."""
     if not problems:
         return None
@@ -55,5 +55,5 @@ def _column_fix(column: str, columns: Collection[str]) -> str:
 
 def _close(name: str, names: Collection[str]) -> str:
     """The name that was probably meant, where there is one: another case first."""
-    found = [other for other in names if other.lower() == name.lower()] or difflib.get_close_matches(name, names, 1)
-    return f" (to {found[0]}?)" if found else ""
+    similar = [other for other in names if other.lower() == name.lower()] or difflib.get_close_matches(name, names, 1)
+    return f" (to {similar[0]}?)" if similar else ""

@@ -26,7 +26,7 @@ from dblog_core.model.events import (
 from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.model.values import to_json
 from dblog_core.rows import column_rule_faults
-from dblog_core.rows.staged_as import FORMS, FormFault, form_of
+from dblog_core.rows.value_forms import FORMS, FormFault, form_of
 
 MASK = "*****"
 KEYED = "keyed hash"
@@ -42,7 +42,8 @@ class Rules:
 
     def __init__(self, columns: Mapping[str, ColumnRules], hash_key: str = "") -> None:
         """`hash_key`: what the hashes of `hash` are keyed with; empty: nothing."""
-        self._rules, self._hash_key = dict(columns), hash_key
+        self._rules = dict(columns)
+        self._hash_key = hash_key
         self._shapes: dict[tuple[str, str], TableSchema] = {}
         self._misfits: dict[tuple[str, str], Problem | None] = {}
 
@@ -53,15 +54,15 @@ class Rules:
 
     def without(self, table: TableName, columns: Collection[str]) -> Rules:
         """The same for copies of the table that leave these columns out."""
-        given = self._rules.get(str(table))
-        if given is None or not columns:
+        table_rules = self._rules.get(str(table))
+        if table_rules is None or not columns:
             return self
-        lists = {name: tuple(c for c in getattr(given, name) if c not in columns) for name in _LISTS}
-        forms = {name: form for name, form in given.staged_as.items() if name not in columns}
-        left = given.model_copy(update={**lists, "staged_as": forms})
+        lists = {name: tuple(c for c in getattr(table_rules, name) if c not in columns) for name in _LISTS}
+        forms = {name: form for name, form in table_rules.staged_as.items() if name not in columns}
+        left = table_rules.model_copy(update={**lists, "staged_as": forms})
         return Rules({**self._rules, str(table): left}, self._hash_key)
 
-    def compared(self, schema: TableSchema) -> TableSchema:
+    def shape_for_hashes(self, schema: TableSchema) -> TableSchema:
         """The shape that is staged, as row hashes take it: keyed hashes are no part of them (`hashes`), since whoever
         computed them on a server would have to tell it the key."""
         rules = self._rules.get(str(schema.table))
@@ -79,10 +80,10 @@ class Rules:
         """16 hex digits that two processes have in common only where the table's rules are the same; empty: none."""
         if (rules := self._rules.get(str(table))) is None:
             return ""
-        given: dict[str, object] = {name: sorted(getattr(rules, name)) for name in _LISTS}
+        settings: dict[str, object] = {name: sorted(getattr(rules, name)) for name in _LISTS}
         if rules.hash and self._hash_key:
-            given["key"] = key_digest(self._hash_key)
-        text = orjson.dumps({**given, "staged_as": rules.staged_as}, option=orjson.OPT_SORT_KEYS)
+            settings["key"] = key_digest(self._hash_key)
+        text = orjson.dumps({**settings, "staged_as": rules.staged_as}, option=orjson.OPT_SORT_KEYS)
         return hashlib.blake2b(text, digest_size=8).hexdigest()
 
     def misfit(self, schema: TableSchema) -> Problem | None:
@@ -92,8 +93,10 @@ class Rules:
             return None
         shape = (table, schema.fingerprint)
         if shape not in self._misfits:
-            found = list(column_rule_faults.of_table(table, [c.name for c in schema.columns], schema.key, self._rules))
-            self._misfits[shape] = column_rule_faults.joined(found)
+            problems = list(
+                column_rule_faults.of_table(table, [c.name for c in schema.columns], schema.key, self._rules)
+            )
+            self._misfits[shape] = column_rule_faults.join_problems(problems)
         return self._misfits[shape]
 
     def schema(self, schema: TableSchema) -> TableSchema:
@@ -118,7 +121,7 @@ class Rules:
         try:
             arrays = self._columns(schema, {c.name: rows.column(c.name) for c in schema.columns})
         except _Unformed as fault:
-            raise fault.told(str(schema.table)) from fault
+            raise fault.to_error(str(schema.table)) from fault
         return pa.RecordBatch.from_arrays(arrays, schema=staged.arrow)
 
     def changes(
@@ -130,7 +133,7 @@ class Rules:
             try:
                 return self._changes(changes), unreadable
             except _Unformed as fault:  # a later row may have been met first: each column is converted as a whole
-                unreadable = _unreadable(changes, transactions, fault)
+                unreadable = _unreadable_row(changes, transactions, fault)
                 changes = TableChanges(changes.schema, changes.batch.slice(0, fault.row))
 
     def _changes(self, changes: TableChanges) -> TableChanges:
@@ -153,7 +156,8 @@ class Rules:
 
     def _columns(self, schema: TableSchema, columns: dict[str, pa.Array]) -> list[pa.Array]:
         rules = self._rules[str(schema.table)]
-        arrays, by_name = [], {column.name: column for column in schema.columns}
+        arrays = []
+        by_name = {column.name: column for column in schema.columns}
         for name, values in columns.items():
             if name in rules.exclude:
                 continue
@@ -163,9 +167,9 @@ class Rules:
                 except FormFault as fault:
                     raise _Unformed(name, form, fault) from fault
             if name in rules.hash:
-                values = _hashed(values, self._hash_key)
+                values = _hash_values(values, self._hash_key)
             elif name in rules.mask:
-                values = _masked(values)
+                values = _mask_values(values)
             arrays.append(values)
         return arrays
 
@@ -175,9 +179,11 @@ class _Unformed(Exception):
 
     def __init__(self, column: str, form: str, fault: FormFault) -> None:
         super().__init__(fault.why)
-        self.row, self._column, self._form = fault.row, column, form
+        self.row = fault.row
+        self._column = column
+        self._form = form
 
-    def told(self, where: str) -> ValueOutOfRange:
+    def to_error(self, where: str) -> ValueOutOfRange:
         return ValueOutOfRange(
             f"column {self._column}: {self}, so it has no form as {self._form}",
             where=where,
@@ -185,11 +191,12 @@ class _Unformed(Exception):
         )
 
 
-def _unreadable(changes: TableChanges, transactions: Sequence[Transaction], fault: _Unformed) -> Unreadable:
+def _unreadable_row(changes: TableChanges, transactions: Sequence[Transaction], fault: _Unformed) -> Unreadable:
     row = changes.batch.slice(fault.row, 1)
     number = row.column("transaction")[0].as_py()
-    transaction, table = transactions[number], changes.schema.table
-    error = fault.told(f"{table} at {transaction.position} (transaction {transaction.id})")
+    transaction = transactions[number]
+    table = changes.schema.table
+    error = fault.to_error(f"{table} at {transaction.position} (transaction {transaction.id})")
     fix = f"{error.fix}; {THEN_DUMPED}"
     return Unreadable(row.column("sequence")[0].as_py(), number, table, error.reason, fix)
 
@@ -211,7 +218,7 @@ def mask_of(kind: pa.DataType) -> pa.Scalar:
     return pa.scalar(0, pa.int32()).cast(kind) if pa.types.is_date(kind) else pa.scalar(0).cast(kind)
 
 
-def _masked(values: pa.Array) -> pa.Array:
+def _mask_values(values: pa.Array) -> pa.Array:
     """Every value replaced by one constant of the type; null stays null."""
     return pc.if_else(values.is_valid(), mask_of(values.type), pa.scalar(None, values.type))
 
@@ -221,7 +228,7 @@ def key_digest(hash_key: str) -> str:
     return hmac.new(hash_key.encode(), b"dblog hash_key", hashlib.sha256).hexdigest()[:16] if hash_key else ""
 
 
-def _hashed(values: pa.Array, key: str) -> pa.Array:
+def _hash_values(values: pa.Array, key: str) -> pa.Array:
     """HMAC-SHA256, without a key SHA-256, of each value's text (of the bytes themselves for text and binary), in hex;
     null stays null."""
     secret = key.encode()
@@ -235,6 +242,6 @@ def _hashed(values: pa.Array, key: str) -> pa.Array:
     return pa.array([digest(v) for v in values.to_pylist()], pa.string())
 
 
-def _drop_names(unchanged: pa.ListArray, gone: frozenset[str]) -> pa.ListArray:
-    lists = [None if names is None else [n for n in names if n not in gone] for names in unchanged.to_pylist()]
+def _drop_names(unchanged: pa.ListArray, excluded: frozenset[str]) -> pa.ListArray:
+    lists = [None if names is None else [n for n in names if n not in excluded] for names in unchanged.to_pylist()]
     return pa.array([names or None for names in lists], unchanged.type)

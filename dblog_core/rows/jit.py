@@ -42,10 +42,15 @@ MODULES = (
 )
 """All modules with kernels."""
 
-boolean, int64, void = types.boolean, types.int64, types.void
+boolean = types.boolean
+int64 = types.int64
+void = types.void
 RAW = types.Array(types.uint8, 1, "C", readonly=True)
 """Bytes that are only read; takes writable ones too."""
-BYTES, INT32S, INT64S, FLAGS = types.uint8[::1], types.int32[::1], types.int64[::1], types.boolean[::1]
+BYTES = types.uint8[::1]
+INT32S = types.int32[::1]
+INT64S = types.int64[::1]
+FLAGS = types.boolean[::1]
 INT64_ROWS = types.int64[:, ::1]
 """Arrays that are filled; the last has rows of numbers."""
 
@@ -58,17 +63,17 @@ def kernel(result: Any, *arguments: Any, allocates: bool = False) -> Callable[[K
     """
     options: dict[str, Any] = {"nogil": True} if allocates else {"nogil": True, "_nrt": False}
 
-    def compiled(function: Kernel) -> Kernel:
+    def compile_kernel(function: Kernel) -> Kernel:
         try:
-            made: Kernel = numba.njit(result(*arguments), cache=True, **options)(function)
+            compiled: Kernel = numba.njit(result(*arguments), cache=True, **options)(function)
         except RuntimeError as error:  # neither the module's directory nor the user's own can be written
             if "no locator available" not in str(error):
                 raise
             log.warning("%s is compiled at every start: %s; set NUMBA_CACHE_DIR", function.__name__, error)
-            made = numba.njit(result(*arguments), **options)(function)
-        return made
+            compiled = numba.njit(result(*arguments), **options)(function)
+        return compiled
 
-    return compiled
+    return compile_kernel
 
 
 def part(function: Kernel) -> Kernel:

@@ -38,13 +38,16 @@ LONGEST = 1024
 
 WINDOW = 72
 """Binary orders of magnitude that one form of a float covers; window 0 begins at two to the power of `LOWEST`."""
-LOWEST, _UNIT = -10, 62
+LOWEST = -10
+_UNIT = 62
 UNIT = 2.0**_UNIT
 """What makes an integer of a fraction in window 0."""
 WINDOWS = range(-15, 15)
 """All that doubles need; almost all values lie in window 0."""
 
-COUNTED, HASHED, SUM = "_dblog_rows", "_dblog_hashed", "_dblog_sum"
+COUNTED = "_dblog_rows"
+HASHED = "_dblog_hashed"
+SUM = "_dblog_sum"
 """The columns of a range: its rows, how many of them the server could hash, and the sum."""
 
 _FLOATING = re.compile(r"(float|double|real)\b(?!.*\[\])", re.IGNORECASE)
@@ -61,7 +64,8 @@ def is_compared(column: Column) -> bool:
 
 def window_bounds(window: int) -> tuple[float, float]:
     """The magnitudes of a window, from the first up to but without the second (infinity: no end)."""
-    low, high = _power(window * WINDOW + LOWEST), _power(window * WINDOW + _UNIT)
+    low = _power(window * WINDOW + LOWEST)
+    high = _power(window * WINDOW + _UNIT)
     return low, high
 
 
@@ -142,17 +146,17 @@ def check_hashed(rows: pa.RecordBatch, schema: TableSchema) -> None:
         raise _unhashed(schema)
 
 
-def range_hash(found: pa.RecordBatch, schema: TableSchema, snapshot: str | None) -> RangeHash:
+def range_hash(answer: pa.RecordBatch, schema: TableSchema, snapshot: str | None) -> RangeHash:
     """What a row of `range_shape` says; of an empty range there is none, or one that counts none.
 
     Raises ValueOutOfRange where a row has no hash.
     """
-    if not found.num_rows or not found.column(COUNTED)[0].as_py():
+    if not answer.num_rows or not answer.column(COUNTED)[0].as_py():
         return RangeHash(0, 0, None, snapshot)
-    counted, hashed, total = (found.column(name)[0].as_py() for name in (COUNTED, HASHED, SUM))
+    counted, hashed, total = (answer.column(name)[0].as_py() for name in (COUNTED, HASHED, SUM))
     if counted != hashed:
         raise _unhashed(schema)
-    return RangeHash(counted, int(total), keys_of(found, schema)[0], snapshot)
+    return RangeHash(counted, int(total), keys_of(answer, schema)[0], snapshot)
 
 
 def _unhashed(schema: TableSchema) -> ValueOutOfRange:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from dblog_core.model.events import SCHEMA
 from dblog_core.model.schema import Column, TableSchema
-from dblog_core.model.table_names import typed
+from dblog_core.model.table_names import quote_for_shell
 from dblog_core.schema_evolution import compatibility
 from dblog_core.schema_evolution.renames import Renames
 from dblog_core.staging import Staging
@@ -102,7 +102,7 @@ def _changes(
         yield _column_change(DROPPED, name, old[name], None, lake if keyed else "kept in the history")
     for name in difference.widened:
         yield _column_change(WIDENED, name, old[name], new[name], "widened in place")
-    stops = f"the table stops: run `dblog reset {typed(after.table)}`"
+    stops = f"the table stops: run `dblog reset {quote_for_shell(after.table)}`"
     for was, now in difference.retyped:
         yield _column_change(RETYPED, was.name, was, now, stops)
     if difference.rekeyed:

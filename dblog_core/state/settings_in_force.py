@@ -73,7 +73,7 @@ def read_shown(state: StateStore) -> set[str] | None:
 
 def put_shown(state: StateStore, tables: Iterable[str]) -> None:
     """Remembers the tables whose log a term is shown. Raises VersionConflict where another capture does so too."""
-    _put(state, _SHOWN, sorted(table_identity.remembered(tables)))
+    _put(state, _SHOWN, sorted(table_identity.entries_to_remember(tables)))
 
 
 def _put(state: StateStore, node: str, value: object) -> None:

@@ -22,15 +22,15 @@ def open_storage(root: str, directory: str = "", *, temporary: str = "tmp", s3: 
     `temporary`: where, below it, a file system keeps files that are being written.
     Raises StagingError for a URL of a kind that is not known.
     """
-    found = _URL.match(root)
-    if found is None:
+    match = _URL.match(root)
+    if match is None:
         return LocalStorage(Path(root).expanduser().absolute() / directory, temporary=temporary)
-    if found[1] != "s3" or s3 is None:
+    if match[1] != "s3" or s3 is None:
         raise StagingError(
-            f"storage on {found[1]}:// is not supported",
+            f"storage on {match[1]}:// is not supported",
             where=root,
             fix="give a directory that all machines share, or s3://BUCKET/PREFIX",
         )
     from dblog_core.storage.s3 import S3Storage
 
-    return S3Storage(found[2], f"{found[3].strip('/')}/{directory}", settings=s3)
+    return S3Storage(match[2], f"{match[3].strip('/')}/{directory}", settings=s3)

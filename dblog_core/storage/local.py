@@ -40,7 +40,7 @@ class LocalStorage:
         self._made: set[Path] = set()
         self._swept = False
 
-    def shared(self) -> LocalStorage:
+    def readable_by_others(self) -> LocalStorage:
         """The same files; those that it makes are for others to read too."""
         return LocalStorage(self.root, temporary=self._folder.relative_to(self.root).as_posix(), private=False)
 
@@ -57,7 +57,7 @@ class LocalStorage:
 
     def exists(self, relative: str) -> bool:
         path = self.path(relative)
-        with translated(path):
+        with translate_errors(path):
             try:
                 path.stat()
             except (FileNotFoundError, NotADirectoryError):
@@ -67,7 +67,7 @@ class LocalStorage:
     def read(self, relative: str) -> bytes | None:
         """The file's bytes; None if there is no such file."""
         path = self.path(relative)
-        with translated(path):
+        with translate_errors(path):
             try:
                 return path.read_bytes()
             except FileNotFoundError:
@@ -76,7 +76,7 @@ class LocalStorage:
     def read_part(self, relative: str, start: int, size: int) -> bytes | None:
         """`size` bytes from `start` on, fewer where the file ends before; None if there is no such file."""
         path = self.path(relative)
-        with translated(path):
+        with translate_errors(path):
             try:
                 with path.open("rb") as file:
                     file.seek(start)
@@ -87,7 +87,7 @@ class LocalStorage:
     def names(self, directory: str) -> Iterator[str]:
         """Names in a directory, in no order; none if it is missing."""
         path = self.path(directory)
-        with translated(path):
+        with translate_errors(path):
             try:
                 with os.scandir(path) as entries:
                     yield from (entry.name for entry in entries)
@@ -97,17 +97,17 @@ class LocalStorage:
     def files(self, directory: str) -> Iterator[Stored]:
         """All files below a directory, at any depth, in no order; none if it is missing."""
         for path in _below(self.path(directory)):
-            with translated(path):
+            with translate_errors(path):
                 try:
-                    found = path.stat()
+                    status = path.stat()
                 except FileNotFoundError:
                     continue  # removed meanwhile
-            yield Stored(path.relative_to(self.root).as_posix(), found.st_size, found.st_mtime)
+            yield Stored(path.relative_to(self.root).as_posix(), status.st_size, status.st_mtime)
 
     def create(self, relative: str, data: Bytes) -> bool:
         """Makes the file whole, or not at all; False if the name is taken already."""
         path = self.path(relative)
-        with translated(path), self._temporary(data) as temporary:
+        with translate_errors(path), self._temporary(data) as temporary:
             self._make_directory(path.parent)
             try:
                 os.link(temporary, path)
@@ -121,13 +121,13 @@ class LocalStorage:
     def settle(self, relative: str) -> None:
         """Makes durable that the file has its name: a `create` may have failed between the two."""
         path = self.path(relative)
-        with translated(path):
+        with translate_errors(path):
             _sync_directory(path.parent)
 
     def replace(self, relative: str, data: Bytes) -> None:
         """Writes the file, whole at any moment, over an older one of the name."""
         path = self.path(relative)
-        with translated(path), self._temporary(data) as temporary:
+        with translate_errors(path), self._temporary(data) as temporary:
             self._make_directory(path.parent)
             temporary.replace(path)
             _sync_directory(path.parent)
@@ -135,7 +135,7 @@ class LocalStorage:
     def write_directory(self, directory: str, files: Mapping[str, Bytes]) -> None:
         """Makes a new directory with these files. Where that fails, what was written is removed again."""
         path = self.path(directory)
-        with translated(path):
+        with translate_errors(path):
             try:
                 self._make_directory(path)
                 for group in _groups(files.items()):
@@ -152,7 +152,7 @@ class LocalStorage:
         """Removes the file, and directories below `log` and `chunks` that are empty then; no error if it is gone
         already. A loss of power may bring it back."""
         path = self.path(relative)
-        with translated(path):
+        with translate_errors(path):
             with contextlib.suppress(FileNotFoundError):
                 path.unlink()
             self._prune(path)
@@ -211,7 +211,7 @@ class LocalStorage:
 
 
 @contextlib.contextmanager
-def translated(path: Path) -> Iterator[None]:
+def translate_errors(path: Path) -> Iterator[None]:
     """Turns the system's errors into ours, with the file and the way on."""
     try:
         yield
@@ -236,7 +236,7 @@ def _below(directory: Path) -> Iterator[Path]:
         if not isinstance(error, FileNotFoundError):
             raise error
 
-    with translated(directory):
+    with translate_errors(directory):
         for parent, _, names in os.walk(directory, onerror=fail):
             yield from (Path(parent, name) for name in names)
 

@@ -56,7 +56,7 @@ class S3Storage:
         s = self._settings
         if s.tls_ca:
             tls.trust_by_default(s.tls_ca)
-        found = {
+        options = {
             "aws_endpoint_url": s.endpoint,
             "aws_region": s.region or ("us-east-1" if s.endpoint else ""),  # compatible servers take any
             "aws_access_key_id": s.access_key,
@@ -67,7 +67,7 @@ class S3Storage:
             "aws_server_side_encryption": s.encryption or "",
             "aws_sse_kms_key_id": s.kms_key,
         }
-        return {name: value for name, value in found.items() if value}
+        return {name: value for name, value in options.items() if value}
 
     def exists(self, relative: str) -> bool:
         return self._head(self._key(relative)) is not None
@@ -88,7 +88,7 @@ class S3Storage:
     def _get(self, key: str, **options: Any) -> bytes | None:
         for attempt in range(_ATTEMPTS):
             try:
-                with self._translated(key):
+                with self._translate_errors(key):
                     return bytes(self._client.get_object(Bucket=self.bucket, Key=key, **options)["Body"].read())
             except _Missing:
                 return None
@@ -101,15 +101,15 @@ class S3Storage:
         """Names in a directory, in no order; none if it is missing."""
         prefix = self._directory(directory)
         for page in self._pages(prefix, Delimiter="/"):
-            yield from (found["Key"].removeprefix(prefix) for found in page.get("Contents", ()))
-            yield from (found["Prefix"].removeprefix(prefix).rstrip("/") for found in page.get("CommonPrefixes", ()))
+            yield from (entry["Key"].removeprefix(prefix) for entry in page.get("Contents", ()))
+            yield from (entry["Prefix"].removeprefix(prefix).rstrip("/") for entry in page.get("CommonPrefixes", ()))
 
     def files(self, directory: str) -> Iterator[Stored]:
         """All files below a directory, at any depth, in no order; none if it is missing."""
         root = self._directory("")
         for page in self._pages(self._directory(directory)):
-            for found in page.get("Contents", ()):
-                yield Stored(found["Key"].removeprefix(root), found["Size"], found["LastModified"].timestamp())
+            for entry in page.get("Contents", ()):
+                yield Stored(entry["Key"].removeprefix(root), entry["Size"], entry["LastModified"].timestamp())
 
     def create(self, relative: str, data: Bytes) -> bool:
         """Makes the file whole, or not at all; False if the name is taken already.
@@ -176,10 +176,10 @@ class S3Storage:
         )
 
     def _made_by(self, key: str, maker: str) -> bool:
-        found = self._head(key)
-        if found is None:
+        head = self._head(key)
+        if head is None:
             raise StagingUnavailable("the object came and went while it was made", where=self._where(key))
-        return bool(found["Metadata"].get(_MAKER) == maker)
+        return bool(head["Metadata"].get(_MAKER) == maker)
 
     def _prove(self) -> None:
         """Looks once whether the server refuses a second conditional put: an older one would just overwrite."""
@@ -201,27 +201,27 @@ class S3Storage:
             self._proven = True
 
     def _put(self, key: str, data: Bytes, **options: Any) -> None:
-        with self._translated(key):
+        with self._translate_errors(key):
             self._client.put_object(
                 Bucket=self.bucket, Key=key, Body=_plain(data), **_encryption(self._settings), **options
             )
 
     def _delete(self, key: str) -> None:
-        with contextlib.suppress(_Missing), self._translated(key):
+        with contextlib.suppress(_Missing), self._translate_errors(key):
             self._client.delete_object(Bucket=self.bucket, Key=key)
 
     def _head(self, key: str) -> dict[str, Any] | None:
         try:
-            with self._translated(key):
-                found: dict[str, Any] = self._client.head_object(Bucket=self.bucket, Key=key)
-                return found
+            with self._translate_errors(key):
+                head: dict[str, Any] = self._client.head_object(Bucket=self.bucket, Key=key)
+                return head
         except _Missing:
             return None
 
     def _pages(self, prefix: str, **options: Any) -> Iterator[Mapping[str, Any]]:
         more: dict[str, str] = {}
         while True:
-            with self._translated(prefix):
+            with self._translate_errors(prefix):
                 page = self._client.list_objects_v2(Bucket=self.bucket, Prefix=prefix, **options, **more)
             yield page
             if not page.get("IsTruncated"):
@@ -239,7 +239,7 @@ class S3Storage:
         return f"{SCHEME}{self.bucket}/{key}"
 
     @contextlib.contextmanager
-    def _translated(self, key: str) -> Iterator[None]:
+    def _translate_errors(self, key: str) -> Iterator[None]:
         """Turns the client's errors into ours, with the object and the way on."""
         from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError
 
@@ -278,41 +278,46 @@ class _Taken(StagingError):
 
 
 def _translation(response: Mapping[str, Any], bucket: str, where: str) -> StagingError:
-    code, about = str(response["Error"].get("Code", "")), response.get("ResponseMetadata", {})
+    code = str(response["Error"].get("Code", ""))
+    about = response.get("ResponseMetadata", {})
     status = int(about.get("HTTPStatusCode", 0))
-    said = f"{code}: {response['Error'].get('Message', '')}".rstrip(": ")
+    message = f"{code}: {response['Error'].get('Message', '')}".rstrip(": ")
     if code == "NoSuchBucket":
         return StagingError(f"there is no bucket {bucket}", where=where, fix="make it, or mend the path")
     if code in _MISSING:
-        return _Missing(said, where=where)
+        return _Missing(message, where=where)
     if code in _BEYOND:
-        return _Beyond(said, where=where)
+        return _Beyond(message, where=where)
     if code in _TAKEN:
-        return _Taken(said, where=where)
+        return _Taken(message, where=where)
     if code in _MEANWHILE:
-        return _Meanwhile(said, where=where)
+        return _Meanwhile(message, where=where)
     if code in _REFUSED:
         return StagingError(
-            f"the object store refuses the credentials: {said}", where=where, fix="mend [s3] access_key and secret_key"
+            f"the object store refuses the credentials: {message}",
+            where=where,
+            fix="mend [s3] access_key and secret_key",
         )
     if code in _ELSEWHERE:
-        return StagingError(f"the bucket is elsewhere: {said}", where=where, fix="mend [s3] region or endpoint")
+        return StagingError(f"the bucket is elsewhere: {message}", where=where, fix="mend [s3] region or endpoint")
     if code == "NotImplemented" or status == 501:
         return StagingError(
-            f"the server cannot do that: {said}", where=where, fix="use a server or a version with conditional writes"
+            f"the server cannot do that: {message}",
+            where=where,
+            fix="use a server or a version with conditional writes",
         )
     if code in _LATER or status >= 500 or status == 429:
-        return StagingUnavailable(f"the object store does not serve: {said}", where=where, fix="see to the server")
+        return StagingUnavailable(f"the object store does not serve: {message}", where=where, fix="see to the server")
     return StagingError(
-        f"cannot be used: {said}",
+        f"cannot be used: {message}",
         where=where,
         fix="give these credentials GetObject, PutObject and DeleteObject below the prefix, ListBucket on the bucket",
     )
 
 
 def _encryption(settings: S3Config) -> dict[str, str]:
-    found = {"ServerSideEncryption": settings.encryption or "", "SSEKMSKeyId": settings.kms_key}
-    return {name: value for name, value in found.items() if value}
+    arguments = {"ServerSideEncryption": settings.encryption or "", "SSEKMSKeyId": settings.kms_key}
+    return {name: value for name, value in arguments.items() if value}
 
 
 def _client(settings: S3Config) -> Any:

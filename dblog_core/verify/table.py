@@ -115,7 +115,7 @@ class TableCheck:
             self._suspects.record_answer(second)
             self._suspects.decide_open_differences()
             return self._report(schema, pinned, replace(second, undecided=()))
-        self.evidence = Evidence.of(schema, self._rules.compared(schema), pinned, readings)
+        self.evidence = Evidence.of(schema, self._rules.shape_for_hashes(schema), pinned, readings)
         self._read_open_keys_again(schema)
         return self._report(schema, pinned, answer)
 
@@ -295,7 +295,7 @@ class TableCheck:
         return self._tools.lake_side.ask(Task(ask, shape, pinned, files, since, upto, for_chosen_keys, within=inside))
 
     def _schema_json(self, schema: TableSchema) -> Any:
-        return self._rules.compared(schema).to_json()
+        return self._rules.shape_for_hashes(schema).to_json()
 
 
 class _Reader:

@@ -9,7 +9,7 @@ from pyspark.sql import types as t
 
 from dblog_core.errors import LakeError
 from dblog_core.model.schema import TableSchema
-from dblog_core.model.table_names import typed
+from dblog_core.model.table_names import quote_for_shell
 from dblog_core.schema_evolution import compatibility
 
 OFFSET, POSITION, COMMIT_TIME, ORIGIN = "_dblog_offset", "_dblog_position", "_dblog_commit_time", "_dblog_origin"
@@ -138,7 +138,10 @@ def check_follows(older: TableSchema, newest: TableSchema) -> None:
 
 def not_followed(schema: TableSchema, faults: list[str]) -> LakeError:
     """The error of a table whose shape the lake cannot take as it stands."""
-    accept, reset = f"`dblog schema accept {typed(schema.table)}`", f"`dblog reset {typed(schema.table)}`"
+    accept, reset = (
+        f"`dblog schema accept {quote_for_shell(schema.table)}`",
+        f"`dblog reset {quote_for_shell(schema.table)}`",
+    )
     return LakeError(
         f"the table's shape changed in a way that the lake does not follow: {'; '.join(faults)}",
         where=str(schema.table),

@@ -18,7 +18,7 @@ from dblog_core.errors import LakeError
 from dblog_core.lake import accept_schema
 from dblog_core.model.schema import Column as TableColumn
 from dblog_core.model.schema import TableName, TableSchema
-from dblog_core.model.table_names import typed
+from dblog_core.model.table_names import quote_for_shell
 from dblog_core.schema_evolution import compatibility
 from spark_jobs.delta_tables import variants
 from spark_jobs.delta_tables.column_types import arrow_type, not_followed, spark_type
@@ -99,7 +99,7 @@ def exactly(
 
 
 def _way_on(table: TableName) -> str:
-    return f"run `dblog schema accept {typed(table)}`: the lake takes the new shape"
+    return f"run `dblog schema accept {quote_for_shell(table)}`: the lake takes the new shape"
 
 
 # fail -------------------------------------------------------------------------------------------------------------
@@ -126,6 +126,6 @@ def _not_accepted(before: TableSchema, after: TableSchema, offset: int) -> LakeE
         f"the table's shape changed at offset {offset}: {'; '.join(accept_schema.describe_change(before, after))}",
         where=str(after.table),
         fix='`[lake] schema_changes` is "fail" for it: run '
-        f"`dblog schema accept {typed(after.table)}` and merge again, or `dblog reset {typed(after.table)}`, "
-        "which dumps it anew",
+        f"`dblog schema accept {quote_for_shell(after.table)}` and merge again, "
+        f"or `dblog reset {quote_for_shell(after.table)}`, which dumps it anew",
     )

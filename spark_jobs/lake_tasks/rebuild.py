@@ -16,7 +16,7 @@ from dblog_core.errors import LakeError
 from dblog_core.interfaces import Json
 from dblog_core.lake.lake_status import TableStatus
 from dblog_core.model.events import DELETE
-from dblog_core.model.table_names import typed
+from dblog_core.model.table_names import quote_for_shell
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark
 from spark_jobs.delta_tables.session import computed_once
@@ -46,8 +46,8 @@ def plan(tools: Tools, arguments: Json) -> Json:
             f"staging holds neither a full dump of it that has finished nor its whole life: it begins with segment "
             f"{first}; and its history does not help: {why.message}",
             where=name,
-            fix=f"run `dblog reset {typed(name)}`, which dumps it anew; or `dblog dump --table {typed(name)} --wait`, "
-            "and rebuild it",
+            fix=f"run `dblog reset {quote_for_shell(name)}`, which dumps it anew; "
+            f"or `dblog dump --table {quote_for_shell(name)} --wait`, and rebuild it",
         ) from why
 
 

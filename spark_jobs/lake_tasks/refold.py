@@ -19,7 +19,7 @@ from dblog_core.errors import LakeError
 from dblog_core.lake.lake_status import State, TableStatus
 from dblog_core.model.events import CREATE, DELETE
 from dblog_core.model.schema import TableSchema
-from dblog_core.model.table_names import typed
+from dblog_core.model.table_names import quote_for_shell
 from dblog_core.staging import Staging
 from dblog_core.staging.spilled_rows import remove_spilled
 from spark_jobs.delta_tables.column_types import quoted
@@ -107,7 +107,7 @@ def table_of(tools: Tools, table: str) -> TableStatus:
         raise LakeError(
             f"the table is stopped: {known.error}",
             where=table,
-            fix=f"mend that first, or run `dblog reset {typed(table)}`",
+            fix=f"mend that first, or run `dblog reset {quote_for_shell(table)}`",
         )
     return known
 

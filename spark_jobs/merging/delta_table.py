@@ -21,7 +21,7 @@ from dblog_core.errors import LakeError
 from dblog_core.lake.json_variants import check_variants, json_columns
 from dblog_core.model.events import DELETE
 from dblog_core.model.schema import TableSchema
-from dblog_core.model.table_names import typed
+from dblog_core.model.table_names import quote_for_shell
 from dblog_core.model.values import Key
 from dblog_core.schema_evolution.renames import Renames
 from dblog_core.storage.location import Location
@@ -202,7 +202,7 @@ class LakeTable:
             raise LakeError(
                 f"somebody has changed the column {', '.join(lost)}, which tells what has been merged",
                 where=str(self.path),
-                fix=f"undo it, or run `dblog reset {typed(self._schema.table)}`: the table is built anew",
+                fix=f"undo it, or run `dblog reset {quote_for_shell(self._schema.table)}`: the table is built anew",
             )
 
     def answer_others(self, *, after: int, merged: int) -> int:
@@ -217,7 +217,7 @@ class LakeTable:
             raise LakeError(
                 f"the lake table {found}; a merge left version {after}",
                 where=str(self.path),
-                fix=f"restore it, or run `dblog reset {typed(self._schema.table)}`: the table is built anew",
+                fix=f"restore it, or run `dblog reset {quote_for_shell(self._schema.table)}`: the table is built anew",
             )
         while log.others_wrote(self.path, after, newest):
             self.prepare()

@@ -15,7 +15,7 @@ from dblog_core.errors import LakeError
 from dblog_core.lake.lake_status import TableStatus
 from dblog_core.model.events import DELETE
 from dblog_core.model.schema import TableSchema
-from dblog_core.model.table_names import typed
+from dblog_core.model.table_names import quote_for_shell
 from dblog_core.model.values import Key
 from dblog_core.schema_evolution.renames import is_stale
 from dblog_core.staging import Staging
@@ -339,7 +339,7 @@ def _check_never_keyed(schema: TableSchema, known: TableStatus | None) -> None:
             "the table has lost its key, so that its rows cannot be told apart",
             where=str(schema.table),
             fix="give it its key again, or name unique, never-null columns in [source.keys]; then run "
-            f"`dblog schema accept {typed(schema.table)}`: a dump brings what was missed",
+            f"`dblog schema accept {quote_for_shell(schema.table)}`: a dump brings what was missed",
         )
 
 

@@ -19,7 +19,7 @@ from dblog_core.monitoring.preflight import form_problems
 from dblog_core.rows import column_rule_faults
 from dblog_core.rows.column_rules import Rules
 from dblog_core.rows.row_hashes import HASH
-from dblog_core.rows.staged_as import FORMS
+from dblog_core.rows.value_forms import FORMS
 from dblog_core.wiring import open_source
 from tests.contract import every_type
 from tests.contract.keyed import shape

@@ -126,7 +126,7 @@ def test_what_is_shared_is_others_to_read(tmp_path: Path) -> None:
     before = os.umask(0o022)
     try:
         mine = LocalStorage(tmp_path / "lake")
-        mine.shared().create("table/data", b"")
+        mine.readable_by_others().create("table/data", b"")
         mine.create("table/own", b"")
     finally:
         os.umask(before)

@@ -54,9 +54,6 @@ GOAL = Counts(5, 5, 1)
 NONE = Counts(0, 0, 0)
 LIMITS: dict[str, Counts] = {
     "dblog_core/delta": Counts(32, 87, 38),
-    "dblog_core/model": Counts(14, 27, 4),
-    "dblog_core/rows": Counts(8, 14, 13),
-    "dblog_core/storage": Counts(3, 10, 0),
     "spark_jobs": Counts(12, 32, 22),
     "spark_jobs/delta_tables": Counts(16, 34, 14),
     "spark_jobs/events": Counts(11, 59, 14),

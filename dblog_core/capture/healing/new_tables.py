@@ -42,10 +42,10 @@ def put_in_force(parts: Parts, lease: Lease, head: Manifest, *, shown_tables: fr
     shown_before = settings_in_force.read_shown(parts.state) if shown_tables is not None else None
     new = set[str]()
     if shown_tables is not None and shown_before is not None:
-        new = table_identity.others(shown_before, shown_tables)
+        new = table_identity.find_other_tables(shown_before, shown_tables)
     refused = stopped_tables.entries_by_source(parts.source.list_refusals())
     stopped = stopped_tables.read(parts.state)
-    same = before == now and (shown_tables is None or shown_before == table_identity.remembered(shown_tables))
+    same = before == now and (shown_tables is None or shown_before == table_identity.entries_to_remember(shown_tables))
     if same and not new and refused == stopped:
         return head
     if before is not None:

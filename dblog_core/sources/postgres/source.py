@@ -13,7 +13,7 @@ from dblog_core.errors import SourceRefused
 from dblog_core.interfaces import Json, Problem, Strain
 from dblog_core.model.position_spec import Place
 from dblog_core.model.schema import TableSchema
-from dblog_core.model.table_identity import entry
+from dblog_core.model.table_identity import write_entry
 from dblog_core.sources.postgres import check
 from dblog_core.sources.postgres import start_position as starts
 from dblog_core.sources.postgres.logical.batch import Assembly
@@ -104,8 +104,10 @@ class PostgresSource:
             tables = catalogue.wanted_tables(connection, self._config)
             parts = catalogue.partitions(connection, [table.oid for table in tables if table.partitioned])
         names = {table.oid: str(table.name) for table in tables}
-        roots = [entry(name, oid) for oid, name in names.items()]
-        return frozenset([*roots, *(entry(names[p.root], p.root, p.oid, brought=p.has_joined) for p in parts)])
+        roots = [write_entry(name, oid) for oid, name in names.items()]
+        return frozenset(
+            [*roots, *(write_entry(names[p.root], p.root, p.oid, brought_rows=p.has_joined) for p in parts)]
+        )
 
     def current_position(self) -> str:
         """The end of the flushed log, on a standby of what is replayed. A commit with synchronous_commit off counts

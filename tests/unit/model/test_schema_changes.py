@@ -31,8 +31,8 @@ from dblog_core.model.schema_changes import (
     Layout,
     Pending,
     Step,
-    facts,
     match_layouts,
+    prove_changes,
 )
 from dblog_core.rows.column_rules import Rules
 from dblog_core.schema_evolution.renames import Renames, describe_stale
@@ -153,16 +153,20 @@ def named(schema: TableSchema, *names: str, key: tuple[str, ...] = ("id",)) -> T
 
 def test_facts_follow_names_from_statement_to_statement() -> None:
     then = named(BASE, "id", "c", "a")
-    assert facts(BASE, then, [Step({"a": "x"}), Step({"B": "a"}), Step({"X": "c"})]) == Facts({"c": "a", "a": "b"}, {})
-    assert facts(BASE, named(BASE, "id", "b", "a"), [Step({"a": "b", "b": "a"})]) == Facts({"b": "a", "a": "b"}, {})
-    assert facts(BASE, named(BASE, "k", "a", "b", key=("k",)), [Step({"id": "k"})]) == Facts({"k": "id"}, {})
+    assert prove_changes(BASE, then, [Step({"a": "x"}), Step({"B": "a"}), Step({"X": "c"})]) == Facts(
+        {"c": "a", "a": "b"}, {}
+    )
+    assert prove_changes(BASE, named(BASE, "id", "b", "a"), [Step({"a": "b", "b": "a"})]) == Facts(
+        {"b": "a", "a": "b"}, {}
+    )
+    assert prove_changes(BASE, named(BASE, "k", "a", "b", key=("k",)), [Step({"id": "k"})]) == Facts({"k": "id"}, {})
     more = replace(BASE, columns=(*BASE.columns, replace(BASE.columns[1], name="n")))
-    assert facts(BASE, more, [Step(nulls=("m",)), Step({"m": "n"})]) == Facts({}, {"n": None})
-    assert facts(BASE, more, [Step(unknown=("n",))]) == Facts({}, {})
-    assert facts(BASE, more, [Step(constants={"n": FIVE})]) == Facts({}, {})  # it became a text later
+    assert prove_changes(BASE, more, [Step(nulls=("m",)), Step({"m": "n"})]) == Facts({}, {"n": None})
+    assert prove_changes(BASE, more, [Step(unknown=("n",))]) == Facts({}, {})
+    assert prove_changes(BASE, more, [Step(constants={"n": FIVE})]) == Facts({}, {})  # it became a text later
     more = replace(BASE, columns=(*BASE.columns, EXTRA[1]))
-    assert facts(BASE, more, [Step(constants={"m": FIVE}), Step({"M": "n"})]) == Facts({}, {"n": 5})
-    assert facts(BASE, more, [Step(constants={"n": FIVE}), Step(revalued=("N",))]) == Facts({}, {})
+    assert prove_changes(BASE, more, [Step(constants={"m": FIVE}), Step({"M": "n"})]) == Facts({}, {"n": 5})
+    assert prove_changes(BASE, more, [Step(constants={"n": FIVE}), Step(revalued=("N",))]) == Facts({}, {})
 
 
 @pytest.mark.parametrize(
@@ -216,7 +220,7 @@ def test_a_constant_is_a_value_of_its_column_or_not_known(
     ],
 )
 def test_statements_that_do_not_lead_to_the_shape_prove_nothing(after: TableSchema, steps: list[Step]) -> None:
-    assert facts(BASE, after, steps) is None
+    assert prove_changes(BASE, after, steps) is None
 
 
 NAMES = st.sampled_from("abcxyz")

@@ -12,7 +12,7 @@ from dblog_core.config.source import ColumnRules
 from dblog_core.errors import ValueOutOfRange
 from dblog_core.model import server_messages
 from dblog_core.model.schema import Column, TableName, TableSchema
-from dblog_core.rows.staged_as import printed
+from dblog_core.rows.value_forms import shape_to_read
 from dblog_core.sources.mysql.sql import result_values
 from dblog_core.sources.mysql.values.binary_values import ValueFault
 from dblog_core.sources.postgres.values.types import from_text
@@ -73,7 +73,7 @@ NO_DAY = "1977-02-30"
 def test_a_value_that_cannot_be_staged_is_shown_only_where_no_rule_hides_it(rules: ColumnRules) -> None:
     hidden = bool(rules.mask or rules.hash)
     columns = (Column("id", "int", pa.int32()), Column("born", "date", pa.date32()))
-    column = printed(TableSchema(TABLE, columns, ("id",)), {str(TABLE): rules}).columns[1]
+    column = shape_to_read(TableSchema(TABLE, columns, ("id",)), {str(TABLE): rules}).columns[1]
     with pytest.raises(ValueFault) as of_mysql:
         result_values.to_arrow(column, pa.array([b"2024-02-01", NO_DAY.encode()]), zero_dates="error")
     with pytest.raises(ValueOutOfRange) as of_postgres:

@@ -4,33 +4,37 @@ from __future__ import annotations
 
 import pytest
 
-from dblog_core.model.table_identity import entry, others, remembered
+from dblog_core.model.table_identity import entries_to_remember, find_other_tables, write_entry
 
-T = entry("public.t", 10)
-P = entry("public.t", 10, 11)
-Q = entry("public.t", 10, 12)
+T = write_entry("public.t", 10)
+P = write_entry("public.t", 10, 11)
+Q = write_entry("public.t", 10, 12)
 
 
 @pytest.mark.parametrize(
     ("known", "now", "found"),
     [
         ({T}, {T}, set()),
-        ({T}, {entry("public.t", 20)}, {"public.t"}),  # swapped, or dropped and made again
-        ({T}, {T, entry("public.u", 20)}, {"public.u"}),
-        ({T, entry("public.u", 20)}, {entry("public.u", 10), entry("public.t", 20)}, {"public.t", "public.u"}),
+        ({T}, {write_entry("public.t", 20)}, {"public.t"}),  # swapped, or dropped and made again
+        ({T}, {T, write_entry("public.u", 20)}, {"public.u"}),
+        (
+            {T, write_entry("public.u", 20)},
+            {write_entry("public.u", 10), write_entry("public.t", 20)},
+            {"public.t", "public.u"},
+        ),
         ({T}, set(), set()),  # gone: there is nothing to dump
         ({"public.t"}, {T, P}, set()),  # remembered by an older version
-        ({"public.t"}, {T, entry("public.u", 20)}, {"public.u"}),
+        ({"public.t"}, {T, write_entry("public.u", 20)}, {"public.u"}),
         ({T, P}, {T, P, Q}, set()),  # made as a partition
         ({T, P}, {T, P, f"{Q}!"}, {"public.t"}),  # attached
         ({T, P, Q}, {T, P, f"{Q}!"}, set()),  # altered since
         ({T, P, Q}, {T, P}, {"public.t"}),  # detached or dropped
-        ({T, P}, {entry("public.x", 10), entry("public.x", 10, 11)}, {"public.x"}),  # renamed
-        ({entry("public.a@b", 10)}, {entry("public.a@b", 11)}, {"public.a@b"}),
+        ({T, P}, {write_entry("public.x", 10), write_entry("public.x", 10, 11)}, {"public.x"}),  # renamed
+        ({write_entry("public.a@b", 10)}, {write_entry("public.a@b", 11)}, {"public.a@b"}),
     ],
 )
 def test_a_table_is_another_by_its_oid_and_the_oids_of_its_partitions(
     known: set[str], now: set[str], found: set[str]
 ) -> None:
-    assert others(known, now) == found
-    assert others(remembered(now), now) == set()
+    assert find_other_tables(known, now) == found
+    assert find_other_tables(entries_to_remember(now), now) == set()

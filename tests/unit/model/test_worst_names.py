@@ -90,9 +90,9 @@ def _file(path: Path, **source: Any) -> Path:
     sections = {key: made.pop(key) for key in ("columns", "keys") if key in made}
     text = ["[source]", *(f"{key} = {_toml(value)}" for key, value in made.items())]
     for table, rules in sections.get("columns", {}).items():
-        text += [f"[source.columns.{table_names.setting(table)}]", f"mask = {_toml(rules)}"]
+        text += [f"[source.columns.{table_names.quote_for_toml(table)}]", f"mask = {_toml(rules)}"]
     text += ["[source.keys]"] if "keys" in sections else []
-    text += [f"{table_names.setting(t)} = {json.dumps(k)}" for t, k in sections.get("keys", {}).items()]
+    text += [f"{table_names.quote_for_toml(t)} = {json.dumps(k)}" for t, k in sections.get("keys", {}).items()]
     text += ["[staging]", 'path = "staging"', "[state]", 'url = "sqlite:////tmp/none.db"', "[lake]", 'path = "lake"']
     file = path / "shop.toml"
     file.write_text("\n".join(text), encoding="utf-8")

@@ -304,8 +304,8 @@ def test_hashes_with_a_key_are_hmacs_and_take_no_part_in_row_hashes() -> None:
     keyed = hmac.new(KEY.encode(), b"mail", hashlib.sha256).hexdigest()
     assert rules.rows(A, rows).column("v").to_pylist() == [keyed, None]
     assert plain.rows(A, rows).column("v").to_pylist() == [hashlib.sha256(b"mail").hexdigest(), None]
-    assert [is_compared(c) for c in rules.compared(A).columns] == [True, False]
-    assert plain.compared(A) == plain.schema(A) and rules.compared(A).arrow == rules.schema(A).arrow
+    assert [is_compared(c) for c in rules.shape_for_hashes(A).columns] == [True, False]
+    assert plain.shape_for_hashes(A) == plain.schema(A) and rules.shape_for_hashes(A).arrow == rules.schema(A).arrow
     assert rules.digest(A.table) != plain.digest(A.table)
 
 

@@ -188,7 +188,7 @@ class RowIntake:
 
     def statement_name(self, table: TableName) -> TableName:
         """The name as statements have it here (`classify`)."""
-        return table.folded if self._any_case else table
+        return table.in_lower_case if self._any_case else table
 
     def forget_shape(self, table: TableName) -> None:
         """Has the next rows of a table that a statement names show its shape."""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from dblog_core.model.schema import TableName, folded
+from dblog_core.model.schema import TableName, to_lower_case
 
 _TOKEN = re.compile(
     r"""
@@ -59,7 +59,7 @@ class StatementTokens:
 
     def fold_name(self, name: str) -> str:
         """The name of a schema or table as the server compares it."""
-        return folded(name) if self._any_case else name
+        return to_lower_case(name) if self._any_case else name
 
     def peek(self, ahead: int = 0) -> Token:
         """The token so many places ahead; an empty one behind the end."""

@@ -9,7 +9,7 @@ from typing import Any
 from dblog_core.config.source import ColumnRules
 from dblog_core.model.events import CREATE, DELETE, UPDATE
 from dblog_core.model.schema import TableName
-from dblog_core.rows.staged_as import printed
+from dblog_core.rows.value_forms import shape_to_read
 from dblog_core.sources.mysql.binlog import events
 from dblog_core.sources.mysql.binlog.events import Event, Type
 from dblog_core.sources.mysql.row_events import table_map
@@ -62,7 +62,7 @@ class Versions:
             return version
         keys = tuple(self._keys.get(str(table), ()))
         version = table_map.parse(body, server=self._charsets, keys=keys, mariadb=self._mariadb)
-        version = table_map.with_types(version, printed(version.schema, self._rules))
+        version = table_map.with_types(version, shape_to_read(version.schema, self._rules))
         if len(self._versions) >= _VERSIONS:
             self._versions.clear()
         self._versions[body[6:]] = version

@@ -13,7 +13,7 @@ from dblog_core.interfaces import Problem
 from dblog_core.model import table_patterns
 from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.rows import column_rule_faults
-from dblog_core.rows.staged_as import printed
+from dblog_core.rows.value_forms import shape_to_read
 from dblog_core.sources.mysql.sql.connection import rows
 from dblog_core.sources.mysql.sql.where_clause import labels
 from dblog_core.sources.mysql.values import charsets, types
@@ -211,7 +211,7 @@ def _describe(
     unique = [whole for parts in indexes.values() if (whole := _whole_columns(parts))]
     wrong = () if primary or not key else _key_faults(key, {str(row[0]) for row in column_rows}, nullable, unique)
     ruled = tuple(column_rule_faults.of_table(str(table), [str(row[0]) for row in column_rows], key, rules))
-    schema = None if faults or wrong or ruled else printed(TableSchema(table, tuple(columns), key), rules)
+    schema = None if faults or wrong or ruled else shape_to_read(TableSchema(table, tuple(columns), key), rules)
     # Only columns that cannot be NULL identify rows: a unique index admits NULL many times.
     candidates = tuple(whole for whole in unique if not nullable & set(whole))
     return Described(table, schema, tuple(faults), tuple(wrong), candidates, ruled)

@@ -65,7 +65,7 @@ def _array(kind: pa.DataType, values: Int64s, lengths: Int64s) -> pa.Array:
     mask = None if present.all() else present
     if pa.types.is_decimal(kind):
         fitting = values.reshape(len(lengths), 2)
-    return arrow_buffers.fixed(fitting, mask, kind)
+    return arrow_buffers.fixed_width_array(fitting, mask, kind)
 
 
 @kernel(int64, RAW, int64, int64)

@@ -23,7 +23,7 @@ from dblog_core.rows.row_hashes import (
     window_bounds,
     window_exponent,
 )
-from dblog_core.rows.staged_as import form_of
+from dblog_core.rows.value_forms import form_of
 from dblog_core.sources.mysql.sql.connection import quote_identifier
 from dblog_core.sources.mysql.sql.where_clause import select_column
 from dblog_core.sources.mysql.values.types import NATIVE
@@ -99,7 +99,7 @@ def _fields(column: Column, rules: ColumnRules, *, zero_dates: str) -> list[str]
 
 
 def _staged_form(form: str, column: Column, value: str) -> list[str]:
-    """What `staged_as` stages, see `dblog_core.rows.staged_as`."""
+    """What `staged_as` stages, see `dblog_core.rows.value_forms`."""
     match form:
         case "double":
             return [_float(f"({value} + 0e0)")]

@@ -94,13 +94,15 @@ def _numbers(values: Values, width: int, *, signed: bool = False) -> Int64s:
 
 def _integer(column: ColumnType, values: Values) -> pa.Array:
     numbers = _numbers(values, column.width, signed=not column.text.endswith("unsigned"))
-    return arrow_buffers.fixed(numbers.astype(column.arrow.to_pandas_dtype(), copy=False), values.present, column.arrow)
+    return arrow_buffers.fixed_width_array(
+        numbers.astype(column.arrow.to_pandas_dtype(), copy=False), values.present, column.arrow
+    )
 
 
 def _year(column: ColumnType, values: Values) -> pa.Array:
     years = _numbers(values, 1).astype(np.int16)
     years[years > 0] += 1900
-    return arrow_buffers.fixed(years, values.present, column.arrow)
+    return arrow_buffers.fixed_width_array(years, values.present, column.arrow)
 
 
 def _floating(column: ColumnType, values: Values) -> pa.Array:
@@ -109,7 +111,9 @@ def _floating(column: ColumnType, values: Values) -> pa.Array:
     exponent = 0x7FF << 52 if column.width == 8 else 0xFF << 23
     if (odd := (bits & exponent) == exponent).any():
         raise _undecodable(int(odd.argmax()), "it is no finite number, and the server has no others")
-    return arrow_buffers.fixed(bits if column.width == 8 else bits.astype(np.uint32), values.present, column.arrow)
+    return arrow_buffers.fixed_width_array(
+        bits if column.width == 8 else bits.astype(np.uint32), values.present, column.arrow
+    )
 
 
 def _unsigned64(column: ColumnType, values: Values) -> pa.Array:
@@ -120,7 +124,7 @@ def _unsigned64(column: ColumnType, values: Values) -> pa.Array:
 
 def _halves(halves: Int64s, column: ColumnType, values: Values) -> pa.Array:
     """A decimal array from the low and high halves of its integers."""
-    bitmap = None if values.present is None else arrow_buffers.validity(values.present)
+    bitmap = None if values.present is None else arrow_buffers.validity_bitmap(values.present)
     return pa.Array.from_buffers(column.arrow, len(values), [bitmap, pa.py_buffer(halves)])
 
 
@@ -138,7 +142,7 @@ def _decimal(column: ColumnType, values: Values) -> pa.Array:
 
 
 def _string(offsets: npt.NDArray[np.int32], text: npt.NDArray[np.uint8], values: Values, kind: pa.DataType) -> pa.Array:
-    bitmap = None if values.present is None else arrow_buffers.validity(values.present)
+    bitmap = None if values.present is None else arrow_buffers.validity_bitmap(values.present)
     return pa.Array.from_buffers(kind, len(values), [bitmap, pa.py_buffer(offsets), pa.py_buffer(text[: offsets[-1]])])
 
 
@@ -254,7 +258,7 @@ def _enum(column: ColumnType, values: Values) -> pa.Array:
     if unknown.any():
         row = int(unknown.argmax())
         raise _undecodable(row, f"{numbers[row]} is the number of no label")
-    return _labels(labels, arrow_buffers.fixed(numbers, values.present, pa.int64()))
+    return _labels(labels, arrow_buffers.fixed_width_array(numbers, values.present, pa.int64()))
 
 
 def _set(column: ColumnType, values: Values) -> pa.Array:
@@ -264,7 +268,7 @@ def _set(column: ColumnType, values: Values) -> pa.Array:
         row = int(odd.argmax())
         raise _undecodable(row, f"{numbers[row]} has more bits than there are labels")
     # Each combination of members is put together once, however many rows have it.
-    member_bits = arrow_buffers.fixed(numbers, values.present, pa.int64()).dictionary_encode()
+    member_bits = arrow_buffers.fixed_width_array(numbers, values.present, pa.int64()).dictionary_encode()
     texts = [
         members(label for i, label in enumerate(named) if bits >> i & 1) for bits in member_bits.dictionary.to_pylist()
     ]
@@ -302,7 +306,9 @@ def _temporal(column: ColumnType, values: Values, zero_dates: str, fix: str) -> 
         if zero_dates != "null":
             raise ValueFault(int(missing.argmax()), "is a date that does not exist (a zero date)", fix)
         present = ~missing if present is None else present & ~missing
-    return arrow_buffers.fixed(numbers.astype(np.int32) if column.kind is Kind.DATE else numbers, present, column.arrow)
+    return arrow_buffers.fixed_width_array(
+        numbers.astype(np.int32) if column.kind is Kind.DATE else numbers, present, column.arrow
+    )
 
 
 def _moments(column: ColumnType, values: Values) -> pa.Array:

@@ -18,7 +18,7 @@ from dblog_core.config.source import SourceConfig
 from dblog_core.errors import SourceUnavailable, UnknownLogEvent
 from dblog_core.model.events import LogBatch, TableChanges, Transaction
 from dblog_core.model.schema import TableSchema
-from dblog_core.rows.staged_as import printed
+from dblog_core.rows.value_forms import shape_to_read
 from dblog_core.sources.postgres.logical import row_messages
 from dblog_core.sources.postgres.logical.batch import MAX_ROWS, Assembly, no_key_fix
 from dblog_core.sources.postgres.logical.message_buffer import Messages
@@ -266,7 +266,7 @@ class PgoutputDecoder:
 
     def _version(self, relation: Relation, key: tuple[str, ...]) -> TableSchema:
         columns = tuple(types.column(name, self._catalogue.name(oid, typmod)) for name, oid, typmod in relation.columns)
-        return printed(TableSchema(relation.table, columns, key), self._config.columns)
+        return shape_to_read(TableSchema(relation.table, columns, key), self._config.columns)
 
     def _change(self, message: bytes) -> None:
         """A row of a table whose rows are read singly, or one that was delivered before a restart."""

@@ -12,7 +12,7 @@ import pyarrow as pa
 from dblog_core.errors import UnknownLogEvent, ValueOutOfRange
 from dblog_core.model.events import THEN_DUMPED, Unreadable, changes_schema, image_type
 from dblog_core.model.schema import Column, TableSchema
-from dblog_core.rows.arrow_buffers import fixed, gather, text, validity
+from dblog_core.rows.arrow_buffers import fixed_width_array, gather, text, validity_bitmap
 from dblog_core.sources.postgres.logical import row_messages
 from dblog_core.sources.postgres.values import binary_values
 from dblog_core.sources.postgres.values.types import from_text
@@ -71,9 +71,11 @@ def decode(schema: TableSchema, raw: Bytes, rows: Places) -> pa.RecordBatch:
     new.rows = kinds != _D
     old.rows = (markers == _K) | (markers == _O)
     arrays = [
-        fixed(rows[row_messages.SEQUENCE].copy(), None, pa.int64()),  # the next batch is scanned into the same rows
-        fixed(rows[row_messages.TRANSACTION].astype(np.int32), None, pa.int32()),
-        _OPS.take(fixed(_OP_CODES[kinds], None, pa.int8())),
+        fixed_width_array(
+            rows[row_messages.SEQUENCE].copy(), None, pa.int64()
+        ),  # the next batch is scanned into the same rows
+        fixed_width_array(rows[row_messages.TRANSACTION].astype(np.int32), None, pa.int32()),
+        _OPS.take(fixed_width_array(_OP_CODES[kinds], None, pa.int8())),
         _flags(markers == _K),
         _list_unchanged(schema, new),
         _struct(schema, raw, old, forms),
@@ -170,11 +172,11 @@ def _list_unchanged(schema: TableSchema, new: _Image) -> pa.Array:
     places = np.cumsum(sizes) - sizes
     listed = text(gather(joined, places[numbers], sizes[numbers]))
     offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
-    return pa.ListArray.from_arrays(fixed(offsets, None, pa.int32()), listed, mask=_flags(counts == 0))
+    return pa.ListArray.from_arrays(fixed_width_array(offsets, None, pa.int32()), listed, mask=_flags(counts == 0))
 
 
 def _flags(values: Flags) -> pa.Array:
-    return pa.Array.from_buffers(pa.bool_(), len(values), [None, validity(values)])
+    return pa.Array.from_buffers(pa.bool_(), len(values), [None, validity_bitmap(values)])
 
 
 def _struct(schema: TableSchema, raw: Bytes, image: _Image, forms: Bytes) -> pa.Array:

@@ -13,7 +13,7 @@ from dblog_core.config.source import SourceConfig
 from dblog_core.errors import ValueOutOfRange
 from dblog_core.model.events import TableChanges, changes_schema, image_type
 from dblog_core.model.schema import Column, TableName, TableSchema
-from dblog_core.rows.staged_as import printed
+from dblog_core.rows.value_forms import shape_to_read
 from dblog_core.sources.postgres.sql.catalogue import FRESH_START, CatalogueTable
 from dblog_core.sources.postgres.values import types
 
@@ -233,7 +233,7 @@ class Shapes:
             if table
             else frozenset[str]()
         )
-        schema = printed(TableSchema(name, columns, key), self._config.columns)
+        schema = shape_to_read(TableSchema(name, columns, key), self._config.columns)
         return Version(schema, ignored=ignored, never_null=floats, base=self._base)
 
     def _columns(

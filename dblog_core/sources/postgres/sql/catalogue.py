@@ -10,7 +10,7 @@ from dblog_core.config.source import SourceConfig
 from dblog_core.errors import TableGone
 from dblog_core.model import table_patterns
 from dblog_core.model.schema import TableName, TableSchema
-from dblog_core.rows.staged_as import printed
+from dblog_core.rows.value_forms import shape_to_read
 from dblog_core.sources.postgres.sql.connection import Connection, rows
 from dblog_core.sources.postgres.values import types
 
@@ -89,7 +89,7 @@ class CatalogueTable:
     def schema(self, config: SourceConfig) -> TableSchema:
         """The staged shape. Generated columns are not in it: the log does not carry them."""
         stored = tuple(types.column(c.name, c.source_type) for c in self.columns if not c.generated)
-        return printed(TableSchema(self.name, stored, self.key(config)), config.columns)
+        return shape_to_read(TableSchema(self.name, stored, self.key(config)), config.columns)
 
 
 def watermark_table(config: SourceConfig) -> TableName:

@@ -11,7 +11,7 @@ from dblog_core.config.source import ColumnRules
 from dblog_core.errors import RequestError, SourceError
 from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.rows.arrow_buffers import gather
-from dblog_core.rows.staged_as import printed
+from dblog_core.rows.value_forms import shape_to_read
 from dblog_core.sources.postgres.sql import catalogue, copy_out, copy_rows
 from dblog_core.sources.postgres.values import binary_values
 from dblog_core.sources.postgres.values.types import column, from_text
@@ -30,7 +30,7 @@ def columns_now(
     a column is gone or its Arrow type is another one.
     """
     present = tuple(column(c.name, names[kinds[c.name]]) for c in columns if c.name in kinds)
-    now = list(printed(TableSchema(schema.table, present, schema.key), rules).columns)
+    now = list(shape_to_read(TableSchema(schema.table, present, schema.key), rules).columns)
     # Their own types may differ, where Arrow's are the same: varchar(5) became varchar(9).
     if [c.type for c in now] != [c.type for c in columns]:
         raise changed_error(schema)

@@ -25,7 +25,7 @@ from dblog_core.rows.row_hashes import (
     window_bounds,
     window_exponent,
 )
-from dblog_core.rows.staged_as import form_of
+from dblog_core.rows.value_forms import form_of
 
 _PLAIN = ("text", "character varying")
 _WITH_MAXIMUM = {
@@ -112,7 +112,7 @@ class HashQuery:
         return [value]
 
     def _staged_form(self, form: str, name: str) -> list[str]:
-        """What `staged_as` stages, see `dblog_core.rows.staged_as`."""
+        """What `staged_as` stages, see `dblog_core.rows.value_forms`."""
         match form:
             case "double":
                 return [_float(f"{name}::float8")]

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from dblog_core.errors import RequestError, UnknownLogEvent
 from dblog_core.model.schema import Column, TableName
-from dblog_core.rows.arrow_buffers import LARGEST, fixed, gather, text
+from dblog_core.rows.arrow_buffers import LARGEST, fixed_width_array, gather, text
 from dblog_core.sources.postgres.values import binary_kernel as forms
 from dblog_core.sources.postgres.values.types import arrow_type, out_of_range
 
@@ -132,20 +132,20 @@ def _read_numbers(raw: Bytes, starts: Int64s, lengths: Int64s, kind: type[Number
 
 
 def _numbers(raw: Bytes, starts: Int64s, lengths: Int64s, *, kind: pa.DataType) -> pa.Array:
-    return fixed(_read_numbers(raw, starts, lengths, kind.to_pandas_dtype()), _present(lengths), kind)
+    return fixed_width_array(_read_numbers(raw, starts, lengths, kind.to_pandas_dtype()), _present(lengths), kind)
 
 
 def _floats32(raw: Bytes, starts: Int64s, lengths: Int64s) -> pa.Array:
     values = _read_numbers(raw, starts, lengths, np.float32)
     values[np.isnan(values)] = np.float32(np.nan)  # there are many; the text form knows one
-    return fixed(values, _present(lengths), pa.float32())
+    return fixed_width_array(values, _present(lengths), pa.float32())
 
 
 def _floats64(raw: Bytes, starts: Int64s, lengths: Int64s) -> pa.Array:
     values = _read_numbers(raw, starts, lengths, np.float64)
     # As above: one NaN for all, so that a row hashes alike whatever way it came.
     values[np.isnan(values)] = np.nan
-    return fixed(values, _present(lengths), pa.float64())
+    return fixed_width_array(values, _present(lengths), pa.float64())
 
 
 def _first(wrong: npt.NDArray[np.bool_]) -> int:
@@ -170,7 +170,7 @@ def _booleans(raw: Bytes, starts: Int64s, lengths: Int64s) -> pa.Array:
 def _dates(raw: Bytes, starts: Int64s, lengths: Int64s, *, or_null: bool = False) -> pa.Array:
     values = _read_numbers(raw, starts, lengths, np.int32)
     present = _presence(lengths, (values < _FIRST_DAY) | (values > _LAST_DAY), or_null=or_null)
-    return fixed(values + np.int32(_UNIX_DAYS), present, pa.date32())
+    return fixed_width_array(values + np.int32(_UNIX_DAYS), present, pa.date32())
 
 
 def _timestamps(raw: Bytes, starts: Int64s, lengths: Int64s, *, kind: pa.DataType, or_null: bool = False) -> pa.Array:
@@ -178,7 +178,7 @@ def _timestamps(raw: Bytes, starts: Int64s, lengths: Int64s, *, kind: pa.DataTyp
     outside = (values < _FIRST_DAY * _MICROS) | (values >= (_LAST_DAY + 1) * _MICROS)
     present = _presence(lengths, outside, or_null=or_null)
     values += _UNIX_MICROS
-    return fixed(values, present, kind)
+    return fixed_width_array(values, present, kind)
 
 
 def _presence(lengths: Int64s, outside: npt.NDArray[np.bool_], *, or_null: bool) -> npt.NDArray[np.bool_] | None:
@@ -262,7 +262,9 @@ def _hex(raw: Bytes, starts: Int64s, lengths: Int64s, *, width: int, size: int) 
 
 
 def _oids(raw: Bytes, starts: Int64s, lengths: Int64s) -> pa.Array:
-    return fixed(_read_numbers(raw, starts, lengths, np.uint32), _present(lengths), pa.uint32()).cast(pa.string())
+    return fixed_width_array(_read_numbers(raw, starts, lengths, np.uint32), _present(lengths), pa.uint32()).cast(
+        pa.string()
+    )
 
 
 def _strings(offsets: npt.NDArray[np.int32], out: Bytes, lengths: Int64s) -> pa.Array:

@@ -32,7 +32,8 @@ class FormFault(ValueError):
 
     def __init__(self, row: int, why: str) -> None:
         super().__init__(why)
-        self.row, self.why = row, why
+        self.row = row
+        self.why = why
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class Form:
 
     `fits` is what `check` asks of a column. A capture asks `takes` alone, of the type that is staged without the form:
     shapes are known by these types, so that log and dump of one shape come to the same form. A form that takes none is
-    read by the source itself (`printed`), as the column's own type.
+    read by the source itself (`shape_to_read`), as the column's own type.
     """
 
     of: str
@@ -51,28 +52,30 @@ class Form:
     convert: Callable[[pa.Array], pa.Array] = lambda values: values
 
 
-def printed(schema: TableSchema, columns: Mapping[str, ColumnRules]) -> TableSchema:
-    """The shape as its source is to read it: what `as_printed` names is text from the beginning, as the server prints,
-    since some of its values have no other form: zero dates, infinity, years before 1, PostgreSQL's NaN in decimals; or
-    these values are NULL (`or_null`). What is excluded is text too: none of its values is to be refused; what becomes
-    something else by a rule is `hidden`."""
+def shape_to_read(schema: TableSchema, columns: Mapping[str, ColumnRules]) -> TableSchema:
+    """The shape as its source is to read it: what `is_read_as_text` names is text from the beginning, as the server
+    prints, since some of its values have no other form: zero dates, infinity, years before 1, PostgreSQL's NaN in
+    decimals; or these values are NULL (`or_null`). What is excluded is text too: none of its values is to be refused;
+    what becomes something else by a rule is `hidden`."""
     rules = columns.get(str(schema.table))
     if rules is None or not (rules.staged_as or rules.exclude or rules.mask or rules.hash):
         return schema
-    shown = tuple(c if c.name in schema.key else _printed(c, rules) for c in schema.columns)
-    return TableSchema(schema.table, shown, schema.key)
+    to_read = tuple(c if c.name in schema.key else _column_to_read(c, rules) for c in schema.columns)
+    return TableSchema(schema.table, to_read, schema.key)
 
 
-def _printed(column: Column, rules: ColumnRules) -> Column:
+def _column_to_read(column: Column, rules: ColumnRules) -> Column:
     staged_as = rules.staged_as
-    if as_printed(column, staged_as) or (column.name in rules.exclude and as_printed(column, {column.name: "text"})):
+    if is_read_as_text(column, staged_as) or (
+        column.name in rules.exclude and is_read_as_text(column, {column.name: "text"})
+    ):
         return Column(column.name, column.source_type, pa.string())
     if staged_as.get(column.name) == "or_null" and not pa.types.is_string(column.type) and _is_moment(column):
         return replace(column, or_null=True)
     return replace(column, hidden=True) if column.name in (*rules.mask, *rules.hash) else column
 
 
-def as_printed(column: Column, staged_as: Mapping[str, str]) -> bool:
+def is_read_as_text(column: Column, staged_as: Mapping[str, str]) -> bool:
     form = staged_as.get(column.name)
     if column.source_type.startswith("numeric("):
         return form in ("text", "double")
@@ -128,7 +131,8 @@ def digits(values: pa.Array) -> pa.Array:
         return text
     signs = pc.if_else(pc.starts_with(text, "-"), "-", "")
     padded = pc.utf8_lpad(pc.utf8_ltrim(text, "-"), kind.scale + 1, "0")
-    before, after = pc.utf8_slice_codeunits(padded, 0, -kind.scale), pc.utf8_slice_codeunits(padded, -kind.scale)
+    before = pc.utf8_slice_codeunits(padded, 0, -kind.scale)
+    after = pc.utf8_slice_codeunits(padded, -kind.scale)
     return pc.binary_join_element_wise(pc.binary_join_element_wise(signs, before, ""), after, ".")
 
 
@@ -183,8 +187,8 @@ def _base64(value: bytes) -> str:
 
 def _each(convert: Callable[[bytes], str]) -> Callable[[pa.Array], pa.Array]:
     def of(values: pa.Array) -> pa.Array:
-        found: list[Any] = [None if value is None else convert(value) for value in values.to_pylist()]
-        return pa.array(found, pa.string())
+        texts: list[Any] = [None if value is None else convert(value) for value in values.to_pylist()]
+        return pa.array(texts, pa.string())
 
     return of
 

@@ -14,13 +14,13 @@ from dblog_core.config.source import ColumnRules
 from dblog_core.model.events import TableChanges, Transaction, changes_schema
 from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.rows.column_rules import Rules
-from dblog_core.rows.staged_as import (
+from dblog_core.rows.value_forms import (
     FORMS,
     FormFault,
     digits,
     form_of,
     forms_for,
-    printed,
+    shape_to_read,
 )
 
 TABLE = TableName("shop", "t")
@@ -120,11 +120,15 @@ def test_moments_are_text_from_the_source_on_and_never_in_a_key() -> None:
     columns = tuple(Column(name, "datetime(6)", pa.timestamp("us")) for name in ("k", "c", "d"))
     schema = TableSchema(TABLE, columns, ("k",))
     rules = {"shop.t": ColumnRules(staged_as={"k": "text", "c": "text"})}
-    assert [c.type for c in printed(schema, rules).columns] == [pa.timestamp("us"), pa.string(), pa.timestamp("us")]
+    assert [c.type for c in shape_to_read(schema, rules).columns] == [
+        pa.timestamp("us"),
+        pa.string(),
+        pa.timestamp("us"),
+    ]
     rules = {"shop.t": ColumnRules(staged_as={"k": "or_null", "c": "or_null"})}
-    assert printed(schema, rules).fingerprint == schema.fingerprint
-    assert [c.or_null for c in printed(schema, rules).columns] == [False, True, False]
-    assert printed(schema, {}) is schema and printed(schema, {"shop.t": ColumnRules()}) is schema
+    assert shape_to_read(schema, rules).fingerprint == schema.fingerprint
+    assert [c.or_null for c in shape_to_read(schema, rules).columns] == [False, True, False]
+    assert shape_to_read(schema, {}) is schema and shape_to_read(schema, {"shop.t": ColumnRules()}) is schema
 
 
 def test_changes_before_one_that_has_no_form_stay_and_it_is_told_with_its_place() -> None:
