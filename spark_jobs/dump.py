@@ -32,8 +32,8 @@ from dblog_core.lake.spark_submit import CONFIG_VARIABLE, config_json
 from dblog_core.wiring import open_state
 from spark_jobs import entry_point
 
-LOOK = 1.0  # seconds between two looks at the dumps
-MOST = 64  # workers, as of one process
+LOOK_SECONDS = 1.0  # seconds between two looks at the dumps
+MOST_WORKERS = 64  # workers, as of one process
 _REASON = re.compile(r"^[A-Za-z_.]+(Error|Exception): ")  # the last line of a traceback
 
 
@@ -42,62 +42,66 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Work on dumps on the executors of a cluster.")
     parser.add_argument("--config", type=Path, help=f"the TOML file; default: the JSON in {CONFIG_VARIABLE}")
     parser.add_argument("--dump", metavar="ID", help="the dump to work on; default: every unfinished one")
-    given = parser.parse_args(arguments)
-    return entry_point.run(lambda: _run(given), "dump")
+    options = parser.parse_args(arguments)
+    return entry_point.run(lambda: _run(options), "dump")
 
 
-def _run(given: argparse.Namespace) -> int:
-    config, stop = entry_point.configured(given, SOURCE), entry_point.stopping()
+def _run(options: argparse.Namespace) -> int:
+    config = entry_point.load_config(options, SOURCE)
+    stop = entry_point.stop_on_signals()
     with closing(open_state(config)) as state, entry_point.session(f"dblog dump {config.source.name}", stop) as spark:
-        crew = SparkCrew(spark, state, given.dump, stop)
-        told = crew.run(config_json(given_to(config, SOURCE)))
-        ended = crew.ended()
-    for text in told:
+        crew = SparkCrew(spark, state, options.dump, stop)
+        errors = crew.run(config_json(given_to(config, SOURCE)))
+        ended = crew.read_worked_on()
+    for text in errors:
         entry_point.say(f"dump: {text}")
-    return 1 if told or stop.is_set() or any(status.state != "done" for status in ended) else 0
+    return 1 if errors or stop.is_set() or any(status.state != "done" for status in ended) else 0
 
 
 class SparkCrew:
     """As many Spark tasks as the dumps' options want workers; tells their progress."""
 
     def __init__(self, spark: SparkSession, state: StateStore, dump_id: str | None, stop: threading.Event) -> None:
-        self._context, self._stop, self._dump = spark.sparkContext, stop, dump_id
-        self._finder, self._starters = TaskQueue(state, dump_id), entry_point.Starters()
+        self._context = spark.sparkContext
+        self._stop = stop
+        self._dump = dump_id
+        self._queue = TaskQueue(state, dump_id)
+        self._starters = entry_point.Starters()
         self._said: dict[str, str] = {}
         self._seen: set[str] = set() if dump_id is None else {dump_id}
 
     def run(self, config: str) -> list[str]:
         """What workers could not do. `config`: with the secrets that a worker needs, as JSON; Spark sends it with the
         tasks, and shows it nowhere."""
-        found = self._look()
-        workers = min(sum(dump.options.workers for dump in found), MOST)
+        unfinished = self._look()
+        workers = min(sum(dump.options.workers for dump in unfinished), MOST_WORKERS)
         if not workers:
             return []
         job = self._context.parallelize(range(workers), workers).map(_worker(config, self._dump))
         with ThreadPoolExecutor(1, thread_name_prefix="spark") as beside:
             running = beside.submit(job.collect)
             self._watch(running)
-            return [] if self._stop.is_set() else _told(running)
+            return [] if self._stop.is_set() else _collect_errors(running)
 
-    def ended(self) -> list[DumpStatus]:
+    def read_worked_on(self) -> list[DumpStatus]:
         """The dumps that were worked on, as they are now."""
-        return [self._finder.read_dump(dump_id) for dump_id in sorted(self._seen)]
+        return [self._queue.read_dump(dump_id) for dump_id in sorted(self._seen)]
 
     def _watch(self, running: Future[list[list[str]]]) -> None:
         clock = SystemClock()
         while not running.done():
             self._look()
-            if clock.wait(self._stop, LOOK) or not self._starters.live():
+            if clock.wait(self._stop, LOOK_SECONDS) or not self._starters.are_alive():
                 self._stop.set()
                 self._context.cancelAllJobs()
                 break
-        self._tell(self.ended())
+        self._tell(self.read_worked_on())
 
     def _look(self) -> list[DumpStatus]:
-        found = self._finder.list_unfinished()
-        self._seen |= {dump.id for dump in found}
-        self._tell(found)
-        return found
+        unfinished = self._queue.list_unfinished()
+        self._seen |= {dump.id for dump in unfinished}
+        self._tell(unfinished)
+        return unfinished
 
     def _tell(self, dumps: list[DumpStatus]) -> None:
         for dump in dumps:
@@ -107,7 +111,7 @@ class SparkCrew:
                 entry_point.say(text)
 
 
-def _told(running: Future[list[list[str]]]) -> list[str]:
+def _collect_errors(running: Future[list[list[str]]]) -> list[str]:
     """What the workers have told. Raises LakeError where executors could not run them."""
     try:
         return sorted({text for texts in running.result() for text in texts})

@@ -37,7 +37,7 @@ from spark_jobs.merging.merge_records import Records
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class LakeJob:
     """What a job that writes the lake works with; `check` raises LeaseLost once the lock is in doubt."""
 
     config: Config
@@ -49,7 +49,7 @@ class Opened:
     check: Callable[[], None]
 
 
-def options(description: str) -> argparse.ArgumentParser:
+def build_parser(description: str) -> argparse.ArgumentParser:
     """The options of every job; a job adds its own."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--config", type=Path, help=f"the TOML file; default: the JSON in {CONFIG_VARIABLE}")
@@ -68,44 +68,46 @@ def run(job: Callable[[], int], name: str) -> int:
         return 1
 
 
-def configured(given: argparse.Namespace, needs: Collection[str] = READER) -> Config:
+def load_config(options: argparse.Namespace, needs: Collection[str] = READER) -> Config:
     """The configuration of the file, or of the environment. `needs`: of which sections the job needs the secrets."""
-    if given.config is not None:
-        return loader.load(given.config, needs=needs)
+    if options.config is not None:
+        return loader.load(options.config, needs=needs)
     return Config.model_validate_json(os.environ[CONFIG_VARIABLE])
 
 
 @contextmanager
-def opened(given: argparse.Namespace, name: str) -> Iterator[Opened]:
+def open_lake_job(options: argparse.Namespace, name: str) -> Iterator[LakeJob]:
     """Holds the lake's lock and a Spark session. Raises LakeBusy where another job has the lake."""
-    config = configured(given)
-    lake = lake_of(config)
+    config = load_config(options)
+    lake = build_lake(config)
     records = Records(own_directory(lake.location))
-    stop, starters, told = stopping(), Starters(), False
+    stop = stop_on_signals()
+    starters = Starters()
+    has_said_so = False
 
     def go_on() -> bool:
-        nonlocal told
-        if not told and given.wait:
+        nonlocal has_said_so
+        if not has_said_so and options.wait:
             say(f"{name}: another one has this lake; standing by")
-        told = True
-        return not stop.is_set() and starters.live()
+        has_said_so = True
+        return not stop.is_set() and starters.are_alive()
 
     with (
         closing(open_state(config)) as state,
-        lake_lock(records.directory, state, ttl=config.state.ttl, wait=given.wait, go_on=go_on) as check,
-        _remembered(state, name),
+        lake_lock(records.directory, state, ttl=config.state.ttl, wait=options.wait, go_on=go_on) as check,
+        _record_errors(state, name),
         session(f"dblog {name} {config.source.name}", stop, s3=config.s3) as spark,
         outliving(spark, records.directory / "checkpoints"),
     ):
         try:
-            yield Opened(config, spark, open_staging(config), lake, records, stop, check)
+            yield LakeJob(config, spark, open_staging(config), lake, records, stop, check)
         finally:
             if lake.open_tables is not None:
                 lake.open_tables.close()
 
 
 @contextmanager
-def _remembered(state: StateStore, name: str) -> Iterator[None]:
+def _record_errors(state: StateStore, name: str) -> Iterator[None]:
     """What the job fails with is found by who asks for the source's status."""
     try:
         yield
@@ -114,18 +116,18 @@ def _remembered(state: StateStore, name: str) -> Iterator[None]:
         raise
 
 
-def lake_of(config: Config) -> Lake:
+def build_lake(config: Config) -> Lake:
     """The lake as the configuration wants it."""
-    wanted = config.lake
+    settings = config.lake
     return Lake(
         open_lake(config),
         f"dblog:{config.source.name}",
-        history=wanted.history,
-        drop_columns=wanted.drop_columns,
-        changes=wanted.schema_changes_of,
-        json_as=wanted.json_as_of,
-        open_tables=OpenTables(cache_directory() / "lake-keys") if wanted.mark_and_append else None,
-        vectors=wanted.deletion_vectors,
+        history=settings.history,
+        drop_columns=settings.drop_columns,
+        changes=settings.schema_changes_of,
+        json_as=settings.json_as_of,
+        open_tables=OpenTables(cache_directory() / "lake-keys") if settings.mark_and_append else None,
+        vectors=settings.deletion_vectors,
     )
 
 
@@ -135,14 +137,14 @@ def session(name: str, stop: threading.Event, *, s3: S3Config | None = None) -> 
     spark = open_session(name=name)
     if s3 is not None:
         reach_s3(spark, s3)
-    stopping(stop)  # again: Spark has set its own handlers
+    stop_on_signals(stop)  # again: Spark has set its own handlers
     try:
         yield spark
     finally:
         spark.stop()
 
 
-def stopping(stop: threading.Event | None = None) -> threading.Event:
+def stop_on_signals(stop: threading.Event | None = None) -> threading.Event:
     """An event that is set when this process is told to end."""
     event = stop or threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -156,7 +158,7 @@ class Starters:
     def __init__(self) -> None:
         self._ids = {os.getppid(), int(os.environ.get(PARENT_VARIABLE, os.getppid()))}
 
-    def live(self) -> bool:
+    def are_alive(self) -> bool:
         return all(_lives(number) for number in self._ids)
 
 
@@ -174,7 +176,7 @@ def say(text: str) -> None:
     sys.stderr.flush()
 
 
-def tell(result: Any) -> None:
+def print_json(result: Any) -> None:
     """One result, as JSON, on a line of its own."""
     sys.stdout.write(orjson.dumps(result).decode() + "\n")
     sys.stdout.flush()

@@ -18,8 +18,8 @@ from dblog_core.errors import LakeBusy, LakeError
 from dblog_core.maintenance.schedule import Timetable, ask_when_due
 from spark_jobs import entry_point
 from spark_jobs.entry_point import Starters, say
-from spark_jobs.merger import Merged, Merger
-from spark_jobs.merging.applied import Applied
+from spark_jobs.merge_rounds import Merger
+from spark_jobs.merging.applied import Applied, Merged
 from spark_jobs.merging.withheld_keys import ControlDumps, Withheld
 
 _POLL = 0.1  # seconds between two looks for a new segment
@@ -31,14 +31,14 @@ _COMPACT_RETRY = 600.0  # seconds without compaction after one that failed
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit code: 0 done, 1 failed, interrupted, or a table is stopped."""
-    given = _options(arguments)
-    if given.continuous and not given.wait:
-        given.wait = math.inf  # it stands by, and takes over once the other one is gone
-    return entry_point.run(lambda: _standing_by(given) if given.continuous else _run(given), "merge")
+    options = _parse_options(arguments)
+    if options.continuous and not options.wait:
+        options.wait = math.inf  # it stands by, and takes over once the other one is gone
+    return entry_point.run(lambda: _run_when_free(options) if options.continuous else _run(options), "merge")
 
 
-def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = entry_point.options("Apply staged segments to the lake.")
+def _parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = entry_point.build_parser("Apply staged segments to the lake.")
     mode = parser.add_mutually_exclusive_group()
     mode.add_argument("--once", action="store_true", help="apply all that is sealed now, and end (the default)")
     mode.add_argument("--continuous", action="store_true", help="go on until stopped")
@@ -46,19 +46,20 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _standing_by(given: argparse.Namespace) -> int:
+def _run_when_free(options: argparse.Namespace) -> int:
     """Runs once nobody else merges; told to stop before that, it has done all that was asked of it."""
     try:
-        return _run(given)
+        return _run(options)
     except LakeBusy:
-        if math.isfinite(given.wait):
+        if math.isfinite(options.wait):
             raise
         return 0
 
 
-def _run(given: argparse.Namespace) -> int:
-    with entry_point.opened(given, "merge") as job:
-        withheld, dumps = Withheld(job.records), ControlDumps(job.config)
+def _run(options: argparse.Namespace) -> int:
+    with entry_point.open_lake_job(options, "merge") as job:
+        withheld = Withheld(job.records)
+        dumps = ControlDumps(job.config)
         merger = Merger(
             job.spark,
             job.staging,
@@ -72,10 +73,10 @@ def _run(given: argparse.Namespace) -> int:
         )
         timetable = Timetable(job.lake.location, job.config.lake)
         upkeep = partial(ask_when_due, timetable, job.lake.location)
-        rounds = Job(merger, withheld, dumps, job.stop, json=given.json, upkeep=upkeep)
-        if given.tasks:
+        rounds = Job(merger, withheld, dumps, job.stop, json=options.json, upkeep=upkeep)
+        if options.tasks:
             return rounds.tasks()
-        return rounds.continuous() if given.continuous else rounds.once()
+        return rounds.continuous() if options.continuous else rounds.once()
 
 
 class Job:
@@ -92,7 +93,11 @@ class Job:
         upkeep: Callable[[], object] = lambda: None,
     ) -> None:
         """`upkeep`: asks for the maintenance of the lake when it is time; only a merge that goes on does."""
-        self._merger, self._withheld, self._dumps, self._stop, self._json = merger, withheld, dumps, stop, json
+        self._merger = merger
+        self._withheld = withheld
+        self._dumps = dumps
+        self._stop = stop
+        self._json = json
         self._compact_again = float("-inf")
         self._upkeep = upkeep
         self._starters = Starters()
@@ -101,10 +106,10 @@ class Job:
     def once(self) -> int:
         """Applies all that is sealed now, and not what a source that is written all the time adds meanwhile."""
         self._merger.load()
-        self._catch_up(retry_stopped=True, upto=self._merger.sealed())
+        self._catch_up(retry_stopped=True, upto=self._merger.newest_segment())
         self._do_tasks()
         if self._take_accepted():
-            self._catch_up(retry_stopped=True, upto=self._merger.sealed())
+            self._catch_up(retry_stopped=True, upto=self._merger.newest_segment())
         while not self._stop.is_set() and self._compact():
             pass
         return 1 if self._stop.is_set() or self._tell_stopped() else 0
@@ -113,11 +118,13 @@ class Job:
         """Goes on until stopped, or until the process that started us is gone."""
         self._merger.load()
         retried = looked = float("-inf")
-        while not self._stop.is_set() and self._starters.live():
+        while not self._stop.is_set() and self._starters.are_alive():
             due = self._take_accepted() or time.monotonic() - retried >= _RETRY
-            retry = due and bool(self._merger.stopped())
+            retry = due and bool(self._merger.stopped_tables())
             retried = time.monotonic() if retry else retried
-            self._catch_up(retry_stopped=retry, upto=self._merger.sealed())  # else a busy source keeps tasks waiting
+            self._catch_up(
+                retry_stopped=retry, upto=self._merger.newest_segment()
+            )  # else a busy source keeps tasks waiting
             if time.monotonic() - looked >= _LOOK:
                 self._upkeep()
                 self._do_tasks()
@@ -132,25 +139,26 @@ class Job:
         return 1 if self._stop.is_set() else 0
 
     def _do_tasks(self) -> None:
-        while not self._stop.is_set() and (merged := self._merger.task()) is not None:
+        while not self._stop.is_set() and (merged := self._merger.run_task()) is not None:
             self._tell(merged)
             self._accepted |= merged.task == "accept"
 
     def _take_accepted(self) -> bool:
         """Whether somebody has accepted a shape since the last look: its table is tried again at once."""
-        accepted, self._accepted = self._accepted, False
+        accepted = self._accepted
+        self._accepted = False
         return accepted
 
     def _catch_up(self, *, retry_stopped: bool, upto: int | None = None) -> None:
         ended = self._withheld.ended(self._dumps)
         while not self._stop.is_set():
-            if (merged := self._merger.round(retry_stopped=retry_stopped, upto=upto)) is None:
+            if (merged := self._merger.run_round(retry_stopped=retry_stopped, upto=upto)) is None:
                 break
             retry_stopped = False
             self._tell(merged)
             self._compact()
         if not self._stop.is_set():
-            self._withheld.ask(self._dumps, ended=ended, but_for=self._merger.awaiting())
+            self._withheld.ask(self._dumps, ended=ended, but_for=self._merger.tables_awaiting_dump())
 
     def _compact(self) -> bool:
         """Joins the small files of one table that is due; False where none is, or its turn comes again later."""
@@ -170,30 +178,30 @@ class Job:
         if merged.task is not None:
             say(f"merge {merged.number}: {merged.task} done in {merged.seconds} s")
             return
-        rows, tables = sum(t.rows for t in merged.tables), len(merged.tables)
+        rows = sum(t.rows for t in merged.tables)
+        tables = len(merged.tables)
         say(f"merge {merged.number}: {rows} rows of {tables} tables up to offset {merged.offset} in {merged.seconds} s")
         for table in merged.tables:
-            say(f"{table.table} is stopped: {table.error}" if table.error is not None else _counts(table))
+            say(f"{table.table} is stopped: {table.error}" if table.error is not None else _describe_counts(table))
         if self._json:
-            entry_point.tell(asdict(merged))
+            entry_point.print_json(asdict(merged))
 
     def _tell_stopped(self) -> bool:
-        stopped = self._merger.stopped()
+        stopped = self._merger.stopped_tables()
         if stopped:
             say(f"stopped tables: {', '.join(sorted(stopped))}; `dblog status` tells why")
-        if incomplete := self._merger.incomplete():
-            say(
-                f"incomplete tables: {_first(sorted(incomplete))}; `dblog status` tells why, and what brings their rows"
-            )
+        if incomplete := self._merger.incomplete_tables():
+            names = _first_names(sorted(incomplete))
+            say(f"incomplete tables: {names}; `dblog status` tells why, and what brings their rows")
         return bool(stopped)
 
 
-def _first(names: list[str]) -> str:
+def _first_names(names: list[str]) -> str:
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return ", ".join(names[:_NAMED]) + more
 
 
-def _counts(table: Applied) -> str:
+def _describe_counts(table: Applied) -> str:
     """What a merge did to a table, in one line."""
     history = f", {table.history:,} lines of history" if table.history else ""
     return (

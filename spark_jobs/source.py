@@ -93,14 +93,14 @@ class DblogSource(DataSource):
         return ", ".join(f"`{name}` {kind}" for name, (kind, _) in COLUMNS.items())
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return _Batch(_Asked.of(self.options, schema, stream=False))
+        return _Batch(_Query.of(self.options, schema, stream=False))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        return _Stream(_Asked.of(self.options, schema, stream=True))
+        return _Stream(_Query.of(self.options, schema, stream=True))
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _Query:
     """What is to be read. It goes to executors: `config` is JSON, with storage's secrets alone."""
 
     config: str = field(repr=False)
@@ -111,7 +111,7 @@ class _Asked:
     rows: int | None
 
     @classmethod
-    def of(cls, options: Any, schema: StructType, *, stream: bool) -> _Asked:
+    def of(cls, options: Any, schema: StructType, *, stream: bool) -> _Query:
         """Raises RequestError and ConfigError."""
         unknown = sorted(name for name in options if name.lower() not in _OPTIONS)
         if unknown or not options.get("config"):
@@ -155,7 +155,7 @@ def _names(text: str) -> list[str]:
     if text.lstrip().startswith("["):
         with contextlib.suppress(ValueError):
             return [str(name) for name in json.loads(text)]
-    return [name for one in text.split(",") if (name := one.strip())]
+    return [name for part in text.split(",") if (name := part.strip())]
 
 
 def _number(options: Any, name: str, default: int) -> int:
@@ -170,8 +170,8 @@ def _number(options: Any, name: str, default: int) -> int:
 
 
 def _batch(lines: Sequence[Line], columns: Sequence[str]) -> pa.RecordBatch:
-    found = [pa.array([_value(line, name) for line in lines], COLUMNS[name][1]) for name in columns]
-    return pa.RecordBatch.from_arrays(found, names=list(columns))
+    arrays = [pa.array([_value(line, name) for line in lines], COLUMNS[name][1]) for name in columns]
+    return pa.RecordBatch.from_arrays(arrays, names=list(columns))
 
 
 def _value(line: Line, name: str) -> Any:
@@ -195,16 +195,19 @@ def _plan(staging: Staging, first: int, last: int) -> list[Lines]:
         return []
     if first > 1:
         staging.check_begun(first)
-    found, begin, rows = list[Lines](), first, 0
+    stretches = list[Lines]()
+    begin = first
+    rows = 0
     for manifest in _from(staging, first, head):
         if manifest.first_offset > last:
             break
         rows += _lines(manifest)
         if rows >= _ROWS:
-            found.append(Lines(begin, min(manifest.last_offset, last)))
-            begin, rows = manifest.last_offset + 1, 0
+            stretches.append(Lines(begin, min(manifest.last_offset, last)))
+            begin = manifest.last_offset + 1
+            rows = 0
     end = min(last, head.last_offset)
-    return [*found, Lines(begin, end)] if begin <= end else found
+    return [*stretches, Lines(begin, end)] if begin <= end else stretches
 
 
 def _from(staging: Staging, first: int, head: Manifest) -> Iterator[Manifest]:
@@ -220,69 +223,71 @@ def _lines(manifest: Manifest) -> int:
 class _Batch(DataSourceReader):
     """A DataFrame: all that is published when it is planned, up to the last whole transaction."""
 
-    def __init__(self, asked: _Asked) -> None:
-        self._asked = asked
-        self._first, self._last, self._tables = asked.first, asked.last, asked.tables
+    def __init__(self, query: _Query) -> None:
+        self._query = query
+        self._first = query.first
+        self._last = query.last
+        self._tables = query.tables
 
     def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802 - Spark's name
         """Ranges of offsets and names of tables are taken; Spark keeps to the rest."""
-        for one in filters:
-            if not self._takes(one):
-                yield one
+        for condition in filters:
+            if not self._takes(condition):
+                yield condition
 
-    def _takes(self, one: Filter) -> bool:
-        column = getattr(one, "attribute", None)
-        if column == ("table",) and isinstance(one, EqualTo | In):
-            names = frozenset(one.value if isinstance(one, In) else (one.value,))
+    def _takes(self, condition: Filter) -> bool:
+        column = getattr(condition, "attribute", None)
+        if column == ("table",) and isinstance(condition, EqualTo | In):
+            names = frozenset(condition.value if isinstance(condition, In) else (condition.value,))
             self._tables = names if self._tables is None else self._tables & names
         elif column == ("offset",) and isinstance(
-            one, EqualTo | GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual
+            condition, EqualTo | GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual
         ):
-            self._narrow(one)
+            self._narrow(condition)
         else:
             return False
         return True
 
-    def _narrow(self, one: Any) -> None:
-        if isinstance(one, EqualTo | GreaterThan | GreaterThanOrEqual):
-            self._first = max(self._first, one.value + isinstance(one, GreaterThan))
-        if isinstance(one, EqualTo | LessThan | LessThanOrEqual):
-            self._last = min(self._last, one.value - isinstance(one, LessThan))
+    def _narrow(self, condition: Any) -> None:
+        if isinstance(condition, EqualTo | GreaterThan | GreaterThanOrEqual):
+            self._first = max(self._first, condition.value + isinstance(condition, GreaterThan))
+        if isinstance(condition, EqualTo | LessThan | LessThanOrEqual):
+            self._last = min(self._last, condition.value - isinstance(condition, LessThan))
 
     def partitions(self) -> Sequence[InputPartition]:
-        staging = self._asked.staging()
+        staging = self._query.staging()
         last = min(self._last, _whole_upto(staging, self._first, None))
         return _plan(staging, self._first, last) or [Lines(0, -1)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Lines)
         if partition.last >= partition.first:
-            asked = _Asked(self._asked.config, self._asked.columns, self._tables, 0, 0, None)
-            yield from asked.read(partition)
+            query = _Query(self._query.config, self._query.columns, self._tables, 0, 0, None)
+            yield from query.read(partition)
 
 
 class _Stream(DataSourceStreamReader):
     """A stream: each batch ends between transactions."""
 
-    def __init__(self, asked: _Asked) -> None:
-        self._asked = asked
+    def __init__(self, query: _Query) -> None:
+        self._query = query
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
-        return {"offset": max(self._asked.first - 1, 0)}
+        return {"offset": max(self._query.first - 1, 0)}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        return ReadAllAvailable() if self._asked.rows is None else ReadMaxRows(self._asked.rows)
+        return ReadAllAvailable() if self._query.rows is None else ReadMaxRows(self._query.rows)
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802 - Spark's name
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        return {"offset": max(start["offset"], _whole_upto(self._asked.staging(), start["offset"] + 1, most))}
+        return {"offset": max(start["offset"], _whole_upto(self._query.staging(), start["offset"] + 1, most))}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        return _plan(self._asked.staging(), start["offset"] + 1, end["offset"])
+        return _plan(self._query.staging(), start["offset"] + 1, end["offset"])
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Lines)
-        yield from self._asked.read(partition)
+        yield from self._query.read(partition)
 
 
 def _whole_upto(staging: Staging, first: int, most: int | None) -> int:
@@ -291,7 +296,8 @@ def _whole_upto(staging: Staging, first: int, most: int | None) -> int:
         return 0
     if most is None and not head.partial:
         return head.last_offset
-    end, rows = first - 1, 0
+    end = first - 1
+    rows = 0
     for manifest in _from(staging, first, head):
         rows += _lines(manifest)
         if not manifest.partial:

@@ -31,31 +31,35 @@ _TRIES = 3
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit code: 0 told to end, 1 failed or interrupted."""
-    parser = entry_point.options("Compare what the source has said with the lake.")
+    parser = entry_point.build_parser("Compare what the source has said with the lake.")
     parser.add_argument("--desk", required=True, help="the directory of the tasks, below the staging")
-    given = parser.parse_args(arguments)
-    return entry_point.run(lambda: _run(given), "verify")
+    options = parser.parse_args(arguments)
+    return entry_point.run(lambda: _run(options), "verify")
 
 
-def _run(given: argparse.Namespace) -> int:
-    config, directory = entry_point.configured(given), given.desk
-    stop, starters = entry_point.stopping(), entry_point.Starters()
-    staging, lake = open_staging(config), open_lake(config)
+def _run(options: argparse.Namespace) -> int:
+    config = entry_point.load_config(options)
+    directory = options.desk
+    stop = entry_point.stop_on_signals()
+    starters = entry_point.Starters()
+    staging = open_staging(config)
+    lake = open_lake(config)
     desk = Desk(staging.storage, directory)
     with (
         entry_point.session(f"dblog verify {config.source.name}", stop, s3=config.s3) as spark,
         ThreadPoolExecutor(TOGETHER, thread_name_prefix="verdict") as pool,
     ):
-        judge, number = Judge(spark, staging, desk), 1
+        judge = Judge(spark, staging, desk)
+        number = 1
         running: list[Future[None]] = []
-        while not stop.is_set() and starters.live():
+        while not stop.is_set() and starters.are_alive():
             running = [answer for answer in running if not _is_over(answer)]
             if (task := desk.read_task(number)) is None:
                 stop.wait(_POLL)
                 continue
             if task.ask is Ask.END:
                 return 0
-            running.append(pool.submit(_answer, desk, judge, lake, number, task))
+            running.append(pool.submit(_put_answer, desk, judge, lake, number, task))
             number += 1
     return 1
 
@@ -65,15 +69,15 @@ def _is_over(answer: Future[None]) -> bool:
     return answer.done() and answer.result() is None
 
 
-def _answer(desk: Desk, judge: Judge, lake: Location, number: int, task: Task) -> None:
+def _put_answer(desk: Desk, judge: Judge, lake: Location, number: int, task: Task) -> None:
     try:
-        desk.put_answer(number, answered(judge, task, table_location(lake, task.shape.table)))
+        desk.put_answer(number, answer_task(judge, task, table_location(lake, task.shape.table)))
     except DblogError as error:
         desk.put_error(number, {"message": error.message, "where": error.where, "fix": error.fix})
-    entry_point.tell({"answered": number})
+    entry_point.print_json({"answered": number})
 
 
-def answered(judge: Judge, task: Task, table: Location) -> Answer:
+def answer_task(judge: Judge, task: Task, table: Location) -> Answer:
     """The answer to a task. Raises LakeError, or what staging raises."""
     asks: dict[Ask, Callable[[Task, Location], Answer]] = {
         Ask.COMPARE: judge.compare,

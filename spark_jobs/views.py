@@ -63,11 +63,11 @@ def at_cut(
         raise RequestError("both a cut and a moment are given", fix="give one of the two")
     place = lake_at(lake) if isinstance(lake, str) else lake
     if cut is not None:
-        found = cuts.cut_of(place, cut)
+        found_cut = cuts.cut_of(place, cut)
     else:
-        found = cuts.find_cut(place, cuts.parse_at(at) if isinstance(at, str) else at).cut
-    time_travel.check_readable(place, found)
-    return LakeAtCut(spark, place, found)
+        found_cut = cuts.find_cut(place, cuts.parse_at(at) if isinstance(at, str) else at).cut
+    time_travel.check_readable(place, found_cut)
+    return LakeAtCut(spark, place, found_cut)
 
 
 def scd2(spark: SparkSession, lake: Location | str, table: str) -> DataFrame:
@@ -81,12 +81,12 @@ def scd2(spark: SparkSession, lake: Location | str, table: str) -> DataFrame:
     place = lake_at(lake) if isinstance(lake, str) else lake
     path = history_location(place, TableName.parse(table))
     lines = spark.read.format("delta").load(str(path))
-    own = [name for name in lines.columns if not name.startswith("_dblog_")]
+    columns = [name for name in lines.columns if not name.startswith("_dblog_")]
     if MOVED_FROM not in lines.columns:
         raise LakeError(f"{table} has no key", where=str(path), fix="a row without a key has no versions")
-    if taken := sorted({"valid_from", "valid_to", "is_current"}.intersection(own)):
+    if clashing := sorted({"valid_from", "valid_to", "is_current"}.intersection(columns)):
         raise LakeError(
-            f"{table} has columns of its own that are named {', '.join(taken)}",
+            f"{table} has columns of its own that are named {', '.join(clashing)}",
             where=str(path),
             fix="take the statement of docs/lake.md, with other names",
         )
@@ -98,7 +98,7 @@ def scd2(spark: SparkSession, lake: Location | str, table: str) -> DataFrame:
     ended = lines.where(F.col(OP) != TRUNCATE).withColumn("_next", following).crossJoin(F.broadcast(emptied))
     versions = ended.where(F.col(OP) != DELETE).withColumn("_end", F.least("_next", after))
     return versions.select(
-        *(F.col(quoted(name)) for name in own),
+        *(F.col(quoted(name)) for name in columns),
         OFFSET,
         UNCHANGED,
         F.col(COMMIT_TIME).alias("valid_from"),

@@ -19,9 +19,9 @@ from dblog_core.lake.spark_jars import fetch_delta_jars, fetch_s3_jars
 from dblog_core.lake.spark_submit import spark_conf
 from dblog_core.wiring import open_staging, open_state
 from spark_jobs.delta_tables.session import open_session
-from spark_jobs.entry_point import lake_of
+from spark_jobs.entry_point import build_lake
 from spark_jobs.merge import Job
-from spark_jobs.merger import Merger
+from spark_jobs.merge_rounds import Merger
 from spark_jobs.merging.lock import lake_lock
 from spark_jobs.merging.merge_records import Records
 from spark_jobs.merging.withheld_keys import ControlDumps, Withheld
@@ -87,7 +87,7 @@ def merged_here(spark: SparkSession) -> Callable[[Config], int]:
 
     def merge(config: Config) -> int:
         staging = open_staging(config)
-        lake = lake_of(config)
+        lake = build_lake(config)
         records = Records(own_directory(lake.location))
         with (
             closing(open_state(config)) as state,

@@ -19,7 +19,7 @@ from dblog_core.verify.report import Report
 from dblog_core.verify.run import VerifyRequest
 from dblog_core.verify.table import Wish
 from dblog_core.wiring import open_lake, open_staging
-from spark_jobs.verify import answered
+from spark_jobs.verify import answer_task
 from spark_jobs.verifying.verdict import Judge
 from tests.plain_judge import PlainLake
 
@@ -51,7 +51,7 @@ def verify_here(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, merge_here
             read = self._desk.read_task(number)
             assert read is not None
             location = table_location(self._lake, read.shape.table)
-            self._desk.put_answer(number, answered(self._judge, read, location))
+            self._desk.put_answer(number, answer_task(self._judge, read, location))
             answer = self._desk.read_answer(number)
             assert answer is not None
             return answer

@@ -15,7 +15,8 @@ from dblog_core.model.events import CREATE, DELETE
 from dblog_core.model.schema import TableSchema
 from spark_jobs.delta_tables.column_types import quoted
 
-PUT, WITHHOLD = "p", "w"
+PUT = "p"
+WITHHOLD = "w"
 _LAST = ("op", "offset", "position", "commit_time", "origin")
 
 
@@ -53,17 +54,17 @@ def column_by_column(events: DataFrame, schema: TableSchema) -> DataFrame:
         F.bool_or(F.col("_life") > 0).alias("_fresh"),
         *(_last_value(c.name).alias(f"_v{i}") for i, c in enumerate(schema.columns)),
     )
-    return _judged(folded, schema)
+    return _decide_ops(folded, schema)
 
 
 def _last_value(name: str) -> Column:
     """The newest known value, in a struct so that a known NULL differs from an unknown value."""
     left_out = F.coalesce(F.array_contains("unchanged", name), F.lit(False))
-    known = F.when((F.col("op") != DELETE) & ~left_out, F.col("offset"))
-    return F.max_by(F.struct(F.col(f"row.{quoted(name)}").alias("value")), known)
+    known_at = F.when((F.col("op") != DELETE) & ~left_out, F.col("offset"))
+    return F.max_by(F.struct(F.col(f"row.{quoted(name)}").alias("value")), known_at)
 
 
-def _judged(folded: DataFrame, schema: TableSchema) -> DataFrame:
+def _decide_ops(folded: DataFrame, schema: TableSchema) -> DataFrame:
     unknown = [F.when(F.col(f"_v{i}").isNull(), F.lit(c.name)) for i, c in enumerate(schema.columns)]
     missing = F.array_compact(F.array(*unknown))
     deleted = F.col("op") == DELETE

@@ -1,8 +1,8 @@
 """Works of a few MiB, read, checked and folded on the driver with Arrow: no Spark job comes before their MERGE.
 
 The fold is that of `fold.last_rows`: the last event of each key; or, where the log left columns out, that of
-`fold.column_by_column` with the changes of key resolved (`fold_left_out`). What needs more (keys whose equality is not
-that of their bytes, too many rows) is Spark's.
+`fold.column_by_column` with the changes of key resolved (`fold_unchanged_toast`). What needs more (keys whose equality
+is not that of their bytes, too many rows) is Spark's.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import types as t
 
+from dblog_core.lake.merge_plan import Work, split_at_renames
 from dblog_core.model import column_defaults
 from dblog_core.model.events import CREATE, DELETE, REFRESH
 from dblog_core.model.schema import Column, TableSchema
@@ -22,9 +23,8 @@ from dblog_core.schema_evolution.renames import Renames
 from dblog_core.staging import Staging, parquet
 from dblog_core.staging.manifest import ChunkRef
 from spark_jobs.delta_tables.column_types import key_shape, row_shape
-from spark_jobs.events import fold_left_out
+from spark_jobs.events import fold_unchanged_toast
 from spark_jobs.events.fold import PUT, WITHHOLD
-from spark_jobs.events.plan import Work, split_at_renames
 
 MAX_ROWS = 200_000
 MAX_BYTES = 16 << 20
@@ -41,24 +41,24 @@ _META = {
 }
 
 
-def fits(work: Work, schema: TableSchema, *, left_out: bool = False) -> bool:
+def fits_driver(work: Work, schema: TableSchema, *, left_out: bool = False) -> bool:
     """Whether the work may be folded here. `left_out`: also with columns that the log left out, for who can take their
     values from the row of another key (`origin_key`): a MERGE cannot."""
     return (
         work.rows <= MAX_ROWS
         and work.bytes <= MAX_BYTES
-        and (left_out or not has_left_out(work))
+        and (left_out or not has_unchanged_toast(work))
         and not any(pa.types.is_floating(c.type) for c in schema.key_columns)  # NaN and the two zeros
     )
 
 
-def has_left_out(work: Work) -> bool:
+def has_unchanged_toast(work: Work) -> bool:
     """Whether the log left columns out."""
     return any(f.has_unchanged for f in work.files)
 
 
 def folded_shape(schema: TableSchema) -> t.StructType:
-    """What `folded` returns, as Spark has it: the columns of a folded row (`fold`)."""
+    """What `fold_work` returns, as Spark has it: the columns of a folded row (`fold`)."""
     return t.StructType(
         [
             t.StructField("key", key_shape(schema)),
@@ -74,7 +74,7 @@ def folded_shape(schema: TableSchema) -> t.StructType:
     )
 
 
-def folded(staging: Staging, work: Work, schema: TableSchema) -> pa.Table | None:
+def fold_work(staging: Staging, work: Work, schema: TableSchema) -> pa.Table | None:
     """The folded rows of the work; None where they turn out to be too large for the driver. Where the log left columns
     out, `origin_key` is the key whose row in the lake has the columns of `missing`.
 
@@ -82,7 +82,7 @@ def folded(staging: Staging, work: Work, schema: TableSchema) -> pa.Table | None
     """
     parts: list[pa.Table] = []
     size = 0
-    for part in _parts(staging, work, schema):
+    for part in _read_events(staging, work, schema):
         size += part.nbytes
         if size > MAX_DECODED:
             return None
@@ -96,22 +96,26 @@ def folded(staging: Staging, work: Work, schema: TableSchema) -> pa.Table | None
     if not len(events):
         return nothing
     events = events.combine_chunks()
-    return _with_left_out(events, schema) if has_left_out(work) else _last_rows(events, schema)
+    return _with_unchanged_toast(events, schema) if has_unchanged_toast(work) else _last_rows(events, schema)
 
 
-def _parts(staging: Staging, work: Work, schema: TableSchema) -> Iterator[pa.Table]:
-    renames, left_out = work.renames, has_left_out(work)
+def _read_events(staging: Staging, work: Work, schema: TableSchema) -> Iterator[pa.Table]:
+    renames = work.renames
+    left_out = has_unchanged_toast(work)
     for file in (part for whole in work.files for part in split_at_renames(whole, renames)):
-        own, later = staging.schema(file.schema), renames.after(file.first_offset)
+        shape = staging.schema(file.schema)
+        later = renames.after(file.first_offset)
         for lines in staging.log_batches(file):
-            yield _log_events(pa.Table.from_batches([lines]), own, schema, later, left_out=left_out)
+            yield _log_events(pa.Table.from_batches([lines]), shape, schema, later, left_out=left_out)
     for chunk in work.chunks:
-        own, first, later = staging.schema(chunk.schema), 0, renames.after(chunk.first_offset)
+        shape = staging.schema(chunk.schema)
+        first = 0
+        later = renames.after(chunk.first_offset)
         where = staging.storage.url(chunk.path)
         opened = parquet.open_file(staging.read_file(chunk.path), expected=chunk.checksum, where=where)
         for rows in parquet.batches(opened, where=where):
-            events = _chunk_events(pa.Table.from_batches([rows]), chunk, first, own, schema, later)
-            yield _complete(events, schema) if left_out else events
+            events = _chunk_events(pa.Table.from_batches([rows]), chunk, first, shape, schema, later)
+            yield _add_unchanged(events, schema) if left_out else events
             first += len(rows)
 
 
@@ -134,28 +138,28 @@ def _last_rows(events: pa.Table, schema: TableSchema) -> pa.Table:
     )
 
 
-def _with_left_out(events: pa.Table, schema: TableSchema) -> pa.Table:
+def _with_unchanged_toast(events: pa.Table, schema: TableSchema) -> pa.Table:
     """The fold where events leave columns out: each key's last event, with the last value of each column."""
     moved = [events[f"m{i}"] for i in range(len(schema.key))]
-    own, old = fold_left_out.numbered([events[f"k{i}"] for i in range(len(schema.key))], moved)
+    key_numbers, old = fold_unchanged_toast.number_keys([events[f"k{i}"] for i in range(len(schema.key))], moved)
     old = np.where(np.asarray(events["moved"]), old, -1)
     order = np.argsort(np.asarray(events["offset"]), kind="stable")
-    count = int(max(own.max(), old.max())) + 1
-    left_out = {c.name: fold_left_out.naming(events["unchanged"], c.name) for c in schema.columns}
+    count = int(max(key_numbers.max(), old.max())) + 1
+    left_out = {c.name: fold_unchanged_toast.mask_unchanged(events["unchanged"], c.name) for c in schema.columns}
     left_out = {name: mask for name, mask in left_out.items() if mask.any() and name not in schema.key}
-    found = fold_left_out.places(own, count, events["op"], left_out, old, order)
+    value_places = fold_unchanged_toast.find_places(key_numbers, count, events["op"], left_out, old, order)
     last = np.full(count, -1, np.int64)
-    last[own[order]] = order
+    last[key_numbers[order]] = order
     keys = np.flatnonzero(last >= 0)
     rows = events.take(pa.array(last[keys]))
     deleted = np.asarray(pc.equal(rows["op"], DELETE))
-    missing = {name: (places[keys] < 0) & ~deleted for name, places in found.events.items()}
+    missing = {name: (places[keys] < 0) & ~deleted for name, places in value_places.events.items()}
     some = np.logical_or.reduce([np.zeros(len(keys), np.bool_), *missing.values()])
-    lost = some & (found.lake[keys] < 0)
+    lost = some & (value_places.lake[keys] < 0)
     born = np.zeros(count, np.bool_)
-    born[own[np.asarray(events["created"])]] = True
+    born[key_numbers[np.asarray(events["created"])]] = True
     for i, column in enumerate(schema.columns):
-        if (places := found.events.get(column.name)) is not None:
+        if (places := value_places.events.get(column.name)) is not None:
             values = events[f"v{i}"].take(pa.array(places[keys], mask=places[keys] < 0))
             rows = rows.set_column(rows.column_names.index(f"v{i}"), f"v{i}", values)
     ops = np.where(deleted, DELETE, np.where(lost, WITHHOLD, PUT))
@@ -167,7 +171,7 @@ def _with_left_out(events: pa.Table, schema: TableSchema) -> pa.Table:
             "inserted": pa.array(born[keys] & ~deleted),
             "missing": _lists({name: mask & ~lost for name, mask in missing.items()}, len(keys)),
             "row": _struct(rows, [f"v{i}" for i in range(len(schema.columns))], [c.name for c in schema.columns]),
-            "origin_key": _origins(events, own, old, found.lake[keys], schema),
+            "origin_key": _origins(events, key_numbers, old, value_places.lake[keys], schema),
         }
     )
 
@@ -180,14 +184,18 @@ def _lists(named: dict[str, npt.NDArray[np.bool_]], count: int) -> pa.Array:
 
 
 def _origins(
-    events: pa.Table, own: fold_left_out.Ids, old: fold_left_out.Ids, wanted: fold_left_out.Ids, schema: TableSchema
+    events: pa.Table,
+    key_numbers: fold_unchanged_toast.Ids,
+    old: fold_unchanged_toast.Ids,
+    chosen: fold_unchanged_toast.Ids,
+    schema: TableSchema,
 ) -> pa.Array:
     """The keys of these numbers; NULL for -1."""
-    place = np.zeros(int(max(own.max(), old.max())) + 1, np.int64)
-    place[own] = np.arange(len(own))
+    place = np.zeros(int(max(key_numbers.max(), old.max())) + 1, np.int64)
+    place[key_numbers] = np.arange(len(key_numbers))
     moves = np.flatnonzero(old >= 0)
-    place[old[moves]] = len(own) + moves
-    at = pa.array(place[np.maximum(wanted, 0)], mask=wanted < 0)
+    place[old[moves]] = len(key_numbers) + moves
+    at = pa.array(place[np.maximum(chosen, 0)], mask=chosen < 0)
     parts = []
     for i in range(len(schema.key)):
         both = pa.chunked_array([*events[f"k{i}"].chunks, *events[f"m{i}"].chunks], events[f"k{i}"].type)
@@ -204,30 +212,34 @@ def _one_array(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.nulls(0, column.type)])
 
 
-def _log_events(lines: pa.Table, own: TableSchema, schema: TableSchema, later: Renames, *, left_out: bool) -> pa.Table:
+def _log_events(
+    lines: pa.Table, shape: TableSchema, schema: TableSchema, later: Renames, *, left_out: bool
+) -> pa.Table:
     meta = {name: _column(lines, name, kind) for name, kind in _META.items()}
     deleted = pc.equal(meta["op"], DELETE)
-    before, after = _image(lines, "before", own, later), _image(lines, "after", own, later)
-    created, values = pc.equal(meta["op"], CREATE), _values(after, schema, len(lines), later)
+    before = _image(lines, "before", shape, later)
+    after = _image(lines, "after", shape, later)
+    created = pc.equal(meta["op"], CREATE)
+    values = _values(after, schema, len(lines), later)
     if not left_out:
         keys = {
             f"k{i}": pc.if_else(deleted, before[c.name], after[c.name]).cast(c.type)
             for i, c in enumerate(schema.key_columns)
         }
         return pa.table({**meta, "created": created, **keys, **values})
-    unchanged = _renamed(_column(lines, "unchanged", pa.list_(pa.string())), own, later)
+    unchanged = _rename_unchanged(_column(lines, "unchanged", pa.list_(pa.string())), shape, later)
     keys = {}
     for i, c in enumerate(schema.key_columns):  # a key so large that the log leaves it out of `after` is in `before`
-        in_before = pc.or_(deleted, pa.array(fold_left_out.naming(unchanged, c.name)))
+        in_before = pc.or_(deleted, pa.array(fold_unchanged_toast.mask_unchanged(unchanged, c.name)))
         keys[f"k{i}"] = pc.if_else(in_before, before[c.name], after[c.name]).cast(c.type)
     events = pa.table({**meta, "created": created, **keys, **values})
-    olds = _image(lines, "moved_from", TableSchema(own.table, own.key_columns, own.key), later)
-    told = "moved_from" in lines.column_names
-    moved = lines.column("moved_from").is_valid() if told else pa.repeat(False, len(lines))
-    return _complete(events, schema, unchanged=unchanged, moved=moved, olds=olds)
+    olds = _image(lines, "moved_from", TableSchema(shape.table, shape.key_columns, shape.key), later)
+    has_moves = "moved_from" in lines.column_names
+    moved = lines.column("moved_from").is_valid() if has_moves else pa.repeat(False, len(lines))
+    return _add_unchanged(events, schema, unchanged=unchanged, moved=moved, olds=olds)
 
 
-def _complete(
+def _add_unchanged(
     events: pa.Table,
     schema: TableSchema,
     *,
@@ -238,26 +250,26 @@ def _complete(
     """The events with what the fold of columns that are left out needs: `unchanged`, `moved`, and old keys as m0, …"""
     count = len(events)
     olds = olds or {c.name: pa.nulls(count, c.type) for c in schema.key_columns}
-    own = {f"m{i}": olds[c.name].cast(c.type) for i, c in enumerate(schema.key_columns)}
+    old_keys = {f"m{i}": olds[c.name].cast(c.type) for i, c in enumerate(schema.key_columns)}
     more = {
         "unchanged": unchanged if unchanged is not None else pa.nulls(count, pa.list_(pa.string())),
         "moved": moved if moved is not None else pa.repeat(False, count),
-        **own,
+        **old_keys,
     }
     return pa.table({**{name: events[name] for name in events.column_names}, **more})
 
 
-def _renamed(unchanged: pa.ChunkedArray, own: TableSchema, later: Renames) -> pa.ChunkedArray:
+def _rename_unchanged(unchanged: pa.ChunkedArray, shape: TableSchema, later: Renames) -> pa.ChunkedArray:
     """The names that columns have by now."""
     if not later:
         return unchanged
-    now = {c.name: later.current_name(c.name) for c in own.columns}
+    now = {c.name: later.current_name(c.name) for c in shape.columns}
     lists = [None if names is None else [now.get(n, n) for n in names] for names in unchanged.to_pylist()]
     return pa.chunked_array([pa.array(lists, pa.list_(pa.string()))])
 
 
 def _chunk_events(
-    rows: pa.Table, chunk: ChunkRef, first: int, own: TableSchema, schema: TableSchema, later: Renames
+    rows: pa.Table, chunk: ChunkRef, first: int, shape: TableSchema, schema: TableSchema, later: Renames
 ) -> pa.Table:
     """Rows of a chunk from number `first` on, but for the evicted ones."""
     count = len(rows)
@@ -270,7 +282,7 @@ def _chunk_events(
         "commit_time": pa.repeat(pa.scalar(chunk.commit_time, pa.int64()), count).cast(_META["commit_time"]),
         "created": pa.repeat(False, count),
     }
-    image = {later.current_name(c.name): _column(rows, c.name, c.type) for c in own.columns}
+    image = {later.current_name(c.name): _column(rows, c.name, c.type) for c in shape.columns}
     keys = {f"k{i}": image[c.name].cast(c.type) for i, c in enumerate(schema.key_columns)}
     events = pa.table({**meta, **keys, **_values(image, schema, count, later)})
     if not chunk.evicted:
@@ -285,14 +297,14 @@ def _column(rows: pa.Table, name: str, kind: pa.DataType) -> pa.ChunkedArray:
     return rows.column(index).cast(kind)
 
 
-def _image(lines: pa.Table, side: str, own: TableSchema, later: Renames) -> dict[str, pa.ChunkedArray]:
+def _image(lines: pa.Table, side: str, shape: TableSchema, later: Renames) -> dict[str, pa.ChunkedArray]:
     """The columns of an image, by their names of now; NULL where the image is."""
     if (at := lines.schema.get_field_index(side)) < 0:
-        return {later.current_name(c.name): pa.chunked_array([pa.nulls(len(lines), c.type)]) for c in own.columns}
+        return {later.current_name(c.name): pa.chunked_array([pa.nulls(len(lines), c.type)]) for c in shape.columns}
     images = lines.column(at)
     return {
         later.current_name(c.name): pc.struct_field(images, images.type.get_field_index(c.name)).cast(c.type)
-        for c in own.columns
+        for c in shape.columns
     }
 
 
@@ -301,13 +313,13 @@ def _values(
 ) -> dict[str, pa.ChunkedArray]:
     """The image in the newest shape: columns that came `later` are NULL or hold a constant, those that are wider by now
     hold the same."""
-    held = later.constants
+    constants = later.constants
 
     def value(column: Column) -> pa.ChunkedArray:
         if column.name in image:
             return image[column.name].cast(column.type)
-        if column.name in held:
-            return pa.chunked_array([pa.repeat(column_defaults.scalar(held[column.name][1], column), count)])
+        if column.name in constants:
+            return pa.chunked_array([pa.repeat(column_defaults.scalar(constants[column.name][1], column), count)])
         return pa.chunked_array([pa.nulls(count, column.type)])
 
     return {f"v{i}": value(c) for i, c in enumerate(schema.columns)}

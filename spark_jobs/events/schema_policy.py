@@ -16,13 +16,13 @@ from pyspark.sql import types as t
 
 from dblog_core.errors import LakeError
 from dblog_core.lake import accept_schema
+from dblog_core.lake.merge_plan import Work
 from dblog_core.model.schema import Column as TableColumn
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.model.table_names import quote_for_shell
 from dblog_core.schema_evolution import compatibility
 from spark_jobs.delta_tables import variants
 from spark_jobs.delta_tables.column_types import arrow_type, not_followed, spark_type
-from spark_jobs.events.plan import Work
 
 _FITS: tuple[tuple[tuple[type[t.DataType], ...], tuple[type[t.DataType], ...]], ...] = (
     ((t.IntegralType, t.DecimalType), (t.IntegralType, t.DecimalType)),
@@ -34,17 +34,17 @@ _FITS: tuple[tuple[tuple[type[t.DataType], ...], tuple[type[t.DataType], ...]], 
 """Types of which some values are exactly a value of another type too: those are told by casting there and back."""
 
 
-def kept(schema: TableSchema, have: t.StructType) -> TableSchema:
+def shape_in_lake(schema: TableSchema, have: t.StructType) -> TableSchema:
     """The shape as the lake has it: its columns that the lake has too, in the lake's types."""
-    own = {f.name: arrow_type(f.dataType) for f in have}
-    columns = [TableColumn(c.name, c.source_type, kind) for c in schema.columns if (kind := own.get(c.name))]
+    lake_types = {f.name: arrow_type(f.dataType) for f in have}
+    columns = [TableColumn(c.name, c.source_type, kind) for c in schema.columns if (kind := lake_types.get(c.name))]
     return TableSchema(schema.table, tuple(columns), schema.key)
 
 
-def left_out(schema: TableSchema, have: t.StructType) -> list[str]:
+def columns_not_in_lake(schema: TableSchema, have: t.StructType) -> list[str]:
     """The columns of the shape that the lake does not have."""
-    own = {f.name for f in have if not variants.is_own(f)}
-    return [c.name for c in schema.columns if c.name not in own]
+    lake_names = {f.name for f in have if not variants.is_own(f)}
+    return [c.name for c in schema.columns if c.name not in lake_names]
 
 
 def check_key(before: TableSchema, shapes: Iterable[TableSchema]) -> None:
@@ -54,51 +54,55 @@ def check_key(before: TableSchema, shapes: Iterable[TableSchema]) -> None:
             raise not_followed(schema, ["the key is another one"])
         for was, now in zip(before.key_columns, schema.key_columns, strict=True):
             if was.type != now.type:
-                told = f"{compatibility.describe_type(was)} and is {compatibility.describe_type(now)}"
-                raise not_followed(schema, [f"column {was.name} of the key was {told}"])
+                change = f"{compatibility.describe_type(was)} and is {compatibility.describe_type(now)}"
+                raise not_followed(schema, [f"column {was.name} of the key was {change}"])
 
 
 def check_fits(older: TableSchema, target: TableSchema) -> None:
     """Raises LakeError unless values of each column may be values of the lake's (`target`), too."""
-    own = {c.name: c for c in older.columns}
+    older_columns = {c.name: c for c in older.columns}
     faults = [
-        f"column {c.name} is {compatibility.describe_type(own[c.name])},"
+        f"column {c.name} is {compatibility.describe_type(older_columns[c.name])},"
         f" of which no value is one of the lake's {c.type}"
         for c in target.columns
-        if c.name in own and not _may_fit(own[c.name].type, c.type)
+        if c.name in older_columns and not _may_fit(older_columns[c.name].type, c.type)
     ]
     if faults:
         raise not_followed(target, faults)
 
 
-def _may_fit(own: pa.DataType, wanted: pa.DataType) -> bool:
-    if own == wanted or compatibility.is_widening(own, wanted):
+def _may_fit(from_type: pa.DataType, to_type: pa.DataType) -> bool:
+    if from_type == to_type or compatibility.is_widening(from_type, to_type):
         return True
-    old, new = spark_type(own), spark_type(wanted)
-    return any(isinstance(old, one) and isinstance(new, other) for one, other in _FITS)
+    old = spark_type(from_type)
+    new = spark_type(to_type)
+    return any(isinstance(old, from_kinds) and isinstance(new, to_kinds) for from_kinds, to_kinds in _FITS)
 
 
-def narrows(older: TableSchema, target: TableSchema) -> bool:
+def is_narrower(older: TableSchema, target: TableSchema) -> bool:
     """Whether a column of the lake is not as wide as its rows' own: each value is looked at then."""
-    own = {c.name: c.type for c in older.columns}
+    older_types = {c.name: c.type for c in older.columns}
     return any(
-        c.name in own and own[c.name] != c.type and not compatibility.is_widening(own[c.name], c.type)
+        c.name in older_types
+        and older_types[c.name] != c.type
+        and not compatibility.is_widening(older_types[c.name], c.type)
         for c in target.columns
     )
 
 
-def exactly(
-    value: Column, own: t.DataType, wanted: t.DataType, *, table: TableName, name: str, offset: Column
+def cast_exactly(
+    value: Column, from_type: t.DataType, to_type: t.DataType, *, table: TableName, name: str, offset: Column
 ) -> Column:
     """The same value as one of the lake's type. Where there is none, the query fails, and says whose it is."""
-    fitted = value.try_cast(wanted)
-    is_not = f" is {own.simpleString()}, and fits no {wanted.simpleString()}, which the lake has; {_way_on(table)}"
-    told = F.concat(F.lit(f"column {name}: the value at offset "), offset.cast("string"), F.lit(is_not))
-    same = fitted.try_cast(own).eqNullSafe(value)
-    return F.when(value.isNull() | same, fitted).otherwise(F.raise_error(told).cast(wanted))
+    fitted = value.try_cast(to_type)
+    types = f" is {from_type.simpleString()}, and fits no {to_type.simpleString()}, which the lake has"
+    is_not = f"{types}; {_advise_accept(table)}"
+    message = F.concat(F.lit(f"column {name}: the value at offset "), offset.cast("string"), F.lit(is_not))
+    same = fitted.try_cast(from_type).eqNullSafe(value)
+    return F.when(value.isNull() | same, fitted).otherwise(F.raise_error(message).cast(to_type))
 
 
-def _way_on(table: TableName) -> str:
+def _advise_accept(table: TableName) -> str:
     return f"run `dblog schema accept {quote_for_shell(table)}`: the lake takes the new shape"
 
 
@@ -106,19 +110,19 @@ def _way_on(table: TableName) -> str:
 
 
 def check_accepted(
-    work: Work, known: TableSchema, shape_of: Callable[[str], TableSchema], *, accepted: int | None
+    work: Work, lake_shape: TableSchema, shape_of: Callable[[str], TableSchema], *, accepted: int | None
 ) -> None:
-    """Raises LakeError for a shape unlike `known`, the one that the lake has, that came after offset `accepted`."""
+    """Raises LakeError for a shape unlike `lake_shape`, which the lake has, that came after offset `accepted`."""
     upto = accepted or 0
-    came = [(m.offset, m.schema) for m in work.reshaped if m.schema is not None]
-    came += [(f.first_offset, f.schema) for f in work.files] + [(c.first_offset, c.schema) for c in work.chunks]
-    well = {known.fingerprint, *(shape for offset, shape in came if offset <= upto)}
-    for offset, shape in sorted(came):
+    shapes = [(m.offset, m.schema) for m in work.reshaped if m.schema is not None]
+    shapes += [(f.first_offset, f.schema) for f in work.files] + [(c.first_offset, c.schema) for c in work.chunks]
+    well = {lake_shape.fingerprint, *(shape for offset, shape in shapes if offset <= upto)}
+    for offset, shape in sorted(shapes):
         if shape not in well:
-            raise _not_accepted(known, shape_of(shape), offset)
+            raise _not_accepted(lake_shape, shape_of(shape), offset)
     for mark in work.reshaped:
         if mark.renamed and mark.offset > upto and mark.schema is not None:  # names may change places, and none is new
-            raise _not_accepted(known, shape_of(mark.schema), mark.offset)
+            raise _not_accepted(lake_shape, shape_of(mark.schema), mark.offset)
 
 
 def _not_accepted(before: TableSchema, after: TableSchema, offset: int) -> LakeError:

@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as t
 
 from dblog_core.errors import CorruptSegment
+from dblog_core.lake.merge_plan import Work, split_at_renames
 from dblog_core.model.events import DELETE, REFRESH
 from dblog_core.model.schema import Column as TableColumn
 from dblog_core.model.schema import TableSchema
@@ -29,7 +30,6 @@ from dblog_core.staging.manifest import ChunkRef, DataFile
 from dblog_core.staging.spilled_rows import spill
 from spark_jobs.delta_tables.column_types import key_shape, log_shape, quoted, row_shape, spark_type
 from spark_jobs.events import schema_policy
-from spark_jobs.events.plan import Work, split_at_renames
 
 _REF = t.StructType(
     [
@@ -54,9 +54,9 @@ def check_files(spark: SparkSession, staging: Staging, work: Work) -> None:
     """
     every: list[DataFile | ChunkRef] = [*work.files, *work.chunks]
     files = [file for file in every if file.path]  # others: compared with their manifest
-    found = _sums(staging, files) if work.bytes <= CHECKED_HERE else _sums_apart(spark, staging, files)
+    sums = _sums(staging, files) if work.bytes <= CHECKED_HERE else _sums_apart(spark, staging, files)
     for file in files:
-        size, checksum = found[file.path]
+        size, checksum = sums[file.path]
         if (size, checksum) != (file.bytes, file.checksum):
             raise CorruptSegment(
                 f"the file was changed: {size} bytes, {file.bytes} were staged, or another checksum",
@@ -67,11 +67,11 @@ def check_files(spark: SparkSession, staging: Staging, work: Work) -> None:
 
 def _sums(staging: Staging, files: Sequence[DataFile | ChunkRef]) -> dict[str, tuple[int, str]]:
     """Bytes and checksum of each file, by path."""
-    found = {}
+    sums = {}
     for file in files:
         data = staging.read_file(file.path)
-        found[file.path] = len(data), parquet.checksum(data)
-    return found
+        sums[file.path] = len(data), parquet.checksum(data)
+    return sums
 
 
 def _sums_apart(
@@ -79,7 +79,7 @@ def _sums_apart(
 ) -> dict[str, tuple[int, str]]:
     """As `_sums`, by the executors, which need no code of ours: the function goes to them by value."""
 
-    def summed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def compute_sums(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             data = [value.as_buffer() for value in batch.column("content")]
             sums = [hashlib.blake2b(part, digest_size=16).hexdigest() for part in data]
@@ -92,40 +92,44 @@ def _sums_apart(
             staging.read_file(path)  # tells what has become of it
     apart = spark.newSession()
     apart.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "1")  # one file in memory
-    read = apart.read.format("binaryFile").load([_escaped(url) for url in urls]).select("path", "content")
-    rows = read.mapInArrow(summed, "path string, size long, sum string").toArrow().to_pylist()
+    read = apart.read.format("binaryFile").load([_escape_pattern(url) for url in urls]).select("path", "content")
+    rows = read.mapInArrow(compute_sums, "path string, size long, sum string").toArrow().to_pylist()
     return {urls[row["path"].removeprefix("file:")]: (row["size"], row["sum"]) for row in rows}
 
 
-def events(spark: SparkSession, staging: Staging, work: Work, schema: TableSchema) -> DataFrame:
+def read_events(spark: SparkSession, staging: Staging, work: Work, schema: TableSchema) -> DataFrame:
     """All events of the work, in the shape `schema`; not yet one per key."""
     renames = work.renames
     files = [part for file in spill(staging, work.files) for part in split_at_renames(file, renames)]
-    frames = [_log_events(spark, staging, alike, schema, later) for alike, later in _alike(files, renames)]
-    frames += [_chunk_events(spark, staging, alike, schema, later) for alike, later in _alike(work.chunks, renames)]
-    found = reduce(DataFrame.unionByName, frames)
-    return found.where(F.col("offset") > work.removed_upto) if work.removed_upto else found
+    frames = [_log_events(spark, staging, alike, schema, later) for alike, later in _group_files(files, renames)]
+    frames += [
+        _chunk_events(spark, staging, alike, schema, later) for alike, later in _group_files(work.chunks, renames)
+    ]
+    events = reduce(DataFrame.unionByName, frames)
+    return events.where(F.col("offset") > work.removed_upto) if work.removed_upto else events
 
 
-def _alike(files: Iterable[_File], renames: Renames) -> list[tuple[list[_File], Renames]]:
+def _group_files(files: Iterable[_File], renames: Renames) -> list[tuple[list[_File], Renames]]:
     """Files that one read can take together, and the renames that came after them."""
     groups: dict[tuple[str, Renames], list[_File]] = {}
     for file in files:
         groups.setdefault((file.schema, renames.after(file.first_offset)), []).append(file)
-    return [(found, later) for (_, later), found in groups.items()]
+    return [(group, later) for (_, later), group in groups.items()]
 
 
 def _log_events(
     spark: SparkSession, staging: Staging, files: Sequence[DataFile], schema: TableSchema, later: Renames
 ) -> DataFrame:
-    own = staging.schema(files[0].schema)
-    lines = spark.read.schema(log_shape(own)).parquet(*_paths(staging, files))
+    shape = staging.schema(files[0].schema)
+    lines = spark.read.schema(log_shape(shape)).parquet(*_paths(staging, files))
     if any(f.part for f in files):  # the files of a work follow each other: one range is all of it
-        first, last = min(f.first_offset for f in files), max(f.last_offset for f in files)
+        first = min(f.first_offset for f in files)
+        last = max(f.last_offset for f in files)
         lines = lines.where(F.col("offset").between(first, last))
-    lines, own = _renamed(lines, own, later)
-    held = later.constants
-    key, moved_from = F.lit(None), F.lit(None)
+    lines, shape = _rename_columns(lines, shape, later)
+    constants = later.constants
+    key = F.lit(None)
+    moved_from = F.lit(None)
     if schema.key:
         key = F.struct(*(_key_part(name).alias(name) for name in schema.key)).cast(key_shape(schema))
         moved_from = F.col("moved_from").cast(key_shape(schema))
@@ -138,23 +142,23 @@ def _log_events(
         "transaction",
         "position",
         "commit_time",
-        _left_out(own, schema).alias("unchanged"),
+        _unchanged_names(shape, schema).alias("unchanged"),
         moved_from.alias("moved_from"),
-        F.when(~deleted, _image(F.col("after"), own, schema, F.col("offset"), held)).alias("row"),
-        F.when(deleted, _image(F.col("before"), own, schema, F.col("offset"), held)).alias("before"),
+        F.when(~deleted, _image(F.col("after"), shape, schema, F.col("offset"), constants)).alias("row"),
+        F.when(deleted, _image(F.col("before"), shape, schema, F.col("offset"), constants)).alias("before"),
         (deleted & F.col("key_only")).alias("key_only"),
     )
 
 
-def _renamed(lines: DataFrame, own: TableSchema, later: Renames) -> tuple[DataFrame, TableSchema]:
+def _rename_columns(lines: DataFrame, shape: TableSchema, later: Renames) -> tuple[DataFrame, TableSchema]:
     """The lines with the names that columns have by now."""
     if not later:
-        return lines, own
-    now = later.rename_columns(own)
-    names = [F.lit(n) for was, is_now in zip(own.columns, now.columns, strict=True) for n in (was.name, is_now.name)]
+        return lines, shape
+    now = later.rename_columns(shape)
+    names = [F.lit(n) for was, is_now in zip(shape.columns, now.columns, strict=True) for n in (was.name, is_now.name)]
     unchanged = F.transform("unchanged", lambda name: F.element_at(F.create_map(*names), name))
     images = {side: F.col(side).cast(row_shape(now)) for side in ("before", "after")}  # by their order
-    moved = {"moved_from": F.col("moved_from").cast(key_shape(now))} if own.key else {}
+    moved = {"moved_from": F.col("moved_from").cast(key_shape(now))} if shape.key else {}
     return lines.withColumns({**images, **moved, "unchanged": unchanged}), now
 
 
@@ -166,32 +170,32 @@ def _key_part(name: str) -> Column:
     )
 
 
-def _left_out(own: TableSchema, schema: TableSchema) -> Column:
+def _unchanged_names(shape: TableSchema, schema: TableSchema) -> Column:
     """The columns that the log left out, of those that the newest shape has."""
     names = {c.name for c in schema.columns}
-    if not (gone := [c.name for c in own.columns if c.name not in names]):
+    if not (dropped := [c.name for c in shape.columns if c.name not in names]):
         return F.col("unchanged")
-    left = F.array_except("unchanged", F.array(*map(F.lit, gone)))
+    left = F.array_except("unchanged", F.array(*map(F.lit, dropped)))
     return F.when(F.size(left) > 0, left)
 
 
 def _image(
-    image: Column, own: TableSchema, schema: TableSchema, offset: Column, held: Mapping[str, tuple[int, Any]]
+    image: Column, shape: TableSchema, schema: TableSchema, offset: Column, constants: Mapping[str, tuple[int, Any]]
 ) -> Column:
-    """An image in the shape `schema`: columns that came later are NULL, or what `held` says, those that are wider there
-    hold the same. Where the lake keeps a narrower one, the value of `offset` must be one of that, too."""
-    if own.columns == schema.columns:
+    """An image in the shape `schema`: columns that came later are NULL, or what `constants` says, those that are
+    wider there hold the same. Where the lake keeps a narrower one, the value of `offset` must be one of that, too."""
+    if shape.columns == schema.columns:
         return image
-    have = {c.name: c for c in own.columns}
+    have = {c.name: c for c in shape.columns}
 
-    def value(column: TableColumn, wanted: t.DataType) -> Column:
+    def value(column: TableColumn, to_type: t.DataType) -> Column:
         if (is_now := have.get(column.name)) is None:
-            return F.lit(held.get(column.name, (0, None))[1]).cast(wanted)
+            return F.lit(constants.get(column.name, (0, None))[1]).cast(to_type)
         field = image.getField(column.name)
         if is_now.type == column.type or compatibility.is_widening(is_now.type, column.type):
-            return field.cast(wanted)
-        return schema_policy.exactly(
-            field, spark_type(is_now.type), wanted, table=schema.table, name=column.name, offset=offset
+            return field.cast(to_type)
+        return schema_policy.cast_exactly(
+            field, spark_type(is_now.type), to_type, table=schema.table, name=column.name, offset=offset
         )
 
     fields = zip(schema.columns, row_shape(schema), strict=True)
@@ -203,11 +207,11 @@ def _chunk_events(
     spark: SparkSession, staging: Staging, chunks: Sequence[ChunkRef], schema: TableSchema, later: Renames
 ) -> DataFrame:
     staged = staging.schema(chunks[0].schema)
-    own = later.rename_columns(staged)
+    shape = later.rename_columns(staged)
     offset = F.col("ref.first_offset") + F.col("index")
     return (
         chunk_rows(spark, staging, chunks, staged)
-        .withColumn("row", F.col("row").cast(row_shape(own)))
+        .withColumn("row", F.col("row").cast(row_shape(shape)))
         .where(~F.array_contains("ref.evicted", F.col("index")))
         .select(
             F.struct(*(F.col(f"row.{quoted(name)}").alias(name) for name in schema.key))
@@ -221,36 +225,36 @@ def _chunk_events(
             F.timestamp_micros("ref.commit_micros").alias("commit_time"),
             F.lit(None).cast("array<string>").alias("unchanged"),
             F.lit(None).cast(key_shape(schema)).alias("moved_from"),
-            _image(F.col("row"), own, schema, offset, later.constants).alias("row"),
+            _image(F.col("row"), shape, schema, offset, later.constants).alias("row"),
             F.lit(None).cast(row_shape(schema)).alias("before"),
             F.lit(False).alias("key_only"),
         )
     )
 
 
-def chunk_rows(spark: SparkSession, staging: Staging, chunks: Sequence[ChunkRef], own: TableSchema) -> DataFrame:
+def chunk_rows(spark: SparkSession, staging: Staging, chunks: Sequence[ChunkRef], shape: TableSchema) -> DataFrame:
     """Every row of the chunks, evicted ones too: `row` (struct), `index` in its file, and `ref`, its chunk."""
     depth = chunks[0].path.count("/") + 1
     refs = spark.createDataFrame(
         [(c.path, c.first_offset, c.position, c.commit_time, list(c.evicted)) for c in chunks], _REF
     )
-    image = F.struct(*(F.col(quoted(c.name)) for c in own.columns))
-    rows = spark.read.schema(row_shape(own)).parquet(*_paths(staging, chunks))
+    image = F.struct(*(F.col(quoted(c.name)) for c in shape.columns))
+    rows = spark.read.schema(row_shape(shape)).parquet(*_paths(staging, chunks))
     # Only the end of the path compares: Spark escapes the beginning as a URL does, while staged names need no escape.
     place = F.substring_index(rows.metadataColumn("_metadata").getField("file_path"), "/", -depth)
     index = rows.metadataColumn("_metadata").getField("row_index")
     placed = rows.select(image.alias("row"), index.alias("index"), place.alias("place"))
-    found = placed.join(F.broadcast(refs), placed.place == refs.path, "left")
+    with_refs = placed.join(F.broadcast(refs), placed.place == refs.path, "left")
     ref = F.when(
         refs.path.isNull(), F.raise_error(F.concat(F.lit("a chunk row of no known chunk: "), placed.place)).cast(_REF)
     )
-    return found.select("row", "index", ref.otherwise(F.struct(*(refs[name] for name in _REF.names))).alias("ref"))
+    return with_refs.select("row", "index", ref.otherwise(F.struct(*(refs[name] for name in _REF.names))).alias("ref"))
 
 
 def _paths(staging: Staging, files: Sequence[DataFile] | Sequence[ChunkRef]) -> list[str]:
-    return [_escaped(staging.storage.url(f.path)) for f in files]
+    return [_escape_pattern(staging.storage.url(f.path)) for f in files]
 
 
-def _escaped(url: str) -> str:
+def _escape_pattern(url: str) -> str:
     """The path as Spark takes it, to which some characters are a pattern of many paths."""
     return re.sub(r"([\\*?{}\[\]])", r"\\\1", url)

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
+from dblog_core.lake.merge_plan import Work
 from dblog_core.model.events import CREATE, DELETE, REFRESH
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import Key
@@ -23,13 +24,12 @@ from spark_jobs.delta_tables import key_ranges
 from spark_jobs.delta_tables.column_types import key_shape, quoted, row_shape
 from spark_jobs.delta_tables.key_ranges import Ranges
 from spark_jobs.events import fold_on_driver
-from spark_jobs.events.plan import Work
 
 _BASE = "b"
 _BROADCAST_ROWS = 200_000
 
 
-def needed(staging: Staging, work: Work) -> bool:
+def needs_previous_rows(staging: Staging, work: Work) -> bool:
     """Whether the work has rows of a dump, or leaves values out; its rows themselves tell, where they are few."""
     if work.chunks or any(f.has_unchanged for f in work.files) or work.bytes > fold_on_driver.MAX_BYTES:
         return True
@@ -40,7 +40,7 @@ def needed(staging: Staging, work: Work) -> bool:
     )
 
 
-def resolved(
+def add_previous_values(
     spark: SparkSession,
     events: DataFrame,
     lake: DataFrame | None,
@@ -52,22 +52,22 @@ def resolved(
 
     `unchanged` then names what nobody knew. `lake` (None: no table) and `withheld` are as before the first event.
     """
-    asked = events.where((F.col("origin") == "dump") | (F.size("unchanged") > 0)).select("key").distinct()
-    count, ends = _measured(asked, schema)
+    asked_keys = events.where((F.col("origin") == "dump") | (F.size("unchanged") > 0)).select("key").distinct()
+    count, ends = _measure_keys(asked_keys, schema)
     if not count:
         return events
-    told = events.columns
-    known = [_rows_of(lake, asked, count, ends, schema)] if lake is not None else []
+    columns = events.columns
+    earlier = [_rows_of(lake, asked_keys, count, ends, schema)] if lake is not None else []
     if withheld:
-        known.append(_waiting(spark, withheld, schema))
-    everything = reduce(lambda a, b: a.unionByName(b, allowMissingColumns=True), known, events)
+        earlier.append(_waiting(spark, withheld, schema))
+    everything = reduce(lambda a, b: a.unionByName(b, allowMissingColumns=True), earlier, events)
     judged = _with_former(everything, schema, truncates)
     return judged.where((F.col("op") != _BASE) & ~_changes_nothing(schema)).select(
-        *(_filled(name, schema).alias(name) for name in told)
+        *(_fill_column(name, schema).alias(name) for name in columns)
     )
 
 
-def _measured(keys: DataFrame, schema: TableSchema) -> tuple[int, dict[str, Ranges]]:
+def _measure_keys(keys: DataFrame, schema: TableSchema) -> tuple[int, dict[str, Ranges]]:
     """How many keys there are, and the ends of each key column: so the lake's files without any are left out."""
     bounded = [n for n, c in zip(schema.key, schema.key_columns, strict=True) if key_ranges.bounded(c.type)]
     ends = [
@@ -75,15 +75,17 @@ def _measured(keys: DataFrame, schema: TableSchema) -> tuple[int, dict[str, Rang
         for f in (F.min, F.max)
         if bounded
     ]
-    found = keys.agg(F.count(F.lit(1)).alias("count"), *ends).toArrow()
-    count = int(found["count"][0].as_py())
+    measures = keys.agg(F.count(F.lit(1)).alias("count"), *ends).toArrow()
+    count = int(measures["count"][0].as_py())
     if not count or not bounded:
         return count, {}
-    both = pa.concat_arrays([found[name].combine_chunks() for name in ("min", "max")])
+    both = pa.concat_arrays([measures[name].combine_chunks() for name in ("min", "max")])
     return count, {n: ((r[0][0], r[-1][1]),) for n, r in key_ranges.of_keys(both, schema).items()}
 
 
-def _rows_of(lake: DataFrame, asked: DataFrame, count: int, ends: dict[str, Ranges], schema: TableSchema) -> DataFrame:
+def _rows_of(
+    lake: DataFrame, asked_keys: DataFrame, count: int, ends: dict[str, Ranges], schema: TableSchema
+) -> DataFrame:
     """The lake's rows of the keys that are asked for, as events."""
     near = reduce(DataFrame.where, key_ranges.on_key("t", ends, schema), lake.alias("t"))
     rows = near.select(
@@ -92,7 +94,7 @@ def _rows_of(lake: DataFrame, asked: DataFrame, count: int, ends: dict[str, Rang
         F.lit(_BASE).alias("op"),
         F.struct(*(F.col(quoted(c.name)).alias(c.name) for c in schema.columns)).alias("row"),
     )
-    keys = F.broadcast(asked) if count <= _BROADCAST_ROWS else asked
+    keys = F.broadcast(asked_keys) if count <= _BROADCAST_ROWS else asked_keys
     return rows.join(keys, "key", "left_semi")
 
 
@@ -123,26 +125,26 @@ def _with_former(events: DataFrame, schema: TableSchema, truncates: Sequence[Log
     before = F.lag(F.struct("op", "_emptied")).over(by_key)
     alive = (before["op"] != DELETE) & (before["_emptied"] == F.col("_emptied"))
     life = Window.partitionBy("key", "_life").orderBy("offset").rowsBetween(Window.unboundedPreceding, -1)
-    former = [F.last(_told_value(c.name), ignorenulls=True).over(life) for c in schema.columns]
+    former = [F.last(_value_if_set(c.name), ignorenulls=True).over(life) for c in schema.columns]
     return lives.withColumn("_alive", F.coalesce(alive, F.lit(False))).withColumns(
         {f"_f{i}": value for i, value in enumerate(former)}
     )
 
 
-def _told_value(name: str) -> Column:
+def _value_if_set(name: str) -> Column:
     """The value that an event tells; null if it tells none."""
-    told = (F.col("op") != DELETE) & ~_left_out(name)
-    return F.when(told, F.struct(F.col(f"row.{quoted(name)}").alias("value")))
+    is_set = (F.col("op") != DELETE) & ~_is_unchanged(name)
+    return F.when(is_set, F.struct(F.col(f"row.{quoted(name)}").alias("value")))
 
 
-def _left_out(name: str) -> Column:
+def _is_unchanged(name: str) -> Column:
     return F.coalesce(F.array_contains("unchanged", name), F.lit(False))
 
 
 def _changes_nothing(schema: TableSchema) -> Column:
     """A refresh of a row that stood like that, or a dump's delete of a row that was not there."""
     equal = [
-        _left_out(c.name) | (F.col(f"_f{i}").isNotNull() & F.col(f"_f{i}.value").eqNullSafe(_value(c.name)))
+        _is_unchanged(c.name) | (F.col(f"_f{i}").isNotNull() & F.col(f"_f{i}.value").eqNullSafe(_value(c.name)))
         for i, c in enumerate(schema.columns)
     ]
     refreshed = (F.col("op") == REFRESH) & F.col("_alive") & reduce(Column.__and__, equal)
@@ -154,17 +156,18 @@ def _value(name: str) -> Column:
     return F.col(f"row.{quoted(name)}")
 
 
-def _filled(name: str, schema: TableSchema) -> Column:
+def _fill_column(name: str, schema: TableSchema) -> Column:
     """A column of the events, in which former values stand for what was left out."""
     if name == "unchanged":
         lost = [
-            F.when(_left_out(c.name) & F.col(f"_f{i}").isNull(), F.lit(c.name)) for i, c in enumerate(schema.columns)
+            F.when(_is_unchanged(c.name) & F.col(f"_f{i}").isNull(), F.lit(c.name))
+            for i, c in enumerate(schema.columns)
         ]
         names = F.array_compact(F.array(*lost))
         return F.when(F.size(names) > 0, names)
     if name == "row":
         values = [
-            F.when(_left_out(c.name), F.col(f"_f{i}.value")).otherwise(_value(c.name)).alias(c.name)
+            F.when(_is_unchanged(c.name), F.col(f"_f{i}.value")).otherwise(_value(c.name)).alias(c.name)
             for i, c in enumerate(schema.columns)
         ]
         return F.when(F.col("row").isNotNull(), F.struct(*values))

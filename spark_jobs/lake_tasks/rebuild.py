@@ -21,8 +21,8 @@ from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark
 from spark_jobs.delta_tables.session import computed_once
 from spark_jobs.events.fold import PUT
-from spark_jobs.history import past
-from spark_jobs.history.past import Past
+from spark_jobs.history import rebuild_start
+from spark_jobs.history.rebuild_start import Past
 from spark_jobs.lake_tasks import refold
 from spark_jobs.lake_tasks.context import Done, Tools
 from spark_jobs.lake_tasks.refold import Told
@@ -55,8 +55,8 @@ def _from_history(tools: Tools, name: str, known: TableStatus) -> Json:
     assert known.schema is not None  # `table_of` has looked
     spark = tools.session(name)
     schema = tools.lake.with_kept(spark, tools.staging.schema(known.schema))
-    told = past.find(tools.lake.told_history(spark, schema), schema, known)
-    after = past.rest(tools.staging, name, told, known)
+    told = rebuild_start.find_past(tools.lake.told_history(spark, schema), schema, known)
+    after = rebuild_start.segment_before_rest(tools.staging, name, told, known)
     staged = f" up to offset {told.upto}, and staging after it" if after < known.segment else ""
     return {"after": after, "from": f"its history{staged}", "history": told.to_json()}
 

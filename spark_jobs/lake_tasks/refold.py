@@ -16,17 +16,18 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from dblog_core.errors import LakeError
+from dblog_core.lake import merge_plan
 from dblog_core.lake.lake_status import State, TableStatus
+from dblog_core.lake.merge_plan import Work
 from dblog_core.model.events import CREATE, DELETE
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.table_names import quote_for_shell
 from dblog_core.staging import Staging
 from dblog_core.staging.spilled_rows import remove_spilled
 from spark_jobs.delta_tables.column_types import quoted
-from spark_jobs.events import fold, moved_toast, plan, staged_events
-from spark_jobs.events.plan import Work
-from spark_jobs.history import past
-from spark_jobs.history.past import Past
+from spark_jobs.events import fold, moved_unchanged_toast, staged_events
+from spark_jobs.history import rebuild_start
+from spark_jobs.history.rebuild_start import Past
 from spark_jobs.lake_tasks.context import Tools
 from spark_jobs.merging import deleted_rows
 from spark_jobs.merging.withheld_keys import Withheld
@@ -91,10 +92,10 @@ def _events(tools: Tools, work: Work, schema: TableSchema, before: Past | None) 
     spark, found = tools.session(str(schema.table)), []
     if before is not None:
         history = tools.lake.told_history(spark, schema)
-        found.append(past.last_lines(history.lines(work.renames), schema, before))
+        found.append(rebuild_start.last_lines(history.lines(work.renames), schema, before))
     if work.files or work.chunks:
         staged = replace(work, truncates=(), floor=before.upto if before else None)
-        found.append(staged_events.events(spark, tools.staging, staged, schema))
+        found.append(staged_events.read_events(spark, tools.staging, staged, schema))
     return reduce(DataFrame.unionByName, found)
 
 
@@ -115,7 +116,7 @@ def table_of(tools: Tools, table: str) -> TableStatus:
 def work_of(staging: Staging, table: str, known: TableStatus, *, after: int) -> Work | None:
     """All that segments from `after` on have of the table, up to what the lake has of it, in the lake's shape."""
     manifests = staging.manifests(after=after, upto=known.segment)
-    found = plan.plan_works(manifests, lambda name: after if name == table else known.segment).get(table)
+    found = merge_plan.plan_works(manifests, lambda name: after if name == table else known.segment).get(table)
     return found and replace(found, schema=known.schema or found.schema)
 
 
@@ -154,7 +155,9 @@ def folded(spark: SparkSession, of: Told, keys: DataFrame | None = None) -> Data
     events = of.living
     if of.partial:
         if any(f.has_moves for f in of.work.files):
-            events = moved_toast.resolve(spark, events, None, of.schema)  # the lake's old row is of a later time
+            events = moved_unchanged_toast.resolve(
+                spark, events, None, of.schema
+            )  # the lake's old row is of a later time
         rows = fold.column_by_column(_only(events, keys), of.schema)
     else:
         rows = fold.last_rows(_only(events, keys))
@@ -187,6 +190,6 @@ def births(of: Told) -> DataFrame:
 
 def withhold(withheld: Withheld, table: str, lost: DataFrame) -> int:
     """Records the keys of rows with a value that nobody has, so that a dump is requested for them; how many."""
-    keys = [moved_toast.as_key(row.key) for row in lost.select("key").collect()]
+    keys = [moved_unchanged_toast.as_key(row.key) for row in lost.select("key").collect()]
     withheld.add(table, keys)
     return len(keys)

@@ -42,3 +42,16 @@ class Applied:
         """The numbers alone, as `status` keeps them."""
         others = ("table", "version", "awaits", "ignored", "told", "merge_because", "error")
         return {n: v for n, v in asdict(self).items() if n not in others}
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """The outcome of one merge."""
+
+    number: int
+    offset: int
+    segment: int
+    seconds: float
+    tables: tuple[Applied, ...]
+    task: str | None = None
+    """The kind of the lake task that it was."""

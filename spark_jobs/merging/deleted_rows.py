@@ -15,6 +15,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from dblog_core.errors import LakeError
+from dblog_core.lake.merge_plan import Work, ghost_chunks
 from dblog_core.model.events import DELETE
 from dblog_core.model.schema import Column as SourceColumn
 from dblog_core.model.schema import TableSchema
@@ -25,10 +26,9 @@ from dblog_core.staging.manifest import ChunkRef, LogMark, Manifest
 from spark_jobs.delta_tables.column_types import OFFSET, quoted, spark_type
 from spark_jobs.delta_tables.session import computed_once
 from spark_jobs.events import staged_events
-from spark_jobs.events.plan import Work, ghost_chunks
 from spark_jobs.events.staged_events import chunk_rows
-from spark_jobs.history import past
-from spark_jobs.history.table import History
+from spark_jobs.history import rebuild_start
+from spark_jobs.history.history_table import History
 from spark_jobs.merging.delta_table import LakeTable
 
 
@@ -60,7 +60,7 @@ def remove(
     found = ghosts.count()
     if found:
         if history is not None:
-            history.take_ghosts(ghosts, mark)
+            history.append_ghosts(ghosts, mark)
         same = reduce(Column.__and__, [F.col(f"t.{quoted(n)}") == F.col(f"s.{quoted(n)}") for n in schema.key])
         table = DeltaTable.forPath(spark, str(lake.path)).alias("t")
         table.merge(ghosts.alias("s"), same).whenMatchedDelete(F.col(f"t.{OFFSET}") <= mark.since).execute()
@@ -75,17 +75,21 @@ def tell_before(
     mark = max((m for m in work.finished if m.since == work.floor and _full(m)), key=lambda m: m.offset)
     assert mark.since is not None and mark.since_segment is not None
     names = list(schema.key)
-    lines = past.last_lines(history.lines(), schema, past.Past(past.emptied(history.lines()), mark.offset))
+    lines = rebuild_start.last_lines(
+        history.lines(), schema, rebuild_start.Past(rebuild_start.last_truncate(history.lines()), mark.offset)
+    )
     whole = (F.col("op") != DELETE) & F.col("unchanged").isNull()
     keys = lines.where(whole & (F.col("offset") <= mark.since)).select("key.*")
-    later = [staged_events.events(spark, staging, work, schema).select("key.*")] if work.files or work.chunks else []
+    later = (
+        [staged_events.read_events(spark, staging, work, schema).select("key.*")] if work.files or work.chunks else []
+    )
     manifests = staging.manifests(after=mark.since_segment - 1, upto=last)
     seen = _seen(spark, staging, manifests, mark, schema)
     for others in (*later, *([seen] if seen is not None else [])):
         keys = keys.join(others, names, "left_anti")
     gone = computed_once(keys)
     if not gone.isEmpty():
-        history.take_ghosts(gone, mark)
+        history.append_ghosts(gone, mark)
 
 
 def _full(mark: LogMark) -> bool:

@@ -12,6 +12,7 @@ from pyspark.sql.types import StructType
 from dblog_core.config.lake import JsonAs, SchemaChanges
 from dblog_core.lake.json_variants import check_variants
 from dblog_core.lake.lake_status import history_location, history_name, link_encoded_name, table_location
+from dblog_core.lake.merge_plan import Work
 from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.schema_evolution.renames import Renames
 from dblog_core.storage.location import Location
@@ -20,8 +21,7 @@ from spark_jobs.delta_tables.alter_table import Gone
 from spark_jobs.delta_tables.column_types import arrow_type, check_follows
 from spark_jobs.delta_tables.highest_keys import Highest
 from spark_jobs.events import schema_policy
-from spark_jobs.events.plan import Work
-from spark_jobs.history.table import History
+from spark_jobs.history.history_table import History
 from spark_jobs.merging.delta_table import LakeTable
 from spark_jobs.merging.mark_and_append import OpenTables
 
@@ -98,7 +98,11 @@ class Lake:
     def seen(self, spark: SparkSession, schema: TableSchema) -> TableSchema:
         """The shape as far as the lake table has it."""
         table = self.table(spark, schema)
-        return schema_policy.kept(schema, table.rows().schema) if self.keeps(schema) and table.version() else schema
+        return (
+            schema_policy.shape_in_lake(schema, table.rows().schema)
+            if self.keeps(schema) and table.version()
+            else schema
+        )
 
     def with_kept(self, spark: SparkSession, schema: TableSchema) -> TableSchema:
         """The shape with the columns that the source has dropped and the lake table has kept."""

@@ -27,7 +27,7 @@ from dblog_core.storage.location import Location
 from spark_jobs.delta_tables import log
 from spark_jobs.delta_tables.column_types import COMMIT_TIME, OFFSET, ORIGIN, POSITION
 from spark_jobs.events.fold import PUT, WITHHOLD
-from spark_jobs.events.fold_left_out import naming
+from spark_jobs.events.fold_unchanged_toast import mask_unchanged
 
 MEMORY = 512 << 20
 """Bytes that the indexes of all tables take; what a table has beyond its own share lies on disk (`KeyIndex`)."""
@@ -138,7 +138,7 @@ def changes_of(rows: pa.Table, schema: TableSchema, shape: Shape, where: str, *,
         deleted=np.asarray(pc.not_equal(rows["op"], PUT)),
         guarded=np.asarray(dumped),
         same=[c.name for c in schema.columns],
-        kept={c.name: mask for c in schema.columns if (mask := naming(rows["missing"], c.name)).any()},
+        kept={c.name: mask for c in schema.columns if (mask := mask_unchanged(rows["missing"], c.name)).any()},
         origins=_origins(rows, schema),
         born=np.asarray(rows["inserted"]),
     )

@@ -12,8 +12,8 @@ import orjson
 from dblog_core.errors import LakeError
 from dblog_core.interfaces import Json
 from dblog_core.lake.lake_status import LakeStatus, outcome_path
+from dblog_core.lake.merge_plan import Span
 from dblog_core.storage.location import Location
-from spark_jobs.events.plan import Span
 
 KEEP = 1000
 """Records of finished merges that stay, to look into."""

@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 from dblog_core.delta.features import BatchRefused, TableRefused
 from dblog_core.errors import LakeError
 from dblog_core.lake.lake_status import TableStatus
+from dblog_core.lake.merge_plan import Span, Work, from_dump
 from dblog_core.model.events import DELETE
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.table_names import quote_for_shell
@@ -24,9 +25,8 @@ from spark_jobs.delta_tables import alter_table
 from spark_jobs.delta_tables.alter_table import Gone
 from spark_jobs.delta_tables.column_types import key_shape, quoted
 from spark_jobs.delta_tables.commit_metrics import Counted
-from spark_jobs.events import fold, fold_on_driver, moved_toast, schema_policy, staged_events
-from spark_jobs.events.plan import Span, Work, from_dump
-from spark_jobs.history.table import Before, History
+from spark_jobs.events import fold, fold_on_driver, moved_unchanged_toast, schema_policy, staged_events
+from spark_jobs.history.history_table import Before, History
 from spark_jobs.merging import deleted_rows, mark_and_append
 from spark_jobs.merging.applied import Applied
 from spark_jobs.merging.batch import Batch, measured, measured_here
@@ -106,7 +106,7 @@ class TableMerge:
             seconds=round(time.monotonic() - began, 3),
             version=version,
             # What was committed before a crash may have been so without history, which is on since.
-            told=history is not None and (not committed or history.done() >= span.offset),
+            told=history is not None and (not committed or history.newest_offset() >= span.offset),
             ignored=self._ignored(work, lake),
             merge_because=self._merge_because,
         )
@@ -118,7 +118,9 @@ class TableMerge:
             return None
         have = lake.rows().schema
         return (
-            None if schema_policy.kept(newest, have).columns == newest.columns else schema_policy.left_out(newest, have)
+            None
+            if schema_policy.shape_in_lake(newest, have).columns == newest.columns
+            else schema_policy.columns_not_in_lake(newest, have)
         )
 
     def _shape(self, work: Work, known: TableStatus | None) -> tuple[TableSchema, Gone]:
@@ -133,7 +135,10 @@ class TableMerge:
             if self._lake.keeps(newest):
                 schema_policy.check_key(before[0], (*older, newest))
                 have, gone = lake.rows().schema, Gone(had)
-                newest, older = schema_policy.kept(newest, have), [schema_policy.kept(schema, have) for schema in older]
+                newest, older = (
+                    schema_policy.shape_in_lake(newest, have),
+                    [schema_policy.shape_in_lake(schema, have) for schema in older],
+                )
             elif self._lake.changes(newest.table) == "fail" and known is not None:
                 schema_policy.check_accepted(work, before[0], self._staging.schema, accepted=known.accepted)
         if not older or not newest.key or not lake.version():
@@ -210,7 +215,7 @@ class TableMerge:
         if work is not whole:
             self._check_follows(work, schema)
             staged_events.check_files(self._spark, self._staging, work)
-        history.take(work, before, staging=self._staging, upto=span.offset)
+        history.append_changes(work, before, staging=self._staging, upto=span.offset)
         self._step(f"history {work.table}")
 
     def _read(self, work: Work, schema: TableSchema, lake: LakeTable) -> tuple[Work, pa.Table | None]:
@@ -220,10 +225,10 @@ class TableMerge:
         self._check_follows(work, schema)
         rows = None
         if work.files or work.chunks:
-            narrows = any(schema_policy.narrows(shape, schema) for shape in work.shapes(self._staging.schema))
+            narrows = any(schema_policy.is_narrower(shape, schema) for shape in work.shapes(self._staging.schema))
             rows = (
-                fold_on_driver.folded(self._staging, work, schema)
-                if fold_on_driver.fits(work, schema, left_out=self._may_mark()) and not narrows
+                fold_on_driver.fold_work(self._staging, work, schema)
+                if fold_on_driver.fits_driver(work, schema, left_out=self._may_mark()) and not narrows
                 else None
             )
             if rows is None:
@@ -258,7 +263,7 @@ class TableMerge:
             except TableRefused as refusal:
                 if not isinstance(refusal, BatchRefused):
                     self._merge_because = refusal.reason
-                if fold_on_driver.has_left_out(work):  # a MERGE has no other row to take the values from
+                if fold_on_driver.has_unchanged_toast(work):  # a MERGE has no other row to take the values from
                     rows = None
                     staged_events.check_files(self._spark, self._staging, work)
         if rows is not None:
@@ -300,11 +305,11 @@ class TableMerge:
         return done.withheld + int(pc.sum(pc.equal(rows["op"], fold.WITHHOLD)).as_py())
 
     def _folded(self, work: Work, schema: TableSchema, lake: LakeTable) -> DataFrame:
-        events = staged_events.events(self._spark, self._staging, work, schema)
+        events = staged_events.read_events(self._spark, self._staging, work, schema)
         if not any(f.has_unchanged for f in work.files):
             return fold.last_rows(events)
         if any(f.has_moves for f in work.files):
-            events = moved_toast.resolve(self._spark, events, lake.rows(), schema)
+            events = moved_unchanged_toast.resolve(self._spark, events, lake.rows(), schema)
         return fold.column_by_column(events, schema)
 
     def _settle(self, lake: LakeTable, schema: TableSchema) -> None:
@@ -319,7 +324,7 @@ class TableMerge:
         asked = self._spark.createDataFrame(wanted, key_shape(schema))
         asked = asked.select(F.struct(*(F.col(quoted(n)).alias(n) for n in schema.key)).alias("key"))
         return [
-            moved_toast.as_key(row.key)
+            moved_unchanged_toast.as_key(row.key)
             for row in rows.join(F.broadcast(asked), "key", "left_semi").select("key").collect()
         ]
 
@@ -327,7 +332,7 @@ class TableMerge:
 def _before(rows: DataFrame | None, withheld: Sequence[Key], known: TableStatus | None, span: Span) -> Before:
     """How the table stood, as its history needs to know it."""
     if known is None:
-        return Before(rows, withheld, span.first_offset - 1, told=False)
+        return Before(rows, withheld, span.first_offset - 1, is_in_history=False)
     return Before(rows, withheld, known.offset, known.told)
 
 
@@ -352,4 +357,6 @@ def _unknown(batch: Batch, lake: LakeTable, schema: TableSchema) -> list[Key]:
     partial = batch.rows.where(F.col("missing").isNotNull() & (F.col("op") == fold.PUT)).select("key")
     have = lake.rows().select(F.struct(*(F.col(quoted(n)).alias(n) for n in schema.key)).alias("key"))
     lost = batch.rows.where(F.col("op") == fold.WITHHOLD).select("key")
-    return [moved_toast.as_key(row.key) for row in partial.join(have, "key", "left_anti").union(lost).collect()]
+    return [
+        moved_unchanged_toast.as_key(row.key) for row in partial.join(have, "key", "left_anti").union(lost).collect()
+    ]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from dblog_core.lake import merge_plan
 from dblog_core.lake.lake_status import State, TableStatus
+from dblog_core.lake.merge_plan import Work
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark
-from spark_jobs.events import plan
-from spark_jobs.events.plan import Work
 from spark_jobs.merging.applied import Applied
 from spark_jobs.merging.merge_records import Intent
 from spark_jobs.merging.withheld_keys import Withheld
@@ -34,7 +34,7 @@ class TableStates:
             shape = before if before is not None and fingerprint == own else fingerprint
             return [c.name for c in self.staging.schema(shape).columns if c.name not in out]
 
-        return plan.lacks_before(work.with_nulls_alone() if self.history else work, own, columns)
+        return merge_plan.lacks_before(work.with_nulls_alone() if self.history else work, own, columns)
 
     def after(self, intent: Intent, works: Mapping[str, Work], done: list[Applied]) -> dict[str, TableStatus]:
         """All tables after the merge: those that are well have all of it, whether or not it had rows of theirs."""
@@ -55,7 +55,7 @@ class TableStates:
                 known = replace(known, awaits=None)
             if applied.awaits is not None:
                 added = self.lacks_before(works[name], self.before.get(name), applied.ignored)
-                if (mark := plan.last_unlogged_rewrite(works[name])) is not None:
+                if (mark := merge_plan.last_unlogged_rewrite(works[name])) is not None:
                     added = max(mark.offset, added or 0)
                 known = replace(known, awaits=applied.awaits, added_at=added)
             merged = {"merge": intent.number, **applied.counts()}
@@ -65,7 +65,7 @@ class TableStates:
             tables[name] = self._well(name, known, intent)
         return tables
 
-    def _known(self, name: str, span: plan.Span) -> TableStatus:
+    def _known(self, name: str, span: merge_plan.Span) -> TableStatus:
         """The table before the merge. Of a new one nobody knows what it held when its log began here."""
         new = TableStatus(State.OK, None, span.first - 1, span.first_offset - 1, lacks=0)
         return self.before.get(name) or new
@@ -77,7 +77,7 @@ class TableStates:
         before = self.before.get(work.table)
         keyed = before is not None and before.schema is not None and self.staging.schema(before.schema).key
         begins = before is None or (before.version is None and not keyed)
-        return plan.lacks_since(work, 0 if begins else known.lacks)
+        return merge_plan.lacks_since(work, 0 if begins else known.lacks)
 
     def _well(self, name: str, known: TableStatus, intent: Intent) -> TableStatus:
         """The table with all of the span; one that a reset has set ahead stays there."""

@@ -14,12 +14,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from dblog_core.errors import DblogError, LakeError, LeaseLost, RequestError, SegmentReplaced, StagingError
+from dblog_core.lake import merge_plan
 from dblog_core.lake.lake_status import LakeStatus, State, TableStatus, shares_history, table_location
+from dblog_core.lake.merge_plan import Work
 from dblog_core.model.schema import TableName
 from dblog_core.staging import Staging
 from spark_jobs.delta_tables import log
-from spark_jobs.events import plan
-from spark_jobs.events.plan import Work
 from spark_jobs.merging.applied import Applied
 from spark_jobs.merging.faults import OVERTAKEN, first_lines, spark_gone
 from spark_jobs.merging.lake import Lake
@@ -101,7 +101,7 @@ class TableTurn:
         A crash has it requested twice, which harms nobody.
         """
         if self.states.lacks_before(work, known, ignored) is None:
-            mark = plan.last_unlogged_rewrite(work)
+            mark = merge_plan.last_unlogged_rewrite(work)
             return None if mark is None else mark.dump
         assert self.dumps is not None
         try:

@@ -13,6 +13,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from dblog_core.errors import LakeError
+from dblog_core.lake import merge_plan
+from dblog_core.lake.merge_plan import Work
 from dblog_core.model.events import DELETE, TRUNCATE
 from dblog_core.model.schema import TableSchema
 from dblog_core.schema_evolution.renames import Renames
@@ -23,8 +25,7 @@ from dblog_core.storage.location import Location
 from dblog_core.verify.exchange import Pin
 from spark_jobs.delta_tables import variants
 from spark_jobs.delta_tables.column_types import OFFSET, quoted, row_shape
-from spark_jobs.events import fold, moved_toast, plan, staged_events
-from spark_jobs.events.plan import Work
+from spark_jobs.events import fold, moved_unchanged_toast, staged_events
 
 NEVER = -1
 """The offset of a row whose own is missing or impossible: anything that is staged is newer."""
@@ -103,7 +104,7 @@ def staged(
     manifests = _manifests(staging, after, upto)
     name = str(schema.table)
     first = manifests[0].first if manifests else 1
-    work = plan.plan_works(manifests, lambda _: first - 1).get(name, Work(name, schema.fingerprint))
+    work = merge_plan.plan_works(manifests, lambda _: first - 1).get(name, Work(name, schema.fingerprint))
     marks = [m for found in manifests for m in found.marks if m.table == name and after < m.offset <= upto]
     truncates = tuple(m.offset for m in marks if m.op == TRUNCATE)
     files = tuple(f.cut(after + 1, upto) for f in work.files if f.last_offset > after and f.first_offset <= upto)
@@ -112,7 +113,7 @@ def staged(
     work = Work(name, work.schema, _on_storage(staging, files, directory), chunks, reshaped=reshaped)
     if not (work.files or work.chunks):
         return Staged(work, None, truncates)
-    events = staged_events.events(spark, staging, work, schema)
+    events = staged_events.read_events(spark, staging, work, schema)
     return Staged(work, events.where(F.col("offset").between(after + 1, upto)), truncates)
 
 
@@ -157,7 +158,7 @@ def rows_at(spark: SparkSession, lake: DataFrame, found: Staged, schema: TableSc
     if found.events is None:
         return lake.select("key", "row")
     touched = found.events.select("key").distinct()
-    touched = F.broadcast(touched) if found.rows <= plan.MAX_ROWS else touched
+    touched = F.broadcast(touched) if found.rows <= merge_plan.MAX_ROWS else touched
     rest = lake.join(touched, "key", "left_anti").select("key", "row")
     own = lake.join(touched, "key", "left_semi")
     return rest.unionByName(_applied(own, _folded(spark, found, lake, schema), schema))
@@ -169,7 +170,7 @@ def _folded(spark: SparkSession, found: Staged, lake: DataFrame, schema: TableSc
     if not any(f.has_unchanged for f in found.work.files):
         return fold.last_rows(events)
     if any(f.has_moves for f in found.work.files):
-        events = moved_toast.resolve(spark, events, lake.select("row.*"), schema)
+        events = moved_unchanged_toast.resolve(spark, events, lake.select("row.*"), schema)
     return fold.column_by_column(events, schema)
 
 

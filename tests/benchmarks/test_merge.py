@@ -131,7 +131,7 @@ class Filled:
         build.batch(SHAPE, pa.RecordBatch.from_arrays(batch, schema=whole))
         build.seal()
         began = time.monotonic()
-        merged = self._merger.round(retry_stopped=False)
+        merged = self._merger.run_round(retry_stopped=False)
         seconds = time.monotonic() - began
         assert merged is not None and merged.tables[0].error is None and merged.tables[0].applied == count
         return seconds

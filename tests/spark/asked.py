@@ -16,7 +16,7 @@ from tests.spark.lakes import Dumps as Dumps
 def ask(lake: TestLake, kind: str, arguments: dict[str, Any], *, dumps: Dumps | None = None) -> Outcome:
     """Has the task done, and returns what came of it."""
     task = lake_tasks.file_task(lake.location, kind, arguments).id
-    lake.merger(dumps=dumps).task()
+    lake.merger(dumps=dumps).run_task()
     came = lake_tasks.read_outcome(lake.location, task)
     assert came is not None
     return came
@@ -38,7 +38,7 @@ def dies(lake: TestLake, kind: str, arguments: dict[str, Any], step: str, *, dum
             raise Crash
 
     try:
-        lake.merger(dumps=dumps, step=die).task()
+        lake.merger(dumps=dumps, step=die).run_task()
     except Crash:
         return task
     raise AssertionError(f"no step was named {step}")

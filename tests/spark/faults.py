@@ -18,8 +18,8 @@ from pyspark.errors import PySparkException
 
 from dblog_core.errors import DblogError, LakeError, LeaseLost
 from dblog_core.storage.location import Location
-from spark_jobs.history.table import History
-from spark_jobs.merger import Merger
+from spark_jobs.history.history_table import History
+from spark_jobs.merge_rounds import Merger
 from spark_jobs.merging import cuts, deleted_rows
 from spark_jobs.merging.delta_table import LakeTable
 from tests.spark.lakes import Crash, TestLake
@@ -130,7 +130,7 @@ def counted(points: Points) -> Iterator[None]:
 
 def rounds(merger: Merger) -> None:
     retry = True
-    while merger.round(retry_stopped=retry) is not None:
+    while merger.run_round(retry_stopped=retry) is not None:
         retry = False
 
 

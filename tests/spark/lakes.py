@@ -12,7 +12,8 @@ from dblog_core.lake.lake_status import lake_at, own_directory, table_location
 from dblog_core.model.schema import TableSchema
 from dblog_core.staging import Staging
 from dblog_core.storage.location import Location
-from spark_jobs.merger import Merged, Merger
+from spark_jobs.merge_rounds import Merger
+from spark_jobs.merging.applied import Merged
 from spark_jobs.merging.lake import Lake
 from spark_jobs.merging.mark_and_append import OpenTables
 from spark_jobs.merging.merge_records import Records
@@ -79,7 +80,7 @@ class TestLake:
     def merge(self, **options: Any) -> list[Merged]:
         """All rounds until nothing is left, retrying stopped tables once, as `merge --once`."""
         merger, done, retry = self.merger(**options), [], True
-        while (merged := merger.round(retry_stopped=retry)) is not None:
+        while (merged := merger.run_round(retry_stopped=retry)) is not None:
             done.append(merged)
             retry = False
         return done
@@ -111,7 +112,7 @@ class TestLake:
                 raise Crash
 
         try:
-            self.merger(step=die).task()
+            self.merger(step=die).run_task()
         except Crash:
             return
         raise AssertionError(f"no step was named {step}")

@@ -15,8 +15,9 @@ from pyspark.errors import PySparkException
 from dblog_core.lake.cuts import cuts_location
 from dblog_core.model.values import Key
 from dblog_core.staging.manifest import LogMark
-from spark_jobs.merger import Merged, Merger
+from spark_jobs.merge_rounds import Merger
 from spark_jobs.merging import cuts, deleted_rows
+from spark_jobs.merging.applied import Merged
 from spark_jobs.merging.batch import Batch
 from spark_jobs.merging.delta_table import LakeTable
 from spark_jobs.merging.fence import Fence
@@ -103,11 +104,11 @@ def the_cut_comes_before_the_tables() -> Iterator[None]:
     """It names the versions from before the merge."""
     run = Merger._run
 
-    def cut_first(self: Merger, intent: Intent, *, again: bool) -> Merged:
+    def cut_first(self: Merger, intent: Intent, *, is_repeated: bool) -> Merged:
         versions = {name: t.version for name, t in self.status.tables.items() if t.version is not None}
         path, app = cuts_location(self._lake.location), f"{self._lake.app}:cuts"
         cuts.append(path, intent, versions, behind={}, app=app, now=0.0)
-        return run(self, intent, again=again)
+        return run(self, intent, is_repeated=is_repeated)
 
     with mock.patch.object(Merger, "_run", cut_first):
         yield

@@ -15,13 +15,14 @@ from pyspark.sql import SparkSession, functions
 
 from dblog_core.config.settings import Config
 from dblog_core.errors import CorruptSegment
+from dblog_core.lake import merge_plan
 from dblog_core.lake.lake_status import own_directory, read_status, table_location
 from dblog_core.lake.spark_submit import run_job
 from dblog_core.local.servers.spark_cluster import SparkCluster
 from dblog_core.staging import Staging
 from dblog_core.storage.local import LocalStorage
 from dblog_core.wiring import open_lake, open_staging
-from spark_jobs.events import plan, staged_events
+from spark_jobs.events import staged_events
 from tests.spark.lakes import TestLake
 from tests.spark.segments import SegmentBuilder, table
 
@@ -100,9 +101,9 @@ def test_executors_compare_the_files_of_large_works(
     for first in (1, 11, 21):
         lake.build.chunk(DOCUMENTS, [{"id": n, "data": b"x"} for n in range(first, first + 10)])
     lake.build.seal()
-    work = plan.plan_works(lake.staging.manifests(), lambda table: 0)["shop.documents"]
+    work = merge_plan.plan_works(lake.staging.manifests(), lambda table: 0)["shop.documents"]
     staged_events.check_files(spark, lake.staging, work)
-    assert staged_events.events(spark, lake.staging, work, DOCUMENTS).count() == 30
+    assert staged_events.read_events(spark, lake.staging, work, DOCUMENTS).count() == 30
     storage = lake.staging.storage
     assert isinstance(storage, LocalStorage)
     path = storage.path(work.chunks[1].path)

@@ -17,10 +17,11 @@ import pytest
 from delta.tables import DeltaTable
 from pyspark.sql import functions as F
 
+from dblog_core.lake import merge_plan
 from dblog_core.model.schema import TableSchema
 from dblog_core.storage.location import Location
 from spark_jobs.delta_tables import log
-from spark_jobs.events import fold, fold_on_driver, plan, staged_events
+from spark_jobs.events import fold, fold_on_driver, staged_events
 from tests.spark.lakes import TestLake
 from tests.spark.segments import Row, table
 
@@ -45,7 +46,7 @@ NEWER = TableSchema(ODD.table, (*ODD.columns[:3], *T.columns[1:], *ODD.columns[3
 
 @contextmanager
 def folded_by_spark() -> Iterator[None]:
-    with mock.patch.object(fold_on_driver, "fits", return_value=False):
+    with mock.patch.object(fold_on_driver, "fits_driver", return_value=False):
         yield
 
 
@@ -99,11 +100,11 @@ def test_the_driver_folds_as_spark_does(lake: TestLake) -> None:
     for _ in range(20):
         build.update(NEWER, {**_odd_rows(dice, "aäAßz"), "v": dice.choice((None, "new"))})
     build.seal()
-    work = plan.plan_works(lake.staging.manifests(), lambda table: 0)[str(ODD.table)]
-    assert work.last_truncate and fold_on_driver.fits(work, NEWER)
-    here = fold_on_driver.folded(lake.staging, work, NEWER)
+    work = merge_plan.plan_works(lake.staging.manifests(), lambda table: 0)[str(ODD.table)]
+    assert work.last_truncate and fold_on_driver.fits_driver(work, NEWER)
+    here = fold_on_driver.fold_work(lake.staging, work, NEWER)
     assert here is not None
-    there = fold.last_rows(staged_events.events(lake.spark, lake.staging, work, NEWER)).toArrow()
+    there = fold.last_rows(staged_events.read_events(lake.spark, lake.staging, work, NEWER)).toArrow()
     ours = lake.spark.createDataFrame(here, fold_on_driver.folded_shape(NEWER)).toArrow()
 
     def rows(found: pa.Table) -> list[Any]:
@@ -182,7 +183,7 @@ def test_rows_above_all_others_are_appended_and_none_comes_twice(lake: TestLake,
     merger = lake.merger()
 
     def lake_merges() -> None:
-        merged = merger.round(retry_stopped=False)
+        merged = merger.run_round(retry_stopped=False)
         assert merged is not None and not [t.error for t in merged.tables if t.error]
 
     build.chunk(T, [{"id": n, "v": "v"} for n in range(1, 6)])
@@ -220,15 +221,15 @@ def test_a_row_that_another_hand_has_written_is_not_appended_a_second_time(lake:
     merger = lake.merger()
     build.create(T, {"id": 1, "v": "v"})
     build.seal()
-    merger.round(retry_stopped=False)
+    merger.run_round(retry_stopped=False)
     build.create(T, {"id": 2, "v": "v"})
     build.seal()
-    merger.round(retry_stopped=False)
+    merger.run_round(retry_stopped=False)
     rows = lake.spark.read.format("delta").load(str(lake.table(T))).where("id = 2")
     rows.withColumn("id", F.lit(9).cast("long")).write.format("delta").mode("append").save(str(lake.table(T)))
     build.create(T, {"id": 9, "v": "ours"})
     build.seal()
-    merger.round(retry_stopped=False)
+    merger.run_round(retry_stopped=False)
     assert lake.rows(T) == [{"id": 1, "v": "v"}, {"id": 2, "v": "v"}, {"id": 9, "v": "ours"}]
 
 
@@ -239,7 +240,7 @@ def test_small_files_are_joined_after_so_many_commits_and_no_row_changes(lake: T
         build.create(T, {"id": n, "v": "v"})
         build.update(T, {"id": 0, "v": f"v{n}"})
         build.seal()
-        merger.round(retry_stopped=False)
+        merger.run_round(retry_stopped=False)
         before = lake.rows(T, provenance=True)
         compacted = merger.compact()
         assert compacted == (str(T.table) if n == 3 else None)
@@ -260,7 +261,7 @@ def test_the_look_for_what_is_to_be_compacted_costs_what_was_merged(lake: TestLa
         lake.build.create(schema, {"id": 1, "v": "v"})
     lake.build.seal()
     merger, version = lake.merger(compact_after=3), log.version
-    merger.round(retry_stopped=False)
+    merger.run_round(retry_stopped=False)
 
     def counted(path: Location) -> int | None:
         looked.append(path.path)
@@ -277,7 +278,7 @@ def test_the_look_for_what_is_to_be_compacted_costs_what_was_merged(lake: TestLa
     for n in range(3):
         lake.build.update(T, {"id": 1, "v": f"{n}"})
         lake.build.seal()
-        merger.round(retry_stopped=False)
+        merger.run_round(retry_stopped=False)
         assert look() == (["shop.t", "shop/t"] if n == 1 else ["shop/t"])
     assert look() == []
 
@@ -287,7 +288,7 @@ def test_a_table_that_is_compacted_never_stays_as_it_is(lake: TestLake) -> None:
     for n in range(3):
         lake.build.create(T, {"id": n, "v": "v"})
         lake.build.seal()
-        merger.round(retry_stopped=False)
+        merger.run_round(retry_stopped=False)
     assert merger.compact() is None
 
 

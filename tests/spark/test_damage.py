@@ -19,10 +19,10 @@ from pyspark.sql import SparkSession
 from dblog_core.clock import SystemClock
 from dblog_core.errors import CorruptSegment
 from dblog_core.lake.lake_status import State, read_status
+from dblog_core.lake.merge_plan import Work
 from dblog_core.staging import Staging, manifest, segment
 from dblog_core.staging.compaction import Compactor
 from spark_jobs.events import fold_on_driver
-from spark_jobs.events.plan import Work
 from spark_jobs.merging.applied import Applied
 from spark_jobs.merging.table_merge import TableMerge
 from tests.spark.lakes import TestLake
@@ -40,7 +40,7 @@ def merged(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[int]]:
 
     def apply(self: TableMerge, work: Work, number: int, **options: Any) -> Applied:
         schema = self._staging.schema(work.schema)
-        folded = fold_on_driver.folded(self._staging, work, schema)
+        folded = fold_on_driver.fold_work(self._staging, work, schema)
         assert folded is not None
         rows[work.table] += [key["id"] for key in folded["key"].to_pylist()]
         return Applied(work.table, work.rows)

@@ -15,7 +15,7 @@ from dblog_core.errors import LakeError
 from dblog_core.lake.lake_status import history_location, read_status
 from dblog_core.model.schema import TableSchema
 from spark_jobs.delta_tables import log
-from spark_jobs.history.table import History
+from spark_jobs.history.history_table import History
 from spark_jobs.merging.delta_table import LakeTable
 from spark_jobs.views import scd2
 from tests.fix_day import OfADay
@@ -276,13 +276,13 @@ def test_a_crash_between_a_ghosts_line_and_its_delete_tells_it_once(
     build.finished(ITEMS, "full", since=2, since_segment=2)
     build.seal()
     with monkeypatch.context() as patched:
-        take = History.take_ghosts
+        take = History.append_ghosts
 
         def die(*given: Any) -> None:
             take(*given)
             raise Crash
 
-        patched.setattr(History, "take_ghosts", die)
+        patched.setattr(History, "append_ghosts", die)
         with pytest.raises(Crash):
             kept.merge()
     assert len(kept.rows(ITEMS)) == 2

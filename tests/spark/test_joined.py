@@ -6,10 +6,11 @@ import pyarrow as pa
 import pytest
 
 from dblog_core.clock import SystemClock
+from dblog_core.lake import merge_plan
 from dblog_core.staging import segment
 from dblog_core.staging.compaction import Compactor
 from dblog_core.staging.spilled_rows import remove_spilled
-from spark_jobs.events import fold_on_driver, plan, staged_events
+from spark_jobs.events import fold_on_driver, staged_events
 from tests.spark.lakes import TestLake
 from tests.spark.segments import table
 from tests.unit.staged import root_of
@@ -34,11 +35,13 @@ def test_a_merge_within_joined_segments_takes_the_rest_of_them(
         for _ in Compactor(lake.staging.handle(), SystemClock(), grace=grace).steps():
             pass
     assert not (root_of(lake.staging) / "manifests" / f"{STOOD + 1:020d}.json").exists()
-    work = plan.plan_works(lake.staging.manifests(after=STOOD), lambda table: STOOD)[str(T.table)]
-    read = [row.offset for row in staged_events.events(lake.spark, lake.staging, work, T).select("offset").collect()]
+    work = merge_plan.plan_works(lake.staging.manifests(after=STOOD), lambda table: STOOD)[str(T.table)]
+    read = [
+        row.offset for row in staged_events.read_events(lake.spark, lake.staging, work, T).select("offset").collect()
+    ]
     remove_spilled(lake.staging, work.files)
     assert sorted(read) == list(range(2 * STOOD + 1, 37))
-    here = fold_on_driver.folded(lake.staging, work, T)
+    here = fold_on_driver.fold_work(lake.staging, work, T)
     assert here is not None and min(here["offset"].to_pylist()) == 2 * STOOD + 1
     merged = lake.merge_well()
     assert sum(t.applied for m in merged for t in m.tables) == 18 - STOOD + 1

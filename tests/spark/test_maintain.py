@@ -49,7 +49,7 @@ class Days:
 
     def maintain(self) -> Json:
         task = lake_tasks.file_task(self.lake.location, schedule.KIND, {"tables": []})
-        self.lake.merger(**self.options()).task()
+        self.lake.merger(**self.options()).run_task()
         came = lake_tasks.read_outcome(self.lake.location, task.id)
         assert came is not None and came.error is None, came
         assert came.result is not None
@@ -177,7 +177,7 @@ def test_a_crash_in_the_middle_is_finished_by_the_next_merge(days: Days) -> None
             raise Crash
 
     with pytest.raises(Crash):
-        days.lake.merger(**days.options(step=die)).task()
+        days.lake.merger(**days.options(step=die)).run_task()
     days.lake.merge_well(**days.options())
     came = lake_tasks.read_outcome(days.lake.location, task.id)
     assert came is not None and came.error is None

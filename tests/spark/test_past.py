@@ -79,7 +79,7 @@ def test_a_random_past_gives_the_table_that_merging_gave(kept: TestLake, soak_se
     damage(kept, SHAPE).delete("world % 5 = 0")
     task = dies(kept, "rebuild", {"table": "shop.worlds"}, STEPS[soak_seed % len(STEPS)])
     _live(source, dice, 3, dump=False)
-    kept.merger().round(retry_stopped=False)  # finishes what died, and nothing else
+    kept.merger().run_round(retry_stopped=False)  # finishes what died, and nothing else
     came = lake_tasks.read_outcome(kept.location, task)
     assert came is not None and came.result is not None and came.result["from"] == "its history"
     assert kept.rows(SHAPE) == have and _withheld(kept) == waiting

@@ -134,7 +134,7 @@ def test_fail_stops_at_any_change_and_what_the_table_needs_stays_until_it_is_acc
         (need.segment, need.why) for need in of_lake(lake_status(lake))
     ]
     dies(lake, "accept", {"table": "shop.t"}, "done")
-    lake.merger().task()
+    lake.merger().run_task()
     assert status(lake).accepted == lake.build.offset
     third = table("t", id=pa.int64(), n=pa.int64(), more=pa.string(), again=pa.string())
     changed(lake, third, {**second(3), "again": "z"})
@@ -159,7 +159,7 @@ def test_an_accepted_type_takes_the_place_of_the_old_one_and_a_dump_brings_its_v
     lake.merge()
     assert "dblog schema accept shop.t" in str(status(lake).error)
     dies(lake, "accept", {"table": "shop.t"}, STEPS[soak_seed % len(STEPS)])
-    lake.merger().task()
+    lake.merger().run_task()
     dump = f"dump{len(lake.dumps.asked)}"
     assert (status(lake).state, status(lake).awaits) == (State.INCOMPLETE, dump)
     assert lake.rows(TEXT) == [first(1, None), first(2, None), first(3, None)]  # to be read meanwhile

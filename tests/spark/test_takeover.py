@@ -115,7 +115,7 @@ def _asleep(lake: TestLake, pause: Pause) -> Iterator[Future[None]]:
         pause.armed = True
 
         def run() -> None:
-            while merger.round(retry_stopped=False) is not None:
+            while merger.run_round(retry_stopped=False) is not None:
                 pass
 
         yield thread.submit(run)
@@ -124,7 +124,7 @@ def _asleep(lake: TestLake, pause: Pause) -> Iterator[Future[None]]:
 def _take_over(lake: TestLake) -> dict[str, Any]:
     """Another merger merges all that there is; what it leaves."""
     successor = lake.merger()
-    while successor.round(retry_stopped=True) is not None:
+    while successor.run_round(retry_stopped=True) is not None:
         pass
     return _left(lake)
 

@@ -75,9 +75,9 @@ def _outcome(lake: TestLake, task: str) -> lake_tasks.Outcome:
 def test_a_task_is_a_merge_of_its_own(merged: TestLake, marks: Marks) -> None:
     task = _file(merged)
     merger = merged.merger()
-    done = merger.task()
+    done = merger.run_task()
     assert done is not None and (done.number, done.task, done.tables) == (2, "mark", ())
-    assert merger.task() is None and marks.done == [2]
+    assert merger.run_task() is None and marks.done == [2]
     assert _outcome(merged, task) == lake_tasks.Outcome(2, {"planned": 2})
     one, two = merged.cuts()
     assert two["offset"] == one["offset"] and two["tables"] == {"shop.one": one["tables"]["shop.one"] + 1}
@@ -97,7 +97,7 @@ def test_a_task_that_died_is_done_to_its_end_by_the_next_merge(merged: TestLake,
     merged.die_at(step)
     assert (lake_tasks.read_outcome(merged.location, task) is not None) == (step == "finished")
     merged.merge_well()
-    assert merged.merger().task() is None
+    assert merged.merger().run_task() is None
     assert _outcome(merged, task) == lake_tasks.Outcome(2, {"planned": 2})
     assert [cut["cut"] for cut in merged.cuts()] == [1, 2]
     assert marks.done == ([2] if step in ("recorded", "finished") else [2, 2])
@@ -105,7 +105,7 @@ def test_a_task_that_died_is_done_to_its_end_by_the_next_merge(merged: TestLake,
 
 def test_a_task_that_is_refused_becomes_no_merge(merged: TestLake, marks: Marks) -> None:
     task = _file(merged, "shop.none")
-    assert merged.merger().task() is None
+    assert merged.merger().run_task() is None
     assert _outcome(merged, task) == lake_tasks.Outcome(0, None, "the lake has no such table", "shop.none", "name one")
     assert len(merged.cuts()) == 1 and marks.done == []
 
@@ -113,16 +113,16 @@ def test_a_task_that_is_refused_becomes_no_merge(merged: TestLake, marks: Marks)
 def test_a_task_that_fails_says_so_and_the_merge_goes_on(merged: TestLake, marks: Marks) -> None:
     task = _file(merged)
     marks.error = LakeError("cannot", where="shop.one", fix="x")
-    assert merged.merger().task() is not None
+    assert merged.merger().run_task() is not None
     assert _outcome(merged, task) == lake_tasks.Outcome(2, None, "cannot", "shop.one", "x")
     marks.error = None
     second = _file(merged)
-    assert merged.merger().task() is not None and _outcome(merged, second).merge == 3
+    assert merged.merger().run_task() is not None and _outcome(merged, second).merge == 3
 
 
 def test_a_task_of_another_version_of_dblog_is_refused_by_name(merged: TestLake, marks: Marks) -> None:
     task = lake_tasks.file_task(merged.location, "unheard", {}).id
-    assert merged.merger().task() is None
+    assert merged.merger().run_task() is None
     assert "knows no lake task unheard" in (_outcome(merged, task).error or "")
 
 
@@ -130,7 +130,7 @@ def test_a_lost_lease_leaves_the_task_for_another(merged: TestLake, marks: Marks
     task = _file(merged)
     marks.error = LeaseLost("gone")
     with pytest.raises(LeaseLost):
-        merged.merger().task()
+        merged.merger().run_task()
     assert lake_tasks.read_outcome(merged.location, task) is None
     marks.error = None
     merged.merge_well()

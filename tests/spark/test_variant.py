@@ -313,7 +313,7 @@ def test_maintenance_cuts_and_other_readers_of_the_log_know_such_a_table(
     assert size is not None and size.deleted
     monkeypatch.setattr(clustering, "FILES", 0)  # all files count as mixed
     task = lake_tasks.file_task(lake.location, schedule.KIND, {"tables": []})
-    lake.merger(config=_config(tmp_path)).task()
+    lake.merger(config=_config(tmp_path)).run_task()
     came = lake_tasks.read_outcome(lake.location, task.id)
     assert came is not None and came.error is None and came.result is not None, came
     (found,) = came.result["tables"]

@@ -17,7 +17,7 @@ from dblog_core.rows.row_hashes import HASH
 from dblog_core.staging import parquet
 from dblog_core.verify.exchange import Answer, Ask, Desk, Pin, Task
 from spark_jobs.delta_tables import log
-from spark_jobs.verify import answered
+from spark_jobs.verify import answer_task
 from spark_jobs.verifying.verdict import Judge
 from tests.plain_hashes import row_hash
 from tests.spark.lakes import TestLake
@@ -63,7 +63,7 @@ class World:
         return Task(Ask.COMPARE, self.schema.to_json(), pin, (file,), since, upto, for_chosen_keys=absent is not None)
 
     def ask(self, task: Task) -> Answer:
-        return answered(self.judge, task, self.lake.table(self.schema))
+        return answer_task(self.judge, task, self.lake.table(self.schema))
 
 
 @pytest.fixture

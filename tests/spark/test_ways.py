@@ -17,7 +17,7 @@ from dblog_core.lake.lake_status import read_status
 from dblog_core.model.schema import TableSchema
 from dblog_core.staging import Staging
 from spark_jobs.delta_tables import checkpoint, log
-from spark_jobs.merger import Merged
+from spark_jobs.merging.applied import Merged
 from tests.spark.lakes import TestLake
 from tests.spark.segments import Row, table
 from tests.spark.worlds import SHAPE, Source
@@ -129,7 +129,7 @@ def test_every_hundredth_commit_is_followed_by_a_checkpoint(lake: TestLake, monk
     for i in range(9):
         lake.build.update(T, {"id": 1, "v": f"{i}"})
         lake.build.seal()
-        merger.round(retry_stopped=False)
+        merger.run_round(retry_stopped=False)
     places = sorted(name for name in (lake.table(T) / "_delta_log").names() if name.endswith(".checkpoint.parquet"))
     assert [int(name.split(".")[0]) for name in places] == [4, 8]
     assert log.version(lake.table(T)) == 9

@@ -17,12 +17,12 @@ from unittest import mock
 import pyarrow as pa
 
 from dblog_core.errors import SegmentTaken, StagingUnavailable
+from dblog_core.lake import merge_plan
 from dblog_core.staging import Staging, compaction, compaction_blocks, segment
 from dblog_core.staging.compaction import Compactor
 from dblog_core.staging.manifest import LogMark, Manifest
 from dblog_core.staging.reader import Follower, Line, lines
 from dblog_core.storage import Bytes
-from spark_jobs.events import plan
 from tests.simulation.storage import Disk, MemoryStorage, away
 from tests.unit.staged import MICROSECONDS, chunk, creates, log_rows, table
 
@@ -228,8 +228,8 @@ class World:
     def _works(self, staging: Staging, found: list[Manifest], wanted: list[Manifest]) -> None:
         """The same with tables that are merged up to different places."""
         behind = {str(schema.table): self.dice.randint(self.lowest(), self.number) for schema in TABLES}
-        ours = plan.plan_works(found, behind.__getitem__)
-        theirs = plan.plan_works(wanted, behind.__getitem__)
+        ours = merge_plan.plan_works(found, behind.__getitem__)
+        theirs = merge_plan.plan_works(wanted, behind.__getitem__)
         assert theirs.keys() <= ours.keys()
         for name, work in ours.items():
             rows = self._rows_of(staging, work)
@@ -239,7 +239,7 @@ class World:
             else:  # a file reaches over the cut, and none of its rows lies there
                 assert not rows and not work.chunks
 
-    def _rows_of(self, staging: Staging, work: plan.Work) -> list[int]:
+    def _rows_of(self, staging: Staging, work: merge_plan.Work) -> list[int]:
         return sorted(o for f in work.files for o in staging.rows(f).column("offset").to_pylist())
 
     def _offsets(self, staging: Staging, manifests: list[Manifest]) -> list[int]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from spark_jobs.merge import Job
-from spark_jobs.merger import Merged
+from spark_jobs.merging.applied import Merged
 
 ROUNDS = 50  # after which a merge that only merges is stopped
 
@@ -23,10 +23,10 @@ class BusyMerger:
     def load(self) -> None:
         """Nothing was begun before."""
 
-    def sealed(self) -> int:
+    def newest_segment(self) -> int:
         return self.merged + 1
 
-    def round(self, *, retry_stopped: bool, upto: int | None = None) -> Merged | None:
+    def run_round(self, *, retry_stopped: bool, upto: int | None = None) -> Merged | None:
         if upto is not None and self.merged >= upto:
             return None
         self.merged += 1
@@ -34,7 +34,7 @@ class BusyMerger:
             self.stop.set()
         return Merged(self.merged, self.merged, self.merged, 0.0, ())
 
-    def task(self) -> Merged | None:
+    def run_task(self) -> Merged | None:
         if self.done:
             self.stop.set()
             return None
@@ -44,13 +44,13 @@ class BusyMerger:
     def compact(self) -> str | None:
         return None
 
-    def stopped(self) -> dict[str, str]:
+    def stopped_tables(self) -> dict[str, str]:
         return {}
 
-    def incomplete(self) -> list[str]:
+    def incomplete_tables(self) -> list[str]:
         return []
 
-    def awaiting(self) -> frozenset[str]:
+    def tables_awaiting_dump(self) -> frozenset[str]:
         return frozenset()
 
 

@@ -15,8 +15,8 @@ from dblog_core.errors import LakeError, RequestError
 from dblog_core.lake import cuts
 from dblog_core.lake.cuts import At, Cut
 from dblog_core.lake.lake_status import lake_at
+from dblog_core.lake.merge_plan import Span
 from dblog_core.storage.location import Location
-from spark_jobs.events.plan import Span
 from spark_jobs.merging import cuts as written
 from spark_jobs.merging.merge_records import Intent
 

@@ -19,11 +19,11 @@ from dblog_core.lake.lake_status import (
     own_directory,
     read_status,
 )
+from dblog_core.lake.merge_plan import Span
 from dblog_core.lake.spark_submit import COMMIT_MARK
 from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.storage.location import Location
 from spark_jobs.delta_tables import log
-from spark_jobs.events.plan import Span
 from spark_jobs.merging import merge_records
 from spark_jobs.merging.fence import Fence
 from spark_jobs.merging.merge_records import Intent, Records

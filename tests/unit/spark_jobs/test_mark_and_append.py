@@ -13,10 +13,11 @@ import pytest
 from dblog_core.delta.features import TableRefused
 from dblog_core.delta.open_table import OpenTable
 from dblog_core.errors import LakeError, LeaseLost
+from dblog_core.lake import merge_plan
 from dblog_core.model.values import Key
 from dblog_core.staging import Staging
 from spark_jobs.delta_tables.column_types import OFFSET
-from spark_jobs.events import fold_on_driver, plan
+from spark_jobs.events import fold_on_driver
 from spark_jobs.events.fold import PUT, WITHHOLD
 from spark_jobs.merging import mark_and_append
 from spark_jobs.merging.mark_and_append import OpenTables
@@ -42,13 +43,13 @@ class Lake:
     def open(self, check: Callable[[], None] = lambda: None) -> OpenTable:
         return self.tables.table(self.table.location(), SHAPE, check)
 
-    def folded(self) -> tuple[pa.Table, plan.Work]:
+    def folded(self) -> tuple[pa.Table, merge_plan.Work]:
         """All that was sealed since the last merge."""
         head = self.staging.head_number()
-        work = plan.plan_works(self.staging.manifests(after=self.segment, upto=head), lambda table: self.segment)
+        work = merge_plan.plan_works(self.staging.manifests(after=self.segment, upto=head), lambda table: self.segment)
         whole = work[str(SHAPE.table)]
-        assert fold_on_driver.fits(whole, SHAPE, left_out=True)
-        rows = fold_on_driver.folded(self.staging, whole, SHAPE)
+        assert fold_on_driver.fits_driver(whole, SHAPE, left_out=True)
+        rows = fold_on_driver.fold_work(self.staging, whole, SHAPE)
         assert rows is not None
         return rows, whole
 

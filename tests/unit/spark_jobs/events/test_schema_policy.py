@@ -67,7 +67,7 @@ def test_only_types_with_values_in_common_may_fit_and_all_but_wider_ones_are_loo
 ) -> None:
     newer = table(id=pa.int64(), a=own)
     target = table(id=pa.int64(), a=lake)
-    assert schema_policy.narrows(newer, target) is narrows
+    assert schema_policy.is_narrower(newer, target) is narrows
     if fits:
         schema_policy.check_fits(newer, target)
     else:

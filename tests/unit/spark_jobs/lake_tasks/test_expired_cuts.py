@@ -12,8 +12,8 @@ from dblog_core.errors import LakeError
 from dblog_core.lake import cuts as lookup
 from dblog_core.lake.cuts import cuts_location
 from dblog_core.lake.lake_status import lake_at
+from dblog_core.lake.merge_plan import Span
 from dblog_core.storage.location import Location
-from spark_jobs.events.plan import Span
 from spark_jobs.lake_tasks import expired_cuts
 from spark_jobs.lake_tasks.expired_cuts import Kept
 from spark_jobs.merging import cuts

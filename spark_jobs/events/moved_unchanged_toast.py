@@ -41,31 +41,34 @@ class Place:
     key: Key | None
 
 
-def places(histories: Mapping[Key, list[Step]]) -> Iterator[Place]:
+def find_places(histories: Mapping[Key, list[Step]]) -> Iterator[Place]:
     """The place of every value that a move left out; none for what nobody has. Histories: by growing offset."""
     for history in histories.values():
         for step in history:
             if step.op == CREATE and step.moved_from is not None:
                 for column in sorted(step.unchanged):
-                    if (found := _find(histories, step, column)) is not None:
-                        yield found
+                    if (place := _find_place(histories, step, column)) is not None:
+                        yield place
 
 
-def _find(histories: Mapping[Key, list[Step]], move: Step, column: str) -> Place | None:
+def _find_place(histories: Mapping[Key, list[Step]], move: Step, column: str) -> Place | None:
     """Follows the old key's life backwards from the move, and the moves that it came from."""
-    key, before = move.moved_from, move.offset
+    key = move.moved_from
+    before = move.offset
     while key is not None:
         life = [s for s in histories.get(key, ()) if s.offset < before]
         if life and life[-1].op == DELETE:
             life.pop()  # the other half of the move itself
-        key_of_life, key = key, None
+        key_of_life = key
+        key = None
         for step in reversed(life):
             if step.op == DELETE:
                 return None
             if column not in step.unchanged:
                 return Place(move.offset, column, step.offset, None)
             if step.op == CREATE:
-                key, before = step.moved_from, step.offset
+                key = step.moved_from
+                before = step.offset
                 break
         else:
             return Place(move.offset, column, None, key_of_life)
@@ -75,14 +78,14 @@ def _find(histories: Mapping[Key, list[Step]], move: Step, column: str) -> Place
 def resolve(spark: SparkSession, events: DataFrame, lake: DataFrame | None, schema: TableSchema) -> DataFrame:
     """Events in which every move has all the values that this span or the lake knows; the rest stay in `unchanged`."""
     histories = _histories(spark, events, schema)
-    found = list(places(histories))
-    if not found:
+    places = list(find_places(histories))
+    if not places:
         return events
-    values = _values_from_events(spark, events, [p for p in found if p.event is not None])
-    from_lake = [p for p in found if p.key is not None]
+    values = _values_from_events(spark, events, [p for p in places if p.event is not None])
+    from_lake = [p for p in places if p.key is not None]
     if lake is not None and from_lake:
         values = values.unionByName(_values_from_lake(spark, lake, from_lake, schema))
-    return _patched(events, values, sorted({p.column for p in found}), schema)
+    return _fill_values(events, values, sorted({p.column for p in places}), schema)
 
 
 def _histories(spark: SparkSession, events: DataFrame, schema: TableSchema) -> dict[Key, list[Step]]:
@@ -91,8 +94,8 @@ def _histories(spark: SparkSession, events: DataFrame, schema: TableSchema) -> d
     ends = moves.select("key", "moved_from").collect()
     if not ends:
         return {}
-    wanted = {as_key(key) for row in ends for key in (row.key, row.moved_from)}
-    keys = spark.createDataFrame([(key,) for key in wanted], t.StructType([t.StructField("key", key_shape(schema))]))
+    end_keys = {as_key(key) for row in ends for key in (row.key, row.moved_from)}
+    keys = spark.createDataFrame([(key,) for key in end_keys], t.StructType([t.StructField("key", key_shape(schema))]))
     steps = events.join(F.broadcast(keys), "key", "left_semi").select("key", "offset", "op", "unchanged", "moved_from")
     histories: dict[Key, list[Step]] = {}
     for row in sorted(steps.collect(), key=lambda row: int(row.offset)):
@@ -107,14 +110,14 @@ def as_key(row: Row) -> Key:
     return tuple(bytes(part) if isinstance(part, bytearray) else part for part in row)
 
 
-def _values_from_events(spark: SparkSession, events: DataFrame, found: list[Place]) -> DataFrame:
+def _values_from_events(spark: SparkSession, events: DataFrame, places: list[Place]) -> DataFrame:
     refs = spark.createDataFrame(
-        [(p.offset, p.column, p.event) for p in found], "move long, column string, offset long"
+        [(p.offset, p.column, p.event) for p in places], "move long, column string, offset long"
     )
     return events.join(F.broadcast(refs), "offset").select("move", "column", "row")
 
 
-def _values_from_lake(spark: SparkSession, lake: DataFrame, found: list[Place], schema: TableSchema) -> DataFrame:
+def _values_from_lake(spark: SparkSession, lake: DataFrame, places: list[Place], schema: TableSchema) -> DataFrame:
     shape = t.StructType(
         [
             t.StructField("move", t.LongType()),
@@ -122,13 +125,13 @@ def _values_from_lake(spark: SparkSession, lake: DataFrame, found: list[Place], 
             t.StructField("key", key_shape(schema)),
         ]
     )
-    refs = spark.createDataFrame([(p.offset, p.column, p.key) for p in found], shape)
+    refs = spark.createDataFrame([(p.offset, p.column, p.key) for p in places], shape)
     same: Any = [lake[quoted(name)] == refs["key"].getField(name) for name in schema.key]
     row = F.struct(*(lake[quoted(c.name)].alias(c.name) for c in schema.columns))
     return lake.join(F.broadcast(refs), same).select("move", "column", row.alias("row"))
 
 
-def _patched(events: DataFrame, values: DataFrame, columns: list[str], schema: TableSchema) -> DataFrame:
+def _fill_values(events: DataFrame, values: DataFrame, columns: list[str], schema: TableSchema) -> DataFrame:
     """Puts the found values into the moves' rows and takes their names from `unchanged`."""
     wrapped = [
         F.first(
@@ -136,17 +139,17 @@ def _patched(events: DataFrame, values: DataFrame, columns: list[str], schema: T
         ).alias(f"v{i}")
         for i, name in enumerate(columns)
     ]
-    known = F.collect_set("column").alias("known")
-    patch = values.groupBy(F.col("move").alias("offset")).agg(*wrapped, known)
+    filled = F.collect_set("column").alias("filled")
+    patch = values.groupBy(F.col("move").alias("offset")).agg(*wrapped, filled)
     joined = events.join(F.broadcast(patch), "offset", "left")
     number = {name: i for i, name in enumerate(columns)}
     fields = []
     for column in schema.columns:
-        own = F.col(f"row.{quoted(column.name)}")
+        value = F.col(f"row.{quoted(column.name)}")
         if (i := number.get(column.name)) is not None:
-            own = F.when(F.col(f"v{i}").isNotNull(), F.col(f"v{i}.value")).otherwise(own)
-        fields.append(own.alias(column.name))
+            value = F.when(F.col(f"v{i}").isNotNull(), F.col(f"v{i}.value")).otherwise(value)
+        fields.append(value.alias(column.name))
     row = F.when(F.col("row").isNotNull(), F.struct(*fields))
-    left = F.when(F.col("known").isNull(), F.col("unchanged")).otherwise(F.array_except("unchanged", "known"))
+    left = F.when(F.col("filled").isNull(), F.col("unchanged")).otherwise(F.array_except("unchanged", "filled"))
     patched = {"unchanged": left, "row": row}
     return joined.select(*(patched.get(name, F.col(name)).alias(name) for name in events.columns))

@@ -21,7 +21,9 @@ Ids = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 _NOWHERE = -1
-_CHANGE, _BIRTH, _DEATH = 0, 1, 2
+_CHANGE = 0
+_BIRTH = 1
+_DEATH = 2
 _LIST = pa.list_(pa.string())
 
 
@@ -34,7 +36,7 @@ class Places:
     lake: Ids
 
 
-def places(
+def find_places(
     keys: Ids, count: int, ops: pa.ChunkedArray, left_out: Mapping[str, Flags], moved_from: Ids, order: Ids
 ) -> Places:
     """`keys`: of each event, its key's number below `count`; `moved_from`: the number of the key that the row of a c
@@ -42,26 +44,27 @@ def places(
     if not left_out:
         return Places({}, np.full(count, _NOWHERE, np.int64))
     names = list(left_out)
-    known = ~np.stack([left_out[name] for name in names], axis=1)
+    in_event = ~np.stack([left_out[name] for name in names], axis=1)
     kinds = np.full(len(keys), _CHANGE)
     kinds[np.asarray(pc.equal(ops, CREATE))] = _BIRTH
     kinds[np.asarray(pc.equal(ops, DELETE))] = _DEATH
-    whole: Flags = np.logical_and.reduce(known, axis=1)
+    whole: Flags = np.logical_and.reduce(in_event, axis=1)
     walk = _Walk(len(names))
     rows = zip(order.tolist(), keys[order].tolist(), kinds[order].tolist(), strict=True)
     for event, key, kind in rows:
         if kind == _DEATH:
-            walk.dies(key)
+            walk.record_death(key)
         elif whole[event]:
-            walk.is_told(key, event)
+            walk.record_whole_row(key, event)
         else:
             old = int(moved_from[event]) if kind == _BIRTH else key
-            walk.goes_on(key, old, event, known[event].tolist(), born=kind == _BIRTH)
-    found = np.full((count, len(names)), _NOWHERE, np.int64)
+            walk.record_partial_row(key, old, event, in_event[event].tolist(), born=kind == _BIRTH)
+    value_events = np.full((count, len(names)), _NOWHERE, np.int64)
     lake = np.full(count, _NOWHERE, np.int64)
-    for key, (origin, held) in walk.live.items():
-        found[key], lake[key] = held, origin
-    return Places({name: found[:, i] for i, name in enumerate(names)}, lake)
+    for key, (origin, life_events) in walk.live.items():
+        value_events[key] = life_events
+        lake[key] = origin
+    return Places({name: value_events[:, i] for i, name in enumerate(names)}, lake)
 
 
 _Life = tuple[int, Sequence[int]]
@@ -76,36 +79,39 @@ class _Walk:
     live: dict[int, _Life] = field(default_factory=dict)
     dead: dict[int, _Life] = field(default_factory=dict)
 
-    def dies(self, key: int) -> None:
-        self.dead[key] = self._unknown() if key in self.dead else self.live.pop(key, self._of_lake(key))
+    def record_death(self, key: int) -> None:
+        self.dead[key] = self._unknown_life() if key in self.dead else self.live.pop(key, self._of_lake(key))
 
-    def is_told(self, key: int, event: int) -> None:
+    def record_whole_row(self, key: int, event: int) -> None:
         """All columns are in the event."""
         self.dead.pop(key, None)
         self.live[key] = (_NOWHERE, (event,) * self.columns)
 
-    def goes_on(self, key: int, old: int, event: int, known: list[bool], *, born: bool) -> None:
+    def record_partial_row(self, key: int, old: int, event: int, in_event: list[bool], *, born: bool) -> None:
         """What is not in the event is as it was in the life of the key `old`."""
         if born:
-            before = self._unknown() if old < 0 else self._last(old)
+            before = self._unknown_life() if old < 0 else self._last_life(old)
         else:
-            before = self._unknown() if key in self.dead else self.live.get(key) or self._of_lake(key)
+            before = self._unknown_life() if key in self.dead else self.live.get(key) or self._of_lake(key)
         self.dead.pop(key, None)
-        origin, held = before
-        self.live[key] = origin, [event if told else place for told, place in zip(known, held, strict=True)]
+        origin, old_events = before
+        self.live[key] = (
+            origin,
+            [event if is_in_event else place for is_in_event, place in zip(in_event, old_events, strict=True)],
+        )
 
-    def _last(self, key: int) -> _Life:
+    def _last_life(self, key: int) -> _Life:
         """The life of a key that has just ended, or goes on."""
         return self.dead.get(key) or self.live.get(key) or self._of_lake(key)
 
     def _of_lake(self, key: int) -> _Life:
         return key, (_NOWHERE,) * self.columns
 
-    def _unknown(self) -> _Life:
+    def _unknown_life(self) -> _Life:
         return _NOWHERE, (_NOWHERE,) * self.columns
 
 
-def numbered(*groups: Sequence[pa.ChunkedArray]) -> list[Ids]:
+def number_keys(*groups: Sequence[pa.ChunkedArray]) -> list[Ids]:
     """The numbers of keys, equal for equal ones, over several lists of them: each is the columns of a key."""
     sizes = [len(columns[0]) for columns in groups]
     numbers = np.zeros(sum(sizes), np.int64)
@@ -118,11 +124,11 @@ def numbered(*groups: Sequence[pa.ChunkedArray]) -> list[Ids]:
     return np.split(numbers.astype(np.int64), np.cumsum(sizes)[:-1])
 
 
-def naming(unchanged: pa.ChunkedArray, name: str) -> Flags:
+def mask_unchanged(unchanged: pa.ChunkedArray, name: str) -> Flags:
     """The events that leave a column out. `unchanged`: by event the names, or NULL."""
-    found = np.zeros(len(unchanged), np.bool_)
+    mask = np.zeros(len(unchanged), np.bool_)
     lists = unchanged.cast(_LIST).combine_chunks()
     lists = pa.concat_arrays(lists.chunks) if isinstance(lists, pa.ChunkedArray) else lists
     parents = pc.list_parent_indices(lists)
-    found[np.asarray(parents.filter(pc.equal(pc.list_flatten(lists), name)))] = True
-    return found
+    mask[np.asarray(parents.filter(pc.equal(pc.list_flatten(lists), name)))] = True
+    return mask

@@ -33,7 +33,7 @@ from spark_jobs.delta_tables.column_types import (
     quoted,
     row_shape,
 )  # fmt: skip
-from spark_jobs.history.table import History
+from spark_jobs.history.history_table import History
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,47 +47,47 @@ class Past:
         return {"lower": self.lower, "upto": self.upto}
 
 
-def find(history: History, schema: TableSchema, known: TableStatus) -> Past:
+def find_past(history: History, schema: TableSchema, status: TableStatus) -> Past:
     """What the history tells of the table, up to what the lake has. Raises LakeError where that is not all of it."""
     if history.version() is None:
-        raise _unfit("there is none")
+        raise _unusable_history("there is none")
     lines = history.lines()
     _check_shape(lines.schema, schema)
     if (begin := history.begin()) is None:
-        raise _unfit("it does not say from where on it is without a gap")
-    told = lines.where(F.col(OFFSET) <= known.offset)
-    empty = [begin.after] if begin.whole or known.reset_at == begin.after else []
-    empty += [offset for offset in (known.reset_at or 0, emptied(told)) if offset > begin.after]
+        raise _unusable_history("it does not say from where on it is without a gap")
+    merged_lines = lines.where(F.col(OFFSET) <= status.offset)
+    empty = [begin.after] if begin.whole or status.reset_at == begin.after else []
+    empty += [offset for offset in (status.reset_at or 0, last_truncate(merged_lines)) if offset > begin.after]
     if not empty:
-        raise _unfit(f"it begins after offset {begin.after}, when the table had rows already")
-    return Past(max(empty), _upto(history, told, begin.after, known))
+        raise _unusable_history(f"it begins after offset {begin.after}, when the table had rows already")
+    return Past(max(empty), _upto(history, merged_lines, begin.after, status))
 
 
-def _upto(history: History, told: DataFrame, after: int, known: TableStatus) -> int:
+def _upto(history: History, lines: DataFrame, after: int, status: TableStatus) -> int:
     """Up to where no change is missing: what the last merges changed without history is not told."""
-    if known.told:
-        return known.offset
-    newest = told.agg(F.max(OFFSET)).collect()[0][0] or 0
-    return min(known.offset, max(after, newest, history.done()))
+    if status.told:
+        return status.offset
+    newest = lines.agg(F.max(OFFSET)).collect()[0][0] or 0
+    return min(status.offset, max(after, newest, history.newest_offset()))
 
 
-def emptied(lines: DataFrame) -> int:
+def last_truncate(lines: DataFrame) -> int:
     """The offset of the last TRUNCATE; 0: there was none."""
     return lines.where(F.col(OP) == TRUNCATE).agg(F.max(OFFSET)).collect()[0][0] or 0
 
 
-def rest(staging: Staging, table: str, past: Past, known: TableStatus) -> int:
+def segment_before_rest(staging: Staging, table: str, past: Past, status: TableStatus) -> int:
     """The segment to read staging after, for what the history does not tell. Raises LakeError where it is not there."""
     start = max(past.lower, past.upto)
     head = staging.head()
-    if start >= known.offset or head is None:
-        return known.segment
+    if start >= status.offset or head is None:
+        return status.segment
     first = staging.first_number()
     if first > 1 and (begins := staging.manifest(first).cut(after=first - 1).first_offset) > start + 1:
-        raise _unfit(f"it ends at offset {start}, and staging begins at {begins}")
+        raise _unusable_history(f"it ends at offset {start}, and staging begins at {begins}")
     after = staging.segment_of(start + 1, head) - 1
     if past.upto > past.lower:
-        _check_dumps(staging, table, past, after=after, upto=known.segment)
+        _check_dumps(staging, table, past, after=after, upto=status.segment)
     return after
 
 
@@ -97,7 +97,7 @@ def _check_dumps(staging: Staging, table: str, past: Past, *, after: int, upto: 
         for mark in manifest.marks:
             ended = mark.op == "f" and mark.table == table and mark.offset > past.upto
             if ended and (mark.since is None or mark.since < past.upto):
-                raise _unfit(f"it ends at offset {past.upto}, in the midst of dump {mark.dump}")
+                raise _unusable_history(f"it ends at offset {past.upto}, in the midst of dump {mark.dump}")
 
 
 def last_lines(lines: DataFrame, schema: TableSchema, past: Past) -> DataFrame:
@@ -111,7 +111,7 @@ def last_lines(lines: DataFrame, schema: TableSchema, past: Past) -> DataFrame:
     )
     deleted = F.col(OP) == DELETE
     inside = (F.col(OP) != TRUNCATE) & (F.col(OFFSET) > past.lower) & (F.col(OFFSET) <= past.upto)
-    told = lines.where(inside).select(
+    chosen = lines.where(inside).select(
         F.struct(*(F.col(quoted(name)).alias(name) for name in schema.key)).cast(key_shape(schema)).alias("key"),
         F.col(OFFSET).alias("offset"),
         F.when(deleted, F.lit(DELETE)).otherwise(F.lit(CREATE)).alias("op"),
@@ -126,7 +126,7 @@ def last_lines(lines: DataFrame, schema: TableSchema, past: Past) -> DataFrame:
         F.lit(False).alias("key_only"),
     )
     newest = Window.partitionBy("key").orderBy(F.col("offset").desc())
-    return told.withColumn("_n", F.row_number().over(newest)).where("_n = 1").drop("_n")
+    return chosen.withColumn("_n", F.row_number().over(newest)).where("_n = 1").drop("_n")
 
 
 def _check_shape(have: t.StructType, schema: TableSchema) -> None:
@@ -134,11 +134,11 @@ def _check_shape(have: t.StructType, schema: TableSchema) -> None:
     types = {f.name: f.dataType for f in have}
     key = types.get(MOVED_FROM)
     if not isinstance(key, t.StructType) or key.names != list(schema.key):
-        raise _unfit("it is of another key")
+        raise _unusable_history("it is of another key")
     shape = [f for f in row_shape(schema) if f.name in types]
     if changed := [f.name for f in shape if not alter_table.widens(types[f.name], f.dataType, or_equal=True)]:
-        raise _unfit(f"another type has {', '.join(changed)}")
+        raise _unusable_history(f"another type has {', '.join(changed)}")
 
 
-def _unfit(why: str) -> LakeError:
+def _unusable_history(why: str) -> LakeError:
     return LakeError(why)

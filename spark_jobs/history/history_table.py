@@ -21,6 +21,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from dblog_core.errors import LakeError
+from dblog_core.lake.merge_plan import Work
 from dblog_core.model.events import DELETE, REFRESH, TRUNCATE
 from dblog_core.model.schema import Column as TableColumn
 from dblog_core.model.schema import TableSchema
@@ -46,24 +47,24 @@ from spark_jobs.delta_tables.column_types import (
     quoted,
     spark_type,
 )  # fmt: skip
-from spark_jobs.events import fold_on_driver, moved_toast, staged_events
-from spark_jobs.events.plan import Work
+from spark_jobs.events import fold_on_driver, moved_unchanged_toast, staged_events
 from spark_jobs.history import previous_rows
 
-_AFTER, _WHOLE = "dblog.after", "dblog.whole"
+_AFTER = "dblog.after"
+_WHOLE = "dblog.whole"
 
 
 @dataclass(frozen=True, slots=True)
 class Before:
     """How a table stood before a merge: its rows in the lake (None: none), and the keys that wait for a dump.
 
-    All changes up to `offset` were in; `told`: the last of them are in the history too.
+    All changes up to `offset` were in; `is_in_history`: the last of them are in the history too.
     """
 
     rows: DataFrame | None
     withheld: Sequence[Key]
     offset: int
-    told: bool
+    is_in_history: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,20 +90,24 @@ class History:
     ) -> None:
         """`check` raises LeaseLost once another may merge: it is asked right before every statement. `renames`: those
         that led to the shape."""
-        self._spark, self.path, self._schema, self._app, self._check = spark, path, schema, app, check
+        self._spark = spark
+        self.path = path
+        self._schema = schema
+        self._app = app
+        self._check = check
         self._renames = renames or Renames()
 
     def version(self) -> int | None:
         return log.version(self.path)
 
-    def done(self) -> int:
+    def newest_offset(self) -> int:
         """The last offset of the newest merge that has told its changes; 0 where the log that is left names none."""
         return log.committed(self.path, self._app) or 0
 
     def begin(self) -> Begin | None:
         """From where on it is without a gap; None where it does not say so."""
-        found = self._properties()
-        return Begin(int(found[_AFTER]), found.get(_WHOLE) == "true") if _AFTER in found else None
+        properties = self._properties()
+        return Begin(int(properties[_AFTER]), properties.get(_WHOLE) == "true") if _AFTER in properties else None
 
     def _properties(self) -> dict[str, str]:
         table = DeltaTable.forPath(self._spark, str(self.path))
@@ -110,11 +115,11 @@ class History:
 
     def lines(self, renames: Renames | None = None) -> DataFrame:
         """All of them; with the names that columns have by now, if some were renamed since the last line."""
-        found = self._spark.read.format("delta").load(str(self.path))
+        lines = self._spark.read.format("delta").load(str(self.path))
         later = renames.after(alter_table.renamed(self._properties())) if renames else None
-        return found.toDF(*map(later.current_name, found.columns)) if later else found
+        return lines.toDF(*map(later.current_name, lines.columns)) if later else lines
 
-    def take(self, work: Work, before: Before, *, staging: Staging, upto: int) -> None:
+    def append_changes(self, work: Work, before: Before, *, staging: Staging, upto: int) -> None:
         """Appends the work's changes that are not here yet. `upto`: the last offset of the merge."""
         told_of = work.files or work.chunks or work.truncates
         if not (told_of or work.finished or self.version() is not None):
@@ -122,28 +127,28 @@ class History:
         self._prepare(before)
         stale = _stale(work, staging) if self._renames else []
         self._keep(stale)
-        done = self.done()
+        done = self.newest_offset()
         if not told_of or done >= upto:
             return
-        told = [self._truncates(work.truncates)] if work.truncates else []
+        parts = [self._truncates(work.truncates)] if work.truncates else []
         if work.files or work.chunks:
-            told.append(self._with_stale(self._changes(work, before, staging), work, staging, stale))
-        lines = told[0] if len(told) == 1 else told[1].unionByName(told[0], allowMissingColumns=True)
+            parts.append(self._with_stale(self._changes(work, before, staging), work, staging, stale))
+        lines = parts[0] if len(parts) == 1 else parts[1].unionByName(parts[0], allowMissingColumns=True)
         lines = lines.where(F.col(OFFSET) > done)
         self._append(lines.coalesce(1) if work.rows <= fold_on_driver.MAX_ROWS else lines, self._app, upto)
 
-    def take_ghosts(self, keys: DataFrame, mark: LogMark) -> None:
+    def append_ghosts(self, keys: DataFrame, mark: LogMark) -> None:
         """Appends a d for each key that the dump of `mark` shows to be gone; `keys` has the key columns alone."""
         self._prepare(None)
         app = f"{self._app}:ghosts"
         if (log.committed(self.path, app) or 0) >= mark.offset:
             return
         others = [c.name for c in self._schema.columns if c.name not in self._schema.key]
-        told = {
-            **self._told_by(mark, DELETE, "dump"),
+        fields = {
+            **self._fields_of_mark(mark, DELETE, "dump"),
             UNCHANGED: F.array(*map(F.lit, others)) if others else F.lit(None),
         }
-        self._append(self._lines(keys, {n: F.col(quoted(n)) for n in self._schema.key}, told), app, mark.offset)
+        self._append(self._lines(keys, {n: F.col(quoted(n)) for n in self._schema.key}, fields), app, mark.offset)
 
     def _append(self, lines: DataFrame, app: str, version: int) -> None:
         self._check()
@@ -164,13 +169,14 @@ class History:
         if OP in self.lines().columns:
             self._rename()
         have = self.lines().schema
-        want, table = history_shape(self._schema), f"delta.{quoted(str(self.path))}"
+        want = history_shape(self._schema)
+        table = f"delta.{quoted(str(self.path))}"
         if OP not in have.names:
-            raise self._unfit(
+            raise self._refusal(
                 "its place is that of another table", "leave one of the two out of `tables`, or set history off"
             )
         if (other := alter_table.is_another(self._properties(), self._schema.table)) is not None:
-            raise self._unfit(
+            raise self._refusal(
                 f"its place is that of the history of {other}: the file system takes the two names for one",
                 "leave one of the two out of `tables`, or have the lake on a file system that tells them apart",
             )
@@ -181,7 +187,7 @@ class History:
                 for f in want
                 if not alter_table.widens(old.get(f.name, f.dataType), f.dataType, or_equal=True)
             ]
-            raise self._unfit(
+            raise self._refusal(
                 f"the history cannot follow: {'; '.join(changed)}",
                 "move the history's directory away: the next merge begins a new one",
             )
@@ -189,7 +195,7 @@ class History:
         columns = [f"ADD COLUMNS ({quoted(f.name)} {f.dataType.simpleString()})" for f in added]
         for statement in (*wider, *(f"ALTER TABLE {table} {column}" for column in columns)):
             self._spark.sql(statement)
-        if before is not None and not before.told:
+        if before is not None and not before.is_in_history:
             self._begin_anew(before)
 
     def _rename(self) -> None:
@@ -216,7 +222,7 @@ class History:
         if not stale:
             return lines
         whole = TableSchema(self._schema.table, (*self._schema.columns, *stale), self._schema.key)
-        events = staged_events.events(self._spark, staging, replace(work, truncates=(), floor=None), whole)
+        events = staged_events.read_events(self._spark, staging, replace(work, truncates=(), floor=None), whole)
         image = F.when(F.col("op") == DELETE, F.col("before")).otherwise(F.col("row"))
         values = events.select(
             F.col("offset").alias(OFFSET), *(image[column.name].alias(describe_stale(column.name)) for column in stale)
@@ -230,7 +236,7 @@ class History:
             pairs = ", ".join(f"'{name}' = '{value}'" for name, value in _properties(before).items())
             self._spark.sql(f"ALTER TABLE delta.{quoted(str(self.path))} SET TBLPROPERTIES ({pairs})")
 
-    def _unfit(self, what: str, fix: str) -> LakeError:
+    def _refusal(self, what: str, fix: str) -> LakeError:
         return LakeError(what, where=str(self.path), fix=fix)
 
     def _create(self, before: Before | None) -> None:
@@ -258,17 +264,17 @@ class History:
         """The work's rows as lines: those of a dump only where they differ from what was there."""
         schema = self._schema
         whole = replace(work, truncates=(), floor=None)  # what vanished again is history all the same
-        events = staged_events.events(self._spark, staging, whole, schema)
+        events = staged_events.read_events(self._spark, staging, whole, schema)
         if schema.key:
             if any(f.has_unchanged and f.has_moves for f in work.files):
-                events = moved_toast.resolve(self._spark, events, before.rows, schema)
-            if previous_rows.needed(staging, work):
-                events = previous_rows.resolved(
+                events = moved_unchanged_toast.resolve(self._spark, events, before.rows, schema)
+            if previous_rows.needs_previous_rows(staging, work):
+                events = previous_rows.add_previous_values(
                     self._spark, events, before.rows, before.withheld, schema, work.truncates
                 )
         deleted = F.col("op") == DELETE
         left_out = F.array(*(F.lit(c.name) for c in schema.columns if c.name not in schema.key)).cast("array<string>")
-        told = {
+        fields = {
             OP: F.col("op"),
             OFFSET: F.col("offset"),
             POSITION: F.col("position"),
@@ -286,13 +292,13 @@ class History:
             .otherwise(F.col(f"row.{quoted(c.name)}"))
             for c in schema.columns
         }
-        return self._lines(events, values, told)
+        return self._lines(events, values, fields)
 
     def _truncates(self, marks: Sequence[LogMark]) -> DataFrame:
-        lines = [self._lines(self._spark.range(1), {}, self._told_by(mark, TRUNCATE, "log")) for mark in marks]
+        lines = [self._lines(self._spark.range(1), {}, self._fields_of_mark(mark, TRUNCATE, "log")) for mark in marks]
         return reduce(DataFrame.unionByName, lines)
 
-    def _told_by(self, mark: LogMark, op: str, origin: str) -> dict[str, Column]:
+    def _fields_of_mark(self, mark: LogMark, op: str, origin: str) -> dict[str, Column]:
         return {
             OP: F.lit(op),
             OFFSET: F.lit(mark.offset),
@@ -302,21 +308,21 @@ class History:
             TRANSACTION: F.lit(mark.transaction if op == TRUNCATE else None),
         }
 
-    def _lines(self, rows: DataFrame, values: dict[str, Column], told: dict[str, Column]) -> DataFrame:
+    def _lines(self, rows: DataFrame, values: dict[str, Column], fields: dict[str, Column]) -> DataFrame:
         """Rows in the table's shape; what neither says is NULL."""
-        have = {**values, **told}
+        have = {**values, **fields}
         shape = history_shape(self._schema)
         return rows.select(*(have.get(f.name, F.lit(None)).cast(f.dataType).alias(f.name) for f in shape))
 
 
 def _stale(work: Work, staging: Staging) -> list[TableColumn]:
     """Columns of the work's rows whose names others have by now, each in its widest type."""
-    found: dict[str, TableColumn] = {}
+    widest: dict[str, TableColumn] = {}
     for column in (c for shape in work.shapes(staging.schema) for c in shape.columns if is_stale(c.name)):
-        known = found.get(column.name)
-        if known is None or compatibility.is_widening(known.type, column.type):
-            found[column.name] = column
-    return list(found.values())
+        widest_column = widest.get(column.name)
+        if widest_column is None or compatibility.is_widening(widest_column.type, column.type):
+            widest[column.name] = column
+    return list(widest.values())
 
 
 def _properties(before: Before) -> dict[str, str]:

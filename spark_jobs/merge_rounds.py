@@ -16,7 +16,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from deltalake.exceptions import DeltaError
@@ -32,7 +32,7 @@ from dblog_core.errors import (
     LeaseLost,
 )
 from dblog_core.interfaces import Json
-from dblog_core.lake import lake_tasks
+from dblog_core.lake import lake_tasks, merge_plan
 from dblog_core.lake.cuts import cuts_location
 from dblog_core.lake.lake_status import (
     LakeStatus,
@@ -43,17 +43,16 @@ from dblog_core.lake.lake_status import (
     table_location,
 )
 from dblog_core.lake.lake_tasks import LakeTask, Outcome
+from dblog_core.lake.merge_plan import Work
 from dblog_core.model.schema import TableName
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import Manifest
 from dblog_core.storage.location import Location
 from spark_jobs.delta_tables import compaction, log
-from spark_jobs.events import plan
-from spark_jobs.events.plan import Work
 from spark_jobs.lake_tasks import registry
 from spark_jobs.lake_tasks.context import Done, Tools
 from spark_jobs.merging import cuts
-from spark_jobs.merging.applied import Applied
+from spark_jobs.merging.applied import Applied, Merged
 from spark_jobs.merging.faults import first_lines, outcome_of_fault, spark_gone
 from spark_jobs.merging.fence import Fence
 from spark_jobs.merging.lake import Lake
@@ -63,19 +62,6 @@ from spark_jobs.merging.withheld_keys import Dumps, Withheld
 
 _TOGETHER = 4
 """Tables merged at the same time: while some plan and commit, on one core each, others compute."""
-
-
-@dataclass(frozen=True, slots=True)
-class Merged:
-    """The outcome of one merge."""
-
-    number: int
-    offset: int
-    segment: int
-    seconds: float
-    tables: tuple[Applied, ...]
-    task: str | None = None
-    """The kind of the lake task that it was."""
 
 
 class Merger:
@@ -92,18 +78,26 @@ class Merger:
         check: Callable[[], None] = lambda: None,
         step: Callable[[str], None] = lambda name: None,
         now: Callable[[], float] = time.time,
-        max_rows: int = plan.MAX_ROWS,
+        max_rows: int = merge_plan.MAX_ROWS,
         compact_after: int = 0,
         config: Config | None = None,
         dumps: Dumps | None = None,
     ) -> None:
         """`step` is told each step as it has been done: where tests stop a run. `compact_after`: see `compact`.
         `config` and `dumps` are for lake tasks."""
-        self._spark, self._staging, self._lake, self._records, self._withheld = spark, staging, lake, records, withheld
-        self._lease, self._step, self._now, self._max_rows = check, step, now, max_rows
+        self._spark = spark
+        self._staging = staging
+        self._lake = lake
+        self._records = records
+        self._withheld = withheld
+        self._lease = check
+        self._step = step
+        self._now = now
+        self._max_rows = max_rows
         self._fence = Fence(records.directory, staging.source)
         self._turns = compaction.Turns(compact_after)
-        self._config, self._dumps = config, dumps
+        self._config = config
+        self._dumps = dumps
         self._sessions: dict[str, SparkSession] = {}
         self._not_looked_at: set[str] | None = None  # tables that may be due to be compacted; None: all of them
         self.status = LakeStatus()
@@ -113,14 +107,15 @@ class Merger:
         self._fence.claim()
         self._lake = replace(self._lake, check=self._check)
         self._withheld.load(self._fence.epoch, self._check)
-        status, newest = read_status(self._lake.location), self._records.newest()
+        status = read_status(self._lake.location)
+        newest = self._records.newest()
         if status is None and newest is not None and newest.number > 1:
             raise LakeError(
                 f"status.json is missing beside {newest.number} merges",
                 where=str(own_directory(self._lake.location)),
                 fix="restore it from a backup, or begin a new lake and dump all tables",
             )
-        self.status = self._followed(status or self._before_the_first())
+        self.status = self._follow_versions(status or self._status_of_new_lake())
         if self.status.segment > self._staging.head_number():
             raise LakeError(
                 f"the lake has segment {self.status.segment}, the staging ends before it",
@@ -133,7 +128,7 @@ class Merger:
         self._lease()
         self._fence.check()
 
-    def _followed(self, status: LakeStatus, of: Collection[str] | None = None) -> LakeStatus:
+    def _follow_versions(self, status: LakeStatus, of: Collection[str] | None = None) -> LakeStatus:
         """The status with the newest version of these tables (None: of all) that has the same rows: old ones do not
         outlive a VACUUM."""
 
@@ -147,43 +142,43 @@ class Merger:
     def _path(self, table: str) -> Location:
         return table_location(self._lake.location, TableName.parse(table))
 
-    def _before_the_first(self) -> LakeStatus:
+    def _status_of_new_lake(self) -> LakeStatus:
         """A new lake begins where the staging does: what retention has removed before comes by a dump of all tables."""
         begins = self._staging.beginning()
         return LakeStatus(segment=begins.segment - 1, offset=begins.offset - 1)
 
-    def stopped(self) -> list[str]:
+    def stopped_tables(self) -> list[str]:
         return [name for name, table in self.status.tables.items() if table.state is State.STOPPED]
 
-    def incomplete(self) -> list[str]:
+    def incomplete_tables(self) -> list[str]:
         """Tables that lack rows which only a dump brings."""
         return [name for name, table in self.status.tables.items() if table.state is State.INCOMPLETE]
 
-    def awaiting(self) -> list[str]:
+    def tables_awaiting_dump(self) -> list[str]:
         """Tables that wait for a full dump, after a reset or for values of new columns."""
         return [name for name, table in self.status.tables.items() if table.awaits is not None]
 
-    def sealed(self) -> int:
+    def newest_segment(self) -> int:
         """The newest segment."""
         return self._staging.head_number()
 
-    def round(self, *, retry_stopped: bool, upto: int | None = None) -> Merged | None:
+    def run_round(self, *, retry_stopped: bool, upto: int | None = None) -> Merged | None:
         """The next merge, or the one that was not finished; None if nothing is to do up to segment `upto` (None: all).
 
         Raises what stops all tables.
         """
-        if (begun := self._begun()) is not None:
+        if (begun := self._unfinished_merge()) is not None:
             return self._finish(begun)
-        behind = {name: self.status.tables[name].segment for name in self.stopped()} if retry_stopped else {}
+        behind = {name: self.status.tables[name].segment for name in self.stopped_tables()} if retry_stopped else {}
         span = self._next_span(upto)
         if span is None and behind:
-            span = self._nothing()
+            span = self._empty_span()
         if span is None:
             return None
-        elsewhere = {**self._elsewhere(), **behind}
+        elsewhere = {**self._tables_elsewhere(), **behind}
         return self._begin(Intent(self.status.merge + 1, span, elsewhere, epoch=self._fence.epoch))
 
-    def _next_span(self, upto: int | None) -> plan.Span | None:
+    def _next_span(self, upto: int | None) -> merge_plan.Span | None:
         """What is sealed and whole, up to a segment that is damaged; raises CorruptSegment where that is the next."""
         damage: list[CorruptSegment] = []
 
@@ -193,7 +188,7 @@ class Merger:
             except CorruptSegment as error:
                 damage.append(error)
 
-        span = plan.next_span(sound(), max_rows=self._max_rows)
+        span = merge_plan.next_span(sound(), max_rows=self._max_rows)
         if span is None and damage:
             raise damage[0]
         return span
@@ -203,7 +198,7 @@ class Merger:
         self._check()
         if not self._records.begin(intent):
             self._check()
-            if (begun := self._begun()) is None:
+            if (begun := self._unfinished_merge()) is None:
                 raise LakeError(
                     f"merge {intent.number} was finished by another process",
                     where=str(self._records.directory),
@@ -211,9 +206,9 @@ class Merger:
                 )
             return self._finish(begun)
         self._step("recorded")
-        return self._run(intent, again=False) if intent.task is None else self._carry_out(intent, intent.task)
+        return self._run(intent, is_repeated=False) if intent.task is None else self._carry_out(intent, intent.task)
 
-    def _elsewhere(self) -> dict[str, int]:
+    def _tables_elsewhere(self) -> dict[str, int]:
         """Tables that a reset lets begin behind or ahead of the others, with the segment that they begin after."""
         return {
             name: t.segment
@@ -221,31 +216,31 @@ class Merger:
             if t.awaits is not None and t.segment != self.status.segment and t.state is not State.STOPPED
         }
 
-    def task(self) -> Merged | None:
+    def run_task(self) -> Merged | None:
         """The lake task that has waited longest, or what was not finished; None if nothing is to do."""
-        if (begun := self._begun()) is not None:
+        if (begun := self._unfinished_merge()) is not None:
             return self._finish(begun)
         for task in lake_tasks.waiting_tasks(self._lake.location):
             self._check()
-            if (planned := self._planned(task)) is not None:
+            if (planned := self._plan_task(task)) is not None:
                 recorded = {"id": task.id, "kind": task.kind, "arguments": planned}
                 return self._begin(
-                    Intent(self.status.merge + 1, self._nothing(), {}, recorded, epoch=self._fence.epoch)
+                    Intent(self.status.merge + 1, self._empty_span(), {}, recorded, epoch=self._fence.epoch)
                 )
         return None
 
-    def _begun(self) -> Intent | None:
+    def _unfinished_merge(self) -> Intent | None:
         """The merge that was recorded and not finished."""
         newest = self._records.newest()
         return newest if newest is not None and newest.number > self.status.merge else None
 
     def _finish(self, begun: Intent) -> Merged:
-        return self._run(begun, again=True) if begun.task is None else self._carry_out(begun, begun.task)
+        return self._run(begun, is_repeated=True) if begun.task is None else self._carry_out(begun, begun.task)
 
-    def _nothing(self) -> plan.Span:
+    def _empty_span(self) -> merge_plan.Span:
         """The span of a merge without segments."""
         s = self.status
-        return plan.Span(s.segment + 1, s.segment, s.offset + 1, s.offset, s.position, s.commit_time)
+        return merge_plan.Span(s.segment + 1, s.segment, s.offset + 1, s.offset, s.position, s.commit_time)
 
     def compact(self) -> str | None:
         """Joins the small files of one table that has had `compact_after` commits; None where no table has.
@@ -278,14 +273,14 @@ class Merger:
         if before is not None and after is not None:
             self._lake.highest.kept(path, before, after)
             self._turns.done(path, after)
-            self.status = self._followed(self.status, {name})
+            self.status = self._follow_versions(self.status, {name})
 
-    def _run(self, intent: Intent, *, again: bool) -> Merged:
+    def _run(self, intent: Intent, *, is_repeated: bool) -> Merged:
         began = time.monotonic()
         works = self._works(intent)
         turn = TableTurn(
             intent,
-            again,
+            is_repeated,
             self.status,
             self._staging,
             self._lake,
@@ -305,9 +300,9 @@ class Merger:
         if self._not_looked_at is not None:
             self._not_looked_at.update(applied.table for applied in done)
         self._close(intent, turn.states.after(intent, works, done))
-        return self._merged(intent, began, done)
+        return self._summarize(intent, began, done)
 
-    def _planned(self, task: LakeTask) -> Json | None:
+    def _plan_task(self, task: LakeTask) -> Json | None:
         """What a task will do; None where it cannot be done, which is its outcome then."""
         try:
             return registry.plan(self._tools(self.status.merge + 1), task.kind, task.arguments)
@@ -326,17 +321,18 @@ class Merger:
         self._check()
         try:
             done = registry.carry_out(self._tools(intent.number), task["kind"], task["arguments"])
-            came = Outcome(intent.number, done.result)
+            outcome = Outcome(intent.number, done.result)
         except LeaseLost:
             raise
         except (DblogError, DeltaError, PySparkException, Py4JJavaError) as error:
-            done, came = Done({}), outcome_of_fault(intent.number, error)
+            done = Done({})
+            outcome = outcome_of_fault(intent.number, error)
         except (Py4JNetworkError, Py4JError) as error:
             raise spark_gone(task["kind"]) from error
         self._step("done")
-        finish = partial(lake_tasks.record_outcome, self._lake.location, task["id"], came)
+        finish = partial(lake_tasks.record_outcome, self._lake.location, task["id"], outcome)
         self._close(intent, {**self.status.tables, **done.tables}, first=finish)
-        return self._merged(intent, began, [])
+        return self._summarize(intent, began, [])
 
     def _tools(self, number: int) -> Tools:
         return Tools(
@@ -359,7 +355,8 @@ class Merger:
         self._check()
         versions = {name: t.version for name, t in tables.items() if t.version is not None}
         behind = {name: t.offset for name, t in tables.items() if t.state is State.STOPPED}
-        app, path = f"{self._lake.app}:cuts", cuts_location(self._lake.location)
+        app = f"{self._lake.app}:cuts"
+        path = cuts_location(self._lake.location)
         try:
             cuts.append(path, intent, versions, behind=behind, app=app, now=self._now())
         except LakeError:
@@ -374,7 +371,7 @@ class Merger:
         )
         self._step("finished")
 
-    def _merged(self, intent: Intent, began: float, done: list[Applied]) -> Merged:
+    def _summarize(self, intent: Intent, began: float, done: list[Applied]) -> Merged:
         span = intent.span
         seconds = round(time.monotonic() - began, 3)
         kind = None if intent.task is None else str(intent.task["kind"])
@@ -387,10 +384,10 @@ class Merger:
         def after(table: str) -> int:
             if table in intent.behind:
                 return intent.behind[table]
-            known = self.status.tables.get(table)
-            return intent.span.last if known and known.state is State.STOPPED else intent.span.first - 1
+            status = self.status.tables.get(table)
+            return intent.span.last if status and status.state is State.STOPPED else intent.span.first - 1
 
-        return plan.plan_works(self._staging.manifests(after=first, upto=intent.span.last), after)
+        return merge_plan.plan_works(self._staging.manifests(after=first, upto=intent.span.last), after)
 
     def _session(self, table: str) -> SparkSession:
         """A session of the table's own: Delta reads the transaction's id and version from its settings."""
