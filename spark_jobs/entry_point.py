@@ -29,7 +29,7 @@ from dblog_core.lake.spark_submit import CONFIG_VARIABLE, PARENT_VARIABLE
 from dblog_core.staging import Staging
 from dblog_core.state import recent_errors
 from dblog_core.wiring import open_lake, open_staging, open_state
-from spark_jobs.delta_tables.session import open_session, outliving, reach_s3
+from spark_jobs.delta_tables.session import checkpoints_below, open_session, reach_s3
 from spark_jobs.merging.lake import Lake
 from spark_jobs.merging.lock import lake_lock
 from spark_jobs.merging.mark_and_append import OpenTables
@@ -97,7 +97,7 @@ def open_lake_job(options: argparse.Namespace, name: str) -> Iterator[LakeJob]:
         lake_lock(records.directory, state, ttl=config.state.ttl, wait=options.wait, go_on=go_on) as check,
         _record_errors(state, name),
         session(f"dblog {name} {config.source.name}", stop, s3=config.s3) as spark,
-        outliving(spark, records.directory / "checkpoints"),
+        checkpoints_below(spark, records.directory / "checkpoints"),
     ):
         try:
             yield LakeJob(config, spark, open_staging(config), lake, records, stop, check)

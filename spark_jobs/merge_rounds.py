@@ -48,7 +48,7 @@ from dblog_core.model.schema import TableName
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import Manifest
 from dblog_core.storage.location import Location
-from spark_jobs.delta_tables import compaction, log
+from spark_jobs.delta_tables import join_files, log
 from spark_jobs.lake_tasks import registry
 from spark_jobs.lake_tasks.context import Done, Tools
 from spark_jobs.merging import cuts
@@ -95,7 +95,7 @@ class Merger:
         self._now = now
         self._max_rows = max_rows
         self._fence = Fence(records.directory, staging.source)
-        self._turns = compaction.Turns(compact_after)
+        self._turns = join_files.Turns(compact_after)
         self._config = config
         self._dumps = dumps
         self._sessions: dict[str, SparkSession] = {}
@@ -263,7 +263,7 @@ class Merger:
     def _compact(self, name: str, path: Location) -> None:
         before = log.version(path)
         try:
-            compaction.compact(self._session(name), path)
+            join_files.compact(self._session(name), path)
         except (PySparkException, Py4JJavaError) as error:
             raise LakeError(
                 f"the small files of the table cannot be joined, and merges continue without it: {first_lines(error)}",
@@ -271,8 +271,8 @@ class Merger:
             ) from error
         after = log.version(path)
         if before is not None and after is not None:
-            self._lake.highest.kept(path, before, after)
-            self._turns.done(path, after)
+            self._lake.highest.record_other_commit(path, before, after)
+            self._turns.record_compaction(path, after)
             self.status = self._follow_versions(self.status, {name})
 
     def _run(self, intent: Intent, *, is_repeated: bool) -> Merged:

@@ -20,7 +20,7 @@ from spark_jobs.delta_tables.column_types import (
     OFFSET,
     OP,
     UNCHANGED,
-    quoted,
+    quote,
 )
 
 
@@ -90,7 +90,7 @@ def scd2(spark: SparkSession, lake: Location | str, table: str) -> DataFrame:
             where=str(path),
             fix="take the statement of docs/lake.md, with other names",
         )
-    key = [F.col(quoted(name)) for name in lines.schema[MOVED_FROM].dataType.names]  # type: ignore[attr-defined]
+    key = [F.col(quote(name)) for name in lines.schema[MOVED_FROM].dataType.names]  # type: ignore[attr-defined]
     moment = F.struct(F.col(OFFSET).alias("offset"), F.col(COMMIT_TIME).alias("at"))
     emptied = lines.where(F.col(OP) == TRUNCATE).agg(F.collect_list(moment).alias("_emptied"))
     following = F.lead(moment).over(Window.partitionBy(*key).orderBy(OFFSET))
@@ -98,7 +98,7 @@ def scd2(spark: SparkSession, lake: Location | str, table: str) -> DataFrame:
     ended = lines.where(F.col(OP) != TRUNCATE).withColumn("_next", following).crossJoin(F.broadcast(emptied))
     versions = ended.where(F.col(OP) != DELETE).withColumn("_end", F.least("_next", after))
     return versions.select(
-        *(F.col(quoted(name)) for name in columns),
+        *(F.col(quote(name)) for name in columns),
         OFFSET,
         UNCHANGED,
         F.col(COMMIT_TIME).alias("valid_from"),

@@ -28,41 +28,45 @@ from spark_jobs.delta_tables.column_types import (
     MOVED_FROM,
     arrow_type,
     is_odd,
-    not_followed,
-    quoted,
+    quote,
+    refuse_shape,
     row_shape,
 )
 
-DROPPED, RENAMED, KEY, TABLE = "dblog.dropped", "dblog.renamed", "dblog.key", "dblog.table"
-_MAPPING, _WIDENING = "delta.columnMapping.mode", "delta.enableTypeWidening"
+DROPPED = "dblog.dropped"
+RENAMED = "dblog.renamed"
+KEY = "dblog.key"
+TABLE = "dblog.table"
+_MAPPING = "delta.columnMapping.mode"
+_WIDENING = "delta.enableTypeWidening"
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
+class DroppedColumns:
     """What is known of columns that the source does not have any more.
 
-    `had`: names of columns that it has had; `told`: columns of the shape in question that it has no more, but rows of
-    the batch have; `drop`: the lake drops what the source drops; `replaced`: columns that may go with their values
+    `had`: names of columns that it has had; `in_batch`: columns of the shape in question that it has no more, but rows
+    of the batch have; `drop`: the lake drops what the source drops; `replaced`: columns that may go with their values
     where their type is another one now, since a full dump brings them anew.
     """
 
     had: frozenset[str] = frozenset()
-    told: frozenset[str] = frozenset()
+    in_batch: frozenset[str] = frozenset()
     drop: bool = False
     replaced: frozenset[str] = frozenset()
 
 
 def is_another(properties: Mapping[str, str], table: TableName) -> str | None:
     """The source's table that a Delta table of ours is of, if it is another one; older ones do not say it."""
-    return found if (found := properties.get(TABLE, str(table))) != str(table) else None
+    return other if (other := properties.get(TABLE, str(table))) != str(table) else None
 
 
-def kept(properties: Mapping[str, str]) -> list[str]:
+def kept_columns(properties: Mapping[str, str]) -> list[str]:
     """The columns that the lake table has and the source has no more."""
     return [str(name) for name in json.loads(properties.get(DROPPED, "[]"))]
 
 
-def renamed(properties: Mapping[str, str]) -> int:
+def renamed_upto(properties: Mapping[str, str]) -> int:
     """The offset up to which the table's columns are renamed."""
     return int(properties.get(RENAMED, "0"))
 
@@ -70,30 +74,31 @@ def renamed(properties: Mapping[str, str]) -> int:
 def set_apart(table: str, have: t.StructType, properties: Mapping[str, str], step: Rename) -> Iterator[str]:
     """The first half of a rename. A column of an older meaning that has one of the new names goes (in a history, which
     loses nothing, it gets another name); rows that were written since are not there yet."""
-    if renamed(properties) >= step.offset:
+    if renamed_upto(properties) >= step.offset:
         return
-    own, wanted = set(have.names), {name.lower() for name in step.reused_names}
-    done = {new for old, new in step.pairs if _alone(step.pairs, step, old, new) and old not in own}
-    stale = [n for n in have.names if n.lower() in wanted and n not in step.new and n not in done]
+    lake_names = set(have.names)
+    reused = {name.lower() for name in step.reused_names}
+    done = {new for old, new in step.pairs if _is_renamed_at_once(step.pairs, step, old, new) and old not in lake_names}
+    stale = [n for n in have.names if n.lower() in reused and n not in step.new and n not in done]
     stale += [variant for text, variant in variants.of(have).items() if text in stale]
     if properties.get(_MAPPING) in (None, "none"):
         yield set_properties(table, {_MAPPING: "name"})
     if stale and KEY in properties:
-        yield f"ALTER TABLE {table} DROP COLUMNS ({', '.join(map(quoted, stale))})"
+        yield f"ALTER TABLE {table} DROP COLUMNS ({', '.join(map(quote, stale))})"
     elif stale:
-        yield from (_renaming(table, quoted(n), name_until(n, step.offset)) for n in stale)
-    pairs = variants.followed(step, have)
+        yield from (_renaming(table, quote(n), name_until(n, step.offset)) for n in stale)
+    pairs = variants.pairs_with_variants(step, have)
     for within, names in _levels(have):
         for (old, new), text in pairs.items():
             if old in names:
                 # A VARIANT by its text: under another's name, a later run would take it for the VARIANT of that.
-                at_once = _alone(pairs, step, old, new) and _alone(pairs, step, *text)
-                yield _renaming(table, within + quoted(old), new if at_once else _between(step, new))
+                at_once = _is_renamed_at_once(pairs, step, old, new) and _is_renamed_at_once(pairs, step, *text)
+                yield _renaming(table, within + quote(old), new if at_once else _between(step, new))
     now = {RENAMED: str(step.offset)}
     if KEY in properties:
         now[KEY] = json.dumps([step.current_name(name) for name in json.loads(properties[KEY])])
     if DROPPED in properties:
-        left = [n for n in kept(properties) if n in step.new or n.lower() not in wanted]
+        left = [n for n in kept_columns(properties) if n in step.new or n.lower() not in reused]
         now[DROPPED] = json.dumps(sorted(map(step.current_name, left)))
     yield set_properties(table, now)
 
@@ -103,20 +108,20 @@ def bring_together(table: str, have: t.StructType, step: Rename) -> Iterator[str
     for within, names in _levels(have):
         for name in (n for _, new in step.pairs for n in (new, variant_name(new))):
             if _between(step, name) in names:
-                yield _renaming(table, within + quoted(_between(step, name)), name)
+                yield _renaming(table, within + quote(_between(step, name)), name)
 
 
 def _levels(have: t.StructType) -> Iterator[tuple[str, list[str]]]:
     """The columns, and the key that a row of a history has had, with what stands before their names."""
     yield "", have.names
     if MOVED_FROM in have.names and isinstance(old := have[MOVED_FROM].dataType, t.StructType):
-        yield f"{quoted(MOVED_FROM)}.", old.names
+        yield f"{quote(MOVED_FROM)}.", old.names
 
 
-def _alone(pairs: Collection[tuple[str, str]], step: Rename, old: str, new: str) -> bool:
+def _is_renamed_at_once(pairs: Collection[tuple[str, str]], step: Rename, old: str, new: str) -> bool:
     """Whether no other column of the step has had, or gets, one of the names: it is renamed at once then."""
-    taken = {n.lower() for n in (*step.filled, *(new for _, new in pairs))}
-    return old.lower() not in taken and new.lower() not in {old.lower() for old, _ in pairs}
+    other_names = {n.lower() for n in (*step.filled, *(new for _, new in pairs))}
+    return old.lower() not in other_names and new.lower() not in {old.lower() for old, _ in pairs}
 
 
 def _between(step: Rename, name: str) -> str:
@@ -124,7 +129,7 @@ def _between(step: Rename, name: str) -> str:
 
 
 def _renaming(table: str, path: str, name: str) -> str:
-    return f"ALTER TABLE {table} RENAME COLUMN {path} TO {quoted(name)}"
+    return f"ALTER TABLE {table} RENAME COLUMN {path} TO {quote(name)}"
 
 
 def statements(
@@ -134,7 +139,7 @@ def statements(
     *,
     key: list[str],
     schema: TableSchema,
-    gone: Gone,
+    dropped: DroppedColumns,
     json_as_variant: bool = False,
 ) -> Iterator[str]:
     """In their order. `table`: its name in SQL; `have`, `key`: what the lake table has; `json_as_variant`: what is JSON
@@ -142,53 +147,58 @@ def statements(
 
     Raises LakeError for a difference that the lake does not follow.
     """
-    own = {f.name: f.dataType for f in have if not (f.name.startswith("_dblog_") or variants.is_own(f))}
-    source = [c.name for c in schema.columns if c.name not in gone.told]
-    marked = set(kept(properties))
-    left = [name for name in own if name not in source]
-    back = [name for name in source if name in own and name in marked]
-    drop = [*left, *back] if gone.drop else []
-    drop += [n for n in source if n in gone.replaced and n in own and n not in drop and _is_another(own[n], n, schema)]
-    faults = [f"the lake has a column {n} that the source never had" for n in left if n not in marked | gone.had]
-    faults += _retyped({n: kind for n, kind in own.items() if n not in drop}, schema, back)
-    faults += _unlike_in_case_alone([n for n in own if n not in drop], schema)
+    lake_types = {f.name: f.dataType for f in have if not (f.name.startswith("_dblog_") or variants.is_own(f))}
+    source = [c.name for c in schema.columns if c.name not in dropped.in_batch]
+    marked = set(kept_columns(properties))
+    left = [name for name in lake_types if name not in source]
+    back = [name for name in source if name in lake_types and name in marked]
+    drop = [*left, *back] if dropped.drop else []
+    drop += [
+        n
+        for n in source
+        if n in dropped.replaced and n in lake_types and n not in drop and _is_another(lake_types[n], n, schema)
+    ]
+    faults = [f"the lake has a column {n} that the source never had" for n in left if n not in marked | dropped.had]
+    faults += _find_other_types({n: kind for n, kind in lake_types.items() if n not in drop}, schema, back)
+    faults += _unlike_in_case_alone([n for n in lake_types if n not in drop], schema)
     faults += ["the key is another one"] if key != list(schema.key) else []
     if faults:
-        raise not_followed(schema, faults)
+        raise refuse_shape(schema, faults)
     names = [c.name for c in schema.columns]
     shape = row_shape(schema)
-    added = [n for n in names if n not in own or n in drop]
-    wider = [n for n in names if n not in added and own[n] != shape[n].dataType]
-    wants = variants.plan(have, schema, wanted=json_as_variant, going=drop)
+    added = [n for n in names if n not in lake_types or n in drop]
+    wider = [n for n in names if n not in added and lake_types[n] != shape[n].dataType]
+    wants = variants.plan(have, schema, is_wanted=json_as_variant, going=drop)
     drop += wants.drop
     settings = {_MAPPING: "name"} if drop or any(map(is_odd, added)) else {}
     settings |= {_WIDENING: "true"} if wider else {}
     if settings := {n: v for n, v in settings.items() if properties.get(n) in (None, "none", "false")}:
         yield set_properties(table, settings)
     if drop:
-        yield f"ALTER TABLE {table} DROP COLUMNS ({', '.join(map(quoted, drop))})"
+        yield f"ALTER TABLE {table} DROP COLUMNS ({', '.join(map(quote, drop))})"
     # After the drop and before the same name is added: no column that lives is ever marked.
-    if marked != (marks := set() if gone.drop else set(left)):
+    if marked != (marks := set() if dropped.drop else set(left)):
         yield set_properties(table, {DROPPED: json.dumps(sorted(marks))})
-    yield from (f"ALTER TABLE {table} ALTER COLUMN {quoted(n)} TYPE {shape[n].dataType.simpleString()}" for n in wider)
+    yield from (f"ALTER TABLE {table} ALTER COLUMN {quote(n)} TYPE {shape[n].dataType.simpleString()}" for n in wider)
     for name in added:
         after = names[names.index(name) - 1] if name != names[0] else None
-        place = f"AFTER {quoted(after)}" if after else "FIRST"
-        yield f"ALTER TABLE {table} ADD COLUMNS ({quoted(name)} {shape[name].dataType.simpleString()} {place})"
+        place = f"AFTER {quote(after)}" if after else "FIRST"
+        yield f"ALTER TABLE {table} ADD COLUMNS ({quote(name)} {shape[name].dataType.simpleString()} {place})"
     yield from variants.statements(table, wants, fresh=added)
 
 
-def _is_another(own: t.DataType, name: str, schema: TableSchema) -> bool:
-    return not widens(own, row_shape(schema)[name].dataType, or_equal=True)
+def _is_another(lake_type: t.DataType, name: str, schema: TableSchema) -> bool:
+    return not is_wider(lake_type, row_shape(schema)[name].dataType, or_equal=True)
 
 
-def _retyped(own: Mapping[str, t.DataType], schema: TableSchema, back: list[str]) -> list[str]:
+def _find_other_types(lake_types: Mapping[str, t.DataType], schema: TableSchema, back: list[str]) -> list[str]:
     """Columns whose type in the lake cannot become the one that they have now, in words."""
     faults = []
-    for column, wanted in zip(schema.columns, row_shape(schema), strict=True):
-        if column.name not in own or widens(own[column.name], wanted.dataType, or_equal=True):
+    for column, field in zip(schema.columns, row_shape(schema), strict=True):
+        if column.name not in lake_types or is_wider(lake_types[column.name], field.dataType, or_equal=True):
             continue
-        was, now = own[column.name].simpleString(), compatibility.describe_type(column)
+        was = lake_types[column.name].simpleString()
+        now = compatibility.describe_type(column)
         if column.name in back:
             faults.append(
                 f"column {column.name}, dropped as {was}, came back as {now}, and the lake has the old values still; "
@@ -199,10 +209,10 @@ def _retyped(own: Mapping[str, t.DataType], schema: TableSchema, back: list[str]
     return faults
 
 
-def _unlike_in_case_alone(own: list[str], schema: TableSchema) -> list[str]:
+def _unlike_in_case_alone(lake_names: list[str], schema: TableSchema) -> list[str]:
     """Columns that the lake cannot have beside one that it keeps, in words."""
     names = {c.name for c in schema.columns}
-    others = {name.lower(): name for name in own if name not in names}
+    others = {name.lower(): name for name in lake_names if name not in names}
     return [
         f"column {name} differs from {others[name.lower()]}, which the lake keeps, in upper and lower case alone"
         for name in names
@@ -222,15 +232,16 @@ def _literal(text: str) -> str:
     return f"'{escaped}'"
 
 
-def widens(have: t.DataType, want: t.DataType, *, or_equal: bool = False) -> bool:
+def is_wider(have: t.DataType, want: t.DataType, *, or_equal: bool = False) -> bool:
     """Whether a column of the lake can become one of type `want`, with the same values."""
     if have == want:
         return or_equal
-    old, new = arrow_type(have), arrow_type(want)
+    old = arrow_type(have)
+    new = arrow_type(want)
     return old is not None and new is not None and compatibility.is_widening(old, new)
 
 
-def widened(table: str, have: t.StructType, want: t.StructType) -> list[str] | None:
+def widening_statements(table: str, have: t.StructType, want: t.StructType) -> list[str] | None:
     """The statements for those columns of both that are wider by now, fields of structs too; None where one is
     neither equal nor wider. `table` is set up for it first."""
     if (paths := _wider(have, want)) is None:
@@ -240,31 +251,34 @@ def widened(table: str, have: t.StructType, want: t.StructType) -> list[str] | N
 
 
 def _wider(have: t.StructType, want: t.StructType, within: str = "") -> list[tuple[str, t.DataType]] | None:
-    found: list[tuple[str, t.DataType]] = []
+    paths: list[tuple[str, t.DataType]] = []
     old = {f.name: f.dataType for f in have}
     for field in want:
-        path, before = within + quoted(field.name), old.get(field.name, field.dataType)
+        path = within + quote(field.name)
+        before = old.get(field.name, field.dataType)
         if isinstance(before, t.StructType) and isinstance(field.dataType, t.StructType):
             if before.names != field.dataType.names or (inner := _wider(before, field.dataType, f"{path}.")) is None:
                 return None
-            found += inner
-        elif widens(before, field.dataType):
-            found.append((path, field.dataType))
+            paths += inner
+        elif is_wider(before, field.dataType):
+            paths.append((path, field.dataType))
         elif before != field.dataType:
             return None
-    return found
+    return paths
 
 
-def folded_into(newest: TableSchema, older: list[TableSchema], own: set[str], gone: Gone) -> tuple[TableSchema, Gone]:
+def shape_to_fold_into(
+    newest: TableSchema, older: list[TableSchema], lake_names: set[str], dropped: DroppedColumns
+) -> tuple[TableSchema, DroppedColumns]:
     """The shape that rows of `older` shapes and of the newest are folded into, so that it makes no difference where a
-    merge ends: the newest, and columns that it has no more, but older rows and the lake (`own`) have."""
+    merge ends: the newest, and columns that it has no more, but older rows and the lake (`lake_names`) have."""
     names = {c.name for c in newest.columns}
-    told: dict[str, Column] = {}
-    for column in (c for schema in older for c in schema.columns if c.name in own and c.name not in names):
-        known = told.get(column.name)
-        if known is None or not compatibility.is_widening(column.type, known.type):
-            told[column.name] = column
-    if gone.drop or not told:
-        return newest, gone
-    whole = TableSchema(newest.table, (*newest.columns, *told.values()), newest.key)
-    return whole, Gone(gone.had, frozenset(told), gone.drop)
+    in_batch: dict[str, Column] = {}
+    for column in (c for schema in older for c in schema.columns if c.name in lake_names and c.name not in names):
+        widest = in_batch.get(column.name)
+        if widest is None or not compatibility.is_widening(column.type, widest.type):
+            in_batch[column.name] = column
+    if dropped.drop or not in_batch:
+        return newest, dropped
+    whole = TableSchema(newest.table, (*newest.columns, *in_batch.values()), newest.key)
+    return whole, DroppedColumns(dropped.had, frozenset(in_batch), dropped.drop)

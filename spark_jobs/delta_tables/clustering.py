@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from dblog_core.lake.cuts import open_table
 from dblog_core.maintenance.disk_usage import actions
 from dblog_core.storage.location import Location
-from spark_jobs.delta_tables import compaction
+from spark_jobs.delta_tables import join_files
 
 FILES = 4
 """So many files with the same keys cost little."""
@@ -41,10 +41,10 @@ def overlap(path: Location, column: str) -> tuple[float, int]:
     """How many files may hold values of the column that lie within those of one file, itself included, on average over
     all files; and how many files there are. 0 where there are no statistics of the column."""
     table = open_table(path)
-    found = list(actions(table)) if table is not None else []
-    ends: list[tuple[Any, Any]] = [(a.get(f"min.{column}"), a.get(f"max.{column}")) for a in found]
+    files = list(actions(table)) if table is not None else []
+    ends: list[tuple[Any, Any]] = [(a.get(f"min.{column}"), a.get(f"max.{column}")) for a in files]
     if not ends or any(low is None or high is None for low, high in ends):
-        return 0.0, len(found)
+        return 0.0, len(files)
     lows: list[Any] = sorted(low for low, _ in ends)
     highs: list[Any] = sorted(high for _, high in ends)
     shared = sum(bisect_right(lows, high) - bisect_left(highs, low) for low, high in ends)
@@ -53,11 +53,11 @@ def overlap(path: Location, column: str) -> tuple[float, int]:
 
 def cluster(spark: SparkSession, path: Location, key: Sequence[str]) -> None:
     """Writes all files of the table in the order of the key, as far as Delta keeps statistics of its columns."""
-    compaction.settings(spark)
-    DeltaTable.forPath(spark, str(path)).optimize().executeZOrderBy(*ordered(path, key))
+    join_files.prepare_session(spark)
+    DeltaTable.forPath(spark, str(path)).optimize().executeZOrderBy(*columns_with_statistics(path, key))
 
 
-def ordered(path: Location, key: Sequence[str]) -> list[str]:
+def columns_with_statistics(path: Location, key: Sequence[str]) -> list[str]:
     """The key's columns that Delta keeps smallest and largest values of."""
     table = open_table(path)
     first = next(actions(table), {}) if table is not None else {}

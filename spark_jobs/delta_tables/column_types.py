@@ -12,14 +12,20 @@ from dblog_core.model.schema import TableSchema
 from dblog_core.model.table_names import quote_for_shell
 from dblog_core.schema_evolution import compatibility
 
-OFFSET, POSITION, COMMIT_TIME, ORIGIN = "_dblog_offset", "_dblog_position", "_dblog_commit_time", "_dblog_origin"
+OFFSET = "_dblog_offset"
+POSITION = "_dblog_position"
+COMMIT_TIME = "_dblog_commit_time"
+ORIGIN = "_dblog_origin"
 PROVENANCE = (
     t.StructField(OFFSET, t.LongType()),
     t.StructField(POSITION, t.StringType()),
     t.StructField(COMMIT_TIME, t.TimestampType()),
     t.StructField(ORIGIN, t.StringType()),
 )
-OP, TRANSACTION, UNCHANGED, MOVED_FROM = "_dblog_op", "_dblog_transaction", "_dblog_unchanged", "_dblog_moved_from"
+OP = "_dblog_op"
+TRANSACTION = "_dblog_transaction"
+UNCHANGED = "_dblog_unchanged"
+MOVED_FROM = "_dblog_moved_from"
 """What a history table has beside the provenance."""
 
 _SIMPLE: dict[pa.DataType, t.DataType] = {
@@ -39,7 +45,7 @@ _SIMPLE: dict[pa.DataType, t.DataType] = {
 _NEEDS_MAPPING = re.compile(r"[ ,;{}()\n\t=]")
 
 
-def quoted(name: str) -> str:
+def quote(name: str) -> str:
     """A column's name as Spark's expressions take it."""
     return "`" + name.replace("`", "``") + "`"
 
@@ -67,14 +73,14 @@ def lake_shape(schema: TableSchema) -> t.StructType:
 
 def history_shape(schema: TableSchema) -> t.StructType:
     """The history table: the source's columns, then what is told of the change."""
-    told = [
+    change = [
         t.StructField(OP, t.StringType()),
         *PROVENANCE,
         t.StructField(TRANSACTION, t.StringType()),
         t.StructField(UNCHANGED, t.ArrayType(t.StringType())),
     ]
     moved = [t.StructField(MOVED_FROM, key_shape(schema))] if schema.key else []  # Parquet has no struct without fields
-    return t.StructType([*row_shape(schema), *told, *moved])
+    return t.StructType([*row_shape(schema), *change, *moved])
 
 
 def log_shape(schema: TableSchema) -> t.StructType:
@@ -119,12 +125,12 @@ def check_names(schema: TableSchema) -> None:
     seen: dict[str, str] = {}
     for column in schema.columns:
         if column.name.startswith("_dblog_"):
-            raise _unfit(schema, f"column {column.name} has a name of our own")
+            raise _refuse_name(schema, f"column {column.name} has a name of our own")
         if (other := seen.setdefault(column.name.lower(), column.name)) != column.name:
-            raise _unfit(schema, f"columns {other} and {column.name} differ in upper and lower case alone")
+            raise _refuse_name(schema, f"columns {other} and {column.name} differ in upper and lower case alone")
 
 
-def _unfit(schema: TableSchema, what: str) -> LakeError:
+def _refuse_name(schema: TableSchema, what: str) -> LakeError:
     return LakeError(
         what, where=str(schema.table), fix="exclude the column in [source.columns], or rename it in the source"
     )
@@ -133,15 +139,13 @@ def _unfit(schema: TableSchema, what: str) -> LakeError:
 def check_follows(older: TableSchema, newest: TableSchema) -> None:
     """Raises LakeError unless rows of `older` can be read as rows of `newest`: columns may be added, gone or wider."""
     if faults := compatibility.compare_schemas(older, newest).faults:
-        raise not_followed(newest, faults)
+        raise refuse_shape(newest, faults)
 
 
-def not_followed(schema: TableSchema, faults: list[str]) -> LakeError:
+def refuse_shape(schema: TableSchema, faults: list[str]) -> LakeError:
     """The error of a table whose shape the lake cannot take as it stands."""
-    accept, reset = (
-        f"`dblog schema accept {quote_for_shell(schema.table)}`",
-        f"`dblog reset {quote_for_shell(schema.table)}`",
-    )
+    accept = f"`dblog schema accept {quote_for_shell(schema.table)}`"
+    reset = f"`dblog reset {quote_for_shell(schema.table)}`"
     return LakeError(
         f"the table's shape changed in a way that the lake does not follow: {'; '.join(faults)}",
         where=str(schema.table),

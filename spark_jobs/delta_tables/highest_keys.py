@@ -15,12 +15,12 @@ from pyspark.sql import functions as F
 
 from dblog_core.model.schema import TableSchema
 from dblog_core.storage.location import Location
-from spark_jobs.delta_tables.column_types import quoted
+from spark_jobs.delta_tables.column_types import quote
 from spark_jobs.delta_tables.key_ranges import Ranges, in_python
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _HighestKey:
     version: int
     highest: Any
     """Of the key's first column; None: no row."""
@@ -30,7 +30,7 @@ class _Known:
 class Highest:
     """Of all tables of a lake; a table is only ever asked for by one thread."""
 
-    _known: dict[Location, _Known] = field(default_factory=dict)
+    _highest_by_table: dict[Location, _HighestKey] = field(default_factory=dict)
 
     def all_above(
         self, table: Location, version: int, rows: DataFrame, schema: TableSchema, ranges: dict[str, Ranges]
@@ -39,24 +39,26 @@ class Highest:
         first = schema.key[0]
         if first not in ranges:
             return False
-        known = self._known.get(table)
-        if known is None or known.version != version:
-            found = rows.agg(F.max(F.col(quoted(first))).alias("highest")).toArrow()["highest"]
-            if not in_python(found):
+        last = self._highest_by_table.get(table)
+        if last is None or last.version != version:
+            highest = rows.agg(F.max(F.col(quote(first))).alias("highest")).toArrow()["highest"]
+            if not in_python(highest):
                 return False
-            known = self._known[table] = _Known(version, found[0].as_py())
-        return known.highest is None or bool(known.highest < ranges[first][0][0])
+            last = self._highest_by_table[table] = _HighestKey(version, highest[0].as_py())
+        return last.highest is None or bool(last.highest < ranges[first][0][0])
 
-    def written(self, table: Location, before: int, after: int, schema: TableSchema, ranges: dict[str, Ranges]) -> None:
+    def record_batch(
+        self, table: Location, before: int, after: int, schema: TableSchema, ranges: dict[str, Ranges]
+    ) -> None:
         """A batch with these ranges took the table from one version to the next."""
-        known = self._known.pop(table, None)
-        if known is not None and known.version == before and schema.key[0] in ranges:
+        last = self._highest_by_table.pop(table, None)
+        if last is not None and last.version == before and schema.key[0] in ranges:
             high = ranges[schema.key[0]][-1][1]
-            highest = high if known.highest is None else max(known.highest, high)
-            self._known[table] = _Known(after, highest)
+            highest = high if last.highest is None else max(last.highest, high)
+            self._highest_by_table[table] = _HighestKey(after, highest)
 
-    def kept(self, table: Location, before: int, after: int) -> None:
+    def record_other_commit(self, table: Location, before: int, after: int) -> None:
         """Something that adds no key took the table from one version to the next."""
-        known = self._known.get(table)
-        if known is not None and known.version == before:
-            self._known[table] = _Known(after, known.highest)
+        last = self._highest_by_table.get(table)
+        if last is not None and last.version == before:
+            self._highest_by_table[table] = _HighestKey(after, last.highest)

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from dblog_core.model.schema import Column as SourceColumn
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import to_json
-from spark_jobs.delta_tables.column_types import quoted, spark_type
+from spark_jobs.delta_tables.column_types import quote, spark_type
 
 Range = tuple[Any, Any]
 Ranges = tuple[Range, ...]
@@ -31,7 +31,7 @@ _WIDE = 0.005  # of the whole, for a gap to be worth a range
 _TEXTS = 20_000
 
 
-def bounded(kind: pa.DataType) -> bool:
+def has_ranges(kind: pa.DataType) -> bool:
     """Whether the lake orders values of this type as we do, and keeps their ends for each file."""
     types = pa.types
     kinds = (types.is_integer, types.is_decimal, types.is_string, types.is_date, types.is_timestamp)
@@ -40,12 +40,12 @@ def bounded(kind: pa.DataType) -> bool:
 
 def of_keys(keys: pa.StructArray, schema: TableSchema) -> dict[str, Ranges]:
     """Ranges by key column: several of the first one, which clusters the others, and the ends of those."""
-    found: dict[str, Ranges] = {}
+    ranges: dict[str, Ranges] = {}
     for column in schema.key_columns:
         values = keys.field(column.name)
-        if bounded(column.type) and len(keys) and in_python(values):
-            found[column.name] = _ranges(values, MOST if column is schema.key_columns[0] else 1)
-    return found
+        if has_ranges(column.type) and len(keys) and in_python(values):
+            ranges[column.name] = _ranges(values, MOST if column is schema.key_columns[0] else 1)
+    return ranges
 
 
 def in_python(values: pa.Array | pa.ChunkedArray) -> bool:
@@ -90,7 +90,8 @@ def _text_places(values: pa.Array) -> np.ndarray[Any, Any]:
     if len(values) > _TEXTS:
         return np.zeros(len(values))
     texts = [text.encode() for text in values.to_pylist()]
-    low, high = texts[0], texts[-1]
+    low = texts[0]
+    high = texts[-1]
     common = next((i for i, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), min(len(low), len(high)))
     return np.array([int.from_bytes(text[common : common + 6].ljust(6, b"\0")) for text in texts], dtype=np.float64)
 
@@ -109,5 +110,5 @@ def literal(value: Any, column: SourceColumn) -> Column:
 def on_key(alias: str, ranges: dict[str, Ranges], schema: TableSchema) -> list[Column]:
     """The conditions of all ranges on a lake table's key."""
     return [
-        within(F.col(f"{alias}.{quoted(c.name)}"), ranges[c.name], c) for c in schema.key_columns if c.name in ranges
+        within(F.col(f"{alias}.{quote(c.name)}"), ranges[c.name], c) for c in schema.key_columns if c.name in ranges
     ]

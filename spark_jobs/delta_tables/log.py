@@ -37,7 +37,7 @@ def version(table: Location) -> int | None:
     return newest
 
 
-def committed(table: Location, app: str) -> int | None:
+def newest_transaction(table: Location, app: str) -> int | None:
     """The newest transaction version that `app` has committed; None if no commit that is left tells of one."""
     newest = version(table)
     while newest is not None and newest >= 0 and (data := _commit(table / "_delta_log", newest).read()) is not None:
@@ -100,24 +100,26 @@ def same_rows(table: Location, number: int) -> int:
 
 def check_unused(table: Location, app: str, number: int) -> None:
     """Raises LakeError if a merge of that number, or a later one, has committed: Delta would skip ours silently."""
-    found = committed(table, app)
-    if found is not None and found >= number:
-        raise already_committed(table, number, found)
+    newest = newest_transaction(table, app)
+    if newest is not None and newest >= number:
+        raise already_committed(table, number, newest)
 
 
-def already_committed(table: Location, number: int, found: int) -> LakeError:
-    """The error of merge `number` where merge `found` was the last to commit."""
-    return _older_records(table, f"merge {number} would be left out: merge {found} has committed here already")
+def already_committed(table: Location, number: int, newest: int) -> LakeError:
+    """The error of merge `number` where merge `newest` was the last to commit."""
+    return _older_records_error(table, f"merge {number} would be left out: merge {newest} has committed here already")
 
 
 def check_committed(table: Location, app: str, expected: int) -> None:
     """Raises LakeError unless the merge's commit is there: Delta skips a version at or below its own silently."""
-    found = committed(table, app)
-    if found != expected:
-        raise _older_records(table, f"merge {expected} left no commit: the table says that merge {found} was its last")
+    newest = newest_transaction(table, app)
+    if newest != expected:
+        raise _older_records_error(
+            table, f"merge {expected} left no commit: the table says that merge {newest} was its last"
+        )
 
 
-def _older_records(table: Location, what: str) -> LakeError:
+def _older_records_error(table: Location, what: str) -> LakeError:
     return LakeError(
         what,
         where=str(table),

@@ -24,24 +24,25 @@ def open_session(conf: Mapping[str, str] | None = None, *, name: str = "dblog") 
 
 
 @contextmanager
-def outliving(spark: SparkSession, directory: Location) -> Iterator[None]:
-    """Within the block `computed_once` keeps rows below `directory`, if executors are other processes than the driver:
+def checkpoints_below(spark: SparkSession, directory: Location) -> Iterator[None]:
+    """Within the block `compute_once` keeps rows below `directory`, if executors are other processes than the driver:
     one that is lost takes what only it has with it."""
     context = spark.sparkContext
     if str(context.master).startswith("local"):
         yield
         return
     context.setCheckpointDir(str(directory))
-    kept, jvm = context._jsc.sc().getCheckpointDir().get(), context._jvm
+    checkpoints = context._jsc.sc().getCheckpointDir().get()
+    jvm = context._jvm
     assert jvm is not None, "the session is one of this process"
     try:
         yield
     finally:
-        path = jvm.org.apache.hadoop.fs.Path(kept)
+        path = jvm.org.apache.hadoop.fs.Path(checkpoints)
         path.getFileSystem(context._jsc.hadoopConfiguration()).delete(path, True)
 
 
-def computed_once(rows: DataFrame) -> DataFrame:
+def compute_once(rows: DataFrame) -> DataFrame:
     """The same rows, for several jobs. A checkpoint, not persist(): Delta refuses a source that turns into a cached one
     under its hands."""
     if rows.sparkSession.sparkContext.getCheckpointDir() is None:
@@ -60,23 +61,23 @@ def reach_s3(spark: SparkSession, settings: S3Config) -> None:
 
 def s3a(settings: S3Config) -> dict[str, str]:
     """The settings as Hadoop's S3A names them; what is left out it finds by itself, like our own client."""
-    found = {
+    options = {
         "path.style.access": str(settings.path_style).lower(),
         "input.stream.type": "classic",  # Parquet reads few ranges of a file, and knows which
         "change.detection.mode": "none",  # every object is written once; what is overwritten is read whole
     }
     if settings.endpoint:
-        found["endpoint"] = settings.endpoint
-        found["connection.ssl.enabled"] = str(settings.endpoint.startswith("https://")).lower()
-        found["endpoint.region"] = settings.region or "us-east-1"  # compatible servers take any
+        options["endpoint"] = settings.endpoint
+        options["connection.ssl.enabled"] = str(settings.endpoint.startswith("https://")).lower()
+        options["endpoint.region"] = settings.region or "us-east-1"  # compatible servers take any
     elif settings.region:
-        found["endpoint.region"] = settings.region
+        options["endpoint.region"] = settings.region
     if settings.encryption:
-        found["encryption.algorithm"] = _ENCRYPTION[settings.encryption]
+        options["encryption.algorithm"] = _ENCRYPTION[settings.encryption]
     if settings.kms_key:
-        found["encryption.key"] = settings.kms_key
+        options["encryption.key"] = settings.kms_key
     if settings.access_key:
-        found["aws.credentials.provider"] = "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider"
-        found["access.key"] = settings.access_key
-        found["secret.key"] = settings.secret_key.get_secret_value()
-    return found
+        options["aws.credentials.provider"] = "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider"
+        options["access.key"] = settings.access_key
+        options["secret.key"] = settings.secret_key.get_secret_value()
+    return options

@@ -19,7 +19,7 @@ from pyspark.sql import types as t
 from dblog_core.lake.json_variants import SUFFIX, json_columns, name_taken, variant_name
 from dblog_core.model.schema import TableSchema
 from dblog_core.schema_evolution.renames import Rename
-from spark_jobs.delta_tables.column_types import quoted
+from spark_jobs.delta_tables.column_types import quote
 
 COMMENT = "what try_parse_json makes of the text beside it"
 """Of a column that is filled."""
@@ -55,27 +55,28 @@ def beside(fields: t.StructType, columns: Collection[str]) -> t.StructType:
     return t.StructType([f for field in fields for f in (field, added.get(field.name)) if f is not None])
 
 
-def parsed(text: Column) -> Column:
+def parse_text(text: Column) -> Column:
     """The VARIANT of a text; NULL where none can hold it."""
     return F.try_parse_json(text)
 
 
 def agrees(variant: Column, text: Column) -> Column:
     """Whether the VARIANT is that of the text. VARIANTs cannot be compared: what they print is."""
-    return F.to_json(variant).eqNullSafe(F.to_json(parsed(text)))
+    return F.to_json(variant).eqNullSafe(F.to_json(parse_text(text)))
 
 
-def judged(rows: DataFrame) -> DataFrame:
+def mark_other_variants(rows: DataFrame) -> DataFrame:
     """A lake table's rows as a comparison is to see them: a text whose VARIANT is another's ends with `OTHER`.
 
     A VARIANT that is not filled yet says nothing.
     """
-    texts, have = {}, rows.schema
+    texts = {}
+    have = rows.schema
     for name, variant in of(have).items():
         if name in have.names and is_filled(have[variant]):
-            text = F.col(quoted(name))
+            text = F.col(quote(name))
             other = F.concat(F.coalesce(text, F.lit("")), F.lit(OTHER))
-            texts[name] = F.when(agrees(F.col(quoted(variant)), text), text).otherwise(other)
+            texts[name] = F.when(agrees(F.col(quote(variant)), text), text).otherwise(other)
     return rows.withColumns(texts) if texts else rows
 
 
@@ -95,41 +96,43 @@ class Plan:
         return bool(self.add or self.fill or self.drop)
 
 
-def plan(have: t.StructType, schema: TableSchema, *, wanted: bool, going: Sequence[str] = ()) -> Plan:
+def plan(have: t.StructType, schema: TableSchema, *, is_wanted: bool, going: Sequence[str] = ()) -> Plan:
     """`going`: columns of the table that are dropped, though one of the same name may come in their place.
 
     A column that the source has no more keeps its VARIANT as it keeps its text. Raises LakeError where another column
     has the name of a VARIANT.
     """
-    own, json = of(have), json_columns(schema) if wanted else ()
+    by_text = of(have)
+    json = json_columns(schema) if is_wanted else ()
     lives = {n for n in have.names if n not in going}
     source = {c.name for c in schema.columns}
-    stay = {n for n in own if wanted and n in lives and (n in json or n not in source)}
-    others = {n.lower(): n for n in lives if n not in own.values()}
+    stay = {n for n in by_text if is_wanted and n in lives and (n in json or n not in source)}
+    others = {n.lower(): n for n in lives if n not in by_text.values()}
     for name in json:
         if name not in stay and (other := others.get(variant_name(name).lower())) is not None:
             raise name_taken(schema, name, f"the lake has a column {other} still")
     add = tuple(n for n in json if n not in stay)
-    unfilled = tuple(n for n in json if n in stay and not is_filled(have[own[n]]))
-    return Plan(add, (*add, *unfilled), tuple(v for n, v in own.items() if n not in stay))
+    unfilled = tuple(n for n in json if n in stay and not is_filled(have[by_text[n]]))
+    return Plan(add, (*add, *unfilled), tuple(v for n, v in by_text.items() if n not in stay))
 
 
 def statements(table: str, wants: Plan, *, fresh: Collection[str]) -> Iterator[str]:
     """Those that add and fill VARIANTs, in their order. `fresh`: columns without a value in any row."""
     for name in wants.add:
         filled = f" COMMENT '{COMMENT}'" if name in fresh else ""
-        yield f"ALTER TABLE {table} ADD COLUMNS ({quoted(variant_name(name))} VARIANT{filled} AFTER {quoted(name)})"
+        yield f"ALTER TABLE {table} ADD COLUMNS ({quote(variant_name(name))} VARIANT{filled} AFTER {quote(name)})"
     fill = [name for name in wants.fill if name not in fresh]
     if fill:
-        values = {quoted(variant_name(n)): f"try_parse_json({quoted(n)})" for n in fill}
+        values = {quote(variant_name(n)): f"try_parse_json({quote(n)})" for n in fill}
         lacks = " OR ".join(f"({v} IS NULL AND {value} IS NOT NULL)" for v, value in values.items())
         yield f"UPDATE {table} SET {', '.join(f'{v} = {value}' for v, value in values.items())} WHERE {lacks}"
     for name in fill:
-        yield f"ALTER TABLE {table} ALTER COLUMN {quoted(variant_name(name))} COMMENT '{COMMENT}'"
+        yield f"ALTER TABLE {table} ALTER COLUMN {quote(variant_name(name))} COMMENT '{COMMENT}'"
 
 
-def followed(step: Rename, have: t.StructType) -> dict[tuple[str, str], tuple[str, str]]:
+def pairs_with_variants(step: Rename, have: t.StructType) -> dict[tuple[str, str], tuple[str, str]]:
     """The pairs of a rename, and those of the VARIANTs that follow their texts; of each, the pair of the text."""
-    own, names = of(have), {f.name.lower() for f in have if not is_own(f)}
-    more = {(own[old], variant_name(new)): (old, new) for old, new in step.pairs if old in own}
+    by_text = of(have)
+    names = {f.name.lower() for f in have if not is_own(f)}
+    more = {(by_text[old], variant_name(new)): (old, new) for old, new in step.pairs if old in by_text}
     return {**{pair: pair for pair in step.pairs}, **{p: text for p, text in more.items() if p[1].lower() not in names}}

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from dblog_core.model.events import CREATE, DELETE
 from dblog_core.model.schema import TableSchema
-from spark_jobs.delta_tables.column_types import quoted
+from spark_jobs.delta_tables.column_types import quote
 
 PUT = "p"
 WITHHOLD = "w"
@@ -61,7 +61,7 @@ def _last_value(name: str) -> Column:
     """The newest known value, in a struct so that a known NULL differs from an unknown value."""
     left_out = F.coalesce(F.array_contains("unchanged", name), F.lit(False))
     known_at = F.when((F.col("op") != DELETE) & ~left_out, F.col("offset"))
-    return F.max_by(F.struct(F.col(f"row.{quoted(name)}").alias("value")), known_at)
+    return F.max_by(F.struct(F.col(f"row.{quote(name)}").alias("value")), known_at)
 
 
 def _decide_ops(folded: DataFrame, schema: TableSchema) -> DataFrame:

@@ -18,7 +18,7 @@ from pyspark.sql import types as t
 from dblog_core.model.events import CREATE, DELETE
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import Key
-from spark_jobs.delta_tables.column_types import key_shape, quoted
+from spark_jobs.delta_tables.column_types import key_shape, quote
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +126,8 @@ def _values_from_lake(spark: SparkSession, lake: DataFrame, places: list[Place],
         ]
     )
     refs = spark.createDataFrame([(p.offset, p.column, p.key) for p in places], shape)
-    same: Any = [lake[quoted(name)] == refs["key"].getField(name) for name in schema.key]
-    row = F.struct(*(lake[quoted(c.name)].alias(c.name) for c in schema.columns))
+    same: Any = [lake[quote(name)] == refs["key"].getField(name) for name in schema.key]
+    row = F.struct(*(lake[quote(c.name)].alias(c.name) for c in schema.columns))
     return lake.join(F.broadcast(refs), same).select("move", "column", row.alias("row"))
 
 
@@ -135,7 +135,7 @@ def _fill_values(events: DataFrame, values: DataFrame, columns: list[str], schem
     """Puts the found values into the moves' rows and takes their names from `unchanged`."""
     wrapped = [
         F.first(
-            F.when(F.col("column") == name, F.struct(F.col(f"row.{quoted(name)}").alias("value"))), ignorenulls=True
+            F.when(F.col("column") == name, F.struct(F.col(f"row.{quote(name)}").alias("value"))), ignorenulls=True
         ).alias(f"v{i}")
         for i, name in enumerate(columns)
     ]
@@ -145,7 +145,7 @@ def _fill_values(events: DataFrame, values: DataFrame, columns: list[str], schem
     number = {name: i for i, name in enumerate(columns)}
     fields = []
     for column in schema.columns:
-        value = F.col(f"row.{quoted(column.name)}")
+        value = F.col(f"row.{quote(column.name)}")
         if (i := number.get(column.name)) is not None:
             value = F.when(F.col(f"v{i}").isNotNull(), F.col(f"v{i}.value")).otherwise(value)
         fields.append(value.alias(column.name))

@@ -22,7 +22,7 @@ from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.model.table_names import quote_for_shell
 from dblog_core.schema_evolution import compatibility
 from spark_jobs.delta_tables import variants
-from spark_jobs.delta_tables.column_types import arrow_type, not_followed, spark_type
+from spark_jobs.delta_tables.column_types import arrow_type, refuse_shape, spark_type
 
 _FITS: tuple[tuple[tuple[type[t.DataType], ...], tuple[type[t.DataType], ...]], ...] = (
     ((t.IntegralType, t.DecimalType), (t.IntegralType, t.DecimalType)),
@@ -51,11 +51,11 @@ def check_key(before: TableSchema, shapes: Iterable[TableSchema]) -> None:
     """Raises LakeError where the key changes, or the type of a column of it: rows could not be told apart."""
     for schema in shapes:
         if schema.key != before.key:
-            raise not_followed(schema, ["the key is another one"])
+            raise refuse_shape(schema, ["the key is another one"])
         for was, now in zip(before.key_columns, schema.key_columns, strict=True):
             if was.type != now.type:
                 change = f"{compatibility.describe_type(was)} and is {compatibility.describe_type(now)}"
-                raise not_followed(schema, [f"column {was.name} of the key was {change}"])
+                raise refuse_shape(schema, [f"column {was.name} of the key was {change}"])
 
 
 def check_fits(older: TableSchema, target: TableSchema) -> None:
@@ -68,7 +68,7 @@ def check_fits(older: TableSchema, target: TableSchema) -> None:
         if c.name in older_columns and not _may_fit(older_columns[c.name].type, c.type)
     ]
     if faults:
-        raise not_followed(target, faults)
+        raise refuse_shape(target, faults)
 
 
 def _may_fit(from_type: pa.DataType, to_type: pa.DataType) -> bool:

@@ -28,7 +28,7 @@ from dblog_core.schema_evolution.renames import Renames
 from dblog_core.staging import Staging, parquet
 from dblog_core.staging.manifest import ChunkRef, DataFile
 from dblog_core.staging.spilled_rows import spill
-from spark_jobs.delta_tables.column_types import key_shape, log_shape, quoted, row_shape, spark_type
+from spark_jobs.delta_tables.column_types import key_shape, log_shape, quote, row_shape, spark_type
 from spark_jobs.events import schema_policy
 
 _REF = t.StructType(
@@ -165,8 +165,8 @@ def _rename_columns(lines: DataFrame, shape: TableSchema, later: Renames) -> tup
 def _key_part(name: str) -> Column:
     """A delete has its key in `before`; so has an update with a key so large that the log leaves it out of `after`."""
     left_out = F.coalesce(F.array_contains("unchanged", name), F.lit(False))
-    return F.when((F.col("op") == DELETE) | left_out, F.col(f"before.{quoted(name)}")).otherwise(
-        F.col(f"after.{quoted(name)}")
+    return F.when((F.col("op") == DELETE) | left_out, F.col(f"before.{quote(name)}")).otherwise(
+        F.col(f"after.{quote(name)}")
     )
 
 
@@ -214,7 +214,7 @@ def _chunk_events(
         .withColumn("row", F.col("row").cast(row_shape(shape)))
         .where(~F.array_contains("ref.evicted", F.col("index")))
         .select(
-            F.struct(*(F.col(f"row.{quoted(name)}").alias(name) for name in schema.key))
+            F.struct(*(F.col(f"row.{quote(name)}").alias(name) for name in schema.key))
             .cast(key_shape(schema))
             .alias("key"),
             offset.alias("offset"),
@@ -238,7 +238,7 @@ def chunk_rows(spark: SparkSession, staging: Staging, chunks: Sequence[ChunkRef]
     refs = spark.createDataFrame(
         [(c.path, c.first_offset, c.position, c.commit_time, list(c.evicted)) for c in chunks], _REF
     )
-    image = F.struct(*(F.col(quoted(c.name)) for c in shape.columns))
+    image = F.struct(*(F.col(quote(c.name)) for c in shape.columns))
     rows = spark.read.schema(row_shape(shape)).parquet(*_paths(staging, chunks))
     # Only the end of the path compares: Spark escapes the beginning as a URL does, while staged names need no escape.
     place = F.substring_index(rows.metadataColumn("_metadata").getField("file_path"), "/", -depth)

@@ -44,7 +44,7 @@ from spark_jobs.delta_tables.column_types import (
     check_names,
     history_shape,
     needs_mapping,
-    quoted,
+    quote,
     spark_type,
 )  # fmt: skip
 from spark_jobs.events import fold_on_driver, moved_unchanged_toast, staged_events
@@ -102,7 +102,7 @@ class History:
 
     def newest_offset(self) -> int:
         """The last offset of the newest merge that has told its changes; 0 where the log that is left names none."""
-        return log.committed(self.path, self._app) or 0
+        return log.newest_transaction(self.path, self._app) or 0
 
     def begin(self) -> Begin | None:
         """From where on it is without a gap; None where it does not say so."""
@@ -116,7 +116,7 @@ class History:
     def lines(self, renames: Renames | None = None) -> DataFrame:
         """All of them; with the names that columns have by now, if some were renamed since the last line."""
         lines = self._spark.read.format("delta").load(str(self.path))
-        later = renames.after(alter_table.renamed(self._properties())) if renames else None
+        later = renames.after(alter_table.renamed_upto(self._properties())) if renames else None
         return lines.toDF(*map(later.current_name, lines.columns)) if later else lines
 
     def append_changes(self, work: Work, before: Before, *, staging: Staging, upto: int) -> None:
@@ -141,14 +141,14 @@ class History:
         """Appends a d for each key that the dump of `mark` shows to be gone; `keys` has the key columns alone."""
         self._prepare(None)
         app = f"{self._app}:ghosts"
-        if (log.committed(self.path, app) or 0) >= mark.offset:
+        if (log.newest_transaction(self.path, app) or 0) >= mark.offset:
             return
         others = [c.name for c in self._schema.columns if c.name not in self._schema.key]
         fields = {
             **self._fields_of_mark(mark, DELETE, "dump"),
             UNCHANGED: F.array(*map(F.lit, others)) if others else F.lit(None),
         }
-        self._append(self._lines(keys, {n: F.col(quoted(n)) for n in self._schema.key}, fields), app, mark.offset)
+        self._append(self._lines(keys, {n: F.col(quote(n)) for n in self._schema.key}, fields), app, mark.offset)
 
     def _append(self, lines: DataFrame, app: str, version: int) -> None:
         self._check()
@@ -170,7 +170,7 @@ class History:
             self._rename()
         have = self.lines().schema
         want = history_shape(self._schema)
-        table = f"delta.{quoted(str(self.path))}"
+        table = f"delta.{quote(str(self.path))}"
         if OP not in have.names:
             raise self._refusal(
                 "its place is that of another table", "leave one of the two out of `tables`, or set history off"
@@ -180,26 +180,26 @@ class History:
                 f"its place is that of the history of {other}: the file system takes the two names for one",
                 "leave one of the two out of `tables`, or have the lake on a file system that tells them apart",
             )
-        if (wider := alter_table.widened(table, have, want)) is None:
+        if (wider := alter_table.widening_statements(table, have, want)) is None:
             old = {f.name: f.dataType for f in have}
             changed = [
                 f"column {f.name} was {old[f.name].simpleString()} and is {f.dataType.simpleString()}"
                 for f in want
-                if not alter_table.widens(old.get(f.name, f.dataType), f.dataType, or_equal=True)
+                if not alter_table.is_wider(old.get(f.name, f.dataType), f.dataType, or_equal=True)
             ]
             raise self._refusal(
                 f"the history cannot follow: {'; '.join(changed)}",
                 "move the history's directory away: the next merge begins a new one",
             )
         added = [f for f in want if f.name not in have.names]
-        columns = [f"ADD COLUMNS ({quoted(f.name)} {f.dataType.simpleString()})" for f in added]
+        columns = [f"ADD COLUMNS ({quote(f.name)} {f.dataType.simpleString()})" for f in added]
         for statement in (*wider, *(f"ALTER TABLE {table} {column}" for column in columns)):
             self._spark.sql(statement)
         if before is not None and not before.is_in_history:
             self._begin_anew(before)
 
     def _rename(self) -> None:
-        table = f"delta.{quoted(str(self.path))}"
+        table = f"delta.{quote(str(self.path))}"
         for step in self._renames.steps:
             for statement in alter_table.set_apart(table, self.lines().schema, self._properties(), step):
                 self._check()
@@ -214,8 +214,8 @@ class History:
         for column in stale:
             if describe_stale(column.name).lower() not in have:
                 self._check()
-                added = f"{quoted(describe_stale(column.name))} {spark_type(column.type).simpleString()}"
-                self._spark.sql(f"ALTER TABLE delta.{quoted(str(self.path))} ADD COLUMNS ({added})")
+                added = f"{quote(describe_stale(column.name))} {spark_type(column.type).simpleString()}"
+                self._spark.sql(f"ALTER TABLE delta.{quote(str(self.path))} ADD COLUMNS ({added})")
 
     def _with_stale(self, lines: DataFrame, work: Work, staging: Staging, stale: Sequence[TableColumn]) -> DataFrame:
         """The lines with the values that those columns had until then."""
@@ -234,7 +234,7 @@ class History:
         begin = self.begin()
         if begin is None or begin.after != before.offset:
             pairs = ", ".join(f"'{name}' = '{value}'" for name, value in _properties(before).items())
-            self._spark.sql(f"ALTER TABLE delta.{quoted(str(self.path))} SET TBLPROPERTIES ({pairs})")
+            self._spark.sql(f"ALTER TABLE delta.{quote(str(self.path))} SET TBLPROPERTIES ({pairs})")
 
     def _refusal(self, what: str, fix: str) -> LakeError:
         return LakeError(what, where=str(self.path), fix=fix)
@@ -242,7 +242,7 @@ class History:
     def _create(self, before: Before | None) -> None:
         check_names(self._schema)
         keys = zip(self._schema.key, self._schema.key_columns, strict=True)
-        bounded = [OFFSET, COMMIT_TIME, *(quoted(name) for name, c in keys if key_ranges.bounded(c.type))]
+        bounded = [OFFSET, COMMIT_TIME, *(quote(name) for name, c in keys if key_ranges.has_ranges(c.type))]
         builder = (
             DeltaTable.createIfNotExists(self._spark)
             .location(str(self.path))
@@ -285,11 +285,11 @@ class History:
             MOVED_FROM: F.col("moved_from"),
         }
         values = {
-            c.name: F.col(f"key.{quoted(c.name)}")
+            c.name: F.col(f"key.{quote(c.name)}")
             if c.name in schema.key
             else F.when(F.col("key_only"), None)
-            .when(deleted, F.col(f"before.{quoted(c.name)}"))
-            .otherwise(F.col(f"row.{quoted(c.name)}"))
+            .when(deleted, F.col(f"before.{quote(c.name)}"))
+            .otherwise(F.col(f"row.{quote(c.name)}"))
             for c in schema.columns
         }
         return self._lines(events, values, fields)

@@ -21,7 +21,7 @@ from dblog_core.model.values import Key
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark
 from spark_jobs.delta_tables import key_ranges
-from spark_jobs.delta_tables.column_types import key_shape, quoted, row_shape
+from spark_jobs.delta_tables.column_types import key_shape, quote, row_shape
 from spark_jobs.delta_tables.key_ranges import Ranges
 from spark_jobs.events import fold_on_driver
 
@@ -69,9 +69,9 @@ def add_previous_values(
 
 def _measure_keys(keys: DataFrame, schema: TableSchema) -> tuple[int, dict[str, Ranges]]:
     """How many keys there are, and the ends of each key column: so the lake's files without any are left out."""
-    bounded = [n for n, c in zip(schema.key, schema.key_columns, strict=True) if key_ranges.bounded(c.type)]
+    bounded = [n for n, c in zip(schema.key, schema.key_columns, strict=True) if key_ranges.has_ranges(c.type)]
     ends = [
-        F.struct(*(f(F.col(f"key.{quoted(n)}")).alias(n) for n in bounded)).alias(f.__name__)
+        F.struct(*(f(F.col(f"key.{quote(n)}")).alias(n) for n in bounded)).alias(f.__name__)
         for f in (F.min, F.max)
         if bounded
     ]
@@ -89,10 +89,10 @@ def _rows_of(
     """The lake's rows of the keys that are asked for, as events."""
     near = reduce(DataFrame.where, key_ranges.on_key("t", ends, schema), lake.alias("t"))
     rows = near.select(
-        F.struct(*(F.col(quoted(n)).alias(n) for n in schema.key)).alias("key"),
+        F.struct(*(F.col(quote(n)).alias(n) for n in schema.key)).alias("key"),
         F.lit(-1).cast("long").alias("offset"),
         F.lit(_BASE).alias("op"),
-        F.struct(*(F.col(quoted(c.name)).alias(c.name) for c in schema.columns)).alias("row"),
+        F.struct(*(F.col(quote(c.name)).alias(c.name) for c in schema.columns)).alias("row"),
     )
     keys = F.broadcast(asked_keys) if count <= _BROADCAST_ROWS else asked_keys
     return rows.join(keys, "key", "left_semi")
@@ -102,7 +102,7 @@ def _waiting(spark: SparkSession, withheld: Sequence[Key], schema: TableSchema) 
     """The keys that wait for a dump, as events: alive, and no value of them known."""
     keys = spark.createDataFrame([tuple(key) for key in withheld], key_shape(schema))
     return keys.select(
-        F.struct(*(F.col(quoted(n)).alias(n) for n in schema.key)).alias("key"),
+        F.struct(*(F.col(quote(n)).alias(n) for n in schema.key)).alias("key"),
         F.lit(-1).cast("long").alias("offset"),
         F.lit(_BASE).alias("op"),
         F.array(*(F.lit(c.name) for c in schema.columns)).alias("unchanged"),
@@ -134,7 +134,7 @@ def _with_former(events: DataFrame, schema: TableSchema, truncates: Sequence[Log
 def _value_if_set(name: str) -> Column:
     """The value that an event tells; null if it tells none."""
     is_set = (F.col("op") != DELETE) & ~_is_unchanged(name)
-    return F.when(is_set, F.struct(F.col(f"row.{quoted(name)}").alias("value")))
+    return F.when(is_set, F.struct(F.col(f"row.{quote(name)}").alias("value")))
 
 
 def _is_unchanged(name: str) -> Column:
@@ -153,7 +153,7 @@ def _changes_nothing(schema: TableSchema) -> Column:
 
 
 def _value(name: str) -> Column:
-    return F.col(f"row.{quoted(name)}")
+    return F.col(f"row.{quote(name)}")
 
 
 def _fill_column(name: str, schema: TableSchema) -> Column:

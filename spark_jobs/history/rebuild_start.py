@@ -30,7 +30,7 @@ from spark_jobs.delta_tables.column_types import (
     TRANSACTION,
     UNCHANGED,
     key_shape,
-    quoted,
+    quote,
     row_shape,
 )  # fmt: skip
 from spark_jobs.history.history_table import History
@@ -105,14 +105,14 @@ def last_lines(lines: DataFrame, schema: TableSchema, past: Past) -> DataFrame:
     have = set(lines.columns)
     row = F.struct(
         *(
-            (F.col(quoted(f.name)) if f.name in have else F.lit(None)).cast(f.dataType).alias(f.name)
+            (F.col(quote(f.name)) if f.name in have else F.lit(None)).cast(f.dataType).alias(f.name)
             for f in row_shape(schema)
         )
     )
     deleted = F.col(OP) == DELETE
     inside = (F.col(OP) != TRUNCATE) & (F.col(OFFSET) > past.lower) & (F.col(OFFSET) <= past.upto)
     chosen = lines.where(inside).select(
-        F.struct(*(F.col(quoted(name)).alias(name) for name in schema.key)).cast(key_shape(schema)).alias("key"),
+        F.struct(*(F.col(quote(name)).alias(name) for name in schema.key)).cast(key_shape(schema)).alias("key"),
         F.col(OFFSET).alias("offset"),
         F.when(deleted, F.lit(DELETE)).otherwise(F.lit(CREATE)).alias("op"),
         F.col(ORIGIN).alias("origin"),
@@ -136,7 +136,7 @@ def _check_shape(have: t.StructType, schema: TableSchema) -> None:
     if not isinstance(key, t.StructType) or key.names != list(schema.key):
         raise _unusable_history("it is of another key")
     shape = [f for f in row_shape(schema) if f.name in types]
-    if changed := [f.name for f in shape if not alter_table.widens(types[f.name], f.dataType, or_equal=True)]:
+    if changed := [f.name for f in shape if not alter_table.is_wider(types[f.name], f.dataType, or_equal=True)]:
         raise _unusable_history(f"another type has {', '.join(changed)}")
 
 

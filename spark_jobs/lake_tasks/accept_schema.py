@@ -15,7 +15,7 @@ from dblog_core.lake.accept_schema import Way
 from dblog_core.lake.lake_status import State, TableStatus
 from dblog_core.model.schema import TableName, TableSchema
 from spark_jobs.delta_tables import alter_table, column_types
-from spark_jobs.delta_tables.alter_table import Gone
+from spark_jobs.delta_tables.alter_table import DroppedColumns
 from spark_jobs.lake_tasks import reset
 from spark_jobs.lake_tasks.context import Done, Tools
 from spark_jobs.merging.delta_table import LakeTable
@@ -41,7 +41,7 @@ def _check_history(tools: Tools, schema: TableSchema) -> None:
     history = tools.lake.history_of(tools.session(str(schema.table)), schema)
     if history is None or history.version() is None:
         return
-    if alter_table.widened("history", history.lines().schema, column_types.history_shape(schema)) is None:
+    if alter_table.widening_statements("history", history.lines().schema, column_types.history_shape(schema)) is None:
         raise LakeError(
             "its history has columns of the old type or key, and nothing is ever taken out of a history",
             where=str(history.path),
@@ -76,7 +76,7 @@ def _shaped(tools: Tools, name: str, planned: Json) -> str:
     table = _table(tools, planned)
     table.prepare()
     if (renamed := planned.get("renamed", 0)) > table.renamed():  # its columns have the names of after that
-        sql = f"delta.{column_types.quoted(str(table.path))}"
+        sql = f"delta.{column_types.quote(str(table.path))}"
         tools.session(name).sql(alter_table.set_properties(sql, {alter_table.RENAMED: str(renamed)}))
     tools.step(f"shaped {name}")
     return dump
@@ -88,7 +88,9 @@ def _table(tools: Tools, planned: Json) -> LakeTable:
     before = tools.staging.schema(fingerprint) if fingerprint is not None else schema
     had = frozenset(c.name for shape in (before, schema) for c in shape.columns)
     replaced = frozenset(c.name for c in schema.columns if c.name not in schema.key)
-    return tools.lake.table(tools.session(name), schema, Gone(had, drop=tools.lake.drop_columns, replaced=replaced))
+    return tools.lake.table(
+        tools.session(name), schema, DroppedColumns(had, drop=tools.lake.drop_columns, replaced=replaced)
+    )
 
 
 def _took(known: TableStatus, planned: Json) -> TableStatus:

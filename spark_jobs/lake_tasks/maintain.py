@@ -35,8 +35,8 @@ from dblog_core.model.schema import TableName
 from dblog_core.staging.retention import Retention
 from dblog_core.storage.location import Location
 from dblog_core.wiring import open_state
-from spark_jobs.delta_tables import clustering, compaction, log
-from spark_jobs.delta_tables.column_types import quoted
+from spark_jobs.delta_tables import clustering, join_files, log
+from spark_jobs.delta_tables.column_types import quote
 from spark_jobs.lake_tasks import expired_cuts
 from spark_jobs.lake_tasks.context import Done, Tools
 from spark_jobs.merging.merge_records import Records
@@ -153,10 +153,10 @@ def _improve(spark: SparkSession, place: Place, tools: Tools, marks: Marks) -> l
     """Joins, clusters or purges the table's files, as they need it; what it did. Raises LakeError."""
     before, did = log.version(place.path), list[str]()
     with _named(place):
-        compaction.compact(spark, place.path)
+        join_files.compact(spark, place.path)
         if log.version(place.path) != before:
             did.append("joined")
-        key = [] if place.history else clustering.ordered(place.path, _key(tools, place))
+        key = [] if place.history else clustering.columns_with_statistics(place.path, _key(tools, place))
         if key and clustering.is_mixed(place.path, key):  # small files, which always are, are joined by now
             tools.check()
             clustering.cluster(spark, place.path, key)
@@ -165,11 +165,11 @@ def _improve(spark: SparkSession, place: Place, tools: Tools, marks: Marks) -> l
         many = size.deleted and size.rows is not None and size.deleted > PURGE * (size.rows + size.deleted)
         if many or (marks.are_old(size) and not place.history):
             tools.check()
-            spark.sql(f"REORG TABLE delta.{quoted(str(place.path))} APPLY (PURGE)").collect()
+            spark.sql(f"REORG TABLE delta.{quote(str(place.path))} APPLY (PURGE)").collect()
             did.append("purged")
     after = log.version(place.path)
     if before is not None and after is not None:
-        tools.lake.highest.kept(place.path, before, after)
+        tools.lake.highest.record_other_commit(place.path, before, after)
     return did
 
 
@@ -220,7 +220,7 @@ def _keep_log(spark: SparkSession, place: Place, hours: float) -> None:
     days = math.ceil(hours / 24)
     if days <= _DELTA_LOG_DAYS:
         return
-    table = f"delta.{quoted(str(place.path))}"
+    table = f"delta.{quote(str(place.path))}"
     known = spark.sql(f"DESCRIBE DETAIL {table}").select("properties").collect()[0][0].get(_LOG_PROPERTY)
     if known is None or int(known.split()[1]) < days:
         spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('{_LOG_PROPERTY}' = 'interval {days} days')")

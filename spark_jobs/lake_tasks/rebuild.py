@@ -19,7 +19,7 @@ from dblog_core.model.events import DELETE
 from dblog_core.model.table_names import quote_for_shell
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark
-from spark_jobs.delta_tables.session import computed_once
+from spark_jobs.delta_tables.session import compute_once
 from spark_jobs.events.fold import PUT
 from spark_jobs.history import rebuild_start
 from spark_jobs.history.rebuild_start import Past
@@ -102,7 +102,7 @@ def carry_out(tools: Tools, planned: Json) -> Done:
 
 def _whole(tools: Tools, name: str, told: Told) -> DataFrame:
     """The rows that are known whole; the keys of others are withheld before they are left out."""
-    rows = computed_once(refold.folded(tools.session(name), told))
+    rows = compute_once(refold.folded(tools.session(name), told))
     living = rows.where(F.col("op") != DELETE)
     partial = F.col("missing").isNotNull() | (F.col("op") != PUT)
     refold.withhold(tools.withheld, name, living.where(partial))

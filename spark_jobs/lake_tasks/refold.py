@@ -24,7 +24,7 @@ from dblog_core.model.schema import TableSchema
 from dblog_core.model.table_names import quote_for_shell
 from dblog_core.staging import Staging
 from dblog_core.staging.spilled_rows import remove_spilled
-from spark_jobs.delta_tables.column_types import quoted
+from spark_jobs.delta_tables.column_types import quote
 from spark_jobs.events import fold, moved_unchanged_toast, staged_events
 from spark_jobs.history import rebuild_start
 from spark_jobs.history.rebuild_start import Past
@@ -174,7 +174,7 @@ def _without_ghosts(rows: DataFrame, of: Told) -> DataFrame:
             continue
         parts = rows.where((F.col("op") != DELETE) & (F.col("offset") <= mark.since)).select("key.*")
         gone = deleted_rows.within(parts, mark, of.schema)
-        key = F.struct(*(F.col(quoted(name)).alias(name) for name in of.schema.key))
+        key = F.struct(*(F.col(quote(name)).alias(name) for name in of.schema.key))
         marked = gone.select(key.alias("key"), F.lit(True).alias("_gone"))
         ghost = F.coalesce(F.col("_gone"), F.lit(False))
         op = F.when(ghost, F.lit(DELETE)).otherwise(F.col("op"))

@@ -19,8 +19,8 @@ from dblog_core.lake.lake_status import State, TableStatus
 from dblog_core.model.events import DELETE
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark, Manifest
-from spark_jobs.delta_tables.column_types import OFFSET, quoted
-from spark_jobs.delta_tables.session import computed_once
+from spark_jobs.delta_tables.column_types import OFFSET, quote
+from spark_jobs.delta_tables.session import compute_once
 from spark_jobs.events.fold import PUT, WITHHOLD
 from spark_jobs.lake_tasks import refold
 from spark_jobs.lake_tasks.context import Done, Tools
@@ -72,7 +72,7 @@ def _replay(tools: Tools, name: str, planned: Json) -> tuple[Json, TableStatus]:
         if lake.committed() == tools.number:  # before a crash
             return counts, _status(tools, name, known, lake)
         lake.answer_others(after=known.version or 0, merged=known.offset)
-        rows = computed_once(_rows(told, planned, lake))
+        rows = compute_once(_rows(told, planned, lake))
         lost = rows.where(F.col("op") == WITHHOLD)
         counts["withheld"] = refold.withhold(tools.withheld, name, lost)
         batch = measured(rows, told.schema)
@@ -104,7 +104,7 @@ def _status(tools: Tools, name: str, known: TableStatus, lake: LakeTable) -> Tab
 def _rows(told: Told, planned: Json, lake: LakeTable) -> DataFrame:
     """The last change of each key of the interval, as it is to be in the lake; none of them counts as a birth, so that
     what equals the lake's row is left alone."""
-    keys = computed_once(told.events.where(_inside(planned)).select("key").distinct())
+    keys = compute_once(told.events.where(_inside(planned)).select("key").distinct())
     rows = refold.folded(keys.sparkSession, told, keys)
     if any(f.has_unchanged for f in told.work.files):
         rows = _completed(rows, told, lake)
@@ -118,7 +118,7 @@ def _rows(told: Told, planned: Json, lake: LakeTable) -> DataFrame:
 
 def _completed(rows: DataFrame, told: Told, lake: LakeTable) -> DataFrame:
     """Values that the log left out are the lake's, if its row is of the same life. Otherwise nobody has them."""
-    key = F.struct(*(F.col(quoted(name)).alias(name) for name in told.schema.key))
+    key = F.struct(*(F.col(quote(name)).alias(name) for name in told.schema.key))
     have = lake.rows().select(key.alias("key"), F.col(OFFSET).alias("_lake"))
     joined = rows.join(refold.births(told), "key", "left").join(have, "key", "left")
     same_life = F.col("_lake").isNotNull() & (F.col("_lake") >= F.coalesce(F.col("born"), F.lit(0)))

@@ -11,9 +11,9 @@ from pyspark.sql import functions as F
 
 from dblog_core.model.schema import TableSchema
 from spark_jobs.delta_tables import key_ranges
-from spark_jobs.delta_tables.column_types import quoted
+from spark_jobs.delta_tables.column_types import quote
 from spark_jobs.delta_tables.key_ranges import Ranges
-from spark_jobs.delta_tables.session import computed_once
+from spark_jobs.delta_tables.session import compute_once
 from spark_jobs.events import fold_on_driver
 from spark_jobs.events.fold import PUT
 
@@ -36,10 +36,10 @@ class Batch:
 
 def measured(rows: DataFrame, schema: TableSchema) -> Batch:
     """Computes the folded rows once, and what the MERGE wants to know of them."""
-    cached = computed_once(rows)
-    bounded = [n for n, c in zip(schema.key, schema.key_columns, strict=True) if key_ranges.bounded(c.type)]
+    cached = compute_once(rows)
+    bounded = [n for n, c in zip(schema.key, schema.key_columns, strict=True) if key_ranges.has_ranges(c.type)]
     ends = [
-        F.struct(*(f(F.col(f"key.{quoted(n)}")).alias(n) for n in bounded)).alias(f.__name__)
+        F.struct(*(f(F.col(f"key.{quote(n)}")).alias(n) for n in bounded)).alias(f.__name__)
         for f in (F.min, F.max)
         if bounded
     ]

@@ -23,8 +23,8 @@ from dblog_core.model.values import key_from_json, to_json
 from dblog_core.schema_evolution.renames import Renames
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import ChunkRef, LogMark, Manifest
-from spark_jobs.delta_tables.column_types import OFFSET, quoted, spark_type
-from spark_jobs.delta_tables.session import computed_once
+from spark_jobs.delta_tables.column_types import OFFSET, quote, spark_type
+from spark_jobs.delta_tables.session import compute_once
 from spark_jobs.events import staged_events
 from spark_jobs.events.staged_events import chunk_rows
 from spark_jobs.history import rebuild_start
@@ -52,16 +52,16 @@ def remove(
         )
     manifests = staging.manifests(after=mark.since_segment - 1, upto=last)
     lake_rows = lake.rows().where(F.col(OFFSET) <= mark.since)
-    keys = within(lake_rows, mark, schema).select(*(F.col(quoted(name)) for name in schema.key))
+    keys = within(lake_rows, mark, schema).select(*(F.col(quote(name)) for name in schema.key))
     seen = _seen(spark, staging, manifests, mark, schema)
     if seen is not None:
         keys = keys.join(seen, list(schema.key), "left_anti")
-    ghosts = computed_once(keys)  # counted and then merged: one scan of the lake's keys
+    ghosts = compute_once(keys)  # counted and then merged: one scan of the lake's keys
     found = ghosts.count()
     if found:
         if history is not None:
             history.append_ghosts(ghosts, mark)
-        same = reduce(Column.__and__, [F.col(f"t.{quoted(n)}") == F.col(f"s.{quoted(n)}") for n in schema.key])
+        same = reduce(Column.__and__, [F.col(f"t.{quote(n)}") == F.col(f"s.{quote(n)}") for n in schema.key])
         table = DeltaTable.forPath(spark, str(lake.path)).alias("t")
         table.merge(ghosts.alias("s"), same).whenMatchedDelete(F.col(f"t.{OFFSET}") <= mark.since).execute()
     return found
@@ -87,7 +87,7 @@ def tell_before(
     seen = _seen(spark, staging, manifests, mark, schema)
     for others in (*later, *([seen] if seen is not None else [])):
         keys = keys.join(others, names, "left_anti")
-    gone = computed_once(keys)
+    gone = compute_once(keys)
     if not gone.isEmpty():
         history.append_ghosts(gone, mark)
 
@@ -118,7 +118,7 @@ def _beyond(schema: TableSchema, end: Any, beyond: Callable[[Column, Column], Co
     """The last column that differs from `end` decides from the left; equal keys are in."""
     condition = F.lit(True)
     for column, part in reversed(list(zip(schema.key_columns, key_from_json(end, schema), strict=True))):
-        own, other = F.col(quoted(column.name)), _literal(part, column)
+        own, other = F.col(quote(column.name)), _literal(part, column)
         condition = beyond(own, other) | ((own == other) & condition)
     return condition
 
@@ -148,5 +148,5 @@ def _seen(
         then = {later.current_name(c.name): c.name for c in own.columns}
         rows = chunk_rows(spark, staging, read_together, own)
         names = [(then.get(name, name), name) for name in schema.key]
-        frames.append(rows.select(*(F.col(f"row.{quoted(was)}").alias(now) for was, now in names)))
+        frames.append(rows.select(*(F.col(f"row.{quote(was)}").alias(now) for was, now in names)))
     return reduce(DataFrame.union, frames) if frames else None

@@ -26,7 +26,7 @@ from dblog_core.model.values import Key
 from dblog_core.schema_evolution.renames import Renames
 from dblog_core.storage.location import Location
 from spark_jobs.delta_tables import alter_table, checkpoint, key_ranges, log, variants
-from spark_jobs.delta_tables.alter_table import KEY, Gone
+from spark_jobs.delta_tables.alter_table import KEY, DroppedColumns
 from spark_jobs.delta_tables.column_types import (
     COMMIT_TIME,
     OFFSET,
@@ -37,7 +37,7 @@ from spark_jobs.delta_tables.column_types import (
     check_names,
     lake_shape,
     needs_mapping,
-    quoted,
+    quote,
     row_shape,
 )  # fmt: skip
 from spark_jobs.delta_tables.highest_keys import Highest
@@ -78,7 +78,7 @@ class LakeTable:
         app: str,
         highest: Highest | None = None,
         check: Callable[[], None] = lambda: None,
-        gone: Gone | None = None,
+        gone: DroppedColumns | None = None,
         renames: Renames | None = None,
         json_as_variant: bool = False,
         settled: set[Location] | None = None,
@@ -92,7 +92,7 @@ class LakeTable:
         self._settled = settled if settled is not None else set()
         self._vectors = vectors
         self._renames = renames or Renames()
-        self._gone = gone or Gone()
+        self._gone = gone or DroppedColumns()
         self._spark = spark
         self.path = path
         self._schema = schema
@@ -122,7 +122,7 @@ class LakeTable:
             properties,
             key=json.loads(properties[KEY]),
             schema=self._schema,
-            gone=self._gone,
+            dropped=self._gone,
             json_as_variant=self._json_as_variant,
         ):
             self._check()
@@ -158,14 +158,14 @@ class LakeTable:
                 continue
             self._check()
             with _transaction(self._spark, f"{self._app}:filled:{name}", offset):
-                held: dict[str, str | Column] = {quoted(name): F.lit(value).cast(kind)}
+                held: dict[str, str | Column] = {quote(name): F.lit(value).cast(kind)}
                 DeltaTable.forPath(self._spark, str(self.path)).update(F.col(OFFSET) < offset, held)
 
     def settled(self) -> bool:
         """Whether what is JSON has the VARIANTs beside it that are wanted, and deletion vectors are off that are not. A
         process looks once at each table: what is wanted changes with the configuration alone, or the table's shape."""
         if self.path not in self._settled:
-            others = variants.plan(self.rows().schema, self._schema, wanted=self._json_as_variant)
+            others = variants.plan(self.rows().schema, self._schema, is_wanted=self._json_as_variant)
             if not others and (self._vectors or not self._has_vectors(self._properties())):
                 self._settled.add(self.path)
         return self.path in self._settled
@@ -194,7 +194,7 @@ class LakeTable:
 
     def renamed(self) -> int:
         """The offset up to which its columns are renamed."""
-        return alter_table.renamed(self._properties())
+        return alter_table.renamed_upto(self._properties())
 
     def _check_provenance(self, shape: StructType) -> None:
         have = {f.name: f.dataType for f in shape}
@@ -232,7 +232,7 @@ class LakeTable:
 
     @property
     def _sql(self) -> str:
-        return f"delta.{quoted(str(self.path))}"
+        return f"delta.{quote(str(self.path))}"
 
     def replace(self, rows: DataFrame | None, number: int, *, renamed: int = 0) -> None:
         """Commits these folded rows, all of them whole (None: no row), in this shape, as merge `number` in place of all
@@ -257,7 +257,7 @@ class LakeTable:
         if needs_mapping(self._schema):
             wanted["delta.columnMapping.mode"] = "name"
         have = self._properties()
-        if renamed > alter_table.renamed(have):
+        if renamed > alter_table.renamed_upto(have):
             wanted[alter_table.RENAMED] = str(renamed)
         if other := {name: value for name, value in wanted.items() if have.get(name) != value}:
             self._spark.sql(alter_table.set_properties(self._sql, other))
@@ -268,7 +268,7 @@ class LakeTable:
 
     def kept(self) -> list[str]:
         """The columns that the table has and the source has no more."""
-        return alter_table.kept(self._properties())
+        return alter_table.kept_columns(self._properties())
 
     def _create(self) -> None:
         builder = (
@@ -297,7 +297,7 @@ class LakeTable:
 
     def committed(self) -> int | None:
         """The newest merge that has committed here."""
-        return log.committed(self.path, self._app)
+        return log.newest_transaction(self.path, self._app)
 
     def apply(self, batch: Batch, number: int, *, broadcast: bool, mending: bool = False) -> dict[str, int]:
         """Commits the batch as merge `number`, and looks whether it is there. Returns rows by what became of them.
@@ -311,7 +311,7 @@ class LakeTable:
         with _transaction(self._spark, self._app, number):
             counts = self._append(batch) if appended else self._merge(batch, broadcast=broadcast, mending=mending)
         log.check_committed(self.path, self._app, number)
-        self._highest.written(self.path, before, self._newest(), self._schema, batch.ranges)
+        self._highest.record_batch(self.path, before, self._newest(), self._schema, batch.ranges)
         return counts
 
     def mark(
@@ -322,7 +322,7 @@ class LakeTable:
         done = mark_and_append.write(table, rows, self._schema, self._app, number, merged=merged, withhold=withhold)
         if not done.already:
             ranges = key_ranges.of_keys(rows["key"].combine_chunks(), self._schema)
-            self._highest.written(self.path, done.version - 1, done.version, self._schema, ranges)
+            self._highest.record_batch(self.path, done.version - 1, done.version, self._schema, ranges)
             if checkpoint.is_due(done.version, table.snapshot.metadata.get("configuration") or {}):
                 checkpoint.write(self._spark, self.path)
         return done
@@ -373,11 +373,11 @@ class LakeTable:
             put &= told | ~self._equal(batch.keeps, beside)
         merge = merge.whenMatchedUpdate(
             put,
-            {quoted(name): value for name, value in kept.items()},
+            {quote(name): value for name, value in kept.items()},
         )
         merge = merge.whenNotMatchedInsert(
             (F.col("s.op") == PUT) & F.col("s.missing").isNull(),
-            {quoted(name): value for name, value in self._values("s.", beside).items()},
+            {quote(name): value for name, value in self._values("s.", beside).items()},
         )
         metrics = merge.execute().collect()
         if not metrics:
@@ -392,7 +392,7 @@ class LakeTable:
 
     def _same_key(self, batch: Batch) -> Column:
         """Equal keys; the literal ranges of the batch's keys let Delta leave out files."""
-        parts = [F.col(f"t.{quoted(n)}") == F.col(f"s.key.{quoted(n)}") for n in self._schema.key]
+        parts = [F.col(f"t.{quote(n)}") == F.col(f"s.key.{quote(n)}") for n in self._schema.key]
         if self._bytes() > SMALL_TABLE:
             parts += key_ranges.on_key("t", batch.ranges, self._schema)
         return reduce(Column.__and__, parts)
@@ -405,9 +405,9 @@ class LakeTable:
     def _equal(self, keeps: bool, beside: Mapping[str, str]) -> Column:
         """Whether the lake has the row's values already: NULL equals NULL, NaN equals NaN. VARIANTs (`beside`, by text)
         are looked at last, where all else is equal."""
-        same = [(c.name, F.col(f"t.{quoted(c.name)}").eqNullSafe(_row("s.", c.name))) for c in self._schema.columns]
+        same = [(c.name, F.col(f"t.{quote(c.name)}").eqNullSafe(_row("s.", c.name))) for c in self._schema.columns]
         same += [
-            (c.name, variants.agrees(F.col(f"t.{quoted(beside[c.name])}"), _row("s.", c.name)))
+            (c.name, variants.agrees(F.col(f"t.{quote(beside[c.name])}"), _row("s.", c.name)))
             for c in self._schema.columns
             if c.name in beside
         ]
@@ -421,16 +421,16 @@ class LakeTable:
             text = _row(source, column.name)
             own = {column.name: text}
             if column.name in beside:
-                own[beside[column.name]] = variants.parsed(text)
+                own[beside[column.name]] = variants.parse_text(text)
             for name, value in own.items():
-                kept = F.when(_kept(column.name), F.col(f"t.{quoted(name)}")).otherwise(value) if keeps else value
+                kept = F.when(_kept(column.name), F.col(f"t.{quote(name)}")).otherwise(value) if keeps else value
                 values[name] = kept
         provenance = {OFFSET: "offset", POSITION: "position", COMMIT_TIME: "commit_time", ORIGIN: "origin"}
         return {**values, **{name: F.col(f"{source}{field}") for name, field in provenance.items()}}
 
 
 def _row(source: str, name: str) -> Column:
-    return F.col(f"{source}row.{quoted(name)}")
+    return F.col(f"{source}row.{quote(name)}")
 
 
 def _kept(name: str) -> Column:

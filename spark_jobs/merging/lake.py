@@ -17,7 +17,7 @@ from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.schema_evolution.renames import Renames
 from dblog_core.storage.location import Location
 from spark_jobs.delta_tables import column_types, variants
-from spark_jobs.delta_tables.alter_table import Gone
+from spark_jobs.delta_tables.alter_table import DroppedColumns
 from spark_jobs.delta_tables.column_types import arrow_type, check_follows
 from spark_jobs.delta_tables.highest_keys import Highest
 from spark_jobs.events import schema_policy
@@ -50,13 +50,17 @@ class Lake:
     """Tables whose VARIANT columns and deletion vectors are known to be as they are wanted."""
 
     def table(
-        self, spark: SparkSession, schema: TableSchema, gone: Gone | None = None, renames: Renames | None = None
+        self,
+        spark: SparkSession,
+        schema: TableSchema,
+        gone: DroppedColumns | None = None,
+        renames: Renames | None = None,
     ) -> LakeTable:
         """`gone`: what is known of columns that the source has no more; `renames`: those that led to the shape."""
         location = table_location(self.location, schema.table)
         link_encoded_name(self.location, schema.table)
         app = f"{self.app}:{schema.table}"
-        gone = gone or Gone(drop=self.drop_columns)
+        gone = gone or DroppedColumns(drop=self.drop_columns)
         return LakeTable(
             spark,
             location,

@@ -22,8 +22,8 @@ from dblog_core.schema_evolution.renames import is_stale
 from dblog_core.staging import Staging
 from dblog_core.staging.spilled_rows import remove_spilled
 from spark_jobs.delta_tables import alter_table
-from spark_jobs.delta_tables.alter_table import Gone
-from spark_jobs.delta_tables.column_types import key_shape, quoted
+from spark_jobs.delta_tables.alter_table import DroppedColumns
+from spark_jobs.delta_tables.column_types import key_shape, quote
 from spark_jobs.delta_tables.commit_metrics import Counted
 from spark_jobs.events import fold, fold_on_driver, moved_unchanged_toast, schema_policy, staged_events
 from spark_jobs.history.history_table import Before, History
@@ -123,18 +123,18 @@ class TableMerge:
             else schema_policy.columns_not_in_lake(newest, have)
         )
 
-    def _shape(self, work: Work, known: TableStatus | None) -> tuple[TableSchema, Gone]:
+    def _shape(self, work: Work, known: TableStatus | None) -> tuple[TableSchema, DroppedColumns]:
         """What the work's rows are folded into, and what is known of columns that the source has no more."""
         newest, renames = self._staging.schema(work.schema), work.renames
         older = [s for s in work.shapes(self._staging.schema) if s.fingerprint != newest.fingerprint]
         before = [self._staging.schema(known.schema)] if known and known.schema else []
         shapes = (*before, *map(renames.rename_columns, before), *older, newest)
         had = frozenset(c.name for schema in shapes for c in schema.columns)
-        gone, lake = Gone(had, drop=self._lake.drop_columns), self._lake.table(self._spark, newest)
+        gone, lake = DroppedColumns(had, drop=self._lake.drop_columns), self._lake.table(self._spark, newest)
         if before and newest.key and lake.version():
             if self._lake.keeps(newest):
                 schema_policy.check_key(before[0], (*older, newest))
-                have, gone = lake.rows().schema, Gone(had)
+                have, gone = lake.rows().schema, DroppedColumns(had)
                 newest, older = (
                     schema_policy.shape_in_lake(newest, have),
                     [schema_policy.shape_in_lake(schema, have) for schema in older],
@@ -144,7 +144,7 @@ class TableMerge:
         if not older or not newest.key or not lake.version():
             return newest, gone
         names = map(renames.after(lake.renamed()).current_name, lake.rows().columns)
-        return alter_table.folded_into(newest, older, {name for name in names if not is_stale(name)}, gone)
+        return alter_table.shape_to_fold_into(newest, older, {name for name in names if not is_stale(name)}, gone)
 
     def _keyless(
         self, work: Work, schema: TableSchema, history: History, span: Span, known: TableStatus | None, began: float
@@ -316,13 +316,13 @@ class TableMerge:
         """Forgets the withheld keys that the lake has by now."""
         table = str(schema.table)
         if self._withheld.waits(table):
-            rows = lake.rows().select(F.struct(*(F.col(quoted(n)).alias(n) for n in schema.key)).alias("key"))
+            rows = lake.rows().select(F.struct(*(F.col(quote(n)).alias(n) for n in schema.key)).alias("key"))
             self._withheld.forget(table, self._keys(rows, self._withheld.keys(table, schema), schema))
 
     def _keys(self, rows: DataFrame, wanted: list[Key], schema: TableSchema) -> list[Key]:
         """Those of the wanted keys that the rows have."""
         asked = self._spark.createDataFrame(wanted, key_shape(schema))
-        asked = asked.select(F.struct(*(F.col(quoted(n)).alias(n) for n in schema.key)).alias("key"))
+        asked = asked.select(F.struct(*(F.col(quote(n)).alias(n) for n in schema.key)).alias("key"))
         return [
             moved_unchanged_toast.as_key(row.key)
             for row in rows.join(F.broadcast(asked), "key", "left_semi").select("key").collect()
@@ -355,7 +355,7 @@ def _reaches_below(work: Work, floor: int) -> bool:
 def _unknown(batch: Batch, lake: LakeTable, schema: TableSchema) -> list[Key]:
     """Keys of the rows with a value that nobody has: neither this span nor the lake."""
     partial = batch.rows.where(F.col("missing").isNotNull() & (F.col("op") == fold.PUT)).select("key")
-    have = lake.rows().select(F.struct(*(F.col(quoted(n)).alias(n) for n in schema.key)).alias("key"))
+    have = lake.rows().select(F.struct(*(F.col(quote(n)).alias(n) for n in schema.key)).alias("key"))
     lost = batch.rows.where(F.col("op") == fold.WITHHOLD).select("key")
     return [
         moved_unchanged_toast.as_key(row.key) for row in partial.join(have, "key", "left_anti").union(lost).collect()

@@ -127,7 +127,9 @@ class TableTurn:
             except (LakeError, StagingError, PySparkException, Py4JJavaError) as error:
                 self.check()  # the other commit may be our successor's
                 # A number that is taken is no fault where an older merger may have committed it a moment ago.
-                landed = log.committed(path, app) == self.intent.number and (again or not isinstance(error, LakeError))
+                landed = log.newest_transaction(path, app) == self.intent.number and (
+                    again or not isinstance(error, LakeError)
+                )
                 if not landed and not isinstance(error, OVERTAKEN):
                     raise
                 again = True

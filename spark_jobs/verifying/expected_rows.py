@@ -24,7 +24,7 @@ from dblog_core.staging.row_format import log_schema
 from dblog_core.storage.location import Location
 from dblog_core.verify.exchange import Pin
 from spark_jobs.delta_tables import variants
-from spark_jobs.delta_tables.column_types import OFFSET, quoted, row_shape
+from spark_jobs.delta_tables.column_types import OFFSET, quote, row_shape
 from spark_jobs.events import fold, moved_unchanged_toast, staged_events
 
 NEVER = -1
@@ -64,7 +64,7 @@ def lake_rows(
     A column that the lake does not have yet is NULL, or what rows are known to hold in it; a text whose VARIANT is
     another is told apart from itself. Raises LakeError where it lacks a column of the key.
     """
-    frame = variants.judged(spark.read.format("delta").option("versionAsOf", pin.version).load(str(table)))
+    frame = variants.mark_other_variants(spark.read.format("delta").option("versionAsOf", pin.version).load(str(table)))
     for step in renames.after(pin.offset).steps if renames else ():
         if {old for old, _ in step.pairs}.issubset(frame.columns):  # a merge that died may have renamed them already
             frame = frame.toDF(*map(step.current_name, frame.columns))
@@ -79,7 +79,7 @@ def lake_rows(
     for wanted in row_shape(schema):
         own = F.lit(None).cast(wanted.dataType)
         if wanted.name in have:
-            own = F.col(quoted(wanted.name))
+            own = F.col(quote(wanted.name))
             own = own if have[wanted.name] == wanted.dataType else own.try_cast(wanted.dataType)
         if wanted.name in held:  # a merge that died may have added it already
             before, value = held[wanted.name]
@@ -93,7 +93,7 @@ def lake_rows(
 
 
 def _key_of(row: str, schema: TableSchema) -> Column:
-    return F.struct(*(F.col(f"{row}.{quoted(name)}").alias(name) for name in schema.key)).alias("key")
+    return F.struct(*(F.col(f"{row}.{quote(name)}").alias(name) for name in schema.key)).alias("key")
 
 
 def staged(
@@ -179,8 +179,8 @@ def _applied(lake: DataFrame, folded: DataFrame, schema: TableSchema) -> DataFra
     both = lake.alias("l").join(folded.alias("f"), F.col("l.key") == F.col("f.key"), "full_outer")
     here, newer = F.col("l.key").isNotNull(), F.col("f.offset") > F.col("l.offset")
     kept = [
-        F.when(F.array_contains("f.missing", c.name), F.col(f"l.row.{quoted(c.name)}"))
-        .otherwise(F.col(f"f.row.{quoted(c.name)}"))
+        F.when(F.array_contains("f.missing", c.name), F.col(f"l.row.{quote(c.name)}"))
+        .otherwise(F.col(f"f.row.{quote(c.name)}"))
         .alias(c.name)
         for c in schema.columns
     ]

@@ -24,7 +24,7 @@ from dblog_core.staging import Staging
 from dblog_core.storage.location import Location
 from dblog_core.verify.exchange import MAX_KEYS_NAMED, Answer, Desk, Sum, Task
 from spark_jobs.delta_tables import variants
-from spark_jobs.delta_tables.column_types import key_shape, quoted, row_shape
+from spark_jobs.delta_tables.column_types import key_shape, quote, row_shape
 from spark_jobs.delta_tables.key_ranges import literal
 from spark_jobs.verifying import expected_rows
 from spark_jobs.verifying.expected_rows import Staged
@@ -60,8 +60,8 @@ class Judge:
         """The columns in which rows differ, for those of the asked keys that both sides have and that do not change."""
         schema = task.shape
         source = self._spark.read.schema(row_shape(schema)).parquet(*map(self._desk.url, task.files))
-        image = F.struct(*(F.col(quoted(c.name)) for c in schema.columns)).alias("row")
-        source = source.select(F.struct(*(F.col(quoted(n)) for n in schema.key)).alias("key"), image)
+        image = F.struct(*(F.col(quote(c.name)) for c in schema.columns)).alias("row")
+        source = source.select(F.struct(*(F.col(quote(n)) for n in schema.key)).alias("key"), image)
         found, lake = self._expected(task, table, schema)
         rows = self._within(self._rows(task, lake, found, schema), source.select("key"))
         both = source.alias("s").join(rows.alias("l"), F.col("s.key") == F.col("l.key"))
@@ -81,7 +81,7 @@ class Judge:
         assert task.pin is not None
         schema = task.shape
         lake = expected_rows.lake_rows(self._spark, table, task.pin, schema)
-        keys = lake.select("key", row_hash(lake, schema, lambda n: F.col(f"row.{quoted(n)}")).alias("hash"))
+        keys = lake.select("key", row_hash(lake, schema, lambda n: F.col(f"row.{quote(n)}")).alias("hash"))
         beyond = [(~_upto(schema, bound)).cast("int") for bound in task.bounds]
         place = reduce(Column.__add__, beyond, F.lit(0))
         total = F.sum(F.col("hash").cast("decimal(20,0)")).alias("hash")
@@ -107,7 +107,7 @@ class Judge:
             found = self._spark.createDataFrame([], shape)
         else:
             found = self._spark.read.schema(shape).parquet(*map(self._desk.url, task.files))
-        key = F.struct(*(F.col(quoted(n)) for n in schema.key)).alias("key")
+        key = F.struct(*(F.col(quote(n)) for n in schema.key)).alias("key")
         return found.select(key, F.col(HASH).alias("hash"))
 
     def _expected(self, task: Task, table: Location, schema: TableSchema) -> tuple[Staged, DataFrame]:
@@ -173,7 +173,7 @@ def _nothing(spark: SparkSession, schema: TableSchema) -> DataFrame:
 
 
 def _row_hash(rows: DataFrame, schema: TableSchema) -> Column:
-    return F.when(F.col("row").isNotNull(), row_hash(rows, schema, lambda name: F.col(f"row.{quoted(name)}")))
+    return F.when(F.col("row").isNotNull(), row_hash(rows, schema, lambda name: F.col(f"row.{quote(name)}")))
 
 
 def _hashed(rows: DataFrame, schema: TableSchema) -> DataFrame:
@@ -183,7 +183,7 @@ def _hashed(rows: DataFrame, schema: TableSchema) -> DataFrame:
 def _odd(source: DataFrame, lake: DataFrame, seen: Observation, schema: TableSchema) -> DataFrame:
     """Keys that are not alike on both sides: `key`, `hash` of the source, whether it is `there`, whether it was
     `expected`, and whether the lake has it `twice`. One shuffle of keys and hashes; no row moves."""
-    parts = [F.col(f"key.{quoted(name)}").alias(f"k{i}") for i, name in enumerate(schema.key)]
+    parts = [F.col(f"key.{quote(name)}").alias(f"k{i}") for i, name in enumerate(schema.key)]
     none, there = F.lit(None).cast("bigint"), F.col("hash").isNotNull().cast("int")
     ours = [F.col("hash").alias("s"), there.alias("sn"), none.alias("l"), F.lit(0).alias("ln")]
     theirs = [none.alias("s"), F.lit(0).alias("sn"), F.col("hash").alias("l"), F.lit(1).alias("ln")]
@@ -204,7 +204,7 @@ def _odd(source: DataFrame, lake: DataFrame, seen: Observation, schema: TableSch
 
 def _differs(name: str) -> Column:
     """The column's name if its values differ; that of its VARIANT where only this one does."""
-    source, lake = F.col(f"s.row.{quoted(name)}"), F.col(f"l.row.{quoted(name)}")
+    source, lake = F.col(f"s.row.{quote(name)}"), F.col(f"l.row.{quote(name)}")
     text = F.concat(F.coalesce(source.cast("string"), F.lit("")), F.lit(variants.OTHER))
     told = F.when(lake.cast("string") == text, F.lit(variant_name(name))).otherwise(F.lit(name))
     return F.when(~source.eqNullSafe(lake), told)
@@ -239,6 +239,6 @@ def _upto(schema: TableSchema, bound: Any) -> Column:
     """Keys up to `bound`; of types that Spark orders as the source does."""
     condition = F.lit(True)
     for column, part in reversed(list(zip(schema.key_columns, key_from_json(bound, schema), strict=True))):
-        own, other = F.col(f"key.{quoted(column.name)}"), literal(part, column)
+        own, other = F.col(f"key.{quote(column.name)}"), literal(part, column)
         condition = (own < other) | ((own == other) & condition)
     return condition

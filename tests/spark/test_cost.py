@@ -269,7 +269,7 @@ def test_the_look_for_what_is_to_be_compacted_costs_what_was_merged(lake: TestLa
 
     def look() -> list[str]:
         looked.clear()
-        with mock.patch("spark_jobs.delta_tables.compaction.log.version", counted):
+        with mock.patch("spark_jobs.delta_tables.join_files.log.version", counted):
             compacted = merger.compact()
         return [*([compacted] if compacted else []), *dict.fromkeys(looked)]
 
@@ -294,12 +294,12 @@ def test_a_table_that_is_compacted_never_stays_as_it_is(lake: TestLake) -> None:
 
 def test_the_newest_version_is_found_with_and_without_a_checkpoint(lake: TestLake) -> None:
     path = lake.table(T)
-    assert log.version(path) is None and log.committed(path, "a") is None
+    assert log.version(path) is None and log.newest_transaction(path, "a") is None
     for n in range(12):
         frame = lake.spark.range(1).coalesce(1)
         options = {"txnAppId": "a", "txnVersion": str(n)}
         frame.write.format("delta").mode("append").options(**options).save(str(path))
-        assert (log.version(path), log.committed(path, "a")) == (n, n)
+        assert (log.version(path), log.newest_transaction(path, "a")) == (n, n)
     assert (path / "_delta_log" / "_last_checkpoint").exists()
     assert DeltaTable.forPath(lake.spark, str(path)).history(1).collect()[0].version == 11
     (path / "_delta_log" / "_last_checkpoint").remove()

@@ -20,7 +20,7 @@ from dblog_core.model.values import keys_of
 from dblog_core.rows.row_hashes import HASH
 from dblog_core.staging import Staging
 from dblog_core.wiring import open_source
-from spark_jobs.delta_tables.column_types import quoted, row_shape
+from spark_jobs.delta_tables.column_types import quote, row_shape
 from spark_jobs.verifying.row_hashes import row_hash
 from tests.contract import every_type
 from tests.fix_servers import Database
@@ -31,7 +31,7 @@ from tests.spark.segments import table
 def in_spark(spark: SparkSession, schema: TableSchema, file: str) -> list[int]:
     """The hashes of a file's rows, in its order."""
     rows = spark.read.schema(row_shape(schema)).parquet(file).coalesce(1)
-    hashed = rows.select(row_hash(rows, schema, lambda name: F.col(quoted(name))).alias(HASH))
+    hashed = rows.select(row_hash(rows, schema, lambda name: F.col(quote(name))).alias(HASH))
     return [int(row[HASH]) for row in hashed.collect()]
 
 

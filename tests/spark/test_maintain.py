@@ -19,7 +19,7 @@ from dblog_core.interfaces import Json
 from dblog_core.lake import cuts, lake_tasks
 from dblog_core.lake.lake_status import LakeStatus, lake_at
 from dblog_core.maintenance import schedule
-from spark_jobs.delta_tables import clustering, compaction, log
+from spark_jobs.delta_tables import clustering, join_files, log
 from spark_jobs.lake_tasks import maintain, registry
 from spark_jobs.lake_tasks.registry import Kind
 from tests.spark.lakes import Crash, TestLake
@@ -192,8 +192,8 @@ def test_a_key_lies_in_few_files_after_clustering(
     mixed = spark.range(8000).select("id", F.md5(F.col("id").cast("string")).alias("v")).repartition(8)
     mixed.write.format("delta").save(str(path))
     assert clustering.overlap(path, "id") == (8.0, 8) and clustering.is_mixed(path, ["id"])
-    small = {name: str(40_000) for name in compaction._SETTINGS if "FileSize" in name}
-    monkeypatch.setattr(compaction, "_SETTINGS", {**compaction._SETTINGS, **small})
+    small = {name: str(40_000) for name in join_files._SETTINGS if "FileSize" in name}
+    monkeypatch.setattr(join_files, "_SETTINGS", {**join_files._SETTINGS, **small})
     clustering.cluster(spark, path, ["id"])
     shared, files = clustering.overlap(path, "id")
     assert files >= 4 and shared <= 3 and not clustering.is_mixed(path, ["id"])

@@ -54,7 +54,6 @@ GOAL = Counts(5, 5, 1)
 NONE = Counts(0, 0, 0)
 LIMITS: dict[str, Counts] = {
     "dblog_core/delta": Counts(32, 87, 38),
-    "spark_jobs/delta_tables": Counts(16, 34, 14),
     "spark_jobs/lake_tasks": Counts(10, 43, 14),
     "spark_jobs/merging": Counts(19, 66, 20),
     "spark_jobs/verifying": Counts(7, 32, 8),

@@ -39,7 +39,7 @@ from dblog_core.sources.postgres.logical.wal2json import _filter
 from dblog_core.sources.postgres.sql import typed_names
 from dblog_core.staging.segment import safe_name
 from dblog_core.verify.slices import _path
-from spark_jobs.delta_tables.column_types import quoted
+from spark_jobs.delta_tables.column_types import quote as quote_column
 from spark_jobs.source import _names
 from tests import worst_names
 from tests.unit import requests_world
@@ -255,7 +255,7 @@ def test_spark_is_given_names_by_commas_or_as_json() -> None:
     texts = [str(table) for table in PAIRS]
     assert _names(json.dumps(texts)) == texts
     assert _names("shop.a, shop.b ,,") == ["shop.a", "shop.b"]
-    assert all(quoted(name)[1:-1].replace("``", "`") == name for name in EVERY)
+    assert all(quote_column(name)[1:-1].replace("``", "`") == name for name in EVERY)
 
 
 def test_files_and_nodes_are_named_by_plain_text() -> None:

@@ -32,10 +32,10 @@ class Turns:
         if not self._after or version is None:
             return False
         if self._since.get(table, version + 1) > version:  # not known yet, or another table by now
-            self._since[table] = self._compacted(table, version)
+            self._since[table] = self._last_compaction(table, version)
         return version - self._since[table] >= self._after
 
-    def _compacted(self, table: Location, version: int) -> int:
+    def _last_compaction(self, table: Location, version: int) -> int:
         """The last compaction's version as far as it matters: of what lies further back, the table is due anyway."""
         oldest = max(0, version - self._after)
         for number in range(version, oldest, -1):
@@ -43,18 +43,18 @@ class Turns:
                 return number
         return oldest
 
-    def done(self, table: Location, version: int) -> None:
+    def record_compaction(self, table: Location, version: int) -> None:
         """It has been compacted: this version, even if there was nothing to join."""
         self._since[table] = version
 
 
 def compact(spark: SparkSession, table: Location) -> None:
     """Joins the small files of the table, in a session that no transaction is set in."""
-    settings(spark)
+    prepare_session(spark)
     DeltaTable.forPath(spark, str(table)).optimize().executeCompaction()
 
 
-def settings(spark: SparkSession) -> None:
+def prepare_session(spark: SparkSession) -> None:
     """What a session needs before it writes files of a table anew."""
     for name, value in _SETTINGS.items():
         spark.conf.set(name, value)
