@@ -19,7 +19,7 @@ from dblog_core.maintenance.schedule import Timetable, ask_when_due
 from spark_jobs import entry_point
 from spark_jobs.entry_point import Starters, say
 from spark_jobs.merge_rounds import Merger
-from spark_jobs.merging.applied import Applied, Merged
+from spark_jobs.merging.merge_results import Applied, Merged
 from spark_jobs.merging.withheld_keys import ControlDumps, Withheld
 
 _POLL = 0.1  # seconds between two looks for a new segment
@@ -150,7 +150,7 @@ class Job:
         return accepted
 
     def _catch_up(self, *, retry_stopped: bool, upto: int | None = None) -> None:
-        ended = self._withheld.ended(self._dumps)
+        ended = self._withheld.find_ended(self._dumps)
         while not self._stop.is_set():
             if (merged := self._merger.run_round(retry_stopped=retry_stopped, upto=upto)) is None:
                 break
@@ -158,7 +158,7 @@ class Job:
             self._tell(merged)
             self._compact()
         if not self._stop.is_set():
-            self._withheld.ask(self._dumps, ended=ended, but_for=self._merger.tables_awaiting_dump())
+            self._withheld.request_dumps(self._dumps, ended=ended, but_for=self._merger.tables_awaiting_dump())
 
     def _compact(self) -> bool:
         """Joins the small files of one table that is due; False where none is, or its turn comes again later."""

@@ -52,11 +52,11 @@ from spark_jobs.delta_tables import join_files, log
 from spark_jobs.lake_tasks import registry
 from spark_jobs.lake_tasks.context import Done, Tools
 from spark_jobs.merging import cuts
-from spark_jobs.merging.applied import Applied, Merged
-from spark_jobs.merging.faults import first_lines, outcome_of_fault, spark_gone
+from spark_jobs.merging.faults import first_lines, outcome_of_fault, spark_gone_error
 from spark_jobs.merging.fence import Fence
 from spark_jobs.merging.lake import Lake
 from spark_jobs.merging.merge_records import Intent, Records
+from spark_jobs.merging.merge_results import Applied, Merged
 from spark_jobs.merging.table_turn import TableTurn
 from spark_jobs.merging.withheld_keys import Dumps, Withheld
 
@@ -312,7 +312,7 @@ class Merger:
             lake_tasks.record_outcome(self._lake.location, task.id, outcome_of_fault(0, error))
             return None
         except (Py4JNetworkError, Py4JError) as error:
-            raise spark_gone(task.kind) from error
+            raise spark_gone_error(task.kind) from error
 
     def _carry_out(self, intent: Intent, task: Json) -> Merged:
         """A lake task. Its outcome lies there before the status says that the merge has ended: a crash in between has
@@ -328,7 +328,7 @@ class Merger:
             done = Done({})
             outcome = outcome_of_fault(intent.number, error)
         except (Py4JNetworkError, Py4JError) as error:
-            raise spark_gone(task["kind"]) from error
+            raise spark_gone_error(task["kind"]) from error
         self._step("done")
         finish = partial(lake_tasks.record_outcome, self._lake.location, task["id"], outcome)
         self._close(intent, {**self.status.tables, **done.tables}, first=finish)

@@ -49,7 +49,7 @@ class TableStatus:
     A table that was reset says nothing of changes up to the offset `reset_at`, and lacks rows for as long as it
     `awaits` a full dump (its id). So does one that lacks values of columns in rows from before the offset `added_at`.
     `version` is None for a table without a key: it has a history alone. `merged`: what the last merge that had rows of
-    it did (the counts of `spark_jobs.merging.applied.Applied`), and its number. `told`: whether that
+    it did (the counts of `spark_jobs.merging.merge_results.Applied`), and its number. `told`: whether that
     merge has told the history as well. `ignored`: the columns of that shape that the lake leaves out, by `[lake]
     schema_changes`; None where it has taken the shape. `accepted`: shapes up to this offset are, though that is "fail".
     `lacks`: rows may be missing that only a full dump brings which begins at or after this offset (0: any); None: none

@@ -18,7 +18,7 @@ from spark_jobs.delta_tables import alter_table, column_types
 from spark_jobs.delta_tables.alter_table import DroppedColumns
 from spark_jobs.lake_tasks import reset
 from spark_jobs.lake_tasks.context import Done, Tools
-from spark_jobs.merging.delta_table import LakeTable
+from spark_jobs.merging.lake_table import LakeTable
 
 
 def plan(tools: Tools, arguments: Json) -> Json:
@@ -75,7 +75,7 @@ def _shaped(tools: Tools, name: str, planned: Json) -> str:
     tools.check()
     table = _table(tools, planned)
     table.prepare()
-    if (renamed := planned.get("renamed", 0)) > table.renamed():  # its columns have the names of after that
+    if (renamed := planned.get("renamed", 0)) > table.renamed_upto():  # its columns have the names of after that
         sql = f"delta.{column_types.quote(str(table.path))}"
         tools.session(name).sql(alter_table.set_properties(sql, {alter_table.RENAMED: str(renamed)}))
     tools.step(f"shaped {name}")

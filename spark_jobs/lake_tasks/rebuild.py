@@ -54,8 +54,8 @@ def plan(tools: Tools, arguments: Json) -> Json:
 def _from_history(tools: Tools, name: str, known: TableStatus) -> Json:
     assert known.schema is not None  # `table_of` has looked
     spark = tools.session(name)
-    schema = tools.lake.with_kept(spark, tools.staging.schema(known.schema))
-    told = rebuild_start.find_past(tools.lake.told_history(spark, schema), schema, known)
+    schema = tools.lake.with_kept_columns(spark, tools.staging.schema(known.schema))
+    told = rebuild_start.find_past(tools.lake.open_history(spark, schema), schema, known)
     after = rebuild_start.segment_before_rest(tools.staging, name, told, known)
     staged = f" up to offset {told.upto}, and staging after it" if after < known.segment else ""
     return {"after": after, "from": f"its history{staged}", "history": told.to_json()}
@@ -79,11 +79,11 @@ def carry_out(tools: Tools, planned: Json) -> Done:
     known, spark = refold.table_of(tools, name), tools.session(name)
     fingerprint = known.schema
     assert fingerprint is not None  # `table_of` has looked
-    schema = tools.lake.with_kept(spark, tools.staging.schema(fingerprint))
+    schema = tools.lake.with_kept_columns(spark, tools.staging.schema(fingerprint))
     lake = tools.lake.table(spark, schema)
     if not lake.exists():
         lake.prepare()
-    if lake.committed() != tools.number:
+    if lake.newest_merge() != tools.number:
         before = Past(**planned["history"]) if "history" in planned else None
         with refold.told(tools, name, after=planned["after"], before=before, shape=schema) as told:
             whole = None if told is None else _whole(tools, name, told)

@@ -65,8 +65,8 @@ def told(
     elif work is None or not (work.files or work.chunks):
         yield None
         return
-    schema = shape or tools.lake.seen(tools.session(table), tools.staging.schema(work.schema))
-    work = tools.lake.taken(work, schema)
+    schema = shape or tools.lake.shape_in_lake(tools.session(table), tools.staging.schema(work.schema))
+    work = tools.lake.work_to_merge(work, schema)
     lower = max(lower_of(work, known), before.lower if before else 0)
     work = _followable(tools, work, schema, lower)
     staged_events.check_files(tools.session(table), tools.staging, work)
@@ -91,7 +91,7 @@ def _later(work: Work, offset: int) -> Work:
 def _events(tools: Tools, work: Work, schema: TableSchema, before: Past | None) -> DataFrame:
     spark, found = tools.session(str(schema.table)), []
     if before is not None:
-        history = tools.lake.told_history(spark, schema)
+        history = tools.lake.open_history(spark, schema)
         found.append(rebuild_start.last_lines(history.lines(work.renames), schema, before))
     if work.files or work.chunks:
         staged = replace(work, truncates=(), floor=before.upto if before else None)

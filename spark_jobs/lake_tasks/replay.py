@@ -25,8 +25,8 @@ from spark_jobs.events.fold import PUT, WITHHOLD
 from spark_jobs.lake_tasks import refold
 from spark_jobs.lake_tasks.context import Done, Tools
 from spark_jobs.lake_tasks.refold import Told
-from spark_jobs.merging.batch import measured
-from spark_jobs.merging.delta_table import LakeTable
+from spark_jobs.merging.batch import measure_rows
+from spark_jobs.merging.lake_table import LakeTable
 
 
 def plan(tools: Tools, arguments: Json) -> Json:
@@ -69,16 +69,16 @@ def _replay(tools: Tools, name: str, planned: Json) -> tuple[Json, TableStatus]:
         if told is None:
             return counts, known
         lake = tools.lake.table(spark, told.schema)
-        if lake.committed() == tools.number:  # before a crash
+        if lake.newest_merge() == tools.number:  # before a crash
             return counts, _status(tools, name, known, lake)
         lake.answer_others(after=known.version or 0, merged=known.offset)
         rows = compute_once(_rows(told, planned, lake))
         lost = rows.where(F.col("op") == WITHHOLD)
         counts["withheld"] = refold.withhold(tools.withheld, name, lost)
-        batch = measured(rows, told.schema)
+        batch = measure_rows(rows, told.schema)
         tools.step(f"read {name}")
         if batch.count:
-            written = lake.apply(batch, tools.number, broadcast=False, mending=True)
+            written = lake.merge(batch, tools.number, broadcast=False, mending=True)
             counts |= {"keys": batch.count, **{kind: int(written[kind]) for kind in ("inserted", "updated", "deleted")}}
     return counts, _status(tools, name, known, lake)
 

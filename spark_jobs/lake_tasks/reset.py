@@ -76,7 +76,7 @@ def carry_out(tools: Tools, planned: Json) -> Done:
     lake = tools.lake.table(tools.session(name), schema)
     if not lake.exists():
         lake.prepare()
-    if lake.committed() != tools.number:
+    if lake.newest_merge() != tools.number:
         lake.replace(None, tools.number, renamed=planned.get("renamed", 0))
     tools.withheld.forget(name, tools.withheld.keys(name, schema))
     tools.step(f"emptied {name}")

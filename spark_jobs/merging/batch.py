@@ -34,7 +34,7 @@ class Batch:
     ranges: dict[str, Ranges] = field(default_factory=dict)
 
 
-def measured(rows: DataFrame, schema: TableSchema) -> Batch:
+def measure_rows(rows: DataFrame, schema: TableSchema) -> Batch:
     """Computes the folded rows once, and what the MERGE wants to know of them."""
     cached = compute_once(rows)
     bounded = [n for n, c in zip(schema.key, schema.key_columns, strict=True) if key_ranges.has_ranges(c.type)]
@@ -43,7 +43,7 @@ def measured(rows: DataFrame, schema: TableSchema) -> Batch:
         for f in (F.min, F.max)
         if bounded
     ]
-    found = cached.agg(
+    measures = cached.agg(
         F.count(F.lit(1)).alias("count"),
         F.coalesce(F.bool_or(F.col("op") != PUT), F.lit(False)).alias("deletes"),
         F.coalesce(F.bool_or(F.col("missing").isNotNull()), F.lit(False)).alias("keeps"),
@@ -52,13 +52,15 @@ def measured(rows: DataFrame, schema: TableSchema) -> Batch:
         *ends,
     ).toArrow()
     names = ("count", "deletes", "keeps", "dumped", "births")
-    count, deletes, keeps, dumped, births = (found[name][0].as_py() for name in names)
-    keys = pa.concat_arrays([c.combine_chunks() for c in found.columns[len(names) :]]) if count and bounded else None
-    held = key_ranges.of_keys(keys, schema) if keys is not None else {}
-    return Batch(cached, count, deletes, keeps, dumped, births, {n: ((r[0][0], r[-1][1]),) for n, r in held.items()})
+    count, deletes, keeps, dumped, births = (measures[name][0].as_py() for name in names)
+    keys = pa.concat_arrays([c.combine_chunks() for c in measures.columns[len(names) :]]) if count and bounded else None
+    key_ends = key_ranges.of_keys(keys, schema) if keys is not None else {}
+    return Batch(
+        cached, count, deletes, keeps, dumped, births, {n: ((r[0][0], r[-1][1]),) for n, r in key_ends.items()}
+    )
 
 
-def measured_here(spark: SparkSession, rows: pa.Table, schema: TableSchema) -> Batch:
+def measure_on_driver(spark: SparkSession, rows: pa.Table, schema: TableSchema) -> Batch:
     """The batch of rows that the driver has folded (`small`): all is known without a job."""
     dumped = pc.equal(rows["origin"], "dump")
     births = pc.or_(rows["inserted"], dumped)

@@ -50,8 +50,8 @@ def append(
         last = table.transaction_version(app)
         if last is None or last < intent.number:
             row = pa.Table.from_pylist([_row(intent, versions, behind, now)], schema=SHAPE)
-            mine = CommitProperties(app_transactions=[Transaction(app, intent.number)])
-            write_deltalake(table, row, mode="append", schema_mode="merge", commit_properties=mine)
+            transaction = CommitProperties(app_transactions=[Transaction(app, intent.number)])
+            write_deltalake(table, row, mode="append", schema_mode="merge", commit_properties=transaction)
     except (DeltaError, OSError) as error:
         raise LakeError(
             f"the cut of merge {intent.number} cannot be written: {' '.join(str(error).split())}",

@@ -29,10 +29,10 @@ from spark_jobs.events import staged_events
 from spark_jobs.events.staged_events import chunk_rows
 from spark_jobs.history import rebuild_start
 from spark_jobs.history.history_table import History
-from spark_jobs.merging.delta_table import LakeTable
+from spark_jobs.merging.lake_table import LakeTable
 
 
-def remove(
+def remove_ghosts(
     spark: SparkSession,
     staging: Staging,
     lake: LakeTable,
@@ -53,26 +53,26 @@ def remove(
     manifests = staging.manifests(after=mark.since_segment - 1, upto=last)
     lake_rows = lake.rows().where(F.col(OFFSET) <= mark.since)
     keys = within(lake_rows, mark, schema).select(*(F.col(quote(name)) for name in schema.key))
-    seen = _seen(spark, staging, manifests, mark, schema)
+    seen = _keys_of_dump(spark, staging, manifests, mark, schema)
     if seen is not None:
         keys = keys.join(seen, list(schema.key), "left_anti")
     ghosts = compute_once(keys)  # counted and then merged: one scan of the lake's keys
-    found = ghosts.count()
-    if found:
+    count = ghosts.count()
+    if count:
         if history is not None:
             history.append_ghosts(ghosts, mark)
         same = reduce(Column.__and__, [F.col(f"t.{quote(n)}") == F.col(f"s.{quote(n)}") for n in schema.key])
         table = DeltaTable.forPath(spark, str(lake.path)).alias("t")
         table.merge(ghosts.alias("s"), same).whenMatchedDelete(F.col(f"t.{OFFSET}") <= mark.since).execute()
-    return found
+    return count
 
 
-def tell_before(
+def append_ghosts_before(
     spark: SparkSession, staging: Staging, history: History, schema: TableSchema, work: Work, *, last: int
 ) -> None:
     """Tells the history which rows the dump that the lake table begins with shows to be gone: what came before that
     dump is in the history alone. `work`: without it. As in a lake, rows with a value that nobody knew do not count."""
-    mark = max((m for m in work.finished if m.since == work.floor and _full(m)), key=lambda m: m.offset)
+    mark = max((m for m in work.finished if m.since == work.floor and _is_full(m)), key=lambda m: m.offset)
     assert mark.since is not None and mark.since_segment is not None
     names = list(schema.key)
     lines = rebuild_start.last_lines(
@@ -84,15 +84,15 @@ def tell_before(
         [staged_events.read_events(spark, staging, work, schema).select("key.*")] if work.files or work.chunks else []
     )
     manifests = staging.manifests(after=mark.since_segment - 1, upto=last)
-    seen = _seen(spark, staging, manifests, mark, schema)
+    seen = _keys_of_dump(spark, staging, manifests, mark, schema)
     for others in (*later, *([seen] if seen is not None else [])):
         keys = keys.join(others, names, "left_anti")
-    gone = compute_once(keys)
-    if not gone.isEmpty():
-        history.append_ghosts(gone, mark)
+    ghosts = compute_once(keys)
+    if not ghosts.isEmpty():
+        history.append_ghosts(ghosts, mark)
 
 
-def _full(mark: LogMark) -> bool:
+def _is_full(mark: LogMark) -> bool:
     return mark.key_from is None and mark.key_to is None
 
 
@@ -118,8 +118,9 @@ def _beyond(schema: TableSchema, end: Any, beyond: Callable[[Column, Column], Co
     """The last column that differs from `end` decides from the left; equal keys are in."""
     condition = F.lit(True)
     for column, part in reversed(list(zip(schema.key_columns, key_from_json(end, schema), strict=True))):
-        own, other = F.col(quote(column.name)), _literal(part, column)
-        condition = beyond(own, other) | ((own == other) & condition)
+        value = F.col(quote(column.name))
+        other = _literal(part, column)
+        condition = beyond(value, other) | ((value == other) & condition)
     return condition
 
 
@@ -129,7 +130,7 @@ def _literal(part: Any, column: SourceColumn) -> Column:
     return F.lit(part)
 
 
-def _seen(
+def _keys_of_dump(
     spark: SparkSession, staging: Staging, manifests: Iterable[Manifest], mark: LogMark, schema: TableSchema
 ) -> DataFrame | None:
     """The keys in the dump's chunk files, whatever the key's columns were called then; evicted rows count as seen."""
@@ -144,9 +145,9 @@ def _seen(
         alike.setdefault((chunk.schema, renames.after(chunk.first_offset)), []).append(chunk)
     frames = []
     for (fingerprint, later), read_together in alike.items():
-        own = staging.schema(fingerprint)
-        then = {later.current_name(c.name): c.name for c in own.columns}
-        rows = chunk_rows(spark, staging, read_together, own)
+        shape = staging.schema(fingerprint)
+        then = {later.current_name(c.name): c.name for c in shape.columns}
+        rows = chunk_rows(spark, staging, read_together, shape)
         names = [(then.get(name, name), name) for name in schema.key]
         frames.append(rows.select(*(F.col(f"row.{quote(was)}").alias(now) for was, now in names)))
     return reduce(DataFrame.union, frames) if frames else None

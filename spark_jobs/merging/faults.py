@@ -27,7 +27,7 @@ OVERTAKEN = (
 """How Delta says that somebody else's commit came between a statement's look at the table and its own commit."""
 
 
-def spark_gone(where: str) -> LakeError:
+def spark_gone_error(where: str) -> LakeError:
     return LakeError("Spark went away", where=where, fix="merge again: it goes on where this one stopped")
 
 

@@ -22,7 +22,8 @@ class Fence:
 
     def __init__(self, directory: Location, source: str) -> None:
         """`directory`: the lake's own one; `source`: what is merged into it."""
-        self._directory, self._source = directory / "mergers", source
+        self._directory = directory / "mergers"
+        self._source = source
         self.epoch = 0
 
     def claim(self) -> None:
@@ -32,17 +33,17 @@ class Fence:
         numbers = self._numbers()
         self._refuse_another_source(max(numbers, default=0))
         self.epoch = max(numbers, default=0) + 1
-        while not self._file(self.epoch).create(holder):
+        while not self._claim_file(self.epoch).create(holder):
             self.epoch += 1
         for number in sorted(numbers)[:-_KEEP]:
-            self._file(number).remove()
+            self._claim_file(number).remove()
 
     def _refuse_another_source(self, newest: int) -> None:
-        data = self._file(newest).read() if newest else None
-        theirs = orjson.loads(data).get("source", self._source) if data else self._source
-        if theirs != self._source:
+        data = self._claim_file(newest).read() if newest else None
+        lake_source = orjson.loads(data).get("source", self._source) if data else self._source
+        if lake_source != self._source:
             raise LakeError(
-                f"the lake is that of source {theirs}, and {self._source} cannot be merged into it",
+                f"the lake is that of source {lake_source}, and {self._source} cannot be merged into it",
                 where=str(self._directory),
                 fix=f"give [lake] path of {self._source} a directory of its own",
             )
@@ -50,7 +51,7 @@ class Fence:
     def check(self) -> None:
         """Raises LeaseLost if another merger has claimed the lake since."""
         if (newest := max(self._numbers(), default=0)) > self.epoch:
-            data = self._file(newest).read()
+            data = self._claim_file(newest).read()
             raise LeaseLost(
                 f"{orjson.loads(data)['holder'] if data else 'another merge'} has taken the lake over",
                 where=str(self._directory),
@@ -60,5 +61,5 @@ class Fence:
         names = (name.removesuffix(".json") for name in self._directory.names())
         return [int(name) for name in names if name.isdigit()]
 
-    def _file(self, number: int) -> Location:
+    def _claim_file(self, number: int) -> Location:
         return self._directory / f"{number:012d}.json"

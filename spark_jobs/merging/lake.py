@@ -22,7 +22,7 @@ from spark_jobs.delta_tables.column_types import arrow_type, check_follows
 from spark_jobs.delta_tables.highest_keys import Highest
 from spark_jobs.events import schema_policy
 from spark_jobs.history.history_table import History
-from spark_jobs.merging.delta_table import LakeTable
+from spark_jobs.merging.lake_table import LakeTable
 from spark_jobs.merging.mark_and_append import OpenTables
 
 
@@ -53,14 +53,14 @@ class Lake:
         self,
         spark: SparkSession,
         schema: TableSchema,
-        gone: DroppedColumns | None = None,
+        dropped: DroppedColumns | None = None,
         renames: Renames | None = None,
     ) -> LakeTable:
-        """`gone`: what is known of columns that the source has no more; `renames`: those that led to the shape."""
+        """`dropped`: what is known of columns that the source has no more; `renames`: those that led to the shape."""
         location = table_location(self.location, schema.table)
         link_encoded_name(self.location, schema.table)
         app = f"{self.app}:{schema.table}"
-        gone = gone or DroppedColumns(drop=self.drop_columns)
+        dropped = dropped or DroppedColumns(drop=self.drop_columns)
         return LakeTable(
             spark,
             location,
@@ -68,7 +68,7 @@ class Lake:
             app=app,
             highest=self.highest,
             check=self.check,
-            gone=gone,
+            dropped=dropped,
             renames=renames,
             json_as_variant=self.has_variants(schema),
             settled=self.settled,
@@ -85,48 +85,50 @@ class Lake:
         if self.has_variants(schema):
             check_variants(schema)
 
-    def keeps(self, schema: TableSchema) -> bool:
+    def keeps_columns(self, schema: TableSchema) -> bool:
         """Whether the lake keeps its own columns, whatever shape the source's table takes."""
         return self.changes(schema.table) == "ignore"
 
-    def taken(self, work: Work, schema: TableSchema) -> Work:
+    def work_to_merge(self, work: Work, schema: TableSchema) -> Work:
         """The work with what is proven of its shapes, if the lake goes by it."""
-        if self.keeps(schema):
+        if self.keeps_columns(schema):
             return work.without_proofs()
         return work.with_nulls_alone() if self.history else work
 
     def check_follows(self, older: TableSchema, newest: TableSchema) -> None:
         """Raises LakeError unless rows of `older` can be read as rows of `newest`."""
-        schema_policy.check_fits(older, newest) if self.keeps(newest) else check_follows(older, newest)
+        schema_policy.check_fits(older, newest) if self.keeps_columns(newest) else check_follows(older, newest)
 
-    def seen(self, spark: SparkSession, schema: TableSchema) -> TableSchema:
+    def shape_in_lake(self, spark: SparkSession, schema: TableSchema) -> TableSchema:
         """The shape as far as the lake table has it."""
         table = self.table(spark, schema)
         return (
             schema_policy.shape_in_lake(schema, table.rows().schema)
-            if self.keeps(schema) and table.version()
+            if self.keeps_columns(schema) and table.version()
             else schema
         )
 
-    def with_kept(self, spark: SparkSession, schema: TableSchema) -> TableSchema:
+    def with_kept_columns(self, spark: SparkSession, schema: TableSchema) -> TableSchema:
         """The shape with the columns that the source has dropped and the lake table has kept."""
-        table, schema = self.table(spark, schema), self.seen(spark, schema)
-        if (self.drop_columns and not self.keeps(schema)) or not table.exists():
+        table = self.table(spark, schema)
+        schema = self.shape_in_lake(spark, schema)
+        if (self.drop_columns and not self.keeps_columns(schema)) or not table.exists():
             return schema
-        have, names = table.rows().schema, {c.name for c in schema.columns}
+        have = table.rows().schema
+        names = {c.name for c in schema.columns}
         types = dict.fromkeys(variants.of(have), "json")  # so that they keep their VARIANTs too
         more = [
             Column(n, types.get(n, ""), kind)
-            for n in table.kept()
+            for n in table.kept_columns()
             if n not in names and (kind := _kind(have, n)) is not None
         ]
         return TableSchema(schema.table, (*schema.columns, *more), schema.key)
 
     def history_of(self, spark: SparkSession, schema: TableSchema, renames: Renames | None = None) -> History | None:
         """The history of a table; None where none is wanted."""
-        return self.told_history(spark, schema, renames) if self.history else None
+        return self.open_history(spark, schema, renames) if self.history else None
 
-    def told_history(self, spark: SparkSession, schema: TableSchema, renames: Renames | None = None) -> History:
+    def open_history(self, spark: SparkSession, schema: TableSchema, renames: Renames | None = None) -> History:
         """The history of a table, whether or not it is to go on."""
         location = history_location(self.location, schema.table)
         link_encoded_name(self.location, history_name(schema.table))

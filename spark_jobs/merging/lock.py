@@ -33,7 +33,7 @@ def lake_lock(
     holder = f"{socket.gethostname()}:{os.getpid()}"
     deadline = time.monotonic() + wait
     with _file_lock(directory, holder, deadline, go_on):
-        while (lease := state.acquire("merge", holder, ttl=ttl, wait=_left(deadline))) is None:
+        while (lease := state.acquire("merge", holder, ttl=ttl, wait=_seconds_left(deadline))) is None:
             if time.monotonic() >= deadline or not go_on():
                 other = state.leader("merge")
                 raise _busy(directory, other.holder if other else "another merge")
@@ -52,7 +52,7 @@ def lake_lock(
             lease.release()
 
 
-def _left(deadline: float) -> float:
+def _seconds_left(deadline: float) -> float:
     """Seconds to wait for the lease before the next look whether to go on."""
     return min(_LOOK, max(0.0, deadline - time.monotonic()))
 
@@ -66,7 +66,7 @@ def _file_lock(directory: Location, holder: str, deadline: float, go_on: Callabl
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        while not _taken(descriptor):
+        while not _try_lock(descriptor):
             if time.monotonic() >= deadline or not go_on():
                 raise _busy(directory, os.pread(descriptor, 200, 0).decode(errors="replace") or "another merge")
             time.sleep(_EVERY)
@@ -77,7 +77,7 @@ def _file_lock(directory: Location, holder: str, deadline: float, go_on: Callabl
         os.close(descriptor)
 
 
-def _taken(descriptor: int) -> bool:
+def _try_lock(descriptor: int) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,7 +1,7 @@
 """Folded rows brought into a table without Spark: old rows marked in deletion vectors, new ones appended.
 
 The rows are on the driver, and an index of the table's keys says where the old ones stand (`dblog_core.delta`). What
-comes of the rows is what a MERGE would make of them (`delta_table`).
+comes of the rows is what a MERGE would make of them (`delta_merge`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class OpenTables:
 
     def __init__(self, directory: Path | None = None, *, memory: int = MEMORY) -> None:
         """`directory`: of this machine, for indexes of keys; what lies there is a cache."""
-        self._directory, self._memory = directory, memory
+        self._directory = directory
+        self._memory = memory
         self._open: dict[Location, OpenTable] = {}
 
     def table(self, path: Location, schema: TableSchema, check: Callable[[], None]) -> OpenTable:
@@ -118,15 +119,16 @@ def write(
 
 def changes_of(rows: pa.Table, schema: TableSchema, shape: Shape, where: str, *, merged: int) -> Changes:
     """The changes that folded rows are, in the table's columns: NULL in those that the source has dropped."""
-    own = {c.name for c in schema.columns}
-    if lacking := {*own, *_PROVENANCE} - set(shape.names):
+    names = {c.name for c in schema.columns}
+    if lacking := {*names, *_PROVENANCE} - set(shape.names):
         raise refused(where, f"it lacks the column {', '.join(sorted(lacking))}")
-    image, key = _one(rows["row"]), _one(rows["key"])
+    image = _one(rows["row"])
+    key = _one(rows["key"])
     columns: dict[str, pa.Array | pa.ChunkedArray] = {}
     for column in shape:
         if column.name in schema.key:
             columns[column.name] = pc.struct_field(key, key.type.get_field_index(column.name))
-        elif column.name in own:
+        elif column.name in names:
             columns[column.name] = pc.struct_field(image, image.type.get_field_index(column.name))
         elif column.name in _PROVENANCE:
             columns[column.name] = rows[_PROVENANCE[column.name]]
@@ -148,11 +150,12 @@ def _origins(rows: pa.Table, schema: TableSchema) -> pa.Table | None:
     """The keys whose rows have what the changes keep; None where those are the changes' own."""
     if "origin_key" not in rows.column_names:
         return None
-    origin, key = _one(rows["origin_key"]), _one(rows["key"])
-    kept = rows["missing"].is_valid().combine_chunks()
+    origin = _one(rows["origin_key"])
+    key = _one(rows["key"])
+    is_kept = rows["missing"].is_valid().combine_chunks()
     parts = [key.type.get_field_index(name) for name in schema.key]
     pairs = [(pc.struct_field(origin, part), pc.struct_field(key, part)) for part in parts]
-    return pa.table([pc.if_else(kept, old, own) for old, own in pairs], names=list(schema.key))
+    return pa.table([pc.if_else(is_kept, old, new) for old, new in pairs], names=list(schema.key))
 
 
 def keys_of(rows: pa.Table, schema: TableSchema) -> list[Key]:

@@ -34,8 +34,8 @@ class Intent:
     epoch: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        own = {"merge": self.number, "span": asdict(self.span), "behind": dict(self.behind), "task": self.task}
-        return {**own, "epoch": self.epoch}
+        fields = {"merge": self.number, "span": asdict(self.span), "behind": dict(self.behind), "task": self.task}
+        return {**fields, "epoch": self.epoch}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Intent:

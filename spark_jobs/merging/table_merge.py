@@ -28,14 +28,15 @@ from spark_jobs.delta_tables.commit_metrics import Counted
 from spark_jobs.events import fold, fold_on_driver, moved_unchanged_toast, schema_policy, staged_events
 from spark_jobs.history.history_table import Before, History
 from spark_jobs.merging import deleted_rows, mark_and_append
-from spark_jobs.merging.applied import Applied
-from spark_jobs.merging.batch import Batch, measured, measured_here
-from spark_jobs.merging.delta_table import LakeTable
+from spark_jobs.merging.batch import Batch, measure_on_driver, measure_rows
 from spark_jobs.merging.lake import Lake
+from spark_jobs.merging.lake_table import LakeTable
 from spark_jobs.merging.mark_and_append import OpenTables
+from spark_jobs.merging.merge_results import Applied
 from spark_jobs.merging.withheld_keys import Withheld
 
-_BROADCAST_ROWS, _BROADCAST_BYTES = 200_000, 32 << 20
+_BROADCAST_ROWS = 200_000
+_BROADCAST_BYTES = 32 << 20
 
 
 class TableMerge:
@@ -59,33 +60,33 @@ class TableMerge:
         self._merge_because: str | None = None
 
     def apply(
-        self, work: Work, number: int, *, span: Span, known: TableStatus | None, merged: int, again: bool
+        self, work: Work, number: int, *, span: Span, status: TableStatus | None, merged: int, is_repeated: bool
     ) -> Applied | None:
         """Applies the work as part of merge `number` of `span`; None for a table without a key that has no history.
 
-        `known`: what the last merge left here; `merged`: the highest offset that a row of ours can have before this
-        one; `again`: an earlier run may have committed it.
+        `status`: what the last merge left here; `merged`: the highest offset that a row of ours can have before this
+        one; `is_repeated`: an earlier run may have committed it.
         """
         began = time.monotonic()
-        self._merge_because = known.merge_because if known else None
-        work = self._lake.taken(work, self._staging.schema(work.schema))
-        schema, gone = self._shape(work, known)
+        self._merge_because = status.merge_because if status else None
+        work = self._lake.work_to_merge(work, self._staging.schema(work.schema))
+        schema, dropped = self._shape(work, status)
         history = self._lake.history_of(self._spark, schema, work.renames)
         if not schema.key:
-            _check_never_keyed(schema, known)
-            return None if history is None else self._keyless(work, schema, history, span, known, began)
-        lake = self._lake.table(self._spark, schema, gone, work.renames)
-        since = seen = known.version if known else None
-        committed = again and lake.exists() and lake.committed() == number
+            _check_never_had_key(schema, status)
+            return None if history is None else self._apply_keyless(work, schema, history, span, status, began)
+        lake = self._lake.table(self._spark, schema, dropped, work.renames)
+        since = seen = status.version if status else None
+        committed = is_repeated and lake.exists() and lake.newest_merge() == number
         if not committed and seen is not None and (lake.exists() or from_dump(work).floor is None):
             seen = lake.answer_others(after=seen, merged=merged)
-        counted = Counted(lake.path, since if again else lake.version())
-        kept = Counted(history.path, history.version()) if history is not None else None
+        counted = Counted(lake.path, since if is_repeated else lake.version())
+        history_counts = Counted(history.path, history.version()) if history is not None else None
         withheld = 0
         if not committed:
-            withheld = self._changes(work, schema, lake, history, number, span=span, known=known, merged=merged)
+            withheld = self._apply_changes(work, schema, lake, history, number, span=span, status=status, merged=merged)
         for mark in work.finished:
-            deleted_rows.remove(self._spark, self._staging, lake, schema, mark, last=span.last, history=history)
+            deleted_rows.remove_ghosts(self._spark, self._staging, lake, schema, mark, last=span.last, history=history)
         self._settle(lake, schema)
         upto = max(span.offset, merged)
         version = lake.answer_others(after=seen or 0, merged=upto) if lake.exists() else None
@@ -99,7 +100,9 @@ class TableMerge:
             unchanged=max(0, done.source - done.inserted - done.updated - done.deleted_by_merge - withheld),
             deleted=done.deleted,
             withheld=withheld,
-            history=kept.upto(history.version()).inserted if kept is not None and history is not None else 0,
+            history=history_counts.upto(history.version()).inserted
+            if history_counts is not None and history is not None
+            else 0,
             files_added=done.files_added,
             files_removed=done.files_removed,
             bytes=done.bytes,
@@ -107,14 +110,14 @@ class TableMerge:
             version=version,
             # What was committed before a crash may have been so without history, which is on since.
             told=history is not None and (not committed or history.newest_offset() >= span.offset),
-            ignored=self._ignored(work, lake),
+            ignored=self._ignored_columns(work, lake),
             merge_because=self._merge_because,
         )
 
-    def _ignored(self, work: Work, lake: LakeTable) -> list[str] | None:
+    def _ignored_columns(self, work: Work, lake: LakeTable) -> list[str] | None:
         """The columns of the newest shape that the lake leaves out; None where it has none of its own."""
         newest = self._staging.schema(work.schema)
-        if not self._lake.keeps(newest) or not lake.exists():
+        if not self._lake.keeps_columns(newest) or not lake.exists():
             return None
         have = lake.rows().schema
         return (
@@ -123,42 +126,44 @@ class TableMerge:
             else schema_policy.columns_not_in_lake(newest, have)
         )
 
-    def _shape(self, work: Work, known: TableStatus | None) -> tuple[TableSchema, DroppedColumns]:
+    def _shape(self, work: Work, status: TableStatus | None) -> tuple[TableSchema, DroppedColumns]:
         """What the work's rows are folded into, and what is known of columns that the source has no more."""
-        newest, renames = self._staging.schema(work.schema), work.renames
+        newest = self._staging.schema(work.schema)
+        renames = work.renames
         older = [s for s in work.shapes(self._staging.schema) if s.fingerprint != newest.fingerprint]
-        before = [self._staging.schema(known.schema)] if known and known.schema else []
+        before = [self._staging.schema(status.schema)] if status and status.schema else []
         shapes = (*before, *map(renames.rename_columns, before), *older, newest)
         had = frozenset(c.name for schema in shapes for c in schema.columns)
-        gone, lake = DroppedColumns(had, drop=self._lake.drop_columns), self._lake.table(self._spark, newest)
+        dropped = DroppedColumns(had, drop=self._lake.drop_columns)
+        lake = self._lake.table(self._spark, newest)
         if before and newest.key and lake.version():
-            if self._lake.keeps(newest):
+            if self._lake.keeps_columns(newest):
                 schema_policy.check_key(before[0], (*older, newest))
-                have, gone = lake.rows().schema, DroppedColumns(had)
-                newest, older = (
-                    schema_policy.shape_in_lake(newest, have),
-                    [schema_policy.shape_in_lake(schema, have) for schema in older],
-                )
-            elif self._lake.changes(newest.table) == "fail" and known is not None:
-                schema_policy.check_accepted(work, before[0], self._staging.schema, accepted=known.accepted)
+                have = lake.rows().schema
+                dropped = DroppedColumns(had)
+                newest = schema_policy.shape_in_lake(newest, have)
+                older = [schema_policy.shape_in_lake(schema, have) for schema in older]
+            elif self._lake.changes(newest.table) == "fail" and status is not None:
+                schema_policy.check_accepted(work, before[0], self._staging.schema, accepted=status.accepted)
         if not older or not newest.key or not lake.version():
-            return newest, gone
-        names = map(renames.after(lake.renamed()).current_name, lake.rows().columns)
-        return alter_table.shape_to_fold_into(newest, older, {name for name in names if not is_stale(name)}, gone)
+            return newest, dropped
+        names = map(renames.after(lake.renamed_upto()).current_name, lake.rows().columns)
+        return alter_table.shape_to_fold_into(newest, older, {name for name in names if not is_stale(name)}, dropped)
 
-    def _keyless(
-        self, work: Work, schema: TableSchema, history: History, span: Span, known: TableStatus | None, began: float
+    def _apply_keyless(
+        self, work: Work, schema: TableSchema, history: History, span: Span, status: TableStatus | None, began: float
     ) -> Applied:
         """A table without a key has its history alone."""
-        kept = Counted(history.path, history.version())
+        history_counts = Counted(history.path, history.version())
         try:
-            self._tell(history, work, schema, _before(None, (), known, span), span)
+            self._append_history(history, work, schema, _before(None, (), status, span), span)
         finally:
             remove_spilled(self._staging, work.files)
-        lines, seconds = kept.upto(history.version()).inserted, round(time.monotonic() - began, 3)
+        lines = history_counts.upto(history.version()).inserted
+        seconds = round(time.monotonic() - began, 3)
         return Applied(table=work.table, rows=work.rows, history=lines, seconds=seconds, told=True)
 
-    def _changes(
+    def _apply_changes(
         self,
         staged: Work,
         schema: TableSchema,
@@ -167,22 +172,22 @@ class TableMerge:
         number: int,
         *,
         span: Span,
-        known: TableStatus | None,
+        status: TableStatus | None,
         merged: int,
     ) -> int:
         """Brings the work into history and table, in this order; how many rows are withheld."""
         withheld = 0
         work, rows = self._read(staged, schema, lake)
         if lake.exists() or rows is None or len(rows) or work.last_truncate is not None or work.finished:
-            as_known = known is not None and (known.ignored is None or self._lake.keeps(schema))
-            self._prepare(work, lake, known.schema if known is not None and as_known else None)
+            as_known = status is not None and (status.ignored is None or self._lake.keeps_columns(schema))
+            self._prepare(work, lake, status.schema if status is not None and as_known else None)
         try:
             if history is not None:
                 rows_before = lake.rows() if lake.exists() else None
-                before = _before(rows_before, self._withheld.keys(work.table, schema), known, span)
-                self._tell(history, staged, schema, before, span, whole=work)
+                before = _before(rows_before, self._withheld.keys(work.table, schema), status, span)
+                self._append_history(history, staged, schema, before, span, whole=work)
                 if work.floor is not None and _reaches_below(staged, work.floor):
-                    deleted_rows.tell_before(self._spark, self._staging, history, schema, work, last=span.last)
+                    deleted_rows.append_ghosts_before(self._spark, self._staging, history, schema, work, last=span.last)
             if work.last_truncate is not None:
                 lake.remove_older(work.last_truncate)
                 self._withheld.forget(work.table, self._withheld.keys(work.table, schema))
@@ -195,7 +200,7 @@ class TableMerge:
                 remove_spilled(self._staging, spilled.files)
         return withheld
 
-    def _tell(
+    def _append_history(
         self,
         history: History,
         work: Work,
@@ -210,7 +215,7 @@ class TableMerge:
         Where the lake table begins anew with a dump, so does the history if what came before has a shape that it can
         not take.
         """
-        if whole is not None and whole is not work and not self._follows(work, schema):
+        if whole is not None and whole is not work and not self._is_followed(work, schema):
             work = whole
         if work is not whole:
             self._check_follows(work, schema)
@@ -239,16 +244,16 @@ class TableMerge:
         for shape in (*work.shapes(self._staging.schema), self._staging.schema(work.schema)):
             self._lake.check_follows(shape, schema)
 
-    def _follows(self, work: Work, schema: TableSchema) -> bool:
+    def _is_followed(self, work: Work, schema: TableSchema) -> bool:
         try:
             self._check_follows(work, schema)
         except LakeError:
             return False
         return True
 
-    def _prepare(self, work: Work, lake: LakeTable, known: str | None) -> None:
+    def _prepare(self, work: Work, lake: LakeTable, lake_shape: str | None) -> None:
         """Makes the lake table, or gives it its shape, where that is not known to be the work's."""
-        if not lake.exists() or known != work.schema or work.renames or not lake.settled():
+        if not lake.exists() or lake_shape != work.schema or work.renames or not lake.is_settled():
             lake.prepare()
 
     def _commit(
@@ -267,16 +272,16 @@ class TableMerge:
                     rows = None
                     staged_events.check_files(self._spark, self._staging, work)
         if rows is not None:
-            batch = measured_here(self._spark, rows, schema)
+            batch = measure_on_driver(self._spark, rows, schema)
         else:
-            batch = measured(self._folded(work, schema, lake), schema)
+            batch = measure_rows(self._fold_events(work, schema, lake), schema)
         if not batch.count:
             return 0
         before = self._withheld.keys(work.table, schema)
-        unknown = _unknown(batch, lake, schema) if batch.keeps else []
+        unknown = _find_unknown(batch, lake, schema) if batch.keeps else []
         self._withheld.add(work.table, unknown)
         broadcast = rows is not None or (batch.count <= _BROADCAST_ROWS and work.bytes <= _BROADCAST_BYTES)
-        lake.apply(batch, number, broadcast=broadcast)
+        lake.merge(batch, number, broadcast=broadcast)
         if before:
             deleted = batch.rows.where(F.col("op") == DELETE)
             self._withheld.forget(work.table, set(self._keys(deleted, before, schema)) - set(unknown))
@@ -291,20 +296,21 @@ class TableMerge:
     ) -> int:
         """As `_commit`, without Spark. Raises TableRefused where the table takes a MERGE alone."""
         table = str(schema.table)
-        before, withheld = set(self._withheld.keys(table, schema)), set[Key]()
+        before = set(self._withheld.keys(table, schema))
+        withheld = set[Key]()
 
         def withhold(keys: list[Key]) -> None:
             self._withheld.add(table, keys)
             withheld.update(keys)
 
-        done = lake.mark(rows, number, tables, merged=merged, withhold=withhold)
+        done = lake.upsert(rows, number, tables, merged=merged, withhold=withhold)
         self._merge_because = None
         if before:
             deleted = mark_and_append.keys_of(rows.filter(pc.equal(rows["op"], DELETE)), schema)
             self._withheld.forget(table, before.intersection(deleted) - withheld)
         return done.withheld + int(pc.sum(pc.equal(rows["op"], fold.WITHHOLD)).as_py())
 
-    def _folded(self, work: Work, schema: TableSchema, lake: LakeTable) -> DataFrame:
+    def _fold_events(self, work: Work, schema: TableSchema, lake: LakeTable) -> DataFrame:
         events = staged_events.read_events(self._spark, self._staging, work, schema)
         if not any(f.has_unchanged for f in work.files):
             return fold.last_rows(events)
@@ -319,27 +325,27 @@ class TableMerge:
             rows = lake.rows().select(F.struct(*(F.col(quote(n)).alias(n) for n in schema.key)).alias("key"))
             self._withheld.forget(table, self._keys(rows, self._withheld.keys(table, schema), schema))
 
-    def _keys(self, rows: DataFrame, wanted: list[Key], schema: TableSchema) -> list[Key]:
+    def _keys(self, rows: DataFrame, asked_keys: list[Key], schema: TableSchema) -> list[Key]:
         """Those of the wanted keys that the rows have."""
-        asked = self._spark.createDataFrame(wanted, key_shape(schema))
-        asked = asked.select(F.struct(*(F.col(quote(n)).alias(n) for n in schema.key)).alias("key"))
+        asked_rows = self._spark.createDataFrame(asked_keys, key_shape(schema))
+        asked_rows = asked_rows.select(F.struct(*(F.col(quote(n)).alias(n) for n in schema.key)).alias("key"))
         return [
             moved_unchanged_toast.as_key(row.key)
-            for row in rows.join(F.broadcast(asked), "key", "left_semi").select("key").collect()
+            for row in rows.join(F.broadcast(asked_rows), "key", "left_semi").select("key").collect()
         ]
 
 
-def _before(rows: DataFrame | None, withheld: Sequence[Key], known: TableStatus | None, span: Span) -> Before:
+def _before(rows: DataFrame | None, withheld: Sequence[Key], status: TableStatus | None, span: Span) -> Before:
     """How the table stood, as its history needs to know it."""
-    if known is None:
+    if status is None:
         return Before(rows, withheld, span.first_offset - 1, is_in_history=False)
-    return Before(rows, withheld, known.offset, known.told)
+    return Before(rows, withheld, status.offset, status.told)
 
 
-def _check_never_keyed(schema: TableSchema, known: TableStatus | None) -> None:
+def _check_never_had_key(schema: TableSchema, status: TableStatus | None) -> None:
     """Raises LakeError where the lake has rows of a table that has no key any more: what changes meanwhile would be
     missed, and nobody would notice once it has its key again."""
-    if known is not None and known.version is not None:
+    if status is not None and status.version is not None:
         raise LakeError(
             "the table has lost its key, so that its rows cannot be told apart",
             where=str(schema.table),
@@ -352,7 +358,7 @@ def _reaches_below(work: Work, floor: int) -> bool:
     return any(part.first_offset <= floor for parts in (work.files, work.chunks) for part in parts)
 
 
-def _unknown(batch: Batch, lake: LakeTable, schema: TableSchema) -> list[Key]:
+def _find_unknown(batch: Batch, lake: LakeTable, schema: TableSchema) -> list[Key]:
     """Keys of the rows with a value that nobody has: neither this span nor the lake."""
     partial = batch.rows.where(F.col("missing").isNotNull() & (F.col("op") == fold.PUT)).select("key")
     have = lake.rows().select(F.struct(*(F.col(quote(n)).alias(n) for n in schema.key)).alias("key"))

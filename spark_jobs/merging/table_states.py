@@ -10,8 +10,8 @@ from dblog_core.lake.lake_status import State, TableStatus
 from dblog_core.lake.merge_plan import Work
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark
-from spark_jobs.merging.applied import Applied
 from spark_jobs.merging.merge_records import Intent
+from spark_jobs.merging.merge_results import Applied
 from spark_jobs.merging.withheld_keys import Withheld
 
 
@@ -24,69 +24,71 @@ class TableStates:
     withheld: Withheld
     history: bool
 
-    def lacks_before(self, work: Work, known: TableStatus | None, ignored: list[str] | None) -> int | None:
+    def lacks_before(self, work: Work, status: TableStatus | None, ignored: list[str] | None) -> int | None:
         """`ignored`: columns that the lake leaves out."""
-        before = known.schema if known else None
-        own = before if known is None or known.ignored is None else f"{before} in the lake"
+        before = status.schema if status else None
+        lake_shape = before if status is None or status.ignored is None else f"{before} in the lake"
 
         def columns(fingerprint: str) -> list[str]:
-            out = {*(ignored or ()), *(known.ignored or () if known and fingerprint == own != before else ())}
-            shape = before if before is not None and fingerprint == own else fingerprint
+            out = {*(ignored or ()), *(status.ignored or () if status and fingerprint == lake_shape != before else ())}
+            shape = before if before is not None and fingerprint == lake_shape else fingerprint
             return [c.name for c in self.staging.schema(shape).columns if c.name not in out]
 
-        return merge_plan.lacks_before(work.with_nulls_alone() if self.history else work, own, columns)
+        return merge_plan.lacks_before(work.with_nulls_alone() if self.history else work, lake_shape, columns)
 
     def after(self, intent: Intent, works: Mapping[str, Work], done: list[Applied]) -> dict[str, TableStatus]:
         """All tables after the merge: those that are well have all of it, whether or not it had rows of theirs."""
         span = intent.span
         nowhere = works.keys() - {applied.table for applied in done}  # without a key, and history is off
         tables = {
-            name: t if t.state is State.STOPPED else self._well(name, t, intent)
+            name: t if t.state is State.STOPPED else self._with_span(name, t, intent)
             for name, t in self.before.items()
             if name not in nowhere
         }
         for applied in done:
             name = applied.table
-            known = self._known(name, span)
+            status = self._state_before(name, span)
             if applied.error is not None:
-                tables[name] = replace(known, state=State.STOPPED, error=applied.error)
+                tables[name] = replace(status, state=State.STOPPED, error=applied.error)
                 continue
-            if any(_brings(mark, known) for mark in works[name].finished):
-                known = replace(known, awaits=None)
+            if any(_brings(mark, status) for mark in works[name].finished):
+                status = replace(status, awaits=None)
             if applied.awaits is not None:
                 added = self.lacks_before(works[name], self.before.get(name), applied.ignored)
                 if (mark := merge_plan.last_unlogged_rewrite(works[name])) is not None:
                     added = max(mark.offset, added or 0)
-                known = replace(known, awaits=applied.awaits, added_at=added)
+                status = replace(status, awaits=applied.awaits, added_at=added)
             merged = {"merge": intent.number, **applied.counts()}
-            known = replace(known, version=applied.version, schema=works[name].schema, merged=merged, told=applied.told)
-            known = replace(known, ignored=applied.ignored, merge_because=applied.merge_because)
-            known = replace(known, lacks=self._lacks(works[name], known))
-            tables[name] = self._well(name, known, intent)
+            status = replace(
+                status, version=applied.version, schema=works[name].schema, merged=merged, told=applied.told
+            )
+            status = replace(status, ignored=applied.ignored, merge_because=applied.merge_because)
+            status = replace(status, lacks=self._lacks(works[name], status))
+            tables[name] = self._with_span(name, status, intent)
         return tables
 
-    def _known(self, name: str, span: merge_plan.Span) -> TableStatus:
+    def _state_before(self, name: str, span: merge_plan.Span) -> TableStatus:
         """The table before the merge. Of a new one nobody knows what it held when its log began here."""
         new = TableStatus(State.OK, None, span.first - 1, span.first_offset - 1, lacks=0)
         return self.before.get(name) or new
 
-    def _lacks(self, work: Work, known: TableStatus) -> int | None:
+    def _lacks(self, work: Work, status: TableStatus) -> int | None:
         """The table's `lacks` after the work. One without a key has no dumps: what its history tells begins with it."""
         if not self.staging.schema(work.schema).key:
             return None
         before = self.before.get(work.table)
         keyed = before is not None and before.schema is not None and self.staging.schema(before.schema).key
         begins = before is None or (before.version is None and not keyed)
-        return merge_plan.lacks_since(work, 0 if begins else known.lacks)
+        return merge_plan.lacks_since(work, 0 if begins else status.lacks)
 
-    def _well(self, name: str, known: TableStatus, intent: Intent) -> TableStatus:
+    def _with_span(self, name: str, status: TableStatus, intent: Intent) -> TableStatus:
         """The table with all of the span; one that a reset has set ahead stays there."""
-        taken = known.accepted is not None and known.accepted <= intent.span.offset
+        is_accepted = status.accepted is not None and status.accepted <= intent.span.offset
         now = replace(
-            known,
-            accepted=None if taken else known.accepted,
-            segment=max(known.segment, intent.span.last) if known.awaits is not None else intent.span.last,
-            offset=max(known.offset, intent.span.offset) if known.awaits is not None else intent.span.offset,
+            status,
+            accepted=None if is_accepted else status.accepted,
+            segment=max(status.segment, intent.span.last) if status.awaits is not None else intent.span.last,
+            offset=max(status.offset, intent.span.offset) if status.awaits is not None else intent.span.offset,
         )
         return now.with_applied_rows(self.withheld.count(name))
 

@@ -20,10 +20,10 @@ from dblog_core.lake.merge_plan import Work
 from dblog_core.model.schema import TableName
 from dblog_core.staging import Staging
 from spark_jobs.delta_tables import log
-from spark_jobs.merging.applied import Applied
-from spark_jobs.merging.faults import OVERTAKEN, first_lines, spark_gone
+from spark_jobs.merging.faults import OVERTAKEN, first_lines, spark_gone_error
 from spark_jobs.merging.lake import Lake
 from spark_jobs.merging.merge_records import Intent
+from spark_jobs.merging.merge_results import Applied
 from spark_jobs.merging.table_merge import TableMerge
 from spark_jobs.merging.table_states import TableStates
 from spark_jobs.merging.withheld_keys import Dumps, Withheld
@@ -38,17 +38,18 @@ _TRIED_AGAIN = 3
 class TableTurn:
     """What the tables of the merge `intent` share; each is merged in a thread.
 
-    `status`: the lake before the merge; `again`: an earlier run may have committed some of it; `planned`: the tables'
-    shares as the staging has them now; `session`: a table's own; `check` raises LeaseLost once another may merge.
+    `status`: the lake before the merge; `is_repeated`: an earlier run may have committed some of it; `plan_works`
+    makes the tables' shares as the staging has them now; `session`: a table's own; `check` raises LeaseLost once
+    another may merge.
     """
 
     intent: Intent
-    again: bool
+    is_repeated: bool
     status: LakeStatus
     staging: Staging
     lake: Lake
     withheld: Withheld
-    planned: Callable[[], dict[str, Work]]
+    plan_works: Callable[[], dict[str, Work]]
     session: Callable[[str], SparkSession]
     check: Callable[[], None]
     step: Callable[[str], None]
@@ -61,31 +62,31 @@ class TableTurn:
     def merge(self, work: Work) -> Applied | None:
         """One table's outcome; a fault of its own stops it alone."""
         self.check()
-        known = self.status.tables.get(work.table)
+        status = self.status.tables.get(work.table)
         try:
-            self._check_place(work.table, known)
-            applied = self._tried(work, known)
+            self._check_place(work.table, status)
+            applied = self._try_apply(work, status)
             if applied is not None and applied.version is not None:
-                applied = replace(applied, awaits=self._requested(work, known, applied.ignored))
+                applied = replace(applied, awaits=self._request_dump(work, status, applied.ignored))
         except LeaseLost:
             raise
         except DblogError as error:
-            return Applied(work.table, work.rows, error=str(error), version=known.version if known else None)
+            return Applied(work.table, work.rows, error=str(error), version=status.version if status else None)
         except (pa.ArrowException, DeltaError, PySparkException, Py4JJavaError) as error:
-            return Applied(work.table, work.rows, error=first_lines(error), version=known.version if known else None)
+            return Applied(work.table, work.rows, error=first_lines(error), version=status.version if status else None)
         except (Py4JNetworkError, Py4JError) as error:
-            raise spark_gone(work.table) from error
+            raise spark_gone_error(work.table) from error
         except (ArithmeticError, LookupError, TypeError, ValueError) as error:  # a defect of ours: the others go on
             _log.exception("%s: its merge has failed", work.table)
             message = f"{type(error).__name__}: {first_lines(error)}; this is a defect: report it, with what is logged"
-            return Applied(work.table, work.rows, error=message, version=known.version if known else None)
+            return Applied(work.table, work.rows, error=message, version=status.version if status else None)
         self.step(f"applied {work.table}")
         return applied
 
-    def _check_place(self, name: str, known: TableStatus | None) -> None:
+    def _check_place(self, name: str, status: TableStatus | None) -> None:
         """Raises LakeError for a new table whose place is meant for a history."""
         table = TableName.parse(name)
-        if not self.lake.history or (known is not None and known.version is not None):
+        if not self.lake.history or (status is not None and status.version is not None):
             return
         head = self.staging.head()
         if (base := shares_history(table, {*self.status.tables, *(head.schemas if head else ())})) is not None:
@@ -95,12 +96,12 @@ class TableTurn:
                 fix="leave one of the two tables out of `tables`, or set `[lake] history = false`",
             )
 
-    def _requested(self, work: Work, known: TableStatus | None, ignored: list[str] | None) -> str | None:
+    def _request_dump(self, work: Work, status: TableStatus | None, ignored: list[str] | None) -> str | None:
         """The full dump that brings what rows lack since columns were added; None where they lack nothing, or none can.
 
         A crash has it requested twice, which harms nobody.
         """
-        if self.states.lacks_before(work, known, ignored) is None:
+        if self.states.lacks_before(work, status, ignored) is None:
             mark = merge_plan.last_unlogged_rewrite(work)
             return None if mark is None else mark.dump
         assert self.dumps is not None
@@ -117,35 +118,36 @@ class TableTurn:
         self.step(f"requested {work.table}")
         return dump
 
-    def _tried(self, work: Work, known: TableStatus | None) -> Applied | None:
+    def _try_apply(self, work: Work, status: TableStatus | None) -> Applied | None:
         """Applies the work; again where another commit came between, or where ours is there and its answer was lost."""
-        app, again = f"{self.lake.app}:{work.table}", self.again
+        app = f"{self.lake.app}:{work.table}"
+        is_repeated = self.is_repeated
         path = table_location(self.lake.location, TableName.parse(work.table))
         for _ in range(_TRIED_AGAIN):
             try:
-                return self._apply(work, known, again)
+                return self._apply(work, status, is_repeated)
             except (LakeError, StagingError, PySparkException, Py4JJavaError) as error:
                 self.check()  # the other commit may be our successor's
                 # A number that is taken is no fault where an older merger may have committed it a moment ago.
                 landed = log.newest_transaction(path, app) == self.intent.number and (
-                    again or not isinstance(error, LakeError)
+                    is_repeated or not isinstance(error, LakeError)
                 )
                 if not landed and not isinstance(error, OVERTAKEN):
                     raise
-                again = True
-        return self._apply(work, known, again)
+                is_repeated = True
+        return self._apply(work, status, is_repeated)
 
-    def _apply(self, work: Work, known: TableStatus | None, again: bool) -> Applied | None:
+    def _apply(self, work: Work, status: TableStatus | None, is_repeated: bool) -> Applied | None:
         """Applies the work; planned again where the staging has joined its segments in the meantime."""
         merge = TableMerge(self.session(work.table), self.staging, self.lake, self.withheld, step=self.step)
         # Where an earlier merge failed its commit may be there all the same: rows may be as new as that merge.
-        merged = known.offset if known and known.state is not State.STOPPED else self.status.offset
+        merged = status.offset if status and status.state is not State.STOPPED else self.status.offset
         number = self.intent.number
         span = self.intent.span
-        apply = partial(merge.apply, number=number, span=span, known=known, merged=merged, again=again)
+        apply = partial(merge.apply, number=number, span=span, status=status, merged=merged, is_repeated=is_repeated)
         for _ in range(_PLANNED_AGAIN):
             try:
                 return apply(work)
             except SegmentReplaced:
-                work = self.planned()[work.table]
+                work = self.plan_works()[work.table]
         return apply(work)

@@ -31,7 +31,7 @@ class Dumps(Protocol):
     def submit(self, table: str, keys: list[Any]) -> str:
         """Requests a dump of JSON keys and returns its id."""
 
-    def over(self, dump: str) -> bool:
+    def is_over(self, dump: str) -> bool:
         """Whether the dump has ended, whichever way."""
 
 
@@ -47,7 +47,7 @@ class ControlDumps:
 
         return submit(self._config, DumpRequest(tables=(table,), keys=tuple(keys)), requested_by="system")
 
-    def over(self, dump: str) -> bool:
+    def is_over(self, dump: str) -> bool:
         from contextlib import closing
 
         from dblog_core.dumps.dump_store import is_dump_over
@@ -70,11 +70,12 @@ class Withheld:
         self._monotonic = monotonic
         self._lock = threading.Lock()  # tables merge in threads
         self._keys: dict[str, dict[str, str | None]] = {}
-        self._asked: dict[str, float] = {}
+        self._requested_at: dict[str, float] = {}
 
     def load(self, epoch: int, check: Callable[[], None]) -> None:
         """Goes on from the newest file, as merger `epoch`; `check` raises LeaseLost once there is another one."""
-        self._check, self._file = check, _name(epoch)
+        self._check = check
+        self._file = _name(epoch)
         earlier = sorted(name for name in (self._records.directory / _DIRECTORY).names() if name < f"{epoch:012d}")
         newest = f"{_DIRECTORY}/{earlier[-1]}" if earlier else "withheld.json"  # the name before there were epochs
         self._keys = self._records.read(newest) or {}
@@ -100,40 +101,40 @@ class Withheld:
 
     def forget(self, table: str, keys: Iterable[Key]) -> None:
         """The lake has these keys now, or they are deleted."""
-        gone = {key_text(key) for key in keys}
-        if gone & self._keys.get(table, {}).keys():
-            self._save(table, {text: dump for text, dump in self._keys[table].items() if text not in gone})
+        settled_keys = {key_text(key) for key in keys}
+        if settled_keys & self._keys.get(table, {}).keys():
+            self._save(table, {text: dump for text, dump in self._keys[table].items() if text not in settled_keys})
 
     def _save(self, table: str, keys: dict[str, str | None]) -> None:
         with self._lock:
             self._keys[table] = keys
-            self._keys = {name: held for name, held in self._keys.items() if held}
+            self._keys = {name: waiting for name, waiting in self._keys.items() if waiting}
             self._check()
             self._records.write(self._file, self._keys)
 
-    def ended(self, dumps: Dumps) -> set[str]:
+    def find_ended(self, dumps: Dumps) -> set[str]:
         """The dumps that keys wait for and that have ended by now: all they bring is staged."""
         return {
-            d for d in {d for keys in self._keys.values() for d in keys.values()} if d is not None and dumps.over(d)
+            d for d in {d for keys in self._keys.values() for d in keys.values()} if d is not None and dumps.is_over(d)
         }
 
-    def ask(self, dumps: Dumps, *, ended: set[str], but_for: Collection[str] = ()) -> None:
+    def request_dumps(self, dumps: Dumps, *, ended: set[str], but_for: Collection[str] = ()) -> None:
         """Requests what no running dump brings; `ended`: those whose rows have all been merged since; `but_for`: tables
         that a full dump is on its way for."""
         for table, keys in list(self._keys.items()):
             if table in but_for:
                 continue
-            wanted = [text for text, dump in keys.items() if dump is None]
-            if (again := [text for text, dump in keys.items() if dump in ended]) and self._may_repeat(table):
-                wanted += again
-            for i in range(0, len(wanted), _PER_REQUEST):
-                some = wanted[i : i + _PER_REQUEST]
-                self._asked[table] = self._monotonic()
+            texts = [text for text, dump in keys.items() if dump is None]
+            if (repeated := [text for text, dump in keys.items() if dump in ended]) and self._may_repeat(table):
+                texts += repeated
+            for i in range(0, len(texts), _PER_REQUEST):
+                some = texts[i : i + _PER_REQUEST]
+                self._requested_at[table] = self._monotonic()
                 self._save(table, {**self._keys[table], **dict.fromkeys(some, self._submit(dumps, table, some))})
 
     def _may_repeat(self, table: str) -> bool:
-        asked = self._asked.get(table)
-        return asked is None or self._monotonic() - asked >= _AGAIN_SECONDS
+        requested_at = self._requested_at.get(table)
+        return requested_at is None or self._monotonic() - requested_at >= _AGAIN_SECONDS
 
     def _submit(self, dumps: Dumps, table: str, texts: list[str]) -> str:
         try:

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from dblog_core.staging import Staging
 from dblog_core.staging.row_format import log_schema
-from spark_jobs.merging.delta_table import LakeTable
+from spark_jobs.merging.lake_table import LakeTable
 from tests.benchmarks.results import OURS, Bar, Figure, Results
 from tests.benchmarks.scale import Scale
 from tests.spark.lakes import TestLake

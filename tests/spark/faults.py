@@ -21,7 +21,7 @@ from dblog_core.storage.location import Location
 from spark_jobs.history.history_table import History
 from spark_jobs.merge_rounds import Merger
 from spark_jobs.merging import cuts, deleted_rows
-from spark_jobs.merging.delta_table import LakeTable
+from spark_jobs.merging.lake_table import LakeTable
 from tests.spark.lakes import Crash, TestLake
 
 DEADLINE = 600.0
@@ -113,13 +113,13 @@ def counted(points: Points) -> Iterator[None]:
     with ExitStack() as stack:
         for target, name, kind in (
             (LakeTable, "_create", lambda *_: "table"),
-            (LakeTable, "mark", lambda *_: "mark"),
+            (LakeTable, "upsert", lambda *_: "mark"),
             (LakeTable, "_merge", lambda *_: "merge"),
             (LakeTable, "_append", lambda *_: "append"),
             (LakeTable, "remove_older", lambda *_: "truncate"),
             (History, "_create", lambda *_: "history table"),
             (History, "_append", _told),
-            (deleted_rows, "remove", lambda *_: "ghosts"),
+            (deleted_rows, "remove_ghosts", lambda *_: "ghosts"),
             (cuts, "append", lambda *_: "cut"),
             (Location, "create", lambda path, *_: _file(path)),
             (Location, "replace", lambda path, *_: _file(path)),

@@ -13,10 +13,10 @@ from dblog_core.model.schema import TableSchema
 from dblog_core.staging import Staging
 from dblog_core.storage.location import Location
 from spark_jobs.merge_rounds import Merger
-from spark_jobs.merging.applied import Merged
 from spark_jobs.merging.lake import Lake
 from spark_jobs.merging.mark_and_append import OpenTables
 from spark_jobs.merging.merge_records import Records
+from spark_jobs.merging.merge_results import Merged
 from spark_jobs.merging.withheld_keys import Withheld
 from tests.spark.segments import Row, SegmentBuilder
 
@@ -35,7 +35,7 @@ class Dumps:
         self.asked.append((table, keys))
         return f"dump{len(self.asked)}"
 
-    def over(self, dump: str) -> bool:
+    def is_over(self, dump: str) -> bool:
         return False
 
 

@@ -17,11 +17,11 @@ from dblog_core.model.values import Key
 from dblog_core.staging.manifest import LogMark
 from spark_jobs.merge_rounds import Merger
 from spark_jobs.merging import cuts, deleted_rows
-from spark_jobs.merging.applied import Merged
 from spark_jobs.merging.batch import Batch
-from spark_jobs.merging.delta_table import LakeTable
 from spark_jobs.merging.fence import Fence
+from spark_jobs.merging.lake_table import LakeTable
 from spark_jobs.merging.merge_records import Intent, Records
+from spark_jobs.merging.merge_results import Merged
 from spark_jobs.merging.table_merge import TableMerge
 from spark_jobs.merging.withheld_keys import Withheld
 from tests.spark.faults import Fault
@@ -81,13 +81,13 @@ def what_was_begun_is_finished_to_the_newest_segment() -> Patch:
 
 def the_transaction_is_not_read_back() -> Patch:
     """Whoever finishes a merge takes no table for done."""
-    return mock.patch.object(LakeTable, "committed", return_value=None)
+    return mock.patch.object(LakeTable, "newest_merge", return_value=None)
 
 
 @contextlib.contextmanager
 def a_lost_answer_is_a_failure() -> Iterator[None]:
     """Nobody looks whether the commit is there, and its rows are appended once more."""
-    apply = LakeTable.apply
+    apply = LakeTable.merge
 
     def again(self: LakeTable, batch: Batch, number: int, **more: Any) -> dict[str, int]:
         try:
@@ -95,7 +95,7 @@ def a_lost_answer_is_a_failure() -> Iterator[None]:
         except PySparkException:
             return self._append(batch)
 
-    with mock.patch.object(LakeTable, "apply", again):
+    with mock.patch.object(LakeTable, "merge", again):
         yield
 
 
@@ -122,7 +122,7 @@ def the_cut_is_added_without_a_look() -> Patch:
 @contextlib.contextmanager
 def the_history_follows_the_table() -> Iterator[None]:
     """Appended when the lake has the rows: a merge that is finished finds the table done, and tells nothing."""
-    tell, commit = TableMerge._tell, TableMerge._commit
+    tell, commit = TableMerge._append_history, TableMerge._commit
     waiting: dict[int, tuple[Any, Any]] = {}
 
     def wait(self: TableMerge, *given: Any, **more: Any) -> None:
@@ -134,7 +134,7 @@ def the_history_follows_the_table() -> Iterator[None]:
         tell(self, *told, **more)
         return withheld
 
-    with mock.patch.object(TableMerge, "_tell", wait), mock.patch.object(TableMerge, "_commit", committed):
+    with mock.patch.object(TableMerge, "_append_history", wait), mock.patch.object(TableMerge, "_commit", committed):
         yield
 
 
@@ -146,7 +146,7 @@ def a_newer_claim_is_not_looked_for() -> Patch:
 @contextlib.contextmanager
 def keys_are_withheld_after_the_commit() -> Iterator[None]:
     """What dies in between has left the rows out, and nobody asks for them."""
-    add, apply = Withheld.add, LakeTable.apply
+    add, apply = Withheld.add, LakeTable.merge
     waiting = threading.local()
 
     def later(self: Withheld, table: str, keys: Iterable[Key]) -> None:
@@ -157,18 +157,18 @@ def keys_are_withheld_after_the_commit() -> Iterator[None]:
         waiting.add()
         return done
 
-    with mock.patch.object(Withheld, "add", later), mock.patch.object(LakeTable, "apply", applied):
+    with mock.patch.object(Withheld, "add", later), mock.patch.object(LakeTable, "merge", applied):
         yield
 
 
 def ghosts_are_told_by_their_keys_alone() -> Patch:
     """A row that was born while the dump went on is taken for a ghost."""
-    remove = deleted_rows.remove
+    remove = deleted_rows.remove_ghosts
 
     def all_unseen(spark: Any, staging: Any, lake: Any, schema: Any, mark: LogMark, **more: Any) -> int:
         return remove(spark, staging, lake, schema, replace(mark, since=mark.offset), **more)
 
-    return mock.patch.object(deleted_rows, "remove", all_unseen)
+    return mock.patch.object(deleted_rows, "remove_ghosts", all_unseen)
 
 
 def _mutant(

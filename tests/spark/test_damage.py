@@ -23,7 +23,7 @@ from dblog_core.lake.merge_plan import Work
 from dblog_core.staging import Staging, manifest, segment
 from dblog_core.staging.compaction import Compactor
 from spark_jobs.events import fold_on_driver
-from spark_jobs.merging.applied import Applied
+from spark_jobs.merging.merge_results import Applied
 from spark_jobs.merging.table_merge import TableMerge
 from tests.spark.lakes import TestLake
 from tests.spark.segments import table

@@ -16,7 +16,7 @@ from dblog_core.lake.lake_status import history_location, read_status
 from dblog_core.model.schema import TableSchema
 from spark_jobs.delta_tables import log
 from spark_jobs.history.history_table import History
-from spark_jobs.merging.delta_table import LakeTable
+from spark_jobs.merging.lake_table import LakeTable
 from spark_jobs.views import scd2
 from tests.fix_day import OfADay
 from tests.spark.lakes import Crash, TestLake
@@ -302,7 +302,7 @@ def test_a_table_that_stopped_after_its_history_goes_on_without_repeating_it(
         def fails(*_given: Any, **_more: Any) -> None:
             raise LakeError("the disk is full")
 
-        patched.setattr(LakeTable, "apply", fails)
+        patched.setattr(LakeTable, "merge", fails)
         (merged,) = kept.merge()
         assert merged.tables[0].error is not None
     build.chunk(ITEMS, [item(1), item(2)])

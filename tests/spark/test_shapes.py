@@ -13,7 +13,7 @@ from dblog_core.lake.lake_status import State, TableStatus, history_location, re
 from dblog_core.model.schema import TableSchema
 from dblog_core.verify.exchange import Pin
 from spark_jobs.delta_tables import log
-from spark_jobs.merging.delta_table import LakeTable
+from spark_jobs.merging.lake_table import LakeTable
 from spark_jobs.verifying import expected_rows
 from tests.spark.asked import done, replay
 from tests.spark.lakes import Crash, TestLake
@@ -355,7 +355,7 @@ def filled(lake: TestLake, *, partial: bool) -> tuple[int, int]:
 
 
 @pytest.mark.in_turn("dies")
-@pytest.mark.parametrize(("dies", "partial"), [(None, True), ("_fill", False), ("apply", True)])
+@pytest.mark.parametrize(("dies", "partial"), [(None, True), ("_fill", False), ("merge", True)])
 def test_an_added_column_has_its_constant_in_rows_from_before_by_the_merge_alone(
     lake: TestLake, monkeypatch: pytest.MonkeyPatch, dies: str | None, partial: bool
 ) -> None:

@@ -29,7 +29,7 @@ class FakeDumps:
         self.asked.append((table, keys))
         return f"d{len(self.asked)}"
 
-    def over(self, dump: str) -> bool:
+    def is_over(self, dump: str) -> bool:
         return True
 
 
@@ -50,7 +50,7 @@ def test_a_row_with_an_unknown_value_waits_for_a_dump_of_its_key(lake: TestLake)
     assert (_status(lake, NOTES).state, _status(lake, NOTES).withheld) == ("incomplete", 1)
     assert lake.withheld is not None
     for _ in range(2):  # asked for once
-        lake.withheld.ask(dumps, ended=set())
+        lake.withheld.request_dumps(dumps, ended=set())
         assert dumps.asked == [("shop.notes", [7])]
     build.chunk(NOTES, [{"id": 7, "v": "b", "big": "big"}])
     build.seal()
@@ -65,9 +65,9 @@ def test_a_dump_that_ended_without_the_row_is_asked_for_again(lake: TestLake) ->
     lake.build.seal()
     lake.merge_well()
     assert lake.withheld is not None
-    lake.withheld.ask(dumps, ended=set())
+    lake.withheld.request_dumps(dumps, ended=set())
     lake.merger()  # another process: it knows the file alone
-    lake.withheld.ask(dumps, ended=lake.withheld.ended(dumps))
+    lake.withheld.request_dumps(dumps, ended=lake.withheld.find_ended(dumps))
     assert [keys for _, keys in dumps.asked] == [[7], [7]]
 
 

@@ -17,7 +17,7 @@ from dblog_core.errors import LeaseLost
 from dblog_core.lake.lake_status import own_directory, read_status
 from dblog_core.storage.location import Location
 from spark_jobs.delta_tables import log
-from spark_jobs.merging.delta_table import LakeTable
+from spark_jobs.merging.lake_table import LakeTable
 from tests.fix_day import OfADay
 from tests.spark.lakes import TestLake
 from tests.spark.segments import table
@@ -64,7 +64,7 @@ def _points(pause: Pause, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         patch.setattr(target, name, paused)
 
     with monkeypatch.context() as patch:
-        before(LakeTable, "mark", lambda table, *_: f"mark {table.path.path}")
+        before(LakeTable, "upsert", lambda table, *_: f"mark {table.path.path}")
         before(LakeTable, "_merge", lambda table, *_: f"merge {table.path.path}")
         before(LakeTable, "_append", lambda table, *_: f"append {table.path.path}")
         for verb in ("create", "replace"):

@@ -17,7 +17,7 @@ from dblog_core.lake.lake_status import read_status
 from dblog_core.model.schema import TableSchema
 from dblog_core.staging import Staging
 from spark_jobs.delta_tables import checkpoint, log
-from spark_jobs.merging.applied import Merged
+from spark_jobs.merging.merge_results import Merged
 from tests.spark.lakes import TestLake
 from tests.spark.segments import Row, table
 from tests.spark.worlds import SHAPE, Source

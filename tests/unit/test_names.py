@@ -55,7 +55,6 @@ NONE = Counts(0, 0, 0)
 LIMITS: dict[str, Counts] = {
     "dblog_core/delta": Counts(32, 87, 38),
     "spark_jobs/lake_tasks": Counts(10, 43, 14),
-    "spark_jobs/merging": Counts(19, 66, 20),
     "spark_jobs/verifying": Counts(7, 32, 8),
     "tests": Counts(413, 1340, 0),
 }

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from spark_jobs.merge import Job
-from spark_jobs.merging.applied import Merged
+from spark_jobs.merging.merge_results import Merged
 
 ROUNDS = 50  # after which a merge that only merges is stopped
 
@@ -60,10 +60,10 @@ class AskedRows:
 
     asked: int = 0
 
-    def ended(self, dumps: Any) -> frozenset[str]:
+    def find_ended(self, dumps: Any) -> frozenset[str]:
         return frozenset()
 
-    def ask(self, dumps: Any, *, ended: Any, but_for: Any) -> None:
+    def request_dumps(self, dumps: Any, *, ended: Any, but_for: Any) -> None:
         self.asked += 1
 
 

@@ -19,7 +19,6 @@ from pyspark.sql.types import StructType
 from dblog_core.delta.changes import Upserted
 from dblog_core.errors import LakeError
 from dblog_core.lake.json_variants import check_variants, json_columns
-from dblog_core.model.events import DELETE
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.table_names import quote_for_shell
 from dblog_core.model.values import Key
@@ -28,11 +27,8 @@ from dblog_core.storage.location import Location
 from spark_jobs.delta_tables import alter_table, checkpoint, key_ranges, log, variants
 from spark_jobs.delta_tables.alter_table import KEY, DroppedColumns
 from spark_jobs.delta_tables.column_types import (
-    COMMIT_TIME,
     OFFSET,
     OP,
-    ORIGIN,
-    POSITION,
     PROVENANCE,
     check_names,
     lake_shape,
@@ -42,8 +38,8 @@ from spark_jobs.delta_tables.column_types import (
 )  # fmt: skip
 from spark_jobs.delta_tables.highest_keys import Highest
 from spark_jobs.events import fold_on_driver
-from spark_jobs.events.fold import PUT, WITHHOLD
-from spark_jobs.merging import mark_and_append
+from spark_jobs.events.fold import PUT
+from spark_jobs.merging import delta_merge, mark_and_append
 from spark_jobs.merging.batch import Batch
 from spark_jobs.merging.mark_and_append import OpenTables
 
@@ -51,19 +47,20 @@ SMALL_TABLE = 16 << 20
 """Bytes of a table that is read whole: new literals in each merge would have Spark compile its code anew each time."""
 
 VECTORS = "delta.enableDeletionVectors"
-_APP, _VERSION = "spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion"
+_TRANSACTION_APP = "spark.databricks.delta.write.txnAppId"
+_TRANSACTION_VERSION = "spark.databricks.delta.write.txnVersion"
 
 
 @contextmanager
 def _transaction(spark: SparkSession, app: str, number: int) -> Iterator[None]:
     """Statements within commit as merge `number` of `app`. One pair covers one statement."""
-    spark.conf.set(_APP, app)
-    spark.conf.set(_VERSION, str(number))
+    spark.conf.set(_TRANSACTION_APP, app)
+    spark.conf.set(_TRANSACTION_VERSION, str(number))
     try:
         yield
     finally:
-        spark.conf.unset(_APP)
-        spark.conf.unset(_VERSION)
+        spark.conf.unset(_TRANSACTION_APP)
+        spark.conf.unset(_TRANSACTION_VERSION)
 
 
 class LakeTable:
@@ -78,7 +75,7 @@ class LakeTable:
         app: str,
         highest: Highest | None = None,
         check: Callable[[], None] = lambda: None,
-        gone: DroppedColumns | None = None,
+        dropped: DroppedColumns | None = None,
         renames: Renames | None = None,
         json_as_variant: bool = False,
         settled: set[Location] | None = None,
@@ -92,7 +89,7 @@ class LakeTable:
         self._settled = settled if settled is not None else set()
         self._vectors = vectors
         self._renames = renames or Renames()
-        self._gone = gone or DroppedColumns()
+        self._dropped = dropped or DroppedColumns()
         self._spark = spark
         self.path = path
         self._schema = schema
@@ -114,7 +111,8 @@ class LakeTable:
             return
         self._check_owner()
         self._rename()
-        properties, have = self._properties(), self.rows().schema
+        properties = self._properties()
+        have = self.rows().schema
         self._check_provenance(have)
         for statement in alter_table.statements(
             self._sql,
@@ -122,7 +120,7 @@ class LakeTable:
             properties,
             key=json.loads(properties[KEY]),
             schema=self._schema,
-            dropped=self._gone,
+            dropped=self._dropped,
             json_as_variant=self._json_as_variant,
         ):
             self._check()
@@ -135,7 +133,8 @@ class LakeTable:
 
     def _check_owner(self) -> None:
         """Raises LakeError where what is there is not this table."""
-        properties, where = self._properties(), str(self.path)
+        properties = self._properties()
+        where = str(self.path)
         if KEY not in properties and OP in self.rows().columns:
             raise LakeError(
                 "its place is that of another table's history",
@@ -158,10 +157,10 @@ class LakeTable:
                 continue
             self._check()
             with _transaction(self._spark, f"{self._app}:filled:{name}", offset):
-                held: dict[str, str | Column] = {quote(name): F.lit(value).cast(kind)}
-                DeltaTable.forPath(self._spark, str(self.path)).update(F.col(OFFSET) < offset, held)
+                values: dict[str, str | Column] = {quote(name): F.lit(value).cast(kind)}
+                DeltaTable.forPath(self._spark, str(self.path)).update(F.col(OFFSET) < offset, values)
 
-    def settled(self) -> bool:
+    def is_settled(self) -> bool:
         """Whether what is JSON has the VARIANTs beside it that are wanted, and deletion vectors are off that are not. A
         process looks once at each table: what is wanted changes with the configuration alone, or the table's shape."""
         if self.path not in self._settled:
@@ -192,7 +191,7 @@ class LakeTable:
                 self._check()
                 self._spark.sql(statement)
 
-    def renamed(self) -> int:
+    def renamed_upto(self) -> int:
         """The offset up to which its columns are renamed."""
         return alter_table.renamed_upto(self._properties())
 
@@ -213,16 +212,17 @@ class LakeTable:
         """
         newest = self.version()
         if newest is None or newest < after:
-            found = "is gone" if newest is None else f"was replaced: it ends at version {newest}"
+            what = "is gone" if newest is None else f"was replaced: it ends at version {newest}"
             raise LakeError(
-                f"the lake table {found}; a merge left version {after}",
+                f"the lake table {what}; a merge left version {after}",
                 where=str(self.path),
                 fix=f"restore it, or run `dblog reset {quote_for_shell(self._schema.table)}`: the table is built anew",
             )
         while log.others_wrote(self.path, after, newest):
             self.prepare()
             self._disown(merged, newest)
-            after, newest = newest, self._newest()
+            after = newest
+            newest = self._newest()
         return newest
 
     def _disown(self, merged: int, number: int) -> None:
@@ -239,34 +239,34 @@ class LakeTable:
         that the table has. Its versions go on. `renamed`: the offset of a rename in it that is still to be met."""
         self._check_names()
         self._check()
-        self._own_properties(renamed)
+        self._set_properties(renamed)
         options = {"overwriteSchema": "true", "txnAppId": self._app, "txnVersion": str(number)}
         if rows is None:
             new = self._spark.createDataFrame([], self._shape())
         else:
             shape = self._shape()
-            values = self._values("", variants.of(shape))
+            values = delta_merge.new_values(self._schema, "", variants.of(shape))
             new = rows.select(*(values[field.name].alias(field.name, metadata=field.metadata) for field in shape))
         self._check()
         new.write.format("delta").mode("overwrite").options(**options).save(str(self.path))
         log.check_committed(self.path, self._app, number)
 
-    def _own_properties(self, renamed: int) -> None:
+    def _set_properties(self, renamed: int) -> None:
         """Where the key has become another one, or names need a mapping: a commit of its own, before the rows go."""
-        wanted = {KEY: json.dumps(list(self._schema.key))}
+        properties = {KEY: json.dumps(list(self._schema.key))}
         if needs_mapping(self._schema):
-            wanted["delta.columnMapping.mode"] = "name"
+            properties["delta.columnMapping.mode"] = "name"
         have = self._properties()
         if renamed > alter_table.renamed_upto(have):
-            wanted[alter_table.RENAMED] = str(renamed)
-        if other := {name: value for name, value in wanted.items() if have.get(name) != value}:
+            properties[alter_table.RENAMED] = str(renamed)
+        if other := {name: value for name, value in properties.items() if have.get(name) != value}:
             self._spark.sql(alter_table.set_properties(self._sql, other))
 
     def _properties(self) -> dict[str, str]:
         table = DeltaTable.forPath(self._spark, str(self.path))
         return dict(table.detail().select("properties").collect()[0][0])
 
-    def kept(self) -> list[str]:
+    def kept_columns(self) -> list[str]:
         """The columns that the table has and the source has no more."""
         return alter_table.kept_columns(self._properties())
 
@@ -295,11 +295,11 @@ class LakeTable:
         self._check()
         DeltaTable.forPath(self._spark, str(self.path)).delete(F.col(OFFSET) < offset)
 
-    def committed(self) -> int | None:
+    def newest_merge(self) -> int | None:
         """The newest merge that has committed here."""
         return log.newest_transaction(self.path, self._app)
 
-    def apply(self, batch: Batch, number: int, *, broadcast: bool, mending: bool = False) -> dict[str, int]:
+    def merge(self, batch: Batch, number: int, *, broadcast: bool, mending: bool = False) -> dict[str, int]:
         """Commits the batch as merge `number`, and looks whether it is there. Returns rows by what became of them.
 
         `mending`: rows that the lake has of the same offset are not trusted either.
@@ -314,7 +314,7 @@ class LakeTable:
         self._highest.record_batch(self.path, before, self._newest(), self._schema, batch.ranges)
         return counts
 
-    def mark(
+    def upsert(
         self, rows: pa.Table, number: int, tables: OpenTables, *, merged: int, withhold: Callable[[list[Key]], None]
     ) -> Upserted:
         """Commits folded rows as merge `number` without Spark, by `mark_and_append.write`."""
@@ -345,7 +345,7 @@ class LakeTable:
         """The table has none of these keys: nothing to compare with."""
         whole = batch.rows.where((F.col("op") == PUT) & F.col("missing").isNull())
         beside = variants.of(self.rows().schema) if json_columns(self._schema) else {}
-        columns = [value.alias(name) for name, value in self._values("", beside).items()]
+        columns = [value.alias(name) for name, value in delta_merge.new_values(self._schema, "", beside).items()]
         whole = whole.coalesce(1) if batch.count <= fold_on_driver.MAX_ROWS else whole
         whole.select(*columns).write.format("delta").mode("append").save(str(self.path))
         # A row that is not whole is withheld, and one that is deleted was never there.
@@ -353,42 +353,15 @@ class LakeTable:
         return {"inserted": inserted, "updated": 0, "deleted": 0}
 
     def _merge(self, batch: Batch, *, broadcast: bool, mending: bool) -> dict[str, int]:
-        source = F.broadcast(batch.rows) if broadcast else batch.rows
-        own = F.col(f"t.{OFFSET}")
-        later = F.col("s.offset") >= own if mending else F.col("s.offset") > own
-        merge = (
-            DeltaTable.forPath(self._spark, str(self.path)).alias("t").merge(source.alias("s"), self._same_key(batch))
+        return delta_merge.merge_batch(
+            DeltaTable.forPath(self._spark, str(self.path)),
+            batch,
+            self._schema,
+            have=self.rows().schema,
+            same_key=self._same_key(batch),
+            broadcast=broadcast,
+            mending=mending,
         )
-        if batch.deletes:
-            merge = merge.whenMatchedDelete(F.col("s.op").isin(DELETE, WITHHOLD) & later)
-        have = self.rows().schema
-        beside = variants.of(have)
-        emptied = {} if mending else self._left(have)
-        kept = {**emptied, **self._values("s.", beside, keeps=batch.keeps)}
-        put = (F.col("s.op") == PUT) & later
-        if mending:
-            put &= F.col("s.inserted") | ~self._equal(batch.keeps, beside)
-        elif batch.dumped:  # what the log tells has changed something; and looking costs a column each in both passes
-            told = F.col("s.inserted") | (F.col("s.origin") != "dump")
-            put &= told | ~self._equal(batch.keeps, beside)
-        merge = merge.whenMatchedUpdate(
-            put,
-            {quote(name): value for name, value in kept.items()},
-        )
-        merge = merge.whenNotMatchedInsert(
-            (F.col("s.op") == PUT) & F.col("s.missing").isNull(),
-            {quote(name): value for name, value in self._values("s.", beside).items()},
-        )
-        metrics = merge.execute().collect()
-        if not metrics:
-            return {"inserted": 0, "updated": 0, "deleted": 0}
-        return {name: int(metrics[0][f"num_{name}_rows"]) for name in ("inserted", "updated", "deleted")}
-
-    def _left(self, have: StructType) -> dict[str, Column]:
-        """NULL for the columns of the table that no row of the batch has: the source has dropped them."""
-        names = {c.name for c in self._schema.columns}
-        left = [f for f in have if f.name not in names and not f.name.startswith("_dblog_")]
-        return {f.name: F.lit(None).cast(f.dataType) for f in left}
 
     def _same_key(self, batch: Batch) -> Column:
         """Equal keys; the literal ranges of the batch's keys let Delta leave out files."""
@@ -401,37 +374,3 @@ class LakeTable:
         """The size of its files, from the snapshot that Delta holds: no job."""
         plan = self.rows()._jdf.queryExecution().analyzed()
         return int(plan.stats().sizeInBytes())
-
-    def _equal(self, keeps: bool, beside: Mapping[str, str]) -> Column:
-        """Whether the lake has the row's values already: NULL equals NULL, NaN equals NaN. VARIANTs (`beside`, by text)
-        are looked at last, where all else is equal."""
-        same = [(c.name, F.col(f"t.{quote(c.name)}").eqNullSafe(_row("s.", c.name))) for c in self._schema.columns]
-        same += [
-            (c.name, variants.agrees(F.col(f"t.{quote(beside[c.name])}"), _row("s.", c.name)))
-            for c in self._schema.columns
-            if c.name in beside
-        ]
-        return reduce(Column.__and__, (_kept(name) | equal if keeps else equal for name, equal in same))
-
-    def _values(self, source: str, beside: Mapping[str, str], *, keeps: bool = False) -> dict[str, Column]:
-        """Each lake column's new value; `beside`: the VARIANTs, by text. `keeps`: a missing one stays as the lake has
-        it."""
-        values: dict[str, Column] = {}
-        for column in self._schema.columns:
-            text = _row(source, column.name)
-            own = {column.name: text}
-            if column.name in beside:
-                own[beside[column.name]] = variants.parse_text(text)
-            for name, value in own.items():
-                kept = F.when(_kept(column.name), F.col(f"t.{quote(name)}")).otherwise(value) if keeps else value
-                values[name] = kept
-        provenance = {OFFSET: "offset", POSITION: "position", COMMIT_TIME: "commit_time", ORIGIN: "origin"}
-        return {**values, **{name: F.col(f"{source}{field}") for name, field in provenance.items()}}
-
-
-def _row(source: str, name: str) -> Column:
-    return F.col(f"{source}row.{quote(name)}")
-
-
-def _kept(name: str) -> Column:
-    return F.coalesce(F.array_contains("s.missing", name), F.lit(False))

@@ -1,0 +1,109 @@
+"""The MERGE of a batch into a lake table: which rows it touches, and what each column becomes.
+
+Rows of the table are `t`, those of the batch `s`. Offsets guard each row, so that the same MERGE again changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import reduce
+
+from delta.tables import DeltaTable
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from dblog_core.model.events import DELETE
+from dblog_core.model.schema import TableSchema
+from spark_jobs.delta_tables import variants
+from spark_jobs.delta_tables.column_types import COMMIT_TIME, OFFSET, ORIGIN, POSITION, quote
+from spark_jobs.events.fold import PUT, WITHHOLD
+from spark_jobs.merging.batch import Batch
+
+
+def merge_batch(
+    table: DeltaTable,
+    batch: Batch,
+    schema: TableSchema,
+    *,
+    have: StructType,
+    same_key: Column,
+    broadcast: bool,
+    mending: bool,
+) -> dict[str, int]:
+    """Runs the MERGE; returns rows by what became of them. `have`: the table's shape; `same_key`: when a row of the
+    table (`t`) and one of the batch (`s`) are of one key; `mending`: as in `LakeTable.merge`."""
+    source = F.broadcast(batch.rows) if broadcast else batch.rows
+    lake_offset = F.col(f"t.{OFFSET}")
+    later = F.col("s.offset") >= lake_offset if mending else F.col("s.offset") > lake_offset
+    merge = table.alias("t").merge(source.alias("s"), same_key)
+    if batch.deletes:
+        merge = merge.whenMatchedDelete(F.col("s.op").isin(DELETE, WITHHOLD) & later)
+    beside = variants.of(have)
+    emptied = {} if mending else _null_columns(have, schema)
+    values = {**emptied, **new_values(schema, "s.", beside, keeps=batch.keeps)}
+    put = (F.col("s.op") == PUT) & later
+    if mending:
+        put &= F.col("s.inserted") | ~_has_equal_values(schema, batch.keeps, beside)
+    elif batch.dumped:  # what the log tells has changed something; and looking costs a column each in both passes
+        is_news = F.col("s.inserted") | (F.col("s.origin") != "dump")
+        put &= is_news | ~_has_equal_values(schema, batch.keeps, beside)
+    merge = merge.whenMatchedUpdate(
+        put,
+        {quote(name): value for name, value in values.items()},
+    )
+    merge = merge.whenNotMatchedInsert(
+        (F.col("s.op") == PUT) & F.col("s.missing").isNull(),
+        {quote(name): value for name, value in new_values(schema, "s.", beside).items()},
+    )
+    metrics = merge.execute().collect()
+    if not metrics:
+        return {"inserted": 0, "updated": 0, "deleted": 0}
+    return {name: int(metrics[0][f"num_{name}_rows"]) for name in ("inserted", "updated", "deleted")}
+
+
+def new_values(
+    schema: TableSchema, source: str, beside: Mapping[str, str], *, keeps: bool = False
+) -> dict[str, Column]:
+    """Each lake column's new value; `beside`: the VARIANTs, by text. `keeps`: a missing one stays as the lake has
+    it."""
+    values: dict[str, Column] = {}
+    for column in schema.columns:
+        text = _row(source, column.name)
+        values_of_column = {column.name: text}
+        if column.name in beside:
+            values_of_column[beside[column.name]] = variants.parse_text(text)
+        for name, value in values_of_column.items():
+            kept_or_new = (
+                F.when(_keeps_lake_value(column.name), F.col(f"t.{quote(name)}")).otherwise(value) if keeps else value
+            )
+            values[name] = kept_or_new
+    provenance = {OFFSET: "offset", POSITION: "position", COMMIT_TIME: "commit_time", ORIGIN: "origin"}
+    return {**values, **{name: F.col(f"{source}{field}") for name, field in provenance.items()}}
+
+
+def _null_columns(have: StructType, schema: TableSchema) -> dict[str, Column]:
+    """NULL for the columns of the table that no row of the batch has: the source has dropped them."""
+    names = {c.name for c in schema.columns}
+    left = [f for f in have if f.name not in names and not f.name.startswith("_dblog_")]
+    return {f.name: F.lit(None).cast(f.dataType) for f in left}
+
+
+def _has_equal_values(schema: TableSchema, keeps: bool, beside: Mapping[str, str]) -> Column:
+    """Whether the lake has the row's values already: NULL equals NULL, NaN equals NaN. VARIANTs (`beside`, by text)
+    are looked at last, where all else is equal."""
+    same = [(c.name, F.col(f"t.{quote(c.name)}").eqNullSafe(_row("s.", c.name))) for c in schema.columns]
+    same += [
+        (c.name, variants.agrees(F.col(f"t.{quote(beside[c.name])}"), _row("s.", c.name)))
+        for c in schema.columns
+        if c.name in beside
+    ]
+    return reduce(Column.__and__, (_keeps_lake_value(name) | equal if keeps else equal for name, equal in same))
+
+
+def _row(source: str, name: str) -> Column:
+    return F.col(f"{source}row.{quote(name)}")
+
+
+def _keeps_lake_value(name: str) -> Column:
+    return F.coalesce(F.array_contains("s.missing", name), F.lit(False))
