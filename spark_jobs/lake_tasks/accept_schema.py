@@ -24,16 +24,16 @@ from spark_jobs.merging.lake_table import LakeTable
 def plan(tools: Tools, arguments: Json) -> Json:
     """The way, fixed before anything is changed. Raises LakeError where none helps."""
     name = arguments["table"]
-    found = accept_schema.plan_acceptance(
+    acceptance = accept_schema.plan_acceptance(
         tools.staging, name, tools.status.tables.get(name), tools.lake.changes(TableName.parse(name))
     )
-    schema = tools.staging.schema(found.schema)
+    schema = tools.staging.schema(acceptance.schema)
     tools.lake.check_names(schema)
-    planned = {"table": name, "way": found.way.value, "schema": found.schema, "offset": found.offset}
-    if found.way in (Way.REPLACE, Way.RELOAD):
+    planned = {"table": name, "way": acceptance.way.value, "schema": acceptance.schema, "offset": acceptance.offset}
+    if acceptance.way in (Way.REPLACE, Way.RELOAD):
         _check_history(tools, schema)
         planned |= reset.plan(tools, arguments)
-    return {**planned, "changes": list(found.changes), "does": found.does}
+    return {**planned, "changes": list(acceptance.changes), "does": acceptance.does}
 
 
 def _check_history(tools: Tools, schema: TableSchema) -> None:
@@ -51,23 +51,26 @@ def _check_history(tools: Tools, schema: TableSchema) -> None:
 
 def carry_out(tools: Tools, planned: Json) -> Done:
     """Does it, and says what the next merges do."""
-    name, way = planned["table"], Way(planned["way"])
-    known = tools.status.tables[name]
+    name = planned["table"]
+    way = Way(planned["way"])
+    status = tools.status.tables[name]
     if way is Way.FOLLOW:
-        now, dump = replace(known, accepted=planned["offset"]), None
+        now = replace(status, accepted=planned["offset"])
+        dump = None
     elif way is Way.RELOAD:
         done = reset.carry_out(tools, planned)
-        now, dump = done.tables[name], done.result["dump"]
+        now = done.tables[name]
+        dump = done.result["dump"]
     else:
-        dump = _shaped(tools, name, planned)
+        dump = _shape_table(tools, name, planned)
         version = _table(tools, planned).version()
-        took = _took if way is Way.TAKE else _replaced
-        now = took(replace(known, version=version, schema=planned["schema"], awaits=dump, ignored=None), planned)
-    told = {key: planned[key] for key in ("table", "way", "does", "changes")}
-    return Done({**told, "dump": dump}, {name: now})
+        follow = _follow_from_stop if way is Way.TAKE else _follow_from_dump
+        now = follow(replace(status, version=version, schema=planned["schema"], awaits=dump, ignored=None), planned)
+    summary = {key: planned[key] for key in ("table", "way", "does", "changes")}
+    return Done({**summary, "dump": dump}, {name: now})
 
 
-def _shaped(tools: Tools, name: str, planned: Json) -> str:
+def _shape_table(tools: Tools, name: str, planned: Json) -> str:
     """Requests the dump, then gives the table its shape; the dump's id."""
     assert tools.dumps is not None
     dump = tools.dumps.submit(name, [])
@@ -84,7 +87,8 @@ def _shaped(tools: Tools, name: str, planned: Json) -> str:
 
 def _table(tools: Tools, planned: Json) -> LakeTable:
     name = planned["table"]
-    schema, fingerprint = tools.staging.schema(planned["schema"]), tools.status.tables[name].schema
+    schema = tools.staging.schema(planned["schema"])
+    fingerprint = tools.status.tables[name].schema
     before = tools.staging.schema(fingerprint) if fingerprint is not None else schema
     had = frozenset(c.name for shape in (before, schema) for c in shape.columns)
     replaced = frozenset(c.name for c in schema.columns if c.name not in schema.key)
@@ -93,16 +97,16 @@ def _table(tools: Tools, planned: Json) -> LakeTable:
     )
 
 
-def _took(known: TableStatus, planned: Json) -> TableStatus:
+def _follow_from_stop(status: TableStatus, planned: Json) -> TableStatus:
     """What it has missed is merged still, into the new shape."""
-    state = State.STOPPED if known.state is State.STOPPED else State.INCOMPLETE
-    return replace(known, state=state, added_at=planned["offset"])
+    state = State.STOPPED if status.state is State.STOPPED else State.INCOMPLETE
+    return replace(status, state=state, added_at=planned["offset"])
 
 
-def _replaced(known: TableStatus, planned: Json) -> TableStatus:
+def _follow_from_dump(status: TableStatus, planned: Json) -> TableStatus:
     """What is staged by now is left to the dump, as after a reset: rows that it does not show go with its end."""
     return replace(
-        known,
+        status,
         state=State.INCOMPLETE,
         error=None,
         segment=planned["segment"],

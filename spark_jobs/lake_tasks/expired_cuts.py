@@ -39,12 +39,12 @@ def drop(path: Location, *, before: float) -> Kept:
             return Kept(0, math.inf, 0)
         old = 0 if math.isinf(before) else pc.sum(pc.less_equal(rows["merged_at"], _time(before))).as_py() or 0
         first = max(0, old - 1)
-        kept = Kept(rows["cut"][first].as_py(), rows["merged_at"][first].as_py().timestamp(), first)
-        if kept.removed:
-            table.delete(f"cut < {kept.number}")
+        oldest = Kept(rows["cut"][first].as_py(), rows["merged_at"][first].as_py().timestamp(), first)
+        if oldest.removed:
+            table.delete(f"cut < {oldest.number}")
         table.optimize.compact()
         table.vacuum(retention_hours=_READ_HOURS, enforce_retention_duration=False, dry_run=False)
-        return kept
+        return oldest
     except (DeltaError, OSError, pa.ArrowException) as error:
         raise LakeError(
             f"old cuts cannot be removed: {' '.join(str(error).split())}",

@@ -64,11 +64,12 @@ def carry_out(tools: Tools, arguments: Json, *, now: Callable[[], float] = time.
     """Maintains the lake. Raises LakeError, CorruptSegment, StateError."""
     if tools.config is None:
         raise LakeError("needs the configuration", where="maintain", fix="use `dblog maintain`")
-    began, keep = now(), durations.parse(tools.config.lake.keep)
-    kept = expired_cuts.drop(cuts_location(tools.lake.location), before=began - keep)
-    Records(own_directory(tools.lake.location)).drop_before(kept.number)
+    began = now()
+    keep = durations.parse(tools.config.lake.keep)
+    oldest_cut = expired_cuts.drop(cuts_location(tools.lake.location), before=began - keep)
+    Records(own_directory(tools.lake.location)).drop_before(oldest_cut.number)
     tools.step("old cuts dropped")
-    wanted = arguments["tables"] or list(tools.status.tables)
+    chosen = arguments["tables"] or list(tools.status.tables)
     tables: dict[str, TableStatus] = {}
     sizes: list[TableSize] = []
     did: list[Json] = []
@@ -76,10 +77,10 @@ def carry_out(tools: Tools, arguments: Json, *, now: Callable[[], float] = time.
     for place in places(tools):
         tools.check()
         session = tools.session(place.table)
-        done = _improve(session, place, tools, marks) if place.table in wanted else []
+        done = _improve(session, place, tools, marks) if place.table in chosen else []
         tools.check()
-        removed = _vacuum(session, place, keep=keep, since=began - kept.merged_at)
-        size = marks.dated(_size(session, place), purged="purged" in done)
+        removed = _vacuum(session, place, keep=keep, since=began - oldest_cut.merged_at)
+        size = marks.with_mark_time(_size(session, place), purged="purged" in done)
         sizes.append(size)
         did.append({**asdict(size), "done": done, "removed_files": removed})
         if not place.history:
@@ -87,7 +88,7 @@ def carry_out(tools: Tools, arguments: Json, *, now: Callable[[], float] = time.
         tools.step(f"maintained {place.name}")
     staging = _retain(tools, tools.config, began)
     schedule.write_maintained(tools.lake.location, began, sizes)
-    cut = {"oldest": kept.number or None, "removed": kept.removed}
+    cut = {"oldest": oldest_cut.number or None, "removed": oldest_cut.removed}
     return Done({"tables": did, "cuts": cut, "staging": staging}, tables)
 
 
@@ -95,31 +96,31 @@ def carry_out(tools: Tools, arguments: Json, *, now: Callable[[], float] = time.
 class Marks:
     """Since when rows of each table may be marked as deleted, by what the last maintenance has left.
 
-    A row that was not marked then has been so since that time at most. `known`: what it has noted of each table.
+    A row that was not marked then has been so since that time at most. `marked_at`: what it has noted of each table.
     """
 
     now: float
     longest: float
     last: float
-    known: dict[str, float]
+    marked_at: dict[str, float]
 
     @classmethod
     def of(cls, tools: Tools, config: Config, now: float) -> Marks:
         """By LAKE/_dblog/maintained.json; nobody knows of rows that were marked before there was a first one."""
-        found = schedule.read_maintained(tools.lake.location)
-        known = {size.table: size.marked_at for size in found.sizes if size.marked_at is not None} if found else {}
+        last = schedule.read_maintained(tools.lake.location)
+        marked_at = {size.table: size.marked_at for size in last.sizes if size.marked_at is not None} if last else {}
         longest = durations.parse(config.lake.purge_after or config.lake.keep)
-        return cls(now, longest, found.at if found else now, known)
+        return cls(now, longest, last.at if last else now, marked_at)
 
     def since(self, size: TableSize) -> float | None:
         """A time before which no row was marked that is so now; None: none is."""
-        return None if size.deleted == 0 else self.known.get(size.table, self.last)
+        return None if size.deleted == 0 else self.marked_at.get(size.table, self.last)
 
     def are_old(self, size: TableSize) -> bool:
         since = self.since(size)
         return since is not None and self.now - since >= self.longest
 
-    def dated(self, size: TableSize, *, purged: bool) -> TableSize:
+    def with_mark_time(self, size: TableSize, *, purged: bool) -> TableSize:
         """The table as this maintenance leaves it."""
         since = self.since(size)
         return replace(size, marked_at=self.now if purged and since is not None else since)
@@ -144,15 +145,16 @@ def places(tools: Tools) -> Iterator[Place]:
         table = TableName.parse(name)
         if table.schema.casefold() == OWN:  # it is stopped: it has no place
             continue
-        found = (Place(name, table_location(tools.lake.location, table), False),
+        both = (Place(name, table_location(tools.lake.location, table), False),
                  Place(name, history_location(tools.lake.location, table), True))  # fmt: skip
-        yield from (place for place in found if log.version(place.path) is not None)
+        yield from (place for place in both if log.version(place.path) is not None)
 
 
 def _improve(spark: SparkSession, place: Place, tools: Tools, marks: Marks) -> list[str]:
     """Joins, clusters or purges the table's files, as they need it; what it did. Raises LakeError."""
-    before, did = log.version(place.path), list[str]()
-    with _named(place):
+    before = log.version(place.path)
+    did = list[str]()
+    with _name_errors(place):
         join_files.compact(spark, place.path)
         if log.version(place.path) != before:
             did.append("joined")
@@ -180,7 +182,7 @@ def _key(tools: Tools, place: Place) -> tuple[str, ...]:
 
 def _size(spark: SparkSession, place: Place) -> TableSize:
     """Delta counts rows by its log alone. Where delta-rs cannot find the table, nobody counts those that are marked."""
-    with _named(place):
+    with _name_errors(place):
         frame = spark.read.format("delta").load(str(place.path))
         if is_findable(place.path):
             size = disk_usage.of_table(place.path, place.name, Patience(None), rows=frame.count())
@@ -189,8 +191,8 @@ def _size(spark: SparkSession, place: Place) -> TableSize:
             return size
         detail = DeltaTable.forPath(spark, str(place.path)).detail().select("numFiles", "sizeInBytes").collect()[0]
         files = list(place.path.storage.files(place.path.path))
-        held = sum(file.bytes for file in files)
-        return TableSize(place.name, detail[0], detail[1], frame.count(), None, len(files), held)
+        bytes_stored = sum(file.bytes for file in files)
+        return TableSize(place.name, detail[0], detail[1], frame.count(), None, len(files), bytes_stored)
 
 
 def _vacuum(spark: SparkSession, place: Place, *, keep: float, since: float) -> int:
@@ -199,7 +201,7 @@ def _vacuum(spark: SparkSession, place: Place, *, keep: float, since: float) -> 
     if math.isinf(keep):
         return 0
     hours = _hours(keep, since)
-    with _named(place):
+    with _name_errors(place):
         _keep_log(spark, place, hours)
         # Our own rule is the stricter one: what a cut needs that is kept, and `keep`, which is an hour at least.
         spark.conf.set(_DELTA_CHECK, str(hours >= _DELTA_HOURS).lower())
@@ -221,8 +223,8 @@ def _keep_log(spark: SparkSession, place: Place, hours: float) -> None:
     if days <= _DELTA_LOG_DAYS:
         return
     table = f"delta.{quote(str(place.path))}"
-    known = spark.sql(f"DESCRIBE DETAIL {table}").select("properties").collect()[0][0].get(_LOG_PROPERTY)
-    if known is None or int(known.split()[1]) < days:
+    interval = spark.sql(f"DESCRIBE DETAIL {table}").select("properties").collect()[0][0].get(_LOG_PROPERTY)
+    if interval is None or int(interval.split()[1]) < days:
         spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('{_LOG_PROPERTY}' = 'interval {days} days')")
 
 
@@ -243,17 +245,17 @@ def _retain(tools: Tools, config: Config, now: float) -> Json:
         starts = {name: output.start for name, output in config.output.items()}
         removed = retention.run(retention_needs.needs(staging, state, tools.status, outputs=starts))
     begins = removed.beginning
-    held = [{"segment": need.segment, "why": need.why} for need in begins.held]
-    return {"segment": begins.segment, "offset": begins.offset, "removed_files": removed.files, "held": held}
+    needs = [{"segment": need.segment, "why": need.why} for need in begins.held]
+    return {"segment": begins.segment, "offset": begins.offset, "removed_files": removed.files, "held": needs}
 
 
 @contextmanager
-def _named(place: Place) -> Iterator[None]:
+def _name_errors(place: Place) -> Iterator[None]:
     """Spark's errors and delta-rs's, with the table's name."""
     try:
         yield
     except (PySparkException, Py4JJavaError, DeltaError) as error:
-        said = str(error).split("\tat ")[0].split("JVM stacktrace")[0].strip()[:2000]
+        message = str(error).split("\tat ")[0].split("JVM stacktrace")[0].strip()[:2000]
         raise LakeError(
-            f"the table cannot be maintained, and merges continue without it: {said}", where=place.name
+            f"the table cannot be maintained, and merges continue without it: {message}", where=place.name
         ) from error

@@ -25,22 +25,23 @@ from spark_jobs.history import rebuild_start
 from spark_jobs.history.rebuild_start import Past
 from spark_jobs.lake_tasks import refold
 from spark_jobs.lake_tasks.context import Done, Tools
-from spark_jobs.lake_tasks.refold import Told
+from spark_jobs.lake_tasks.refold import TableEvents
 
 
 def plan(tools: Tools, arguments: Json) -> Json:
     """The segment to begin after, and what the history tells of before. Raises LakeError where both do not hold enough
     for the whole table."""
     name = arguments["table"]
-    known = refold.table_of(tools, name)
-    staging, first = tools.staging, tools.staging.first_number()
-    dump = _newest_dump(staging, name, known, first)
+    status = refold.table_of(tools, name)
+    staging = tools.staging
+    first = tools.staging.first_number()
+    dump = _newest_dump(staging, name, status, first)
     if dump is not None and dump.since_segment is not None:
         return {"table": name, "after": dump.since_segment - 1, "from": f"dump {dump.dump}"}
-    if first == 1 and known.reset_at is None:
+    if first == 1 and status.reset_at is None:
         return {"table": name, "after": 0, "from": "the first segment"}
     try:
-        return {"table": name, **_from_history(tools, name, known)}
+        return {"table": name, **_from_history(tools, name, status)}
     except LakeError as why:
         raise LakeError(
             f"staging holds neither a full dump of it that has finished nor its whole life: it begins with segment "
@@ -51,33 +52,34 @@ def plan(tools: Tools, arguments: Json) -> Json:
         ) from why
 
 
-def _from_history(tools: Tools, name: str, known: TableStatus) -> Json:
-    assert known.schema is not None  # `table_of` has looked
+def _from_history(tools: Tools, name: str, status: TableStatus) -> Json:
+    assert status.schema is not None  # `table_of` has looked
     spark = tools.session(name)
-    schema = tools.lake.with_kept_columns(spark, tools.staging.schema(known.schema))
-    told = rebuild_start.find_past(tools.lake.open_history(spark, schema), schema, known)
-    after = rebuild_start.segment_before_rest(tools.staging, name, told, known)
-    staged = f" up to offset {told.upto}, and staging after it" if after < known.segment else ""
-    return {"after": after, "from": f"its history{staged}", "history": told.to_json()}
+    schema = tools.lake.with_kept_columns(spark, tools.staging.schema(status.schema))
+    past = rebuild_start.find_past(tools.lake.open_history(spark, schema), schema, status)
+    after = rebuild_start.segment_before_rest(tools.staging, name, past, status)
+    staged = f" up to offset {past.upto}, and staging after it" if after < status.segment else ""
+    return {"after": after, "from": f"its history{staged}", "history": past.to_json()}
 
 
-def _newest_dump(staging: Staging, name: str, known: TableStatus, first: int) -> LogMark | None:
+def _newest_dump(staging: Staging, name: str, status: TableStatus, first: int) -> LogMark | None:
     """The newest full dump of the table that the lake has merged and whose segments are all there."""
-    found = None
-    for manifest in staging.manifests(after=max(0, first - 1), upto=known.segment):
+    newest = None
+    for manifest in staging.manifests(after=max(0, first - 1), upto=status.segment):
         for mark in manifest.marks:
             full = mark.op == "f" and mark.table == name and mark.key_from is None and mark.key_to is None
             if full and mark.since is not None and mark.since_segment is not None:
-                whole = mark.since_segment >= first and mark.since >= (known.reset_at or 0)
-                found = mark if whole else found
-    return found
+                whole = mark.since_segment >= first and mark.since >= (status.reset_at or 0)
+                newest = mark if whole else newest
+    return newest
 
 
 def carry_out(tools: Tools, planned: Json) -> Done:
     """Replaces all rows in one commit."""
     name = planned["table"]
-    known, spark = refold.table_of(tools, name), tools.session(name)
-    fingerprint = known.schema
+    status = refold.table_of(tools, name)
+    spark = tools.session(name)
+    fingerprint = status.schema
     assert fingerprint is not None  # `table_of` has looked
     schema = tools.lake.with_kept_columns(spark, tools.staging.schema(fingerprint))
     lake = tools.lake.table(spark, schema)
@@ -85,12 +87,12 @@ def carry_out(tools: Tools, planned: Json) -> Done:
         lake.prepare()
     if lake.newest_merge() != tools.number:
         before = Past(**planned["history"]) if "history" in planned else None
-        with refold.told(tools, name, after=planned["after"], before=before, shape=schema) as told:
-            whole = None if told is None else _whole(tools, name, told)
+        with refold.read_table(tools, name, after=planned["after"], before=before, shape=schema) as events:
+            whole = None if events is None else _whole_rows(tools, name, events)
             tools.check()
             lake.replace(whole, tools.number)
     tools.step(f"rebuilt {name}")
-    now = replace(known, version=lake.version()).with_applied_rows(tools.withheld.count(name))
+    now = replace(status, version=lake.version()).with_applied_rows(tools.withheld.count(name))
     result = {
         "table": name,
         "from": planned["from"],
@@ -100,9 +102,9 @@ def carry_out(tools: Tools, planned: Json) -> Done:
     return Done(result, {name: now})
 
 
-def _whole(tools: Tools, name: str, told: Told) -> DataFrame:
+def _whole_rows(tools: Tools, name: str, events: TableEvents) -> DataFrame:
     """The rows that are known whole; the keys of others are withheld before they are left out."""
-    rows = compute_once(refold.folded(tools.session(name), told))
+    rows = compute_once(refold.fold_events(tools.session(name), events))
     living = rows.where(F.col("op") != DELETE)
     partial = F.col("missing").isNotNull() | (F.col("op") != PUT)
     refold.withhold(tools.withheld, name, living.where(partial))

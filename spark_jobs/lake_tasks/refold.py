@@ -34,7 +34,7 @@ from spark_jobs.merging.withheld_keys import Withheld
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class TableEvents:
     """Events of one table, `lower` being the last offset that ends rows; `schema`: the shape of its lake table."""
 
     work: Work
@@ -50,29 +50,29 @@ class Told:
 
 
 @contextmanager
-def told(
+def read_table(
     tools: Tools, table: str, *, after: int, before: Past | None = None, shape: TableSchema | None = None
-) -> Iterator[Told | None]:
+) -> Iterator[TableEvents | None]:
     """The table's events after segment `after`, for the time of the block; None where there are none.
 
     `before`: what the history tells comes before them, as one event a key; staged ones of its time do not count.
     `shape`: what they are read in, if not in that of the lake's last merge.
     """
-    known = table_of(tools, table)
-    work = work_of(tools.staging, table, known, after=after)
+    status = table_of(tools, table)
+    work = work_of(tools.staging, table, status, after=after)
     if before is not None:
-        work = _later(work or Work(table, known.schema or ""), before.upto)
+        work = _later(work or Work(table, status.schema or ""), before.upto)
     elif work is None or not (work.files or work.chunks):
         yield None
         return
     schema = shape or tools.lake.shape_in_lake(tools.session(table), tools.staging.schema(work.schema))
     work = tools.lake.work_to_merge(work, schema)
-    lower = max(lower_of(work, known), before.lower if before else 0)
+    lower = max(lower_of(work, status), before.lower if before else 0)
     work = _followable(tools, work, schema, lower)
     staged_events.check_files(tools.session(table), tools.staging, work)
     try:
         events = _events(tools, work, schema, before)
-        yield Told(work, schema, events, lower, before is not None or any(f.has_unchanged for f in work.files))
+        yield TableEvents(work, schema, events, lower, before is not None or any(f.has_unchanged for f in work.files))
     finally:
         remove_spilled(tools.staging, work.files)
 
@@ -89,41 +89,42 @@ def _later(work: Work, offset: int) -> Work:
 
 
 def _events(tools: Tools, work: Work, schema: TableSchema, before: Past | None) -> DataFrame:
-    spark, found = tools.session(str(schema.table)), []
+    spark = tools.session(str(schema.table))
+    frames = []
     if before is not None:
         history = tools.lake.open_history(spark, schema)
-        found.append(rebuild_start.last_lines(history.lines(work.renames), schema, before))
+        frames.append(rebuild_start.last_lines(history.lines(work.renames), schema, before))
     if work.files or work.chunks:
         staged = replace(work, truncates=(), floor=before.upto if before else None)
-        found.append(staged_events.read_events(spark, tools.staging, staged, schema))
-    return reduce(DataFrame.unionByName, found)
+        frames.append(staged_events.read_events(spark, tools.staging, staged, schema))
+    return reduce(DataFrame.unionByName, frames)
 
 
 def table_of(tools: Tools, table: str) -> TableStatus:
     """The table as the lake has it. Raises LakeError where it has none that may be worked on."""
-    known = tools.status.tables.get(table)
-    if known is None or known.version is None or known.schema is None:
+    status = tools.status.tables.get(table)
+    if status is None or status.version is None or status.schema is None:
         raise LakeError("the lake has no such table", where=table, fix="`dblog status` names those that it has")
-    if known.state is State.STOPPED:
+    if status.state is State.STOPPED:
         raise LakeError(
-            f"the table is stopped: {known.error}",
+            f"the table is stopped: {status.error}",
             where=table,
             fix=f"mend that first, or run `dblog reset {quote_for_shell(table)}`",
         )
-    return known
+    return status
 
 
-def work_of(staging: Staging, table: str, known: TableStatus, *, after: int) -> Work | None:
+def work_of(staging: Staging, table: str, status: TableStatus, *, after: int) -> Work | None:
     """All that segments from `after` on have of the table, up to what the lake has of it, in the lake's shape."""
-    manifests = staging.manifests(after=after, upto=known.segment)
-    found = merge_plan.plan_works(manifests, lambda name: after if name == table else known.segment).get(table)
-    return found and replace(found, schema=known.schema or found.schema)
+    manifests = staging.manifests(after=after, upto=status.segment)
+    work = merge_plan.plan_works(manifests, lambda name: after if name == table else status.segment).get(table)
+    return work and replace(work, schema=status.schema or work.schema)
 
 
-def lower_of(work: Work, known: TableStatus) -> int:
+def lower_of(work: Work, status: TableStatus) -> int:
     """The last offset that ends rows, whichever way; 0: none does."""
     full = [m.since for m in work.finished if m.since is not None and m.key_from is None and m.key_to is None]
-    return max([work.last_truncate or 0, known.reset_at or 0, *full])
+    return max([work.last_truncate or 0, status.reset_at or 0, *full])
 
 
 def _followable(tools: Tools, work: Work, schema: TableSchema, lower: int) -> Work:
@@ -150,7 +151,7 @@ def _followable(tools: Tools, work: Work, schema: TableSchema, lower: int) -> Wo
     )
 
 
-def folded(spark: SparkSession, of: Told, keys: DataFrame | None = None) -> DataFrame:
+def fold_events(spark: SparkSession, of: TableEvents, keys: DataFrame | None = None) -> DataFrame:
     """One row a key (`fold`), of these keys alone where given; a DELETE where a dump of a range has shown a ghost."""
     events = of.living
     if of.partial:
@@ -168,14 +169,14 @@ def _only(events: DataFrame, keys: DataFrame | None) -> DataFrame:
     return events if keys is None else events.join(keys, "key", "left_semi")
 
 
-def _without_ghosts(rows: DataFrame, of: Told) -> DataFrame:
+def _without_ghosts(rows: DataFrame, of: TableEvents) -> DataFrame:
     for mark in of.work.finished:
         if mark.since is None or (mark.key_from is None and mark.key_to is None):
             continue
         parts = rows.where((F.col("op") != DELETE) & (F.col("offset") <= mark.since)).select("key.*")
-        gone = deleted_rows.within(parts, mark, of.schema)
+        ghosts = deleted_rows.within(parts, mark, of.schema)
         key = F.struct(*(F.col(quote(name)).alias(name) for name in of.schema.key))
-        marked = gone.select(key.alias("key"), F.lit(True).alias("_gone"))
+        marked = ghosts.select(key.alias("key"), F.lit(True).alias("_gone"))
         ghost = F.coalesce(F.col("_gone"), F.lit(False))
         op = F.when(ghost, F.lit(DELETE)).otherwise(F.col("op"))
         missing = F.when(~ghost, F.col("missing"))
@@ -183,7 +184,7 @@ def _without_ghosts(rows: DataFrame, of: Told) -> DataFrame:
     return rows
 
 
-def births(of: Told) -> DataFrame:
+def births(of: TableEvents) -> DataFrame:
     """Where each key's present life begins, as far as these events tell: `key` and `born`."""
     return of.living.where(F.col("op") == CREATE).groupBy("key").agg(F.max("offset").alias("born"))
 

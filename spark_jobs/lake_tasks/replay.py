@@ -24,16 +24,16 @@ from spark_jobs.delta_tables.session import compute_once
 from spark_jobs.events.fold import PUT, WITHHOLD
 from spark_jobs.lake_tasks import refold
 from spark_jobs.lake_tasks.context import Done, Tools
-from spark_jobs.lake_tasks.refold import Told
+from spark_jobs.lake_tasks.refold import TableEvents
 from spark_jobs.merging.batch import measure_rows
 from spark_jobs.merging.lake_table import LakeTable
 
 
 def plan(tools: Tools, arguments: Json) -> Json:
     """The tables, and the segment to read after. Raises LakeError where staging does not reach back so far."""
-    known = tools.status.tables
+    statuses = tools.status.tables
     names = arguments["tables"] or [
-        n for n, t in known.items() if t.version is not None and t.state is not State.STOPPED
+        n for n, t in statuses.items() if t.version is not None and t.state is not State.STOPPED
     ]
     for name in names:
         refold.table_of(tools, name)
@@ -62,30 +62,31 @@ def carry_out(tools: Tools, planned: Json) -> Done:
 
 
 def _replay(tools: Tools, name: str, planned: Json) -> tuple[Json, TableStatus]:
-    known, spark = refold.table_of(tools, name), tools.session(name)
-    _truncate(tools, name, known, planned)
+    status = refold.table_of(tools, name)
+    spark = tools.session(name)
+    _truncate(tools, name, status, planned)
     counts = {"keys": 0, "inserted": 0, "updated": 0, "deleted": 0, "withheld": 0}
-    with refold.told(tools, name, after=planned["after"]) as told:
-        if told is None:
-            return counts, known
-        lake = tools.lake.table(spark, told.schema)
+    with refold.read_table(tools, name, after=planned["after"]) as events:
+        if events is None:
+            return counts, status
+        lake = tools.lake.table(spark, events.schema)
         if lake.newest_merge() == tools.number:  # before a crash
-            return counts, _status(tools, name, known, lake)
-        lake.answer_others(after=known.version or 0, merged=known.offset)
-        rows = compute_once(_rows(told, planned, lake))
+            return counts, _status(tools, name, status, lake)
+        lake.answer_others(after=status.version or 0, merged=status.offset)
+        rows = compute_once(_rows(events, planned, lake))
         lost = rows.where(F.col("op") == WITHHOLD)
         counts["withheld"] = refold.withhold(tools.withheld, name, lost)
-        batch = measure_rows(rows, told.schema)
+        batch = measure_rows(rows, events.schema)
         tools.step(f"read {name}")
         if batch.count:
             written = lake.merge(batch, tools.number, broadcast=False, mending=True)
             counts |= {"keys": batch.count, **{kind: int(written[kind]) for kind in ("inserted", "updated", "deleted")}}
-    return counts, _status(tools, name, known, lake)
+    return counts, _status(tools, name, status, lake)
 
 
-def _truncate(tools: Tools, name: str, known: TableStatus, planned: Json) -> None:
+def _truncate(tools: Tools, name: str, status: TableStatus, planned: Json) -> None:
     """A TRUNCATE of the interval has changed every row that there was."""
-    work = refold.work_of(tools.staging, name, known, after=planned["after"])
+    work = refold.work_of(tools.staging, name, status, after=planned["after"])
     inside = [m.offset for m in (work.truncates if work else ()) if _holds(planned, m)]
     if work and inside:
         tools.lake.table(tools.session(name), tools.staging.schema(work.schema)).remove_older(max(inside))
@@ -97,30 +98,30 @@ def _holds(planned: Json, mark: LogMark) -> bool:
     return low <= 0 <= high
 
 
-def _status(tools: Tools, name: str, known: TableStatus, lake: LakeTable) -> TableStatus:
-    return replace(known, version=lake.version()).with_applied_rows(tools.withheld.count(name))
+def _status(tools: Tools, name: str, status: TableStatus, lake: LakeTable) -> TableStatus:
+    return replace(status, version=lake.version()).with_applied_rows(tools.withheld.count(name))
 
 
-def _rows(told: Told, planned: Json, lake: LakeTable) -> DataFrame:
+def _rows(events: TableEvents, planned: Json, lake: LakeTable) -> DataFrame:
     """The last change of each key of the interval, as it is to be in the lake; none of them counts as a birth, so that
     what equals the lake's row is left alone."""
-    keys = compute_once(told.events.where(_inside(planned)).select("key").distinct())
-    rows = refold.folded(keys.sparkSession, told, keys)
-    if any(f.has_unchanged for f in told.work.files):
-        rows = _completed(rows, told, lake)
-    if told.lower:
+    keys = compute_once(events.events.where(_inside(planned)).select("key").distinct())
+    rows = refold.fold_events(keys.sparkSession, events, keys)
+    if any(f.has_unchanged for f in events.work.files):
+        rows = _complete_rows(rows, events, lake)
+    if events.lower:
         ended = keys.join(rows, "key", "left_anti").select(
-            "key", F.lit(DELETE).alias("op"), F.lit(told.lower).cast("long").alias("offset")
+            "key", F.lit(DELETE).alias("op"), F.lit(events.lower).cast("long").alias("offset")
         )
         rows = rows.unionByName(ended, allowMissingColumns=True)
     return rows.withColumn("inserted", F.lit(False))
 
 
-def _completed(rows: DataFrame, told: Told, lake: LakeTable) -> DataFrame:
+def _complete_rows(rows: DataFrame, events: TableEvents, lake: LakeTable) -> DataFrame:
     """Values that the log left out are the lake's, if its row is of the same life. Otherwise nobody has them."""
-    key = F.struct(*(F.col(quote(name)).alias(name) for name in told.schema.key))
+    key = F.struct(*(F.col(quote(name)).alias(name) for name in events.schema.key))
     have = lake.rows().select(key.alias("key"), F.col(OFFSET).alias("_lake"))
-    joined = rows.join(refold.births(told), "key", "left").join(have, "key", "left")
+    joined = rows.join(refold.births(events), "key", "left").join(have, "key", "left")
     same_life = F.col("_lake").isNotNull() & (F.col("_lake") >= F.coalesce(F.col("born"), F.lit(0)))
     partial = (F.col("op") != DELETE) & F.col("missing").isNotNull()
     op = F.when(partial & same_life, F.lit(PUT)).when(partial, F.lit(WITHHOLD)).otherwise(F.col("op"))
@@ -149,7 +150,8 @@ def _end(end: Json) -> tuple[str, int]:
 def _after(staging: Staging, start: Json) -> int:
     """The segment after which all of the interval lies. Raises LakeError where retention has removed some of it."""
     name, value = _end(start)
-    first, head = staging.first_number(), staging.head()
+    first = staging.first_number()
+    head = staging.head()
     if head is None:
         raise LakeError("nothing is staged", where=staging.storage.url(""), fix="run `dblog capture`")
     if first > 1:
@@ -174,13 +176,13 @@ def _check_reach(staging: Staging, oldest: Manifest, name: str, value: int) -> N
 
 def _first_commit(staging: Staging, oldest: Manifest) -> int | None:
     """The commit time (microseconds) with which the manifest begins; None where it has no rows."""
-    found = [(x.offset, x.commit_time) for x in oldest.marks]
-    found += [(c.first_offset, c.commit_time) for c in oldest.chunks]
+    commits = [(x.offset, x.commit_time) for x in oldest.marks]
+    commits += [(c.first_offset, c.commit_time) for c in oldest.chunks]
     for file in oldest.files:
         first = next(staging.log_batches(file, columns=["offset", "commit_time"]), None)
         if first is not None:
-            found.append((first["offset"][0].as_py(), first["commit_time"][0].value))
-    return min(found, default=(0, oldest.commit_time))[1]
+            commits.append((first["offset"][0].as_py(), first["commit_time"][0].value))
+    return min(commits, default=(0, oldest.commit_time))[1]
 
 
 def _segment_before(staging: Staging, time: int, low: int, high: int) -> int:

@@ -23,7 +23,8 @@ def plan(tools: Tools, arguments: Json) -> Json:
 
     Raises LakeError for a table that the lake cannot have.
     """
-    name, head = arguments["table"], tools.staging.head()
+    name = arguments["table"]
+    head = tools.staging.head()
     fingerprint = head.schemas.get(name) if head is not None else None
     if head is None or fingerprint is None or name not in tools.status.tables:
         raise LakeError(
@@ -35,19 +36,20 @@ def plan(tools: Tools, arguments: Json) -> Json:
     tools.lake.check_names(schema)
     if not schema.key:
         raise LakeError("a table without a key has no place in the lake", where=name, fix="name it in [source.keys]")
-    segment, offset = head.segment, head.last_offset
+    segment = head.segment
+    offset = head.last_offset
     if head.unseen_after is not None and head.unseen_after < head.last_offset:
         segment = tools.staging.segment_of(head.unseen_after + 1, head) - 1
         offset = head.unseen_after
     _check_shapes(tools.staging, schema, after=segment, upto=head.segment)
-    renamed = _renamed(tools.staging, name, after=segment, upto=head.segment)
+    renamed = _last_rename(tools.staging, name, after=segment, upto=head.segment)
     return {"table": name, "schema": fingerprint, "segment": segment, "offset": offset, "renamed": renamed}
 
 
-def _renamed(staging: Staging, table: str, *, after: int, upto: int) -> int:
+def _last_rename(staging: Staging, table: str, *, after: int, upto: int) -> int:
     """The last rename that the next merge meets, and that the newest shape has already; 0: none."""
     manifests = staging.manifests(after=after, upto=upto)
-    return Renames.of(m for found in manifests for m in found.marks if m.table == table).last_offset
+    return Renames.of(m for manifest in manifests for m in manifest.marks if m.table == table).last_offset
 
 
 def _check_shapes(staging: Staging, schema: TableSchema, *, after: int, upto: int) -> None:
@@ -68,7 +70,8 @@ def _check_shapes(staging: Staging, schema: TableSchema, *, after: int, upto: in
 def carry_out(tools: Tools, planned: Json) -> Done:
     """Requests the dump, then empties the table in one commit: a dump too many harms nobody, one too few would."""
     name = planned["table"]
-    known, schema = tools.status.tables[name], tools.staging.schema(planned["schema"])
+    status = tools.status.tables[name]
+    schema = tools.staging.schema(planned["schema"])
     assert tools.dumps is not None
     dump = tools.dumps.submit(name, [])
     tools.step(f"requested {name}")
@@ -81,7 +84,7 @@ def carry_out(tools: Tools, planned: Json) -> Done:
     tools.withheld.forget(name, tools.withheld.keys(name, schema))
     tools.step(f"emptied {name}")
     now = replace(
-        known,
+        status,
         state=State.INCOMPLETE,
         error=None,
         segment=planned["segment"],

@@ -75,16 +75,17 @@ def lake_rows(
             where=str(table),
             fix=f"rebuild the table: it is not a copy of {schema.table}",
         )
-    columns, held = [], renames.after(pin.offset).constants if renames else {}
-    for wanted in row_shape(schema):
-        own = F.lit(None).cast(wanted.dataType)
-        if wanted.name in have:
-            own = F.col(quote(wanted.name))
-            own = own if have[wanted.name] == wanted.dataType else own.try_cast(wanted.dataType)
-        if wanted.name in held:  # a merge that died may have added it already
-            before, value = held[wanted.name]
-            own = F.when(F.col(OFFSET) < before, F.lit(value).cast(wanted.dataType)).otherwise(own)
-        columns.append(own.alias(wanted.name))
+    columns = []
+    constants = renames.after(pin.offset).constants if renames else {}
+    for field in row_shape(schema):
+        column = F.lit(None).cast(field.dataType)
+        if field.name in have:
+            column = F.col(quote(field.name))
+            column = column if have[field.name] == field.dataType else column.try_cast(field.dataType)
+        if field.name in constants:  # a merge that died may have added it already
+            before, value = constants[field.name]
+            column = F.when(F.col(OFFSET) < before, F.lit(value).cast(field.dataType)).otherwise(column)
+        columns.append(column.alias(field.name))
     offset = F.col(OFFSET) if OFFSET in have else F.lit(None)
     possible = offset.cast("bigint").between(0, pin.newest)
     return frame.select(
@@ -96,7 +97,7 @@ def _key_of(row: str, schema: TableSchema) -> Column:
     return F.struct(*(F.col(f"{row}.{quote(name)}").alias(name) for name in schema.key)).alias("key")
 
 
-def staged(
+def read_staged(
     spark: SparkSession, staging: Staging, schema: TableSchema, directory: str, *, after: int, upto: int
 ) -> Staged:
     """All that is staged of the table with after < offset <= upto. What lies in manifests is written to `directory`
@@ -105,7 +106,7 @@ def staged(
     name = str(schema.table)
     first = manifests[0].first if manifests else 1
     work = merge_plan.plan_works(manifests, lambda _: first - 1).get(name, Work(name, schema.fingerprint))
-    marks = [m for found in manifests for m in found.marks if m.table == name and after < m.offset <= upto]
+    marks = [m for manifest in manifests for m in manifest.marks if m.table == name and after < m.offset <= upto]
     truncates = tuple(m.offset for m in marks if m.op == TRUNCATE)
     files = tuple(f.cut(after + 1, upto) for f in work.files if f.last_offset > after and f.first_offset <= upto)
     chunks = tuple(c for c in work.chunks if c.first_offset + c.rows > after + 1 and c.first_offset <= upto)
@@ -121,7 +122,8 @@ def _manifests(staging: Staging, after: int, upto: int) -> list[Manifest]:
     head = staging.head()
     if head is None or after >= upto or after >= head.last_offset:
         return []
-    first, last = staging.segment_of(after + 1, head), staging.segment_of(upto, head)
+    first = staging.segment_of(after + 1, head)
+    last = staging.segment_of(upto, head)
     return list(staging.manifests(first - 1, last))
 
 
@@ -150,35 +152,37 @@ def _on_storage(staging: Staging, files: tuple[DataFile, ...], directory: str) -
     return (*(f for f in files if f.path), *written)
 
 
-def rows_at(spark: SparkSession, lake: DataFrame, found: Staged, schema: TableSchema) -> DataFrame:
+def rows_at(spark: SparkSession, lake: DataFrame, staged: Staged, schema: TableSchema) -> DataFrame:
     """The rows of `lake` (`lake_rows`) with the staged events on top: `key` and `row`."""
-    if found.truncates:
-        emptied = max(found.truncates)
-        lake, found = lake.where(F.col("offset") >= emptied), found.above(emptied)
-    if found.events is None:
+    if staged.truncates:
+        emptied = max(staged.truncates)
+        lake = lake.where(F.col("offset") >= emptied)
+        staged = staged.above(emptied)
+    if staged.events is None:
         return lake.select("key", "row")
-    touched = found.events.select("key").distinct()
-    touched = F.broadcast(touched) if found.rows <= merge_plan.MAX_ROWS else touched
+    touched = staged.events.select("key").distinct()
+    touched = F.broadcast(touched) if staged.rows <= merge_plan.MAX_ROWS else touched
     rest = lake.join(touched, "key", "left_anti").select("key", "row")
-    own = lake.join(touched, "key", "left_semi")
-    return rest.unionByName(_applied(own, _folded(spark, found, lake, schema), schema))
+    touched_rows = lake.join(touched, "key", "left_semi")
+    return rest.unionByName(_apply_rows(touched_rows, _fold_events(spark, staged, lake, schema), schema))
 
 
-def _folded(spark: SparkSession, found: Staged, lake: DataFrame, schema: TableSchema) -> DataFrame:
-    assert found.events is not None
-    events = found.events
-    if not any(f.has_unchanged for f in found.work.files):
+def _fold_events(spark: SparkSession, staged: Staged, lake: DataFrame, schema: TableSchema) -> DataFrame:
+    assert staged.events is not None
+    events = staged.events
+    if not any(f.has_unchanged for f in staged.work.files):
         return fold.last_rows(events)
-    if any(f.has_moves for f in found.work.files):
+    if any(f.has_moves for f in staged.work.files):
         events = moved_unchanged_toast.resolve(spark, events, lake.select("row.*"), schema)
     return fold.column_by_column(events, schema)
 
 
-def _applied(lake: DataFrame, folded: DataFrame, schema: TableSchema) -> DataFrame:
+def _apply_rows(lake: DataFrame, folded: DataFrame, schema: TableSchema) -> DataFrame:
     """What a merge makes of these rows: a newer one replaces or removes, and columns that it lacks stay."""
     both = lake.alias("l").join(folded.alias("f"), F.col("l.key") == F.col("f.key"), "full_outer")
-    here, newer = F.col("l.key").isNotNull(), F.col("f.offset") > F.col("l.offset")
-    kept = [
+    in_lake = F.col("l.key").isNotNull()
+    newer = F.col("f.offset") > F.col("l.offset")
+    values = [
         F.when(F.array_contains("f.missing", c.name), F.col(f"l.row.{quote(c.name)}"))
         .otherwise(F.col(f"f.row.{quote(c.name)}"))
         .alias(c.name)
@@ -186,23 +190,23 @@ def _applied(lake: DataFrame, folded: DataFrame, schema: TableSchema) -> DataFra
     ]
     put = F.col("f.op") == fold.PUT
     row = (
-        F.when(F.col("f.key").isNull() | (here & ~newer), F.col("l.row"))
+        F.when(F.col("f.key").isNull() | (in_lake & ~newer), F.col("l.row"))
         .when(put & F.col("f.missing").isNull(), F.col("f.row"))
-        .when(put & here, F.struct(*kept))
+        .when(put & in_lake, F.struct(*values))
     )
     rows = both.select(F.coalesce("l.key", "f.key").alias("key"), row.alias("row"))
     return rows.where(F.col("row").isNotNull())
 
 
-def states(found: Staged, keys: DataFrame, schema: TableSchema) -> DataFrame | None:
+def states_of_keys(staged: Staged, keys: DataFrame, schema: TableSchema) -> DataFrame | None:
     """Each change that the log knows of one of `keys`: its `key`, whether the row lives after it (`lives`), and its
     `row`; `whole` is false where the log left columns of that out. A TRUNCATE changes all of them. None: no change."""
     parts = []
-    if found.events is not None:
-        changed = found.events.where(F.col("origin") == "log").join(keys, "key", "left_semi")
+    if staged.events is not None:
+        changed = staged.events.where(F.col("origin") == "log").join(keys, "key", "left_semi")
         whole = F.coalesce(F.size("unchanged"), F.lit(0)) <= 0
         parts.append(changed.select("key", (F.col("op") != DELETE).alias("lives"), "row", whole.alias("whole")))
-    if found.truncates:
-        gone = F.lit(None).cast(row_shape(schema))
-        parts.append(keys.select("key", F.lit(False).alias("lives"), gone.alias("row"), F.lit(True).alias("whole")))
+    if staged.truncates:
+        no_row = F.lit(None).cast(row_shape(schema))
+        parts.append(keys.select("key", F.lit(False).alias("lives"), no_row.alias("row"), F.lit(True).alias("whole")))
     return reduce(DataFrame.unionByName, parts) if parts else None

@@ -68,9 +68,9 @@ def _fields(value: Column, column: shape.Column) -> Iterable[Column]:
     return [value]
 
 
-def _content(value: Column, shown: Column) -> Iterable[Column]:
+def _content(value: Column, text: Column) -> Iterable[Column]:
     size = F.octet_length(value)
-    return [size, F.when(size > LONGEST, F.sha2(value, 256)).otherwise(shown)]
+    return [size, F.when(size > LONGEST, F.sha2(value, 256)).otherwise(text)]
 
 
 def _float(value: Column) -> Column:

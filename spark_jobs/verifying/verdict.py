@@ -35,26 +35,28 @@ class Judge:
     """Answers tasks about tables of one lake; read-only."""
 
     def __init__(self, spark: SparkSession, staging: Staging, desk: Desk) -> None:
-        self._spark, self._staging, self._desk = spark, staging, desk
+        self._spark = spark
+        self._staging = staging
+        self._desk = desk
         self._numbers = itertools.count()
 
     def compare(self, task: Task, table: Location, *, most: int = MAX_KEYS_NAMED) -> Answer:
         """Every key of either side, those within the ranges, or the asked ones."""
         schema = task.shape
         source = self._source(task, schema)
-        found, lake = self._expected(task, table, schema)
-        asked = source.select("key") if task.for_chosen_keys else None
-        rows = self._within(self._rows(task, lake, found, schema), asked)
+        staged, lake = self._read_expected(task, table, schema)
+        asked_keys = source.select("key") if task.for_chosen_keys else None
+        rows = self._within(self._rows(task, lake, staged, schema), asked_keys)
         if task.within:
             rows = rows.where(reduce(Column.__or__, (_between(schema, *ends) for ends in task.within)))
         seen = Observation()
-        odd = _odd(source, _hashed(rows, schema), seen, schema).localCheckpoint(eager=True)
+        odd = _find_unequal(source, _hash_rows(rows, schema), seen, schema).localCheckpoint(eager=True)
         counts = seen.get
-        answer = Answer(rows=int(counts["rows"] or 0), lake_rows=int(counts["lake"] or 0), staged=found.rows)
+        answer = Answer(rows=int(counts["rows"] or 0), lake_rows=int(counts["lake"] or 0), staged=staged.rows)
         if odd.isEmpty():
             return answer
-        judged = self._judged(task, odd, lake, found, schema)
-        return _answered(answer, judged.orderBy("key").limit(most + 1).toArrow().to_pylist(), schema, most)
+        judged = self._drop_changed(task, odd, lake, staged, schema)
+        return _add_keys(answer, judged.orderBy("key").limit(most + 1).toArrow().to_pylist(), schema, most)
 
     def columns(self, task: Task, table: Location) -> Answer:
         """The columns in which rows differ, for those of the asked keys that both sides have and that do not change."""
@@ -62,12 +64,12 @@ class Judge:
         source = self._spark.read.schema(row_shape(schema)).parquet(*map(self._desk.url, task.files))
         image = F.struct(*(F.col(quote(c.name)) for c in schema.columns)).alias("row")
         source = source.select(F.struct(*(F.col(quote(n)) for n in schema.key)).alias("key"), image)
-        found, lake = self._expected(task, table, schema)
-        rows = self._within(self._rows(task, lake, found, schema), source.select("key"))
+        staged, lake = self._read_expected(task, table, schema)
+        rows = self._within(self._rows(task, lake, staged, schema), source.select("key"))
         both = source.alias("s").join(rows.alias("l"), F.col("s.key") == F.col("l.key"))
         differs = [_differs(c.name) for c in schema.columns]
         named = both.select(F.col("s.key").alias("key"), F.array_compact(F.array(*differs)).alias("columns"))
-        changed = expected_rows.states(found.above(task.since), named.select("key"), schema)
+        changed = expected_rows.states_of_keys(staged.above(task.since), named.select("key"), schema)
         if changed is not None:
             named = named.join(changed.select("key").distinct(), "key", "left_anti")
         answers = named.toArrow().to_pylist()
@@ -104,65 +106,69 @@ class Judge:
         """`key` and `hash`; NULL for an asked key that the source does not have."""
         shape = t.StructType([*key_shape(schema), t.StructField(HASH, t.LongType())])
         if not task.files:
-            found = self._spark.createDataFrame([], shape)
+            frame = self._spark.createDataFrame([], shape)
         else:
-            found = self._spark.read.schema(shape).parquet(*map(self._desk.url, task.files))
+            frame = self._spark.read.schema(shape).parquet(*map(self._desk.url, task.files))
         key = F.struct(*(F.col(quote(n)) for n in schema.key)).alias("key")
-        return found.select(key, F.col(HASH).alias("hash"))
+        return frame.select(key, F.col(HASH).alias("hash"))
 
-    def _expected(self, task: Task, table: Location, schema: TableSchema) -> tuple[Staged, DataFrame]:
+    def _read_expected(self, task: Task, table: Location, schema: TableSchema) -> tuple[Staged, DataFrame]:
         """What is staged since the pinned version, and that version. What a stopped table has staged never comes in."""
         after = task.since if task.pin is None else min(task.pin.offset, task.since)
         directory = f"{self._desk.directory}/staged/{next(self._numbers)}"
-        staged = expected_rows.staged(self._spark, self._staging, schema, directory, after=after, upto=task.upto)
+        staged = expected_rows.read_staged(self._spark, self._staging, schema, directory, after=after, upto=task.upto)
         if task.pin is None:
-            return staged, _nothing(self._spark, schema)
+            return staged, _no_rows(self._spark, schema)
         return staged, expected_rows.lake_rows(self._spark, table, task.pin, schema, staged.work.renames)
 
-    def _rows(self, task: Task, lake: DataFrame, found: Staged, schema: TableSchema) -> DataFrame:
+    def _rows(self, task: Task, lake: DataFrame, staged: Staged, schema: TableSchema) -> DataFrame:
         if task.pin is None or task.pin.stopped:
             return lake.select("key", "row")
-        return expected_rows.rows_at(self._spark, lake, found.above(task.pin.offset), schema)
+        return expected_rows.rows_at(self._spark, lake, staged.above(task.pin.offset), schema)
 
     def _within(self, rows: DataFrame, keys: DataFrame | None) -> DataFrame:
         return rows if keys is None else rows.join(F.broadcast(keys), "key", "left_semi")
 
     # Keys that changed meanwhile --------------------------------------------------------------------------------------
 
-    def _judged(self, task: Task, odd: DataFrame, lake: DataFrame, found: Staged, schema: TableSchema) -> DataFrame:
+    def _drop_changed(
+        self, task: Task, odd: DataFrame, lake: DataFrame, staged: Staged, schema: TableSchema
+    ) -> DataFrame:
         """Of the odd keys those that are not equal after all, with their `kind`."""
         kind = (
             F.when(F.col("twice"), "twice")
-            .when(~F.col("there"), "extra")
+            .when(~F.col("in_source"), "extra")
             .when(~F.col("expected"), "missing")
             .otherwise("different")
         )
-        changed = expected_rows.states(found.above(task.since), F.broadcast(odd.select("key")), schema)
+        changed = expected_rows.states_of_keys(staged.above(task.since), F.broadcast(odd.select("key")), schema)
         if changed is None or task.pin is None or task.pin.stopped:
             return odd.select("key", kind.alias("kind"))
         changed = changed.withColumn("hash", _row_hash(changed, schema))
-        agrees = (F.col("there") == F.col("lives")) & (~F.col("there") | F.col("hash").eqNullSafe(F.col("own")))
-        own = odd.select("key", "there", F.col("hash").alias("own"))
-        equal = own.join(changed, "key").where(F.col("whole") & agrees).select("key")
+        agrees = (F.col("in_source") == F.col("lives")) & (
+            ~F.col("in_source") | F.col("hash").eqNullSafe(F.col("source_hash"))
+        )
+        source_rows = odd.select("key", "in_source", F.col("hash").alias("source_hash"))
+        equal = source_rows.join(changed, "key").where(F.col("whole") & agrees).select("key")
         if task.pin.offset <= task.since:
-            equal = equal.union(self._equal_before(task, own, lake, found, schema))
+            equal = equal.union(self._equal_before(task, source_rows, lake, staged, schema))
         touched = changed.select("key").distinct().withColumn("touched", F.lit(True))
         left = odd.join(equal.distinct().join(touched, "key", "left_semi"), "key", "left_anti")
         decided = F.when(F.col("touched"), "undecided").otherwise(kind)
         return left.join(touched, "key", "left").select("key", decided.alias("kind"))
 
     def _equal_before(
-        self, task: Task, own: DataFrame, lake: DataFrame, found: Staged, schema: TableSchema
+        self, task: Task, source_rows: DataFrame, lake: DataFrame, staged: Staged, schema: TableSchema
     ) -> DataFrame:
         """Keys that the source has as they were before any change that it may not have seen."""
-        before = self._rows(task, lake, found.upto(task.since), schema)
-        rows = before.join(F.broadcast(own.select("key")), "key", "left_semi")
+        before = self._rows(task, lake, staged.upto(task.since), schema)
+        rows = before.join(F.broadcast(source_rows.select("key")), "key", "left_semi")
         then = rows.select("key", _row_hash(rows, schema).alias("hash"))
-        joined = own.join(then, "key", "left")
-        return joined.where(F.col("own").eqNullSafe(F.col("hash"))).select("key")
+        joined = source_rows.join(then, "key", "left")
+        return joined.where(F.col("source_hash").eqNullSafe(F.col("hash"))).select("key")
 
 
-def _nothing(spark: SparkSession, schema: TableSchema) -> DataFrame:
+def _no_rows(spark: SparkSession, schema: TableSchema) -> DataFrame:
     """A table that the lake does not have."""
     fields = [
         t.StructField("key", key_shape(schema)),
@@ -176,18 +182,19 @@ def _row_hash(rows: DataFrame, schema: TableSchema) -> Column:
     return F.when(F.col("row").isNotNull(), row_hash(rows, schema, lambda name: F.col(f"row.{quote(name)}")))
 
 
-def _hashed(rows: DataFrame, schema: TableSchema) -> DataFrame:
+def _hash_rows(rows: DataFrame, schema: TableSchema) -> DataFrame:
     return rows.select("key", _row_hash(rows, schema).alias("hash"))
 
 
-def _odd(source: DataFrame, lake: DataFrame, seen: Observation, schema: TableSchema) -> DataFrame:
-    """Keys that are not alike on both sides: `key`, `hash` of the source, whether it is `there`, whether it was
+def _find_unequal(source: DataFrame, lake: DataFrame, seen: Observation, schema: TableSchema) -> DataFrame:
+    """Keys that are not alike on both sides: `key`, `hash` of the source, whether it is `in_source`, whether it was
     `expected`, and whether the lake has it `twice`. One shuffle of keys and hashes; no row moves."""
     parts = [F.col(f"key.{quote(name)}").alias(f"k{i}") for i, name in enumerate(schema.key)]
-    none, there = F.lit(None).cast("bigint"), F.col("hash").isNotNull().cast("int")
-    ours = [F.col("hash").alias("s"), there.alias("sn"), none.alias("l"), F.lit(0).alias("ln")]
-    theirs = [none.alias("s"), F.lit(0).alias("sn"), F.col("hash").alias("l"), F.lit(1).alias("ln")]
-    both = source.select(*parts, *ours).unionAll(lake.select(*parts, *theirs))
+    none = F.lit(None).cast("bigint")
+    in_source = F.col("hash").isNotNull().cast("int")
+    source_side = [F.col("hash").alias("s"), in_source.alias("sn"), none.alias("l"), F.lit(0).alias("ln")]
+    lake_side = [none.alias("s"), F.lit(0).alias("sn"), F.col("hash").alias("l"), F.lit(1).alias("ln")]
+    both = source.select(*parts, *source_side).unionAll(lake.select(*parts, *lake_side))
     totals = [f(name).alias(name) for f, name in ((F.max, "s"), (F.sum, "sn"), (F.max, "l"), (F.sum, "ln"))]
     by_key = both.groupBy(*(f"k{i}" for i in range(len(parts)))).agg(*totals)
     counted = by_key.observe(seen, F.sum((F.col("sn") > 0).cast("long")).alias("rows"), F.sum("ln").alias("lake"))
@@ -196,7 +203,7 @@ def _odd(source: DataFrame, lake: DataFrame, seen: Observation, schema: TableSch
     return counted.where(~alike).select(
         key.alias("key"),
         F.col("s").alias("hash"),
-        (F.col("sn") > 0).alias("there"),
+        (F.col("sn") > 0).alias("in_source"),
         (F.col("ln") > 0).alias("expected"),
         (F.col("ln") > 1).alias("twice"),
     )
@@ -204,15 +211,16 @@ def _odd(source: DataFrame, lake: DataFrame, seen: Observation, schema: TableSch
 
 def _differs(name: str) -> Column:
     """The column's name if its values differ; that of its VARIANT where only this one does."""
-    source, lake = F.col(f"s.row.{quote(name)}"), F.col(f"l.row.{quote(name)}")
+    source = F.col(f"s.row.{quote(name)}")
+    lake = F.col(f"l.row.{quote(name)}")
     text = F.concat(F.coalesce(source.cast("string"), F.lit("")), F.lit(variants.OTHER))
-    told = F.when(lake.cast("string") == text, F.lit(variant_name(name))).otherwise(F.lit(name))
-    return F.when(~source.eqNullSafe(lake), told)
+    name_shown = F.when(lake.cast("string") == text, F.lit(variant_name(name))).otherwise(F.lit(name))
+    return F.when(~source.eqNullSafe(lake), name_shown)
 
 
-def _answered(answer: Answer, found: list[dict[str, Any]], schema: TableSchema, most: int) -> Answer:
+def _add_keys(answer: Answer, rows: list[dict[str, Any]], schema: TableSchema, most: int) -> Answer:
     keys: dict[str, list[Any]] = {}
-    for row in found[:most]:
+    for row in rows[:most]:
         keys.setdefault(row["kind"], []).append(_json(row["key"], schema))
     named = {kind: tuple(keys.get(kind, ())) for kind in ("missing", "extra", "undecided", "twice")}
     return replace(
@@ -222,7 +230,7 @@ def _answered(answer: Answer, found: list[dict[str, Any]], schema: TableSchema, 
         undecided=named["undecided"],
         twice=named["twice"],
         different=tuple((key, ()) for key in keys.get("different", ())),
-        more=len(found) > most,
+        more=len(rows) > most,
     )
 
 
@@ -239,6 +247,7 @@ def _upto(schema: TableSchema, bound: Any) -> Column:
     """Keys up to `bound`; of types that Spark orders as the source does."""
     condition = F.lit(True)
     for column, part in reversed(list(zip(schema.key_columns, key_from_json(bound, schema), strict=True))):
-        own, other = F.col(f"key.{quote(column.name)}"), literal(part, column)
-        condition = (own < other) | ((own == other) & condition)
+        value = F.col(f"key.{quote(column.name)}")
+        other = literal(part, column)
+        condition = (value < other) | ((value == other) & condition)
     return condition

@@ -52,7 +52,7 @@ def at_the_end(lake: TestLake, schema: TableSchema, before: tuple[int, int], *, 
     version, offset = before
     found = status(lake)
     pin = Pin(version, offset, found.segment, lake.build.offset)
-    staged = expected_rows.staged(
+    staged = expected_rows.read_staged(
         lake.spark, lake.staging, schema, "tmp/expected", after=offset, upto=lake.build.offset
     )
     pinned = expected_rows.lake_rows(lake.spark, lake.table(schema), pin, schema, staged.work.renames)
