@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from dblog_core.delta.changes import Upserted
+from dblog_core.delta_writer.changes import Upserted
 from dblog_core.errors import LakeError
 from dblog_core.lake.json_variants import check_variants, json_columns
 from dblog_core.model.schema import TableSchema

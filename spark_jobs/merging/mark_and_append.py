@@ -1,6 +1,6 @@
 """Folded rows brought into a table without Spark: old rows marked in deletion vectors, new ones appended.
 
-The rows are on the driver, and an index of the table's keys says where the old ones stand (`dblog_core.delta`). What
+The rows are on the driver, and an index of the table's keys says where the old ones stand (`delta_writer`). What
 comes of the rows is what a MERGE would make of them (`delta_merge`).
 """
 
@@ -14,11 +14,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dblog_core.delta.changes import Changes, Upserted
-from dblog_core.delta.features import refused
-from dblog_core.delta.open_table import OpenTable
-from dblog_core.delta.shape import Shape
-from dblog_core.delta.upsert import upsert
+from dblog_core.delta_writer.changes import Changes, Upserted
+from dblog_core.delta_writer.features import refusal
+from dblog_core.delta_writer.open_table import OpenTable
+from dblog_core.delta_writer.shape import Shape
+from dblog_core.delta_writer.upsert import upsert
 from dblog_core.errors import LakeError
 from dblog_core.lake.spark_submit import COMMIT_MARK
 from dblog_core.model.schema import TableSchema
@@ -73,7 +73,7 @@ class OpenTables:
 
     def _close(self, path: Location) -> None:
         table = self._open.pop(path)
-        if table.indexed >= _KEPT_ROWS:
+        if table.index_entries >= _KEPT_ROWS:
             table.save()
 
 
@@ -100,7 +100,7 @@ def write(
         if (last_number := table.snapshot.txns.get(app, -1)) >= number:
             raise log.already_committed(table.files.root, number, last_number)
         if sum(live.rows or 0 for live in table.snapshot.files.values()) > MOST_ROWS:
-            raise refused(str(table.files), f"it has more than {MOST_ROWS:,} rows")
+            raise refusal(str(table.files), f"it has more than {MOST_ROWS:,} rows")
         metadata = table.snapshot.metadata
         changes = changes_of(rows, schema, shape, str(table.files), merged=merged)
         try:
@@ -121,7 +121,7 @@ def changes_of(rows: pa.Table, schema: TableSchema, shape: Shape, where: str, *,
     """The changes that folded rows are, in the table's columns: NULL in those that the source has dropped."""
     names = {c.name for c in schema.columns}
     if lacking := {*names, *_PROVENANCE} - set(shape.names):
-        raise refused(where, f"it lacks the column {', '.join(sorted(lacking))}")
+        raise refusal(where, f"it lacks the column {', '.join(sorted(lacking))}")
     image = _one(rows["row"])
     key = _one(rows["key"])
     columns: dict[str, pa.Array | pa.ChunkedArray] = {}
@@ -140,7 +140,9 @@ def changes_of(rows: pa.Table, schema: TableSchema, shape: Shape, where: str, *,
         deleted=np.asarray(pc.not_equal(rows["op"], PUT)),
         guarded=np.asarray(dumped),
         same=[c.name for c in schema.columns],
-        kept={c.name: mask for c in schema.columns if (mask := mask_unchanged(rows["missing"], c.name)).any()},
+        unchanged_toast={
+            c.name: mask for c in schema.columns if (mask := mask_unchanged(rows["missing"], c.name)).any()
+        },
         origins=_origins(rows, schema),
         born=np.asarray(rows["inserted"]),
     )

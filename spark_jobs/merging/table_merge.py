@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from dblog_core.delta.features import BatchRefused, TableRefused
+from dblog_core.delta_writer.features import BatchRefused, TableRefused
 from dblog_core.errors import LakeError
 from dblog_core.lake.lake_status import TableStatus
 from dblog_core.lake.merge_plan import Span, Work, from_dump

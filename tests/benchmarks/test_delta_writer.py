@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from dblog_core.delta.changes import Changes
-from dblog_core.delta.open_table import OpenTable
-from dblog_core.delta.upsert import upsert
+from dblog_core.delta_writer.changes import Changes
+from dblog_core.delta_writer.open_table import OpenTable
+from dblog_core.delta_writer.upsert import upsert
 from tests.benchmarks.results import OURS, Bar, Figure, Results
 from tests.benchmarks.scale import Scale
 from tests.benchmarks.test_merge import PLAIN, SHAPE, Filled

@@ -8,12 +8,12 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 
-from dblog_core.delta.join_files import join_files
-from dblog_core.delta.open_table import OpenTable
-from dblog_core.delta.upsert import upsert
+from dblog_core.delta_writer.join_files import join_files
+from dblog_core.delta_writer.open_table import OpenTable
+from dblog_core.delta_writer.upsert import upsert
 from dblog_core.storage.location import Location
 from tests.fix_s3 import Bucket
-from tests.unit.delta.tables import FIELDS, OFFSET, Table, metadata, protocol, row, schema_string
+from tests.unit.delta_writer.tables import FIELDS, OFFSET, Table, metadata, protocol, row, schema_string
 
 
 class Shared:

@@ -1,4 +1,4 @@
-"""What `dblog_core.delta` writes is Delta: Spark and delta-rs read what a model says, whoever writes in between."""
+"""What `delta_writer` writes is Delta: Spark and delta-rs read what a model says, whoever writes in between."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from deltalake import DeltaTable as RustTable
 from deltalake import QueryBuilder
 from pyspark.sql import DataFrame, SparkSession
 
-from dblog_core.delta.changes import Changes
-from dblog_core.delta.join_files import join_files
-from dblog_core.delta.open_table import OpenTable
-from dblog_core.delta.upsert import upsert
+from dblog_core.delta_writer.changes import Changes
+from dblog_core.delta_writer.join_files import join_files
+from dblog_core.delta_writer.open_table import OpenTable
+from dblog_core.delta_writer.upsert import upsert
 from dblog_core.storage.local import LocalStorage
 from dblog_core.storage.location import Location
 

@@ -12,7 +12,19 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FLOORS = (
-    *("errors", "model", "clock", "config", "interfaces", "algorithm", "rows", "storage", "delta", "state", "staging"),
+    *(
+        "errors",
+        "model",
+        "clock",
+        "config",
+        "interfaces",
+        "algorithm",
+        "rows",
+        "storage",
+        "delta_writer",
+        "state",
+        "staging",
+    ),
     *("sources", "dumps", "outputs", "schema_evolution", "lake", "signals", "notifications", "verify"),
     *("maintenance", "local", "capture", "monitoring", "airflow", "commands"),
 )

@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dblog_core.delta.features import TableRefused
-from dblog_core.delta.open_table import OpenTable
+from dblog_core.delta_writer.features import TableRefused
+from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.errors import LakeError, LeaseLost
 from dblog_core.lake import merge_plan
 from dblog_core.model.values import Key
@@ -23,7 +23,16 @@ from spark_jobs.merging import mark_and_append
 from spark_jobs.merging.mark_and_append import OpenTables
 from tests.spark.segments import SegmentBuilder
 from tests.spark.worlds import SHAPE, Oracle, Source
-from tests.unit.delta.tables import APP, Table, commit_of, metadata, newest, protocol, schema_string, write_commit
+from tests.unit.delta_writer.tables import (
+    APP,
+    Table,
+    commit_of,
+    metadata,
+    newest,
+    protocol,
+    schema_string,
+    write_commit,
+)
 
 PROVENANCE = {"_dblog_position": "string", "_dblog_commit_time": "timestamp", "_dblog_origin": "string"}
 FIELDS = {"world": "integer", "k": "string", "a": "long", "f": "double", "big": "string", OFFSET: "long", **PROVENANCE}

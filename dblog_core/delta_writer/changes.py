@@ -1,0 +1,51 @@
+"""What is to become of a table's keys, and what became of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from dblog_core.delta_writer.order_guard import Flags
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """The last change of each key: one row a key, with all of the table's columns by their names.
+
+    `deleted`: the key goes; of its row only key and order mean something. `guarded`: the change wins only where the
+    table's row of the key is older by the order column. `same`: a guarded row that equals the table's in these columns
+    is left as it is, unless it was `born` since (so is one that keeps values of another key); none: it is always
+    written. `unchanged_toast`: by column the rows that keep the table's value in it; the row to take it from is that of
+    the change's own key, or of the key in `origins`: the one before it changed.
+    """
+
+    rows: pa.Table
+    deleted: Flags
+    guarded: Flags
+    same: Sequence[str] = ()
+    unchanged_toast: Mapping[str, Flags] = field(default_factory=dict)
+    origins: pa.Table | None = None
+    """The key columns, a row for each change."""
+    born: Flags | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Upserted:
+    """The version that has the changes, and the keys by what became of them.
+
+    `already`: an earlier run had committed them, and the counts say nothing. `older`: a guarded change lost against a
+    newer row; `unchanged`: the table had the row like that; `absent`: a delete of a key that is not there; `withheld`:
+    a row that keeps a value which the table does not have, so that the key is in the table no more.
+    """
+
+    version: int
+    already: bool = False
+    inserted: int = 0
+    updated: int = 0
+    deleted: int = 0
+    older: int = 0
+    unchanged: int = 0
+    absent: int = 0
+    withheld: int = 0

@@ -1,0 +1,134 @@
+"""What a checkpoint of a Delta log holds: the live files, transactions, metadata and protocol of one version.
+
+Classic checkpoints, in one file or in parts, are read. One of the v2 form is refused: its table has a feature that
+this package does not write.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dblog_core.delta_writer.features import refusal
+from dblog_core.delta_writer.files import LOG, TableFiles
+from dblog_core.errors import LakeError
+
+_CLASSIC = re.compile(r"(\d{20})\.checkpoint\.parquet")
+_PART = re.compile(r"(\d{20})\.checkpoint\.(\d{10})\.(\d{10})\.parquet")
+_NAMED = re.compile(r"(\d{20})\.checkpoint\.[0-9a-f-]{36}\.(?:json|parquet)")
+_COMMIT = re.compile(r"(\d{20})\.json")
+_ACTIONS = ("add", "txn", "metaData", "protocol")
+_ROWS = 10_000  # actions that are in memory at once, beside those that are kept
+_MAPS = {"partitionValues", "configuration", "options", "tags"}
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A log as it is listed: its newest commit (-1: none), and its checkpoints by version, newest first."""
+
+    commit: int
+    checkpoints: list[tuple[int, list[str]]]
+    """The names of a checkpoint's files; of a whole one only."""
+    named: int
+    """The newest checkpoint of the v2 form; -1 without one."""
+
+    @property
+    def newest(self) -> int:
+        """The newest version that anything tells of; -1: there is no table."""
+        return max(self.commit, self.checkpoints[0][0] if self.checkpoints else -1, self.named)
+
+
+def list_log(names: Iterable[str]) -> Listing:
+    """The listing of a log's file names."""
+    commit = -1
+    named = -1
+    whole: dict[int, list[str]] = {}
+    parts: dict[tuple[int, int], list[str]] = {}
+    for name in names:
+        if (match := _COMMIT.fullmatch(name)) is not None:
+            commit = max(commit, int(match[1]))
+        elif (match := _CLASSIC.fullmatch(name)) is not None:
+            whole[int(match[1])] = [name]
+        elif (match := _PART.fullmatch(name)) is not None:
+            parts.setdefault((int(match[1]), int(match[3])), []).append(name)
+        elif (match := _NAMED.fullmatch(name)) is not None:
+            named = max(named, int(match[1]))
+    for (version, count), found_parts in parts.items():
+        if len(found_parts) == count:
+            whole.setdefault(version, sorted(found_parts))
+    return Listing(commit, sorted(whole.items(), reverse=True), named)
+
+
+def last_checkpoint(files: TableFiles) -> tuple[int, list[str]] | None:
+    """The checkpoint that `_last_checkpoint` names: a hint, which may be old, wrong or missing."""
+    try:
+        hint = orjson.loads(files.read(f"{LOG}/_last_checkpoint") or b"")
+        version = int(hint["version"])
+        parts = hint.get("parts")
+    except (ValueError, KeyError, TypeError):
+        return None
+    if hint.get("v2Checkpoint"):
+        return None
+    if parts is None:
+        return version, [f"{version:020d}.checkpoint.parquet"]
+    return version, [f"{version:020d}.checkpoint.{i:010d}.{parts:010d}.parquet" for i in range(1, parts + 1)]
+
+
+def read_checkpoint(files: TableFiles, names: list[str]) -> Iterator[Json]:
+    """The actions in a checkpoint's files, as a commit would have them: {"add": {...}}.
+
+    Raises FileNotFoundError if one of the files is gone, LakeError if one cannot be read.
+    """
+    for name in names:
+        path = f"{LOG}/{name}"
+        if (data := files.read(path)) is None:
+            raise FileNotFoundError(path)
+        try:
+            yield from _actions(pq.ParquetFile(pa.BufferReader(data)), files.url(path))
+        except (pa.ArrowException, OSError) as error:
+            raise LakeError(
+                f"a checkpoint of the table's log cannot be read: {error}",
+                where=files.url(path),
+                fix="remove the file if the commits before it are all there, or restore it from a backup",
+            ) from error
+
+
+def _actions(file: pq.ParquetFile, where: str) -> Iterator[Json]:
+    schema = file.schema_arrow
+    if "sidecar" in schema.names or "checkpointMetadata" in schema.names:
+        _refuse_v2(file, where)
+    columns = [column for action in _ACTIONS if action in schema.names for column in _columns(schema.field(action))]
+    for batch in file.iter_batches(_ROWS, columns=columns):
+        for row in batch.to_pylist():
+            yield from ({name: _plain(value)} for name, value in row.items() if value is not None)
+
+
+def _columns(action: pa.Field) -> list[str]:
+    """All of an action but what repeats its text in another form."""
+    return [f"{action.name}.{child.name}" for child in action.type if not child.name.endswith("_parsed")]
+
+
+def _refuse_v2(file: pq.ParquetFile, where: str) -> None:
+    names = [n for n in ("sidecar", "checkpointMetadata") if n in file.schema_arrow.names]
+    for batch in file.iter_batches(_ROWS, columns=names):
+        if any(column.null_count < len(column) for column in batch.columns):
+            raise refusal(where, "its log has checkpoints of the v2 form")
+
+
+def _plain(value: Json) -> Json:
+    """Without what is not there, and with Parquet's maps (lists of pairs) as objects."""
+    with_maps = {name: _map(part) if name in _MAPS else part for name, part in value.items()}
+    plain = {name: _plain(h) if isinstance(h, dict) and name not in _MAPS else h for name, h in with_maps.items()}
+    return {name: part for name, part in plain.items() if part is not None}
+
+
+def _map(pairs: Any) -> Json | None:
+    return pairs if pairs is None or isinstance(pairs, dict) else dict(pairs)

@@ -1,0 +1,111 @@
+"""Which tables this package may write: what it does not know by name is refused, with the reason.
+
+A commit of ours must be right for every other reader and writer, so a feature is on the list only where a commit of
+removed and added files keeps to all that it asks for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from dblog_core.errors import LakeError
+
+READER_VERSION = 3
+WRITER_VERSION = 7
+"""The protocol of tables with deletion vectors: no other has them."""
+
+_READABLE = frozenset(
+    {
+        "columnMapping",
+        "deletionVectors",
+        "timestampNtz",
+        "typeWidening",
+        "vacuumProtocolCheck",
+        "variantType",  # delta-rs adds it to any table that it alters; a column of the type is refused
+    }
+)
+_WRITABLE = _READABLE | {
+    "allowColumnDefaults",  # a value is written in every column, so no default is due
+    "appendOnly",
+    "changeDataFeed",
+    "checkConstraints",
+    "domainMetadata",  # domains stay as they are; those that ask for more are features of their own
+    "generatedColumns",
+    "identityColumns",
+    "invariants",
+}
+"""Some only name what a table may have: `_ACTIVE` and `_COLUMN` tell whether it has it."""
+
+_ACTIVE: Mapping[str, str] = {
+    "delta.appendOnly": "it takes appended rows alone",
+    "delta.enableChangeDataFeed": "its change data feed is on",
+    "delta.enableRowTracking": "its rows are tracked",
+    "delta.enableInCommitTimestamps": "its commits carry timestamps",
+}
+_CONSTRAINT = "delta.constraints."
+_COLUMN = {
+    "delta.invariants": "an invariant",
+    "delta.generationExpression": "a generated value",
+    "delta.identity": "an identity",
+    "__CHAR_VARCHAR_TYPE_STRING": "a bounded length",
+    "__COLLATIONS": "a collation",
+}
+_MAPPINGS = ("none", "name", "id")
+_CODEC = re.compile("zstd|snappy|gzip|none|uncompressed", re.IGNORECASE)
+
+Json = dict[str, Any]
+
+
+class TableRefused(LakeError):
+    """The table has what this package does not write: Spark must."""
+
+
+class BatchRefused(TableRefused):
+    """Spark must write this batch; the table's next one may do without."""
+
+
+def refusal(where: str, reason: str) -> TableRefused:
+    return TableRefused(f"the table cannot be written without Spark: {reason}", where=where, fix="Spark writes it")
+
+
+def check_readable(protocol: Json, where: str) -> None:
+    """Raises TableRefused where a reader needs more than this package knows."""
+    version = protocol.get("minReaderVersion")
+    if version != READER_VERSION or protocol.get("minWriterVersion") != WRITER_VERSION:
+        raise refusal(where, f"its protocol is {version}, {protocol.get('minWriterVersion')}, and not 3, 7")
+    if unknown := set(protocol.get("readerFeatures") or ()) - _READABLE:
+        raise refusal(where, f"it has the reader feature {', '.join(sorted(unknown))}")
+
+
+def check_writable(protocol: Json, metadata: Json, where: str) -> None:
+    """Raises TableRefused where a commit of removed and added files would not be all that the table asks for."""
+    check_readable(protocol, where)
+    features = set(protocol.get("writerFeatures") or ())
+    if unknown := features - _WRITABLE:
+        raise refusal(where, f"it has the feature {', '.join(sorted(unknown))}")
+    conf = metadata.get("configuration") or {}
+    if "deletionVectors" not in features or conf.get("delta.enableDeletionVectors") != "true":
+        raise refusal(where, "its deletion vectors are off")
+    for name, reason in _ACTIVE.items():
+        if str(conf.get(name, "")).lower() == "true":
+            raise refusal(where, reason)
+    if constraints := [name for name in conf if name.startswith(_CONSTRAINT)]:
+        raise refusal(where, f"it has the constraint {constraints[0].removeprefix(_CONSTRAINT)}")
+    if metadata.get("partitionColumns"):
+        raise refusal(where, f"it is partitioned by {', '.join(metadata['partitionColumns'])}")
+    if (mapping := conf.get("delta.columnMapping.mode", "none")) not in _MAPPINGS:
+        raise refusal(where, f"its column mapping is {mapping}")
+    if not _CODEC.fullmatch(codec := conf.get("delta.parquet.compression.codec", "zstd")):
+        raise refusal(where, f"its files are to be compressed by {codec}")
+    if not conf.get("delta.parquet.format.version", "1.0.0").startswith("1."):
+        raise refusal(where, f"its files are of Parquet's format {conf['delta.parquet.format.version']}")
+
+
+def check_column(name: str, metadata: Mapping[str, Any], where: str) -> None:
+    """Raises TableRefused for a column whose values a writer must make or check. `metadata`: from the schema."""
+    for key in metadata:
+        for prefix, what in _COLUMN.items():
+            if key == prefix or key.startswith(f"{prefix}."):
+                raise refusal(where, f"column {name} has {what}")

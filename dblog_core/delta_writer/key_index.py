@@ -1,0 +1,267 @@
+"""Key -> file and row of a table: a cache, ruled by the snapshot's list of files.
+
+An entry may be out of date: its row is dead, or its file is gone from the table. Whoever looks it up checks that. A
+live row without an entry must not be: so the files of a snapshot that the index does not cover are read first.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+import pyarrow as pa
+
+from dblog_core.delta_writer import key_runs
+from dblog_core.delta_writer.key_hash import KeyHashes, hash_keys
+from dblog_core.delta_writer.key_runs import ROW_BITS, ROW_MASK, Numbers, Run, StoredRuns
+from dblog_core.errors import LakeError
+
+log = logging.getLogger(__name__)
+
+MEMORY = 128 << 20
+"""Bytes of entries beyond which runs go to the disk, where there is a directory for them."""
+_LARGE = 8_000_000  # entries of a run that is joined with no other: sorting them takes a second
+_RECORD = "index.json"
+_HEADS = "index.heads"
+_FORM = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Entries of keys that were asked for: the number of the key, the file's path, and the row in it; by file."""
+
+    key_numbers: Numbers
+    rows: Numbers
+    files: list[tuple[str, slice]]
+    """Each file with its stretch of the two."""
+
+
+@dataclass(slots=True)
+class KeyIndex:
+    """The index of one table. `keys`: the names that its key columns have in files; `kinds`: their types; `directory`:
+    where runs go that memory has no room for, and where `save` keeps it."""
+
+    table: str
+    keys: tuple[str, ...]
+    kinds: tuple[pa.DataType, ...]
+    directory: Path | None = None
+    memory: int = MEMORY
+    secret: bytes = field(default_factory=lambda: secrets.token_bytes(16))
+    _files: list[tuple[str, int] | None] = field(default_factory=list)
+    _numbers: dict[str, int] = field(default_factory=dict)
+    _runs: list[Run] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        """Entries, those out of date too."""
+        return sum(map(len, self._runs))
+
+    @property
+    def bytes_in_memory(self) -> int:
+        return sum(run.bytes_in_memory for run in self._runs)
+
+    def covers(self, path: str, size: int) -> bool:
+        """Whether every row of the file, which has `size` bytes, has its entry."""
+        number = self._numbers.get(path)
+        return number is not None and self._files[number] == (path, size)
+
+    def add(self, path: str, size: int, columns: Iterable[tuple[int, Sequence[pa.Array]]]) -> None:
+        """Takes in all rows of a file: the number of a stretch's first row, and its key columns.
+
+        A row without a key (NULL in one of its columns) is equal to no other, and gets no entry.
+        """
+        parts = [self._entries(first, arrays) for first, arrays in columns]
+        number = len(self._files)
+        if number >> 32:
+            raise LakeError("the index has seen too many files", where=self.table, fix="remove it: it is made anew")
+        runs = [key_runs.run_of(keys, rows | np.uint64(number) << ROW_BITS) for keys, rows in _portions(parts)]
+        self._files.append((path, size))
+        self._numbers[path] = number
+        self._runs += [run for run in runs if len(run)]
+        self._tidy()
+
+    def _entries(self, first: int, arrays: Sequence[pa.Array]) -> tuple[KeyHashes, npt.NDArray[np.uint64]]:
+        rows = np.arange(first, first + len(arrays[0]), dtype=np.uint64)
+        if len(rows) and int(rows[-1]) >> 32:
+            raise LakeError("a data file has too many rows for the index", where=self.table, fix="run OPTIMIZE")
+        if any(array.null_count for array in arrays):
+            whole = np.logical_and.reduce([np.asarray(array.is_valid()) for array in arrays])
+            arrays = [array.filter(pa.array(whole)) for array in arrays]
+            rows = rows[whole]
+        return hash_keys(arrays, self.secret), rows
+
+    def keep(self, files: dict[str, int]) -> None:
+        """Forgets all files but these (sizes by path)."""
+        forgotten = [path for path in self._numbers if not self.covers(path, files.get(path, -1))]
+        for path in forgotten:
+            self._files[self._numbers.pop(path)] = None
+        if forgotten:
+            self._shed()
+
+    def find(self, columns: Sequence[pa.Array], *, distinct: bool = True) -> Found:
+        """All entries of these keys, none of which has a NULL; nor is one there twice, if they are `distinct`. Raises
+        IndexDamaged."""
+        keys = hash_keys(columns, self.secret)
+        order = np.argsort(keys.first)  # as the runs are: neighbours lie on one page
+        ordered = keys.take(order)
+        if distinct:
+            _check_distinct(ordered, self.table)
+        entries = [run.find(ordered) for run in self._runs]
+        key_numbers = order[np.concatenate([a for a, _ in entries])] if entries else np.empty(0, np.int64)
+        places = np.concatenate([p for _, p in entries]) if entries else np.empty(0, np.uint64)
+        numbers = (places >> ROW_BITS).astype(np.int64)
+        rows = (places & ROW_MASK).astype(np.int64)
+        by_file = np.argsort(numbers, kind="stable")
+        numbers = numbers[by_file]
+        rows = rows[by_file]
+        key_numbers = key_numbers[by_file]
+        edges = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
+        files = []
+        for begin, end in pairwise(edges):
+            if begin < end and (file := self._files[numbers[begin]]) is not None:
+                files.append((file[0], slice(begin, end)))
+        return Found(key_numbers, rows, files)
+
+    def _live(self) -> npt.NDArray[np.bool_]:
+        return np.array([file is not None for file in self._files], np.bool_)
+
+    def _tidy(self) -> None:
+        """Joins runs of like size, so that there are few: as many as the logarithm of the rows says."""
+        self._runs.sort(key=len, reverse=True)
+        while (at := self._find_like_runs()) is not None:
+            self._runs[at : at + 2] = [key_runs.join_runs(self._runs[at : at + 2], self._live())]
+            self._runs.sort(key=len, reverse=True)
+        self._spill()
+
+    def _find_like_runs(self) -> int | None:
+        """Where two runs of like size stand, the smallest ones first."""
+        sizes = [len(run) for run in self._runs]
+        pairs = enumerate(pairwise(sizes))
+        alike = [i for i, (large, small) in pairs if 4 * small > large and small + large <= _LARGE]
+        return alike[-1] if alike else None
+
+    def _shed(self) -> None:
+        """Writes runs anew that are half out of date."""
+        live = self._live()
+        for i, run in enumerate(self._runs):
+            numbers = (np.asarray(run.entries[:: max(1, len(run) // 4096), 1]) >> ROW_BITS).astype(np.int64)  # a sample
+            if len(numbers) and 2 * np.count_nonzero(live[numbers]) < len(numbers):
+                self._runs[i] = key_runs.join_runs([run], live)
+        self._runs = [run for run in self._runs if len(run)]
+        self._tidy()
+
+    def _spill(self) -> None:
+        """Moves runs to the disk, large ones first, until the others fit into memory."""
+        if self.directory is None:
+            return
+        for i, run in enumerate(self._runs):
+            if self.bytes_in_memory <= self.memory:
+                return
+            if not run.name:
+                try:
+                    self._runs[i] = key_runs.write_run(run, self.directory)
+                except OSError as error:
+                    log.warning("%s: the index of keys stays in memory: %s", self.directory, error)
+                    return
+
+    def save(self) -> None:
+        """Keeps the index for the next process; where the disk has no room, that one makes it anew."""
+        if self.directory is None:
+            return
+        try:
+            self._runs = [run if run.name else key_runs.write_run(run, self.directory) for run in self._runs]
+            stored = StoredRuns.of(self._runs)
+            heads = f"{secrets.token_hex(8)}.{_HEADS}"
+            record = {
+                "form": _FORM,
+                "table": self.table,
+                "keys": self.keys,
+                "kinds": [str(kind) for kind in self.kinds],
+                "secret": self.secret.hex(),
+                "files": self._files,
+                "runs": stored.runs,
+                "heads": heads,
+                "sum": zlib.crc32(stored.heads),
+            }
+            self.directory.mkdir(parents=True, exist_ok=True)
+            (self.directory / heads).write_bytes(stored.heads)
+            data = orjson.dumps(record)
+            temporary = self.directory / f"{secrets.token_hex(8)}.tmp"
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)  # it holds the secret
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(b"%08x\n" % zlib.crc32(data) + data)
+            temporary.replace(self.directory / _RECORD)
+            self._sweep({_RECORD, heads, *(run.name for run in self._runs)})
+        except OSError as error:
+            log.warning("%s: the index of keys is not kept: %s", self.directory, error)
+
+    def _sweep(self, used: set[str]) -> None:
+        assert self.directory is not None
+        for path in self.directory.iterdir():
+            if path.name not in used and path.suffix in (".run", ".heads", ".tmp"):
+                path.unlink(missing_ok=True)
+
+
+def load(
+    directory: Path, table: str, keys: Sequence[str], kinds: Sequence[pa.DataType], *, memory: int = MEMORY
+) -> KeyIndex:
+    """The saved index of this table and key; an empty one where there is none that can be used."""
+    new = KeyIndex(table, tuple(keys), tuple(kinds), directory, memory)
+    try:
+        head, _, data = (directory / _RECORD).read_bytes().partition(b"\n")
+        if int(head, 16) != zlib.crc32(data):
+            raise ValueError("its record is damaged")
+        record = orjson.loads(data)
+        same = (record["form"], record["table"], record["keys"], record["kinds"])
+        if same != (_FORM, table, list(keys), [str(kind) for kind in kinds]):
+            raise ValueError("it is that of another table, or of another key")
+        heads = (directory / Path(record["heads"]).name).read_bytes()
+        if record["sum"] != zlib.crc32(heads):
+            raise ValueError("its heads are damaged")
+        runs = StoredRuns(record["runs"], heads).open(directory)
+        files = [None if file is None else (str(file[0]), int(file[1])) for file in record["files"]]
+    except FileNotFoundError:
+        return new
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        log.warning("%s: the index of keys is made anew: %s", directory, error)
+        return new
+    new.secret = bytes.fromhex(record["secret"])
+    new._files = files
+    new._runs = runs
+    new._numbers = {file[0]: number for number, file in enumerate(files) if file is not None}
+    return new
+
+
+def _check_distinct(ordered: KeyHashes, table: str) -> None:
+    same = ordered.first[1:] == ordered.first[:-1]
+    if ordered.second is not None:
+        same &= ordered.second[1:] == ordered.second[:-1]
+    if same.any():
+        raise LakeError("a key has two changes in one commit", where=table, fix="this is a defect: report it")
+
+
+def _portions(
+    parts: list[tuple[KeyHashes, npt.NDArray[np.uint64]]],
+) -> list[tuple[KeyHashes, npt.NDArray[np.uint64]]]:
+    """Stretches of a file joined to portions that one run takes."""
+    portions: list[tuple[KeyHashes, npt.NDArray[np.uint64]]] = []
+    waiting: list[tuple[KeyHashes, npt.NDArray[np.uint64]]] = []
+    for part in [*parts, None]:
+        if waiting and (part is None or sum(len(rows) for _, rows in waiting) + len(part[1]) > _LARGE):
+            second = [keys.second for keys, _ in waiting if keys.second is not None]
+            keys = KeyHashes(
+                np.concatenate([keys.first for keys, _ in waiting]), np.concatenate(second) if second else None
+            )
+            portions.append((keys, np.concatenate([rows for _, rows in waiting])))
+            waiting = []
+        if part is not None:
+            waiting.append(part)
+    return portions

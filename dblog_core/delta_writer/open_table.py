@@ -1,0 +1,200 @@
+"""A table that is open for writing: its newest version, its vectors and the index of its keys, and one commit of it."""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from dblog_core.delta_writer import key_index, snapshot
+from dblog_core.delta_writer.bitmaps import RowSet
+from dblog_core.delta_writer.commit import Json, commit_data, commit_info, create_commit
+from dblog_core.delta_writer.data_file import DataFile
+from dblog_core.delta_writer.files import TableFiles
+from dblog_core.delta_writer.key_index import KeyIndex
+from dblog_core.delta_writer.key_runs import IndexDamaged
+from dblog_core.delta_writer.order_guard import Hits
+from dblog_core.delta_writer.shape import Shape
+from dblog_core.delta_writer.snapshot import LiveFile, Snapshot
+from dblog_core.delta_writer.stored_rows import column_batches
+from dblog_core.delta_writer.vectors import read_vector, unique_id
+from dblog_core.errors import LakeError
+from dblog_core.storage import Bytes
+from dblog_core.storage.location import Location
+
+log = logging.getLogger(__name__)
+
+
+class OpenTable:
+    """One table, used by one thread. What it keeps in memory are caches that the table's log rules."""
+
+    def __init__(
+        self,
+        table: Location,
+        keys: Sequence[str],
+        *,
+        order: str,
+        mark: str,
+        index: Path | None = None,
+        check: Callable[[], None] = lambda: None,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        new_id: Callable[[], uuid.UUID] = uuid.uuid4,
+    ) -> None:
+        """`keys`: the key's columns; `order`: the column that tells which of two rows is newer; `mark`: what our
+        commits carry; `index`: a directory of this machine for the index; `check` raises LeaseLost once another may
+        write: it is asked right before each commit."""
+        self.files = TableFiles.at(table)
+        self.mark = mark
+        self.check = check
+        self.now_ms = now_ms
+        self.new_id = new_id
+        self.keys = tuple(keys)
+        self.order = order
+        self._directory = index
+        self._index: KeyIndex | None = None
+        self.vectors: dict[str, tuple[str | None, RowSet]] = {}
+        self.snapshot = Snapshot()
+
+    def refresh(self) -> Shape:
+        """Reads what others have committed; the table's shape now. Raises TableRefused."""
+        self.snapshot = snapshot.newest(self.files, self.snapshot)
+        shape = self.snapshot.shape(str(self.files))
+        if missing := {*self.keys, self.order} - set(shape.names):
+            raise LakeError(
+                f"the table has no column {', '.join(sorted(missing))} any more, by which its rows are told apart",
+                where=str(self.files),
+                fix="give it the column again, or run `dblog reset` for the table: it is built anew",
+            )
+        live = self.snapshot.files
+        self.vectors = {path: cached for path, cached in self.vectors.items() if path in live}
+        return shape
+
+    def index(self, shape: Shape) -> KeyIndex:
+        """The index with every file of the snapshot in it."""
+        try:
+            return self._cover_files(shape)
+        except IndexDamaged as error:
+            return self._make_index_anew(shape, error)
+
+    def dead_rows(self, live: LiveFile) -> RowSet:
+        """The rows that the file's vector marks."""
+        if live.vector is None:
+            return RowSet()
+        name = unique_id(live.vector)
+        cached = self.vectors.get(live.path)
+        if cached is None or cached[0] != name:
+            cached = self.vectors[live.path] = name, read_vector(self.files, live.vector)
+        return cached[1]
+
+    def commit(self, operation: str, metrics: dict[str, int], actions: list[Json]) -> bool:
+        """Makes the actions the snapshot's next version, and goes on to it; False if somebody else was faster."""
+        info = commit_info(
+            operation,
+            metrics,
+            read_version=self.snapshot.version,
+            mark=self.mark,
+            now_ms=self.now_ms(),
+            txn_id=self.new_id(),
+        )
+        data = commit_data([info, *actions])
+        self.check()
+        if not create_commit(self.files, self.snapshot.version + 1, data):
+            return False
+        self.snapshot = snapshot.apply_commit(self.snapshot, data, str(self.files))
+        return True
+
+    def create(self, name: str, data: Bytes) -> None:
+        """Writes a file of a name of its own."""
+        if not self.files.create(name, data):
+            raise LakeError("a file of a new name is there already", where=self.files.url(name), fix="try again")
+
+    def index_file(self, file: DataFile, shape: Shape) -> None:
+        """Takes a file that has been committed into the index."""
+        if self._index is None:
+            return
+        arrays = _arrays(file.rows.select([shape[name].physical for name in self.keys]))
+        try:
+            self._index.add(file.name, file.data.size, [(0, arrays)])
+        except (IndexDamaged, MemoryError) as error:  # the commit is made: that must not look like a failure
+            log.warning("%s: the index of keys is made anew: %s", self.files, error)
+            self._index = None
+
+    @property
+    def index_entries(self) -> int:
+        """Entries of the index, those out of date too."""
+        return 0 if self._index is None else len(self._index)
+
+    @property
+    def memory(self) -> int:
+        """Bytes that the index takes in memory."""
+        return 0 if self._index is None else self._index.bytes_in_memory
+
+    def save(self) -> None:
+        """Keeps the index on disk for the next process."""
+        if self._index is not None:
+            self._index.save()
+
+    def key_arrays(self, rows: pa.Table, shape: Shape) -> list[pa.Array]:
+        """The key columns of rows, in the table's types. Raises LakeError for a key without a value."""
+        columns = {name: rows[name].cast(shape[name].type) for name in self.keys}
+        if nulls := [name for name, values in columns.items() if values.null_count]:
+            raise LakeError(
+                f"a change has no value in {nulls[0]}, which is part of the key",
+                where=str(self.files),
+                fix="name never-null columns in [source.keys]",
+            )
+        return _arrays(pa.table(columns))
+
+    def hits(self, keys: Sequence[pa.Array], shape: Shape, *, distinct: bool = True) -> list[Hits]:
+        """The live rows of these keys: also several of one, where somebody else has appended it again."""
+        try:
+            places = self.index(shape).find(keys, distinct=distinct)
+        except IndexDamaged as error:
+            places = self._make_index_anew(shape, error).find(keys, distinct=distinct)
+        hits = []
+        for path, stretch in places.files:
+            if (live := self.snapshot.files.get(path)) is None:
+                continue
+            numbers = places.key_numbers[stretch]
+            rows = places.rows[stretch]
+            alive = ~self.dead_rows(live).contains(rows)
+            if alive.any():
+                hits.append(Hits(live, numbers[alive], rows[alive]))
+        return hits
+
+    def _cover_files(self, shape: Shape) -> KeyIndex:
+        kinds = tuple(shape[name].type for name in self.keys)
+        key_columns = self._stored_keys(shape)
+        index = self._index
+        table = self.snapshot.table_id
+        if index is None or (index.table, index.keys, index.kinds) != (table, key_columns, kinds):
+            directory = self._directory
+            index = KeyIndex(table, key_columns, kinds)
+            if directory is not None:
+                index = key_index.load(directory, table, key_columns, kinds)
+            self._index = index
+        live = self.snapshot.files
+        index.keep({path: file.size for path, file in live.items()})
+        for path, file in live.items():
+            if not index.covers(path, file.size):
+                stretches = column_batches(self.files, file, shape, self.keys)
+                index.add(path, file.size, ((first, _arrays(rows)) for first, rows in stretches))
+        return index
+
+    def _make_index_anew(self, shape: Shape, error: IndexDamaged) -> KeyIndex:
+        log.warning("%s: the index of keys is damaged (%s), and made anew", self.files, error)
+        kinds = tuple(shape[name].type for name in self.keys)
+        self._index = KeyIndex(self.snapshot.table_id, self._stored_keys(shape), kinds, self._directory)
+        return self._cover_files(shape)
+
+    def _stored_keys(self, shape: Shape) -> tuple[str, ...]:
+        """The key's columns as files name them: a name may become that of another column."""
+        return tuple(shape[name].physical for name in self.keys)
+
+
+def _arrays(rows: pa.Table) -> list[pa.Array]:
+    return [c.chunk(0) if c.num_chunks == 1 else c.combine_chunks() for c in rows.columns]

@@ -1,0 +1,229 @@
+"""One version of a table as its log tells it: live files, transactions, metadata and protocol; kept up by each commit.
+
+A snapshot never changes: `newest` makes a later one of it. What it does not know for certain to be the newest version
+is looked up in the listing of the log: old commits are cleaned away, so that a version without a successor may be an
+old one.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import orjson
+
+from dblog_core.delta_writer import checkpoint
+from dblog_core.delta_writer.features import check_writable, refusal
+from dblog_core.delta_writer.files import LOG, TableFiles
+from dblog_core.delta_writer.shape import Shape, shape_of
+from dblog_core.delta_writer.statistics import count_rows
+from dblog_core.delta_writer.vectors import unique_id
+from dblog_core.errors import LakeError
+
+_KNOWN = {"add", "remove", "txn", "metaData", "protocol", "commitInfo", "cdc", "domainMetadata"}
+_ATTEMPTS = 5  # at a log that is cleaned while it is read
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class LiveFile:
+    """A data file of a version. `path`: below the table, decoded; `add`: the action that named it last."""
+
+    path: str
+    add: Json
+
+    @property
+    def size(self) -> int:
+        return int(self.add["size"])
+
+    @property
+    def vector(self) -> Json | None:
+        """The descriptor of its deletion vector."""
+        return self.add.get("deletionVector")
+
+    @property
+    def rows(self) -> int | None:
+        """Its rows, the dead ones too; None where its statistics do not tell."""
+        return count_rows(self.add.get("stats"))
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A version of a table; -1: nothing is known of it yet."""
+
+    version: int = -1
+    files: Mapping[str, LiveFile] = field(default_factory=dict)
+    """By path."""
+    txns: Mapping[str, int] = field(default_factory=dict)
+    """The newest transaction version of each application."""
+    metadata: Json = field(default_factory=dict)
+    protocol: Json = field(default_factory=dict)
+    commit: int | None = None
+    """The CRC-32 of its commit; None where a checkpoint alone has told of it."""
+
+    @property
+    def table_id(self) -> str:
+        return str(self.metadata["id"])
+
+    def shape(self, where: str) -> Shape:
+        """Its columns. Raises TableRefused for what this package does not write."""
+        check_writable(self.protocol, self.metadata, where)
+        return shape_of(self.metadata, where)
+
+
+def newest(files: TableFiles, earlier: Snapshot | None = None) -> Snapshot:
+    """The table's newest version, from an `earlier` one on. Raises LakeError if there is no table, or its log has gaps;
+    TableRefused where its log has what this package does not read."""
+    for attempt in range(_ATTEMPTS):
+        try:
+            if earlier is None or earlier.version < 0:
+                earlier = _read_checkpoint(files, by_hint=not attempt)
+            commit_sum = _commit_sum(files, earlier)
+            if commit_sum is not None and earlier.commit not in (
+                None,
+                commit_sum,
+            ):  # that of another table in its place
+                earlier = None
+                continue
+            snapshot = _follow_log(files, replace(earlier, commit=earlier.commit if commit_sum is None else commit_sum))
+        except FileNotFoundError:  # a checkpoint was replaced, and removed, meanwhile
+            earlier = None
+            continue
+        if commit_sum is not None or snapshot.version > earlier.version:
+            return snapshot
+        if checkpoint.list_log(files.names(LOG)).newest == snapshot.version:
+            return snapshot
+        earlier = None  # the commits behind it were cleaned away: what is newer begins with a checkpoint
+    raise LakeError(
+        "the table's log changes all the time while it is read",
+        where=str(files),
+        fix="see who else writes the table; it is tried again",
+    )
+
+
+def _commit_sum(files: TableFiles, snapshot: Snapshot) -> int | None:
+    """The CRC-32 of the commit that the log has where the snapshot ends. None: it has none, so that it may have been
+    cleaned away, and those behind it too."""
+    data = files.read(commit_path(snapshot.version)) if snapshot.version >= 0 else None
+    return None if data is None else zlib.crc32(data)
+
+
+def commit_path(version: int) -> str:
+    return f"{LOG}/{version:020d}.json"
+
+
+def actions_of(data: bytes, where: str) -> list[Json]:
+    """The actions of a commit. Raises LakeError for a file that is none."""
+    try:
+        return [orjson.loads(line) for line in data.splitlines() if line.strip()]
+    except ValueError as error:
+        raise LakeError(
+            f"a commit of the table's log cannot be read: {error}",
+            where=where,
+            fix="restore the file from a backup, or run `dblog reset` for the table",
+        ) from error
+
+
+def apply_commit(snapshot: Snapshot, data: bytes, where: str) -> Snapshot:
+    """The version after a snapshot, by the bytes of its commit. The order of a commit's actions means nothing."""
+    removed: list[Json] = []
+    added: list[Json] = []
+    txns = snapshot.txns
+    metadata = snapshot.metadata
+    protocol = snapshot.protocol
+    for action in actions_of(data, where):
+        if unknown := action.keys() - _KNOWN:
+            raise refusal(where, f"its log has the action {', '.join(sorted(unknown))}")
+        if (removal := action.get("remove")) is not None:
+            removed.append(removal)
+        if (addition := action.get("add")) is not None:
+            added.append(addition)
+        if (txn := action.get("txn")) is not None:
+            txns = {**txns, str(txn["appId"]): int(txn["version"])}
+        metadata = action.get("metaData") or metadata
+        protocol = action.get("protocol") or protocol
+    live = snapshot.files
+    if removed or added:
+        live = _apply_actions(live, removed, added, where)
+    return Snapshot(snapshot.version + 1, live, txns, metadata, protocol, zlib.crc32(data))
+
+
+def _apply_actions(
+    files: Mapping[str, LiveFile], removed: list[Json], added: list[Json], where: str
+) -> Mapping[str, LiveFile]:
+    live = dict(files)
+    for action in removed:
+        path = _path(action["path"], where)
+        if path in live and unique_id(live[path].vector) == unique_id(action.get("deletionVector")):
+            del live[path]
+    for action in added:
+        path = _path(action["path"], where)
+        if path in live and unique_id(live[path].vector) != unique_id(action.get("deletionVector")):
+            raise LakeError(
+                f"a commit adds the file {path} with another deletion vector, and does not remove the one before",
+                where=where,
+                fix="restore the table to the version before, or run `dblog reset` for it",
+            )
+        live[path] = LiveFile(path, action)
+    return MappingProxyType(live)
+
+
+def _path(text: str, where: str) -> str:
+    if urlsplit(text).scheme or text.startswith("/"):
+        raise refusal(where, f"its file {text} lies outside of the table")
+    return unquote(text)
+
+
+def _follow_log(files: TableFiles, snapshot: Snapshot) -> Snapshot:
+    while (data := files.read(path := commit_path(snapshot.version + 1))) is not None:
+        where = files.url(path)
+        snapshot = apply_commit(snapshot, data, where)
+    if snapshot.version < 0:
+        raise LakeError("there is no Delta table, or its log begins late", where=str(files), fix="restore its log")
+    return snapshot
+
+
+def _read_checkpoint(files: TableFiles, *, by_hint: bool) -> Snapshot:
+    """The newest checkpoint; nothing, where there is none. `by_hint`: the one that is said to be it will do."""
+    for version, names in _checkpoints(files, by_hint=by_hint):
+        try:
+            return _of_checkpoint(version, checkpoint.read_checkpoint(files, names), str(files))
+        except FileNotFoundError:
+            continue
+    return Snapshot()
+
+
+def _checkpoints(files: TableFiles, *, by_hint: bool) -> Iterator[tuple[int, list[str]]]:
+    if by_hint and (hinted := checkpoint.last_checkpoint(files)) is not None:
+        yield hinted
+    listing = checkpoint.list_log(files.names(LOG))
+    if listing.named > max([version for version, _ in listing.checkpoints], default=-1):
+        raise refusal(str(files), "its log has checkpoints of the v2 form")
+    yield from listing.checkpoints
+
+
+def _of_checkpoint(version: int, actions: Iterable[Json], where: str) -> Snapshot:
+    live: dict[str, LiveFile] = {}
+    txns: dict[str, int] = {}
+    metadata: Json = {}
+    protocol: Json = {}
+    for action in actions:
+        if (add := action.get("add")) is not None:
+            path = _path(add["path"], where)
+            live[path] = LiveFile(path, add)
+        elif (txn := action.get("txn")) is not None:
+            txns[str(txn["appId"])] = int(txn["version"])
+        metadata = action.get("metaData") or metadata
+        protocol = action.get("protocol") or protocol
+    if not metadata or not protocol:
+        raise LakeError(
+            f"the checkpoint of version {version} has no metadata or protocol",
+            where=where,
+            fix="remove the file if the commits before it are all there, or restore it from a backup",
+        )
+    return Snapshot(version, MappingProxyType(live), txns, metadata, protocol)

@@ -1,0 +1,151 @@
+"""Minima, maxima and null counts of a data file, as Delta's log has them: never narrower than the values.
+
+A reader leaves out a file by them, so a bound that cannot be told exactly is made wider, or left out: text is cut at 32
+characters, timestamps are told in milliseconds, a column with NaN or an infinite value has no bounds.
+Source: PROTOCOL.md, "Per-file Statistics".
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import math
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dblog_core.delta_writer.shape import DeltaColumn, Shape
+
+_PREFIX = 32  # characters of text
+_HIGHEST = "\U0010ffff"
+_COLUMNS = 32  # that have statistics, where the table does not say otherwise
+_FIRST_YEAR_US = -62_135_596_800_000_000  # 0001-01-01
+_LAST_US = 253_402_300_799_999_000  # the last millisecond of the year 9999
+_DAY_US = 86_400_000_000
+_EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001  # printed with or without its zone
+
+Json = dict[str, Any]
+Ends = tuple[Any, Any]
+"""The lowest and the highest value as JSON has them; None: not told."""
+
+
+def statistics_of(rows: pa.Table, shape: Shape, configuration: Mapping[str, str]) -> str:
+    """The JSON of a file of these rows, whose columns are those of the shape. `configuration`: the table's."""
+    low: Json = {}
+    high: Json = {}
+    nulls: Json = {}
+    for column in columns_with_statistics(shape, configuration):
+        values = rows[column.physical]
+        nulls[column.physical] = values.null_count
+        if values.null_count < len(values):
+            ends = _bounds(values)
+            low.update({column.physical: ends[0]} if ends[0] is not None else {})
+            high.update({column.physical: ends[1]} if ends[1] is not None else {})
+    statistics = {"numRecords": len(rows), "minValues": low, "maxValues": high, "nullCount": nulls, "tightBounds": True}
+    return dump_json(statistics)
+
+
+def columns_with_statistics(shape: Shape, configuration: Mapping[str, str]) -> list[DeltaColumn]:
+    """The columns that have statistics: those that the table names, or its first ones. Nested ones have none."""
+    simple = [column for column in shape if not pa.types.is_nested(column.type)]
+    if named := configuration.get("delta.dataSkippingStatsColumns"):
+        chosen = {name.strip().strip("`") for name in named.split(",")}
+        return [column for column in simple if column.name in chosen]
+    indexed = int(configuration.get("delta.dataSkippingNumIndexedCols", _COLUMNS))
+    first = shape.columns if indexed < 0 else shape.columns[:indexed]
+    return [column for column in simple if column in first]
+
+
+def loosen_bounds(statistics: str | None, rows: int) -> str:
+    """The statistics of a file of `rows` rows that has got a vector: its bounds hold for the rows that are left."""
+    fields = load_json(statistics)
+    if fields.get("tightBounds") is False and fields.get("numRecords") == rows:
+        assert statistics is not None
+        return statistics
+    return dump_json({**fields, "numRecords": rows, "tightBounds": False})
+
+
+def count_rows(statistics: str | None) -> int | None:
+    """How many rows a file has by its statistics."""
+    if statistics is None:
+        return None
+    # It comes first in what all writers write, and the rest may be long.
+    if statistics.startswith('{"numRecords":') and (end := statistics.find(",", 14)) > 0:
+        number = statistics[14:end]
+        if number.isascii() and number.isdigit():
+            return int(number)
+    count = load_json(statistics).get("numRecords")
+    return None if count is None else int(count)
+
+
+def load_json(statistics: str | None) -> Json:
+    """Statistics from their JSON; numbers with a fraction are exact."""
+    fields = json.loads(statistics, parse_float=Decimal) if statistics else {}
+    return fields if isinstance(fields, dict) else {}
+
+
+def dump_json(value: Any) -> str:
+    """JSON in which a Decimal is a number with all its digits."""
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{json.dumps(str(k))}:{dump_json(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(dump_json, value)) + "]"
+    return format(value, "f") if isinstance(value, Decimal) else json.dumps(value)
+
+
+def _bounds(values: pa.ChunkedArray) -> Ends:
+    """Of a column with a value."""
+    kind = values.type
+    if pa.types.is_boolean(kind) or pa.types.is_binary(kind) or pa.types.is_nested(kind):
+        return None, None
+    if pa.types.is_timestamp(kind):
+        return _times(values, "Z" if kind.tz else "")
+    if pa.types.is_date(kind):
+        return _days(values)
+    ends = pc.min_max(values)
+    low = ends["min"].as_py()
+    high = ends["max"].as_py()
+    if pa.types.is_string(kind):
+        return low[:_PREFIX], _upper(high)
+    if pa.types.is_floating(kind):
+        exact = not pc.any(pc.is_nan(values)).as_py() and math.isfinite(low) and math.isfinite(high)
+        return (low, high) if exact else (None, None)
+    return low, high
+
+
+def _upper(text: str) -> str | None:
+    """A short text that is not below a long one."""
+    if len(text) <= _PREFIX:
+        return text
+    upper = text[:_PREFIX] + _HIGHEST
+    return upper if upper.encode() >= text.encode() else None
+
+
+def _days(values: pa.ChunkedArray) -> Ends:
+    """Readers print and read years of four digits alike, and others not."""
+    ends = pc.min_max(values.cast(pa.int32()))
+    low = ends["min"].as_py()
+    high = ends["max"].as_py()
+    first = _FIRST_YEAR_US // _DAY_US
+    last = _LAST_US // _DAY_US
+    return (
+        str(_EPOCH.date() + dt.timedelta(days=low)) if first <= low <= last else None,
+        str(_EPOCH.date() + dt.timedelta(days=high)) if first <= high <= last else None,
+    )
+
+
+def _times(values: pa.ChunkedArray, zone: str) -> Ends:
+    ends = pc.min_max(values.cast(pa.int64()))
+    low = ends["min"].as_py() // 1000 * 1000
+    high = -(-ends["max"].as_py() // 1000) * 1000
+    return (
+        _print_time(low) + zone if _FIRST_YEAR_US <= low <= _LAST_US else None,
+        _print_time(high) + zone if _FIRST_YEAR_US <= high <= _LAST_US else None,
+    )
+
+
+def _print_time(microseconds: int) -> str:
+    return (_EPOCH + dt.timedelta(microseconds=microseconds)).isoformat(timespec="milliseconds")

@@ -1,0 +1,50 @@
+"""Values that a change left out, taken from the table's own row: PostgreSQL does not log a large value that stays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dblog_core.delta_writer.files import TableFiles
+from dblog_core.delta_writer.order_guard import Flags, Hits
+from dblog_core.delta_writer.shape import Shape
+from dblog_core.delta_writer.stored_rows import MOST_BYTES, rows_at
+
+
+def fill_unchanged_toast(
+    files: TableFiles,
+    shape: Shape,
+    hits: Sequence[Hits],
+    rows: pa.Table,
+    unchanged_toast: Mapping[str, Flags],
+    order: str,
+) -> tuple[pa.Table, Flags]:
+    """The changes' rows with the values that they keep, and which of them keep one that the table does not have.
+
+    `hits`: the live rows to take them from, by the changes' numbers; of several for one change the newest by `order`.
+    Raises BatchRefused where the values take more than `MOST_BYTES`.
+    """
+    count = len(rows)
+    lacks_value = np.logical_or.reduce(list(unchanged_toast.values()))
+    names = list(dict.fromkeys([*unchanged_toast, order]))
+    chosen = [hit for hit in (hit.of(lacks_value) for hit in hits) if len(hit.rows)]
+    parts: list[pa.Table] = []
+    for hit in chosen:
+        room = MOST_BYTES - sum(part.nbytes for part in parts)
+        parts.append(rows_at(files, hit.file, shape, names, hit.rows, most=room))
+    place = np.full(count, -1, np.int64)
+    if parts:
+        stored = pa.concat_tables(parts)
+        numbers = np.concatenate([hit.change_numbers for hit in chosen])
+        ages = np.asarray(pc.fill_null(stored[order], np.iinfo(np.int64).min))
+        oldest_first = np.argsort(ages, kind="stable")
+        place[numbers[oldest_first]] = oldest_first  # of several for one number the last one stays
+        for name, mask in unchanged_toast.items():
+            sources = np.where(mask & (place >= 0), count + place, np.arange(count))
+            new_values = rows[name].cast(shape[name].type)
+            both = pa.chunked_array([*new_values.chunks, *stored[name].chunks], new_values.type)
+            rows = rows.set_column(rows.column_names.index(name), name, both.take(pa.array(sources)))
+    return rows, lacks_value & (place < 0)

@@ -1,0 +1,142 @@
+"""Deletion vectors: which rows of a data file are dead, told inline in the log or in a file that many of them share.
+
+Sources: PROTOCOL.md, "Deletion Vector Descriptor Schema" and "Deletion Vector File Storage Format"; Z85 is ZeroMQ's
+RFC 32.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+from dblog_core.delta_writer.bitmaps import RowSet
+from dblog_core.delta_writer.files import TableFiles
+from dblog_core.errors import LakeError
+
+_VERSION = b"\x01"
+_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+_VALUES = {digit: value for value, digit in enumerate(_DIGITS)}
+_UUID_DIGITS = 20
+_FRAME = 8  # bytes about a vector in its file: its size before it, its CRC-32 behind it
+
+Json = dict[str, Any]
+
+
+def z85_encode(data: bytes) -> str:
+    """The text of bytes; their number is a multiple of four."""
+    words = struct.unpack(f">{len(data) // 4}I", data)
+    return "".join(_DIGITS[word // 85**place % 85] for word in words for place in (4, 3, 2, 1, 0))
+
+
+def z85_decode(text: str) -> bytes:
+    """The bytes of a text. Raises ValueError for one that is none."""
+    if len(text) % 5 or not _VALUES.keys() >= set(text):
+        raise ValueError(f"{text!r} is no Z85")
+    words = []
+    for at in range(0, len(text), 5):
+        word = 0
+        for digit in text[at : at + 5]:
+            word = word * 85 + _VALUES[digit]
+        words.append(word)
+    try:
+        return struct.pack(f">{len(words)}I", *words)
+    except struct.error as error:  # beyond 32 bits
+        raise ValueError(f"{text!r} is no Z85") from error
+
+
+def unique_id(vector: Json | None) -> str | None:
+    """What tells a file with this vector from the same file with another one; None without a vector."""
+    if vector is None:
+        return None
+    name = f"{vector['storageType']}{vector['pathOrInlineDv']}"
+    return name if vector.get("offset") is None else f"{name}@{vector['offset']}"
+
+
+@dataclass(frozen=True, slots=True)
+class VectorFile:
+    """A file of vectors that is to be written: its name in the table, its bytes, and the descriptor of each vector."""
+
+    name: str
+    data: bytes
+    descriptors: list[Json]
+
+
+def vector_file(vectors: Sequence[RowSet], name: uuid.UUID) -> VectorFile:
+    """One file with all these vectors, none of them empty."""
+    parts = [_VERSION]
+    at = 1
+    descriptors = []
+    for rows in vectors:
+        data = rows.encode()
+        descriptors.append(
+            {
+                "storageType": "u",
+                "pathOrInlineDv": z85_encode(name.bytes),
+                "offset": at,
+                "sizeInBytes": len(data),
+                "cardinality": len(rows),
+            }
+        )
+        parts += [struct.pack(">I", len(data)), data, struct.pack(">I", zlib.crc32(data))]
+        at += len(data) + _FRAME
+    return VectorFile(_file_name(name), b"".join(parts), descriptors)
+
+
+def read_vector(files: TableFiles, vector: Json) -> RowSet:
+    """The rows of a descriptor. Raises LakeError where they cannot be had as they were written."""
+    try:
+        data, where = _data(files, vector)
+    except (ValueError, KeyError) as error:
+        raise _damaged_error(str(files), f"its descriptor {vector} cannot be read: {error}") from error
+    rows = RowSet.decode(data, where=where)
+    if len(rows) != vector["cardinality"]:
+        raise _damaged_error(where, f"it has {len(rows)} rows, and the log says {vector['cardinality']}")
+    return rows
+
+
+def _data(files: TableFiles, vector: Json) -> tuple[bytes, str]:
+    """The bytes of the bitmap, and where they lay."""
+    kind = vector["storageType"]
+    text = vector["pathOrInlineDv"]
+    size = int(vector["sizeInBytes"])
+    if kind == "i":
+        return z85_decode(text)[:size], str(files)
+    path = _path(files, kind, text)
+    framed = files.read_part(path, int(vector.get("offset") or 0), size + _FRAME)
+    where = files.url(path)
+    if framed is None:
+        raise _damaged_error(where, "its file is missing")
+    body = framed[4:-4]
+    if len(framed) != size + _FRAME or struct.unpack(">I", framed[:4])[0] != size:
+        raise _damaged_error(where, f"it has another size than the {size} bytes of the log")
+    if struct.unpack(">I", framed[-4:])[0] != zlib.crc32(body):
+        raise _damaged_error(where, "its checksum is another one")
+    return body, where
+
+
+def _path(files: TableFiles, kind: str, text: str) -> str:
+    """The file's path in the table."""
+    if kind == "u":
+        prefix = text[:-_UUID_DIGITS]
+        name = uuid.UUID(bytes=z85_decode(text[-_UUID_DIGITS:]))
+        return f"{prefix}/{_file_name(name)}" if prefix else _file_name(name)
+    if kind == "p" and (path := files.relative(unquote(text))) is not None:
+        return path
+    raise _damaged_error(str(files), f"storage type {kind!r}, {text!r}, is none that is read here")
+
+
+def _file_name(name: uuid.UUID) -> str:
+    return f"deletion_vector_{name}.bin"
+
+
+def _damaged_error(where: str, what: str) -> LakeError:
+    return LakeError(
+        f"a deletion vector cannot be read: {what}",
+        where=where,
+        fix="restore the table from a backup, or run `dblog reset` for it",
+    )

@@ -1,0 +1,244 @@
+"""Delta tables of tests: made by hand, changed by our writer, read by delta-rs; and a model that says what is right."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder
+
+from dblog_core.delta_writer.changes import Changes
+from dblog_core.delta_writer.open_table import OpenTable
+from dblog_core.delta_writer.upsert import upsert
+from dblog_core.storage.local import LocalStorage
+from dblog_core.storage.location import Location
+
+Row = dict[str, Any]
+Key = tuple[Any, ...]
+
+OFFSET = "_dblog_offset"
+FIELDS = {"id": "long", "note": "string", "amount": "decimal(20,4)", OFFSET: "long"}
+APP = "dblog:shop:shop.orders"
+ARROW = {
+    "long": pa.int64(),
+    "integer": pa.int32(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "decimal(20,4)": pa.decimal128(20, 4),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "double": pa.float64(),
+}
+
+
+def schema_string(fields: Mapping[str, str], *, mapped: bool = False, about: Mapping[str, Any] | None = None) -> str:
+    """`about`: metadata of all columns."""
+
+    def told(number: int, name: str) -> dict[str, Any]:
+        if not mapped:
+            return dict(about or {})
+        return {"delta.columnMapping.id": number + 1, "delta.columnMapping.physicalName": f"col-{number}"}
+
+    columns = [
+        {"name": name, "type": kind, "nullable": True, "metadata": told(i, name)}
+        for i, (name, kind) in enumerate(fields.items())
+    ]
+    return json.dumps({"type": "struct", "fields": columns})
+
+
+def protocol(*features: str, reader: Sequence[str] = ()) -> dict[str, Any]:
+    both = ["deletionVectors", "timestampNtz", *reader]
+    return {
+        "protocol": {
+            "minReaderVersion": 3,
+            "minWriterVersion": 7,
+            "readerFeatures": both,
+            "writerFeatures": [*both, *features],
+        }
+    }
+
+
+def metadata(schema: str, **configuration: str) -> dict[str, Any]:
+    conf = {"delta.enableDeletionVectors": "true", **configuration}
+    return {
+        "metaData": {
+            "id": str(uuid.uuid4()),
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": schema,
+            "partitionColumns": [],
+            "configuration": conf,
+            "createdTime": 0,
+        }
+    }
+
+
+def write_commit(table: Path, version: int, *actions: Mapping[str, Any]) -> None:
+    log = table / "_delta_log"
+    log.mkdir(parents=True, exist_ok=True)
+    (log / f"{version:020d}.json").write_text("".join(json.dumps(a) + "\n" for a in actions))
+
+
+def commit_of(table: Path, version: int) -> list[dict[str, Any]]:
+    text = (table / "_delta_log" / f"{version:020d}.json").read_text()
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def newest(table: Path) -> int:
+    return max(int(path.stem) for path in (table / "_delta_log").glob("*.json") if path.stem.isdigit())
+
+
+@dataclass
+class Table:
+    """A table below a lake of its own, and what its rows should be."""
+
+    lake: Path
+    fields: dict[str, str] = field(default_factory=lambda: dict(FIELDS))
+    keys: tuple[str, ...] = ("id",)
+    rows: dict[Key, Row] = field(default_factory=dict)
+    merges: int = 0
+    mapped: bool = False
+
+    @property
+    def path(self) -> Path:
+        return self.lake / "table"
+
+    @classmethod
+    def made(cls, lake: Path, *, mapped: bool = False, reader: Sequence[str] = (), **options: Any) -> Table:
+        table = cls(lake, mapped=mapped, **options)
+        conf = {"delta.columnMapping.mode": "name", "delta.columnMapping.maxColumnId": "99"} if mapped else {}
+        more = ["columnMapping"] if mapped else []
+        schema = schema_string(table.fields, mapped=mapped)
+        write_commit(table.path, 0, protocol(reader=[*reader, *more]), metadata(schema, **conf))
+        return table
+
+    def location(self) -> Location:
+        return Location(LocalStorage(self.lake, temporary="_dblog/tmp"), "table")
+
+    def writer(self, location: Location | None = None, **options: Any) -> OpenTable:
+        place = location or self.location()
+        return OpenTable(place, self.keys, order=OFFSET, mark="dblog", **options)
+
+    def arrow(self, rows: Sequence[Row]) -> pa.Table:
+        return pa.table({n: pa.array([row.get(n) for row in rows], ARROW[k]) for n, k in self.fields.items()})
+
+    def changes(self, puts: Sequence[Row], deletes: Sequence[Row] = (), *, dump: bool = False) -> Changes:
+        """`deletes`: rows of key and offset. `dump`: all are guarded by their offset."""
+        rows = [*puts, *deletes]
+        deleted = np.arange(len(rows)) >= len(puts)
+        return Changes(self.arrow(rows), deleted, np.full(len(rows), dump))
+
+    def key(self, row: Row) -> Key:
+        return tuple(row[name] for name in self.keys)
+
+    def expect(self, puts: Sequence[Row], deletes: Sequence[Row] = ()) -> None:
+        """What a change does to the model."""
+        for row in puts:
+            self.rows[self.key(row)] = {name: row.get(name) for name in self.fields}
+        for row in deletes:
+            self.rows.pop(self.key(row), None)
+
+    def merge(self, writer: OpenTable, puts: Sequence[Row], deletes: Sequence[Row] = ()) -> Any:
+        """Changes table and model alike."""
+        self.merges += 1
+        done = upsert(writer, self.changes(puts, deletes), APP, self.merges)
+        self.expect(puts, deletes)
+        return done
+
+    def read(self, where: str = "true") -> list[Row]:
+        """As delta-rs reads the table."""
+        query = f"select * from t where {where}"
+        found = pa.table(QueryBuilder().register("t", DeltaTable(str(self.path))).execute(query))
+        return sorted(found.to_pylist(), key=lambda row: repr(self.key(row)))
+
+    def model(self) -> list[Row]:
+        return sorted(self.rows.values(), key=lambda row: repr(self.key(row)))
+
+    def check(self) -> None:
+        """delta-rs reads what the model says, and the log tells it too."""
+        assert self.read() == self.model()
+        check_log(self.path)
+
+
+def row(number: int, note: str | None = None, *, offset: int = 0, **more: Any) -> Row:
+    text = f"note {number}" if note is None else note
+    return {"id": number, "note": text, OFFSET: offset, "amount": None, **more}
+
+
+def check_log(table: Path) -> None:
+    """Every version keeps to the protocol's rules on files and vectors."""
+    live: dict[str, str | None] = {}
+    versions = sorted(int(p.stem) for p in (table / "_delta_log").glob("*.json") if p.stem.isdigit())
+    for version in versions if versions[0] == 0 else []:
+        removed = [a["remove"] for a in commit_of(table, version) if "remove" in a]
+        added = [a["add"] for a in commit_of(table, version) if "add" in a]
+        for actions in (removed, added):
+            assert len({a["path"] for a in actions}) == len(actions), f"version {version} names a file twice"
+        for action in removed:
+            assert live.pop(action["path"], "none") == _vector(action), f"version {version} removes what is not there"
+        for action in added:
+            assert action["path"] not in live, f"version {version} adds a file that is there"
+            live[action["path"]] = _vector(action)
+            if "deletionVector" in action:
+                told = json.loads(action["stats"])
+                assert told["numRecords"] > action["deletionVector"]["cardinality"] > 0, "a file without rows"
+                assert told.get("tightBounds") is False or version < 1, "bounds of rows that may be dead"
+
+
+def _vector(action: Mapping[str, Any]) -> str | None:
+    vector = action.get("deletionVector")
+    return None if vector is None else f"{vector['pathOrInlineDv']}@{vector.get('offset')}"
+
+
+class Broken(OSError):
+    """Storage failed here."""
+
+
+class FaultyStorage(LocalStorage):
+    """Counts its calls, and fails at one of them: before it has done anything, or after all of it (`late`)."""
+
+    def __init__(self, root: Path, *, fail_at: int = 0, late: bool = False, error: BaseException | None = None) -> None:
+        super().__init__(root, temporary="_dblog/tmp")
+        self.fail_at = fail_at
+        self.late = late
+        self.calls: list[str] = []
+        self.error = error
+
+    def readable_by_others(self) -> LocalStorage:
+        return self
+
+    def _call(self, name: str, relative: str, work: Callable[[], Any]) -> Any:
+        self.calls.append(f"{name} {relative}")
+        hit = len(self.calls) == self.fail_at
+        if hit and not self.late:
+            raise self.error or _away(relative)
+        done = work()
+        if hit:
+            raise self.error or _away(relative)
+        return done
+
+    def exists(self, relative: str) -> bool:
+        return bool(self._call("exists", relative, lambda: LocalStorage.exists(self, relative)))
+
+    def read(self, relative: str) -> bytes | None:
+        return self._call("read", relative, lambda: LocalStorage.read(self, relative))
+
+    def read_part(self, relative: str, start: int, size: int) -> bytes | None:
+        return self._call("read", relative, lambda: LocalStorage.read_part(self, relative, start, size))
+
+    def names(self, directory: str) -> Iterator[str]:
+        yield from self._call("names", directory, lambda: list(LocalStorage.names(self, directory)))
+
+    def create(self, relative: str, data: Any) -> bool:
+        return bool(self._call("create", relative, lambda: LocalStorage.create(self, relative, data)))
+
+
+def _away(relative: str) -> BaseException:
+    from dblog_core.errors import StagingUnavailable
+
+    return StagingUnavailable("storage does not answer", where=relative)

@@ -1,0 +1,107 @@
+"""Row sets are sets, and their bytes are Roaring's."""
+
+from __future__ import annotations
+
+import random
+import struct
+
+import numpy as np
+import pytest
+
+from dblog_core.delta_writer.bitmaps import Rows, RowSet
+from dblog_core.errors import LakeError
+
+_FAR = 5 << 32  # a second 32-bit bucket
+
+
+def rows(*numbers: int) -> Rows:
+    return np.array(numbers, np.int64)
+
+
+def random_rows(dice: random.Random) -> set[int]:
+    """Sparse containers, dense ones, whole ones, and rows of a second bucket."""
+    found: set[int] = set()
+    for _ in range(dice.randint(1, 4)):
+        base = dice.choice([0, 1, 2, 9, 70_000, _FAR >> 16]) << 16
+        count = dice.choice([1, 3, 4095, 4096, 4097, 20_000, 65_536])
+        found.update(base + low for low in dice.sample(range(65_536), count))
+    return found
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_set_grows_and_comes_back_from_its_bytes(seed: int) -> None:
+    dice = random.Random(seed)
+    model: set[int] = set()
+    held = RowSet()
+    for _ in range(4):
+        more = random_rows(dice)
+        before = held.rows().tolist()
+        grown = held.with_rows(np.array(dice.sample(sorted(more), len(more)), np.int64))
+        assert held.rows().tolist() == before, "the set that it was grown from stays"
+        model |= more
+        held = grown
+        assert len(held) == len(model) and held.rows().tolist() == sorted(model)
+        back = RowSet.decode(held.encode())
+        assert back == held and back.encode() == held.encode()
+        asked = np.array(
+            [*dice.sample(sorted(model), min(3, len(model))), *(dice.randrange(_FAR + (1 << 20)) for _ in range(50))]
+        )
+        assert back.contains(asked).tolist() == [int(row) in model for row in asked]
+
+
+def test_nothing_is_in_an_empty_set() -> None:
+    assert not RowSet().contains(rows(0, 1)).any() and len(RowSet().contains(rows())) == 0
+    assert RowSet.decode(RowSet().encode()) == RowSet()
+
+
+def test_a_row_counts_once() -> None:
+    assert len(RowSet().with_rows(rows(3, 3, 3)).with_rows(rows(3))) == 1
+
+
+def test_a_row_below_zero_is_a_defect() -> None:
+    with pytest.raises(ValueError, match="-1"):
+        RowSet().with_rows(rows(-1))
+
+
+def portable(*bitmaps: tuple[int, bytes]) -> bytes:
+    return struct.pack("<IQ", 1681511377, len(bitmaps)) + b"".join(struct.pack("<I", k) + b for k, b in bitmaps)
+
+
+def with_runs(containers: dict[int, list[tuple[int, int]]]) -> bytes:
+    """A 32-bit bitmap whose containers are all runs: (first row, rows more)."""
+    count = len(containers)
+    flags = np.packbits(np.ones(count, np.uint8), bitorder="little").tobytes()
+    heads = b""
+    bodies = []
+    for key, runs in containers.items():
+        heads += struct.pack("<HH", key, sum(more + 1 for _, more in runs) - 1)
+        bodies.append(struct.pack("<H", len(runs)) + b"".join(struct.pack("<HH", *run) for run in runs))
+    offsets = b"\0" * 4 * count if count >= 4 else b""
+    return struct.pack("<I", 12347 | (count - 1) << 16) + flags + heads + offsets + b"".join(bodies)
+
+
+@pytest.mark.parametrize("count", [1, 3, 4, 9])
+def test_runs_are_read(count: int) -> None:
+    """Below four containers such a bitmap has no offsets."""
+    data = portable((0, with_runs({key: [(0, 9), (100, 0), (60_000, 5535)] for key in range(count)})))
+    wanted = [key << 16 | low for key in range(count) for low in (*range(10), 100, *range(60_000, 65_536))]
+    assert RowSet.decode(data).rows().tolist() == wanted
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (struct.pack("<IQ", 1681511376, 0), "it begins with 1681511376"),
+        (RowSet().with_rows(rows(1, 2)).encode()[:-1], "buffer"),
+        (RowSet().with_rows(rows(1, 2)).encode() + b"\0", "left over"),
+        (portable((0, with_runs({0: [(65_535, 1)]}))), "a run ends at 65536"),
+        (portable((0, struct.pack("<I", 7))), "a bitmap begins with 7"),
+        (portable((1 << 31, with_runs({0: [(0, 0)]}))), "bucket"),
+        (portable((0, struct.pack("<IIHHIHH", 12346, 1, 0, 1, 16, 5, 5))), "not in order"),
+        (portable((0, struct.pack("<I", 12347) + b"\1" + struct.pack("<HHHHH", 0, 7, 1, 0, 1))), "its head says 8"),
+        (b"", "unpack"),
+    ],
+)
+def test_damage_is_an_error(data: bytes, reason: str) -> None:
+    with pytest.raises(LakeError, match=reason):
+        RowSet.decode(data, where="table/file")

@@ -1,0 +1,118 @@
+"""What a change left out stays as the table has it; where nobody has it, the row is withheld."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from dblog_core.delta_writer import unchanged_toast
+from dblog_core.delta_writer.changes import Changes, Upserted
+from dblog_core.delta_writer.features import BatchRefused
+from dblog_core.delta_writer.open_table import OpenTable
+from dblog_core.delta_writer.upsert import upsert
+from tests.unit.delta_writer.tables import APP, Row, Table, newest, row
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    return Table.made(tmp_path)
+
+
+class Keeping:
+    """A writer whose changes keep columns."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self.writer = table.writer()
+        self.told = list[int]()
+        first = [row(i, f"kept {i}", amount=Decimal(i), offset=1) for i in range(30)]
+        table.merge(self.writer, first[:15])
+        table.merge(self.writer, first[15:])
+        table.merge(self.writer, [row(3, "kept anew", amount=Decimal(33), offset=2)], [row(4), row(20)])
+
+    def merge(self, puts: list[Row], kept: dict[str, list[bool]], **options: object) -> Upserted:
+        """Commits; the numbers of the rows that are withheld are in `told`."""
+        changes = self.table.changes(puts)
+        masks = {name: np.array(mask) for name, mask in kept.items()}
+        whole = Changes(changes.rows, changes.deleted, changes.guarded, unchanged_toast=masks, **options)  # type: ignore[arg-type]
+        self.table.merges += 1
+        return upsert(self.writer, whole, APP, self.table.merges, withhold=lambda rows: self.told.extend(rows.tolist()))
+
+
+def test_values_come_from_the_row_of_the_key(table: Table) -> None:
+    work = Keeping(table)
+    puts = [row(3, offset=9), row(17, offset=9), row(5, "own", amount=Decimal(5), offset=9), row(18, offset=9)]
+    done = work.merge(puts, {"note": [True, True, False, False], "amount": [True, False, False, True]})
+    assert done.updated == 4 and work.told == []
+    table.expect(
+        [
+            row(3, "kept anew", amount=Decimal(33), offset=9),
+            row(17, "kept 17", offset=9),
+            row(5, "own", amount=Decimal(5), offset=9),
+            row(18, "note 18", amount=Decimal(18), offset=9),
+        ]
+    )
+    table.check()
+
+
+def test_a_value_that_nobody_has_withholds_the_row(table: Table) -> None:
+    work = Keeping(table)
+    puts = [row(4, offset=9), row(500, offset=9), row(6, offset=9)]
+    done = work.merge(puts, {"note": [True, True, True]})
+    assert (done.withheld, done.updated, done.inserted) == (2, 1, 0) and work.told == [0, 1]
+    table.expect([row(6, "kept 6", offset=9)])
+    table.check()
+
+
+def test_a_key_that_changed_keeps_what_its_old_key_had(table: Table) -> None:
+    work = Keeping(table)
+    origins = pa.table({"id": [7, 700, 9]})
+    puts = [row(107, offset=9), row(8, offset=9), row(10, "own", offset=9)]
+    done = work.merge(puts, {"note": [True, True, False]}, origins=origins)
+    assert (done.inserted, done.withheld) == (1, 1) and work.told == [1]
+    table.expect([row(107, "kept 7", offset=9), row(10, "own", offset=9)], [row(8)])
+    table.check()
+
+
+def test_of_two_rows_the_newest_is_kept(table: Table) -> None:
+    work = Keeping(table)
+    for note, offset in (("newest", 50), ("older", 40)):
+        write_deltalake(str(table.path), table.arrow([row(5, note, offset=offset)]), mode="append")
+    write_deltalake(str(table.path), table.arrow([{"id": 5, "note": "foreign"}]), mode="append")
+    work.merge([row(5, offset=60)], {"note": [True]})
+    table.expect([row(5, "newest", offset=60)])
+    table.check()
+
+
+def test_what_is_kept_is_that_of_the_newest_version(table: Table) -> None:
+    work = Keeping(table)
+    rival: OpenTable = table.writer()
+
+    def between() -> None:
+        work.writer.check = lambda: None
+        upsert(rival, table.changes([row(5, "of the rival", offset=8)]), "rival", 1)
+
+    work.writer.check = between
+    work.merge([row(5, offset=9)], {"note": [True]})
+    assert newest(table.path) == 5
+    table.expect([row(5, "of the rival", offset=9)])
+    table.check()
+
+
+def test_more_values_than_memory_has_room_for_are_sparks(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    work = Keeping(table)
+    puts = [row(i, offset=9) for i in (5, 6, 7, 21, 22, 23)]
+    masks = {"note": [True] * len(puts)}
+    monkeypatch.setattr(unchanged_toast, "MOST_BYTES", 90)  # either file's rows have less
+    with pytest.raises(BatchRefused, match="take more than"):
+        work.merge(puts, masks)
+    table.check()
+    monkeypatch.undo()
+    work.merge(puts, masks)
+    table.expect([row(i, f"kept {i}", offset=9) for i in (5, 6, 7, 21, 22, 23)])
+    table.check()
