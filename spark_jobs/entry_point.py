@@ -23,11 +23,11 @@ from dblog_core.config.secrets import READER
 from dblog_core.config.settings import Config, S3Config
 from dblog_core.errors import DblogError
 from dblog_core.interfaces import StateStore
-from dblog_core.lake.download_cache import cache_directory
 from dblog_core.lake.lake_status import own_directory
 from dblog_core.lake.spark_submit import CONFIG_VARIABLE, PARENT_VARIABLE
 from dblog_core.staging import Staging
 from dblog_core.state import recent_errors
+from dblog_core.user_cache import cache_directory
 from dblog_core.wiring import open_lake, open_staging, open_state
 from spark_jobs.delta_tables.session import checkpoints_below, open_session, reach_s3
 from spark_jobs.merging.lake import Lake

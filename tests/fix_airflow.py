@@ -26,7 +26,7 @@ from dblog_core.local.servers.airflow_client import AirflowClient
 from dblog_core.local.servers.mysql import MysqlServer
 from dblog_core.local.servers.postgres import PostgresServer
 from dblog_core.staging.reader import lines
-from dblog_core.state.leases import CAPTURE
+from dblog_core.state.lease_holder import CAPTURE
 from tests.airflow import live_source
 from tests.fix_servers import Database
 from tests.waiting import PATIENCE_SECONDS, wait_until

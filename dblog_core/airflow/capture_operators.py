@@ -95,7 +95,7 @@ class CaptureWatch(InProcess, BaseSensorOperator):
                 thread.join()
 
     def _watch(self, config: Config, stop: threading.Event) -> str:
-        from dblog_core.capture.leader import CaptureOutcome
+        from dblog_core.capture.term import CaptureOutcome
         from dblog_core.clock import SystemClock
 
         clock = SystemClock()

@@ -237,7 +237,7 @@ def _dry_run(config: Config, params: dict[str, Any]) -> dict[str, Any]:
 def _submit(config: Config, params: dict[str, Any], name: str) -> DumpStatus:
     from dblog_core import wiring
     from dblog_core.dumps import dump_store, filing
-    from dblog_core.state.leases import CAPTURE
+    from dblog_core.state.lease_holder import CAPTURE
 
     _cancel(config, name)
     dump_request = request(params)

@@ -17,8 +17,8 @@ from functools import partial
 from dblog_core import wiring
 from dblog_core.capture import config_reload
 from dblog_core.capture.config_reload import ConfigFile
-from dblog_core.capture.leader import CaptureOutcome, run_term
 from dblog_core.capture.stop_condition import AtPosition, Goal, find_goal
+from dblog_core.capture.term import CaptureOutcome, run_term
 from dblog_core.capture.term_parts import HOUSEKEEPING_SECONDS, Parts
 from dblog_core.clock import SystemClock, spawn_thread
 from dblog_core.config.settings import Config
@@ -29,7 +29,7 @@ from dblog_core.notifications.channels import Receiver
 from dblog_core.staging.manifest import Manifest
 from dblog_core.state import recent_errors, settings_in_force
 from dblog_core.state.capture_status import CaptureStatus
-from dblog_core.state.leases import CAPTURE, holder_name
+from dblog_core.state.lease_holder import CAPTURE, holder_name
 
 __all__ = ["CAPTURE", "CaptureOutcome", "CaptureStatus", "holder_name", "refuse", "run_capture"]
 

@@ -17,7 +17,7 @@ from dblog_core.model import position_spec
 from dblog_core.model.task_id import TaskId
 from dblog_core.staging.manifest import Manifest
 from dblog_core.state import owed_dumps
-from dblog_core.state.leases import CAPTURE
+from dblog_core.state.lease_holder import CAPTURE
 
 log = logging.getLogger(__name__)
 

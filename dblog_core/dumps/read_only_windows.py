@@ -19,7 +19,7 @@ from dblog_core.errors import ServerNotSafe, VersionConflict
 from dblog_core.interfaces import ChunkReader, Clock, StateStore
 from dblog_core.model import watermark
 from dblog_core.model.watermark import High, Low, Probe
-from dblog_core.state import capture_status, leases
+from dblog_core.state import capture_status, lease_holder
 
 ROOT = "windows"
 SHORTEST_PAUSE_SECONDS = 0.002  # between two looks for an answer, and at what a reader sees: longer each time
@@ -77,7 +77,7 @@ class AnnouncedWindows:
 
     def _check_that_capture_answers(self) -> None:
         """Raises ServerNotSafe where the capture that leads looks for no announcements: nobody would ever answer."""
-        leader = self.state.leader(leases.CAPTURE)
+        leader = self.state.leader(lease_holder.CAPTURE)
         status = capture_status.read_status(self.state)
         if leader is None or status is None:
             return

@@ -27,7 +27,7 @@ from dblog_core.errors import DblogError, LeaseLost, StateError, TableGone
 from dblog_core.interfaces import Clock, Lease, Source, Spawn, StateStore
 from dblog_core.model.task_id import TaskId
 from dblog_core.staging import Staging
-from dblog_core.state.leases import give_back, random_id
+from dblog_core.state.lease_holder import give_back, random_id
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from dblog_core.dumps.task_lease import Hold, Permit, WorkerContext
 from dblog_core.errors import RequestError
 from dblog_core.interfaces import Lease, StateStore
 from dblog_core.model.task_id import TaskId
-from dblog_core.state.leases import give_back
+from dblog_core.state.lease_holder import give_back
 
 _RELOOK_SECONDS = 1.0  # for which a worker goes by what it has seen of the dumps' tasks
 REST_FACTOR = 10.0  # times as long as a look took: a look at thousands of tasks takes its time

@@ -28,7 +28,7 @@ from dblog_core.dumps.worker import work_until_none_is_free
 from dblog_core.dumps.worker_pool import OnProgress, WorkerPool
 from dblog_core.errors import DblogError
 from dblog_core.interfaces import Clock, Spawn
-from dblog_core.state.leases import random_id
+from dblog_core.state.lease_holder import random_id
 
 _POLL_SECONDS = 0.2  # between two looks at a dump that somebody waits for
 

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dblog_core import user_cache
 from dblog_core.errors import LocalError
-from dblog_core.lake import download_cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,20 +69,20 @@ def fetch_s3_jars() -> list[Path]:
 def fetch_jars(jars: Sequence[Jar], what: str) -> list[Path]:
     """Those jars; fetched first where the cache lacks them. Raises LocalError."""
     digest = hashlib.sha256("".join(jar.sha256 for jar in jars).encode()).hexdigest()[:12]
-    directory = download_cache.cache_entry(f"jars-{digest}", lambda part: _fill(part, jars, what))
+    directory = user_cache.cache_entry(f"jars-{digest}", lambda part: _fill(part, jars, what))
     return [directory / jar.file for jar in jars]
 
 
 def _fill(directory: Path, jars: Sequence[Jar], what: str) -> None:
     fetch = _by_maven if shutil.which("mvn") else _by_spark
-    download_cache.print_progress(f"fetching {len(jars)} jars of {what}")
+    user_cache.print_progress(f"fetching {len(jars)} jars of {what}")
     # Inside the part directory: what is left of it goes with it.
     work = directory / "work"
     work.mkdir()
     fetch(directory, work, jars)
     shutil.rmtree(work)
     for jar in jars:
-        download_cache.check_digest(directory / jar.file, jar.sha256, jar.coordinates)
+        user_cache.check_digest(directory / jar.file, jar.sha256, jar.coordinates)
 
 
 def _by_maven(directory: Path, work: Path, jars: Sequence[Jar]) -> None:

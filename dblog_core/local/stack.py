@@ -17,7 +17,6 @@ from pathlib import Path
 
 from dblog_core.errors import LocalError
 from dblog_core.lake import spark_jars
-from dblog_core.lake.download_cache import print_progress
 from dblog_core.local.demo import shop
 from dblog_core.local.servers import airflow_settings, data_root
 from dblog_core.local.servers.airflow import AirflowServer
@@ -26,6 +25,7 @@ from dblog_core.local.servers.mysql import MysqlServer
 from dblog_core.local.servers.postgres import PostgresServer
 from dblog_core.local.servers.server import Account, DatabaseServer, Server
 from dblog_core.local.servers.zookeeper import ZookeeperServer
+from dblog_core.user_cache import print_progress
 
 _DATABASES: dict[str, Callable[..., DatabaseServer]] = {
     "mysql": MysqlServer,

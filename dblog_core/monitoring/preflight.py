@@ -29,7 +29,7 @@ from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.monitoring.clear_text import in_clear_text
 from dblog_core.outputs import positions
 from dblog_core.rows.value_forms import FORMS, forms_for
-from dblog_core.state.leases import CAPTURE
+from dblog_core.state.lease_holder import CAPTURE
 from dblog_core.storage.factory import open_storage
 
 ROOM = 1 << 30  # bytes: less is soon used up by a busy source

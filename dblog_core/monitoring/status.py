@@ -25,7 +25,7 @@ from dblog_core.monitoring.storage_usage import Meter
 from dblog_core.outputs import positions
 from dblog_core.state import capture_status, owed_dumps, recent_errors, settings_in_force, stopped_tables
 from dblog_core.state.capture_status import CaptureStatus, LeaderReport, ReportedWindow
-from dblog_core.state.leases import CAPTURE
+from dblog_core.state.lease_holder import CAPTURE
 from dblog_core.state.settings_in_force import LiveSettings
 from dblog_core.verify import last_results
 

@@ -34,7 +34,7 @@ from dblog_core.outputs.dead_letters import DeadLetters
 from dblog_core.outputs.relay_term import RelayContext, Term
 from dblog_core.retry import retrying
 from dblog_core.state import recent_errors
-from dblog_core.state.leases import give_back, holder_name
+from dblog_core.state.lease_holder import give_back, holder_name
 
 log = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import DblogError, RequestError
 from dblog_core.interfaces import ChunkReader, Clock, Json, StateStore, WatermarkWriter
 from dblog_core.model.schema import TableName
-from dblog_core.state.leases import CAPTURE
+from dblog_core.state.lease_holder import CAPTURE
 from dblog_core.verify import certificate, last_results, repair
 from dblog_core.verify.exchange import TOGETHER, Ask, Desk, Sum, Task
 from dblog_core.verify.report import Report, TableReport

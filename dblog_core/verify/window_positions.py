@@ -9,7 +9,7 @@ from dblog_core.errors import DblogError
 from dblog_core.interfaces import Clock, StateStore
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import Probed
-from dblog_core.state.leases import CAPTURE
+from dblog_core.state.lease_holder import CAPTURE
 
 _LOOK_SECONDS = 0.05  # between two looks for a segment
 _PATIENCE_SECONDS = 60.0  # without any capture: long enough for a standby

@@ -19,7 +19,7 @@ from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import RequestError
 from dblog_core.model.task_id import TaskId
 from dblog_core.state import recent_errors
-from dblog_core.state.leases import CAPTURE
+from dblog_core.state.lease_holder import CAPTURE
 from dblog_core.state.memory import MemoryState
 from tests.unit.requests_world import ORDERS, World, make
 

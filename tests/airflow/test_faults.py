@@ -27,7 +27,7 @@ from dblog_core.local.servers.airflow import AirflowServer
 from dblog_core.local.servers.airflow_client import AirflowClient
 from dblog_core.local.servers.mysql import MysqlServer
 from dblog_core.local.servers.postgres import PostgresServer
-from dblog_core.state.leases import CAPTURE
+from dblog_core.state.lease_holder import CAPTURE
 from tests.fix_airflow import DAGS, metadata
 from tests.fix_day import OfADay
 from tests.fix_servers import Database

@@ -26,7 +26,7 @@ from dblog_core.dumps import control, filing
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.state import capture_status, recent_errors
 from dblog_core.state.capture_status import LeaderReport
-from dblog_core.state.leases import CAPTURE
+from dblog_core.state.lease_holder import CAPTURE
 from tests.airflow.test_factory import write
 from tests.unit.config.test_secrets import FIELDS, SECRETS
 from tests.unit.requests_world import make

@@ -25,7 +25,7 @@ from dblog_core.monitoring.metrics import Sources
 from dblog_core.staging.reader import lines
 from dblog_core.state import capture_status
 from dblog_core.state.capture_status import LeaderReport
-from dblog_core.state.leases import CAPTURE
+from dblog_core.state.lease_holder import CAPTURE
 from tests.fix_servers import Database, drop, new
 from tests.nemesis.processes import Dblog, kill
 from tests.waiting import wait_until

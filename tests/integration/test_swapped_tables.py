@@ -19,7 +19,7 @@ from dblog_core.capture.run_capture import run_capture
 from dblog_core.config.settings import Config
 from dblog_core.dumps import dump_store
 from dblog_core.staging.reader import lines
-from dblog_core.state.leases import CAPTURE
+from dblog_core.state.lease_holder import CAPTURE
 from tests.fix_servers import Database
 from tests.waiting import PATIENCE_SECONDS
 

@@ -28,7 +28,7 @@ from dblog_core.config.settings import Config
 from dblog_core.interfaces import LeaseInfo
 from dblog_core.local.servers.zookeeper import Ensemble, ZookeeperServer
 from dblog_core.staging.manifest import Manifest
-from dblog_core.state.leases import CAPTURE
+from dblog_core.state.lease_holder import CAPTURE
 from tests.fix_day import OfADay
 from tests.fix_servers import Database
 from tests.nemesis import oracles

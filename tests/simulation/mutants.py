@@ -11,7 +11,7 @@ from dblog_core.algorithm import arriving_rows
 from dblog_core.algorithm.task_progress import Tasks
 from dblog_core.algorithm.visibility import LogOrder, Snapshots
 from dblog_core.capture import announced_windows, term_start
-from dblog_core.capture.leader import Leader
+from dblog_core.capture.term import Term
 from dblog_core.interfaces import Chunk, LogStream
 from dblog_core.state.memory import MemoryState
 from tests.simulation.reader import SimReader
@@ -24,13 +24,13 @@ Mutant = Callable[[], contextlib.AbstractContextManager[object]]
 
 def acknowledged_before_it_is_published() -> contextlib.AbstractContextManager[object]:
     """The source may drop log that only a draft has."""
-    real = Leader._publish
+    real = Term._publish
 
-    def publish(self: Leader, stream: LogStream) -> None:
+    def publish(self: Term, stream: LogStream) -> None:
         stream.acknowledge(self._sequencer.position)
         real(self, stream)
 
-    return mock.patch.object(Leader, "_publish", publish)
+    return mock.patch.object(Term, "_publish", publish)
 
 
 @contextlib.contextmanager

@@ -35,7 +35,7 @@ def _table(heading: str) -> list[list[str]]:
 
 
 def _module(path: str) -> str:
-    """`capture/leader` as `dblog_core.capture.leader`; paths of `spark_jobs` begin with it."""
+    """`capture/term` as `dblog_core.capture.term`; paths of `spark_jobs` begin with it."""
     name = path.strip("`").replace("/", ".")
     return name if name.startswith("spark_jobs.") else f"dblog_core.{name}"
 

@@ -14,8 +14,8 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
+from dblog_core import user_cache
 from dblog_core.errors import LocalError
-from dblog_core.lake import download_cache
 from dblog_core.local.packages.apt import PrivateApt, unpack
 
 _FORMAT = "1"  # grows when the layout of a tree changes
@@ -89,7 +89,7 @@ ALL = (MYSQL, MARIADB, POSTGRES, CHROMIUM)
 
 def tree(package: Package) -> Path:
     """The unpacked server; fetched first where the cache lacks it. Raises LocalError."""
-    return download_cache.cache_entry(package.directory, lambda part: _fill(package, part))
+    return user_cache.cache_entry(package.directory, lambda part: _fill(package, part))
 
 
 def program(package: Package, name: str) -> Path:
@@ -101,12 +101,12 @@ def _fill(package: Package, tree: Path) -> None:
     work = tree / "apt"
     work.mkdir()
     apt = PrivateApt(work, suite=package.suite)
-    download_cache.print_progress(f"{package.name}: reading the package lists of {package.suite or 'this release'}")
+    user_cache.print_progress(f"{package.name}: reading the package lists of {package.suite or 'this release'}")
     apt.prepare()
     chosen = {n: v for n, v in apt.closure(package.roots).items() if _is_wanted(package, n)}
-    download_cache.print_progress(f"{package.name}: fetching {len(chosen)} packages")
+    user_cache.print_progress(f"{package.name}: fetching {len(chosen)} packages")
     debs = apt.download(chosen)
-    download_cache.print_progress(f"{package.name}: unpacking {sum(d.stat().st_size for d in debs) >> 20} MB")
+    user_cache.print_progress(f"{package.name}: unpacking {sum(d.stat().st_size for d in debs) >> 20} MB")
     for deb in debs:
         unpack(deb, tree)
     # Lists and archives, which nobody needs any more.

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import psutil
 
+from dblog_core import user_cache
 from dblog_core.errors import LocalError
-from dblog_core.lake import download_cache
 from dblog_core.local.servers import airflow_settings, ports
 from dblog_core.local.servers.airflow_client import AirflowClient
 from dblog_core.local.servers.daemon import Daemon
@@ -203,7 +203,7 @@ class AirflowServer:
 
 def new_database() -> Path:
     """An empty one in SQLite, made once for this version of Airflow: each new home would take 4 s for it."""
-    return download_cache.cache_entry(f"airflow-database-{version('apache-airflow')}", _fill) / _DATABASE
+    return user_cache.cache_entry(f"airflow-database-{version('apache-airflow')}", _fill) / _DATABASE
 
 
 def _fill(directory: Path) -> None:

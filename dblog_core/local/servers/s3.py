@@ -13,9 +13,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from dblog_core import user_cache
 from dblog_core.config.settings import S3Config
 from dblog_core.errors import LocalError
-from dblog_core.lake import download_cache
 from dblog_core.local.servers import ports
 from dblog_core.local.servers.daemon import Daemon, run_to_end
 from dblog_core.local.servers.server import remembered_password
@@ -132,14 +132,14 @@ def prepare() -> None:
 
 def program() -> Path:
     """versitygw; built first where the cache lacks it. Raises LocalError."""
-    return download_cache.cache_entry(f"versitygw-{VERSION}", _build) / "versitygw"
+    return user_cache.cache_entry(f"versitygw-{VERSION}", _build) / "versitygw"
 
 
 def _build(directory: Path) -> None:
     go = _go()
     if go is None:
         raise LocalError("there is no Go to build versitygw with", where="s3", fix="install Go, or use moto's server")
-    download_cache.print_progress(f"building versitygw {VERSION}, an S3 server (about three minutes, once)")
+    user_cache.print_progress(f"building versitygw {VERSION}, an S3 server (about three minutes, once)")
     work = directory / "work"
     work.mkdir()
     go_environment = {

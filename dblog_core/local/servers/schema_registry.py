@@ -12,8 +12,8 @@ from pathlib import Path
 
 import orjson
 
+from dblog_core import user_cache
 from dblog_core.errors import LocalError
-from dblog_core.lake import download_cache
 from dblog_core.lake.spark_jars import find_java
 from dblog_core.local.servers import ports
 from dblog_core.local.servers.daemon import Daemon, run_to_end
@@ -71,17 +71,17 @@ class RegistryServer:
 
 def program() -> Path:
     """Its runnable jar, with the libraries beside it; fetched first where the cache lacks it. Raises LocalError."""
-    return download_cache.cache_entry(f"apicurio-{VERSION}", _fill) / f"apicurio-registry-app-{VERSION}-runner.jar"
+    return user_cache.cache_entry(f"apicurio-{VERSION}", _fill) / f"apicurio-registry-app-{VERSION}-runner.jar"
 
 
 def _fill(directory: Path) -> None:
     if (maven := shutil.which("mvn")) is None:
         raise LocalError("there is no Maven to fetch the schema registry with", where="registry", fix="install Maven")
-    download_cache.print_progress(f"fetching Apicurio {VERSION}, a schema registry (142 MB, once)")
+    user_cache.print_progress(f"fetching Apicurio {VERSION}, a schema registry (142 MB, once)")
     goal = ["dependency:copy", f"-Dartifact={_ARTIFACT}", f"-DoutputDirectory={directory}"]
     run_to_end([maven, "-B", "-q", *goal], where="registry", cwd=directory)
     packed = directory / f"apicurio-registry-app-{VERSION}-all.tar.gz"
-    download_cache.check_digest(packed, _SHA256, _ARTIFACT)
+    user_cache.check_digest(packed, _SHA256, _ARTIFACT)
     with tarfile.open(packed) as tree:
         # The filter refuses names that lead out of the directory.
         tree.extractall(directory, filter="data")

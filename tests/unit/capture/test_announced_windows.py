@@ -20,7 +20,7 @@ from dblog_core.model import watermark
 from dblog_core.model.task_id import TaskId
 from dblog_core.model.watermark import High, Low, Mark
 from dblog_core.rows.column_rules import Rules
-from dblog_core.state import capture_status, leases
+from dblog_core.state import capture_status, lease_holder
 from dblog_core.state.capture_status import LeaderReport
 from dblog_core.state.memory import MemoryState
 from tests.fake_source import FakeDatabase, FakeSource
@@ -143,11 +143,11 @@ def test_a_worker_beside_a_capture_that_looks_for_no_announcement_is_told_so(ter
 
     low, asked = watermark.encode(Low(mark())), iter([True] * 3)
     wanted = lambda: next(asked, False)  # noqa: E731
-    old = term.state.acquire(leases.CAPTURE, "before", ttl=60)
+    old = term.state.acquire(lease_holder.CAPTURE, "before", ttl=60)
     assert old is not None
     capture_status.put_status(term.state, LeaderReport.from_json({"epoch": old.epoch, "answers": False}))
     old.release()
-    lease = term.state.acquire(leases.CAPTURE, "host-1", ttl=60)
+    lease = term.state.acquire(lease_holder.CAPTURE, "host-1", ttl=60)
     assert lease is not None
     with pytest.raises(NotOpened):
         announce()  # who leads now has not told yet

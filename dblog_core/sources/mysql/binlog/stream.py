@@ -17,7 +17,7 @@ from pymysqlreplication import BinLogStreamReader
 
 from dblog_core.config.source import SourceConfig
 from dblog_core.errors import SourceError, SourceUnavailable
-from dblog_core.sources.mysql.binlog import dump_command
+from dblog_core.sources.mysql.binlog import stream_request
 from dblog_core.sources.mysql.binlog.events import Event
 from dblog_core.sources.mysql.binlog.framing import Events, Framing, NoEvent
 from dblog_core.sources.mysql.binlog.server_errors import translate_fatal_error
@@ -163,7 +163,7 @@ def connect(
 
     def asking(packet: bytes) -> bytes:
         if packet[4:5] == _COM_BINLOG_DUMP and isinstance(position.gtids, MysqlGtids):
-            return dump_command.packet(position.gtids, identity=identity, blocking=blocking)
+            return stream_request.build_packet(position.gtids, identity=identity, blocking=blocking)
         return _correct_length(packet)
 
     def open_session(**_: Any) -> Any:

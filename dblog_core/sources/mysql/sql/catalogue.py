@@ -14,8 +14,8 @@ from dblog_core.model import table_patterns
 from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.rows import column_rule_faults
 from dblog_core.rows.value_forms import shape_to_read
+from dblog_core.sources.mysql.sql import row_key
 from dblog_core.sources.mysql.sql.connection import rows
-from dblog_core.sources.mysql.sql.where_clause import labels
 from dblog_core.sources.mysql.values import charsets, types
 
 
@@ -151,7 +151,8 @@ def describe_all(
         elif engine:
             descriptions.append(Described(table, None, engine=engine))
         else:
-            descriptions.append(_describe(table, columns[table], _unique(indexes.get(table, [])), keys, rules))
+            unique_indexes = row_key.list_unique_indexes(indexes.get(table, []))
+            descriptions.append(_describe(table, columns[table], unique_indexes, keys, rules))
     return descriptions
 
 
@@ -191,7 +192,7 @@ def _ask_by_table(
 def _describe(
     table: TableName,
     column_rows: Rows,
-    indexes: dict[str, Parts],
+    indexes: dict[str, row_key.IndexParts],
     keys: Mapping[str, Sequence[str]],
     rules: Mapping[str, ColumnRules],
 ) -> Described:
@@ -206,52 +207,14 @@ def _describe(
     # A primary key wins over an entry in [source.keys], here as where the log describes the table.
     primary = tuple(str(column) for column, _ in indexes.pop("PRIMARY", ()))
     key = primary or tuple(keys.get(str(table), ()))
-    faults += [f"column {c.name}: {why}" for c in columns if c.name in key and (why := _why_not_in_key(c))]
+    faults += [f"column {c.name}: {why}" for c in columns if c.name in key and (why := row_key.why_not_in_key(c))]
     nullable = {str(row[0]) for row in column_rows if row[6] == "YES"}
-    unique = [whole for parts in indexes.values() if (whole := _whole_columns(parts))]
-    wrong = () if primary or not key else _key_faults(key, {str(row[0]) for row in column_rows}, nullable, unique)
+    unique = [whole for parts in indexes.values() if (whole := row_key.whole_columns(parts))]
+    wrong = (
+        () if primary or not key else row_key.find_faults(key, {str(row[0]) for row in column_rows}, nullable, unique)
+    )
     ruled = tuple(column_rule_faults.of_table(str(table), [str(row[0]) for row in column_rows], key, rules))
     schema = None if faults or wrong or ruled else shape_to_read(TableSchema(table, tuple(columns), key), rules)
     # Only columns that cannot be NULL identify rows: a unique index admits NULL many times.
     candidates = tuple(whole for whole in unique if not nullable & set(whole))
     return Described(table, schema, tuple(faults), tuple(wrong), candidates, ruled)
-
-
-def _why_not_in_key(column: Column) -> str | None:
-    """Why a key cannot hold the column."""
-    kind = column.source_type.lower().partition("(")[0]
-    if kind not in ("enum", "set"):
-        return None
-    return types.why_alike(types.in_catalogue(labels(column)), of_set=kind == "set")
-
-
-Parts = list[tuple[str | None, int | None]]
-"""Column and prefix length of each part of an index; None for an expression, and for a whole column."""
-
-
-def _unique(listed: Rows) -> dict[str, Parts]:
-    """The parts of each unique index, in index order."""
-    indexes: dict[str, Parts] = {}
-    for index, column, prefix in listed:
-        indexes.setdefault(str(index), []).append((column, prefix))
-    return indexes
-
-
-def _whole_columns(parts: Parts) -> tuple[str, ...]:
-    """An index's columns; empty if it is over an expression or over the beginning of a column."""
-    columns = tuple(str(column) for column, prefix in parts if column is not None and prefix is None)
-    return columns if len(columns) == len(parts) else ()
-
-
-def _key_faults(
-    key: tuple[str, ...], names: set[str], nullable: set[str], unique: Sequence[tuple[str, ...]]
-) -> list[str]:
-    """What is wrong with a key of [source.keys]."""
-    if missing := [name for name in key if name not in names]:
-        return [f"[source.keys] names columns that do not exist: {', '.join(missing)}"]
-    faults = []
-    if empty := [name for name in key if name in nullable]:
-        faults.append(f"[source.keys] names columns that can be NULL: {', '.join(empty)}")
-    if not any(set(columns) == set(key) for columns in unique):
-        faults.append(f"[source.keys] ({', '.join(key)}) is not unique: no unique index has exactly these columns")
-    return faults

@@ -1,9 +1,7 @@
 """The open log: reads the replication connection, lets the decoder fill batches, and confirms what was acknowledged.
 
-psycopg2's own reader moves a replication cursor's flush position by itself when a keepalive arrives and nothing newer
-than the last *explicit* flush was read. That would confirm log that our staging has not recorded, and a restart could
-not tell it from a loss. So nothing is read through its cursors (`replication_stream` reads), and one cursor only
-speaks: it says exactly what `acknowledge` was given. Speaking is a few bytes into the socket; no answer is waited for.
+Nothing is read through psycopg2's cursors: `replication_stream` reads, and `slot_feedback` says why. An idle source's
+position moves too: where the log has nothing for us, a batch without rows says how far it is read.
 """
 
 from __future__ import annotations
@@ -22,13 +20,13 @@ from dblog_core.sources.postgres.logical.batch import Assembly
 from dblog_core.sources.postgres.logical.catalogue_lookups import Lookups
 from dblog_core.sources.postgres.logical.message_buffer import Messages
 from dblog_core.sources.postgres.logical.replication_stream import CopyStream
+from dblog_core.sources.postgres.logical.slot_feedback import FEEDBACK_SECONDS, SlotFeedback
 from dblog_core.sources.postgres.position import Lsn, Point
 from dblog_core.sources.postgres.sql import slots, standby, timelines
 from dblog_core.sources.postgres.sql.connection import Connection, connect, session, translate_errors
 from dblog_core.sources.postgres.sql.slots import FIRST, Line
 
-_IDLE = 0.1  # seconds between two batches that only move the position
-_FEEDBACK_SECONDS = 1.0  # seconds between two signs of life
+_POSITION_SECONDS = 0.1  # between two batches that only move the position, of an idle source
 _NEVER = 2_000_000_000  # seconds: psycopg2's own feedback
 _NAPS = (0.001, 0.008)  # seconds, least and most, that messages gather on the socket: waking costs more than reading
 # So few messages after a nap say that it was too short, so many that it was too long.
@@ -68,9 +66,8 @@ class PostgresLog:
         self._lookups = lookups
         self._decoder = decoder
         self._assembly = assembly
-        self._confirmed = Lsn(0)
-        self._handed = assembly.position
-        self._last_batch = self._last_feedback = 0.0
+        self._handed_position = assembly.position
+        self._last_batch = 0.0
         self._messages = Messages()
         self._nap = _NAPS[0]
         self._connection: Connection | None = None
@@ -95,21 +92,21 @@ class PostgresLog:
             connection.close()
             raise
         self._connection = connection
-        self._confirmed = Lsn(0)
         return self
 
     def _start(self, connection: Connection, position: Lsn) -> None:
         with translate_errors(self._config):
-            self._speaker: ReplicationCursor = connection.cursor(cursor_factory=ReplicationCursor)
+            speaker: ReplicationCursor = connection.cursor(cursor_factory=ReplicationCursor)
             try:
                 command = _start_command(self._config.slot, position, self._decoder.options())
-                self._speaker.start_replication_expert(command, decode=False, status_interval=_NEVER)  # type: ignore[no-untyped-call]  # its stubs
+                speaker.start_replication_expert(command, decode=False, status_interval=_NEVER)  # type: ignore[no-untyped-call]  # its stubs
             except psycopg2.errors.ObjectInUse as error:
                 raise slots.active(self._config, None) from error
             except psycopg2.errors.ObjectNotInPrerequisiteState:
                 with session(self._config) as other:  # it was invalidated a moment ago: that says why
                     slots.slot_at(other, self._config, position, self._line)
                 raise
+            self._feedback = SlotFeedback(speaker)
             self._stream = CopyStream(connection)
 
     def read(self, timeout: float, *, linger: float = 0.0) -> LogBatch | None:
@@ -122,7 +119,7 @@ class PostgresLog:
                 more = stream.receive(self._messages)
                 arrived = self._messages.count - count_before
                 now = time.monotonic()
-                self._sign_of_life(now, is_asked=stream.take_request())
+                self._feedback.send_when_due(now, is_asked=stream.take_request())
                 aged = first is not None and now - first >= linger
                 if not self._decoder.feed(self._messages, aged=aged) or (more and self._assembly.ready):
                     return self._take(now)
@@ -137,12 +134,12 @@ class PostgresLog:
                         return self._take(now)
                     if not more:
                         self._sleep(arrived, ends - now)
-                elif self._due(now):
+                elif self._is_position_due(now):
                     return self._take(now)
                 elif now >= deadline:
                     return None
                 elif not more:
-                    select.select([self._speaker], [], [], min(deadline - now, _FEEDBACK_SECONDS))
+                    select.select([self._feedback], [], [], min(deadline - now, FEEDBACK_SECONDS))
 
     def _sleep(self, arrived: int, longest: float) -> None:
         """Lets more arrive; the less has, the longer."""
@@ -157,9 +154,9 @@ class PostgresLog:
             raise SourceUnavailable("the log is closed", where=f"source {self._config.name}", fix="open it again")
         return self._stream
 
-    def _due(self, now: float) -> bool:
-        """Whether the position alone is worth a batch: it has moved on, and the last batch is a second old."""
-        return self._assembly.position > self._handed and now - self._last_batch >= _IDLE
+    def _is_position_due(self, now: float) -> bool:
+        """Whether the position alone is worth a batch: nothing of ours comes, and the log has moved on all the same."""
+        return self._assembly.position > self._handed_position and now - self._last_batch >= _POSITION_SECONDS
 
     def _take(self, now: float) -> LogBatch:
         """Of a standby only what it has replayed as one: the log after a promotion is on another timeline, which begins
@@ -167,25 +164,14 @@ class PostgresLog:
         if self._replayed and not self._lookups.recovering():
             raise standby.promotion_error(self._config)
         self._last_batch = now
-        self._handed = self._assembly.position
+        self._handed_position = self._assembly.position
         batch = self._decoder.take()
         self._messages.clear()
         return batch
 
     def acknowledge(self, position: str) -> None:
-        self._confirmed = max(self._confirmed, Point.parse(position).lsn)
         with translate_errors(self._config):
-            self._speak()
-
-    def _sign_of_life(self, now: float, *, is_asked: bool) -> None:
-        if is_asked or now - self._last_feedback >= _FEEDBACK_SECONDS:
-            self._speak()
-
-    def _speak(self) -> None:
-        # Written as far as flushed, no further: a server that believes us up to date sends no keepalive, and then an
-        # idle source's position would stand still.
-        self._speaker.send_feedback(write_lsn=self._confirmed, flush_lsn=self._confirmed, force=True)  # type: ignore[no-untyped-call]  # its stubs
-        self._last_feedback = time.monotonic()
+            self._feedback.confirm(Point.parse(position).lsn)
 
     def close(self) -> None:
         self._decoder.close()

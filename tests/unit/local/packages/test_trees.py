@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dblog_core.lake import download_cache
+from dblog_core import user_cache
 from dblog_core.local.packages.apt import repositories
 
 STANZAS = """\
@@ -90,7 +90,7 @@ def test_an_entry_is_made_once_however_many_ask(own_cache: Path) -> None:
 
     def ask() -> None:
         gate.wait()
-        download_cache.cache_entry("thing", filled.append)
+        user_cache.cache_entry("thing", filled.append)
 
     threads = [threading.Thread(target=ask) for _ in range(4)]
     for thread in threads:
@@ -107,9 +107,9 @@ def test_what_failed_or_was_killed_half_way_is_never_seen(own_cache: Path) -> No
         raise OSError("mirror away")
 
     with pytest.raises(OSError, match="mirror away"):
-        download_cache.cache_entry("thing", fail)
+        user_cache.cache_entry("thing", fail)
     killed = own_cache / ".thing.part-left"
     killed.mkdir()
-    entry = download_cache.cache_entry("thing", lambda part: (part / "whole").touch())
+    entry = user_cache.cache_entry("thing", lambda part: (part / "whole").touch())
     assert [path.name for path in entry.iterdir()] == ["whole"]
     assert not killed.exists()

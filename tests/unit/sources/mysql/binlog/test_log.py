@@ -11,7 +11,7 @@ from dblog_core.config.source import SourceConfig
 from dblog_core.errors import LogPositionLost, SourceUnavailable, UnknownLogEvent
 from dblog_core.model.events import Altered, Created, DatabaseDropped, Rewritten, Truncated
 from dblog_core.model.schema import TableName
-from dblog_core.sources.mysql.binlog import dump_command, events
+from dblog_core.sources.mysql.binlog import events, stream_request
 from dblog_core.sources.mysql.binlog.log_state import LogState
 from dblog_core.sources.mysql.binlog.server_errors import translate_fatal_error
 from dblog_core.sources.mysql.binlog.xa import ids, row_memory
@@ -78,10 +78,10 @@ def test_a_gtid_set_is_asked_for_in_the_servers_own_form() -> None:
     """Without and with a tag (tests/integration/test_mysql_failover.py has a server read both)."""
     server = bytes.fromhex(UUID.replace("-", ""))
     plain = struct.pack("<Q16sQQQQQ", 1, server, 2, 1, 6, 7, 8)
-    assert dump_command.encode_gtids(MysqlGtids.parse(f"{UUID}:1-5:7")) == plain
+    assert stream_request.encode_gtids(MysqlGtids.parse(f"{UUID}:1-5:7")) == plain
     head = bytes([1, 2, 0, 0, 0, 0, 0, 1])
     tagged = head + struct.pack("<16sBQQQ", server, 0, 1, 1, 6) + struct.pack("<16sB1sQQQ", server, 2, b"t", 1, 3, 4)
-    assert dump_command.encode_gtids(MysqlGtids.parse(f"{UUID}:1-5:t:3")) == tagged
+    assert stream_request.encode_gtids(MysqlGtids.parse(f"{UUID}:1-5:t:3")) == tagged
 
 
 def test_mariadb_gtids_compare_by_domain() -> None:

@@ -19,7 +19,7 @@ _TAGGED = 1
 """The format of sets with tags; it stands in the first and the last byte of the count, which is six bytes then."""
 
 
-def packet(gtids: MysqlGtids, *, identity: int, blocking: bool) -> bytes:
+def build_packet(gtids: MysqlGtids, *, identity: int, blocking: bool) -> bytes:
     """The packet, with its header."""
     flags = _THROUGH_GTID | (0 if blocking else _NON_BLOCKING)
     listed = encode_gtids(gtids)

@@ -95,10 +95,10 @@ def run_term(capture: Reign, parts: Parts, lease: Lease, *, first: bool = True) 
         stopped=stopped_tables.read(parts.state),
     )
     remembers = isinstance(visibility, Snapshots)
-    Leader(capture, parts, lease, head, sequencer, remembers=remembers, began=began).run()
+    Term(capture, parts, lease, head, sequencer, remembers=remembers, began=began).run()
 
 
-class Leader:
+class Term:
     """Reads the log from the manifest `head` on, whose segments `sequencer` makes."""
 
     def __init__(

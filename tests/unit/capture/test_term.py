@@ -12,8 +12,8 @@ import pytest
 
 from dblog_core import wiring
 from dblog_core.algorithm.task_progress import TaskProgress
-from dblog_core.capture.leader import CaptureOutcome, run_term
 from dblog_core.capture.run_capture import run_capture
+from dblog_core.capture.term import CaptureOutcome, run_term
 from dblog_core.capture.term_parts import Parts
 from dblog_core.clock import SystemClock, spawn_thread
 from dblog_core.config.settings import Config
