@@ -73,6 +73,7 @@ class BackgroundThreads:
             looks.insert(0, SignalFile(file, self._state, self._clock).read_new_lines)
         with contextlib.ExitStack() as opened:
             if (topic := self._config.signals.kafka) is not None:
+                # Imported here: only who reads signals from Kafka needs the client.
                 from dblog_core.signals.kafka import SignalTopic
 
                 reader = SignalTopic(topic, self._config.source.name, self._state, self._clock)
@@ -82,6 +83,7 @@ class BackgroundThreads:
                 self._look(looks)
 
     def _look(self, looks: list[Callable[[], None]]) -> None:
+        # Each for itself: a topic that does not answer must not keep the inbox waiting.
         for look in looks:
             try:
                 look()

@@ -39,6 +39,7 @@ def add_chunk(
         _add_refreshes(draft, read_chunk_rows(staging, high), schema, placement.survivors, at)
     if placement.deleted:
         _add_deletes(draft, schema, placement.deleted, at)
+    # Last: all that the dump has brought lies before its end.
     if placement.finished is not None:
         _add_finish_mark(draft, schema.table, placement.finished, at)
 
@@ -55,6 +56,7 @@ def _refer_to_file(draft: DraftSegment, high: High, evicted: tuple[int, ...], at
         rows=high.rows,
         bytes=high.bytes,
         checksum=high.checksum,
+        # Evicted rows have offsets too: the file stays as the worker wrote it, and readers pass them over.
         first_offset=draft.take_offsets(high.rows),
         evicted=evicted,
         position=at.position,
@@ -75,6 +77,7 @@ def _add_refreshes(
     for number, survivor in survivors:
         row = rows.slice(number, 1).to_pylist()[0]
         image = {name: value if name in survivor.columns else None for name, value in row.items()}
+        # Under the key of now: the row may have changed it since the SELECT.
         images.append({**image, **dict(zip(schema.key, survivor.key, strict=True))})
         stays = survivor.columns | set(schema.key)
         unchanged.append([c.name for c in schema.columns if c.name not in stays])
@@ -121,6 +124,7 @@ def _add_dump_rows(
         "transaction": repeat_text(None, count),
         "position": repeat_text(at.position, count),
         "commit_time": pa.array([at.commit_time] * count, pa.timestamp("us", tz="UTC")),
+        # Of a deleted row nobody has read more than the key that was asked for.
         "key_only": pa.array([before is not None] * count, pa.bool_()),
     }
     for name, values in (("unchanged", unchanged), ("before", before), ("after", after)):

@@ -68,6 +68,7 @@ def split_key_changes(changes: TableChanges) -> OrderedChanges:
     batch = changes.batch
     schema = changes.schema
     moved = _moves(batch, schema)
+    # An update that changes the key becomes two events, and the second needs a number before the next row's.
     sequence = np.asarray(batch.column("sequence"), dtype=np.int64) * 2
     transaction = np.asarray(batch.column("transaction"), dtype=np.int64)
     if not moved.any():

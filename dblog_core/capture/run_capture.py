@@ -128,6 +128,7 @@ class _Capture:
     def run(self, *, until_current: bool, until: Place | None) -> CaptureOutcome:
         source = self._parts.source
         if until_current:
+            # Before the wait for the lease: it means what is committed now, however long another capture leads.
             self._goal = AtPosition(source, source.current_position())
         elif until is not None:
             self._goal = find_goal(source, self._parts.clock, until)
@@ -145,8 +146,10 @@ class _Capture:
                 try:
                     self._lead(lease)
                 finally:
+                    # A standby then takes over at once, and does not wait until the lease ends.
                     lease.release()
             except (SegmentTaken, LeaseLost) as error:
+                # Nothing of the term counts that is not published; another capture continues after the last manifest.
                 log.warning("no longer the leader: %s", error)
             except DblogError as error:
                 self._recover(error)
@@ -221,6 +224,7 @@ class _Capture:
     def _keep_to_the_old_inside_a_transaction(self) -> None:
         """How many of its rows are staged was counted by the tables that were in force: so they stay until it ends."""
         head = self._parts.staging.head()
+        # The settings of the term before, which may have been that of another process.
         before = settings_in_force.read_in_force(self._parts.state)
         if head is None or not head.partial or before is None or self.fresh_start:
             return

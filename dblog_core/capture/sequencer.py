@@ -156,6 +156,7 @@ class Sequencer:
     def process(self, batch: LogBatch) -> None:
         """Takes a stretch of the log. Raises UnknownLogEvent, CorruptSegment or StagingUnavailable."""
         changes, signals = self._convert(batch)
+        # Twice: `split_key_changes` numbers the rows so.
         *before, rest = stretches(changes, [2 * signal.sequence for signal in signals])
         for signal, rows in zip(signals, before, strict=True):
             self._add_rows(rows, batch.transactions)
@@ -170,6 +171,7 @@ class Sequencer:
     def seal(self, now: int) -> Manifest:
         """Writes the segment's files and returns its manifest, to be published. May be called again after a fault."""
         draft = self._draft
+        # Durable before any manifest names them.
         files = draft.writer.write()
         return Manifest(
             source=self._source,
@@ -219,6 +221,7 @@ class Sequencer:
         if not changes:
             return
         sequence = np.concatenate([stretch.sequence for stretch in changes])
+        # Offsets follow the log over all tables, though rows come table by table.
         ranks = np.empty(len(sequence), dtype=np.int64)
         ranks[np.argsort(sequence, kind="stable")] = np.arange(len(sequence))
         offsets = self._draft.take_offsets(len(sequence)) + ranks
@@ -299,6 +302,7 @@ class Sequencer:
             self._dumps.open_probe(probe, offset=self.last_offset, at=at)
             return
         since = self._dumps.close_probe(probe)
+        # An offset of its own, so that nothing else of the log can stand at the same place.
         offset = self._draft.take_offsets(1)
         self._draft.probes.append(Probed(offset, probe.table, probe.window, since, place.position))
 

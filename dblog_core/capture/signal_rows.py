@@ -65,5 +65,6 @@ class SignalDelivery:
             put_refusal_of_rest(self._state, transaction, MOST_OF_A_TRANSACTION, at_us=self._next_us())
 
     def _next_us(self) -> int:
+        # A clock that was set back must not give two signals one time: they are carried out in this order.
         self._last_us = max(self._last_us + 1, int(self._clock.time() * 1e6))
         return self._last_us

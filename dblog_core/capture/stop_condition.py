@@ -49,6 +49,7 @@ class AtTime:
 
     def _look(self) -> None:
         """The clock first: what is committed up to the time lies before an end that is read after it."""
+        # The source's clock: commit times are its own.
         now = self._source.time()
         if now > self._late:
             self._end = self._source.current_position()

@@ -150,6 +150,7 @@ class TableEvents:
 
     def _distrust_rows(self, table: TableName) -> None:
         """What is known of the table's rows does not count from here on: chunks that are being read may hold others."""
+        # Chunks that are being read may have been SELECTed in the shape of before.
         self._dumps.void_windows_of(table)
         self.shapes.forget_empty(table)
 
@@ -169,6 +170,7 @@ class TableEvents:
         """All rows of the table are gone."""
         if self.leaves_out(table):
             return
+        # For the windows a TRUNCATE is an event of every key: no row of an open chunk survives it.
         offset = draft.add_mark("t", table, transaction, transaction=transaction.id)
         self._dumps.record_rows(table, (offset, offset), transaction.xid, None)
         self._note_empty(table)

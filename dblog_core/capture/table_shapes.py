@@ -68,10 +68,12 @@ class TableShapes:
         facts = self._prove(before, schema, layout, by_place=by_place) if before is not None else None
         if layout is not None:
             self._layouts[name] = layout.token
+        # Without a layout nothing is known of the places of this shape's columns.
         elif before != schema.fingerprint:
             self._layouts.pop(name, None)
         if before == schema.fingerprint and not (facts and facts.renamed):
             return None
+        # The shape is durable before a manifest can refer to it.
         self._staging.put_schema(schema)
         self._fingerprints[name] = schema.fingerprint
         was_empty = before is None and name in self._empty

@@ -215,6 +215,7 @@ class Term:
 
     def _is_due(self, now: float) -> bool:
         """Whether the segment ends here: by size anywhere, by age only between transactions."""
+        # A transaction may be larger than the memory: it is staged in parts, and a manifest says how much of it.
         if self._sequencer.bytes >= self._config.staging.max_bytes:
             return True
         if self._sequencer.partial:
@@ -233,10 +234,13 @@ class Term:
 
     def _publish(self, stream: LogStream) -> None:
         began = self._clock.monotonic()
+        # Before the manifest goes past the place that calls for them: a crash in between requests them twice, and never
+        # not at all.
         self._broken_tables.request_dumps()
         self._signal_delivery.deliver(self._sequencer.signals)
         manifest = self._sequencer.seal(self._parts.now_us())
         if not self._lease.valid():
+            # The write may have outlived the lease. If it ends after this look, the number of the manifest decides.
             raise LeaseLost("the lease was lost while a segment was written", where=self._config.state.url)
         self._staging.publish(manifest)
         self._sequencer.begin_next_segment()
@@ -246,6 +250,7 @@ class Term:
         self._dirty_since = None
         self._broken_tables.take_published(manifest)
         self._sealing = self._sealing.after(self._published_at - began)
+        # Not before: what is acknowledged, the source may throw away.
         stream.acknowledge(manifest.position)
         self._capture.healthy()
         self._mirror.put(self._sequencer.take_progress(), manifest)
@@ -270,6 +275,7 @@ class Term:
         self._looked_at = now
         self._broken_tables.look()
         self._advance_horizon()
+        # A worker that died never closes its window, which would remember events without end.
         self._sequencer.dumps.expire_windows(now, WINDOW_TIMEOUT)
         self._sequencer.dumps.forget_dumps(lambda dump_id: dump_store.is_dump_over(self._state, dump_id))
         self._report.measure_rate(now)
@@ -284,4 +290,6 @@ class Term:
             self._sequencer.advance_horizon(self._horizon[0])
             self._horizon = None
         if self._horizon is None and (snapshot := self._source.horizon()) is not None:
+            # In this order: a transaction that the snapshot sees lies before the position, and the log has to be read
+            # up to there before the windows forget it.
             self._horizon = (snapshot, self._source.current_position())

@@ -67,6 +67,7 @@ class TermReport:
         )
 
     def _lag_seconds(self) -> float | None:
+        # On an idle source the last transaction grows old, and nothing is missing all the same.
         if self.caught_up and not self._sequencer.dirty:
             return 0.0
         commit_time = self._sequencer.commit_time

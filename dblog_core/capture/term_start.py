@@ -57,6 +57,7 @@ def publish_first_manifest(parts: Parts, lease: Lease, first_position: str | Non
 
 def start_afresh(parts: Parts, lease: Lease, head: Manifest) -> Manifest:
     """Goes on at the source's present end: a manifest without rows, and a dump that mends what is missing."""
+    # The position comes first: attempts that began before it may have watermarks in log that nobody reads.
     position = parts.source.start_position()
     tasks = break_attempts(parts.state, head.tasks)
     start = parts.source.horizon()
@@ -98,6 +99,8 @@ def check_epoch(parts: Parts, lease: Lease, head: Manifest, *, first: bool) -> N
     where = parts.config.state.url
     if not lease.valid():
         raise LeaseLost("another capture has led since; this one stands by", where=where)
+    # A state store that was replaced counts from 1 again, and manifests of a lower epoch would not be told from a
+    # zombie's.
     parts.state.raise_epoch(CAPTURE, head.epoch)
     raise StateError(
         f"the state store gave epoch {lease.epoch} and staging holds epoch {head.epoch}: it was replaced",

@@ -83,6 +83,7 @@ class RowSet:
     def encode(self) -> bytes:
         """The portable RoaringBitmapArray, with its magic number."""
         buckets: dict[int, list[int]] = {}
+        # Readers bisect buckets and containers, and take their order for granted.
         for key in sorted(self.containers):
             buckets.setdefault(key >> 16, []).append(key)
         parts = [struct.pack("<IQ", _MAGIC, len(buckets))]
@@ -151,12 +152,15 @@ def _add_lows(container: Container | None, lows: npt.NDArray[np.uint16]) -> Cont
         return _pack(lows)
     if container.dtype == np.uint16:
         return _pack(np.union1d(container, lows).astype(np.uint16))
+    # A copy: a commit that fails continues with the set as it was.
     bits = container.view(np.uint8).copy()
+    # `at`, since several rows may share a byte: plain `|=` would keep one of them.
     np.bitwise_or.at(bits, lows >> 3, np.left_shift(np.uint8(1), (lows & 7).astype(np.uint8)))
     return bits
 
 
 def _pack(lows: npt.NDArray[np.uint16]) -> Container:
+    # Up to here two bytes a row take no more room than a bit for each of 65,536.
     if len(lows) <= _ARRAY_MAX:
         return lows
     marks = np.zeros(8 * _BITMAP_BYTES, np.uint8)
@@ -167,6 +171,7 @@ def _pack(lows: npt.NDArray[np.uint16]) -> Container:
 def _bucket(containers: Mapping[int, Container]) -> list[bytes]:
     counts = [_count(container) for container in containers.values()]
     bodies = [container.astype(container.dtype.newbyteorder("<")).tobytes() for container in containers.values()]
+    # Counts less one, so that 65,536 fits into 16 bits.
     heads = np.array([(key, count - 1) for key, count in zip(containers, counts, strict=True)], "<u2")
     sizes = np.array([0, *map(len, bodies)], np.int64)
     offsets = 8 + 8 * len(bodies) + np.cumsum(sizes)[:-1]
@@ -202,6 +207,7 @@ def _read_bucket(data: bytes, at: int, base: int, containers: dict[int, Containe
         offsets = 4 * count if count >= _OFFSETS_FROM else 0
     elif cookie == _COOKIE:
         (count,) = struct.unpack_from("<I", data, at + 4)
+        # Before anything of that size is made: damaged bytes must not take the memory.
         if count > _MOST_CONTAINERS:
             raise ValueError(f"{count} containers in one bitmap")
         runs = [False] * count

@@ -23,6 +23,7 @@ _CLASSIC = re.compile(r"(\d{20})\.checkpoint\.parquet")
 _PART = re.compile(r"(\d{20})\.checkpoint\.(\d{10})\.(\d{10})\.parquet")
 _NAMED = re.compile(r"(\d{20})\.checkpoint\.[0-9a-f-]{36}\.(?:json|parquet)")
 _COMMIT = re.compile(r"(\d{20})\.json")
+# Tombstones (`remove`) stay out: VACUUM alone needs them, and they may be most of a checkpoint.
 _ACTIONS = ("add", "txn", "metaData", "protocol")
 _ROWS = 10_000  # actions that are in memory at once, beside those that are kept
 _MAPS = {"partitionValues", "configuration", "options", "tags"}
@@ -62,6 +63,7 @@ def list_log(names: Iterable[str]) -> Listing:
         elif (match := _NAMED.fullmatch(name)) is not None:
             named = max(named, int(match[1]))
     for (version, count), found_parts in parts.items():
+        # A writer that died, or is still writing, leaves some of the parts: that is no checkpoint.
         if len(found_parts) == count:
             whole.setdefault(version, sorted(found_parts))
     return Listing(commit, sorted(whole.items(), reverse=True), named)
@@ -75,6 +77,7 @@ def last_checkpoint(files: TableFiles) -> tuple[int, list[str]] | None:
         parts = hint.get("parts")
     except (ValueError, KeyError, TypeError):
         return None
+    # Its files have other names; the listing finds it, and refuses the table.
     if hint.get("v2Checkpoint"):
         return None
     if parts is None:
@@ -90,6 +93,7 @@ def read_checkpoint(files: TableFiles, names: list[str]) -> Iterator[Json]:
     for name in names:
         path = f"{LOG}/{name}"
         if (data := files.read(path)) is None:
+            # Cleaned away since it was listed: the caller begins with a newer one.
             raise FileNotFoundError(path)
         try:
             yield from _actions(pq.ParquetFile(pa.BufferReader(data)), files.url(path))

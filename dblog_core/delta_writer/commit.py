@@ -68,6 +68,8 @@ def create_commit(files: TableFiles, version: int, data: bytes) -> bool:
     """
     path = commit_path(version)
     try:
+        # A name that is taken may be taken by us: a client that repeats a request has then made the file. Its own
+        # `txnId` tells our commit from another's of the same rows.
         if not files.create(path, data) and files.read(path) != data:
             return False
     except StagingError:
@@ -78,6 +80,7 @@ def create_commit(files: TableFiles, version: int, data: bytes) -> bool:
             raise
         if present != data:
             return False
+        # The file is there, but after a loss of power its name may not be; the caller counts on it.
         files.settle(path)
     _check_successor(files, version)
     return True

@@ -76,6 +76,7 @@ class TableFiles:
     def relative(self, path: str) -> str | None:
         """The path below the table of an absolute path or URL; None where that is elsewhere."""
         for root, name in ((str(self.root), path), (urlsplit(str(self.root)).path, unquote(urlsplit(path).path))):
+            # Another bucket may have the same path.
             same_bucket = urlsplit(path).netloc in ("", urlsplit(str(self.root)).netloc)
             if same_bucket and name.startswith(f"{root}/"):
                 return name[len(root) + 1 :]

@@ -59,6 +59,7 @@ def _commit_joined(table: OpenTable, shape: Shape, small: list[LiveFile]) -> boo
     parts = [part for live in small for part in _live_rows(table, shape, live)]
     rows = pa.concat_tables([none, *parts]).sort_by([(name, "ascending") for name in table.keys])
     now = table.now_ms()
+    # No data change: streams that read the table pass such a commit over.
     actions: list[Json] = [removal(live, now_ms=now, data_change=False) for live in small]
     added = None
     if len(rows):
@@ -67,6 +68,7 @@ def _commit_joined(table: OpenTable, shape: Shape, small: list[LiveFile]) -> boo
         table.create(added.name, added.data)
         actions.append({"add": added.addition(now_ms=now, data_change=False)})
     metrics = {"numAddedFiles": int(added is not None), "numRemovedFiles": len(small)}
+    # If others were faster, no version names the new file, and VACUUM removes it.
     if not table.commit("OPTIMIZE", metrics, actions):
         return False
     if added is not None:

@@ -102,6 +102,7 @@ class KeyIndex:
         """Forgets all files but these (sizes by path)."""
         forgotten = [path for path in self._numbers if not self.covers(path, files.get(path, -1))]
         for path in forgotten:
+            # The number is not given to another file: entries in the runs still have it.
             self._files[self._numbers.pop(path)] = None
         if forgotten:
             self._shed()
@@ -192,12 +193,15 @@ class KeyIndex:
                 "sum": zlib.crc32(stored.heads),
             }
             self.directory.mkdir(parents=True, exist_ok=True)
+            # The record comes last, and names its heads: after a crash it is the old one with its own files, or the new
+            # one.
             (self.directory / heads).write_bytes(stored.heads)
             data = orjson.dumps(record)
             temporary = self.directory / f"{secrets.token_hex(8)}.tmp"
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)  # it holds the secret
             with os.fdopen(descriptor, "wb") as file:
                 file.write(b"%08x\n" % zlib.crc32(data) + data)
+            # Without fsync: a record that was torn by a loss of power fails its checksum, and costs a new index.
             temporary.replace(self.directory / _RECORD)
             self._sweep({_RECORD, heads, *(run.name for run in self._runs)})
         except OSError as error:

@@ -62,6 +62,8 @@ class Run:
         first = keys.first
         low_block = np.maximum(np.searchsorted(self.sparse, first, side="left") - 1, 0)
         high_block = np.maximum(np.searchsorted(self.sparse, first, side="right") - 1, 0)
+        # Before a page is believed: a cache on a disk of this machine may be damaged, and a wrong place would mark a
+        # row that lives.
         self._check(low_block, high_block)
         low = self._bisect(first, low_block, right=False)
         counts = self._is(first, low).astype(np.int64)
@@ -130,6 +132,7 @@ def join_runs(runs: Sequence[Run], live: npt.NDArray[np.bool_]) -> Run:
     for run in runs:
         if run.sums is not None:
             blocks = np.arange(len(run.sums))
+            # The new run gets sums of its own, which would vouch for damage that nobody has looked for.
             run._check(blocks, blocks)
         entries = np.asarray(run.entries)
         parts.append(entries[live[(entries[:, 1] >> ROW_BITS).astype(np.int64)]])
@@ -189,6 +192,7 @@ class StoredRuns:
             width = int(stored["width"])
             blocks = int(stored["blocks"])
             path = directory / Path(str(stored["name"])).name
+            # A page behind the file's end would kill the process by SIGBUS, which no handler of ours sees.
             if path.stat().st_size != rows * width * 8 or blocks != -(-rows // BLOCK):
                 raise ValueError(f"{path} is of another size")
             sparse = np.frombuffer(self.heads, np.uint64, blocks, at)

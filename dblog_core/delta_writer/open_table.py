@@ -101,6 +101,7 @@ class OpenTable:
             txn_id=self.new_id(),
         )
         data = commit_data([info, *actions])
+        # As late as possible: the lease may have ended while files were written.
         self.check()
         if not create_commit(self.files, self.snapshot.version + 1, data):
             return False
@@ -161,6 +162,7 @@ class OpenTable:
                 continue
             numbers = places.key_numbers[stretch]
             rows = places.rows[stretch]
+            # The index keeps entries of rows that were replaced since: the vector decides.
             alive = ~self.dead_rows(live).contains(rows)
             if alive.any():
                 hits.append(Hits(live, numbers[alive], rows[alive]))
@@ -180,6 +182,7 @@ class OpenTable:
         live = self.snapshot.files
         index.keep({path: file.size for path, file in live.items()})
         for path, file in live.items():
+            # By path and size: a file of another size has taken the path of an older one.
             if not index.covers(path, file.size):
                 stretches = column_batches(self.files, file, shape, self.keys)
                 index.add(path, file.size, ((first, _arrays(rows)) for first, rows in stretches))

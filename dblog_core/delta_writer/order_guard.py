@@ -55,6 +55,7 @@ def find_overtaken(
             continue
         stored = rows_at(files, hit.file, shape, [column], hit.rows)[column]
         has_order = np.asarray(stored.is_valid())
+        # Equal counts as newer: the table has this very change, and a repeated work writes nothing.
         newer = has_order & (np.asarray(pc.fill_null(stored, 0)) >= change_order[hit.change_numbers])
         lost[hit.change_numbers[newer]] = True
     return lost
@@ -76,6 +77,7 @@ def find_equal(
     counts = np.zeros(len(compared), np.int64)
     for hit in hits:
         np.add.at(counts, hit.change_numbers, 1)
+    # Several live rows of one key are another program's doing: such a key is always written, as one row.
     for hit in (hit.of(compared & (counts == 1)) for hit in hits):
         if not len(hit.rows):
             continue

@@ -94,6 +94,7 @@ def newest(files: TableFiles, earlier: Snapshot | None = None) -> Snapshot:
         except FileNotFoundError:  # a checkpoint was replaced, and removed, meanwhile
             earlier = None
             continue
+        # Commits are cleaned away from the oldest on: while the one that we ended with is there, so is its successor.
         if commit_sum is not None or snapshot.version > earlier.version:
             return snapshot
         if checkpoint.list_log(files.names(LOG)).newest == snapshot.version:
@@ -159,6 +160,8 @@ def _apply_actions(
     live = dict(files)
     for action in removed:
         path = _path(action["path"], where)
+        # A file is its path and its vector (PROTOCOL.md): what removes it with the old vector leaves it with the new
+        # one.
         if path in live and unique_id(live[path].vector) == unique_id(action.get("deletionVector")):
             del live[path]
     for action in added:

@@ -111,6 +111,7 @@ def _bounds(values: pa.ChunkedArray) -> Ends:
     if pa.types.is_string(kind):
         return low[:_PREFIX], _upper(high)
     if pa.types.is_floating(kind):
+        # Spark orders NaN above every number: bounds without it would have readers skip the file.
         exact = not pc.any(pc.is_nan(values)).as_py() and math.isfinite(low) and math.isfinite(high)
         return (low, high) if exact else (None, None)
     return low, high
@@ -120,6 +121,7 @@ def _upper(text: str) -> str | None:
     """A short text that is not below a long one."""
     if len(text) <= _PREFIX:
         return text
+    # The prefix alone lies below the text, and readers would skip the file.
     upper = text[:_PREFIX] + _HIGHEST
     return upper if upper.encode() >= text.encode() else None
 
@@ -139,6 +141,7 @@ def _days(values: pa.ChunkedArray) -> Ends:
 
 def _times(values: pa.ChunkedArray, zone: str) -> Ends:
     ends = pc.min_max(values.cast(pa.int64()))
+    # Statistics have milliseconds: rounded outwards, so that no value lies beyond them.
     low = ends["min"].as_py() // 1000 * 1000
     high = -(-ends["max"].as_py() // 1000) * 1000
     return (

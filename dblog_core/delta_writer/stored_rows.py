@@ -30,6 +30,7 @@ def open_data_file(files: TableFiles, live: LiveFile) -> Iterator[pq.ParquetFile
     try:
         with (
             files.open(live.path, live.size) as source,
+            # Spark may write timestamps as INT96: read as nanoseconds they would end in the year 2262.
             pq.ParquetFile(source, pre_buffer=True, coerce_int96_timestamp_unit="us") as file,
         ):
             yield file
@@ -94,6 +95,7 @@ def rows_at(
                     raise BatchRefused(what, where=str(files), fix="Spark writes them")
                 parts.append(chosen)
                 places.append(at_group[within])
+                # The rows are in order: no later part has one of them.
                 if in_part[-1] < len(part):
                     break
     if not parts:

@@ -89,6 +89,7 @@ def upsert(
             if snapshot.newest(table.files, table.snapshot).version == table.snapshot.version:
                 raise
             continue  # what could not be read may be gone from the table, and the shape another one
+        # Before the commit: a crash in between has a dump requested too many, and never one too few.
         if plan.unknown.any():
             withhold(np.flatnonzero(plan.unknown))
         if _commit(table, plan, vectors, new[2] if new is not None and plan.puts.any() else None, app, number):
@@ -151,8 +152,10 @@ def _write_new_rows(table: OpenTable, plan: _Plan, shape: Shape, before: _Writte
     """The file of the new rows; that of the plan `before`, where it has the same rows and is still there."""
     chosen = plan.puts.tobytes()
     about = str(table.snapshot.metadata)
+    # Kept values come from the table: another version may have others.
     if plan.keeps:
         about = f"{table.snapshot.version} {about}"
+    # Others' commits have us plan again; the same rows need no second file.
     if before is not None and before[:2] == (chosen, about) and table.files.exists(before[2].name):
         return before
     configuration = table.snapshot.metadata.get("configuration") or {}

@@ -82,6 +82,7 @@ def vector_file(vectors: Sequence[RowSet], name: uuid.UUID) -> VectorFile:
                 "cardinality": len(rows),
             }
         )
+        # Big-endian around the bitmap, which is little-endian itself (PROTOCOL.md).
         parts += [struct.pack(">I", len(data)), data, struct.pack(">I", zlib.crc32(data))]
         at += len(data) + _FRAME
     return VectorFile(_file_name(name), b"".join(parts), descriptors)

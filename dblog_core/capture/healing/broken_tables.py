@@ -54,6 +54,7 @@ class BrokenTables:
         requested = dump_requests.request_dumps(self._config, WHOLE, list(map(str, rewritten)), state=self._state)
         if requested.left_out:
             log.warning("rows came or went without row events, and no dump can bring them: %s", requested.reasons)
+            # They wait until the catalogue shows that they can be dumped.
             stopped_tables.owe(self._state, requested.left_out)
         for table, since in rewritten.items():
             if (dump := requested.dumps.get(str(table))) is not None:
@@ -87,6 +88,7 @@ class BrokenTables:
         self._owed.nudge([*changed, *self._stamps.reshaped])
         for name in self._stamps.reshaped:
             self._sequencer.tables.record_reshape(TableName.parse(name))
+        # Otherwise the stamps are saved once the manifest is published that has requested the dumps.
         if not changed and not self._sequencer.dirty:
             self.save_stamps()
 

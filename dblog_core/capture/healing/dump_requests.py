@@ -43,6 +43,7 @@ def request_dumps(config: Config, request: DumpRequest, tables: Sequence[str], *
     if not tables:
         return requested
     source = wiring.open_source(config.source)
+    # One look for all: the catalogue of 10,000 tables is not read again for each of them.
     schemas = {str(schema.table): schema for schema in source.tables()}
     if absent := [table for table in tables if table not in schemas]:
         why = {problem.table: problem.what for problem in source.list_refusals()}
@@ -72,6 +73,7 @@ def _submit(
         elif len(tables) == 1:
             requested.refused[tables[0]] = " ".join(str(error).split())
         else:
+            # One table that the source refuses must not keep the others from being dumped.
             for table in tables:
                 _submit(config, request, [table], requested, state)
     else:

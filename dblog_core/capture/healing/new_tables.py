@@ -52,12 +52,14 @@ def put_in_force(parts: Parts, lease: Lease, head: Manifest, *, shown_tables: fr
         head, left = _take_in(parts, lease, head, before, new | (stopped.keys() - refused.keys()))
         _give_up(parts, before, now)
         give_up_stopped(parts.state, refused)
+        # A table that was stopped and could not be dumped stays stopped: its copy lacks what was passed over.
         refused |= {table: stopped[table] for table in left & stopped.keys()}
     stopped_tables.change(parts.state, lambda _: refused)
     try:
         settings_in_force.put_in_force(parts.state, now)
         if shown_tables is not None:
             settings_in_force.put_shown(parts.state, shown_tables)
+    # Somebody else has put settings into force since we read them: there is one leader, and it is not certain to be us.
     except VersionConflict as error:
         raise LeaseLost("another capture leads; this one stands by", where=parts.config.state.url) from error
     return head

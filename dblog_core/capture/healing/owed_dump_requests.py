@@ -60,10 +60,12 @@ class OwedDumps:
         due = [table for table in self._waits.due(entries) if not passes_over(table)]
         if not due:
             return
+        # A dump that somebody else has requested pays the debt as well.
         under_way = whole_tables(self._state)
         self._request(entries, [table for table in due if table not in under_way])
 
     def _request(self, entries: Entries, tables: list[str]) -> None:
+        # Before the request: if that fails, the next one is a while away all the same.
         self._waits.restart(tables)
         try:
             requested = dump_requests.request_dumps(self._config, WHOLE, tables, state=self._state)

@@ -76,6 +76,7 @@ class Stamps:
             return
         new = _group_by_place(self._known)
         old = _group_by_place(self._saved)
+        # Only the entries that changed: a look comes every few seconds, and each write is a round trip.
         for place in sorted(place for place in new.keys() | old.keys() if new.get(place) != old.get(place)):
             self._write(place, new.get(place, {}))
         self._saved = self._known
@@ -94,6 +95,7 @@ class Stamps:
 
 
 def _is_same(before: Json, now: Json) -> bool:
+    # Another table of the same name is found by its identity (`table_identity`).
     return bool(before["table"] == now["table"])
 
 
