@@ -227,7 +227,7 @@ INSERT INTO <t> VALUES (1, 'a'), (2, 'b'), (3, 'c'), (4, 'd')
 INSERT INTO <u> VALUES (10, 1), (11, 1), (20, 2), (30, 3), (40, NULL)
 INSERT INTO <v> VALUES (100, 10, 1), (101, 11, 2), (200, 20, 3), (300, NULL, NULL)
 DELETE FROM <t> WHERE id = 1
-UPDATE <t> SET id = 22 WHERE id = 2
+!UPDATE <t> SET id = 22 WHERE id = 2
 UPDATE <u> SET id = id + 1000 WHERE id = 20
 !DELETE FROM <t> WHERE id = 4 AND EXISTS (SELECT 1 / 0)
 DELETE FROM <t> WHERE id = 3
@@ -469,7 +469,7 @@ CREATE TABLE <p2> PARTITION OF <t> FOR VALUES FROM (10) TO (20)
 CREATE TABLE <p3> PARTITION OF <t> DEFAULT
 INSERT INTO <t> VALUES (1, <text>), (11, <text>), (21, <text>), (31, <text>)
 UPDATE <t> SET v = <text> WHERE id = 11
-UPDATE <t> SET id = id + 10 WHERE id < 20
+!UPDATE <t> SET id = id + 10 WHERE id < 20
 INSERT INTO <p2> VALUES (15, 'straight into it')
 UPDATE <p3> SET v = 'straight'
 DELETE FROM <t> WHERE id = 21

@@ -77,14 +77,16 @@ class World:
                 case.early = max(case.early, number + 1)
 
     def _is_open(self, case: Case) -> bool:
-        """Whether a transaction of the case is open, for which a first capture of PostgreSQL would wait; nobody else
-        ends it."""
+        """Whether a first capture of PostgreSQL would wait for a transaction of the case, or refuse a table."""
         if self.database.kind != "postgres":
             return False
         sessions = [session for (number, _), session in self._sessions.items() if number == case.number]
         if any(session.info.transaction_status != TRANSACTION_STATUS_IDLE for session in sessions):
             return True
-        return bool(self.database.query("SELECT 1 FROM pg_prepared_xacts WHERE database = current_database()"))
+        prepared = "SELECT 1 FROM pg_prepared_xacts WHERE database = current_database()"
+        if self.database.query(prepared):
+            return True
+        return any(problem.fatal for problem in wiring.open_source(self.config.source).check())
 
     def run_all(self, at: dict[int, Any]) -> None:
         """All other statements; `at`: what is done before the statement of a number, in percent of all."""
