@@ -867,3 +867,280 @@ ALTER TABLE <t> MODIFY b int AS (a * 2) STORED COMMENT 'x'
 ALTER TABLE <t> ADD e int AS (b + c) VIRTUAL
 [mysql] DELETE FROM <u> WHERE k = 111
 INSERT INTO <t> (a, v) VALUES (5, 'z')
+
+== statements on partitions
+CREATE TABLE <t> (id int PRIMARY KEY, v varchar(20)) PARTITION BY RANGE (id) (PARTITION p0 VALUES LESS THAN (10), PARTITION p1 VALUES LESS THAN (20), PARTITION p2 VALUES LESS THAN MAXVALUE)
+INSERT INTO <t> PARTITION (p0, p1) VALUES (1, <text>), (11, <text>)
+!INSERT INTO <t> PARTITION (p0) VALUES (2, 'undone'), (12, 'of another')
+INSERT IGNORE INTO <t> PARTITION (p0) VALUES (3, 'kept'), (13, 'of another')
+REPLACE INTO <t> PARTITION (p1) VALUES (11, 'again'), (15, 'new')
+UPDATE <t> PARTITION (p1) SET v = 'p1'
+!UPDATE <t> PARTITION (p1) SET id = 25 WHERE id = 15
+DELETE FROM <t> PARTITION (p1) WHERE id = 11
+LOAD DATA LOCAL INFILE <file> INTO TABLE <t> PARTITION (p2) (id, v) <<< 30\tthirty\n31\t\N\n
+SELECT * FROM <t> PARTITION (p2) FOR UPDATE
+ALTER TABLE <t> REORGANIZE PARTITION p0, p1 INTO (PARTITION p01 VALUES LESS THAN (20))
+INSERT INTO <t> VALUES (40, 'after')
+
+== made partitions into tables
+= only mariadb
+CREATE TABLE <t> (id int PRIMARY KEY, v varchar(20)) PARTITION BY RANGE (id) (PARTITION p0 VALUES LESS THAN (10), PARTITION p1 VALUES LESS THAN (20), PARTITION p2 VALUES LESS THAN MAXVALUE)
+INSERT INTO <t> VALUES (1, <text>), (11, <text>), (21, <text>)
+!ALTER TABLE <t> CONVERT PARTITION p0 TO TABLE <u>
+INSERT INTO <t> VALUES (12, 'after')
+CREATE TABLE <v> (id int PRIMARY KEY, v varchar(20))
+INSERT INTO <v> VALUES (5, <text>), (6, <text>)
+!ALTER TABLE <t> DROP PARTITION p2
+!ALTER TABLE <t> CONVERT TABLE <v> TO PARTITION p3 VALUES LESS THAN (100)
+INSERT INTO <t> VALUES (13, 'last')
+
+== hidden columns and keys
+= stops u: has no primary key.*give it a primary key
+= sql ALTER TABLE <u> ADD COLUMN pk int AUTO_INCREMENT PRIMARY KEY
+CREATE TABLE <t> (id int PRIMARY KEY, v varchar(20) INVISIBLE DEFAULT 'hidden', n int)
+CREATE TABLE <u> (a int)
+[mysql] SET SESSION sql_generate_invisible_primary_key = 1
+[mysql] CREATE TABLE <v> (a int, b varchar(20))
+[mysql] INSERT INTO <v> VALUES (1, <text>), (1, <text>), (NULL, NULL)
+[mysql] UPDATE <v> SET a = a + 1
+[mysql] DELETE FROM <v> WHERE my_row_id = 2
+[mysql] ALTER TABLE <v> ALTER COLUMN my_row_id SET VISIBLE
+[mysql] INSERT INTO <v> (a) VALUES (7)
+[mysql] CREATE TABLE <w> LIKE <v>
+[mysql] INSERT INTO <w> (a) SELECT a FROM <v>
+INSERT INTO <t> VALUES (1, 1), (2, 2)
+INSERT INTO <t> (id, v, n) VALUES (3, 'given', 3)
+INSERT INTO <u> VALUES (1)
+UPDATE <t> SET v = 'changed' WHERE id = 1
+ALTER TABLE <t> ADD COLUMN e int INVISIBLE DEFAULT 4
+REPLACE INTO <t> VALUES (3, 33)
+[mariadb] ALTER TABLE <t> MODIFY v varchar(30)
+[mysql] ALTER TABLE <t> ALTER COLUMN v SET VISIBLE
+INSERT INTO <t> (id) VALUES (9)
+
+== indexes
+CREATE TABLE <t> (id int PRIMARY KEY, a int, v varchar(200), j json, g point NOT NULL)
+INSERT INTO <t> VALUES (1, 1, <text>, '[1, 2, 3]', POINT(1, 2)), (2, 2, <text>, '[4]', POINT(0, 0))
+CREATE INDEX <o1> ON <t> (v(10), a DESC)
+CREATE SPATIAL INDEX <o2> ON <t> (g)
+[mysql] CREATE INDEX <o3> ON <t> ((a + 1), (LOWER(v)))
+[mysql] CREATE INDEX <o4> ON <t> ((CAST(j AS UNSIGNED ARRAY)))
+[mysql] CREATE UNIQUE INDEX <o5> ON <t> (a, v) INVISIBLE ALGORITHM = INPLACE LOCK = NONE
+[mysql] ALTER TABLE <t> ALTER INDEX <o5> VISIBLE
+[mysql] ALTER TABLE <t> RENAME INDEX <o5> TO <o6>
+[mariadb] CREATE OR REPLACE INDEX <o3> ON <t> (a) WAIT 5
+[mariadb] ALTER TABLE <t> RENAME INDEX <o3> TO <o6>
+[mariadb] ALTER TABLE <t> ALTER INDEX <o6> IGNORED
+[mariadb] ALTER TABLE <t> ADD COLUMN u varchar(400), ADD UNIQUE <o7> (u)
+UPDATE <t> SET a = a + 10, j = '[7, 7]'
+ALTER TABLE <t> DROP INDEX <o1>, DROP KEY <o2>
+DROP INDEX <o6> ON <t>
+INSERT INTO <t> (id, a, g) VALUES (3, 3, POINT(5, 5))
+ALTER TABLE <t> ADD FULLTEXT KEY <o8> (v), ADD INDEX (a) USING BTREE COMMENT 'c'
+UPDATE <t> SET v = 'found words' WHERE id = 3
+DELETE FROM <t> WHERE id = 1
+
+== checks and constraints
+CREATE TABLE <t> (id int PRIMARY KEY, n int, v varchar(20), CONSTRAINT <o1> CHECK (n > 0), UNIQUE KEY <o2> (v))
+INSERT INTO <t> VALUES (1, 1, 'a'), (2, 2, 'b')
+!INSERT INTO <t> VALUES (3, 3, 'c'), (4, -1, 'd')
+INSERT IGNORE INTO <t> VALUES (5, -1, 'e'), (6, 6, 'f')
+!UPDATE <t> SET n = n - 1 ORDER BY id DESC
+UPDATE IGNORE <t> SET v = 'a'
+ALTER TABLE <t> DROP CONSTRAINT <o1>
+UPDATE <t> SET n = -n
+[mysql] ALTER TABLE <t> ADD CONSTRAINT <o3> CHECK (n < 100) NOT ENFORCED
+[mysql] ALTER TABLE <t> ALTER CHECK <o3> NOT ENFORCED
+[mysql] ALTER TABLE <t> DROP CHECK <o3>
+[mysql] ALTER TABLE <t> DROP CONSTRAINT <o2>
+[mariadb] ALTER TABLE <t> DROP CONSTRAINT IF EXISTS <o2>, DROP INDEX IF EXISTS <o2>
+INSERT INTO <t> VALUES (7, 7, 'a'), (8, 8, 'a')
+
+== images in part
+= may stop t: set binlog_row_image = FULL for every session
+= rules {}
+CREATE TABLE <t> (id int PRIMARY KEY, v varchar(20), n int, b text)
+INSERT INTO <t> VALUES (1, 'a', 1, <big>), (2, 'b', 2, <big>), (3, 'c', 3, NULL)
+SET SESSION binlog_row_image = MINIMAL
+UPDATE <t> SET v = 'in part' WHERE id = 1
+INSERT INTO <t> (id) VALUES (4)
+DELETE FROM <t> WHERE id = 2
+SET SESSION binlog_row_image = NOBLOB
+UPDATE <t> SET n = 33 WHERE id = 3
+SET SESSION binlog_row_image = FULL
+UPDATE <t> SET n = n + 1
+
+== documents in parts
+= only mysql
+= may stop t: set binlog_row_value_options = '' for every session
+= rules {}
+CREATE TABLE <t> (id int PRIMARY KEY, j json)
+INSERT INTO <t> VALUES (1, JSON_OBJECT('a', REPEAT('x', 500), 'b', 1)), (2, '{"b": 2}')
+SET SESSION binlog_row_value_options = 'PARTIAL_JSON'
+UPDATE <t> SET j = JSON_SET(j, '$.b', 7)
+UPDATE <t> SET j = JSON_REPLACE(JSON_REMOVE(j, '$.a'), '$.b', 8) WHERE id = 1
+SET SESSION binlog_row_value_options = ''
+UPDATE <t> SET j = JSON_SET(j, '$.c', 9)
+
+== triggers that refuse and follow
+CREATE TABLE <t> (id int PRIMARY KEY, n int)
+CREATE TABLE <u> (id int PRIMARY KEY, times int DEFAULT 0)
+CREATE TRIGGER <o1> BEFORE INSERT ON <t> FOR EACH ROW BEGIN IF NEW.n < 0 THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'no'; END IF; END
+CREATE TRIGGER <o2> AFTER INSERT ON <t> FOR EACH ROW INSERT INTO <u> VALUES (NEW.id, 1) ON DUPLICATE KEY UPDATE times = times + 1
+CREATE TRIGGER <o3> AFTER INSERT ON <t> FOR EACH ROW FOLLOWS <o2> UPDATE <u> SET times = times * 10 WHERE id = NEW.id
+CREATE TRIGGER <o4> BEFORE INSERT ON <t> FOR EACH ROW PRECEDES <o1> SET NEW.n = NEW.n + 1
+INSERT INTO <t> VALUES (1, 1), (2, 2)
+!INSERT INTO <t> VALUES (3, 3), (4, -9)
+INSERT IGNORE INTO <t> VALUES (2, 2), (5, 5)
+REPLACE INTO <t> VALUES (1, 11)
+LOCK TABLES <t> WRITE, <u> WRITE
+INSERT INTO <t> VALUES (6, 6)
+DELETE FROM <t> WHERE id = 1
+UNLOCK TABLES
+START TRANSACTION
+INSERT INTO <t> VALUES (7, 7)
+SAVEPOINT a
+INSERT INTO <t> VALUES (8, 8)
+ROLLBACK TO a
+INSERT INTO <t> VALUES (9, 9)
+COMMIT
+
+== made once more
+CREATE TABLE <t> (id int PRIMARY KEY, v varchar(20))
+INSERT INTO <t> VALUES (1, <text>)
+CREATE TABLE IF NOT EXISTS <t> (id int PRIMARY KEY) SELECT 7 AS id
+CREATE TABLE <u> (id int PRIMARY KEY) REPLACE SELECT 1 AS id, CAST('one' AS char(40)) AS v UNION ALL SELECT 1, 'uno'
+CREATE TABLE <v> (PRIMARY KEY (id)) AS WITH a AS (SELECT id, v FROM <u>) SELECT * FROM a
+INSERT INTO <v> SELECT id + 5, v FROM <u> UNION SELECT id + 6, v FROM <t>
+!CREATE TABLE <w> (id int PRIMARY KEY) SELECT 1 AS id UNION ALL SELECT 1
+CREATE TABLE <w> (id int PRIMARY KEY)
+INSERT INTO <w> VALUES (5)
+DROP TABLE <u>, <w>
+CREATE TABLE <u> (id int PRIMARY KEY, n int) COMMENT 'CREATE TABLE x SELECT 1'
+INSERT INTO <u> VALUES (1, 1)
+CREATE TABLE <w> LIKE <u>
+INSERT INTO <w> VALUES (2, 2)
+
+== reads and locks
+CREATE TABLE <t> (id int PRIMARY KEY, v varchar(20), n int)
+INSERT INTO <t> VALUES (1, <text>, 1), (2, <text>, 2), (3, <text>, 3)
+HANDLER <t> OPEN
+HANDLER <t> READ FIRST
+HANDLER <t> READ `PRIMARY` = (2)
+HANDLER <t> CLOSE
+BEGIN
+SELECT id, v INTO @a, @b FROM <t> WHERE id = 1 FOR UPDATE
+[mysql] SELECT * FROM <t> WHERE id = 2 FOR SHARE OF <t> SKIP LOCKED
+[mariadb] SELECT * FROM <t> WHERE id = 2 LOCK IN SHARE MODE
+UPDATE <t> SET v = CONCAT(@b, '?') WHERE id = @a
+COMMIT AND CHAIN
+UPDATE <t> SET n = @n := COALESCE(@n, 100) + 1
+COMMIT
+LOCK TABLES <t> READ
+!UPDATE <t> SET n = 0
+UNLOCK TABLES
+FLUSH TABLES <t> FOR EXPORT
+UNLOCK TABLES
+SELECT GET_LOCK('ours', 1), RELEASE_LOCK('ours')
+[mysql] UPDATE <t> AS a, LATERAL (SELECT a.id * 2 AS d) AS b SET a.n = b.d
+UPDATE <t> AS a JOIN (SELECT MAX(n) AS m FROM <t>) AS b SET a.n = b.m WHERE a.id = 3
+[mysql] INSERT DELAYED INTO <t> VALUES (4, <text>, 4)
+INSERT INTO <t> (id, n) SELECT id + 10, ROW_NUMBER() OVER (ORDER BY id) FROM <t>
+CHECK TABLE <t> EXTENDED
+DESCRIBE <t>
+
+== tablespaces
+= only mysql
+CREATE TABLESPACE <o1> ADD DATAFILE '<o1>.ibd'
+CREATE TABLE <t> (id int PRIMARY KEY, v varchar(20)) TABLESPACE <o1>
+INSERT INTO <t> VALUES (1, <text>), (2, <text>)
+ALTER TABLESPACE <o1> RENAME TO <o2>
+ALTER TABLE <t> TABLESPACE innodb_file_per_table
+UPDATE <t> SET v = <text> WHERE id = 1
+DROP TABLESPACE <o2>
+ALTER TABLE <t> AUTOEXTEND_SIZE = 4M, KEY_BLOCK_SIZE = 8, ROW_FORMAT = COMPRESSED
+INSERT INTO <t> VALUES (3, <text>)
+
+== columns changed at once
+= only mysql
+CREATE TABLE <t> (id int PRIMARY KEY, a int, b varchar(20))
+INSERT INTO <t> VALUES (1, 1, <text>), (2, 2, <text>)
+ALTER TABLE <t> ADD COLUMN c int DEFAULT 3 FIRST, ADD COLUMN d int DEFAULT 4, ALGORITHM = INSTANT
+UPDATE <t> SET a = 11 WHERE id = 1
+ALTER TABLE <t> RENAME COLUMN a TO x, ALGORITHM = INSTANT
+INSERT INTO <t> (id, x) VALUES (3, 3)
+ALTER TABLE <t> RENAME COLUMN x TO y, RENAME COLUMN b TO x, ADD COLUMN e varchar(9) DEFAULT 'e' AFTER id
+INSERT INTO <t> (id, x) VALUES (4, 'x')
+UPDATE <t> SET y = 7 WHERE id = 2
+
+== unreadable tables
+= only mariadb
+= stops t: system-versioned.*DROP SYSTEM VERSIONING
+= sql ALTER TABLE <t> DROP SYSTEM VERSIONING
+= stops u: COMPRESSED
+= sql ALTER TABLE <u> MODIFY v varchar(100)
+CREATE TABLE <t> (id int PRIMARY KEY, v varchar(20)) WITH SYSTEM VERSIONING
+CREATE TABLE <u> (id int PRIMARY KEY, v varchar(100) COMPRESSED)
+CREATE TABLE <v> (id int PRIMARY KEY, v varchar(20))
+INSERT INTO <t> VALUES (1, 'a'), (2, 'b')
+INSERT INTO <u> VALUES (1, <text>), (2, <text>)
+INSERT INTO <v> VALUES (1, 'a'), (2, 'b')
+UPDATE <t> SET v = 'x' WHERE id = 1
+DELETE FROM <t> WHERE id = 2
+SELECT * FROM <t> FOR SYSTEM_TIME ALL
+DELETE HISTORY FROM <t>
+UPDATE <u> SET v = <text>
+ALTER TABLE <v> ADD SYSTEM VERSIONING
+UPDATE <v> SET v = 'x' WHERE id = 1
+ALTER TABLE <v> DROP SYSTEM VERSIONING
+INSERT INTO <v> VALUES (3, 'c')
+
+== periods
+= only mariadb
+CREATE TABLE <t> (id int, s date, e date, v varchar(20), PERIOD FOR p (s, e), PRIMARY KEY (id, s))
+INSERT INTO <t> VALUES (1, '2000-01-01', '2001-01-01', 'a'), (2, '2000-01-01', '2010-01-01', 'b')
+UPDATE <t> FOR PORTION OF p FROM '2000-03-01' TO '2000-06-01' SET v = 'portion' WHERE id = 1
+DELETE FROM <t> FOR PORTION OF p FROM '2002-01-01' TO '2003-01-01'
+ALTER TABLE <t> ADD COLUMN n int DEFAULT 5
+UPDATE <t> FOR PORTION OF p FROM '2005-01-01' TO '2006-01-01' SET n = 9, id = id + 100
+ALTER TABLE <t> DROP PERIOD FOR p
+INSERT INTO <t> VALUES (3, '2020-01-01', '2019-01-01', 'backwards', 1)
+CREATE TABLE <u> (id int, s datetime(6), e datetime(6), PERIOD FOR p (s, e), PRIMARY KEY (id, p WITHOUT OVERLAPS))
+INSERT INTO <u> VALUES (1, '2000-01-01', '2000-02-01'), (1, '2000-02-01', '2000-03-01')
+DELETE FROM <u> FOR PORTION OF p FROM '2000-01-10' TO '2000-02-10'
+
+== other engines
+[mysql] CREATE TABLE <t> (id int AUTO_INCREMENT PRIMARY KEY, v varchar(40)) ENGINE = ARCHIVE
+[mysql] INSERT INTO <t> (v) VALUES (<text>), (<text>)
+[mysql] OPTIMIZE TABLE <t>
+CREATE TABLE <u> (id int PRIMARY KEY, v varchar(20)) ENGINE = MyISAM MAX_ROWS = 1000 DELAY_KEY_WRITE = 1 CHECKSUM = 1
+INSERT INTO <u> VALUES (1, <text>), (2, <text>), (3, <text>)
+BEGIN
+UPDATE <u> SET v = 'not undone' WHERE id = 1
+!INSERT INTO <u> VALUES (4, 'stays'), (1, 'twice')
+ROLLBACK
+REPAIR TABLE <u>
+ALTER TABLE <u> ENGINE = MEMORY
+DELETE FROM <u> WHERE id = 2
+[mariadb] ALTER TABLE <u> ENGINE = Aria TRANSACTIONAL = 0 PAGE_CHECKSUM = 0
+[mariadb] UPDATE <u> SET v = 'aria'
+ALTER TABLE <u> ENGINE = InnoDB
+UPDATE <u> SET id = id + 10
+
+== engines without rows
+= stops t: keeps no rows.*ENGINE = InnoDB
+= sql ALTER TABLE <t> ENGINE = InnoDB
+CREATE TABLE <u> (id int PRIMARY KEY, v varchar(20)) ENGINE = MyISAM
+CREATE TABLE <v> (id int PRIMARY KEY, v varchar(20)) ENGINE = MyISAM
+INSERT INTO <u> VALUES (1, <text>), (2, <text>)
+CREATE TABLE <t> (id int PRIMARY KEY, v varchar(20)) ENGINE = MERGE UNION = (<u>, <v>) INSERT_METHOD = LAST
+INSERT INTO <t> VALUES (3, <text>)
+UPDATE <t> SET v = 'by all'
+DELETE FROM <u> WHERE id = 1
+
+== engines without any rows
+= only mysql
+= stops t: keeps no rows.*ENGINE = InnoDB
+= sql ALTER TABLE <t> ENGINE = InnoDB
+CREATE TABLE <t> (id int PRIMARY KEY, v varchar(20)) ENGINE = BLACKHOLE
+INSERT INTO <t> VALUES (1, <text>), (2, <text>)

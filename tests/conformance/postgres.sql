@@ -860,3 +860,159 @@ INSERT INTO <t> VALUES (1)
 INSERT INTO <u> VALUES (1, 'u')
 VACUUM <t>
 INSERT INTO <t> VALUES (2)
+
+== conflicts
+CREATE TABLE <t> (id int CONSTRAINT <o1> PRIMARY KEY, k text, v text, n int DEFAULT 0)
+CREATE UNIQUE INDEX <o2> ON <t> (lower(k)) WHERE n = 0
+INSERT INTO <t> VALUES (1, 'a', <text>), (2, 'b', <text>)
+INSERT INTO <t> VALUES (3, 'c', <text>, 1)
+INSERT INTO <t> VALUES (1, 'x', 'again') ON CONFLICT ON CONSTRAINT <o1> DO UPDATE SET v = EXCLUDED.v
+INSERT INTO <t> VALUES (7, 'B', 'other case') ON CONFLICT (lower(k)) WHERE n = 0 DO UPDATE SET v = EXCLUDED.v, id = EXCLUDED.id
+INSERT INTO <t> AS a VALUES (3, 'c', 'never') ON CONFLICT (id) DO UPDATE SET n = a.n + 1 WHERE a.n > 5
+!INSERT INTO <t> VALUES (9, 'd'), (9, 'e') ON CONFLICT (id) DO UPDATE SET k = 'twice'
+INSERT INTO <t> SELECT g, 'g' || g FROM generate_series(1, 12) AS g ON CONFLICT DO NOTHING
+WITH x AS (INSERT INTO <t> VALUES (1, 'y') ON CONFLICT (id) DO UPDATE SET n = 8 RETURNING id, n) UPDATE <t> SET n = x.n + 1 FROM x WHERE <t>.id = x.id + 1
+DELETE FROM <t> WHERE n > 8
+
+== constraints and indexes
+CREATE TABLE <t> (id int NOT NULL, k int, r int4range, v text)
+CREATE UNIQUE INDEX <o1> ON <t> (id)
+ALTER TABLE <t> ADD CONSTRAINT <o2> PRIMARY KEY USING INDEX <o1>
+INSERT INTO <t> VALUES (1, 1, '[1,5)', <text>), (2, 2, '[5,9)', <text>)
+ALTER TABLE <t> ADD CONSTRAINT <o3> EXCLUDE USING gist (r WITH &&)
+!INSERT INTO <t> VALUES (3, 3, '[2,3)', 'refused')
+ALTER TABLE <t> ADD CONSTRAINT <o4> CHECK (k < 100) NOT VALID
+ALTER TABLE <t> VALIDATE CONSTRAINT <o4>
+ALTER TABLE <t> RENAME CONSTRAINT <o4> TO <o5>
+UPDATE <t> SET r = '[20,30)', k = k + 1 WHERE id = 1
+!CREATE UNIQUE INDEX <o6> ON <t> (k) NULLS NOT DISTINCT
+CREATE INDEX CONCURRENTLY <o7> ON <t> USING hash (v)
+CREATE INDEX <o8> ON <t> USING brin (id) WITH (pages_per_range = 2)
+REINDEX TABLE CONCURRENTLY <t>
+CLUSTER <t> USING <o2>
+INSERT INTO <t> (id) VALUES (4)
+ALTER TABLE <t> SET WITHOUT CLUSTER, SET (toast_tuple_target = 128), SET TABLESPACE pg_default
+!ALTER TABLE <t> SET ACCESS METHOD heap
+DROP INDEX CONCURRENTLY <o7>
+ALTER INDEX <o8> RENAME TO <o9>
+UPDATE <t> SET id = id + 10, v = 'moved'
+ALTER TABLE <t> DROP CONSTRAINT <o3>, DROP CONSTRAINT <o5>
+DELETE FROM <t> WHERE id = 11
+
+== generated columns
+CREATE TABLE <t> (id int PRIMARY KEY, n int, g int GENERATED ALWAYS AS (n * 2) STORED, v text)
+INSERT INTO <t> VALUES (1, 1, DEFAULT, <text>), (2, NULL, DEFAULT, <text>)
+INSERT INTO <t> (id, n) VALUES (3, 3)
+UPDATE <t> SET n = n + 10
+!UPDATE <t> SET g = 5
+ALTER TABLE <t> ADD COLUMN h text GENERATED ALWAYS AS (coalesce(v, '') || '!') STORED
+UPDATE <t> SET v = 'changed' WHERE id = 1
+ALTER TABLE <t> ALTER g DROP EXPRESSION
+UPDATE <t> SET g = 7 WHERE id = 2
+INSERT INTO <t> (id, n, g) VALUES (4, 4, 44)
+ALTER TABLE <t> DROP COLUMN n CASCADE
+INSERT INTO <t> (id) VALUES (5)
+
+== many parts of a transaction
+CREATE TABLE <t> (id int PRIMARY KEY, v text, n int DEFAULT 0)
+DO $$ BEGIN FOR i IN 1..90 LOOP BEGIN INSERT INTO <t> VALUES (i, 'part'); IF i % 3 = 0 THEN RAISE EXCEPTION 'undone'; END IF; EXCEPTION WHEN raise_exception THEN NULL; END; END LOOP; END $$
+BEGIN
+SAVEPOINT a
+UPDATE <t> SET n = 1 WHERE id < 10
+SAVEPOINT b
+UPDATE <t> SET n = 2 WHERE id < 10
+RELEASE b
+SELECT * FROM <t> WHERE id = 1 FOR UPDATE
+SAVEPOINT c
+DELETE FROM <t> WHERE id < 5
+ROLLBACK TO c
+UPDATE <t> SET id = -id WHERE id < 5
+RELEASE a
+COMMIT
+2|BEGIN
+2|SELECT * FROM <t> WHERE id = 10 FOR KEY SHARE
+UPDATE <t> SET n = 3 WHERE id = 10
+2|ROLLBACK
+BEGIN ISOLATION LEVEL REPEATABLE READ
+UPDATE <t> SET n = n + 1 WHERE id = 11
+2|INSERT INTO <t> VALUES (500, 'meanwhile')
+COMMIT
+
+== long keys
+CREATE TABLE <t> (k text PRIMARY KEY, n int, v text)
+INSERT INTO <t> VALUES (repeat('x', 6000), 1, repeat('v', 9000)), ('short', 2, NULL), (repeat('é', 900), 3, <text>)
+ALTER TABLE <t> ALTER v SET STORAGE EXTERNAL
+UPDATE <t> SET n = n + 1
+UPDATE <t> SET v = repeat(md5('v'), 300) WHERE n = 2
+UPDATE <t> SET n = n + 1
+UPDATE <t> SET k = k || 'y'
+DELETE FROM <t> WHERE length(k) < 10
+
+== key and large values
+CREATE TABLE <t> (id int, b text, n int, PRIMARY KEY (id))
+ALTER TABLE <t> ALTER b SET STORAGE EXTERNAL
+INSERT INTO <t> SELECT g, repeat(md5(g::text), 100), 0 FROM generate_series(1, 9) AS g
+BEGIN
+UPDATE <t> SET id = id + 100
+UPDATE <t> SET id = id + 100, n = 1
+UPDATE <t> SET id = id - 200 WHERE id < 205
+COMMIT
+ALTER TABLE <t> RENAME COLUMN b TO <c>
+UPDATE <t> SET n = 5
+ALTER TABLE <t> ADD COLUMN b text DEFAULT 'new'
+UPDATE <t> SET id = -id
+INSERT INTO <t> (id) VALUES (50)
+ALTER TABLE <t> REPLICA IDENTITY FULL
+UPDATE <t> SET id = id - 1000
+
+== detached partitions
+= may stop t: is partitioned
+CREATE TABLE <t> (id int PRIMARY KEY, v text) PARTITION BY RANGE (id)
+CREATE TABLE <p1> PARTITION OF <t> FOR VALUES FROM (0) TO (10)
+CREATE TABLE <p2> PARTITION OF <t> FOR VALUES FROM (10) TO (20)
+INSERT INTO <t> VALUES (1, <text>), (11, <text>), (12, <text>)
+ALTER TABLE <t> DETACH PARTITION <p2> CONCURRENTLY
+UPDATE <p2> SET v = 'alone' WHERE id = 11
+INSERT INTO <t> VALUES (2, <text>)
+ALTER TABLE <t> ATTACH PARTITION <p2> FOR VALUES FROM (10) TO (20)
+CREATE TABLE <p3> PARTITION OF <t> FOR VALUES FROM (20) TO (40)
+INSERT INTO <t> VALUES (25, <text>)
+UPDATE <t> SET id = id + 1 WHERE id IN (2, 25)
+DELETE FROM <p1> WHERE id = 1
+
+== types that go
+CREATE TYPE <o1> AS (a int, b text)
+CREATE TYPE <o2> AS ENUM ('x', 'y')
+CREATE TYPE <o3> AS RANGE (SUBTYPE = int)
+CREATE TABLE <t> (id int PRIMARY KEY, c <o1>, e <o2>, r <o3>, v text)
+INSERT INTO <t> VALUES (1, ROW(1, 'a'), 'x', '[1,2)', <text>), (2, NULL, NULL, NULL, <text>)
+!ALTER TYPE <o1> ALTER ATTRIBUTE a TYPE text CASCADE
+ALTER TYPE <o1> RENAME ATTRIBUTE b TO c
+INSERT INTO <t> VALUES (3, ROW(3, 'b'), 'y', 'empty', <text>)
+DROP TYPE <o2> CASCADE
+UPDATE <t> SET v = 'after' WHERE id = 1
+ALTER TABLE <t> ALTER r TYPE text
+DROP TYPE <o3>
+INSERT INTO <t> (id, r) VALUES (4, 'any text')
+
+== rows that others see
+CREATE TABLE <t> (id int PRIMARY KEY, v text)
+INSERT INTO <t> VALUES (1, 'a'), (2, 'b')
+CREATE MATERIALIZED VIEW <o1> AS SELECT * FROM <t>
+CREATE UNIQUE INDEX <o2> ON <o1> (id)
+UPDATE <t> SET v = 'c' WHERE id = 1
+REFRESH MATERIALIZED VIEW CONCURRENTLY <o1>
+CREATE RULE <o3> AS ON UPDATE TO <t> WHERE NEW.id = 2 DO INSTEAD NOTHING
+UPDATE <t> SET v = v || '!'
+ALTER TABLE <t> DISABLE RULE <o3>
+UPDATE <t> SET v = v || '?'
+CREATE VIEW <o4> AS SELECT id FROM <t>
+CREATE FUNCTION <o5>() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO <t> VALUES (NEW.id, 'instead'); RETURN NEW; END $$
+CREATE TRIGGER <o6> INSTEAD OF INSERT ON <o4> FOR EACH ROW EXECUTE FUNCTION <o5>()
+INSERT INTO <o4> VALUES (7), (8)
+CREATE TABLE <u> (id int PRIMARY KEY)
+PREPARE <o7> AS SELECT id FROM <t>
+CREATE TABLE <v> AS EXECUTE <o7>
+ALTER TABLE <v> ADD PRIMARY KEY (id)
+COPY <u> FROM STDIN WHERE id > 1 <<< 1\n2\n3\n
+UPDATE <v> SET id = id + 100
