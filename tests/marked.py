@@ -6,12 +6,13 @@ from __future__ import annotations
 import copy
 import json
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
 from pydantic import BaseModel, SecretStr
+from pydantic.fields import FieldInfo
 
 from dblog_core.config.fields import Section
 from dblog_core.config.loader import load
@@ -82,8 +83,24 @@ class Marked:
 
     def write(self, file: Path) -> Path:
         file.touch(mode=0o600)
-        file.write_text("".join(_section(name, keys) for name, keys in self.data.items()))
+        file.write_text(self.text())
         return file
+
+    def text(self) -> str:
+        return "".join(_section(name, keys) for name, keys in self.data.items())
+
+    def with_variables(self) -> tuple[str, dict[str, str]]:
+        """The text with a variable in the place of each secret, and these variables."""
+        variables = {f"DBLOG_TEST_SECRET_{number}": secret for number, secret in enumerate(self.secrets.values())}
+        text = self.text()
+        for name, secret in variables.items():
+            text = text.replace(secret, f"${{{name}}}")
+        return text, variables
+
+    def planted_fields(self) -> set[tuple[str, str]]:
+        """Class and name of each SecretStr that has a secret here."""
+        places = secret_places(self.data)
+        return {(model, str(place[-1])) for place, model in places if place in self.secrets}
 
     def shown_in(self, text: str | bytes) -> list[Place]:
         """The places whose secrets are in a text."""
@@ -91,18 +108,18 @@ class Marked:
         return [place for place, secret in self.secrets.items() if secret.encode() in data]
 
 
-def marked(directory: Path, **sections: dict[str, Any]) -> Marked:
-    """BASE with `sections` added or changed, and a secret in every place that the configuration takes one at; what is
+def marked(directory: Path, *, base: Mapping[str, Any] = BASE, **sections: dict[str, Any]) -> Marked:
+    """`base` with `sections` added or changed, and a secret in every place that the configuration takes one at; what is
     given already, and is a SecretStr, is one too."""
-    data = copy.deepcopy(BASE)
+    data = copy.deepcopy(dict(base))
     for name, keys in sections.items():
         data[name] = {**data.get(name, {}), **keys}
     made = Marked(data)
     _fill(data, (), made.secrets)
     file = directory / "marked.toml"
-    for place, _ in secret_places(Config, data):
-        at = _at(data, place[:-1])
-        made.secrets[place] = at.setdefault(place[-1], _secret())
+    for place, _ in secret_places(data):
+        section = value_at(data, place[:-1])
+        made.secrets[place] = section.setdefault(place[-1], _secret())
     while True:  # of an output, most are for other kinds
         try:
             load(made.write(file))
@@ -112,37 +129,67 @@ def marked(directory: Path, **sections: dict[str, Any]) -> Marked:
             if not unwanted:
                 raise
             for place in unwanted:
-                del _at(data, place[:-1])[place[-1]], made.secrets[place]
+                del value_at(data, place[:-1])[place[-1]], made.secrets[place]
     file.unlink()
     return made
 
 
-def secret_fields(model: type[BaseModel] = Config) -> set[tuple[str, str]]:
+def secret_fields() -> set[tuple[str, str]]:
     """Class and name of every SecretStr of the configuration."""
+    return _fields(Config, _is_secret)
+
+
+def address_fields() -> set[tuple[str, str]]:
+    """Class and name of every setting of the configuration that may be an address, with a scheme."""
+    return _fields(Config, _is_address)
+
+
+def secret_places(data: Mapping[str, Any]) -> Iterator[tuple[Place, str]]:
+    """Each place of a SecretStr in sections that are there, and the name of the section's class."""
+    return _places(Config, data, _is_secret)
+
+
+def addresses(data: Mapping[str, Any]) -> list[tuple[Place, str]]:
+    """Each place of an address that is there, and the name of the section's class."""
+    places = _places(Config, data, _is_address)
+    return [(place, model) for place, model in places if "://" in str(value_at(data, place[:-1]).get(place[-1]))]
+
+
+def _is_secret(setting: FieldInfo) -> bool:
+    return SecretStr in (setting.annotation, *get_args(setting.annotation))
+
+
+def _is_address(setting: FieldInfo) -> bool:
+    forms = [str(getattr(limit, "pattern", "")) for limit in setting.metadata]
+    return any("://" in text for text in (setting.description or "", *forms))
+
+
+def _fields(model: type[BaseModel], is_one: Callable[[FieldInfo], bool]) -> set[tuple[str, str]]:
     found: set[tuple[str, str]] = set()
     for name, one in model.model_fields.items():
-        if SecretStr in (one.annotation, *get_args(one.annotation)):
+        if is_one(one):
             found.add((model.__name__, name))
         for inner in _models(one.annotation):
-            found |= secret_fields(inner)
+            found |= _fields(inner, is_one)
     return found
 
 
-def secret_places(model: type[BaseModel], data: Mapping[str, Any], at: Place = ()) -> Iterator[tuple[Place, str]]:
-    """Each place of a SecretStr in sections that are there, and the name of the section's class."""
+def _places(
+    model: type[BaseModel], data: Mapping[str, Any], is_one: Callable[[FieldInfo], bool], at: Place = ()
+) -> Iterator[tuple[Place, str]]:
     for name, one in model.model_fields.items():
-        if SecretStr in (one.annotation, *get_args(one.annotation)):
+        if is_one(one):
             yield (*at, name), model.__name__
         for inner in _models(one.annotation):
             given = data.get(name)
             if isinstance(given, list):
                 for number, entry in enumerate(given):
-                    yield from secret_places(inner, entry, (*at, name, number))
+                    yield from _places(inner, entry, is_one, (*at, name, number))
             elif isinstance(given, Mapping) and "dict" in str(one.annotation):
                 for key, entry in given.items():
-                    yield from secret_places(inner, entry, (*at, name, key))
+                    yield from _places(inner, entry, is_one, (*at, name, key))
             elif isinstance(given, Mapping):
-                yield from secret_places(inner, given, (*at, name))
+                yield from _places(inner, given, is_one, (*at, name))
 
 
 def _models(annotation: Any) -> Iterator[type[BaseModel]]:
@@ -166,7 +213,7 @@ def _secret() -> str:
     return f"{MARK}{secrets.token_hex(12)}"
 
 
-def _at(data: Any, place: Place) -> Any:
+def value_at(data: Any, place: Place) -> Any:
     for part in place:
         data = data[part]
     return data

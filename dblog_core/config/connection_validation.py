@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ KAFKA_PAIRS = (("user", "password"), CERTIFICATE_PAIR)
 FEWEST_SECRET_CHARACTERS = 16
 RANDOM_TEXT = "give a long random text, such as `openssl rand -hex 32` prints"
 _TLS_FILES = ("tls_ca", *CERTIFICATE_PAIR)
+_S3_PATH = re.compile(r"^s3://[a-z0-9][a-z0-9.-]+(/|$)")
 
 
 def check_pair(
@@ -23,6 +25,12 @@ def check_pair(
     for key, partner in (pair, pair[::-1]):
         if settings.get(key) and not settings.get(partner):
             yield Fault((*place, key), f"is given without {partner}", fix)
+
+
+def check_location(place: Place, path: Any) -> Iterator[Fault]:
+    """What is written to is a directory, or a prefix of a bucket; what is no text is another fault."""
+    if isinstance(path, str) and "://" in path and not _S3_PATH.match(path):
+        yield Fault(place, "is a URL that is not supported", "give a directory, or s3://BUCKET/PREFIX")
 
 
 def check_file(place: Place, path: Any) -> Iterator[Fault]:

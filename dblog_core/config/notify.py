@@ -33,7 +33,7 @@ class ChannelConfig(Section):
     )
     to: Literal["log", "webhook", "kafka"] = Field(description="log, webhook or kafka")
     events: tuple[DumpEvent, ...] = Field(default=(), description='which, such as ["completed", "failed"]; empty: all')
-    url: str = Field(default="", pattern=r"^(https?://[^/\s]+(/\S*)?)?$", description="webhook: where to POST")
+    url: str = Field(default="", pattern=r"^(https?://[^\s/@?#]+([/?#]\S*)?)?$", description="webhook: where to POST")
     secret: SecretStr = Field(default=SecretStr(""), description="webhook: signs each notice (HMAC-SHA256)")
     tls_ca: Path | None = Field(
         default=None, description="PEM file of the authority that signed the receiver's certificate"

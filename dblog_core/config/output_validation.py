@@ -10,6 +10,7 @@ from dblog_core.config.connection_validation import (
     check_authority_of_postgres,
     check_connection,
     check_file,
+    check_location,
 )
 from dblog_core.config.faults import Fault
 from dblog_core.config.raw_config import RawConfig
@@ -63,6 +64,7 @@ def _check_output(name: str, settings: Mapping[str, Any], *, files: bool) -> Ite
         yield Fault(("output", name, "form"), f"is no form of {kind}", f"use {' or '.join(_FORMS[kind])}")
     yield from _check_registry(name, settings, files=files)
     yield from _check_clear_text(name, settings)
+    yield from check_location(("output", name, "path"), settings.get("path"))
     if kind == "postgres":
         yield from check_authority_of_postgres(("output", name), settings)
     yield from _check_dead_letter(name, settings)

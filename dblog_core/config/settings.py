@@ -66,7 +66,7 @@ class StateConfig(Section):
     """Leases, dump requests and their progress."""
 
     url: str = Field(
-        pattern=r"^(zookeeper://[^/]+(/.*)?|sqlite:///.+)$",
+        pattern=r"^(zookeeper://[^/@]+(/.*)?|sqlite:///.+)$",
         description="zookeeper://HOST:PORT,HOST:PORT/PATH, or sqlite:/// and a path from the root",
     )
     ttl: Number = Field(
@@ -171,7 +171,9 @@ class S3Config(Section):
     """The object store behind paths that begin with s3://."""
 
     endpoint: str = Field(
-        default="", pattern=r"^(https?://[^/]+/?)?$", description="http(s)://HOST:PORT; default: Amazon's of the region"
+        default="",
+        pattern=r"^(https?://[^/@]+/?)?$",
+        description="http(s)://HOST:PORT; default: Amazon's of the region",
     )
     region: str = Field(default="", description="default: that of the environment")
     access_key: str = Field(default="", description="default: the environment's or the machine's credentials")

@@ -14,6 +14,7 @@ from dblog_core.config.connection_validation import (
     check_certificate,
     check_connection,
     check_file,
+    check_location,
     check_pair,
     check_tls,
 )
@@ -37,7 +38,6 @@ _LEAST_SECONDS = (
 )
 
 _S3_KEYS = ("access_key", "secret_key")
-_S3_PATH = re.compile(r"^s3://[a-z0-9][a-z0-9.-]+(/|$)")
 
 
 def contradictions(data: Mapping[str, Any], *, files: bool = True) -> Iterator[Fault]:
@@ -98,8 +98,7 @@ def _check_paths(raw: RawConfig) -> Iterator[Fault]:
     for section, path in (("staging", staging), ("lake", lake)):
         if path == "":
             yield Fault((section, "path"), "is empty", "give a directory")
-        elif path and "://" in path and not _S3_PATH.match(path):
-            yield Fault((section, "path"), "is a URL that is not supported", "give a directory, or s3://BUCKET/PREFIX")
+        yield from check_location((section, "path"), path)
     if not staging or not lake or ("://" in staging) != ("://" in lake):
         return
     # A bucket and its prefixes lie in each other as directories do.

@@ -209,10 +209,9 @@ def test_no_serialized_dag_has_a_secret(tmp_path: Path, monkeypatch: pytest.Monk
     ]
     made = marked(tmp_path, airflow={"notify": notify})
     (tmp_path / "sources").mkdir()
-    text = made.write(tmp_path / "shop.toml").read_text()
-    for number, secret in enumerate(made.secrets.values()):
-        monkeypatch.setenv(f"DBLOG_TEST_SECRET_{number}", secret)
-        text = text.replace(secret, f"${{DBLOG_TEST_SECRET_{number}}}")
+    text, variables = made.with_variables()
+    for name, secret in variables.items():
+        monkeypatch.setenv(name, secret)
     (tmp_path / "sources" / "shop.toml").write_text(text)
     found = dags(tmp_path / "sources")
     assert len(found) == 8

@@ -252,10 +252,7 @@ def test_java_reads_settings_as_they_are() -> None:
 def test_every_secret_of_the_model_can_be_planted_and_is_known_as_one(tmp_path: Path) -> None:
     """What a setting has to be to be looked for by the tests of leaks."""
     made = marked.marked(tmp_path)
-    planted = {
-        (model, str(place[-1])) for place, model in marked.secret_places(Config, made.data) if place in made.secrets
-    }
-    assert planted == marked.secret_fields(), "add a section to marked.BASE that may have the new setting"
+    assert made.planted_fields() == marked.secret_fields(), "add a section to marked.BASE that may have the new setting"
     config = load(made.write(tmp_path / "shop.toml"))
     assert set(made.secrets.values()) <= set(secrets_of(config))
     assert marked.MARK not in repr(config)
@@ -265,3 +262,29 @@ def test_every_secret_of_the_model_can_be_planted_and_is_known_as_one(tmp_path: 
     for place in made.secrets:
         if place[0] != "airflow":
             assert not is_needed(place, frozenset()), f"{place} would be asked for by every command"
+
+
+def test_no_address_takes_a_password_within_it(tmp_path: Path) -> None:
+    """Messages show addresses; who lets somebody in by a user and a password has settings of their own for these."""
+    sections = {
+        "s3": {"access_key": "an id", "endpoint": f"http://{marked.NOWHERE}"},
+        "staging": {"path": "s3://bucket/staging"},
+        "lake": {"path": "s3://bucket/lake"},
+        "output": {"out": {"kind": "files", "path": "s3://bucket/out"}},
+    }
+    settings = marked.marked(tmp_path, **sections)
+    file = settings.write(tmp_path / "shop.toml")
+    assert load(file).s3.endpoint
+    tried = set()
+    for place, model in marked.addresses(settings.data):
+        address = marked.value_at(settings.data, place)
+        marked.value_at(settings.data, place[:-1])[place[-1]] = address.replace(
+            "://", f"://user:{marked.MARK}password@"
+        )
+        settings.write(file)
+        marked.value_at(settings.data, place[:-1])[place[-1]] = address
+        with pytest.raises(ConfigError, match="one fault") as refusal:
+            load(file)
+        assert str(place[-1]) in str(refusal.value) and marked.MARK not in str(refusal.value)
+        tried.add((model, str(place[-1])))
+    assert tried >= marked.address_fields(), "add a section to marked.BASE that may have the new address"
