@@ -1,0 +1,59 @@
+"""What Spark sends to executors has the secrets that they need, and no others."""
+
+from __future__ import annotations
+
+import pickle
+from contextlib import nullcontext
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+from pyspark.sql.types import StructType
+
+from dblog_core.config.secrets import SOURCE
+from spark_jobs import dump
+from spark_jobs.source import _Asked
+from tests.marked import MARK, Marked, marked
+
+
+@pytest.fixture
+def planted(tmp_path: Path) -> Marked:
+    return marked(tmp_path)
+
+
+@pytest.fixture
+def file(planted: Marked, tmp_path: Path) -> Path:
+    return planted.write(tmp_path / "source.toml")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_who_reads_the_changelog_gets_the_secrets_of_storage_alone(planted: Marked, file: Path, stream: bool) -> None:
+    asked = _Asked.of({"config": str(file)}, StructType(), stream=stream)
+    assert planted.shown_in(pickle.dumps(asked)) == [("s3", "secret_key")]
+    assert MARK not in repr(asked)
+
+
+def test_the_workers_of_a_dump_get_the_secrets_of_a_worker(
+    planted: Marked, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[str] = []
+
+    class Crew:
+        """Notes what would be sent to executors."""
+
+        def __init__(self, *_: object) -> None:
+            """It needs nothing."""
+
+        def run(self, config: str) -> list[str]:
+            sent.append(config)
+            return []
+
+        def ended(self) -> list[object]:
+            return []
+
+    monkeypatch.setattr(dump, "SparkCrew", Crew)
+    monkeypatch.setattr(dump, "open_state", lambda _: BytesIO())
+    monkeypatch.setattr("spark_jobs.entry_point.session", lambda *_: nullcontext())
+    assert dump.main(["--config", str(file)]) == 0
+    (config,) = sent
+    assert {str(place[0]) for place in planted.shown_in(config)} == set(SOURCE)
