@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 
 from dblog_core.config.secrets import SOURCE
 from spark_jobs import dump
-from spark_jobs.source import _Asked
+from spark_jobs.source import _Query
 from tests.marked import MARK, Marked, marked
 
 
@@ -28,9 +28,9 @@ def file(planted: Marked, tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_who_reads_the_changelog_gets_the_secrets_of_storage_alone(planted: Marked, file: Path, stream: bool) -> None:
-    asked = _Asked.of({"config": str(file)}, StructType(), stream=stream)
-    assert planted.shown_in(pickle.dumps(asked)) == [("s3", "secret_key")]
-    assert MARK not in repr(asked)
+    query = _Query.of({"config": str(file)}, StructType(), stream=stream)
+    assert planted.shown_in(pickle.dumps(query)) == [("s3", "secret_key")]
+    assert MARK not in repr(query)
 
 
 def test_the_workers_of_a_dump_get_the_secrets_of_a_worker(
@@ -48,7 +48,7 @@ def test_the_workers_of_a_dump_get_the_secrets_of_a_worker(
             sent.append(config)
             return []
 
-        def ended(self) -> list[object]:
+        def read_worked_on(self) -> list[object]:
             return []
 
     monkeypatch.setattr(dump, "SparkCrew", Crew)
