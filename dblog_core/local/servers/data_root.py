@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
+from contextlib import suppress
 from pathlib import Path
 
+from dblog_core.errors import LocalError
+
 CHECKOUT = Path(__file__).resolve().parents[3]
+ROOTS_PARENT = Path("/var/tmp/dblog")
+"""Below a directory in which every user of the machine makes what they like."""
 
 
 def data_root(purpose: str) -> Path:
     """A directory for `purpose` (`stack`, `demo`, …), one per checkout; made where missing.
 
     `$DBLOG_DATA_DIR` chooses its parent. For root it lies where another user can enter, since PostgreSQL is one.
+    Raises LocalError where somebody else could change what is in it: configurations there name programs to run.
     """
     if chosen := os.environ.get("DBLOG_DATA_DIR"):
         parent = Path(chosen).absolute()
     elif os.geteuid() == 0:
-        parent = Path("/var/tmp/dblog")
+        parent = _make_ours(ROOTS_PARENT)
     else:
         parent = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "dblog"
     # Two checkouts on one machine must not share servers.
@@ -25,3 +32,17 @@ def data_root(purpose: str) -> Path:
     root = parent / checkout / purpose
     root.mkdir(parents=True, exist_ok=True)
     return root
+
+
+def _make_ours(parent: Path) -> Path:
+    """The directory, which nobody but us may write to."""
+    with suppress(FileExistsError):
+        parent.mkdir(mode=0o755)
+    found = parent.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        raise LocalError(
+            "another user can write where the local servers and their configurations lie",
+            where=str(parent),
+            fix="see whose it is; then remove it, or set DBLOG_DATA_DIR to a directory of your own",
+        )
+    return parent
