@@ -1,0 +1,46 @@
+"""What `check` says of a configuration before it asks any server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dblog_core.config.loader import load
+from dblog_core.monitoring import preflight
+
+FILE = """
+[source]
+name = "shop"
+kind = "mysql"
+host = "db.example"
+tls = "off"
+database = "shop"
+tables = ["shop.*"]
+password = "in the open"
+columns = { "shop.people" = { hash = ["email"] }, "shop.orders" = { mask = ["note"] } }
+[staging]
+path = "staging"
+[state]
+url = "sqlite:////nowhere/state.db"
+[lake]
+path = "lake"
+"""
+KEY = 'hash_key = "a text that is long enough"\n[staging]'
+
+
+def warnings(file: Path) -> str:
+    problems = list(preflight._configuration(file, load(file)))
+    assert not any(problem.fatal for problem in problems) and all(problem.fix for problem in problems)
+    return "\n".join(problem.what for problem in problems)
+
+
+def test_what_a_configuration_leaves_open_is_warned_of(tmp_path: Path) -> None:
+    file = tmp_path / "shop.toml"
+    file.write_text(FILE)
+    file.chmod(0o644)
+    text = warnings(file)
+    assert "hash_key is missing: hashed values of shop.people can be found" in text
+    assert "[source] tls is off: rows of db.example travel in clear text" in text
+    assert "holds a password, and other users may read it" in text and "in the open" not in text
+    file.chmod(0o600)
+    file.write_text(FILE.replace("[staging]", KEY).replace('tls = "off"\n', ""))
+    assert warnings(file) == ""
