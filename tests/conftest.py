@@ -177,7 +177,7 @@ def _not_of_this_run(items: Iterable[pytest.Item], first: int) -> set[str]:
 
 
 def _rank(item: pytest.Item) -> int:
-    directory = item.path.parent.name
+    directory = item.path.relative_to(_ROOT / "tests").parts[0]
     return _ORDER.index(directory) if directory in _ORDER else len(_ORDER)
 
 

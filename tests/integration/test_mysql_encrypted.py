@@ -25,8 +25,8 @@ from dblog_core.staging import reader
 from dblog_core.wiring import open_staging
 from tests.contract.test_starts import end_of, gtids_of
 from tests.fix_servers import Database
+from tests.integration.mysql_source.log_rows import batches, changes, execute
 from tests.integration.test_mysql_failover import caught_up, on, promote
-from tests.integration.test_mysql_source import batches, changes, execute
 
 pytestmark = [
     pytest.mark.parametrize("source_kind", ["mysql", "mariadb"], indirect=True),

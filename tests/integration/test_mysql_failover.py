@@ -18,7 +18,7 @@ from dblog_core.sources.mysql.binlog import scan
 from dblog_core.sources.mysql.position import Position
 from dblog_core.sources.mysql.source import MysqlSource
 from tests.fix_servers import Database, new
-from tests.integration.test_mysql_source import batches, changes, execute
+from tests.integration.mysql_source.log_rows import batches, changes, execute
 from tests.waiting import wait_until
 
 pytestmark = [

@@ -17,7 +17,7 @@ from dblog_core.sources.mysql.row_events import batch as batching
 from dblog_core.sources.mysql.source import MysqlSource
 from tests.fix_servers import Database
 from tests.integration import mysql_types
-from tests.integration.test_mysql_source import END, batches, changes, execute, insert_all_types
+from tests.integration.mysql_source.log_rows import END, batches, changes, execute, insert_all_types
 from tests.unit import mysql_binlog as binlog
 from tests.unit.sources.mysql.binlog.test_framing import cut, fed, taken
 

@@ -11,7 +11,7 @@ from dblog_core.config.settings import Config
 from dblog_core.local.servers.mysql import MysqlServer
 from dblog_core.sources.mysql.source import MysqlSource
 from tests.fix_servers import Database
-from tests.integration.test_mysql_source import batches, changes, execute
+from tests.integration.mysql_source.log_rows import batches, changes, execute
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from dblog_core.sources.mysql.source import MysqlSource
 from dblog_core.sources.mysql.sql import chunks
 from dblog_core.staging.reader import lines
 from tests.fix_servers import Database
-from tests.integration.test_mysql_source import batches, changes, execute
+from tests.integration.mysql_source.log_rows import batches, changes, execute
 from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.parametrize("source_kind", ["mysql", "mariadb"], indirect=True)

@@ -22,7 +22,7 @@ from dblog_core.sources.postgres.position import Point
 from dblog_core.sources.postgres.source import PostgresSource
 from dblog_core.staging.reader import lines as log_lines
 from tests.fix_servers import Database, new, newest_programs, standby_of
-from tests.integration.test_postgres_source import lines, read_to
+from tests.integration.postgres_source.log_rows import lines, read_to
 from tests.integration.test_read_only import capturing
 from tests.waiting import PATIENCE_SECONDS, wait_until
 

@@ -18,7 +18,7 @@ from dblog_core.sources.postgres.logical.relations import Forms
 from dblog_core.sources.postgres.source import PostgresSource
 from dblog_core.sources.postgres.values.binary_values import is_supported
 from tests.fix_servers import Database
-from tests.integration.test_postgres_source import ALL_TYPES, make_types
+from tests.integration.postgres_source.all_types import ALL_TYPES, make_types
 from tests.waiting import PATIENCE_SECONDS
 
 DEADLINE = PATIENCE_SECONDS

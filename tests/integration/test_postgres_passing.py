@@ -14,7 +14,7 @@ from dblog_core.errors import SourceRefused
 from dblog_core.local.servers.postgres import PostgresServer
 from dblog_core.sources.postgres.source import PostgresSource
 from tests.fix_servers import Database
-from tests.integration.test_postgres_source import lines, read_to
+from tests.integration.postgres_source.log_rows import lines, read_to
 
 PLUGINS = pytest.mark.parametrize("plugin", ["pgoutput", "wal2json"])
 SEGMENT = 16 << 20

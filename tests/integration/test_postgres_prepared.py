@@ -15,7 +15,7 @@ from dblog_core.local.servers.postgres import PostgresServer
 from dblog_core.sources.postgres.source import PostgresSource
 from dblog_core.sources.postgres.sql import slots
 from tests.fix_servers import Database, new
-from tests.integration.test_postgres_source import lines, read_to
+from tests.integration.postgres_source.log_rows import lines, read_to
 
 
 @pytest.fixture(scope="module")

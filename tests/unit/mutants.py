@@ -32,7 +32,8 @@ from tests.unit.capture import test_statements_on_tables, test_whole_tables
 from tests.unit.engine_world import World
 from tests.unit.lake import test_lake_places
 from tests.unit.sources.mysql import test_values
-from tests.unit.sources.mysql.binlog import test_log, test_log_state, test_unread_tables
+from tests.unit.sources.mysql.binlog import test_log_state, test_unread_tables
+from tests.unit.sources.mysql.binlog import test_logged_statements as statements
 from tests.unit.sources.mysql.row_events import test_row_decoder
 
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -157,7 +158,7 @@ MUTANTS = [
     Mutant(
         "names in statements are read as they were typed",
         _names_as_typed,
-        lambda _: test_log.test_where_the_server_does_not_mind_the_case_statements_are_told_in_lower_case("shop.*"),
+        lambda _: statements.test_where_the_server_does_not_mind_the_case_statements_are_told_in_lower_case("shop.*"),
     ),
     Mutant(
         "a statement means the table of that very name",
@@ -167,12 +168,12 @@ MUTANTS = [
     Mutant(
         "statements are UTF-8 (latin1)",
         _always_utf8,
-        lambda _: test_log.test_a_statement_is_read_in_its_sessions_character_set(*_LATIN),
+        lambda _: statements.test_a_statement_is_read_in_its_sessions_character_set(*_LATIN),
     ),
     Mutant(
         "statements are UTF-8 (gbk)",
         _always_utf8,
-        lambda _: test_log.test_a_statement_is_read_in_its_sessions_character_set(*_GBK),
+        lambda _: statements.test_a_statement_is_read_in_its_sessions_character_set(*_GBK),
     ),
     Mutant(
         "NaN in a key is known by its object",

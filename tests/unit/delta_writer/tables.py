@@ -16,6 +16,7 @@ from deltalake import DeltaTable, QueryBuilder
 from dblog_core.delta_writer.changes import Changes
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.upsert import upsert
+from dblog_core.errors import StagingUnavailable
 from dblog_core.storage.local import LocalStorage
 from dblog_core.storage.location import Location
 
@@ -239,6 +240,14 @@ class FaultyStorage(LocalStorage):
 
 
 def _away(relative: str) -> BaseException:
-    from dblog_core.errors import StagingUnavailable
 
     return StagingUnavailable("storage does not answer", where=relative)
+
+
+def filled(table: Table, count: int = 100, **options: Any) -> OpenTable:
+    """A writer that has put rows 0 to count - 1, in two files."""
+    writer = table.writer(**options)
+    half = count // 2
+    table.merge(writer, [row(i, offset=1) for i in range(half)])
+    table.merge(writer, [row(i, offset=1) for i in range(half, count)])
+    return writer

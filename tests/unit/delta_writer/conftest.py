@@ -1,0 +1,16 @@
+"""A Delta table of one test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.delta_writer.tables import (
+    Table,
+)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    return Table.made(tmp_path)

@@ -1,0 +1,156 @@
+"""Whatever fails or stops at any step of a change, and in any order: no row is lost, none is there twice."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dblog_core.delta_writer.join_files import join_files
+from dblog_core.delta_writer.upsert import upsert
+from dblog_core.errors import LakeError, StagingUnavailable
+from dblog_core.storage.location import Location
+from tests.unit.delta_writer.rivals import RIVALS, opened
+from tests.unit.delta_writer.tables import (
+    APP,
+    FaultyStorage,
+    Table,
+    filled,
+    newest,
+    row,
+)
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("dies", [False, True], ids=["the same process goes on", "a new one goes on"])
+def test_a_fault_at_any_step_loses_and_doubles_nothing(tmp_path: Path, late: bool, dies: bool) -> None:
+    """Each call of storage fails once: before it does anything, or with its answer lost."""
+    base = Table.made(tmp_path / "0")
+    filled(base)
+    merged = FaultyStorage(base.lake)
+    writer = base.writer(Location(merged, "table"))
+    upsert(writer, base.changes([]), APP, 0)  # reads the log and the keys, so that the calls are those of the merge
+    began = len(merged.calls)
+    puts = [row(i, "ours", offset=5) for i in (3, 55, 700)]
+    gone = [row(10), row(60)]
+    upsert(writer, base.changes(puts, gone), APP, 3)
+    calls = merged.calls[began:]
+    assert [c.split()[0] for c in calls].count("create") == 3, "a file of vectors, one of rows, and the commit"
+    for number in range(1, len(calls) + 1):
+        table = Table.made(tmp_path / f"{number}-{late}")
+        filled(table)
+        faulty = FaultyStorage(table.lake, late=late)
+        writer = table.writer(Location(faulty, "table"))
+        upsert(writer, table.changes([]), APP, 0)
+        faulty.fail_at = len(faulty.calls) + number
+        table.expect(puts, gone)
+        try:
+            upsert(writer, table.changes(puts, gone), APP, 3)
+        except StagingUnavailable:
+            again = table.writer() if dies else writer
+            upsert(again, table.changes(puts, gone), APP, 3)
+        table.check()
+        assert newest(table.path) == 3, calls[number - 1]
+        after = table.writer() if dies else writer
+        table.merges = 3
+        table.merge(after, [row(3, "later", offset=6)], [row(55)])
+        table.check()
+
+
+def test_an_answer_that_is_lost_is_looked_up(table: Table) -> None:
+    filled(table)
+    faulty = FaultyStorage(table.lake, late=True)
+    writer = table.writer(Location(faulty, "table"))
+    create = faulty.create
+
+    def lose(relative: str, data: Any) -> bool:
+        done = create(relative, data)
+        if relative.endswith("3.json"):
+            raise StagingUnavailable("storage does not answer", where=relative)
+        return done
+
+    faulty.create = lose  # type: ignore[method-assign]
+    done = table.merge(writer, [row(3, "ours", offset=5)])
+    assert not done.already and done.updated == 1, "the commit was found to be ours"
+    table.check()
+
+
+def test_a_log_that_was_cleaned_behind_a_stopped_process_is_not_gone_on_with(table: Table) -> None:
+    """Its next version is free again: only the commit before it tells."""
+    writer = filled(table)
+    other = table.writer()
+    for i in range(3):
+        table.merge(other, [row(i, "meanwhile", offset=7 + i)])
+
+    def clean() -> None:
+        opened(table).create_checkpoint()
+        for version in range(5):
+            (table.path / "_delta_log" / f"{version:020d}.json").unlink()
+
+    clean()
+    table.merge(writer, [row(3, "after", offset=20)])
+    assert writer.snapshot.version == 6 and newest(table.path) == 6
+    assert table.read() == table.model()
+
+
+def test_a_process_that_is_stopped_right_before_its_commit_says_that_it_was_lost(table: Table) -> None:
+    writer = filled(table)
+
+    def stopped() -> None:
+        other = table.writer()
+        for i in range(3):
+            table.merges += 1
+            upsert(other, table.changes([row(i, "meanwhile", offset=7 + i)]), "other", i)
+            table.expect([row(i, "meanwhile", offset=7 + i)])
+        opened(table).create_checkpoint()
+        for version in range(5):
+            (table.path / "_delta_log" / f"{version:020d}.json").unlink()
+
+    writer.check = stopped
+    with pytest.raises(LakeError, match="stopped for too long"):
+        upsert(writer, table.changes([row(50, "lost", offset=20)]), APP, 3)
+    assert table.read() == table.model()
+
+
+@pytest.mark.parametrize("soak_round", range(1))
+def test_whatever_happens_in_any_order_the_rows_are_right(tmp_path: Path, soak_seed: int, soak_round: int) -> None:
+    """Random batches, rivals at any point, restarts with and without the saved index, files joined."""
+    dice = random.Random(soak_seed)
+    table = Table.made(tmp_path, mapped=dice.random() < 0.3)
+    rivals = ["checkpoints"] if table.mapped else [name for name in RIVALS if name != "widens"]  # delta-rs can no more
+    writer = table.writer(index=tmp_path / "index")
+    index = tmp_path / "index"
+    table.merge(writer, [row(i, offset=1) for i in range(800)])
+    offset = 10
+    for number in range(20):
+        offset += 10
+        count = dice.choice([3, 40, 400])
+        keys = dice.sample([*range(1000), 10_000], count)
+        gone = {key for key in keys if dice.random() < 0.3}
+        puts = [row(key, f"round {number}", offset=offset) for key in keys if key not in gone]
+        what = dice.choice([None, None, *rivals])
+        # The model keeps one row a key: a rival's append of one that is there is another test's.
+        if what == "appends" and (10_000,) in table.rows:
+            what = None
+        done: list[str] = []
+
+        def between(what: str | None = what, done: list[str] = done) -> None:
+            if what and not done:
+                done.append(what)
+                RIVALS[what](table)
+
+        writer.check = between
+        table.merge(writer, puts, [row(key) for key in sorted(gone)])
+        writer.check = lambda: None
+        table.check()
+        if dice.random() < 0.3:
+            join_files(writer, below=dice.choice([1 << 12, 1 << 20]))
+            table.check()
+        fate = dice.random()
+        if fate < 0.15:
+            writer = table.writer()
+        elif fate < 0.3:
+            writer.save()
+            writer = table.writer(index=index)
