@@ -9,10 +9,13 @@ from pathlib import Path
 import pytest
 
 from dblog_core.config.settings import Config
-from dblog_core.interfaces import ChunkReader, Source
+from dblog_core.interfaces import ChunkReader, Source, StateStore
+from dblog_core.state.memory import MemoryState
 from dblog_core.wiring import open_source
 from tests.contract.keyed import TYPES
+from tests.contract.lease_holder import store
 from tests.contract.relayed import World
+from tests.contract.stores import Open
 from tests.contract.targets import ExampleOne, FilesOne, HttpOne, KafkaOne, MemoryOne, TableOne, Target
 from tests.fix_servers import Database
 from tests.waiting import wait_until
@@ -72,3 +75,29 @@ def no_thread_is_left() -> Iterator[None]:
     before = threading.active_count()
     yield
     wait_until(lambda: threading.active_count() <= before, what="threads to end")
+
+
+@pytest.fixture
+def state_url(request: pytest.FixtureRequest, kind: str, tmp_path: Path) -> str:
+    if kind == "zookeeper":
+        return str(request.getfixturevalue("zookeeper_url"))
+    return f"sqlite://{tmp_path / 'state' / 'state.db'}"
+
+
+@pytest.fixture
+def open_store(kind: str, request: pytest.FixtureRequest) -> Iterator[Open]:
+    """Opens clients of one store."""
+    opened: list[StateStore] = []
+    memory = MemoryState()
+
+    def open_one(prefix: str = "shop") -> StateStore:
+        if kind == "memory":
+            client: StateStore = MemoryState(shared=memory)
+        else:
+            client = store(request.getfixturevalue("state_url"), prefix)
+        opened.append(client)
+        return client
+
+    yield open_one
+    for client in opened:
+        client.close()

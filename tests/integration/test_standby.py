@@ -6,12 +6,11 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import psycopg2
 import pytest
 
 from dblog_core import wiring
@@ -25,12 +24,14 @@ from dblog_core.sources.postgres.position import Lsn, Point
 from dblog_core.sources.postgres.sql import standby as standby_module
 from dblog_core.verify import source_reader
 from tests.fix_servers import Database, drop, new, newest_programs, standby_of
+from tests.integration.standbys import captured, caught_up, filled, scans_of, source_rows, standing_by, telling, writing
 from tests.integration.test_read_only import CHUNK, ROWS, SECONDS, capturing, config_of, dumped, rows_of
-from tests.integration.test_verify import Plainly
+from tests.integration.verify_shop import Plainly
 from tests.read_only import forget, reader_of
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
 pytestmark = [pytest.mark.in_turn]
+
 
 QUIET = "public.quiet"
 
@@ -41,21 +42,6 @@ def newest_standby(newest_postgres: PostgresServer, server_root: Path) -> Iterat
     yield from standing_by(made, newest_postgres)
 
 
-def standing_by(standby: PostgresServer, primary: PostgresServer) -> Iterator[PostgresServer]:
-    """Afterwards nobody follows the primary any more: other tests look at its lag, and at the log that it keeps."""
-    standby.start()
-    yield standby
-    standby.kill()
-
-    def unheard() -> bool:
-        with closing(primary.connect()) as connection, connection.cursor() as cursor:
-            cursor.execute("SELECT count(*) FROM pg_replication_slots WHERE slot_name = %s AND active", [standby.slot])
-            return int(cursor.fetchone()[0]) == 0
-
-    wait_until(unheard, "the primary has noticed")
-    primary.execute(f"SELECT pg_drop_replication_slot('{standby.slot}')")
-
-
 @pytest.fixture
 def primary(newest_postgres: PostgresServer) -> Iterator[Database]:
     """A database with a table of ROWS rows."""
@@ -63,13 +49,6 @@ def primary(newest_postgres: PostgresServer) -> Iterator[Database]:
     filled(database)
     yield database
     drop(database)
-
-
-def filled(database: Database) -> None:
-    database.execute(
-        "CREATE TABLE quiet (id int PRIMARY KEY, v int NOT NULL)",
-        f"INSERT INTO quiet SELECT n, n % 7 FROM generate_series(0, {ROWS - 1}) n",
-    )
 
 
 @pytest.fixture
@@ -87,89 +66,6 @@ def standby(primary: Database, newest_standby: PostgresServer) -> Iterator[Datab
 @pytest.fixture
 def config(standby: Database, tmp_path: Path) -> Config:
     return config_of(standby, tmp_path)
-
-
-def caught_up(primary: Database, standby: PostgresServer) -> None:
-    """The standby has replayed what the primary has committed by now."""
-    ((end,),) = primary.query("SELECT pg_current_wal_flush_lsn()::text")
-    with closing(standby.connect()) as connection, connection.cursor() as cursor:
-
-        def replayed() -> bool:
-            cursor.execute("SELECT pg_last_wal_replay_lsn() >= %s::pg_lsn", (end,))
-            return bool(cursor.fetchone()[0])
-
-        wait_until(replayed, "the standby has caught up")
-
-
-@contextmanager
-def telling(primary: Database) -> Iterator[None]:
-    """The primary tells its standbys again and again which transactions run: a slot that is made there waits for it."""
-    stop = threading.Event()
-
-    def tell() -> None:
-        while not stop.wait(0.2):
-            primary.execute("SELECT pg_log_standby_snapshot()")
-
-    thread = threading.Thread(target=tell)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join(timeout=PATIENCE_SECONDS)
-
-
-@contextmanager
-def captured(config: Config, primary: Database) -> Iterator[None]:
-    with telling(primary):
-        wiring.open_source(config.source).prepare()
-    with capturing(config):
-        yield
-
-
-@contextmanager
-def writing(primary: Database) -> Iterator[None]:
-    """Transactions that touch a row early and commit late, over those of others that are short."""
-    stop = threading.Event()
-    faults = list[BaseException]()
-
-    def write(number: int) -> None:
-        try:
-            with closing(primary.connect()) as connection, connection.cursor() as cursor:
-                connection.autocommit = False
-                turn = 0
-                while not stop.is_set():
-                    turn += 1
-                    key = (turn * 37 + number * 331) % ROWS
-                    cursor.execute("UPDATE quiet SET v = v + 10 WHERE id = %s", (key,))
-                    if turn % 5 == 0:
-                        cursor.execute("DELETE FROM quiet WHERE id = %s", ((key + 1) % ROWS,))
-                    if turn % 7 == 0:
-                        cursor.execute("INSERT INTO quiet VALUES (%s, 1) ON CONFLICT DO NOTHING", ((key + 3) % ROWS,))
-                    stop.wait(0.03 if number else 0)
-                    try:
-                        connection.commit()
-                    except psycopg2.errors.DeadlockDetected:
-                        connection.rollback()
-        except psycopg2.errors.DeadlockDetected:
-            write(number)
-        except BaseException as error:  # noqa: BLE001 - shown by the test's own thread
-            faults.append(error)
-
-    threads = [threading.Thread(target=write, args=(number,)) for number in range(3)]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join(timeout=PATIENCE_SECONDS)
-    assert not faults, faults
-
-
-def source_rows(database: Database) -> dict[int, Any]:
-    return {key: {"id": key, "v": v} for key, v in database.query("SELECT id, v FROM quiet")}
 
 
 def test_an_idle_standby_is_dumped_in_a_hundred_chunks_without_waiting_for_its_primary(
@@ -347,7 +243,7 @@ def test_chunks_come_from_a_standby_and_the_log_from_its_primary(
     config = config_of(older, tmp_path, read_only=read_only, read_replica=place)
     verify, lake = verify_plainly(config)
     assert [p for p in wiring.open_source(config.source).check() if p.fatal] == []
-    before = _scans(replica, older)
+    before = scans_of(replica, older)
     with capturing(config):
         with writing(older):
             assert dumped(config, tables=(QUIET,), chunk_size=20, workers=2).chunks >= ROWS / 2 / 20
@@ -355,16 +251,7 @@ def test_chunks_come_from_a_standby_and_the_log_from_its_primary(
             assert found.equal, found.to_json()
             assert lake.asked
         wait_until(lambda: rows_of(config, QUIET) == source_rows(older), "all is staged")
-    assert _scans(replica, older) > before, "the standby was read"
-
-
-def _scans(server: PostgresServer, database: Database) -> int:
-    """How often the table was read on the server."""
-
-    ((count,),) = replace(database, server=server).query(
-        "SELECT coalesce(sum(idx_scan + seq_scan), 0)::int FROM pg_stat_user_tables WHERE relname = 'quiet'"
-    )
-    return int(count)
+    assert scans_of(replica, older) > before, "the standby was read"
 
 
 @pytest.mark.parametrize("read_only", [False, True])

@@ -16,7 +16,7 @@ from dblog_core.model.schema import TableName
 from dblog_core.wiring import open_lake
 from tests.fix_servers import Database
 from tests.fix_verify import Verify
-from tests.integration.test_verify import Shop
+from tests.integration.verify_shop import Shop
 
 LONG = ", ".join(str(n * n) for n in range(4000))
 """Far more than a row of PostgreSQL holds: an update of another column leaves it out of the log."""

@@ -21,7 +21,7 @@ from dblog_core.model.schema import TableName
 from dblog_core.wiring import open_lake, open_state
 from tests.fix_servers import Database
 from tests.fix_verify import Verify
-from tests.integration.test_verify import Shop
+from tests.integration.verify_shop import Shop
 
 ROWS, FEW_ROWS = 1_000_000, 20_000  # in the soak; in a run of one seed
 FIRST = 1_000  # rows that are made one by one, to be doubled from there

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from tests.protocol.capture import Rules, Violation
 from tests.protocol.read_only import ReadOnlyWorld
-from tests.protocol.world import Scenario, World
+from tests.protocol.world import World
+from tests.protocol.world_state import Scenario
 
 LIMIT = 2_000_000
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from dblog_core.model.watermark import High, Low, Mark
 from tests.protocol.capture import TABLE, Capture
 from tests.protocol.source import FULL
-from tests.protocol.world import Entry, Scenario, Worker, World
+from tests.protocol.world import World
+from tests.protocol.world_state import Entry, Scenario, Worker
 
 
 @dataclass(frozen=True, slots=True)

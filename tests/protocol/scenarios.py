@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tests.protocol.read_only import read_only
 from tests.protocol.source import Op, Script, Visible
-from tests.protocol.world import Scenario
+from tests.protocol.world_state import Scenario
 
 WHOLE = (((1, 2, 3),),)
 """One chunk with all keys."""

@@ -4,76 +4,20 @@ from __future__ import annotations
 
 import datetime as dt
 from decimal import Decimal
-from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from dblog_core.lake.lake_status import State, TableStatus, history_location, read_status
-from dblog_core.model.schema import TableSchema
-from dblog_core.verify.exchange import Pin
 from spark_jobs.delta_tables import log
-from spark_jobs.merging.lake_table import LakeTable
-from spark_jobs.verifying import expected_rows
 from tests.spark.asked import done, replay
-from tests.spark.lakes import Crash, TestLake
+from tests.spark.lakes import TestLake
 from tests.spark.segments import Row, table
+from tests.spark.shapes import NEW, OLD, WIDE, at_the_end, dropped, new, old, status, told, wide
 
 pytestmark = pytest.mark.one_of(4)
 
-OLD = table("t", id=pa.int64(), v=pa.string(), gone=pa.string())
-NEW = table("t", id=pa.int64(), v=pa.string())
+
 NARROW = table("t", id=pa.int32(), n=pa.int16(), d=pa.decimal128(5, 2), day=pa.date32(), f=pa.float32())
-WIDE = table("t", id=pa.int64(), n=pa.decimal128(12, 2), d=pa.decimal128(9, 3), day=pa.timestamp("us"), f=pa.float64())
-
-
-def old(key: int, v: str = "a", gone: str | None = "x") -> Row:
-    return {"id": key, "v": v, "gone": gone}
-
-
-def new(key: int, v: str = "a") -> Row:
-    return {"id": key, "v": v}
-
-
-def status(lake: TestLake) -> TableStatus:
-    found = read_status(lake.location)
-    assert found is not None
-    return found.tables["shop.t"]
-
-
-def told(lake: TestLake, *names: str) -> list[tuple[Any, ...]]:
-    """The history's lines, in order."""
-    frame = lake.spark.read.format("delta").load(str(history_location(lake.location, OLD.table)))
-    return [tuple(row[n] for n in names) for row in frame.orderBy("_dblog_offset").collect()]
-
-
-def at_the_end(lake: TestLake, schema: TableSchema, before: tuple[int, int], *, key: str = "id") -> list[Row]:
-    """What verify expects of the source: version and offset `before`, and what is staged since."""
-    version, offset = before
-    found = status(lake)
-    pin = Pin(version, offset, found.segment, lake.build.offset)
-    staged = expected_rows.read_staged(
-        lake.spark, lake.staging, schema, "tmp/expected", after=offset, upto=lake.build.offset
-    )
-    pinned = expected_rows.lake_rows(lake.spark, lake.table(schema), pin, schema, staged.work.renames)
-    rows = expected_rows.rows_at(lake.spark, pinned, staged, schema).select("row.*").collect()
-    return sorted((row.asDict() for row in rows), key=lambda row: int(row[key]))
-
-
-def dropped(lake: TestLake) -> tuple[int, int]:
-    """Rows of both shapes: 1 is not written again, 2 is written before the drop, 3 after it, 4 is seen by a dump."""
-    build = lake.build
-    for key in (1, 2, 3, 4):
-        build.create(OLD, old(key))
-    build.seal()
-    lake.merge_well()
-    before = (log.version(lake.table(OLD)) or 0, build.offset)
-    build.update(OLD, old(2, "b", "y"))
-    build.schema(NEW)
-    build.update(NEW, new(3, "b"))
-    build.create(NEW, new(5))
-    build.seal()
-    return before
 
 
 def test_a_dropped_column_keeps_its_values_but_in_rows_that_are_written(lake: TestLake) -> None:
@@ -138,10 +82,6 @@ def narrow(key: int, n: int = 7) -> Row:
     return {"id": key, "n": n, "d": Decimal("1.25"), "day": dt.date(2026, 1, 31), "f": 0.5}
 
 
-def wide(key: int, n: str = "7") -> Row:
-    return {"id": key, "n": Decimal(n), "d": Decimal("1.250"), "day": dt.datetime.fromisoformat("2026-01-31"), "f": 0.5}
-
-
 def test_types_are_widened_in_place_with_keys_and_history_and_rows_of_both_types_are_one_table(lake: TestLake) -> None:
     lake.history = True
     build = lake.build
@@ -172,37 +112,9 @@ def test_types_are_widened_in_place_with_keys_and_history_and_rows_of_both_types
     assert sorted(lake.rows(WIDE), key=lambda row: int(row["id"])) == right
 
 
-def test_what_added_columns_hold_in_old_rows_comes_by_a_dump_that_is_requested_by_itself(lake: TestLake) -> None:
-    build = lake.build
-    for key in (1, 2):
-        build.create(NEW, new(key))
-    build.seal()
-    lake.merge_well()
-    began = build.offset  # a dump that begins here sees no new column
-    build.chunk(NEW, [new(1), new(2)], dump="another")
-    build.schema(OLD)
-    build.create(OLD, old(3))
-    build.seal()
-    lake.merge_until("requested shop.t")
-    lake.merge_well()
-    assert lake.rows(OLD) == [old(1, gone=None), old(2, gone=None), old(3)]
-    assert lake.dumps.asked == [("shop.t", [])] * 2  # the crash has forgotten the first one
-    build.finished(OLD, "another", since=began, since_segment=2)
-    build.create(OLD, old(4))
-    build.seal()
-    lake.merge_well()
-    assert (status(lake).state, status(lake).awaits, status(lake).reset_at) == (State.INCOMPLETE, "dump2", None)
-    since = build.offset
-    build.chunk(OLD, [old(1, gone="default"), old(2, gone="default"), old(3), old(4)], dump="dump2")
-    build.finished(OLD, "dump2", since=since, since_segment=build.segment + 1)
-    build.seal()
-    lake.merge_well()
-    assert lake.rows(OLD) == [old(1, gone="default"), old(2, gone="default"), old(3), old(4)]
-    assert (status(lake).state, status(lake).awaits) == (State.OK, None)
-    assert len(lake.dumps.asked) == 2
-
-
 TWO = table("t", id=pa.int64(), a=pa.string(), b=pa.string())
+
+
 SWAPPED = table("t", key=("no",), no=pa.int64(), b=pa.string(), a=pa.string(), c=pa.string())
 
 
@@ -292,124 +204,3 @@ def test_a_dump_that_began_before_its_keys_column_was_renamed_shows_what_is_gone
     build.seal()
     lake.merge_well()
     assert lake.rows(SWAPPED) == [swapped(1), swapped(3)]
-
-
-FEW = table("t", id=pa.int64(), v=pa.string())
-MORE = table(
-    "t",
-    id=pa.int64(),
-    v=pa.string(),
-    n=pa.int32(),
-    word=pa.string(),
-    d=pa.decimal128(9, 2),
-    day=pa.date32(),
-    at=pa.timestamp("us"),
-    moment=pa.timestamp("us", tz="UTC"),
-    flag=pa.bool_(),
-    f=pa.float32(),
-    nothing=pa.string(),
-)
-FILLED = {
-    "n": -5,
-    "word": "it's",
-    "d": "1.50",
-    "day": "2024-02-29",
-    "at": "2024-02-29T01:02:03.500000",
-    "moment": "2024-02-29T23:02:03Z",
-    "flag": False,
-    "f": 0.10000000149011612,
-    "nothing": None,
-}
-HELD = {
-    "n": -5,
-    "word": "it's",
-    "d": Decimal("1.50"),
-    "day": dt.date(2024, 2, 29),
-    "at": dt.datetime.fromisoformat("2024-02-29T01:02:03.500000"),
-    "moment": dt.datetime.fromisoformat("2024-02-29T23:02:03"),
-    "flag": False,
-    "f": 0.10000000149011612,
-    "nothing": None,
-}
-OTHERS = {**HELD, "n": 7, "word": None, "moment": dt.datetime(2000, 1, 1, tzinfo=dt.UTC)}
-
-
-def filled(lake: TestLake, *, partial: bool) -> tuple[int, int]:
-    """Columns come with constants: 1 is not written again, 2 and 3 are written before, by log and dump, 4 and 5 after
-    it, and 6, where it is `partial`, by a change that leaves all but `v` out."""
-    build = lake.build
-    for key in (1, 2, 3, 4, 6):
-        build.create(FEW, new(key))
-    build.seal()
-    lake.merge_well()
-    before = (log.version(lake.table(FEW)) or 0, build.offset)
-    build.update(FEW, new(2, "b"))
-    build.chunk(FEW, [new(3, "c")])
-    build.schema(MORE, filled=FILLED)
-    build.update(MORE, {**new(4, "d"), **OTHERS})
-    build.create(MORE, {**new(5), **OTHERS})
-    if partial:
-        build.update(MORE, {**new(6, "e"), **dict.fromkeys(HELD)}, unchanged=list(HELD))
-    build.seal()
-    return before
-
-
-@pytest.mark.in_turn("dies")
-@pytest.mark.parametrize(("dies", "partial"), [(None, True), ("_fill", False), ("merge", True)])
-def test_an_added_column_has_its_constant_in_rows_from_before_by_the_merge_alone(
-    lake: TestLake, monkeypatch: pytest.MonkeyPatch, dies: str | None, partial: bool
-) -> None:
-    def die(*_: object, **__: object) -> None:
-        raise Crash
-
-    before = filled(lake, partial=partial)
-    others = {**OTHERS, "moment": dt.datetime.fromisoformat("2000-01-01T00:00:00")}
-    right = [{**new(key, v), **HELD} for key, v in ((1, "a"), (2, "b"), (3, "c"))]
-    right += [{**new(key, v), **others} for key, v in ((4, "d"), (5, "a"))]
-    right.append({**new(6, "e" if partial else "a"), **HELD})
-    if dies is not None:
-        with monkeypatch.context() as patch:
-            patch.setattr(LakeTable, dies, die)
-            with pytest.raises(Crash):
-                lake.merge()
-    assert at_the_end(lake, MORE, before) == right
-    lake.merge_well()
-    assert lake.rows(MORE) == right and not lake.dumps.asked
-    assert not status(lake).waits
-    version = log.version(lake.table(MORE))
-    assert at_the_end(lake, MORE, (version or 0, lake.build.offset)) == right
-    if dies is None:
-        harm = f"UPDATE delta.`{lake.table(MORE)}` SET n = 0, day = NULL"
-        lake.spark.sql(harm)
-        replay(lake, 1, lake.build.offset)
-        assert lake.rows(MORE) == right
-        lake.spark.sql(harm)
-        done(lake, "rebuild", {"table": "shop.t"})
-        assert lake.rows(MORE) == right
-
-
-def test_a_constant_is_followed_through_what_becomes_of_its_column(lake: TestLake) -> None:
-    """It is widened and renamed within the same merge; one of its name that was dropped before is another column."""
-    dropped(lake)
-    build = lake.build
-    back = table("t", id=pa.int64(), v=pa.string(), gone=pa.int32())
-    build.schema(back, filled={"gone": 5})
-    build.update(back, {**new(5), "gone": 6})
-    wide = table("t", id=pa.int64(), v=pa.string(), came=pa.int64())
-    build.schema(wide, renamed={"came": "gone"})
-    build.create(wide, {**new(7), "came": 8})
-    build.seal()
-    lake.merge_well()
-    values = [(1, "a", 5), (2, "b", 5), (3, "b", 5), (4, "a", 5), (5, "a", 6), (7, "a", 8)]
-    assert [(row["id"], row["v"], row["came"]) for row in lake.rows(wide)] == values
-    assert not lake.dumps.asked
-
-
-def test_a_history_has_the_values_of_an_added_column_by_a_dump(lake: TestLake) -> None:
-    """Which tells them as lines; the history's own, from before the column, are not written anew."""
-    lake.history = True
-    filled(lake, partial=False)
-    lake.merge_well()
-    assert lake.dumps.asked == [("shop.t", [])]
-    assert status(lake).state is State.INCOMPLETE
-    assert [row["n"] for row in lake.rows(MORE)] == [None, None, None, 7, 7, None]

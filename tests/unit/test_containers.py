@@ -15,7 +15,6 @@ import stat
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
 from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
@@ -27,27 +26,26 @@ from typer.testing import CliRunner
 from dblog_core import __version__
 from dblog_core.cli import app
 from dblog_core.config.loader import load
-from dblog_core.config.secrets import CAPTURE, LAKE, READER, secrets_of
 from dblog_core.local.packages import kafka_jars
 from dblog_core.local.servers import airflow_settings, kafka, s3, spark_cluster, zookeeper
 from dblog_core.local.servers.mariadb import MariadbServer
 from dblog_core.local.servers.mysql import MysqlServer
 from dblog_core.local.servers.postgres import PostgresServer
-from dblog_core.monitoring.clear_text import in_clear_text
 from dblog_core.monitoring.metrics import GAUGES
+from tests.unit.container_files import COMPOSE, DOCKER, ROOT, SERVICES, TEXT, our_commands
 
-ROOT = Path(__file__).parents[2]
-DOCKER = ROOT / "docker"
-TEXT = (DOCKER / "compose.yaml").read_text()
-COMPOSE = yaml.safe_load(TEXT)
-SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 BUILT = {f"dblog/{target}:{__version__}": target for target in ("dblog", "airflow")}
+
+
 PROFILES = {"mysql", "mariadb", "postgres", "zookeeper", "spark", "airflow", "kafka", "s3", "grafana"}
-KUBERNETES = [
-    entry for file in sorted((DOCKER / "kubernetes").glob("*.yaml")) for entry in yaml.safe_load_all(file.read_text())
-]
+
+
 _PINNED = re.compile(r"[a-z0-9./-]+:[A-Za-z0-9._-]+@sha256:[0-9a-f]{64}")
+
+
 _VARIABLE = re.compile(r"(?<!\$)\$\{(\w+)(:[?-])?([^}]*)\}")
+
+
 _SECRET = re.compile(r"PASSWORD|SECRET|FERNET")
 
 
@@ -247,17 +245,7 @@ def test_a_configuration_of_the_stack_names_what_the_services_set(file: Path, mo
     assert config.spark.master == "local[2]" and config.s3.endpoint == "http://s3:7070"
 
 
-def _ours() -> Iterator[tuple[str, list[str]]]:
-    """What is run by our command: by a service, or by an object of Kubernetes."""
-    for name, service in SERVICES.items():
-        if service["image"] == f"dblog/dblog:{__version__}" and "entrypoint" not in service:
-            yield name, service["command"]
-    for entry in KUBERNETES:
-        if entry["kind"] == "Deployment":
-            yield entry["metadata"]["name"], entry["spec"]["template"]["spec"]["containers"][0]["args"]
-
-
-@pytest.mark.parametrize(("name", "arguments"), list(_ours()))
+@pytest.mark.parametrize(("name", "arguments"), list(our_commands()))
 def test_a_command_is_one_of_ours_with_options_that_there_are(name: str, arguments: list[str]) -> None:
     shown = CliRunner().invoke(app, [arguments[0], "--help"])
     assert shown.exit_code == 0
@@ -287,64 +275,6 @@ def test_dashboard_and_alerts_ask_for_metrics_that_there_are() -> None:
     (target,) = job["static_configs"][0]["targets"]
     host, port = target.split(":")
     assert SERVICES[host]["command"][-1] == f"0.0.0.0:{port}"
-
-
-def test_the_configuration_of_kubernetes_is_one_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (data,) = [entry["data"] for entry in KUBERNETES if entry["kind"] == "ConfigMap"]
-    for name in re.findall(r"\$\{(\w+)\}", data["shop.toml"]):
-        monkeypatch.setenv(name, "secret")
-    for name, text in data.items():
-        (tmp_path / name).write_text(text)
-    config = load(tmp_path / "shop.toml")
-    assert list(in_clear_text(config)) == []
-    relay = next(arguments for name, arguments in _ours() if name == "dblog-shop-relay")
-    assert relay[1] in config.output and config.airflow.capture == "watch"
-
-
-_NEEDS = {
-    "capture": CAPTURE,
-    "merge": LAKE,
-    "metrics": READER,
-    "relay": READER | {"output.events"},
-}
-
-
-@pytest.mark.parametrize("component", _NEEDS)
-def test_a_pod_has_the_secrets_that_it_needs_and_no_other(
-    component: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    page = (ROOT / "docs" / "deployment.md").read_text()
-    holds = dict(re.findall(r"^kubectl create secret generic (\S+) .*# (\w+)=…$", page, re.MULTILINE))
-    (data,) = [entry["data"] for entry in KUBERNETES if entry["kind"] == "ConfigMap"]
-    for name, text in data.items():
-        (tmp_path / name).write_text(text)
-    (pod,) = [
-        entry["spec"]["template"]["spec"]["containers"][0]
-        for entry in KUBERNETES
-        if entry["kind"] == "Deployment" and entry["metadata"]["name"] == f"dblog-shop-{component}"
-    ]
-    given = [holds[source["secretRef"]["name"]] for source in pod["envFrom"]]
-    for variable in given:
-        monkeypatch.setenv(variable, f"of {variable}")
-    config = load(tmp_path / "shop.toml", needs=_NEEDS[component])
-    assert sorted(secrets_of(config)) == sorted(f"of {variable}" for variable in given)
-
-
-def test_objects_of_kubernetes_select_each_other() -> None:
-    pods = [entry["spec"]["template"]["metadata"]["labels"] for entry in KUBERNETES if entry["kind"] == "Deployment"]
-    for entry in KUBERNETES:
-        selector = entry.get("spec", {}).get("selector")
-        if selector is not None:
-            wanted = selector.get("matchLabels", selector)
-            assert len([labels for labels in pods if wanted.items() <= labels.items()]) == 1, entry["metadata"]
-    named = {entry["metadata"]["name"] for entry in KUBERNETES if entry["kind"] == "ConfigMap"}
-    run = [entry["spec"] for entry in KUBERNETES if entry["kind"] in ("Deployment", "Pod")]
-    templates = [spec.get("template", {}).get("spec", spec) for spec in run]
-    mounted = {volume["configMap"]["name"] for spec in templates for volume in spec["volumes"] if "configMap" in volume}
-    assert len(templates) == 5 and mounted == named
-    for spec in templates:
-        assert spec["securityContext"]["runAsNonRoot"] and spec["securityContext"]["runAsUser"] == 10001
-        assert spec["containers"][0]["resources"]["limits"]["memory"]
 
 
 def test_the_linters_find_nothing() -> None:

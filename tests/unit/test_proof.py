@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from tests.airflow import test_faults
-from tests.nemesis import test_takeover
+from tests.nemesis import takeover_faults, test_takeover
 from tests.protocol import mutants, scenarios, test_protocol
 from tests.simulation import test_simulation
 from tests.spark import test_merge_faults
@@ -22,7 +22,7 @@ def test_the_numbers_of_worlds_seeds_and_faults_in_the_readme_are_those_of_the_t
         f"explores {test_protocol.A_DAY} of {len(scenarios.scenarios())} small worlds",
         f"finds {len(mutants.MUTANTS)} deliberate mistakes",
         f"runs {test_simulation.SEEDS} seeds of a simulation",
-        f"{test_takeover.A_DAY} of {len(test_takeover.FAULTS)} faults of high availability",
+        f"{test_takeover.A_DAY} of {len(takeover_faults.FAULTS)} faults of high availability",
         f"{test_faults.A_DAY} of {len(test_faults.FAULTS)} faults of Airflow",
         f"{seeds * test_simulation.SOAK:,} more seeds of the simulation",
         f"{seeds * test_merge_faults.SOAK} of merges under faults",

@@ -1,0 +1,78 @@
+"""Tables of several shapes, their rows, and what a lake and its history hold of them."""
+
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+
+from dblog_core.lake.lake_status import TableStatus, history_location, read_status
+from dblog_core.model.schema import TableSchema
+from dblog_core.verify.exchange import Pin
+from spark_jobs.delta_tables import log
+from spark_jobs.verifying import expected_rows
+from tests.spark.lakes import TestLake
+from tests.spark.segments import Row, table
+
+OLD = table("t", id=pa.int64(), v=pa.string(), gone=pa.string())
+
+
+NEW = table("t", id=pa.int64(), v=pa.string())
+
+
+WIDE = table("t", id=pa.int64(), n=pa.decimal128(12, 2), d=pa.decimal128(9, 3), day=pa.timestamp("us"), f=pa.float64())
+
+
+def old(key: int, v: str = "a", gone: str | None = "x") -> Row:
+    return {"id": key, "v": v, "gone": gone}
+
+
+def new(key: int, v: str = "a") -> Row:
+    return {"id": key, "v": v}
+
+
+def status(lake: TestLake) -> TableStatus:
+    found = read_status(lake.location)
+    assert found is not None
+    return found.tables["shop.t"]
+
+
+def told(lake: TestLake, *names: str) -> list[tuple[Any, ...]]:
+    """The history's lines, in order."""
+    frame = lake.spark.read.format("delta").load(str(history_location(lake.location, OLD.table)))
+    return [tuple(row[n] for n in names) for row in frame.orderBy("_dblog_offset").collect()]
+
+
+def at_the_end(lake: TestLake, schema: TableSchema, before: tuple[int, int], *, key: str = "id") -> list[Row]:
+    """What verify expects of the source: version and offset `before`, and what is staged since."""
+    version, offset = before
+    found = status(lake)
+    pin = Pin(version, offset, found.segment, lake.build.offset)
+    staged = expected_rows.read_staged(
+        lake.spark, lake.staging, schema, "tmp/expected", after=offset, upto=lake.build.offset
+    )
+    pinned = expected_rows.lake_rows(lake.spark, lake.table(schema), pin, schema, staged.work.renames)
+    rows = expected_rows.rows_at(lake.spark, pinned, staged, schema).select("row.*").collect()
+    return sorted((row.asDict() for row in rows), key=lambda row: int(row[key]))
+
+
+def dropped(lake: TestLake) -> tuple[int, int]:
+    """Rows of both shapes: 1 is not written again, 2 is written before the drop, 3 after it, 4 is seen by a dump."""
+    build = lake.build
+    for key in (1, 2, 3, 4):
+        build.create(OLD, old(key))
+    build.seal()
+    lake.merge_well()
+    before = (log.version(lake.table(OLD)) or 0, build.offset)
+    build.update(OLD, old(2, "b", "y"))
+    build.schema(NEW)
+    build.update(NEW, new(3, "b"))
+    build.create(NEW, new(5))
+    build.seal()
+    return before
+
+
+def wide(key: int, n: str = "7") -> Row:
+    return {"id": key, "n": Decimal(n), "d": Decimal("1.250"), "day": dt.datetime.fromisoformat("2026-01-31"), "f": 0.5}

@@ -1,0 +1,71 @@
+"""The example for Kubernetes: its configuration, secrets and objects fit together."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from dblog_core.config.loader import load
+from dblog_core.config.secrets import CAPTURE, LAKE, READER, secrets_of
+from dblog_core.monitoring.clear_text import in_clear_text
+from tests.unit.container_files import KUBERNETES, ROOT, our_commands
+
+
+def test_the_configuration_of_kubernetes_is_one_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (data,) = [entry["data"] for entry in KUBERNETES if entry["kind"] == "ConfigMap"]
+    for name in re.findall(r"\$\{(\w+)\}", data["shop.toml"]):
+        monkeypatch.setenv(name, "secret")
+    for name, text in data.items():
+        (tmp_path / name).write_text(text)
+    config = load(tmp_path / "shop.toml")
+    assert list(in_clear_text(config)) == []
+    relay = next(arguments for name, arguments in our_commands() if name == "dblog-shop-relay")
+    assert relay[1] in config.output and config.airflow.capture == "watch"
+
+
+_NEEDS = {
+    "capture": CAPTURE,
+    "merge": LAKE,
+    "metrics": READER,
+    "relay": READER | {"output.events"},
+}
+
+
+@pytest.mark.parametrize("component", _NEEDS)
+def test_a_pod_has_the_secrets_that_it_needs_and_no_other(
+    component: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (ROOT / "docs" / "deployment.md").read_text()
+    holds = dict(re.findall(r"^kubectl create secret generic (\S+) .*# (\w+)=…$", page, re.MULTILINE))
+    (data,) = [entry["data"] for entry in KUBERNETES if entry["kind"] == "ConfigMap"]
+    for name, text in data.items():
+        (tmp_path / name).write_text(text)
+    (pod,) = [
+        entry["spec"]["template"]["spec"]["containers"][0]
+        for entry in KUBERNETES
+        if entry["kind"] == "Deployment" and entry["metadata"]["name"] == f"dblog-shop-{component}"
+    ]
+    given = [holds[source["secretRef"]["name"]] for source in pod["envFrom"]]
+    for variable in given:
+        monkeypatch.setenv(variable, f"of {variable}")
+    config = load(tmp_path / "shop.toml", needs=_NEEDS[component])
+    assert sorted(secrets_of(config)) == sorted(f"of {variable}" for variable in given)
+
+
+def test_objects_of_kubernetes_select_each_other() -> None:
+    pods = [entry["spec"]["template"]["metadata"]["labels"] for entry in KUBERNETES if entry["kind"] == "Deployment"]
+    for entry in KUBERNETES:
+        selector = entry.get("spec", {}).get("selector")
+        if selector is not None:
+            wanted = selector.get("matchLabels", selector)
+            assert len([labels for labels in pods if wanted.items() <= labels.items()]) == 1, entry["metadata"]
+    named = {entry["metadata"]["name"] for entry in KUBERNETES if entry["kind"] == "ConfigMap"}
+    run = [entry["spec"] for entry in KUBERNETES if entry["kind"] in ("Deployment", "Pod")]
+    templates = [spec.get("template", {}).get("spec", spec) for spec in run]
+    mounted = {volume["configMap"]["name"] for spec in templates for volume in spec["volumes"] if "configMap" in volume}
+    assert len(templates) == 5 and mounted == named
+    for spec in templates:
+        assert spec["securityContext"]["runAsNonRoot"] and spec["securityContext"]["runAsUser"] == 10001
+        assert spec["containers"][0]["resources"]["limits"]["memory"]
