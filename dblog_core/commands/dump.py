@@ -6,7 +6,7 @@ import json as json_text
 import signal
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -164,16 +164,10 @@ def dump(
       dblog --config shop.toml dump --table shop.orders --workers 8 --adaptive on --max-retained 20G
       dblog --config shop.toml dump --table shop.orders --workers 32 --spark --wait
     """
-    from dblog_core.dumps.requests import DumpRequest
-    from dblog_core.model.filters import Typed
-
     session = session_of(context, json)
-    request = DumpRequest(
-        tables=_choose_tables(table, all_tables, needs_one=bool(pk or key_from is not None or key_to is not None)),
-        keys=tuple(_key(text, "--pk") for text in pk or ()),
-        key_from=None if key_from is None else _key(key_from, "--key-from"),
-        key_to=None if key_to is None else _key(key_to, "--key-to"),
-        filters=tuple((c.column, c.operator, Typed(c.value)) for c in filters or ()),
+    needs_one = bool(pk or key_from is not None or key_to is not None)
+    request = replace(
+        _request_rows(_choose_tables(table, all_tables, needs_one=needs_one), pk, key_from, key_to, filters),
         ranges=ranges,
         chunk_size=chunk_size,
         chunk_bytes=chunk_bytes,
@@ -187,6 +181,26 @@ def dump(
         _show_plan(session, request)
     else:
         _carry_out(session, request, wait=wait, spark=spark)
+
+
+def _request_rows(
+    tables: tuple[str, ...] | None,
+    pk: list[str] | None,
+    key_from: str | None,
+    key_to: str | None,
+    filters: list[Condition] | None,
+) -> DumpRequest:
+    """A request for the rows that are named, without settings of how to read them. Raises BadParameter."""
+    from dblog_core.dumps.requests import DumpRequest
+    from dblog_core.model.filters import Typed
+
+    return DumpRequest(
+        tables=tables,
+        keys=tuple(_key(text, "--pk") for text in pk or ()),
+        key_from=None if key_from is None else _key(key_from, "--key-from"),
+        key_to=None if key_to is None else _key(key_to, "--key-to"),
+        filters=tuple((c.column, c.operator, Typed(c.value)) for c in filters or ()),
+    )
 
 
 def _choose_tables(tables: list[str] | None, all_tables: bool, *, needs_one: bool) -> tuple[str, ...] | None:

@@ -28,6 +28,40 @@ pytestmark = [
 ]  # the first one fetches a registry
 
 SECRET = "hunter2secret"
+ALL_TYPES = table(
+    "shop.all types",
+    key=("2nd", "größe"),
+    **{"2nd": pa.int32(), "größe": pa.decimal128(5, 2)},
+    flag=pa.bool_(),
+    tiny=pa.int8(),
+    long=pa.int64(),
+    single=pa.float32(),
+    double=pa.float64(),
+    text=pa.string(),
+    data=pa.binary(),
+    day=pa.date32(),
+    local=pa.timestamp("us"),
+    instant=pa.timestamp("us", tz="UTC"),
+    wide=pa.decimal128(38, 10),
+)
+EARLIEST = dt.datetime.fromisoformat("0001-01-01T00:00:00")
+LATEST = dt.datetime.fromisoformat("9999-12-31T23:59:59.999999")
+MOST_DIGITS = Decimal("-1234567890123456789012345678.0123456789")
+ALL_VALUES = {
+    "2nd": -5,
+    "größe": Decimal("-1.50"),
+    "flag": True,
+    "tiny": -128,
+    "long": -(2**63),
+    "single": 0.1,
+    "double": float("-inf"),
+    "text": "Ω\0",
+    "data": b"\x00\xff",
+    "day": dt.date(1, 1, 1),
+    "local": EARLIEST,
+    "instant": LATEST.replace(tzinfo=dt.UTC),
+    "wide": MOST_DIGITS,
+}
 
 
 @pytest.fixture
@@ -72,57 +106,24 @@ def test_a_death_at_a_call_neither_loses_nor_repeats_a_line(world: World, target
 
 
 def test_every_staged_type_is_the_value_that_the_source_has(world: World, target: AvroOne) -> None:
-    shape = table(
-        "shop.all types",
-        key=("2nd", "größe"),
-        **{"2nd": pa.int32(), "größe": pa.decimal128(5, 2)},
-        flag=pa.bool_(),
-        tiny=pa.int8(),
-        long=pa.int64(),
-        single=pa.float32(),
-        double=pa.float64(),
-        text=pa.string(),
-        data=pa.binary(),
-        day=pa.date32(),
-        local=pa.timestamp("us"),
-        instant=pa.timestamp("us", tz="UTC"),
-        wide=pa.decimal128(38, 10),
-    )
-    early, late = (dt.datetime.fromisoformat(text) for text in ("0001-01-01T00:00:00", "9999-12-31T23:59:59.999999"))
-    digits = Decimal("-1234567890123456789012345678.0123456789")
-    row = {
-        "2nd": -5,
-        "größe": Decimal("-1.50"),
-        "flag": True,
-        "tiny": -128,
-        "long": -(2**63),
-        "single": 0.1,
-        "double": float("-inf"),
-        "text": "Ω\0",
-        "data": b"\x00\xff",
-        "day": dt.date(1, 1, 1),
-        "local": early,
-        "instant": late.replace(tzinfo=dt.UTC),
-        "wide": digits,
-    }
-    nothing = {**dict.fromkeys(row), "2nd": 1, "größe": Decimal("0.00")}
+    nothing = {**dict.fromkeys(ALL_VALUES), "2nd": 1, "größe": Decimal("0.00")}
     batch = log_rows(
-        shape,
-        {"offset": 15, "op": "c", "after": row},
+        ALL_TYPES,
+        {"offset": 15, "op": "c", "after": ALL_VALUES},
         {"offset": 16, "op": "c", "after": nothing},
-        {"offset": 17, "op": "d", "before": row, "key_only": True},
+        {"offset": 17, "op": "d", "before": ALL_VALUES, "key_only": True},
         {"offset": 18, "op": "c", "after": nothing, "moved_from": {"2nd": -5, "größe": Decimal("-1.50")}},
     )
-    changelog.publish(world.staging, 5, 15, 18, (shape, batch))
+    changelog.publish(world.staging, 5, 15, 18, (ALL_TYPES, batch))
     target.settings["topics"] = {"shop.all types": f"{target.settings['topic_prefix']}all"}
     world.relay(tables=("shop.all*",))
     (message, first), (_, second), (_, third), (_, fourth) = target.values()
     read = first["after"]
     assert target.decoded(message.key()) == {"_2nd": -5, "gr_u00f6_u00dfe": Decimal("-1.50")}
     assert read.pop("single") == pytest.approx(0.1)
-    assert read.pop("instant") == late.replace(tzinfo=dt.UTC)
+    assert read.pop("instant") == LATEST.replace(tzinfo=dt.UTC)
     local = dt.timedelta(microseconds=read.pop("local"))  # which the library does not know
-    assert dt.datetime.fromisoformat("1970-01-01T00:00:00") + local == early
+    assert dt.datetime.fromisoformat("1970-01-01T00:00:00") + local == EARLIEST
     assert read == {
         "_2nd": -5,
         "gr_u00f6_u00dfe": Decimal("-1.50"),
@@ -133,7 +134,7 @@ def test_every_staged_type_is_the_value_that_the_source_has(world: World, target
         "text": "Ω\0",
         "data": b"\x00\xff",
         "day": dt.date(1, 1, 1),
-        "wide": digits,
+        "wide": MOST_DIGITS,
     }
     assert set(second["after"].values()) == {1, Decimal("0.00"), None}
     assert third["key_only"] and third["before"]["_2nd"] == -5 and third["before"]["text"] is None

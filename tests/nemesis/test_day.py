@@ -210,21 +210,7 @@ def test_a_day_of_everything_leaves_no_trace_but_the_rows(
             day.keep_running()
             day.errand("dump", "--all")
             for hour in range(HOURS):
-                ends = time.monotonic() + seconds
-                if hour % 3 == 1:
-                    day.errand("verify", "--all", "--slice", f"{hour // 3 % SLICES + 1}/{SLICES}", "--repair")
-                elif hour % 3 == 2:
-                    day.errand("dump", "--table", f"{database.schema}.{draw.choice(TABLES)}")
-                elif hour % 6 == 3:
-                    day.errand("maintain")
-                struck = time.monotonic() + draw.uniform(0.2, 0.8) * seconds
-                while time.monotonic() < ends:
-                    if struck and time.monotonic() >= struck:
-                        day.strike(draw)
-                        struck = 0.0
-                    day.keep_running()
-                    day.look()
-                    threading.Event().wait(0.5)
+                spend_hour(day, draw, hour, seconds)
                 hours.append(day.measure())
                 fault = day.strikes[-1].name
                 transactions = writers.transactions
@@ -234,14 +220,7 @@ def test_a_day_of_everything_leaves_no_trace_but_the_rows(
         assert day.failures() == []
         day.stop()
         merge_to_the_end(dblog, config, lambda _: dblog.run("merge", "--once", timeout=600))
-        end = oracles.source_rows(database)
-        lake = {}
-        for table in TABLES:
-            place = table_location(wiring.open_lake(config), TableName(database.schema, table))
-            names = oracles.columns(database, table)
-            rows = read_lake(Path(str(place)))
-            lake[table] = {(row["id"],): values(map(column_of, names), [row[name] for name in names]) for row in rows}
-        oracles.check_equal(end, lake)
+        oracles.check_equal(oracles.source_rows(database), lake_rows(config, database, read_lake))
         flat("memory of the capture", hours, lambda hour: hour.memory, spare=30 << 20)
         flat("files in staging", hours, lambda hour: hour.staged, spare=100)
         flat("files in the lake", hours, lambda hour: hour.lake, spare=40)
@@ -253,6 +232,36 @@ def test_a_day_of_everything_leaves_no_trace_but_the_rows(
         dblog.close()
     codes = [(errand.what, "killed" if errand.killed else errand.process.returncode) for errand in day.errands]
     print(f"faults: {[strike.name for strike in day.strikes]}; errands: {codes}")
+
+
+def spend_hour(day: Day, draw: random.Random, hour: int, seconds: float) -> None:
+    """An errand at its beginning, a fault in its middle, and what has ended is started again."""
+    ends = time.monotonic() + seconds
+    if hour % 3 == 1:
+        day.errand("verify", "--all", "--slice", f"{hour // 3 % SLICES + 1}/{SLICES}", "--repair")
+    elif hour % 3 == 2:
+        day.errand("dump", "--table", f"{day.database.schema}.{draw.choice(TABLES)}")
+    elif hour % 6 == 3:
+        day.errand("maintain")
+    strike_at = time.monotonic() + draw.uniform(0.2, 0.8) * seconds
+    while time.monotonic() < ends:
+        if strike_at and time.monotonic() >= strike_at:
+            day.strike(draw)
+            strike_at = 0.0
+        day.keep_running()
+        day.look()
+        threading.Event().wait(0.5)
+
+
+def lake_rows(config: Config, database: Database, read_lake: LakeReader) -> dict[str, dict[oracles.Key, oracles.Row]]:
+    """By table and key, as `oracles.source_rows` has those of the source."""
+    tables: dict[str, dict[oracles.Key, oracles.Row]] = {}
+    for table in TABLES:
+        place = table_location(wiring.open_lake(config), TableName(database.schema, table))
+        names = oracles.columns(database, table)
+        rows = read_lake(Path(str(place)))
+        tables[table] = {(row["id"],): values(map(column_of, names), [row[name] for name in names]) for row in rows}
+    return tables
 
 
 def run_last_errands(day: Day) -> None:
