@@ -17,7 +17,7 @@ The reference is delta-io/delta's PROTOCOL.md. From the log to a commit:
   key_index.py    key -> file and row: a cache that the snapshot rules
   changes.py      what is to become of keys, and what became of them
   order_guard.py  which changes win against the rows that are there
-  unchanged_toast.py  values that a change left out, from the table's own rows
+  unchanged_toast.py  values that the log left out, from the table's own rows
   commit.py       one version of the log, created if absent
   open_table.py   a table's newest version, its vectors and its index; one commit of it
   upsert.py       changes of a table become one commit, exactly once

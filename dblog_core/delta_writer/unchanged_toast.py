@@ -1,4 +1,4 @@
-"""Values that a change left out, taken from the table's own row: PostgreSQL does not log a large value that stays."""
+"""Unchanged TOAST values, taken from the table's own row: PostgreSQL does not log a large value that stays."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 A folded row has `key`, `op`, `offset`, `position`, `commit_time`, `origin` (those of the key's last event), `inserted`,
 `missing` and `row`. Its op is PUT, DELETE, or WITHHOLD: the row lives, and a value of it is known to nobody. `missing`
-names columns that keep the lake's value: the log left them out of every event since the last that set them.
+names columns that keep the lake's value: unchanged TOAST, left out of every event since the last that set them.
 `inserted`: the log itself tells of the row's birth in this span, so it is written even where it equals the lake's row.
 """
 
@@ -59,8 +59,8 @@ def column_by_column(events: DataFrame, schema: TableSchema) -> DataFrame:
 
 def _last_value(name: str) -> Column:
     """The newest known value, in a struct so that a known NULL differs from an unknown value."""
-    left_out = F.coalesce(F.array_contains("unchanged", name), F.lit(False))
-    known_at = F.when((F.col("op") != DELETE) & ~left_out, F.col("offset"))
+    is_unchanged = F.coalesce(F.array_contains("unchanged", name), F.lit(False))
+    known_at = F.when((F.col("op") != DELETE) & ~is_unchanged, F.col("offset"))
     return F.max_by(F.struct(F.col(f"row.{quote(name)}").alias("value")), known_at)
 
 

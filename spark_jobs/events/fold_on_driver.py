@@ -41,13 +41,13 @@ _META = {
 }
 
 
-def fits_driver(work: Work, schema: TableSchema, *, left_out: bool = False) -> bool:
-    """Whether the work may be folded here. `left_out`: also with columns that the log left out, for who can take their
-    values from the row of another key (`origin_key`): a MERGE cannot."""
+def fits_driver(work: Work, schema: TableSchema, *, unchanged_toast: bool = False) -> bool:
+    """Whether the work may be folded here. `unchanged_toast`: also with columns that the log left out, for
+    who can take their values from the row of another key (`origin_key`): a MERGE cannot."""
     return (
         work.rows <= MAX_ROWS
         and work.bytes <= MAX_BYTES
-        and (left_out or not has_unchanged_toast(work))
+        and (unchanged_toast or not has_unchanged_toast(work))
         and not any(pa.types.is_floating(c.type) for c in schema.key_columns)  # NaN and the two zeros
     )
 
@@ -101,12 +101,12 @@ def fold_work(staging: Staging, work: Work, schema: TableSchema) -> pa.Table | N
 
 def _read_events(staging: Staging, work: Work, schema: TableSchema) -> Iterator[pa.Table]:
     renames = work.renames
-    left_out = has_unchanged_toast(work)
+    unchanged_toast = has_unchanged_toast(work)
     for file in (part for whole in work.files for part in split_at_renames(whole, renames)):
         shape = staging.schema(file.schema)
         later = renames.after(file.first_offset)
         for lines in staging.log_batches(file):
-            yield _log_events(pa.Table.from_batches([lines]), shape, schema, later, left_out=left_out)
+            yield _log_events(pa.Table.from_batches([lines]), shape, schema, later, unchanged_toast=unchanged_toast)
     for chunk in work.chunks:
         shape = staging.schema(chunk.schema)
         first = 0
@@ -115,7 +115,7 @@ def _read_events(staging: Staging, work: Work, schema: TableSchema) -> Iterator[
         opened = parquet.open_file(staging.read_file(chunk.path), expected=chunk.checksum, where=where)
         for rows in parquet.batches(opened, where=where):
             events = _chunk_events(pa.Table.from_batches([rows]), chunk, first, shape, schema, later)
-            yield _add_unchanged(events, schema) if left_out else events
+            yield _add_unchanged(events, schema) if unchanged_toast else events
             first += len(rows)
 
 
@@ -145,9 +145,9 @@ def _with_unchanged_toast(events: pa.Table, schema: TableSchema) -> pa.Table:
     old = np.where(np.asarray(events["moved"]), old, -1)
     order = np.argsort(np.asarray(events["offset"]), kind="stable")
     count = int(max(key_numbers.max(), old.max())) + 1
-    left_out = {c.name: fold_unchanged_toast.mask_unchanged(events["unchanged"], c.name) for c in schema.columns}
-    left_out = {name: mask for name, mask in left_out.items() if mask.any() and name not in schema.key}
-    value_places = fold_unchanged_toast.find_places(key_numbers, count, events["op"], left_out, old, order)
+    unchanged_toast = {c.name: fold_unchanged_toast.mask_unchanged(events["unchanged"], c.name) for c in schema.columns}
+    unchanged_toast = {name: mask for name, mask in unchanged_toast.items() if mask.any() and name not in schema.key}
+    value_places = fold_unchanged_toast.find_places(key_numbers, count, events["op"], unchanged_toast, old, order)
     last = np.full(count, -1, np.int64)
     last[key_numbers[order]] = order
     keys = np.flatnonzero(last >= 0)
@@ -213,7 +213,7 @@ def _one_array(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _log_events(
-    lines: pa.Table, shape: TableSchema, schema: TableSchema, later: Renames, *, left_out: bool
+    lines: pa.Table, shape: TableSchema, schema: TableSchema, later: Renames, *, unchanged_toast: bool
 ) -> pa.Table:
     meta = {name: _column(lines, name, kind) for name, kind in _META.items()}
     deleted = pc.equal(meta["op"], DELETE)
@@ -221,7 +221,7 @@ def _log_events(
     after = _image(lines, "after", shape, later)
     created = pc.equal(meta["op"], CREATE)
     values = _values(after, schema, len(lines), later)
-    if not left_out:
+    if not unchanged_toast:
         keys = {
             f"k{i}": pc.if_else(deleted, before[c.name], after[c.name]).cast(c.type)
             for i, c in enumerate(schema.key_columns)

@@ -1,4 +1,4 @@
-"""The driver's fold where the log left columns out (TOAST on PostgreSQL): where the value of each stands.
+"""The driver's fold where the log left columns out (unchanged TOAST of PostgreSQL): where the value of each stands.
 
 Events are followed in their order, once, without their values. Of each key that lives it is known for every column that
 the log may leave out where its value stands: in an event, in the lake's row that a key had before all events, or
@@ -37,14 +37,14 @@ class Places:
 
 
 def find_places(
-    keys: Ids, count: int, ops: pa.ChunkedArray, left_out: Mapping[str, Flags], moved_from: Ids, order: Ids
+    keys: Ids, count: int, ops: pa.ChunkedArray, unchanged_toast: Mapping[str, Flags], moved_from: Ids, order: Ids
 ) -> Places:
     """`keys`: of each event, its key's number below `count`; `moved_from`: the number of the key that the row of a c
-    had before, or -1; `left_out`: by column, the events that leave it out; `order`: the events by their offsets."""
-    if not left_out:
+    had before, or -1; `unchanged_toast`: by column, the events that leave it out; `order`: the events by offset."""
+    if not unchanged_toast:
         return Places({}, np.full(count, _NOWHERE, np.int64))
-    names = list(left_out)
-    in_event = ~np.stack([left_out[name] for name in names], axis=1)
+    names = list(unchanged_toast)
+    in_event = ~np.stack([unchanged_toast[name] for name in names], axis=1)
     kinds = np.full(len(keys), _CHANGE)
     kinds[np.asarray(pc.equal(ops, CREATE))] = _BIRTH
     kinds[np.asarray(pc.equal(ops, DELETE))] = _DEATH

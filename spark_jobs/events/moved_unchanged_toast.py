@@ -1,4 +1,4 @@
-"""Values that a change of key left out: taken from the old key's row as it was then (TOAST on PostgreSQL).
+"""Unchanged TOAST values of a row that changes its key: taken from the old key's row as it was then.
 
 A row that got its key from another one (`c` with `moved_from`) and has `unchanged` columns is a *move*. Where its
 values stand is found on the driver from the history of the keys involved, without any values: in another event of this

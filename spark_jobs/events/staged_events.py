@@ -164,8 +164,8 @@ def _rename_columns(lines: DataFrame, shape: TableSchema, later: Renames) -> tup
 
 def _key_part(name: str) -> Column:
     """A delete has its key in `before`; so has an update with a key so large that the log leaves it out of `after`."""
-    left_out = F.coalesce(F.array_contains("unchanged", name), F.lit(False))
-    return F.when((F.col("op") == DELETE) | left_out, F.col(f"before.{quote(name)}")).otherwise(
+    is_unchanged = F.coalesce(F.array_contains("unchanged", name), F.lit(False))
+    return F.when((F.col("op") == DELETE) | is_unchanged, F.col(f"before.{quote(name)}")).otherwise(
         F.col(f"after.{quote(name)}")
     )
 

@@ -273,7 +273,7 @@ class History:
                     self._spark, events, before.rows, before.withheld, schema, work.truncates
                 )
         deleted = F.col("op") == DELETE
-        left_out = F.array(*(F.lit(c.name) for c in schema.columns if c.name not in schema.key)).cast("array<string>")
+        not_in_key = F.array(*(F.lit(c.name) for c in schema.columns if c.name not in schema.key)).cast("array<string>")
         fields = {
             OP: F.col("op"),
             OFFSET: F.col("offset"),
@@ -281,7 +281,9 @@ class History:
             COMMIT_TIME: F.col("commit_time"),
             ORIGIN: F.col("origin"),
             TRANSACTION: F.when(F.col("op") != REFRESH, F.col("transaction")),
-            UNCHANGED: F.when(F.col("key_only"), F.when(F.size(left_out) > 0, left_out)).otherwise(F.col("unchanged")),
+            UNCHANGED: F.when(F.col("key_only"), F.when(F.size(not_in_key) > 0, not_in_key)).otherwise(
+                F.col("unchanged")
+            ),
             MOVED_FROM: F.col("moved_from"),
         }
         values = {

@@ -233,7 +233,7 @@ class TableMerge:
             narrows = any(schema_policy.is_narrower(shape, schema) for shape in work.shapes(self._staging.schema))
             rows = (
                 fold_on_driver.fold_work(self._staging, work, schema)
-                if fold_on_driver.fits_driver(work, schema, left_out=self._may_mark()) and not narrows
+                if fold_on_driver.fits_driver(work, schema, unchanged_toast=self._may_mark()) and not narrows
                 else None
             )
             if rows is None:

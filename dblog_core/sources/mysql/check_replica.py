@@ -66,5 +66,6 @@ def _replicates(connection: Connection[Any], config: SourceConfig) -> bool | Non
     statement = "SHOW SLAVE STATUS" if config.kind == "mariadb" else "SHOW REPLICA STATUS"
     try:
         return bool(rows(connection, statement))
+    # Without the right to see it: a warning then, since nothing is certain.
     except pymysql.err.MySQLError:
         return None

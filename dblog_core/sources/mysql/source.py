@@ -62,6 +62,7 @@ class MysqlSource:
         with translate_errors(self._config, "reading the catalogue"), connection:
             names = catalogue.list_wanted(connection, self._tables)
             suspects = catalogue.suspects(connection, names)
+            # Only those: to describe 10,000 tables at each look would keep the server's catalogue busy.
             asked_about = [name for name in names if name in suspects or str(name) in configured]
             descriptions = catalogue.describe_all(connection, asked_about, self._config.keys, self._config.columns)
         problems = [problem for described in descriptions for problem in check.table_problems(described)]
@@ -120,6 +121,7 @@ class MysqlSource:
         connection = self._connect()
         with translate_errors(self._config, "comparing the log with our position"), connection:
             identity = server.identity(connection, mariadb=self._mariadb)
+            # Before a byte is read: a server with another history would send its own log from our place on.
             continuity.compare(connection, self._config, start, identity)
             self._read_from = log_end.server(connection, self._config)
             sets = charsets.load(connection, self._charset)
@@ -169,6 +171,7 @@ class MysqlSource:
 
     def _connect(self) -> Connection[Any]:
         connection = connect(self._config)
+        # The two speak one protocol, so that a wrong kind would show in the log alone, as nonsense.
         if is_mariadb(connection) != self._mariadb:
             connection.close()
             other = "mysql" if self._mariadb else "mariadb"

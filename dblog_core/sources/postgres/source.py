@@ -120,6 +120,7 @@ class PostgresSource:
             confirmed = slots.ensure_slot(connection, self._config).confirmed
         assert confirmed is not None  # it is a logical one
         with closing(connect(self._config, replication=True)) as replication, translate_errors(self._config):
+            # With its timeline: after a promotion the same LSN may stand for other log.
             return str(Point(confirmed, timelines.current(replication)))
 
     def begin(self, place: Place) -> str:

@@ -42,6 +42,7 @@ def begin(config: SourceConfig, place: Place, open_log: OpenLog) -> Lsn:
                 config, f"{place} has not come yet: the server's clock is at {position_spec.in_words(now)}"
             )
         return _at_time(config, place, first, last, open_log)
+    # Asked for an older place, a slot begins at its confirmed one without an error: so it is compared here.
     lsn = Lsn.parse(place.text)
     if not first <= lsn <= last:
         raise _no_start_error(config, f"slot {config.slot} has the log from {first} to {last}, not {place}")
@@ -95,10 +96,12 @@ def _at_time(config: SourceConfig, place: Place, first: Lsn, last: Lsn, open_log
                 if transaction.commit_time >= place.time:
                     return _require_older(config, place, Lsn.parse(transaction.position), older)
                 older = True
+            # A capture cannot begin within a transaction.
             if not batch.partial and (reached := Point.parse(batch.position).lsn) >= last:
                 return _require_older(config, place, reached, older)
     finally:
         stream.close()
+        # The capture itself opens the slot next, and the server lets one at a time read it.
         _await_release(config)
 
 

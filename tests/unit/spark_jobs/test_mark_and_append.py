@@ -57,7 +57,7 @@ class Lake:
         head = self.staging.head_number()
         work = merge_plan.plan_works(self.staging.manifests(after=self.segment, upto=head), lambda table: self.segment)
         whole = work[str(SHAPE.table)]
-        assert fold_on_driver.fits_driver(whole, SHAPE, left_out=True)
+        assert fold_on_driver.fits_driver(whole, SHAPE, unchanged_toast=True)
         rows = fold_on_driver.fold_work(self.staging, whole, SHAPE)
         assert rows is not None
         return rows, whole

@@ -46,11 +46,13 @@ class LoggedStatements:
         self._rows.unread.follow(statement)
         self._follow_lost_rows(statement, group)
         self._follow_columns(statement, sql, events.sql_mode(body), group)
+        # MySQL logs IF NOT EXISTS also where the table was there, with all its rows.
         if statement.makes and (not statement.if_missing or events.took_effect(body)):
             self._signal(Created, statement.tables, group)
 
     def _follow_columns(self, statement: Statement, sql: str, sql_mode: int | None, group: Group) -> None:
         """DDL may have changed the columns of a table, also where its shape looks the same."""
+        # TRUNCATE leaves the columns as they are; DROP and CREATE OR REPLACE, which empty too, do not.
         if statement.means is Means.EMPTIES and sql.lstrip()[:8].upper() == "TRUNCATE":
             return
         step = None if statement.versions is not None else alter_table.step(sql, sql_mode)
@@ -61,12 +63,14 @@ class LoggedStatements:
             self._rows.forget_shape(table)
             index = batch.transaction(group.transaction)
             batch.signal(Altered(batch.next_sequence, index, table, step, self._any_case, statement.shapes))
+        # The server writes no row events for what an ALTER makes of values.
         if statement.alters and (step is None or step.revalued):
             self._signal(Rewritten, statement.tables, group)
 
     def _follow_lost_rows(self, statement: Statement, group: Group) -> None:
         """Rows that come or go without row events."""
         match statement.means:
+            # Rows of a dropped partition have no row events; which ones there were, only the table can show.
             case Means.DROPS_PARTITIONS:
                 self._signal(Rewritten, statement.tables, group)
             case Means.DROPS_SCHEMA if self._tables.wants_schema(statement.schema, any_case=self._any_case):

@@ -96,6 +96,7 @@ def begin(connection: Connection[Any], config: SourceConfig, place: Place, *, ma
     position = _FINDERS[place.form](server_log, place)
     prepared = prepared_at_start.with_gtids(connection, position.prepared, mariadb=mariadb)
     position = position.with_changes(prepared=prepared)
+    # Files may be purged between the look at them and this; a place that was recorded must be readable.
     _try_log_from(server_log, position)
     return position
 
@@ -138,6 +139,7 @@ def _at_time(server_log: _Log, place: Place) -> Position:
     first = _find_last(names, lambda name: server_log.creation_seconds(name) <= place_seconds - _APART_SECONDS)
     if first is None:
         first = names[0]
+        # No file is older by the minute that clocks may differ: then the oldest one itself has to be.
         if (oldest_seconds := server_log.creation_seconds(first)) > place_seconds:
             oldest = position_spec.in_words(oldest_seconds * _SECOND_US)
             raise server_log.no_start_error(f"{place} lies before the oldest log, of {oldest}")
@@ -164,6 +166,7 @@ def _at_offset(server_log: _Log, place: Place) -> Position:
         return _passes(stretch.place_after(event), file, offset, stretch.place)
 
     stretch = server_log.read(file, passes)
+    # A capture that began within a transaction would have some of its rows, and no beginning of it.
     if stretch.open or stretch.place.offset < offset:
         log.warning("%s lies inside a transaction: the capture begins with it, at %s", place, stretch.position)
     return stretch.position

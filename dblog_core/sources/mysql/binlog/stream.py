@@ -73,6 +73,7 @@ class EventStream:
     def receive(self, wait: float, *, until: int | None = None) -> bool:
         """Takes in what has come; False if nothing came in `wait` seconds, or before the file `until` had news."""
         if not self._readable(max(0.0, wait), until):
+            # The server sends heartbeats when it has nothing else. TCP alone would notice a dead one after hours.
             if time.monotonic() - self._heard_at > _SILENCE_SECONDS:
                 raise SourceUnavailable(
                     f"no sign of life for {_SILENCE_SECONDS:.0f} s",
@@ -85,6 +86,7 @@ class EventStream:
                 count = self._socket.recv_into(self._framing.room())
             except (BlockingIOError, ssl.SSLWantReadError):
                 return False  # a part of a TLS record
+        # No bytes at the end of a readable socket: the other side has closed it.
         if not count:
             raise SourceUnavailable(
                 "the server closed the connection",
@@ -187,6 +189,7 @@ def connect(
         auto_position=str(position.gtids) if by_mariadb_gtid else None,
         is_mariadb=by_mariadb_gtid,
         slave_heartbeat=_HEARTBEAT_SECONDS,
+        # So that SHOW REPLICAS names the capture to whoever looks for what reads the log.
         report_slave=f"dblog_{config.name}",
         pymysql_wrapper=open_session,
         enable_logging=False,

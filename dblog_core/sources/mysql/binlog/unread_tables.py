@@ -61,6 +61,7 @@ class UnreadTables:
         self._told.discard(table)
 
     def _tell(self, unread: Unread, fix: str, transaction: Transaction, batch: BatchBuilder) -> None:
+        # Once: each event of the table would say it again.
         if unread.table in self._told:
             return
         self._told.add(unread.table)

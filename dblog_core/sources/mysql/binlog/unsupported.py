@@ -17,6 +17,7 @@ def of_event(number: int) -> Refusal:
     """Of an event that is neither handled nor harmless."""
     what = f"event {events.name(number)}"
     unknown = "its type is not known here"
+    # A server newer than this list: what its event does to rows, nobody here can say.
     if number not in Type._value2member_map_:
         return f"{what}: {unknown}", events.FRESH_START
     kind = Type(number)
@@ -37,6 +38,7 @@ def of_statement(statement: Statement, group: Group, tables: TableFilter, *, any
             )
         case Means.REWRITES if any((tables.may_want if any_case else tables.wants)(t) for t in statement.tables):
             return "it changes rows of a captured table without row events", events.FRESH_START
+        # `binlog_format` is a session's setting too: that of the server may say ROW all the time.
         case Means.CHANGES_ROWS:
             return (
                 "rows were changed in statement form",
@@ -52,6 +54,7 @@ def _unread(statement: Statement, tables: TableFilter) -> str | None:
     if statement.means is Means.HARMLESS and not statement.alters:
         return None
     for name in statement.tables:
+        # The name may be that of a captured table in another character set: it is not guessed.
         if not statement_text.is_read(str(name)) and _may_be_captured(name.schema, tables):
             return ascii(str(name))
     unread = not statement_text.is_read(statement.schema)

@@ -121,9 +121,11 @@ class BatchBuilder:
         if table is None:
             table = self._tables[version] = _Table(version, RowEvents(version))
         table.runs.extend((_CODES[op], self._sequence, self.transaction(transaction)))
+        # A row has at least a byte, so that each gets a number of its own, though none is counted yet.
         self._sequence += size
         self._bytes += size
         self._events += 1
+        # Counting rows costs a pass over the bytes: not after every event.
         if table.events.add(op, rows) >= _LOOK:
             self._count(table)
         return dropped
@@ -175,6 +177,7 @@ class BatchBuilder:
                 before, after = (images(self._zero_dates, end) for images in (table.events.before, table.events.after))
                 break
             except ColumnFault as met:
+                # Only rows before the fault are decoded again: another column may have one in an earlier row.
                 end = met.fault.row
                 fault = met
         if fault is not None:

@@ -57,12 +57,14 @@ class Versions:
 
     def of(self, body: bytes, table: TableName) -> TableVersion:
         """The shape that a TABLE_MAP gives. Raises UnsupportedType."""
+        # Behind the table's number: it is another one after each ALTER and restart, and the shape may be the same.
         version = self._versions.get(body[6:])
         if version is not None:
             return version
         keys = tuple(self._keys.get(str(table), ()))
         version = table_map.parse(body, server=self._charsets, keys=keys, mariadb=self._mariadb)
         version = table_map.with_types(version, shape_to_read(version.schema, self._rules))
+        # Cleared as a whole: a server with so many tables in use costs some parsing, and never the memory.
         if len(self._versions) >= _VERSIONS:
             self._versions.clear()
         self._versions[body[6:]] = version
@@ -86,6 +88,7 @@ def images(event: Event, version: TableVersion) -> tuple[bytes, int]:
     for _ in range(2 if op == UPDATE else 1):
         present = int.from_bytes(body[at : at + size], "little") & every
         at += size
+        # `binlog_row_image` is a session's setting: an event may lack columns whatever the server's own says.
         if count != len(version.columns) or present != every:
             raise ColumnsMissing
     return (events.uncompress_mariadb(body[at:]), 0) if compressed else (body, at)

@@ -54,6 +54,7 @@ def _end(raw: Bytes, at: Number, end: Number, widths: Int64s, prefixes: Int64s, 
     nulls = 0
     for i in range(at, place):
         nulls |= raw[uintp(i)]
+    # Without a NULL the columns of fixed width between two others are one step: most rows are so.
     if nulls == 0:
         for i in range(len(sizes)):
             place += gaps[i]
@@ -99,9 +100,11 @@ def walk(
     for e in range(len(ends)):
         first = row
         end = ends[e]
+        # Lengths are the server's word: none of them may lead out of the buffer.
         if end > len(raw):
             return -1 - e
         while at < end:
+            # The caller makes more room and walks again: how many rows an event has, it does not say.
             if row == len(before):
                 return -1 - len(ends)
             before[row] = -1

@@ -99,6 +99,7 @@ class TableNumbers:
 
     def forget(self) -> None:
         """From here on the server numbers its tables from the start."""
+        # Numbers begin again with each start of the server, and may then mean other tables.
         self._known.clear()
         self.usual.clear()
         self.unwanted.clear()

@@ -42,6 +42,7 @@ def has_passed(position: Position, end: str, of: str) -> bool:
     """Whether the log of server `of` was read up to `end`."""
     data = orjson.loads(end)
     read_up_to = file_number(position.file), position.offset
+    # Files and offsets of another server say nothing of this one.
     return data["server"] == of and read_up_to >= (file_number(data["file"]), data["offset"])
 
 
@@ -73,6 +74,7 @@ class Sight:
                 where=where(self._config),
                 fix=GTIDS_FIX,
             )
+        # Read before the SELECT: what is in it was committed visibly before.
         executed = MysqlGtids.parse(str(rows(self._connection, "SELECT @@GLOBAL.gtid_executed")[0][0]))
         return executed.contains(read_gtids)
 
@@ -99,5 +101,6 @@ class Sight:
         try:
             status = dict(rows(self._connection, "SHOW STATUS LIKE 'binlog_snapshot_%%'"))
         finally:
+            # At once: a snapshot that stays open keeps InnoDB from purging old versions of rows.
             rows(self._connection, "ROLLBACK")
         return file_number(str(status["Binlog_snapshot_file"])), int(status["Binlog_snapshot_position"])

@@ -48,6 +48,7 @@ def _with_gtids(
         before = _gtids(connection)
         status = _status(connection, config)
         after = _gtids(connection)
+        # Equal looks around the status: no transaction has ended in between.
         if before == after:
             break
     return status, MariadbGtids.parse(before)

@@ -17,6 +17,7 @@ def date_text(value: bytes, _: int = 0) -> str:
 def datetime_text(value: bytes, fsp: int) -> str:
     """DATETIME2, likewise."""
     packed = int.from_bytes(value[:5], "big") - 0x8000000000
+    # Year and month are one number of 13 months a year, since a month may be 0.
     date = packed >> 17
     clock = packed & 0x1FFFF
     day = _format_date((date >> 5) // 13, (date >> 5) % 13, date & 31)
@@ -43,6 +44,7 @@ def _format_date(year: int, month: int, day: int) -> str:
 
 
 def _fraction(value: bytes, fsp: int) -> str:
+    # Stored in whole bytes of two digits each.
     micros = int.from_bytes(value, "big") * 10 ** (6 - 2 * len(value))
     if micros > 999_999:
         raise ValueError("it has more than a second's fraction")

@@ -67,11 +67,13 @@ class Messages:
         shift = int(self.starts[self.next]) - PREFIX if rest else 0
         number = self.count - self.next
         if rest and shift:
+            # Copied first: source and target overlap.
             self.raw[: len(rest)] = np.frombuffer(rest, dtype=np.uint8).copy()
             self.starts[:number] = self.starts[self.next : self.count] - shift
             self.ends[:number] = self.ends[self.next : self.count] - shift
         self.count = number
         self.next = 0
+        # One huge message must not keep its memory for the rest of the capture's life.
         if not number and len(self.raw) > ROOM:
             self.raw = np.empty(ROOM, dtype=np.uint8)
 

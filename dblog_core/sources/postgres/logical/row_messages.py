@@ -118,6 +118,7 @@ def _add(kind: int, body: int, end: int, version: int, state: Int64s, rows: Plac
         for i in range(3):
             begun[i, number] = state[CURRENT + i]
         state[BEGUN] += 1
+        # A transaction gets its number with its first row: those without a row of ours cost nothing.
         state[IN_BATCH] = state[TRANSACTIONS]
         state[TRANSACTIONS] += 1
     state[IN_OPEN] += 1
@@ -139,10 +140,12 @@ def _change(
     """Takes a row message, if it is one of a known table and there is room for it."""
     if not state[OPEN] or end - at < 4:
         return False
+    # A relation that the scan does not know yet is for Python.
     place = _find(oids, _number(raw, at, 4))
     if place < 0:
         return False
     code = codes[place]
+    # Passed over here, without a Python call: most rows of a busy server may be such.
     if code == STRANGER:
         return True
     if code < 0:
@@ -177,6 +180,7 @@ def scan(
         kind = raw[at]
         at += 1
         if streamed:
+            # A rolled-back savepoint: its rows were streamed before anybody knew.
             if len(aborted) and _find(aborted, _number(raw, at, 4)) >= 0:
                 continue
             at += 4
@@ -185,6 +189,7 @@ def scan(
                 return number
         elif streamed or not _boundary(raw, kind, at, end - at, state):
             return number
+        # A batch ends between transactions where it can.
         elif kind == _C and state[ROWS] >= state[ENOUGH]:
             return number + 1
     return count
@@ -215,6 +220,7 @@ def _image(
                 return -LENGTH
             length = _number(raw, at, 4)
             at += 4
+            # The length is the server's word: it must not lead into the next message.
             if length > end - at:
                 return -LENGTH
             starts[column, row] = at
@@ -239,6 +245,7 @@ def _no_image(starts: Places, lengths: Places, row: int) -> None:
 @part
 def _fill_kept(new_starts: Places, new_lengths: Places, old_starts: Places, old_lengths: Places, row: int) -> None:
     for column in range(new_starts.shape[0]):
+        # With REPLICA IDENTITY FULL the old image has what the new one leaves out.
         if new_lengths[column, row] == KEPT and old_lengths[column, row] >= 0:
             new_starts[column, row] = old_starts[column, row]
             new_lengths[column, row] = old_lengths[column, row]
@@ -288,6 +295,7 @@ def places(
                 _fill_kept(new_starts, new_lengths, old_starts, old_lengths, row)
         if at < 0:
             return int(-at)
+        # Bytes that are left over mean a form that is not known here, and not a row.
         if at != end:
             return LENGTH
     return FINE

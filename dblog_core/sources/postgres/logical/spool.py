@@ -52,6 +52,7 @@ class Spool:
         """Adds messages with their lengths. Raises StagingUnavailable where there is no room."""
         try:
             while run:
+                # A write may take a part only, where the disk is nearly full.
                 written = os.pwrite(self._file.fileno(), run, self.size)
                 self.size += written
                 run = run[written:]
@@ -79,6 +80,7 @@ class Spool:
                 )
             messages.count = _index(messages.raw, size, messages.starts, messages.ends)
             if not messages.count:
+                # A single value may have a gigabyte, and so its message.
                 messages.grow(int.from_bytes(messages.raw[:PREFIX].tobytes(), "little"))
         self._read += messages.end
 

@@ -52,6 +52,7 @@ class Streams:
     def start(self, message: bytes) -> None:
         """A block of a stream begins."""
         xid, first = _START.unpack(message)
+        # Sent from its beginning, perhaps again: what has come before would count twice.
         if first:
             self._drop(xid)
             self._spools[xid] = Spool()
@@ -72,6 +73,7 @@ class Streams:
     def abort(self, message: bytes) -> None:
         """A stream, or one of its subtransactions, is rolled back."""
         xid, sub = _ABORT.unpack(message)
+        # Of a whole transaction that is rolled back both numbers are the same.
         if xid == sub:
             self._drop(xid)
         elif xid in self._spools:

@@ -32,6 +32,7 @@ def columns_now(
     present = tuple(column(c.name, names[kinds[c.name]]) for c in columns if c.name in kinds)
     now = list(shape_to_read(TableSchema(schema.table, present, schema.key), rules).columns)
     # Their own types may differ, where Arrow's are the same: varchar(5) became varchar(9).
+    # Decoding by the types of before would give other values, or none.
     if [c.type for c in now] != [c.type for c in columns]:
         raise changed_error(schema)
     return now

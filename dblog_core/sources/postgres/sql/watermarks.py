@@ -84,6 +84,7 @@ class PostgresWatermarks:
                 raise NoWatermarkTable(self._config.watermark_table) from error
             if self._replica is None or not _is_low(payload):
                 return
+            # After the commit, so that it lies behind the payload's own record.
             upto = Lsn.parse(value(self._connection, "SELECT pg_current_wal_flush_lsn()::text"))
         self._await(self._replica, payload, upto)
 

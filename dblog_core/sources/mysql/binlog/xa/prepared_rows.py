@@ -54,6 +54,7 @@ class PreparedRows:
             self._is_reached = gtid == self.place.gtid
             # Asked for by file and offset, the log begins with what was asked for; by GTIDs, others may come first.
             if not self._is_reached and self._groups.position.gtids is None:
+                # A server that was restored may have another log under the same file name and offset.
                 raise self.lost_error(f"transaction {gtid} is at that place")
         return False
 

@@ -50,11 +50,13 @@ class RowMemory:
 
     def put(self, xid: str, rows: UndecidedRows) -> None:
         """Remembers the rows of a transaction that is prepared now; the oldest ones give way to them."""
+        # An xid may be used again once its transaction has ended.
         self.pop(xid)
         if rows.events is None:
             return
         self._groups[xid] = rows
         self._size_bytes += rows.size_bytes + _OVERHEAD_BYTES
+        # Reading them a second time costs time alone; prepared transactions may wait for days.
         while self._size_bytes > MEMORY_BYTES:
             self.pop(next(iter(self._groups)))
 

@@ -47,10 +47,12 @@ class XaTransactions:
             raise self._groups.unknown_error(f"XA transaction {xid} ends and has not begun", fix=events.FRESH_START)
         place = Prepared(xid, self._groups.file, undecided.start_offset, group.gtid, undecided.gtids_before)
         undecided.add_last(event)
+        # XA COMMIT … ONE PHASE is logged as an XA_PREPARE event that commits at once.
         if one_phase:
             self._make_due(place, undecided.events)
             return
         self._memory.put(xid, undecided)
+        # The place of the rows goes into the position: after a restart they are read again from there.
         self._groups.end(prepared=(*self._groups.position.finished(xid), place))
 
     def commit(self, sql: str) -> None:
@@ -76,6 +78,7 @@ class XaTransactions:
         assert group is not None
         group.undecided = None
         self._numbers.forget()  # tables were numbered otherwise if the server has restarted since
+        # Where the memory no longer has the rows, the log is read again from there, which may be files ago.
         self._groups.read_again = place
         self.due = PreparedRows(
             place, None if remembered is None else iter(remembered), self._groups, self._statements, self._finish
