@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from dblog_core.capture import config_reload
+from dblog_core.capture.healing import broken_tables
 from tests.conformance import postgres_forms
 from tests.conformance.cases import cases
 from tests.conformance.world import World
@@ -21,6 +22,7 @@ def new_world(
 ) -> Iterator[Callable[[int, int], World]]:
     """Makes the world of a seed, with cases of so many statements."""
     monkeypatch.setattr(config_reload, "NEWCOMERS", 0.5)
+    monkeypatch.setattr(broken_tables, "STAMPS_SECONDS", 0.5)
     made = list[World]()
     if database.kind == "postgres":
         database.execute(*postgres_forms.FIRST)

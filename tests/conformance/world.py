@@ -17,13 +17,17 @@ from psycopg2.extensions import TRANSACTION_STATUS_IDLE
 
 from dblog_core import wiring
 from dblog_core.capture.config_reload import ConfigFile
+from dblog_core.capture.healing.unlogged_rewrites import Stamps
 from dblog_core.capture.run_capture import run_capture
 from dblog_core.config.settings import Config
 from dblog_core.dumps import dump_records, dump_store, filing, work_loop
 from dblog_core.dumps.dump_records import OVER
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import DblogError
+from dblog_core.model import table_identity
 from dblog_core.monitoring.status import read_source_status
+from dblog_core.state import settings_in_force, stopped_tables
+from dblog_core.state.stopped_tables import RepairSeenBy
 from tests.conformance.forms import Case, Step, woven
 from tests.fix_servers import Database
 from tests.waiting import PATIENCE_SECONDS, wait_until
@@ -230,10 +234,32 @@ class World:
                 filing.submit(self.config, DumpRequest((table,), chunk_size=CHUNK), requested_by=dump_records.SYSTEM)
 
     def settled(self) -> None:
-        """All that is committed is staged, and every dump is over."""
+        """All that is committed is staged, the capture knows the catalogue as it is, and every dump is over."""
         self._staged()
+        self._noticed()
         self._dumped()
         self._staged()
+
+    def _noticed(self) -> None:
+        """What no log tells of, the capture sees when it looks at the catalogue: tables that are made, altered, refused
+        or mended. The dumps that it requests then are in the state store before what it remembers of the look."""
+        source = wiring.open_source(self.config.source)
+
+        def unseen() -> dict[str, object]:
+            self.look()
+            with closing(wiring.open_state(self.config)) as state:
+                refused = stopped_tables.entries_by_source(source.list_refusals())
+                stopped = stopped_tables.read(state)
+                mended = {table for table, e in stopped.items() if e.by != RepairSeenBy.LOG} - refused.keys()
+                found: dict[str, object] = {"refused": sorted(refused.keys() - stopped.keys()), "mended": mended}
+                if (now := source.identities()) is not None:
+                    found["made"] = table_identity.others(settings_in_force.read_shown(state) or set(), now)
+                if (stamps := source.stamps()) is not None:
+                    remembered = Stamps(state)
+                    found["altered"] = [*remembered.look(stamps), *remembered.reshaped]
+                return {what: tables for what, tables in found.items() if tables}
+
+        wait_until(lambda: not unseen(), "the capture knows the catalogue", describe=unseen)
 
     def _staged(self) -> None:
         source = wiring.open_source(self.config.source)
