@@ -6,6 +6,7 @@ Each runs in a process of its own: a task's main thread, its signal handler and 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -20,7 +21,7 @@ import psutil
 import pytest
 
 from dblog_core import wiring
-from dblog_core.airflow import in_process
+from dblog_core.airflow import in_process, ui_page
 from dblog_core.config.loader import load
 from dblog_core.dumps import control, filing
 from dblog_core.dumps.requests import DumpRequest
@@ -225,3 +226,21 @@ def test_airflow_masks_every_secret_that_a_task_has_read(tmp_path: Path, monkeyp
     file.write_text(FIELDS.format(*SECRETS))
     in_process.configuration(str(file))
     assert set(SECRETS) <= set(masked)
+
+
+@pytest.mark.parametrize("begin", [lambda file: in_process.configuration(str(file)), lambda _: ui_page.app()])
+def test_zookeepers_client_writes_nothing_into_airflows_logs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begin: Callable[[Path], object]
+) -> None:
+    """Each session had four lines there, and the page has many sessions."""
+    monkeypatch.setattr("airflow.sdk.log.mask_secret", lambda _: None)
+    file = tmp_path / "shop.toml"
+    file.write_text(FIELDS.format(*SECRETS))
+    kazoo = logging.getLogger("kazoo")
+    before = kazoo.level
+    kazoo.setLevel(logging.INFO)
+    try:
+        begin(file)
+        assert not logging.getLogger("kazoo.client").isEnabledFor(logging.ERROR)
+    finally:
+        kazoo.setLevel(before)
