@@ -1,23 +1,51 @@
-"""What is new about a dump since a channel was told of it last. Pure: from what the state store says, in order.
+"""Which notices of a dump a channel has not got yet. Pure: from what the state store says, in order.
 
-A channel's place in a dump is {"requested", "started", "paused": times, "resumed": times, "chunks": {TASK: ordinal},
-"tables": [T], "over"}. Whatever was not looked at in time is told all the same, but for a pause that was over by then.
+Whatever was not looked at in time has its notice all the same, except for a pause that was over at the next look.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 from dblog_core.dumps.dump_records import OVER, TaskStatus
 from dblog_core.dumps.status import DumpStatus
 from dblog_core.interfaces import Json
 
 _ENDS = {"done": "completed", "failed": "failed", "cancelled": "aborted"}
-NOTHING: Json = {
-    "requested": False, "started": False, "paused": 0, "resumed": 0, "chunks": {}, "tables": [], "over": False,
-}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class SentNotices:
+    """Which notices of one dump a channel has got.
+
+    `paused` and `resumed` count them. `chunks` has the newest chunk's ordinal by the number of its task. `tables` are
+    those that are done. `over`: the notice of the dump's end.
+    """
+
+    requested: bool = False
+    started: bool = False
+    paused: int = 0
+    resumed: int = 0
+    chunks: Mapping[str, int] = field(default_factory=dict)
+    tables: tuple[str, ...] = ()
+    over: bool = False
+
+    @classmethod
+    def from_json(cls, data: Json) -> Self:
+        return cls(**{**data, "tables": tuple(data.get("tables", ()))})
+
+    def to_json(self) -> Json:
+        return {
+            "requested": self.requested,
+            "started": self.started,
+            "paused": self.paused,
+            "resumed": self.resumed,
+            "chunks": dict(self.chunks),
+            "tables": list(self.tables),
+            "over": self.over,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,43 +73,42 @@ class Notice:
         }
 
 
-def notices_since(status: DumpStatus, position: Json | None) -> Iterator[tuple[Notice, Json]]:
-    """What is to be told now, each with the place after it."""
-    place = {**NOTHING, **(position or {})}
-    for notice, changes in _new_notices(status, place):
-        place = {**place, **changes}
-        yield notice, place
+def notices_since(status: DumpStatus, sent: SentNotices | None) -> Iterator[tuple[Notice, SentNotices]]:
+    """The notices that the channel has not got, each with what it has got then."""
+    current = sent or SentNotices()
+    for notice, changes in _new_notices(status, current):
+        current = replace(current, **changes)
+        yield notice, current
 
 
-def _new_notices(status: DumpStatus, place: Json) -> Iterator[tuple[Notice, Json]]:
-    if place["over"]:
+def _new_notices(status: DumpStatus, sent: SentNotices) -> Iterator[tuple[Notice, Json]]:
+    """Each notice with the fields of `SentNotices` that it changes."""
+    if sent.over:
         return
-    if not place["requested"]:
+    if not sent.requested:
         request = {"requested_by": status.requested_by, "requested_at": status.requested_at}
         yield _notice(status, "requested", tables=list(status.tables), **request), {"requested": True}
-    if not place["started"] and any(t.progress.attempt for t in status.tasks):
+    if not sent.started and any(t.progress.attempt for t in status.tasks):
         yield _notice(status, "started"), {"started": True}
-    yield from _pauses(status, place)
-    yield from _chunks(status, place)
-    yield from _tables(status, place)
+    yield from _pauses(status, sent)
+    yield from _chunks(status, sent)
+    yield from _tables(status, sent)
     if status.state in OVER:
         totals: Json = {"rows": status.rows, "chunks": status.chunks, "evicted": status.evicted, "error": status.error}
         yield _notice(status, _ENDS[status.state], **totals), {"over": True}
 
 
-def _pauses(status: DumpStatus, place: Json) -> Iterator[tuple[Notice, Json]]:
-    paused = place["paused"]
-    resumed = place["resumed"]
-    if status.state == "paused" and paused == resumed:
-        yield _notice(status, "paused", ordinal=paused + 1), {"paused": paused + 1}
+def _pauses(status: DumpStatus, sent: SentNotices) -> Iterator[tuple[Notice, Json]]:
+    if status.state == "paused" and sent.paused == sent.resumed:
+        yield _notice(status, "paused", ordinal=sent.paused + 1), {"paused": sent.paused + 1}
     # The number makes each pause's notices a pair with ids of their own.
-    elif status.state not in ("paused", *OVER) and paused > resumed:
-        yield _notice(status, "resumed", ordinal=paused), {"resumed": paused}
+    elif status.state not in ("paused", *OVER) and sent.paused > sent.resumed:
+        yield _notice(status, "resumed", ordinal=sent.paused), {"resumed": sent.paused}
 
 
-def _chunks(status: DumpStatus, place: Json) -> Iterator[tuple[Notice, Json]]:
-    """One for each chunk that is placed; `rows` are those of its task by now."""
-    told_ordinals = dict(place["chunks"])
+def _chunks(status: DumpStatus, sent: SentNotices) -> Iterator[tuple[Notice, Json]]:
+    """One for each chunk that is placed; `rows` are those of its task so far."""
+    told_ordinals = dict(sent.chunks)
     for task in status.tasks:
         # Several chunks may have been placed since the last look: each has its own notice.
         for ordinal in range(told_ordinals.get(str(task.number), 0) + 1, task.progress.ordinal + 1):
@@ -91,16 +118,16 @@ def _chunks(status: DumpStatus, place: Json) -> Iterator[tuple[Notice, Json]]:
             yield notice, {"chunks": dict(told_ordinals)}
 
 
-def _tables(status: DumpStatus, place: Json) -> Iterator[tuple[Notice, Json]]:
-    told_tables = list(place["tables"])
+def _tables(status: DumpStatus, sent: SentNotices) -> Iterator[tuple[Notice, Json]]:
+    told_tables = sent.tables
     tasks: dict[str, list[TaskStatus]] = {}
     for task in status.tasks:
         tasks.setdefault(task.table, []).append(task)
     for table, parts in tasks.items():
         if table not in told_tables and all(t.progress.done for t in parts):
-            told_tables.append(table)
+            told_tables = (*told_tables, table)
             rows = sum(t.progress.rows for t in parts)
-            yield _notice(status, "table", table, rows=rows), {"tables": list(told_tables)}
+            yield _notice(status, "table", table, rows=rows), {"tables": told_tables}
 
 
 def _notice(status: DumpStatus, event: str, table: str | None = None, ordinal: int | str = 0, **more: Any) -> Notice:

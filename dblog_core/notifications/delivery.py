@@ -12,6 +12,8 @@ from __future__ import annotations
 import datetime as dt
 import logging
 import threading
+from dataclasses import dataclass
+from typing import Self
 
 import orjson
 
@@ -20,7 +22,7 @@ from dblog_core.dumps.dump_records import OVER
 from dblog_core.dumps.status import DumpStatus
 from dblog_core.errors import DblogError
 from dblog_core.interfaces import Clock, Json, StateStore
-from dblog_core.notifications.changes import Notice, notices_since, refusal_notice
+from dblog_core.notifications.changes import Notice, SentNotices, notices_since, refusal_notice
 from dblog_core.notifications.channels import Receiver
 from dblog_core.signals import inbox
 from dblog_core.state import compare_and_set, recent_errors
@@ -47,6 +49,19 @@ def tell_until_stopped(receiver: Receiver, source: str, state: StateStore, clock
             recent_errors.record(state, f"notify {receiver.name}", error, clock.time())
 
 
+@dataclass(frozen=True, slots=True)
+class FirstLook:
+    """What there was at the first look for a receiver: ISO 8601, dumps that had not ended, and the signals' nodes."""
+
+    began: str
+    open_dumps: frozenset[str]
+    signals: frozenset[str]
+
+    @classmethod
+    def from_json(cls, data: Json) -> Self:
+        return cls(data["began"], frozenset(data["open"]), frozenset(data["signals"]))
+
+
 class NoticeFollower:
     """One receiver of one source."""
 
@@ -59,7 +74,7 @@ class NoticeFollower:
         self._clock = clock
         self._over: set[str] = set()
         self._signals: set[str] = set()
-        self._first: Json | None = None
+        self._first: FirstLook | None = None
 
     def tell_news(self, stop: threading.Event) -> None:
         """Tells all that is new. Raises NotToldYet where the channel does not take it; the next look goes on there."""
@@ -79,40 +94,42 @@ class NoticeFollower:
                 self._over.add(dump_id)
         self._tell_of_refused_signals(first)
 
-    def _begin(self) -> Json:
+    def _begin(self) -> FirstLook:
         """What there was when the channel was looked at first: its past is nobody's news."""
         open_dumps = [status.id for status in dump_store.list_unfinished_dumps(self._state)]
         fresh = {"began": self._now(), "open": open_dumps, "signals": inbox.node_names(self._state)}
         path = f"notify/{self._name}"
-        first: Json = compare_and_set.change(self._state, path, lambda first_before: first_before or fresh)
-        self._signals = set(first["signals"])
+        first = FirstLook.from_json(
+            compare_and_set.change(self._state, path, lambda first_before: first_before or fresh)
+        )
+        self._signals = set(first.signals)
         return first
 
-    def _was_over_before(self, status: DumpStatus, first: Json) -> bool:
-        return status.state in OVER and status.requested_at < first["began"] and status.id not in first["open"]
+    def _was_over_before(self, status: DumpStatus, first: FirstLook) -> bool:
+        return status.state in OVER and status.requested_at < first.began and status.id not in first.open_dumps
 
     def _tell_of_dump(self, status: DumpStatus, stop: threading.Event) -> None:
         path = f"dumps/{status.id}/told/{self._name}"
         entry = self._state.get(path)
-        position = before = None if entry is None else orjson.loads(entry.data)
+        sent = saved = SentNotices() if entry is None else SentNotices.from_json(orjson.loads(entry.data))
         try:
-            for count, (notice, place) in enumerate(notices_since(status, position), 1):
+            for count, (notice, sent_then) in enumerate(notices_since(status, sent), 1):
                 self._tell(notice)
-                position = place
+                sent = sent_then
                 if stop.is_set():
                     return
                 if count % _NOTICES_PER_SAVE == 0:
-                    before = self._save(path, position)
+                    saved = self._save(path, sent)
         finally:
             # Also after an error: what the receiver has taken must not come again.
-            if position != before:
-                self._save(path, position)
+            if sent != saved:
+                self._save(path, sent)
 
-    def _save(self, path: str, position: Json | None) -> Json | None:
-        compare_and_set.change(self._state, path, lambda _: position)
-        return position
+    def _save(self, path: str, sent: SentNotices) -> SentNotices:
+        compare_and_set.change(self._state, path, lambda _: sent.to_json())
+        return sent
 
-    def _tell_of_refused_signals(self, first: Json) -> None:
+    def _tell_of_refused_signals(self, first: FirstLook) -> None:
         names = set(inbox.node_names(self._state))
         self._signals &= names
         for name in sorted(names - self._signals):

@@ -27,7 +27,7 @@ from dblog_core.dumps.status import DumpStatus
 from dblog_core.errors import NotToldYet
 from dblog_core.interfaces import Json
 from dblog_core.notifications import channels
-from dblog_core.notifications.changes import notices_since
+from dblog_core.notifications.changes import SentNotices, notices_since
 from dblog_core.notifications.delivery import NoticeFollower
 from dblog_core.notifications.webhook import Webhook
 from dblog_core.signals import inbox
@@ -50,7 +50,7 @@ def dump(state: str, *tasks: TaskStatus) -> DumpStatus:
     )
 
 
-def told(status: DumpStatus, place: Json | None = None) -> tuple[list[str], Json | None]:
+def told(status: DumpStatus, place: SentNotices | None = None) -> tuple[list[str], SentNotices | None]:
     found = list(notices_since(status, place))
     return [notice.id for notice, _ in found], found[-1][1] if found else place
 
@@ -119,6 +119,15 @@ def test_whenever_it_is_looked_at_and_wherever_it_dies_all_is_told_and_repeats_h
     assert whole <= set(seen)
     assert {i for i in seen if "/paused/" not in i and "/resumed/" not in i} == whole
     assert seen[-1] == told(life[-1])[0][-1]
+
+
+def test_what_a_channel_has_got_is_stored_in_the_form_that_was_always_read() -> None:
+    stored = {
+        "requested": True, "started": True, "paused": 2, "resumed": 1, "chunks": {"0": 3}, "tables": ["shop.a"],
+        "over": False,
+    }  # fmt: skip
+    assert orjson.dumps(SentNotices.from_json(stored).to_json()) == orjson.dumps(stored)
+    assert SentNotices.from_json({"requested": True}) == SentNotices(requested=True), "an older channel wrote fewer"
 
 
 # The follower ---------------------------------------------------------------------------------------------------------
