@@ -42,6 +42,7 @@ class AlterTokens:
         self.at = at = 0
         while at < len(sql):
             match = _TOKEN.match(sql, at)
+            # Nothing is skipped: what was not understood may rename a column.
             if match is None or not match[0].isascii():
                 raise BeyondGrammar
             text = match[0]

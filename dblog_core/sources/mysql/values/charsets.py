@@ -109,6 +109,7 @@ def load(connection: Connection[Any], ask: Callable[[str], Multibyte]) -> Charse
     collations = {int(number): str(charset) for number, charset in charset_rows if charset is not None}
     single = sorted(_SINGLE_BYTE & set(collations.values()))
     every = bytes(range(256)).hex()
+    # The server's own tables: its latin1 is cp1252 with five more characters, which no codec of Python has.
     converted = [f"CONVERT(CONVERT(x'{every}' USING {charset}) USING utf8mb4)" for charset in single]
     (texts,) = rows(connection, "SELECT " + ", ".join(converted))
     return Charsets(collations, {charset: str(text) for charset, text in zip(single, texts, strict=True)}, ask)

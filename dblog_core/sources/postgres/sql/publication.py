@@ -51,6 +51,7 @@ def find_publication(connection: Connection, config: SourceConfig, tables: Seque
         return Publication(False, False, (), tuple(names))
     everything, complete, via_root = publications[0]
     members = {TableName(*row[:2]): row[2] for row in rows(connection, _MEMBERS, (config.publication,))}
+    # Rows that a filter keeps back are missing from the log, and nothing in it says so.
     filtered = [str(name) for name, some in members.items() if some]
     filtered += [name for (name,) in rows(connection, _COLUMN_LISTS, (config.publication,))]
     missing = () if everything else tuple(name for name in names if name not in members)
@@ -98,6 +99,7 @@ def ensure_publication(connection: Connection, config: SourceConfig, tables: Seq
         needed = statement(publication, config)
         if needed is None:
             return
+        # Without a write to the source: its administrator is given the statement.
         if config.read_only:
             raise _not_ours(connection, config, needed)
         try:

@@ -51,6 +51,7 @@ def _refusals(connection: Connection, table: CatalogueTable, config: SourceConfi
                 f"ALTER TABLE {typed_names.table(part.name)} SET LOGGED, or a pattern in tables that does not match it"
             )
             problems.append(Problem(f"{part.name} is unlogged: its changes are in no log", fix))
+        # The identity is compared with the key: of a wrong key nothing can be said.
         if not part.full and not problems:
             problems += _identity_problems(part, table, config)
     return problems

@@ -80,6 +80,7 @@ def is_one_of(schema: TableSchema, keys: Sequence[Key], operators: Mapping[str, 
     """The key is one of `keys`."""
     if not keys:
         return sql.SQL("false")
+    # A row comparison looks its operators up by the search path, where those of an extension need not be.
     if any(column.source_type in operators for column in schema.key_columns):
         whole = (
             every(_compare(c, "=", part, operators) for c, part in zip(schema.key_columns, key, strict=True))
@@ -121,6 +122,7 @@ def _literal(part: Any, column: Column) -> sql.Composable:
         raise RequestError(
             f"a value for column {column.name} holds a zero character", fix="PostgreSQL has no such text: check it"
         )
+    # As text with a type, so that the server reads each value by its own rules, and none is converted by the driver.
     return sql.SQL("{}::{}").format(sql.Literal(text), sql.SQL(comparable(column.source_type)))
 
 
