@@ -253,7 +253,7 @@ class World:
                 mended = {table for table, e in stopped.items() if e.by != RepairSeenBy.LOG} - refused.keys()
                 found: dict[str, object] = {"refused": sorted(refused.keys() - stopped.keys()), "mended": mended}
                 if (now := source.identities()) is not None:
-                    found["made"] = table_identity.others(settings_in_force.read_shown(state) or set(), now)
+                    found["made"] = table_identity.find_other_tables(settings_in_force.read_shown(state) or set(), now)
                 if (stamps := source.stamps()) is not None:
                     remembered = Stamps(state)
                     found["altered"] = [*remembered.look(stamps), *remembered.reshaped]
