@@ -46,6 +46,28 @@ def test_source_keys_names_unique_and_never_null_columns(
             every_way(database, reader, shape(database, reader))
 
 
+def test_an_entry_beside_a_primary_key_names_its_columns_or_is_refused(
+    database: Database, source: Source, source_config: Config
+) -> None:
+    run(database, "CREATE TABLE a (n int NOT NULL, k int NOT NULL, v int NOT NULL UNIQUE, PRIMARY KEY (k, n))")
+    if database.kind == "postgres":
+        run(database, "ALTER TABLE a REPLICA IDENTITY FULL")
+    table = f"{database.schema}.a"
+
+    def open_keyed(*columns: str) -> Source:
+        return open_source(source_config.source.model_copy(update={"keys": {table: columns}}))
+
+    same = open_keyed("n", "k")
+    assert [p for p in same.check() if p.fatal and table in p.what] == []
+    with closing(same.open_reader()) as reader:
+        assert shape(database, reader).key == ("k", "n")
+    other = open_keyed("v")
+    (problem,) = [p for p in other.check() if p.fatal and table in p.what]
+    assert problem.what == f'[source.keys] "{table}" names (v), and its primary key is (k, n)'
+    assert problem.fix == f'remove [source.keys] "{table}": it is for a table without a primary key'
+    assert problem in other.list_refusals()
+
+
 PREFIX = "CREATE UNIQUE INDEX u ON a (t(5))"
 INDEXES = {
     "postgres": [

@@ -184,6 +184,29 @@ def test_mysql_a_key_of_the_configuration_that_is_none_any_more_stops_its_table_
         wait(held(database, "t", "u"))
 
 
+@pytest.mark.in_turn
+def test_a_table_that_is_given_another_primary_key_than_its_entry_names_stops_alone(
+    database: Database, tmp_path: Path
+) -> None:
+    keys = {f"{database.schema}.t": ["id"]}
+    config = database.config(tmp_path, source={"keys": keys})
+    database.execute("CREATE TABLE t (id int NOT NULL UNIQUE, v varchar(20))", f"CREATE TABLE u {SHAPE}")
+    if database.kind == "postgres":
+        database.execute("ALTER TABLE t REPLICA IDENTITY FULL")
+    before = begun(database, config)
+    with capturing(config) as wait:
+        runs(database, wait, before)
+        database.execute("ALTER TABLE t ADD PRIMARY KEY (id, v)", "INSERT INTO t VALUES (3, 'missed')")
+        others_go_on(database, config, wait, 2, before)
+        told = stopped(config)["t"]
+        assert f'[source.keys] "{database.schema}.t" names (id), and its primary key is (id, v)' in told
+        assert "fix: remove " in told
+    entered = database.config(tmp_path)
+    with capturing(entered) as wait:
+        wait(held(database, "t", "u"))
+    assert stopped(entered) == {}
+
+
 BY_ID = "ALTER TABLE {} DROP PRIMARY KEY, ADD PRIMARY KEY (id)"
 ALIKE = {
     "alike": (
@@ -274,7 +297,14 @@ def test_mysql_a_table_that_shows_rows_of_others_stops_alone_until_it_has_rows_o
         (problem,) = [entry.problem for entry in findings(config) if entry.problem.fatal]
         database.execute(problem.fix.partition("source.tables, or ")[2], "INSERT INTO t VALUES (3, 'own')")
         taken_in(database, config, "t", "u")
-    assert len(held(database, "t")["t"]) == 3
+        assert len(held(database, "t")["t"]) == 3
+        if database.kind == "mysql":  # MariaDB has no BLACKHOLE unless it is installed
+            database.execute(f"CREATE TABLE b {SHAPE} ENGINE = BLACKHOLE", "INSERT INTO b VALUES (1, 'nowhere')")
+            wait_until(lambda: set(stopped(config)) == {"b"}, "the table is stopped")
+            assert "BLACKHOLE keeps no rows" in stopped(config)["b"]
+            (problem,) = [entry.problem for entry in findings(config) if entry.problem.fatal]
+            database.execute(problem.fix.partition("source.tables, or ")[2], "INSERT INTO b VALUES (2, 'kept')")
+            taken_in(database, config, "t", "u", "b")
 
 
 @pytest.mark.in_turn

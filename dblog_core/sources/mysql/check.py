@@ -18,7 +18,7 @@ from dblog_core.interfaces import Problem
 from dblog_core.model import table_patterns
 from dblog_core.model.schema import TableName
 from dblog_core.model.table_names import keys_entry
-from dblog_core.rows import column_rule_faults
+from dblog_core.rows import column_rule_faults, source_key_faults
 from dblog_core.sources.mysql import check_replica
 from dblog_core.sources.mysql.binlog import log
 from dblog_core.sources.mysql.binlog.xa import prepared_at_start
@@ -239,6 +239,8 @@ def table_problems(described: Described) -> Iterator[Problem]:
         yield Problem(f"{name}: {fault}", types.CHANGE, table=name)
     for fault in described.key_faults:
         yield Problem(f"{name}: {fault}", _key_fix(described.table, described.candidates), table=name)
+    if described.contradiction:
+        yield Problem(described.contradiction, source_key_faults.contradiction_fix(described.table), table=name)
     yield from described.rule_problems
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from dblog_core.model.schema import Column, TableName, TableSchema
+from dblog_core.rows import source_key_faults
 from dblog_core.sources.mysql.values import charsets, types
 from dblog_core.sources.mysql.values.charsets import Charsets, Decode
 from dblog_core.sources.mysql.values.types import ColumnType, Kind, UnsupportedType
@@ -126,7 +127,7 @@ def head(body: bytes) -> TableMapHead:
 
 
 def parse(body: bytes, *, server: Charsets, keys: tuple[str, ...], mariadb: bool) -> TableVersion:
-    """The table version of a TABLE_MAP body. `keys`: the configured key of a table without a primary key.
+    """The table version of a TABLE_MAP body. `keys`: its entry in [source.keys].
 
     Raises UnsupportedType where a column is not enough for exact values, or the table is none that can be captured;
     ColumnsNotNamed where the metadata itself is not.
@@ -144,7 +145,10 @@ def parse(body: bytes, *, server: Charsets, keys: tuple[str, ...], mariadb: bool
     metas, codes = _metas(body, at, codes, names)
     columns = _columns(codes, metas, fields, server, mariadb, names)
     shape = tuple(Column(name, column.text, column.arrow) for name, column in zip(names, columns, strict=True))
-    key = _key(fields, names) or _existing(keys, names)
+    primary = _key(fields, names)
+    if contradiction := source_key_faults.explain_contradiction(start.table, keys, primary):
+        raise UnsupportedType(contradiction, source_key_faults.contradiction_fix(start.table))
+    key = primary or _existing(keys, names)
     for name, column in zip(names, columns, strict=True):
         of_set = column.kind is Kind.SET
         if name in key and (why := types.why_alike(column.labels, of_set=of_set)) is not None:

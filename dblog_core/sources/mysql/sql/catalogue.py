@@ -12,7 +12,7 @@ from dblog_core.config.source import ColumnRules, SourceConfig
 from dblog_core.interfaces import Problem
 from dblog_core.model import table_patterns
 from dblog_core.model.schema import Column, TableName, TableSchema
-from dblog_core.rows import column_rule_faults
+from dblog_core.rows import column_rule_faults, source_key_faults
 from dblog_core.rows.value_forms import shape_to_read
 from dblog_core.sources.mysql.sql import row_key
 from dblog_core.sources.mysql.sql.connection import rows
@@ -55,7 +55,8 @@ class TableFilter:
 class Described:
     """A table of the catalogue: its shape, or why it has none that we can use.
 
-    `key_faults`: what is wrong with its entry in [source.keys]; `candidates`: what could stand there instead.
+    `key_faults`: what is wrong with its entry in [source.keys]; `candidates`: what could stand there instead;
+    `contradiction`: that it names other columns than the primary key.
     `rule_problems`: of its column rules, those that do not fit it. `versioned`: MariaDB keeps every version of a row;
     `periods`: the columns for that which its definition names. `engine`: of the table, where it keeps no rows.
     """
@@ -69,6 +70,7 @@ class Described:
     versioned: bool = False
     engine: str = ""
     periods: tuple[str, ...] = ()
+    contradiction: str = ""
 
     @property
     def faults(self) -> tuple[str, ...]:
@@ -76,7 +78,8 @@ class Described:
         table_faults = (types.VERSIONED,) if self.versioned else ()
         if self.engine:
             table_faults = (types.explain_rowless(self.engine),)
-        return (*table_faults, *self.column_faults, *self.key_faults, *(problem.what for problem in self.rule_problems))
+        key_faults = (self.contradiction,) if self.contradiction else self.key_faults
+        return (*table_faults, *self.column_faults, *key_faults, *(problem.what for problem in self.rule_problems))
 
 
 _TABLES = """SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES
@@ -204,9 +207,10 @@ def _describe(
             columns.append(Column(str(name), str(column_type), kind))
         except types.UnsupportedType as error:
             faults.append(f"column {name}: {error}")
-    # A primary key wins over an entry in [source.keys], here as where the log describes the table.
     primary = tuple(str(column) for column, _ in indexes.pop("PRIMARY", ()))
-    key = primary or tuple(keys.get(str(table), ()))
+    entry = tuple(keys.get(str(table), ()))
+    key = primary or entry
+    contradiction = source_key_faults.explain_contradiction(table, entry, primary)
     faults += [f"column {c.name}: {why}" for c in columns if c.name in key and (why := row_key.why_not_in_key(c))]
     nullable = {str(row[0]) for row in column_rows if row[6] == "YES"}
     unique = [whole for parts in indexes.values() if (whole := row_key.whole_columns(parts))]
@@ -214,7 +218,8 @@ def _describe(
         () if primary or not key else row_key.find_faults(key, {str(row[0]) for row in column_rows}, nullable, unique)
     )
     ruled = tuple(column_rule_faults.of_table(str(table), [str(row[0]) for row in column_rows], key, rules))
-    schema = None if faults or wrong or ruled else shape_to_read(TableSchema(table, tuple(columns), key), rules)
+    refused = bool(faults or wrong or contradiction or ruled)
+    schema = None if refused else shape_to_read(TableSchema(table, tuple(columns), key), rules)
     # Only columns that cannot be NULL identify rows: a unique index admits NULL many times.
     candidates = tuple(whole for whole in unique if not nullable & set(whole))
-    return Described(table, schema, tuple(faults), tuple(wrong), candidates, ruled)
+    return Described(table, schema, tuple(faults), tuple(wrong), candidates, ruled, contradiction=contradiction)

@@ -1,4 +1,4 @@
-"""The key that identifies a table's rows: its primary key, or the columns that [source.keys] names in its place.
+"""The key that identifies a table's rows: its primary key, or, where it has none, the columns that [source.keys] names.
 
 A row's key has to name one row in the log, in a chunk and in the lake alike. So no column of it may be NULL, a unique
 index must have exactly its columns, and no two of its values may print alike.

@@ -121,10 +121,10 @@ class Assembly:
         sequence = self._next()
         self._signals.append(SchemaSeen(sequence, self.transaction, schema, layout))
 
-    def unreadable(self, table: TableName, why: str, fix: str) -> None:
-        """From here on the table's rows are passed over."""
+    def unreadable(self, table: TableName, why: str, fix: str, *, refused: bool = False) -> None:
+        """From here on the table's rows are passed over. `refused`: the catalogue refuses the table for that too."""
         sequence = self._next()
-        self._signals.append(Unreadable(sequence, self.transaction, table, why, fix))
+        self._signals.append(Unreadable(sequence, self.transaction, table, why, fix, refused))
 
     def unreadable_since(self, signal: Unreadable) -> None:
         """A row that was taken has proven to be one that nobody can read."""

@@ -18,6 +18,7 @@ from dblog_core.config.source import SourceConfig
 from dblog_core.errors import SourceUnavailable, UnknownLogEvent
 from dblog_core.model.events import LogBatch, TableChanges, Transaction
 from dblog_core.model.schema import TableSchema
+from dblog_core.rows import source_key_faults
 from dblog_core.rows.value_forms import shape_to_read
 from dblog_core.sources.postgres.logical import row_messages
 from dblog_core.sources.postgres.logical.batch import MAX_ROWS, Assembly, no_key_fix
@@ -235,10 +236,13 @@ class PgoutputDecoder:
 
     def _take_relation(self, relation: Relation) -> None:
         """A captured table: its shape from here on, or why its rows cannot be read."""
+        table = relation.table
         key = self._key(relation)
-        if why := why_unreadable(relation, key):
-            if self._relations.set_unreadable(relation.oid, relation.table):
-                self._assembly.unreadable(relation.table, why, no_key_fix(relation.table))
+        contradiction = source_key_faults.explain_contradiction(table, self._config.keys.get(str(table), ()), key)
+        if why := contradiction or why_unreadable(relation, key):
+            fix = source_key_faults.contradiction_fix(table) if contradiction else no_key_fix(table)
+            if self._relations.set_unreadable(relation.oid, table):
+                self._assembly.unreadable(table, why, fix, refused=bool(contradiction))
             return
         version = self._version(relation, key)
         self._check_forms(version)

@@ -18,6 +18,7 @@ from dblog_core.errors import UnknownLogEvent
 from dblog_core.model import table_patterns
 from dblog_core.model.events import THEN_DUMPED, LogBatch, Transaction, Unreadable
 from dblog_core.model.schema import TableName
+from dblog_core.rows import source_key_faults
 from dblog_core.sources.postgres.logical.batch import Assembly, no_key_fix
 from dblog_core.sources.postgres.logical.message_buffer import Messages
 from dblog_core.sources.postgres.logical.wal2json_shapes import Json, RowFault, Shapes, Version
@@ -141,8 +142,11 @@ class Wal2jsonDecoder:
                 self._assembly.signal([c["value"] for c in record["columns"]])
             return
         version = self._version(name, record)
+        if version.contradiction:
+            self._pass_over(name, version.contradiction, source_key_faults.contradiction_fix(name), refused=True)
+            return
         if why := version.fault(record):
-            self._pass_over(name, why)
+            self._pass_over(name, why, no_key_fix(name))
             return
         self._go_on(name, version)
         if sequence := self._assembly.row():
@@ -150,12 +154,12 @@ class Wal2jsonDecoder:
                 self._filled.append(version)
             version.add(record, sequence, self._assembly.transaction)
 
-    def _pass_over(self, name: TableName, why: str) -> None:
+    def _pass_over(self, name: TableName, why: str, fix: str, *, refused: bool = False) -> None:
         """A row that its key does not identify: before the next good one the shape comes once more."""
         self._versions.pop(name, None)
         if name not in self._unreadable:
             self._unreadable.add(name)
-            self._assembly.unreadable(name, why, no_key_fix(name))
+            self._assembly.unreadable(name, why, fix, refused=refused)
         self._assembly.pass_over()
 
     def _version(self, name: TableName, record: Json) -> Version:

@@ -44,9 +44,17 @@ class Version:
     """The rows of one table version, column by column, until the batch ends."""
 
     def __init__(
-        self, schema: TableSchema, *, ignored: frozenset[str], never_null: frozenset[str], base: Callable[[str], str]
+        self,
+        schema: TableSchema,
+        *,
+        ignored: frozenset[str],
+        never_null: frozenset[str],
+        base: Callable[[str], str],
+        contradiction: str = "",
     ) -> None:
+        """`contradiction`: of the table's key with its entry in [source.keys], in words."""
         self.schema = schema
+        self.contradiction = contradiction
         self._ignored = ignored  # generated columns, which wal2json sends and pgoutput does not
         self._never_null = never_null
         self._base = base
@@ -234,7 +242,8 @@ class Shapes:
             else frozenset[str]()
         )
         schema = shape_to_read(TableSchema(name, columns, key), self._config.columns)
-        return Version(schema, ignored=ignored, never_null=floats, base=self._base)
+        contradiction = table.contradiction(self._config) if table else ""
+        return Version(schema, ignored=ignored, never_null=floats, base=self._base, contradiction=contradiction)
 
     def _columns(
         self, action: str, table: CatalogueTable | None, logged_types: dict[str, str], ignored: frozenset[str]

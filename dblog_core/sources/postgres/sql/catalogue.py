@@ -10,6 +10,7 @@ from dblog_core.config.source import SourceConfig
 from dblog_core.errors import TableGone
 from dblog_core.model import table_patterns
 from dblog_core.model.schema import TableName, TableSchema
+from dblog_core.rows import source_key_faults
 from dblog_core.rows.value_forms import shape_to_read
 from dblog_core.sources.postgres.sql.connection import Connection, rows
 from dblog_core.sources.postgres.values import types
@@ -83,8 +84,12 @@ class CatalogueTable:
     ancestors: tuple[int, ...]
 
     def key(self, config: SourceConfig) -> tuple[str, ...]:
-        """The key that rows are known by: `[source.keys]` if the table is there, otherwise its primary key."""
-        return tuple(config.keys.get(str(self.name), self.primary_key))
+        """The key that rows are known by: its primary key, or its entry in `[source.keys]`."""
+        return self.primary_key or tuple(config.keys.get(str(self.name), ()))
+
+    def contradiction(self, config: SourceConfig) -> str:
+        """That the entry names other columns than the primary key, in words; empty if it does not."""
+        return source_key_faults.explain_contradiction(self.name, config.keys.get(str(self.name), ()), self.primary_key)
 
     def schema(self, config: SourceConfig) -> TableSchema:
         """The staged shape. Generated columns are not in it: the log does not carry them."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 from dblog_core.config.source import SourceConfig
 from dblog_core.interfaces import Problem
 from dblog_core.model.table_names import keys_entry
-from dblog_core.rows import column_rule_faults
+from dblog_core.rows import column_rule_faults, source_key_faults
 from dblog_core.sources.postgres.sql import typed_names
 from dblog_core.sources.postgres.sql.catalogue import CatalogueTable, leaves, wanted_tables
 from dblog_core.sources.postgres.sql.connection import Connection
@@ -59,6 +59,8 @@ def _refusals(connection: Connection, table: CatalogueTable, config: SourceConfi
 
 def _key_problems(table: CatalogueTable, config: SourceConfig) -> list[Problem]:
     """What is wrong with the columns that the key names."""
+    if why := table.contradiction(config):
+        return [Problem(why, source_key_faults.contradiction_fix(table.name))]
     columns = {c.name: c for c in table.columns}
     problems = []
     key = table.key(config)
@@ -80,7 +82,7 @@ def _key_problems(table: CatalogueTable, config: SourceConfig) -> list[Problem]:
                     f"ALTER TABLE {typed_names.table(table.name)} ALTER COLUMN {typed_names.column(name)} SET NOT NULL",
                 )
             )
-    if str(table.name) in config.keys and frozenset(key) not in table.unique:
+    if not table.primary_key and str(table.name) in config.keys and frozenset(key) not in table.unique:
         problems.append(Problem(f"{place}: no unique index says that ({', '.join(key)}) is unique", _key_fix(table)))
     return problems
 
