@@ -10,7 +10,7 @@ import logging
 import os
 import secrets
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -76,17 +76,24 @@ class KeyIndex:
     def add(self, path: str, size: int, columns: Iterable[tuple[int, Sequence[pa.Array]]]) -> None:
         """Takes in all rows of a file: the number of a stretch's first row, and its key columns.
 
-        A row without a key (NULL in one of its columns) is equal to no other, and gets no entry.
+        A row without a key (NULL in one of its columns) is equal to no other, and gets no entry. Stretches become runs
+        while the file is read, so that a file of any size takes the memory of one run.
         """
-        parts = [self._entries(first, arrays) for first, arrays in columns]
         number = len(self._files)
         if number >> 32:
             raise LakeError("the index has seen too many files", where=self.table, fix="remove it: it is made anew")
-        runs = [key_runs.run_of(keys, rows | np.uint64(number) << ROW_BITS) for keys, rows in _portions(parts)]
-        self._files.append((path, size))
+        self._files.append((path, size))  # so that its entries stay where runs are joined meanwhile
+        try:
+            for keys, rows in _portions(self._entries(first, arrays) for first, arrays in columns):
+                run = key_runs.run_of(keys, rows | np.uint64(number) << ROW_BITS)
+                if len(run):
+                    self._runs.append(run)
+                    self._tidy()
+        except BaseException:
+            # Some rows of the file have no entry: what is there counts for nothing, and the file is read anew.
+            self._files[number] = None
+            raise
         self._numbers[path] = number
-        self._runs += [run for run in runs if len(run)]
-        self._tidy()
 
     def _entries(self, first: int, arrays: Sequence[pa.Array]) -> tuple[KeyHashes, npt.NDArray[np.uint64]]:
         rows = np.arange(first, first + len(arrays[0]), dtype=np.uint64)
@@ -253,19 +260,25 @@ def _check_distinct(ordered: KeyHashes, table: str) -> None:
 
 
 def _portions(
-    parts: list[tuple[KeyHashes, npt.NDArray[np.uint64]]],
-) -> list[tuple[KeyHashes, npt.NDArray[np.uint64]]]:
-    """Stretches of a file joined to portions that one run takes."""
-    portions: list[tuple[KeyHashes, npt.NDArray[np.uint64]]] = []
+    parts: Iterable[tuple[KeyHashes, npt.NDArray[np.uint64]]],
+) -> Iterator[tuple[KeyHashes, npt.NDArray[np.uint64]]]:
+    """Stretches of a file joined to portions that one run takes: never more than one is held."""
     waiting: list[tuple[KeyHashes, npt.NDArray[np.uint64]]] = []
-    for part in [*parts, None]:
-        if waiting and (part is None or sum(len(rows) for _, rows in waiting) + len(part[1]) > _LARGE):
-            second = [keys.second for keys, _ in waiting if keys.second is not None]
-            keys = KeyHashes(
-                np.concatenate([keys.first for keys, _ in waiting]), np.concatenate(second) if second else None
-            )
-            portions.append((keys, np.concatenate([rows for _, rows in waiting])))
+    count = 0
+    for part in parts:
+        if waiting and count + len(part[1]) > _LARGE:
+            yield _joined(waiting)
             waiting = []
-        if part is not None:
-            waiting.append(part)
-    return portions
+            count = 0
+        waiting.append(part)
+        count += len(part[1])
+    if waiting:
+        yield _joined(waiting)
+
+
+def _joined(
+    parts: Sequence[tuple[KeyHashes, npt.NDArray[np.uint64]]],
+) -> tuple[KeyHashes, npt.NDArray[np.uint64]]:
+    second = [keys.second for keys, _ in parts if keys.second is not None]
+    keys = KeyHashes(np.concatenate([keys.first for keys, _ in parts]), np.concatenate(second) if second else None)
+    return keys, np.concatenate([rows for _, rows in parts])

@@ -185,6 +185,29 @@ def test_a_file_that_cannot_be_read_to_its_end_is_not_covered() -> None:
     assert not index.covers("file", 10)
 
 
+def test_entries_of_a_file_that_was_read_in_part_are_not_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(key_index, "_LARGE", 100)
+    index = new(tmp_path, memory=0)
+    keys = list(range(500))
+    stretches = [(at, column(keys[at : at + 50], False)) for at in range(0, 500, 50)]
+
+    def cut_short() -> Any:
+        yield from stretches[:7]
+        raise LakeError("cut short")
+
+    with pytest.raises(LakeError, match="cut short"):
+        index.add("file", 10, cut_short())
+    assert len(index) > 0, "some stretches were runs by then"
+    assert not index.covers("file", 10) and places(index, column(keys, False)) == set()
+    index.save()
+    index = key_index.load(tmp_path, "table", ["id"], index.kinds, memory=0)
+    assert not index.covers("file", 10)
+    index.add("file", 10, stretches)
+    assert places(index, column(keys, False)) == {(key, "file", key) for key in keys}
+
+
 def test_rows_without_a_key_have_no_entry() -> None:
     index = new()
     index.add("file", 10, [(0, [pa.array([None, 0, None, 5], pa.int64())])])
@@ -256,3 +279,23 @@ def test_memory_is_bounded_where_there_is_a_disk(tmp_path: Path) -> None:
         index.add(f"file {i}", 10, [(0, column(list(range(i * 1000, i * 1000 + 1000)), False))])
     assert sum(run.bytes_in_memory for run in index._runs) <= 50_000
     assert places(index, column([15_003], False)) == {(0, "file 15", 3)}
+
+
+@pytest.mark.parametrize("text", [False, True], ids=["integers", "text"])
+def test_one_large_file_takes_the_memory_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: bool) -> None:
+    monkeypatch.setattr(key_index, "_LARGE", 2_000)
+    index = new(tmp_path, text=text, memory=50_000)
+    beside: list[int] = []  # rows that were read and are in no run yet
+    held: list[int] = []
+
+    def stretches() -> Any:
+        for first in range(0, 40_000, 1_000):
+            beside.append(first - len(index))
+            held.append(index.bytes_in_memory)
+            yield first, column(list(range(first, first + 1_000)), text)
+
+    index.add("file", 10, stretches())
+    assert max(beside) <= 2_000 and max(held) <= 50_000
+    assert index.covers("file", 10) and len(index) == 40_000
+    asked = [0, 1_999, 2_000, 39_999]
+    assert places(index, column(asked, text)) == {(n, "file", row) for n, row in enumerate(asked)}
