@@ -10,6 +10,9 @@ from dblog_core.errors import CorruptSegment, StagingUnavailable
 from dblog_core.storage import Bytes, Stored
 from tests.simulation.scheduler import Simulation
 
+LIES = 5
+"""How much likelier a file comes late, or is denied by who has made it, than any answer is lost: files are few."""
+
 
 @dataclass(slots=True)
 class Disk:
@@ -100,11 +103,10 @@ class MemoryStorage:
                 yield Stored(path, len(data), 1.0)
 
     def create(self, relative: str, data: Bytes) -> bool:
-        try:
-            self._before("create", relative)
-        except StagingUnavailable:
-            self._maybe_later(relative, bytes(data))
-            raise
+        self._before("create", relative)
+        if self._has_bad_luck():
+            self._make_later(relative, bytes(data))
+            raise away()
         if relative in self.disk.files:
             if self._simulation is not None and relative.startswith("manifests/") and self.disk.files[relative] != data:
                 self._simulation.count("zombies fenced")
@@ -114,14 +116,27 @@ class MemoryStorage:
             self._simulation.stall()  # others see the file, and it is not durable: the moment that matters most
         self._after("create", relative)
         self.disk.settle(relative.rpartition("/")[0])
+        return not self._is_denied(relative)
+
+    def _is_denied(self, relative: str) -> bool:
+        """Whether the storage says of a file that it has just made: it was there already. An S3 server that meets the
+        client's second request does, and so does NFS."""
+        if not self._has_bad_luck():
+            return False
+        assert self._simulation is not None
+        self._simulation.count("creates denied")
+        self._simulation.trace.append(f"{relative} was made, and the answer is that it was there")
         return True
 
-    def _maybe_later(self, relative: str, data: bytes) -> None:
+    def _has_bad_luck(self) -> bool:
+        simulation = self._simulation
+        return simulation is not None and simulation.dice.random() < LIES * simulation.chances.lost
+
+    def _make_later(self, relative: str, data: bytes) -> None:
         """A server that has not answered may still do what it was asked for, whatever its caller does meanwhile."""
-        assert self._simulation is not None
-        dice = self._simulation.dice
-        if dice.random() < 0.5:
-            self._simulation.at(self._simulation.now + dice.uniform(0, 20), lambda: self._land(relative, data))
+        simulation = self._simulation
+        assert simulation is not None
+        simulation.at(simulation.now + simulation.dice.uniform(0, 20), lambda: self._land(relative, data))
 
     def _land(self, relative: str, data: bytes) -> None:
         assert self._simulation is not None

@@ -78,6 +78,8 @@ WANTED = (
     "power cuts",
     "fresh starts",
     "sessions lost",
+    "creates denied",
+    "files made late",
 )
 RARE = ("zombies fenced",)
 """Some four times in the seeds of a day, and now and then never: a soak must have them."""
@@ -106,10 +108,10 @@ def test_more_seeds(soak_seed: int, happened: Counter[str]) -> None:
 
 
 FINDERS = {
-    "attempts_go_on_that_began_before_the_capture": 3_080,
-    "no_memory_after_a_restart": 3_088,
-    "rows_looked_for_wherever_they_go": 3_212,
-    "rows_that_arrive_ignored": 3_195,
+    "attempts_go_on_that_began_before_the_capture": 3_047,
+    "no_memory_after_a_restart": 3_009,
+    "rows_looked_for_wherever_they_go": 3_083,
+    "rows_that_arrive_ignored": 3_122,
 }
 """A seed that has found a mutant which few find: it is asked first."""
 
