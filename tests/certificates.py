@@ -41,9 +41,9 @@ def authority(directory: Path, name: str) -> Authority:
     directory.mkdir()
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    made = _certificate(name, key, subject, key, (), authority=True)
-    (directory / "ca.pem").write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    return Authority(directory, key, made)
+    certificate = _certificate(name, key, subject, key, (), authority=True)
+    (directory / "ca.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    return Authority(directory, key, certificate)
 
 
 def _certificate(
@@ -56,7 +56,7 @@ def _certificate(
     authority: bool = False,
 ) -> x509.Certificate:
     now = dt.datetime.now(dt.UTC)
-    made = (
+    builder = (
         x509.CertificateBuilder()
         .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
         .issuer_name(issuer)
@@ -68,8 +68,8 @@ def _certificate(
     )
     if names:
         alternatives = [x509.IPAddress(ipaddress.ip_address(n)) for n in names]
-        made = made.add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
-    return made.sign(signer, hashes.SHA256())
+        builder = builder.add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
+    return builder.sign(signer, hashes.SHA256())
 
 
 def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:

@@ -198,14 +198,14 @@ def source_server(source_kind: str, request: pytest.FixtureRequest) -> DatabaseS
 @pytest.fixture
 def new_database() -> Iterator[Callable[[DatabaseServer], Database]]:
     """Makes databases, each with a capture user; drops them after the test."""
-    made: list[Database] = []
+    databases: list[Database] = []
 
     def make(server: DatabaseServer) -> Database:
-        made.append(new(server, f"t_{secrets.token_hex(4)}"))
-        return made[-1]
+        databases.append(new(server, f"t_{secrets.token_hex(4)}"))
+        return databases[-1]
 
     yield make
-    for database in made:
+    for database in databases:
         database.server.start()  # a test may have killed it
         drop(database)
 

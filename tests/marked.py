@@ -114,24 +114,24 @@ def marked(directory: Path, *, base: Mapping[str, Any] = BASE, **sections: dict[
     data = copy.deepcopy(dict(base))
     for name, keys in sections.items():
         data[name] = {**data.get(name, {}), **keys}
-    made = Marked(data)
-    _fill(data, (), made.secrets)
+    marked_config = Marked(data)
+    _fill(data, (), marked_config.secrets)
     file = directory / "marked.toml"
     for place, _ in secret_places(data):
         section = value_at(data, place[:-1])
-        made.secrets[place] = section.setdefault(place[-1], _secret())
+        marked_config.secrets[place] = section.setdefault(place[-1], _secret())
     while True:  # of an output, most are for other kinds
         try:
-            load(made.write(file))
+            load(marked_config.write(file))
             break
         except ConfigError as error:
-            unwanted = [place for place in made.secrets if _told(place) in str(error)]
+            unwanted = [place for place in marked_config.secrets if _told(place) in str(error)]
             if not unwanted:
                 raise
             for place in unwanted:
-                del value_at(data, place[:-1])[place[-1]], made.secrets[place]
+                del value_at(data, place[:-1])[place[-1]], marked_config.secrets[place]
     file.unlink()
-    return made
+    return marked_config
 
 
 def secret_fields() -> set[tuple[str, str]]:

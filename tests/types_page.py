@@ -175,10 +175,10 @@ POSTGRES_ROWS = (
 
 def catalogued(declared: str) -> tuple[str, str, int | None, int | None, str | None]:
     """What MySQL's information_schema says of a column: type, whole type, precision, scale and character set."""
-    found = re.match(r"(\w+)(?:\((\d+)(?:,(\d+))?\))?", declared)
-    assert found
-    name = found[1]
-    precision, scale = (int(found[2]), int(found[3] or 0)) if name == "decimal" else (None, None)
+    match = re.match(r"(\w+)(?:\((\d+)(?:,(\d+))?\))?", declared)
+    assert match
+    name = match[1]
+    precision, scale = (int(match[2]), int(match[3] or 0)) if name == "decimal" else (None, None)
     charset = "utf8mb4" if name.endswith(("char", "text")) or name in ("enum", "set") else None
     return name, declared, precision, scale, charset
 

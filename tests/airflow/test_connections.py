@@ -49,7 +49,7 @@ def test_the_extra_of_other_types_means_something_else(connect: Connect) -> None
 
 
 @pytest.mark.parametrize(
-    ("kind", "fields", "told"),
+    ("kind", "fields", "expected_text"),
     [
         ("mysql", {"login": ""}, "lacks a host or a login"),
         ("postgres", {}, "shop_db has the type dblog_mysql, and the source is postgres"),
@@ -57,10 +57,12 @@ def test_the_extra_of_other_types_means_something_else(connect: Connect) -> None
         ("mysql", {"extra": {"tls": "maybe"}}, "shop_db: tls:"),
     ],
 )
-def test_a_connection_that_is_wrong_is_named(connect: Connect, kind: str, fields: dict[str, Any], told: str) -> None:
+def test_a_connection_that_is_wrong_is_named(
+    connect: Connect, kind: str, fields: dict[str, Any], expected_text: str
+) -> None:
     with pytest.raises(ConfigError) as refused:
         connect(kind, **fields)
-    assert told in str(refused.value) and refused.value.fix
+    assert expected_text in str(refused.value) and refused.value.fix
     assert "hunter2secret" not in str(refused.value)
 
 

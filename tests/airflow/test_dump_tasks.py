@@ -39,8 +39,8 @@ def context(**params: Any) -> dict[str, Any]:
 
 
 def submitted(world: World, run: Any = RUN) -> str:
-    asked = DumpRequest(("shop.orders",), ranges=1)
-    return filing.submit(world.config, asked, requested_by=dump_operators.requester(run), state=world.state)
+    request = DumpRequest(("shop.orders",), ranges=1)
+    return filing.submit(world.config, request, requested_by=dump_operators.requester(run), state=world.state)
 
 
 def close(**params: Any) -> None:

@@ -64,30 +64,30 @@ def sources(tmp_path: Path) -> Path:
 
 def test_a_source_gets_its_dags_without_secrets_drivers_or_connections(sources: Path, tmp_path: Path) -> None:
     write(sources, "shop.toml", name="shop")
-    found = look_afresh(sources, tmp_path)
+    answer = look_afresh(sources, tmp_path)
     captures = ("capture", "capture_standby")
     lake = ("merge", "replay", "verify", "repair", "maintenance")
-    assert set(found["tasks"]) == {f"dblog_shop_{kind}" for kind in (*captures, "dump", *lake)}
-    assert found["tasks"]["dblog_shop_capture"] == {"capture": 100}
-    periods = {name.removeprefix("dblog_shop_"): period for name, period in found["periods"].items()}
+    assert set(answer["tasks"]) == {f"dblog_shop_{kind}" for kind in (*captures, "dump", *lake)}
+    assert answer["tasks"]["dblog_shop_capture"] == {"capture": 100}
+    periods = {name.removeprefix("dblog_shop_"): period for name, period in answer["periods"].items()}
     assert (periods["verify"], periods["repair"], periods["maintenance"]) == (604800.0, 86400.0, 86400.0)
-    assert set(found["tasks"]["dblog_shop_dump"]) == {"plan", "work", "complete", "close"}
-    assert found["drivers"] == []
-    assert found["error"] == ""
+    assert set(answer["tasks"]["dblog_shop_dump"]) == {"plan", "work", "complete", "close"}
+    assert answer["drivers"] == []
+    assert answer["error"] == ""
 
 
 def test_the_dump_form_has_the_parameters_of_the_contract_all_optional(sources: Path) -> None:
     write(sources, "a.toml", name="a", tables=["shop.orders", "shop.items"])
     write(sources, "b.toml", name="b", tables=["shop.*"])
-    found = look(sources)["params"]
-    form = found["dblog_a_dump"]
+    answer = look(sources)["params"]
+    form = answer["dblog_a_dump"]
     rows = ["pks", "key_from", "key_to", "filters"]
     pace = ["chunk_size", "delay_seconds", "rows_per_second", "workers", "ranges", "adaptive", "max_retained"]
     assert list(form) == ["tables", *rows, *pace, "dry_run"]
     assert all("null" in schema["type"] for name, schema in form.items() if name not in ("tables", "dry_run"))
     assert "Captured: shop.orders, shop.items." in form["tables"]["description_md"]
     assert "7000" in form["chunk_size"]["description_md"]
-    assert r"Captured: shop.\*." in found["dblog_b_dump"]["tables"]["description_md"]
+    assert r"Captured: shop.\*." in answer["dblog_b_dump"]["tables"]["description_md"]
 
 
 def test_a_broken_file_and_a_name_used_twice_cost_only_those_sources_their_dags(sources: Path) -> None:
@@ -95,17 +95,17 @@ def test_a_broken_file_and_a_name_used_twice_cost_only_those_sources_their_dags(
     write(sources, "one.toml", name="twin")
     write(sources, "two.toml", name="twin")
     (sources / "broken.toml").write_text("[source]\nnme = 1\n")
-    found = look(sources)
-    assert {name.split("_")[1] for name in found["tasks"]} == {"good"}
+    answer = look(sources)
+    assert {name.split("_")[1] for name in answer["tasks"]} == {"good"}
     for file in ("broken.toml", "one.toml", "two.toml"):
-        assert file in found["error"]
-    assert "good.toml" not in found["error"]
+        assert file in answer["error"]
+    assert "good.toml" not in answer["error"]
 
 
 def test_what_reads_the_source_runs_in_its_pool_and_a_large_dump_is_approved(sources: Path) -> None:
     write(sources, "shop.toml", name="shop", more='[airflow]\npool = "shop_reads"\napprove_rows = 10\n')
-    found = look(sources)
-    pools = found["pools"]
+    answer = look(sources)
+    pools = answer["pools"]
     assert (pools["dblog_shop_verify"]["verify"], pools["dblog_shop_repair"]["repair"]) == ("shop_reads", "shop_reads")
     dump = pools["dblog_shop_dump"]
     assert {task for task, pool in dump.items() if pool == "shop_reads"} == {"work"}
@@ -115,9 +115,9 @@ def test_what_reads_the_source_runs_in_its_pool_and_a_large_dump_is_approved(sou
 
 def test_a_capture_that_runs_elsewhere_is_watched_and_has_no_standby(sources: Path) -> None:
     write(sources, "shop.toml", name="shop", more='[airflow]\ncapture = "watch"\n')
-    found = look(sources)["tasks"]
-    assert found["dblog_shop_capture"] == {"capture": 0}, "a failed watch is told at once"
-    assert "dblog_shop_capture_standby" not in found and "dblog_shop_dump" in found
+    answer = look(sources)["tasks"]
+    assert answer["dblog_shop_capture"] == {"capture": 0}, "a failed watch is told at once"
+    assert "dblog_shop_capture_standby" not in answer and "dblog_shop_dump" in answer
 
 
 def test_ended_runs_are_told_by_airflows_notifiers(
@@ -135,12 +135,12 @@ def test_ended_runs_are_told_by_airflows_notifiers(
     write(sources, "missing.toml", name="missing", more=note.format("no.such.Note", ""))
     write(sources, "other.toml", name="other", more=note.format("pathlib.Path", ""))
     write(sources, "wrong.toml", name="wrong", more=note.format("notes.Note", "whom = 1"))
-    found = look(sources)
-    told = {name: told for name, told in found["told"].items() if told}
+    answer = look(sources)
+    told = {name: told for name, told in answer["told"].items() if told}
     assert told == {"dblog_good_dump": ["Note"], "dblog_good_verify": ["Note"]}
-    assert len(found["told"]) == 8, "the others cost their sources the DAGs"
+    assert len(answer["told"]) == 8, "the others cost their sources the DAGs"
     for file, reason in (("missing", "there is no no.such.Note"), ("other", "is no notifier"), ("wrong", "whom")):
-        assert f"{file}.toml" in found["error"] and reason in found["error"]
+        assert f"{file}.toml" in answer["error"] and reason in answer["error"]
 
 
 def test_a_merge_that_takes_too_long_is_told(sources: Path) -> None:
@@ -150,12 +150,12 @@ def test_a_merge_that_takes_too_long_is_told(sources: Path) -> None:
     write(sources, "shop.toml", name="shop", more=late)
     write(sources, "nobody.toml", name="nobody", more='[airflow]\nmerged_within = "10m"\n')
     write(sources, "never.toml", name="never", more=late.replace('merged_within = "10m"\n', ""))
-    found = look(sources)
-    told = {name: deadlines for name, deadlines in found["late"].items() if deadlines}
+    answer = look(sources)
+    told = {name: deadlines for name, deadlines in answer["late"].items() if deadlines}
     assert told == {"dblog_shop_merge": [["airflow.sdk.BaseNotifier", {}, 600.0]]}
-    assert len(found["late"]) == 8
-    assert "[airflow] merged_within: tells nobody" in found["error"]
-    assert "[airflow] notify: waits for a limit" in found["error"]
+    assert len(answer["late"]) == 8
+    assert "[airflow] merged_within: tells nobody" in answer["error"]
+    assert "[airflow] notify: waits for a limit" in answer["error"]
 
 
 def test_fifty_sources_are_parsed_in_two_seconds_of_the_processor_and_none_has_anothers(
@@ -177,8 +177,8 @@ def test_fifty_sources_are_parsed_in_two_seconds_of_the_processor_and_none_has_a
     )
     env = {**os.environ, "AIRFLOW_HOME": str(tmp_path), "DBLOG_CONFIG_DIR": str(sources)}
     result = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
-    seconds, _, told = result.stdout.splitlines()[-1].partition(" ")
-    dags = json.loads(told)
+    seconds, _, output = result.stdout.splitlines()[-1].partition(" ")
+    dags = json.loads(output)
     assert len(dags) == 400
     assert float(seconds) < 2
     for name, words in dags.items():
@@ -189,9 +189,9 @@ def test_fifty_sources_are_parsed_in_two_seconds_of_the_processor_and_none_has_a
 
 
 def test_a_missing_directory_is_named(tmp_path: Path) -> None:
-    found = look(tmp_path / "missing")
-    assert found["tasks"] == {}
-    assert "DBLOG_CONFIG_DIR" in found["error"]
+    answer = look(tmp_path / "missing")
+    assert answer["tasks"] == {}
+    assert "DBLOG_CONFIG_DIR" in answer["error"]
 
 
 def test_no_serialized_dag_has_a_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,13 +207,13 @@ def test_no_serialized_dag_has_a_secret(tmp_path: Path, monkeypatch: pytest.Monk
         {"notifier": "notes_with_a_secret.Note", "when": when, "arguments": {"password": "{}"}}
         for when in ("failure", "dump")
     ]
-    made = marked(tmp_path, airflow={"notify": notify})
+    marked_config = marked(tmp_path, airflow={"notify": notify})
     (tmp_path / "sources").mkdir()
-    text, variables = made.with_variables()
+    text, variables = marked_config.with_variables()
     for name, secret in variables.items():
         monkeypatch.setenv(name, secret)
     (tmp_path / "sources" / "shop.toml").write_text(text)
     found = dags(tmp_path / "sources")
     assert len(found) == 8
     for dag in found.values():
-        assert made.shown_in(json.dumps(DagSerialization.to_dict(dag), default=str)) == []
+        assert marked_config.shown_in(json.dumps(DagSerialization.to_dict(dag), default=str)) == []

@@ -138,8 +138,8 @@ class World:
         self.goes_on()
 
     def dump_of(self, run: str) -> DumpStatus | None:
-        mine = [dump for dump in dump_store.list_dumps(self.state) if dump.requested_by == f"airflow:{DUMP}/{run}"]
-        return mine[-1] if mine else None
+        run_dumps = [dump for dump in dump_store.list_dumps(self.state) if dump.requested_by == f"airflow:{DUMP}/{run}"]
+        return run_dumps[-1] if run_dumps else None
 
     def finish(self, run: str) -> None:
         """Lets a slow dump, which still goes on, read the rest at once."""
@@ -319,9 +319,9 @@ FAULTS: tuple[Callable[[World], None], ...] = (
 
 @pytest.fixture
 def database(mysql: MysqlServer, new_database: Callable[[MysqlServer], Database]) -> Database:
-    made = new_database(mysql)
-    create_tables(made)
-    return made
+    made_database = new_database(mysql)
+    create_tables(made_database)
+    return made_database
 
 
 @pytest.fixture

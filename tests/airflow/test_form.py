@@ -57,7 +57,7 @@ def test_what_a_person_has_typed_is_what_is_asked_for(tmp_path: Path, typed: str
 
 
 def test_every_parameter_arrives() -> None:
-    asked = request(
+    dump_request = request(
         {
             "tables": ["shop.orders ", ""],
             "key_from": 10,
@@ -73,7 +73,7 @@ def test_every_parameter_arrives() -> None:
     )
     wanted = {"key_from": 10, "key_to": 20, "chunk_size": 5, "workers": 3, "delay": 0.5, "rate": 100}
     wanted |= {"ranges": 9, "adaptive": True, "max_retained": 10 << 30}
-    assert asked == DumpRequest(tables=("shop.orders",), **wanted)
+    assert dump_request == DumpRequest(tables=("shop.orders",), **wanted)
 
 
 @pytest.mark.parametrize(

@@ -44,14 +44,14 @@ def test_an_interval_is_the_runs_unless_its_parameters_say_one() -> None:
 
 
 def test_an_empty_form_asks_for_all_rows_of_all_tables() -> None:
-    asked = lake_operators.verify_request(
+    request = lake_operators.verify_request(
         {"tables": ["*.*"], "repair": False, "sample_rows": None, "rows_per_second": None}
     )
-    assert (asked.tables, asked.mend, asked.wish.is_sample, asked.rate) == (None, False, False, 0)
-    asked = lake_operators.verify_request(
+    assert (request.tables, request.mend, request.wish.is_sample, request.rate) == (None, False, False, 0)
+    request = lake_operators.verify_request(
         {"tables": ["a.b", ""], "repair": True, "sample_rows": 9, "rows_per_second": 70}
     )
-    assert (asked.tables, asked.mend, asked.wish.rows, asked.rate) == (("a.b",), True, 9, 70)
+    assert (request.tables, request.mend, request.wish.rows, request.rate) == (("a.b",), True, 9, 70)
 
 
 def test_what_differs_is_told_by_key_and_no_more_than_a_page_of_it() -> None:
@@ -86,9 +86,9 @@ def test_intervals_in_a_row_have_all_slices_whichever_is_the_first() -> None:
 @pytest.mark.parametrize(("params", "number"), [({"slice": 3}, 3), ({"slice": None}, 19), ({}, 19)])
 def test_a_repair_takes_the_slice_of_its_form_or_of_its_interval(params: dict[str, Any], number: int) -> None:
     task = lake_operators.RepairSlice(task_id="repair", config_file="shop.toml", slices=30, period=86_400.0)
-    asked = task.request(run({"tables": ["shop.a"], "rows_per_second": 70, **params}, NOON, NOON + 24 * HOUR))
-    assert asked.slice == Slice(number, 30)
-    assert (asked.tables, asked.mend, asked.rate) == (("shop.a",), True, 70)
+    request = task.request(run({"tables": ["shop.a"], "rows_per_second": 70, **params}, NOON, NOON + 24 * HOUR))
+    assert request.slice == Slice(number, 30)
+    assert (request.tables, request.mend, request.rate) == (("shop.a",), True, 70)
 
 
 @pytest.mark.parametrize(
@@ -162,15 +162,15 @@ def test_a_run_that_had_to_leave_a_table_out_fails_with_its_name(
 
 
 def test_tables_of_the_lake_are_named_or_matched(tmp_path: Path) -> None:
-    given = config(tmp_path)
+    job_config = config(tmp_path)
     with pytest.raises(RequestError, match=r"no table shop\.a") as none:
-        lake_operators.of_lake(given, ["shop.a"])
+        lake_operators.of_lake(job_config, ["shop.a"])
     assert "nothing is merged" in none.value.fix
     tables = {name: TableStatus(State.OK, None, 1, 9, 1) for name in ("shop.a", "shop.b1", "shop.b2")}
-    Records(own_directory(lake_at(given.lake.path))).finish(LakeStatus(merge=1, tables=tables))
-    assert lake_operators.of_lake(given, ["shop.b*", "shop.b1", "shop.a"]) == ["shop.b1", "shop.b2", "shop.a"]
+    Records(own_directory(lake_at(job_config.lake.path))).finish(LakeStatus(merge=1, tables=tables))
+    assert lake_operators.of_lake(job_config, ["shop.b*", "shop.b1", "shop.a"]) == ["shop.b1", "shop.b2", "shop.a"]
     with pytest.raises(RequestError, match=r"no table shop\.c") as missing:
-        lake_operators.of_lake(given, ["shop.a", "shop.c"])
+        lake_operators.of_lake(job_config, ["shop.a", "shop.c"])
     assert "shop.a, shop.b1, shop.b2" in missing.value.fix
 
 
@@ -185,10 +185,10 @@ def test_tables_of_the_lake_are_named_or_matched(tmp_path: Path) -> None:
 def test_a_replay_is_of_the_tables_and_the_interval_of_its_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, params: dict[str, Any], begin: dt.datetime, end: dt.datetime
 ) -> None:
-    asked: list[Any] = []
+    requests: list[Any] = []
 
     def carry_out(config: Config, kind: str, arguments: Any, **_: Any) -> Any:
-        asked.append((config.spark.master, kind, arguments))
+        requests.append((config.spark.master, kind, arguments))
         return {
             "tables": [{"table": "shop.a", "error": None, "keys": 2_000, **dict.fromkeys(lake_operators.WRITTEN, 0)}]
         }
@@ -204,7 +204,7 @@ def test_a_replay_is_of_the_tables_and_the_interval_of_its_run(
     task.execute({**run({"tables": ["shop.a*"], **params}, NOON, NOON + HOUR), "ti": ti})
     assert pushed == {run_notes.NOTE: "looked at 2,000 keys of 1 table: nothing to mend"}
     ends = {"from": end_json(begin), "to": end_json(end)}
-    assert asked == [("local[2]", "replay", {**ends, "tables": ["shop.a"]})]
+    assert requests == [("local[2]", "replay", {**ends, "tables": ["shop.a"]})]
 
 
 def test_a_replay_of_which_a_table_failed_fails_with_the_reason(

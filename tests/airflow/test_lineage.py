@@ -34,12 +34,12 @@ def told(datasets: list[Any]) -> list[tuple[str, str]]:
 def test_a_dump_reads_tables_and_the_merge_reads_what_it_staged(
     tmp_path: Path, kind: str, namespace: str, name: str
 ) -> None:
-    mine = config(kind, str(tmp_path / "lake"))
+    own_config = config(kind, str(tmp_path / "lake"))
     tasks = [
         {"table": "shop.orders", "rows": 7, "evicted": 1},
         {"table": "shop.orders", "rows": 5, "evicted": 0},
     ]
-    dumped = openlineage.of_dump(mine, {"tasks": tasks})
+    dumped = openlineage.of_dump(own_config, {"tasks": tasks})
     assert told(dumped.inputs) == [(namespace, name)]
     assert told(dumped.outputs) == [("file", "/staging/shop/shop.orders")]
     assert dumped.outputs[0].outputFacets["outputStatistics"].rowCount == 12
@@ -48,7 +48,7 @@ def test_a_dump_reads_tables_and_the_merge_reads_what_it_staged(
         "shop.old": TableStatus(State.OK, None, 1, 9, merged={"merge": 3, "applied": 2}),
         "shop.none": TableStatus(State.STOPPED, "why", 1, 9),
     }
-    merged = openlineage.of_merge(mine, LakeStatus(merge=4, tables=tables), 3)
+    merged = openlineage.of_merge(own_config, LakeStatus(merge=4, tables=tables), 3)
     assert told(merged.inputs) == told(dumped.outputs)
     assert told(merged.outputs) == [("file", f"{tmp_path}/lake/shop/orders")]
     assert merged.outputs[0].outputFacets["outputStatistics"].rowCount == 11

@@ -75,12 +75,12 @@ def bench_server(server_root: Path) -> Iterator[Callable[[str], DatabaseServer]]
 @pytest.fixture
 def bench_database(bench_server: Callable[[str], DatabaseServer]) -> Iterator[Callable[[str], Database]]:
     """A new database in the server of that kind."""
-    made: list[Database] = []
+    databases: list[Database] = []
 
     def make(kind: str) -> Database:
-        made.append(new(bench_server(kind), f"b_{secrets.token_hex(4)}"))
-        return made[-1]
+        databases.append(new(bench_server(kind), f"b_{secrets.token_hex(4)}"))
+        return databases[-1]
 
     yield make
-    for database in made:
+    for database in databases:
         drop(database)

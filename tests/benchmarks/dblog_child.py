@@ -87,9 +87,9 @@ def verify(config: Config, tables: list[str]) -> dict[str, Any]:
     began = time.monotonic()
     report = verification.verify(config, VerifyRequest(tuple(tables)), stop=threading.Event(), say=say)
     seconds = time.monotonic() - began
-    told = [table.to_json() for table in report.tables if not table.equal]
+    table_reports = [table.to_json() for table in report.tables if not table.equal]
     rows = sum(table.rows for table in report.tables)
-    return {"differs": told[:1], "rows": rows, "seconds": seconds, "read": max(hashed, default=began) - began}
+    return {"differs": table_reports[:1], "rows": rows, "seconds": seconds, "read": max(hashed, default=began) - began}
 
 
 def main() -> None:
@@ -100,13 +100,13 @@ def main() -> None:
     profiler = Profiler()
     with profiler if "DBLOG_PROFILE" in os.environ else nullcontext():
         if what == "capture":
-            told = capture(config, until_current=bool(rest))
+            table_reports = capture(config, until_current=bool(rest))
         else:
-            told = dump(config, rest) if what == "dump" else verify(config, rest)
+            table_reports = dump(config, rest) if what == "dump" else verify(config, rest)
     if profiler.seconds:
-        told["profile"] = profiler.shares(PLACES)
+        table_reports["profile"] = profiler.shares(PLACES)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
-    print(json.dumps({**told, "peak": peak, "all_cpu": time.process_time()}), flush=True)
+    print(json.dumps({**table_reports, "peak": peak, "all_cpu": time.process_time()}), flush=True)
 
 
 if __name__ == "__main__":

@@ -93,8 +93,8 @@ class Engine:
             self.kill()
         if not text:
             raise DebeziumFailed(f"the engine ended early:\n{self.end_of_log()}")
-        told = json.loads(text)
-        return Arrivals(Timeline.of_batches(told["batches"]), told["peak"])
+        answer = json.loads(text)
+        return Arrivals(Timeline.of_batches(answer["batches"]), answer["peak"])
 
     def kill(self) -> None:
         """`kill -9`, where it still runs."""
@@ -121,8 +121,8 @@ class Engine:
 
     def logged(self, pattern: str) -> datetime | None:
         """When it first logged a line that matches."""
-        found = re.search(rf"^(\S+) .*{pattern}", self.log.read_text(errors="replace"), re.MULTILINE)
-        return datetime.fromisoformat(found[1]) if found else None
+        match = re.search(rf"^(\S+) .*{pattern}", self.log.read_text(errors="replace"), re.MULTILINE)
+        return datetime.fromisoformat(match[1]) if match else None
 
     def end_of_log(self) -> str:
         return "\n".join((self.log.read_text(errors="replace") + self._errors.read_text()).splitlines()[-25:])

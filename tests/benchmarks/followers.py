@@ -49,9 +49,9 @@ class Follower:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             arrived = time.monotonic()
-            told = orjson.loads(line)
-            if told["op"] == "c":
-                self.seen[told["key"]["id"]], self.offsets[told["key"]["id"]] = arrived, told["offset"]
+            answer = orjson.loads(line)
+            if answer["op"] == "c":
+                self.seen[answer["key"]["id"]], self.offsets[answer["key"]["id"]] = arrived, answer["offset"]
 
 
 def latencies(committed: Mapping[int, float], seen: Mapping[int, float], *, since: float, until: float) -> list[float]:

@@ -114,8 +114,8 @@ class Child:
         finally:
             self.kill()
         assert code == 0, f"{self._what} exited with {code}:\n{self._errors.read_text()[-4000:]}"
-        told: dict[str, Any] = json.loads(last)
-        return told
+        answer: dict[str, Any] = json.loads(last)
+        return answer
 
     def stop(self) -> dict[str, Any]:
         self._process.terminate()

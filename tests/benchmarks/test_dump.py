@@ -52,8 +52,8 @@ def test_dump(
     debezium = kind != "mariadb"  # its connector is not in the wheel
     if debezium:
         data.fill(database, PEERS, scale.peer_rows)
-    ours = Ours(database, tmp_path / "ours", dump={"chunk_size": CHUNK})
-    ours.prepare()
+    dblog = Ours(database, tmp_path / "ours", dump={"chunk_size": CHUNK})
+    dblog.prepare()
     peer = Debezium(database, tmp_path / "dump", PEERS.name)
     if debezium:
         peer.prepare()
@@ -64,7 +64,7 @@ def test_dump(
 
     series: dict[str, list[float]] = {OURS: [], **({DEBEZIUM: []} if debezium else {}), TOOLS[kind]: []}
     for number in range(-1, scale.rounds):  # round -1 warms the server's pages
-        dumped, _ = dump(ours, data.ORDERS, lambda: loaded(data.ORDERS))
+        dumped, _ = dump(dblog, data.ORDERS, lambda: loaded(data.ORDERS))
         if number < 0:
             continue
         series[OURS].append(dumped.rate)
@@ -76,8 +76,8 @@ def test_dump(
         with loaded(data.ORDERS):
             series[TOOLS[kind]].append(rows / tools.read_table(database, data.ORDERS.name).seconds)
     if load == "idle":
-        with ours.capturing():
-            results.add_profile(f"{NAMES[kind]}, dump (workers)", ours.profile_dump(data.ORDERS.name))
+        with dblog.capturing():
+            results.add_profile(f"{NAMES[kind]}, dump (workers)", dblog.profile_dump(data.ORDERS.name))
     title = f"{NAMES[kind]}: dump, log {load}" + (f" ({BUSY} transactions a second)" if load == "busy" else "")
     bars = (Bar(10, DEBEZIUM), Bar(0.8, TOOLS[kind]))
     figure = Figure(f"dump_{load}_{kind}", "Dump", title, "rows/s", series, bars)
@@ -94,12 +94,12 @@ def test_client_cpu(kind: str, bench_database: NewDatabase, scale: Scale, result
     data.create(database, data.TRIPS, data.FARES)
     data.fill(database, data.TRIPS, trips, per_transaction=10_000)
     data.fill(database, data.FARES, fares, per_transaction=10_000)
-    ours = Ours(database, tmp_path / "ours", dump={"chunk_size": CHUNK})
-    ours.prepare()
+    dblog = Ours(database, tmp_path / "ours", dump={"chunk_size": CHUNK})
+    dblog.prepare()
     costs = []
     rates = []
     for _ in range(scale.rounds):
-        dumped, captured = dump(ours, data.TRIPS, nullcontext, data.FARES)
+        dumped, captured = dump(dblog, data.TRIPS, nullcontext, data.FARES)
         costs.append(dumped.cpu_per_row + captured.timeline.cpu_per_row())
         rates.append(dumped.rate)
     name = f"{NAMES[kind]}: two taxi tables"
@@ -109,11 +109,11 @@ def test_client_cpu(kind: str, bench_database: NewDatabase, scale: Scale, result
 
 
 def dump(
-    ours: Ours, table: Table, loaded: Callable[[], AbstractContextManager[None]], *more: Table
+    dblog: Ours, table: Table, loaded: Callable[[], AbstractContextManager[None]], *more: Table
 ) -> tuple[Dumped, Captured]:
     """A dump of tables by our workers, and what the capture did meanwhile."""
-    with ours.capturing() as capture, loaded():
-        dumped = ours.dump(table.name, *(t.name for t in more))
+    with dblog.capturing() as capture, loaded():
+        dumped = dblog.dump(table.name, *(t.name for t in more))
         return dumped, stopped(capture)
 
 

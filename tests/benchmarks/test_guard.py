@@ -31,12 +31,12 @@ def test_rows_of_log_and_dump_cost_less_than_those_of_a_driver(
 ) -> None:
     data.create(database, data.ORDERS)
     # Small segments: there must be a first and a last one to measure between.
-    ours = Ours(database, tmp_path, staging={"max_bytes": 4 << 20}, dump={"workers": 1})
-    ours.prepare()
+    dblog = Ours(database, tmp_path, staging={"max_bytes": 4 << 20}, dump={"workers": 1})
+    dblog.prepare()
     data.fill(database, data.ORDERS, ROWS)
-    log = ours.capture(ROWS).timeline.cpu_per_row()
-    with ours.capturing() as capture:
-        dump = ours.dump(data.ORDERS.name).cpu_per_row
+    log = dblog.capture(ROWS).timeline.cpu_per_row()
+    with dblog.capturing() as capture:
+        dump = dblog.dump(data.ORDERS.name).cpu_per_row
         stopped(capture)
     driver = _of_a_driver(database)
     record_property("microseconds a row", {"log": log, "dump": dump, "driver": driver})

@@ -30,10 +30,10 @@ TABLES = tuple(data.ORDERS.named(f"orders_{n}") for n in range(10))
 class Merges:
     """`dblog merge --continuous` while entered: when (monotonic seconds) which offset was in the lake."""
 
-    def __init__(self, ours: Ours) -> None:
-        command = [Path(sys.executable).parent / "dblog", "--config", ours.file, "merge", "--continuous", "--json"]
+    def __init__(self, dblog: Ours) -> None:
+        command = [Path(sys.executable).parent / "dblog", "--config", dblog.file, "merge", "--continuous", "--json"]
         self._process = subprocess.Popen(
-            command, env={**os.environ, **ours.env}, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            command, env={**os.environ, **dblog.env}, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         )
         guard.watch(self._process.pid, psutil.Process(self._process.pid).create_time())
         self._thread = threading.Thread(target=self._read)
@@ -77,11 +77,11 @@ class Merges:
 def test_commit_to_delta(bench_database: NewDatabase, scale: Scale, results: Results, tmp_path: Path) -> None:
     database = bench_database("mysql")
     data.create(database, *TABLES)
-    ours = Ours(database, tmp_path / "ours")
-    ours.prepare()
+    dblog = Ours(database, tmp_path / "ours")
+    dblog.prepare()
     seconds = scale.seconds
     medians = []
-    with ours.capturing(), Follower(ours.file, ours.env) as follower, Merges(ours) as merges:
+    with dblog.capturing(), Follower(dblog.file, dblog.env) as follower, Merges(dblog) as merges:
         with Writers(database, *TABLES, rate=RATE) as load:
             wait_until(lambda: merges.offset() > 0, timeout=180, what="the first merge")
             load.measure(seconds)  # warm

@@ -33,12 +33,12 @@ def test_latency(
 ) -> None:
     database = bench_database(kind)
     data.create(database, data.ORDERS)
-    ours = Ours(database, tmp_path / "ours", staging={"latency": latency})
-    ours.prepare()
+    dblog = Ours(database, tmp_path / "ours", staging={"latency": latency})
+    dblog.prepare()
     medians = []
     worst = []
     seconds = scale.seconds / scale.rounds
-    with ours.capturing(), Follower(ours.file, ours.env) as follower:
+    with dblog.capturing(), Follower(dblog.file, dblog.env) as follower:
         with Writers(database, data.ORDERS, rate=RATE) as load:
             wait_until(lambda: bool(follower.seen), timeout=60, what="the first line")
             load.measure(seconds)  # warm
@@ -49,9 +49,9 @@ def test_latency(
                 spans.append((began, time.monotonic()))
         follower.wait(load.committed)
     for since, until in spans:
-        found = latencies(load.committed, follower.seen, since=since, until=until)
-        medians.append(percentile(found, 50))
-        worst.append(percentile(found, 99))
+        latencies_seen = latencies(load.committed, follower.seen, since=since, until=until)
+        medians.append(percentile(latencies_seen, 50))
+        worst.append(percentile(latencies_seen, 99))
     name = f"{NAMES[kind]}: commit to a line of `log --follow`, {RATE} transactions a second"
     setting = "default settings" if latency == "normal" else 'latency = "low"'
     for which, rounds, bar in zip(("p50", "p99"), (medians, worst), BARS[latency], strict=True):
@@ -69,11 +69,11 @@ def test_files_of_a_day(bench_database: NewDatabase, results: Results, tmp_path:
     """
     database = bench_database("mysql")
     data.create(database, data.ORDERS)
-    ours = Ours(database, tmp_path / "ours")
-    ours.prepare()
-    staging = Path(ours.config.staging.path)
+    dblog = Ours(database, tmp_path / "ours")
+    dblog.prepare()
+    staging = Path(dblog.config.staging.path)
     half = HOUR / 2
-    with ours.capturing() as capture, Writers(database, data.ORDERS, rate=RATE) as load:
+    with dblog.capturing() as capture, Writers(database, data.ORDERS, rate=RATE) as load:
         load.measure(half)
         before = _files(staging)
         load.measure(half)

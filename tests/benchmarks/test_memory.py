@@ -20,11 +20,11 @@ def test_one_transaction(
 ) -> None:
     database = bench_database(kind)
     data.create(database, data.ORDERS)
-    ours = Ours(database, tmp_path / "ours")
-    ours.prepare()
+    dblog = Ours(database, tmp_path / "ours")
+    dblog.prepare()
     rows = min(scale.rows, 1_000_000)
     data.fill(database, data.ORDERS, rows, per_transaction=rows)
-    captured = [ours.capture(rows) for _ in range(scale.rounds)]
+    captured = [dblog.capture(rows) for _ in range(scale.rounds)]
     title = f"{NAMES[kind]}: most memory of the capture, {rows:,} rows in one transaction"
     peaks = [c.peak / 1e6 for c in captured]
     bars = (Bar(400, at_most=True),)

@@ -53,7 +53,7 @@ def test_sources(
     """Captures of quiet sources, one process each, on one ZooKeeper."""
     url = f"zookeeper://{zookeeper.address()}/scaling{os.getpid()}"
     counts = sizes(scale, (1, 2, 4), 8)
-    found: dict[str, dict[int, list[float]]] = {n: {} for n in ("cpu", "memory", "nodes", "requests")}
+    figures: dict[str, dict[int, list[float]]] = {n: {} for n in ("cpu", "memory", "nodes", "requests")}
     with ExitStack() as running:
         captures: list[psutil.Process] = []
         for count in counts:
@@ -69,14 +69,14 @@ def test_sources(
             began = time.monotonic()
             time.sleep(QUIET[scale.name])
             seconds = time.monotonic() - began
-            found["cpu"][count] = [1000 * (_cpu(captures) - cpu) / seconds]
-            found["requests"][count] = [(_requests(zookeeper) - asked) / seconds]
-            found["memory"][count] = [sum(p.memory_full_info().pss for p in captures) / 1e6]
-            found["nodes"][count] = [float(_nodes(url))]
-    page.add(Axis("sources_cpu", "CPU of quiet captures", "ms a second", "sources", found["cpu"], 50))
-    page.add(Axis("sources_memory", "memory of all captures", "MB", "sources", found["memory"], 50))
-    page.add(Axis("sources_nodes", "nodes in ZooKeeper", "nodes", "sources", found["nodes"], 50))
-    page.add(Axis("sources_requests", "requests to ZooKeeper", "a second", "sources", found["requests"], 50))
+            figures["cpu"][count] = [1000 * (_cpu(captures) - cpu) / seconds]
+            figures["requests"][count] = [(_requests(zookeeper) - asked) / seconds]
+            figures["memory"][count] = [sum(p.memory_full_info().pss for p in captures) / 1e6]
+            figures["nodes"][count] = [float(_nodes(url))]
+    page.add(Axis("sources_cpu", "CPU of quiet captures", "ms a second", "sources", figures["cpu"], 50))
+    page.add(Axis("sources_memory", "memory of all captures", "MB", "sources", figures["memory"], 50))
+    page.add(Axis("sources_nodes", "nodes in ZooKeeper", "nodes", "sources", figures["nodes"], 50))
+    page.add(Axis("sources_requests", "requests to ZooKeeper", "a second", "sources", figures["requests"], 50))
 
 
 def test_dags(scale: Scale, page: scaling.Page, tmp_path: Path) -> None:
@@ -93,56 +93,56 @@ def test_dags(scale: Scale, page: scaling.Page, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["mysql", "mariadb", "postgres"], ids="scaling_tables_{}".format)
 def test_tables(kind: str, bench_database: NewDatabase, scale: Scale, page: scaling.Page, tmp_path: Path) -> None:
     """A whole run of a capture that finds nothing to read: what its start and its catalogue cost."""
-    found: dict[str, dict[int, list[float]]] = {"seconds": {}, "cpu": {}, "memory": {}}
+    figures: dict[str, dict[int, list[float]]] = {"seconds": {}, "cpu": {}, "memory": {}}
     for count in sizes(scale, (1, 100, 300), 1000, 2000):
         database = bench_database(kind)
         data.create(database, *(data.ORDERS.named(f"t{number:04}") for number in range(count)))
-        ours = Ours(database, tmp_path / f"{count}")
-        ours.prepare()
+        dblog = Ours(database, tmp_path / f"{count}")
+        dblog.prepare()
         for _ in range(scale.rounds):
-            ours.fresh()
+            dblog.fresh()
             began = time.monotonic()
-            captured = ours.capture_once()
-            found["seconds"].setdefault(count, []).append(time.monotonic() - began)
-            found["cpu"].setdefault(count, []).append(captured.cpu)
-            found["memory"].setdefault(count, []).append(captured.peak / 1e6)
+            captured = dblog.capture_once()
+            figures["seconds"].setdefault(count, []).append(time.monotonic() - began)
+            figures["cpu"].setdefault(count, []).append(captured.cpu)
+            figures["memory"].setdefault(count, []).append(captured.peak / 1e6)
     for name, what, unit in (
         ("seconds", "a start, with its imports", "s"),
         ("cpu", "CPU of a start", "CPU s"),
         ("memory", "most memory of a capture", "MB"),
     ):
         title = f"{scaling.NAMES[kind]}: {what}"
-        page.add(Axis(f"tables_{name}_{kind}", title, unit, "tables", found[name], 10_000))
+        page.add(Axis(f"tables_{name}_{kind}", title, unit, "tables", figures[name], 10_000))
 
 
 @pytest.mark.parametrize("kind", ["mysql", "postgres"], ids="scaling_rows_{}".format)
 def test_rows(kind: str, bench_database: NewDatabase, scale: Scale, page: scaling.Page, tmp_path: Path) -> None:
     """Rows of the log and rows of a dump: CPU of the process, and what is staged."""
     step = max(50_000, scale.rows // 4)
-    found: dict[str, dict[int, list[float]]] = {n: {} for n in ("log", "memory", "staged", "dump", "worker")}
+    figures: dict[str, dict[int, list[float]]] = {n: {} for n in ("log", "memory", "staged", "dump", "worker")}
     # a log that is read again must tell of no dump
     logged = bench_database(kind)
     filled = bench_database(kind)
-    ours = Ours(logged, tmp_path / "log")
+    dblog = Ours(logged, tmp_path / "log")
     dumps = Ours(filled, tmp_path / "dump")
     rows = 0
     for database in (logged, filled):
         data.create(database, data.ORDERS)
-    ours.prepare()
+    dblog.prepare()
     dumps.catch_up()
     for count in (step, 2 * step, 4 * step):
         for database in (logged, filled):
             data.fill(database, data.ORDERS, count - rows, first=rows + 1)
         rows = count
-        captured = [ours.capture(rows) for _ in range(scale.rounds)]
-        found["log"][rows] = [c.cpu for c in captured]
-        found["memory"][rows] = [c.peak / 1e6 for c in captured]
-        found["staged"][rows] = [_staged(ours) / 1e6]
+        captured = [dblog.capture(rows) for _ in range(scale.rounds)]
+        figures["log"][rows] = [c.cpu for c in captured]
+        figures["memory"][rows] = [c.peak / 1e6 for c in captured]
+        figures["staged"][rows] = [_staged(dblog) / 1e6]
         dumps.catch_up()
         with dumps.capturing():
             dumped = [dumps.dump(data.ORDERS.name) for _ in range(scale.rounds)]
-        found["dump"][rows] = [d.cpu for d in dumped]
-        found["worker"][rows] = [d.peak / 1e6 for d in dumped]
+        figures["dump"][rows] = [d.cpu for d in dumped]
+        figures["worker"][rows] = [d.peak / 1e6 for d in dumped]
     beyond = 1_000_000_000
     for name, what, unit in (
         ("log", "capture of the log", "CPU s"),
@@ -151,24 +151,27 @@ def test_rows(kind: str, bench_database: NewDatabase, scale: Scale, page: scalin
         ("dump", "workers of a dump", "CPU s"),
         ("worker", "most memory of the workers", "MB"),
     ):
-        page.add(Axis(f"rows_{name}_{kind}", f"{scaling.NAMES[kind]}: {what}", unit, "rows", found[name], beyond))
+        page.add(Axis(f"rows_{name}_{kind}", f"{scaling.NAMES[kind]}: {what}", unit, "rows", figures[name], beyond))
 
 
 def test_rate(bench_database: NewDatabase, scale: Scale, page: scaling.Page, tmp_path: Path) -> None:
     """A capture beside transactions of one row each at a steady rate: CPU, memory, segments and bytes a second."""
     names = ("cpu", "memory", "staged", "segments")
-    found: dict[str, dict[int, list[float]]] = {n: {} for n in names}
+    figures: dict[str, dict[int, list[float]]] = {n: {} for n in names}
     database = bench_database("mysql")
     data.create(database, data.ORDERS)
-    ours = Ours(database, tmp_path / "ours")
+    dblog = Ours(database, tmp_path / "ours")
     for turn, asked in enumerate(sizes(scale, (50, 100, 200), 400)):
-        with ours.capturing() as child, Writers(database, data.ORDERS, rate=asked, first=(turn + 1) * FIRST) as writers:
+        with (
+            dblog.capturing() as child,
+            Writers(database, data.ORDERS, rate=asked, first=(turn + 1) * FIRST) as writers,
+        ):
             time.sleep(2)  # its start, and that of the writers
             for _ in range(scale.rounds):
                 before = writers.count
                 cpu = _cpu([child.process])
-                files = _segments(ours)
-                staged = _staged(ours)
+                files = _segments(dblog)
+                staged = _staged(dblog)
                 began = time.monotonic()
                 time.sleep(QUIET[scale.name])
                 seconds = time.monotonic() - began
@@ -177,17 +180,17 @@ def test_rate(bench_database: NewDatabase, scale: Scale, page: scaling.Page, tmp
                 told = (
                     1000 * (_cpu([child.process]) - cpu) / seconds,
                     child.process.memory_full_info().pss / 1e6,
-                    (_staged(ours) - staged) / seconds / 1e3,
-                    (_segments(ours) - files) / seconds,
+                    (_staged(dblog) - staged) / seconds / 1e3,
+                    (_segments(dblog) - files) / seconds,
                 )
                 for name, value in zip(names, told, strict=True):
-                    found[name].setdefault(asked, []).append(value)
+                    figures[name].setdefault(asked, []).append(value)
     size = "transactions a second"
     beyond = 10_000
-    page.add(Axis("rate_cpu", "CPU of a capture", "ms a second", size, found["cpu"], beyond))
-    page.add(Axis("rate_memory", "memory of a capture", "MB", size, found["memory"], beyond))
-    page.add(Axis("rate_staged", "staged", "kB a second", size, found["staged"], beyond))
-    page.add(Axis("rate_segments", "segments", "a second", size, found["segments"], beyond))
+    page.add(Axis("rate_cpu", "CPU of a capture", "ms a second", size, figures["cpu"], beyond))
+    page.add(Axis("rate_memory", "memory of a capture", "MB", size, figures["memory"], beyond))
+    page.add(Axis("rate_staged", "staged", "kB a second", size, figures["staged"], beyond))
+    page.add(Axis("rate_segments", "segments", "a second", size, figures["segments"], beyond))
 
 
 def test_lake(spark: SparkSession, scale: Scale, page: scaling.Page, tmp_path: Path) -> None:
@@ -242,11 +245,11 @@ def _parse(sources: Path, home: Path) -> float:
     return float(result.stdout.splitlines()[-1])
 
 
-def _staged(ours: Ours) -> int:
+def _staged(dblog: Ours) -> int:
     """Bytes."""
-    staging = wiring.open_staging(ours.config)
+    staging = wiring.open_staging(dblog.config)
     return sum(file.bytes for file in staging.storage.files(""))
 
 
-def _segments(ours: Ours) -> int:
-    return wiring.open_staging(ours.config).head_number()
+def _segments(dblog: Ours) -> int:
+    return wiring.open_staging(dblog.config).head_number()

@@ -38,12 +38,12 @@ def test_many_small_tables(
         )
     # The file is copied with the rest before each run; on ZooKeeper the dumps of earlier runs are over, and stay.
     state = {"state": {"url": request.getfixturevalue("zookeeper_url")}} if store == "zookeeper" else {}
-    ours = Ours(database, tmp_path / "ours", **state)
-    ours.prepare()
+    dblog = Ours(database, tmp_path / "ours", **state)
+    dblog.prepare()
     rates = []
     for _ in range(min(scale.rounds, 3)):
-        with ours.capturing():
-            dumped = ours.dump(*(f"small_{number}" for number in range(count)))
+        with dblog.capturing():
+            dumped = dblog.dump(*(f"small_{number}" for number in range(count)))
         assert dumped.rows == count * ROWS
         rates.append(count / dumped.seconds)
     bar = Bar(TABLES / SECONDS)

@@ -30,9 +30,9 @@ def test_writers(kind: str, bench_database: NewDatabase, scale: Scale, results: 
     database = bench_database(kind)
     data.create(database, data.ORDERS, DUMPED)
     data.fill(database, DUMPED, scale.peer_rows)
-    ours = Ours(database, tmp_path / "ours", dump={"chunk_size": CHUNK})
+    dblog = Ours(database, tmp_path / "ours", dump={"chunk_size": CHUNK})
     peer = Debezium(database, tmp_path / "source", data.ORDERS.name, DUMPED.name)
-    ours.prepare()
+    dblog.prepare()
     shares: dict[str, list[float]] = {OURS: [], DEBEZIUM: []}
     with Writers(database, data.ORDERS, rate=None) as load:
         for _ in range(scale.rounds):
@@ -44,11 +44,11 @@ def test_writers(kind: str, bench_database: NewDatabase, scale: Scale, results: 
                 engine.dump(DUMPED.name)
                 took = time.monotonic() - began
                 shares[DEBEZIUM].append((load.count - before) / took / alone)
-            ours.catch_up()
-            with ours.capturing():
+            dblog.catch_up()
+            with dblog.capturing():
                 before = load.count
                 began = time.monotonic()
-                ours.dump(DUMPED.name)
+                dblog.dump(DUMPED.name)
                 load.measure(max(0.0, took - (time.monotonic() - began)))
                 shares[OURS].append((load.count - before) / (time.monotonic() - began) / alone)
     title = f"{NAMES[kind]}: writers' throughput while captured and dumped, of what they have alone"

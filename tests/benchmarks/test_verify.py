@@ -26,17 +26,17 @@ def test_verify(kind: str, bench_database: NewDatabase, scale: Scale, results: R
     database = bench_database(kind)
     data.create(database, data.ORDERS)
     data.fill(database, data.ORDERS, scale.rows)
-    ours = Ours(database, tmp_path / "ours", dump={"chunk_size": CHUNK})
-    ours.prepare()
+    dblog = Ours(database, tmp_path / "ours", dump={"chunk_size": CHUNK})
+    dblog.prepare()
     whole: dict[str, list[float]] = {OURS: [], MERGED: []}
     source: dict[str, list[float]] = {OURS: [], DUMP: []}
-    with ours.capturing():
+    with dblog.capturing():
         for number in range(-1, scale.rounds):  # round -1 warms the server's pages
-            dumped = ours.dump(data.ORDERS.name)
+            dumped = dblog.dump(data.ORDERS.name)
             began = time.monotonic()
-            ours.merge()
+            dblog.merge()
             merged = time.monotonic() - began
-            verified = ours.verify(data.ORDERS.name)
+            verified = dblog.verify(data.ORDERS.name)
             assert verified.rows == scale.rows
             if number < 0:
                 continue

@@ -153,13 +153,15 @@ def order_of(database: Database, schema: TableSchema) -> list[int]:
     return [int(n) for (n,) in database.query(f"SELECT n FROM a ORDER BY {', '.join(schema.key)}")]
 
 
-def walk(reader: ChunkReader, schema: TableSchema, *, limit: int, **asked: Any) -> tuple[list[int], list[Key]]:
+def walk(reader: ChunkReader, schema: TableSchema, *, limit: int, **options: Any) -> tuple[list[int], list[Key]]:
     """Row numbers and keys of the table, chunk by chunk; each bound goes through JSON, as between workers."""
     numbers: list[int] = []
     keys: list[Key] = []
     while True:
         after = key_from_json(json.loads(json.dumps(key_to_json(keys[-1]))), schema) if keys else None
-        chunk = reader.read(schema, after=after, upto=asked.get("upto"), limit=limit, filters=asked.get("passing", ()))
+        chunk = reader.read(
+            schema, after=after, upto=options.get("upto"), limit=limit, filters=options.get("passing", ())
+        )
         if not chunk.rows.num_rows:
             return numbers, keys
         numbers += chunk.rows.column("n").to_pylist()

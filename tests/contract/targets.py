@@ -84,15 +84,15 @@ class FilesOne:
         return FilesOutput(open_storage(str(self.directory), "shop/out", temporary="_tmp"), form=self._form)
 
     def lines(self) -> list[Json]:
-        found: list[Json] = []
+        lines_sent: list[Json] = []
         for file in sorted((self.directory / "shop" / "out").glob(f"0*.{self._form}")):
             if self._form == "jsonl":
-                found += [orjson.loads(line) for line in file.read_bytes().splitlines()]
+                lines_sent += [orjson.loads(line) for line in file.read_bytes().splitlines()]
             else:
                 rows = pq.read_table(file).to_pylist()
-                found += [orjson.loads(row["line"]) for row in rows]
-                assert [row["offset"] for row in rows] == [line["offset"] for line in found[-len(rows) :]]
-        return found
+                lines_sent += [orjson.loads(row["line"]) for row in rows]
+                assert [row["offset"] for row in rows] == [line["offset"] for line in lines_sent[-len(rows) :]]
+        return lines_sent
 
     def refuse(self, offset: int) -> None:
         raise AssertionError("a file takes every line")
@@ -119,14 +119,14 @@ class TableOne:
         }
 
     def open(self) -> Output:
-        given = OutputConfig.model_validate(self.settings)
-        dialect = PostgresDialect(given) if self._kind == "postgres" else MysqlDialect(given)
+        output_config = OutputConfig.model_validate(self.settings)
+        dialect = PostgresDialect(output_config) if self._kind == "postgres" else MysqlDialect(output_config)
         return TableOutput(dialect, "shop.out")
 
     def lines(self) -> list[Json]:
-        found = self._query("SELECT line, row_key, op FROM dblog_changes ORDER BY line_offset")
-        lines = [line if isinstance(line, dict) else orjson.loads(line) for line, _, _ in found]
-        assert [line["op"] for line in lines] == [op for _, _, op in found]
+        rows = self._query("SELECT line, row_key, op FROM dblog_changes ORDER BY line_offset")
+        lines = [line if isinstance(line, dict) else orjson.loads(line) for line, _, _ in rows]
+        assert [line["op"] for line in lines] == [op for _, _, op in rows]
         return lines
 
     def refuse(self, offset: int) -> None:
@@ -146,11 +146,11 @@ class TableOne:
         return self.database.query(statement)
 
     def _exists(self) -> bool:
-        found = self.database.query(
+        rows = self.database.query(
             f"SELECT 1 FROM information_schema.tables WHERE table_name = 'dblog_changes'"
             f" AND table_schema = '{self.database.schema}'"
         )
-        return bool(found)
+        return bool(rows)
 
 
 class HttpOne:
@@ -189,7 +189,7 @@ class HttpOne:
         self._server.server_close()
         self._thread.join()
 
-    def answer(self, headers: Any, body: bytes) -> int:
+    def lines_sent(self, headers: Any, body: bytes) -> int:
         if self.answers:
             return self.answers.pop(0)
         if headers["Authorization"] != "Bearer nor this" or not verified(
@@ -208,7 +208,7 @@ class HttpOne:
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
-                self.send_response(receiver.answer(self.headers, body))
+                self.send_response(receiver.lines_sent(self.headers, body))
                 self.send_header("Content-Length", "0")
                 self.end_headers()
 
@@ -230,8 +230,8 @@ class KafkaOne:
         return KafkaOutput(OutputConfig.model_validate(self.settings), "shop", self.name)
 
     def lines(self) -> list[Json]:
-        found = [orjson.loads(m.value()) for m in self.messages() if m.value() is not None]
-        return sorted(found, key=lambda line: line["offset"])
+        lines_sent = [orjson.loads(m.value()) for m in self.messages() if m.value() is not None]
+        return sorted(lines_sent, key=lambda line: line["offset"])
 
     def messages(self) -> list[Any]:
         """All that is committed, each partition in its order."""
@@ -250,7 +250,7 @@ class KafkaOne:
     def _read(self, consumer: Consumer, partitions: int) -> Iterator[Any]:
         while partitions:
             message = consumer.poll(30)
-            assert message is not None, "the broker does not answer"
+            assert message is not None, "the broker does not lines_sent"
             if message.error() is None:
                 yield message
             else:
@@ -291,8 +291,10 @@ class ExampleOne:
         }
 
     def open(self) -> Output:
-        given = OutputConfig.model_validate(self.settings)
-        return custom.load_output(given.implementation, source="shop", output="out", options=given.options)
+        output_config = OutputConfig.model_validate(self.settings)
+        return custom.load_output(
+            output_config.implementation, source="shop", output="out", options=output_config.options
+        )
 
     def lines(self) -> list[Json]:
         if not self._file.exists():

@@ -29,9 +29,9 @@ def start(database: Database, source: Source) -> str:
 
 
 def read(reader: ChunkReader, schema: TableSchema) -> dict[Any, Any]:
-    found = reader.read(schema, after=None, upto=None, limit=100).rows
-    found.validate(full=True)
-    return {row["id"]: row for row in found.to_pylist()}
+    read_rows = reader.read(schema, after=None, upto=None, limit=100).rows
+    read_rows.validate(full=True)
+    return {row["id"]: row for row in read_rows.to_pylist()}
 
 
 def logged(source: Source, position: str) -> dict[Any, Any]:
@@ -62,13 +62,15 @@ def test_log_chunk_and_server_agree_on_every_value(database: Database, source: S
     schema = reader.schema(TableName(database.schema, "a"))
     chunk = read(reader, schema)
     told = logged(source, position)
-    shown = printed(database, schema)
-    assert len(chunk) >= 4 and chunk.keys() == told.keys() == shown.keys()
+    printed_rows = printed(database, schema)
+    assert len(chunk) >= 4 and chunk.keys() == told.keys() == printed_rows.keys()
     for key, row in chunk.items():
         for name, value in row.items():
             assert repr(told[key][name]) == repr(value), f"{name} of row {key}"
-        texts = {name: row[name] for name in shown[key] if name != "dz"}  # the server prints the zeros of ZEROFILL
-        assert texts == {name: shown[key][name] for name in texts}
+        texts = {
+            name: row[name] for name in printed_rows[key] if name != "dz"
+        }  # the server prints the zeros of ZEROFILL
+        assert texts == {name: printed_rows[key][name] for name in texts}
 
 
 @pytest.fixture
@@ -113,8 +115,8 @@ def test_no_time_zone_and_no_style_changes_a_value(database: Database, source: S
         expected |= {"i": "1 day 02:00:00", "b": b"\0\xff", "f": 0.1 + 0.2}
         expected |= {"r": '["2024-03-10 03:30:00+00","2024-03-11 03:30:00+00")', "s": '{"2024-03-10 03:30:00+00"}'}
     with closing(source.open_reader()) as reader:
-        found = read(reader, reader.schema(TableName(database.schema, "a")))
-    assert found == logged(source, position) == {1: expected}
+        chunk = read(reader, reader.schema(TableName(database.schema, "a")))
+    assert chunk == logged(source, position) == {1: expected}
 
 
 @pytest.mark.parametrize("source_kind", MYSQL_KINDS, indirect=True)
@@ -126,8 +128,8 @@ def test_what_stands_for_no_character_is_an_error_on_both_ways(
         run(database, "DROP TABLE IF EXISTS a")
         position = create(database, source, "a", "id int PRIMARY KEY, v varchar(9) CHARACTER SET ucs2")
         run(database, f"INSERT INTO a VALUES (1, _ucs2 x'{text}')")
-        (told,) = [s for batch in log(source, position) for s in batch.signals if isinstance(s, Unreadable)]
-        assert "column v" in told.why
+        (unreadable,) = [s for batch in log(source, position) for s in batch.signals if isinstance(s, Unreadable)]
+        assert "column v" in unreadable.why
         with pytest.raises(ValueOutOfRange, match="column v"):
             read(reader, reader.schema(TableName(database.schema, "a")))
 
@@ -138,8 +140,8 @@ def test_a_byte_that_ascii_does_not_have_is_what_the_server_prints(
 ) -> None:
     position = create(database, source, "a", "id int PRIMARY KEY, v varchar(9) CHARACTER SET ascii")
     run(database, "INSERT INTO a VALUES (1, _ascii x'41ff80')")
-    found = read(reader, reader.schema(TableName(database.schema, "a")))
-    assert found == logged(source, position) == {1: {"id": 1, "v": "A??"}}
+    chunk = read(reader, reader.schema(TableName(database.schema, "a")))
+    assert chunk == logged(source, position) == {1: {"id": 1, "v": "A??"}}
 
 
 @pytest.mark.parametrize("source_kind", MYSQL_KINDS, indirect=True)
@@ -148,5 +150,5 @@ def test_a_set_whose_values_print_alike_is_no_key(database: Database, source: So
     run(database, "INSERT INTO a VALUES (0), (1)")
     with pytest.raises(RequestError, match="column s: a SET with an empty label"):
         reader.schema(TableName(database.schema, "a"))
-    (told,) = [s for batch in log(source, position) for s in batch.signals if isinstance(s, Unreadable)]
-    assert "column s: a SET with an empty label" in told.why and told.table.name == "a"
+    (unreadable,) = [s for batch in log(source, position) for s in batch.signals if isinstance(s, Unreadable)]
+    assert "column s: a SET with an empty label" in unreadable.why and unreadable.table.name == "a"

@@ -86,12 +86,12 @@ def test_filters_compare_as_the_column_does(database: Database, source: Source, 
     schema = shape(database, reader)
     special = PASSING_POSTGRES if database.kind == "postgres" else PASSING_MYSQL
     for column, op, value, expected in PASSING + special:
-        given = filters.parse([(column, op, value)], schema)
-        stored = json.loads(json.dumps([FiledFilter.of(each).to_json() for each in given]))
+        parsed_filters = filters.parse([(column, op, value)], schema)
+        stored = json.loads(json.dumps([FiledFilter.of(each).to_json() for each in parsed_filters]))
         kept = filters.parse_filed(map(FiledFilter.from_json, stored), schema)
-        assert kept == given
-        found = reader.read(schema, after=None, upto=None, limit=9, filters=kept).rows.column("n").to_pylist()
-        assert found == expected, (column, op, value)
+        assert kept == parsed_filters
+        rows = reader.read(schema, after=None, upto=None, limit=9, filters=kept).rows.column("n").to_pylist()
+        assert rows == expected, (column, op, value)
         listed = reader.read_keys(schema, [(i,) for i in range(1, 5)], filters=kept).rows.column("n").to_pylist()
         assert listed == expected, (column, op, value)
 
@@ -99,10 +99,10 @@ def test_filters_compare_as_the_column_does(database: Database, source: Source, 
 def test_filters_and_bounds_hold_together(database: Database, source: Source, reader: ChunkReader) -> None:
     fill_filtered(database)
     schema = shape(database, reader)
-    given = filters.parse([("i", ">=", 0), ("d", "<", "100"), ("t", "in", ["abd", "Abc"])], schema)
-    assert walk(reader, schema, limit=1, passing=given)[0] == [2]
-    assert reader.read(schema, after=(2,), upto=None, limit=5, filters=given).rows.num_rows == 0
-    assert reader.read(schema, after=None, upto=(1,), limit=5, filters=given).rows.num_rows == 0
+    parsed_filters = filters.parse([("i", ">=", 0), ("d", "<", "100"), ("t", "in", ["abd", "Abc"])], schema)
+    assert walk(reader, schema, limit=1, passing=parsed_filters)[0] == [2]
+    assert reader.read(schema, after=(2,), upto=None, limit=5, filters=parsed_filters).rows.num_rows == 0
+    assert reader.read(schema, after=None, upto=(1,), limit=5, filters=parsed_filters).rows.num_rows == 0
 
 
 REFUSED_MYSQL = [
@@ -116,11 +116,11 @@ def test_a_value_that_a_column_cannot_take_is_refused(database: Database, source
     fill_filtered(database)
     schema = shape(database, reader)
     for one in REFUSED_POSTGRES if database.kind == "postgres" else REFUSED_MYSQL:
-        given = filters.parse([one], schema)
+        parsed_filters = filters.parse([one], schema)
         with pytest.raises(RequestError) as explained:
-            reader.explain(schema, filters=given)
+            reader.explain(schema, filters=parsed_filters)
         with pytest.raises(RequestError):
-            reader.read(schema, after=None, upto=None, limit=5, filters=given)
+            reader.read(schema, after=None, upto=None, limit=5, filters=parsed_filters)
         assert explained.value.fix
     assert reader.read(schema, after=None, upto=None, limit=5).rows.num_rows == 4  # the reader goes on
 
@@ -129,9 +129,9 @@ def test_a_column_without_a_comparison_is_refused(database: Database, source: So
     """MariaDB's JSON is text, and compared as that."""
     run(database, "CREATE TABLE a (n int PRIMARY KEY, j json)", "INSERT INTO a VALUES (1, '{}')")
     schema = shape(database, reader)
-    given = filters.parse([("j", "=", "{}")], schema)
+    parsed_filters = filters.parse([("j", "=", "{}")], schema)
     if database.kind == "mariadb":
-        assert reader.read(schema, after=None, upto=None, limit=5, filters=given).rows.num_rows == 1
+        assert reader.read(schema, after=None, upto=None, limit=5, filters=parsed_filters).rows.num_rows == 1
         return
     with pytest.raises(RequestError):
-        reader.explain(schema, filters=given)
+        reader.explain(schema, filters=parsed_filters)

@@ -74,8 +74,8 @@ def test_log_chunk_and_hash_agree_on_values_of_any_seed_in_every_form(
         with closing(ruled.open_reader()) as its_reader:
             schema = shape(database, its_reader)
             read = its_reader.read(schema, **WHOLE)
-            found = its_reader.hashes(schema, **WHOLE).rows.column(HASH).to_pylist()
-        assert found == of_rows(read, rules).rows.column(HASH).to_pylist(), f"{form}, seed {soak_seed}"
+            rows = its_reader.hashes(schema, **WHOLE).rows.column(HASH).to_pylist()
+        assert rows == of_rows(read, rules).rows.column(HASH).to_pylist(), f"{form}, seed {soak_seed}"
         logged = staged(ruled, position, rules)
         told = {int(row["id"] or ""): row for row in printed(database, schema)}
         for row in rules.rows(schema, read.rows).to_pylist():
@@ -86,7 +86,7 @@ def test_log_chunk_and_hash_agree_on_values_of_any_seed_in_every_form(
                 is_form_of(form, row[name], usual[key][name], told[key][name])
 
 
-def is_form_of(form: str, value: Any, usual: Any, told: str | None) -> None:
+def is_form_of(form: str, value: Any, usual: Any, expected_text: str | None) -> None:
     """By a way of its own. `told`: what the server prints of the column."""
     if usual is None:
         assert value is None
@@ -99,7 +99,7 @@ def is_form_of(form: str, value: Any, usual: Any, told: str | None) -> None:
     elif form == "double":
         assert repr(value) == repr(float(usual) + 0.0)
     elif form == "text":
-        assert value == told
+        assert value == expected_text
     else:
         hours, minutes, seconds = usual.removeprefix("-").split(":")
         whole, _, fraction = seconds.partition(".")
@@ -124,8 +124,8 @@ def test_numbers_that_fit_are_staged_as_bigint_and_others_are_an_error_that_name
         rows = rules.rows(schema, read.rows).to_pylist()
         assert rows == [{"id": 1, "b": 2**63 - 1}, {"id": 2, "b": 0}, {"id": 3, "b": None}]
         assert staged(source, position, rules) == {row["id"]: row for row in rows}
-        found = reader.hashes(schema, **WHOLE).rows.column(HASH).to_pylist()
-        assert found == of_rows(read, rules).rows.column(HASH).to_pylist()
+        row_hashes = reader.hashes(schema, **WHOLE).rows.column(HASH).to_pylist()
+        assert row_hashes == of_rows(read, rules).rows.column(HASH).to_pylist()
         run(database, "INSERT INTO a VALUES (4, 1)", f"UPDATE a SET b = {2**63} WHERE id = 2")
         with pytest.raises(ValueOutOfRange, match=f"a: column b: {2**63} is beyond 64 bits"):
             rules.rows(schema, reader.read(schema, **WHOLE).rows)
@@ -232,8 +232,8 @@ def test_no_number_in_a_decimal_has_its_form_as_a_double_and_as_text(
     with closing(ruled.open_reader()) as reader:
         schema = shape(database, reader)
         read = reader.read(schema, **WHOLE)
-        found = reader.hashes(schema, **WHOLE).rows.column(HASH).to_pylist()
-    assert found == of_rows(read, rules).rows.column(HASH).to_pylist()
+        rows = reader.hashes(schema, **WHOLE).rows.column(HASH).to_pylist()
+    assert rows == of_rows(read, rules).rows.column(HASH).to_pylist()
     chunk = {row["id"]: row for row in rules.rows(schema, read.rows).to_pylist()}
     assert repr(chunk) == repr({1: {"id": 1, "n": float("nan"), "m": "NaN"}, 2: {"id": 2, "n": 1.5, "m": "-0.50"}})
     assert repr(staged(ruled, position, rules)) == repr(chunk)

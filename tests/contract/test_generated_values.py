@@ -65,7 +65,7 @@ def test_log_chunk_hash_and_server_agree_on_values_of_any_seed(
     read.rows.validate(full=True)
     chunk = {row["id"]: row for row in read.rows.to_pylist()}
     told = {int(row["id"] or ""): row for row in printed(database, schema)}
-    found = reader.hashes(schema, **WHOLE).rows.column(HASH).to_pylist()
+    row_hashes = reader.hashes(schema, **WHOLE).rows.column(HASH).to_pylist()
     run(database, "DELETE FROM a")
     logged = rows(list(log(source, position)))
     after = {row["after"]["id"]: row["after"] for row in logged if row["op"] == "c"}
@@ -81,7 +81,7 @@ def test_log_chunk_hash_and_server_agree_on_values_of_any_seed(
             assert (value is None) == (text is None), place
             if text is not None and column.name != "dz":  # the server prints the zeros of ZEROFILL
                 same(*shown(value, text, column), f"{place}: the server")
-    assert found == of_rows(read, Rules({})).rows.column(HASH).to_pylist()
+    assert row_hashes == of_rows(read, Rules({})).rows.column(HASH).to_pylist()
 
 
 NO_KEYS = {
@@ -133,7 +133,7 @@ def test_dates_of_no_calendar_are_null_on_both_ways(
     with closing(lenient.open_reader()) as reader:
         schema = reader.schema(TableName(database.schema, "a"))
         read = reader.read(schema, **WHOLE)
-        found = reader.hashes(schema, **WHOLE).rows.column(HASH).to_pylist()
+        row_hashes = reader.hashes(schema, **WHOLE).rows.column(HASH).to_pylist()
     chunk = {row["id"]: row for row in read.rows.to_pylist()}
     logged = {row["after"]["id"]: row["after"] for row in rows(list(log(lenient, position)))}
     assert chunk == logged
@@ -142,4 +142,4 @@ def test_dates_of_no_calendar_are_null_on_both_ways(
         assert chunk[number]["d"] == d, texts[number]
         assert chunk[number]["s"] == (d and dt.datetime.combine(d, dt.time())), texts[number]
         assert (chunk[number]["t"] is None) == (d is None), texts[number]
-    assert found == of_rows(read, Rules({})).rows.column(HASH).to_pylist()
+    assert row_hashes == of_rows(read, Rules({})).rows.column(HASH).to_pylist()

@@ -37,13 +37,13 @@ def defined(reader: ChunkReader, schema: TableSchema, rules: Rules | None = None
 def agree(reader: ChunkReader, schema: TableSchema, rules: Rules | None = None) -> list[int]:
     """Rows, keys and ranges of a table have the hashes that they have by definition; returns the rows'."""
     expected = defined(reader, schema, rules)
-    found = reader.hashes(schema, **WHOLE)
-    assert found.rows.equals(expected.rows)
-    keys = keys_of(found.rows, schema)
+    chunk = reader.hashes(schema, **WHOLE)
+    assert chunk.rows.equals(expected.rows)
+    keys = keys_of(chunk.rows, schema)
     some = expected.rows.take(pa.array(range(0, len(keys), 2)))
     assert reader.hashes_of(schema, keys[::2]).rows.equals(some)
     assert numbers(reader.range_hash(schema, **WHOLE)) == numbers(total(expected))
-    return [int(value) for value in found.rows.column(HASH).to_pylist()]
+    return [int(value) for value in chunk.rows.column(HASH).to_pylist()]
 
 
 def numbers(found: RangeHash) -> tuple[int, int, str]:

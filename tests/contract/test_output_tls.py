@@ -73,7 +73,7 @@ def test_a_handshake_that_breaks_is_no_reason_to_end(send: Send, ours: Authority
 
 
 @contextlib.contextmanager
-def answering(ours: Authority) -> Iterator[tuple[int, list[bytes]]]:
+def answering(own_authority: Authority) -> Iterator[tuple[int, list[bytes]]]:
     """A server that takes everything, and what it was sent."""
     seen: list[bytes] = []
 
@@ -90,7 +90,7 @@ def answering(ours: Authority) -> Iterator[tuple[int, list[bytes]]]:
             """Nobody reads it."""
 
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(*ours.sign("receiver", HOST))
+    context.load_cert_chain(*own_authority.sign("receiver", HOST))
 
     class Server(http.server.ThreadingHTTPServer):
         def get_request(self) -> tuple[socket.socket, tuple[str, int]]:

@@ -25,15 +25,15 @@ pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
 @every
 def test_a_target_that_is_away_is_waited_for(world: World) -> None:
-    told: list[str] = []
+    expected_texts: list[str] = []
 
     def away(name: str, call: int, late: bool) -> None:
         if call in (1, 3, 4, 5, 9) and not late:
-            told.append(name)
+            expected_texts.append(name)
             raise OutputUnavailable("nobody answers", where="the target", fix="start it")
 
     world.relay(Faulty(world.target.open(), away))
-    assert len(told) == 5
+    assert len(expected_texts) == 5
     assert once_each(world.target.lines()) == world.all()
     with world.state() as state:
         (error,) = recent_errors.read(state)

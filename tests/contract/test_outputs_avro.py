@@ -228,15 +228,15 @@ def test_an_address_that_is_no_registrys_ends_the_relay(
 def test_a_registry_is_asked_over_tls_by_one_whom_it_knows(
     world: World, target: AvroOne, registry: RegistryServer, tmp_path: Path
 ) -> None:
-    ours = authority(tmp_path / "ca", "ours")
+    own_authority = authority(tmp_path / "ca", "ours")
     others = authority(tmp_path / "other", "others")
-    front = Front(registry, certificate=ours.sign("registry", "127.0.0.1"))
+    front = Front(registry, certificate=own_authority.sign("registry", "127.0.0.1"))
     try:
         front.users = {f"dblog:{SECRET}"}
         known = {"registry": front.address, "registry_user": "dblog", "registry_password": SECRET}
         for wrong, what in (
             ({"registry_ca": others.file}, "CERTIFICATE_VERIFY_FAILED"),
-            ({"registry_ca": ours.file, "registry_password": f"{SECRET}not"}, "HTTP 401 who are you"),
+            ({"registry_ca": own_authority.file, "registry_password": f"{SECRET}not"}, "HTTP 401 who are you"),
         ):
             target.settings |= known | wrong
             with pytest.raises(OutputRefused, match=what) as caught:

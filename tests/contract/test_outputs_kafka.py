@@ -17,14 +17,14 @@ pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 def test_a_key_keeps_to_its_partition_and_marks_come_to_all(world: World, target: KafkaOne) -> None:
     target.settings["partitions"] = 3
     world.relay()
-    found = [(m.partition(), m.key(), m.value() and orjson.loads(m.value())) for m in target.messages()]
-    marks = [(line["offset"], partition) for partition, key, line in found if key is None]
+    messages = [(m.partition(), m.key(), m.value() and orjson.loads(m.value())) for m in target.messages()]
+    marks = [(line["offset"], partition) for partition, key, line in messages if key is None]
     assert sorted(marks) == [(offset, partition) for offset in (1, 13, 14) for partition in range(3)]
     partitions: dict[bytes, set[int]] = {}
-    for partition, key, _ in found:
+    for partition, key, _ in messages:
         partitions.setdefault(key, set()).add(partition)
     assert all(len(where) == 1 for key, where in partitions.items() if key is not None)
-    assert len({partition for partition, key, _ in found if key is not None}) > 1
+    assert len({partition for partition, key, _ in messages if key is not None}) > 1
     (last,) = [m for m in target.messages() if m.key() == b'{"id":3}' and m.value() is None]
     assert last.topic() == f"{target.settings['topic_prefix']}shop.orders", "a delete is followed by a tombstone"
 

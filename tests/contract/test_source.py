@@ -201,11 +201,11 @@ def walk(reader: ChunkReader, schema: TableSchema, *, limit: int, upto: Key | No
     keys: list[Key] = []
     while True:
         chunk = reader.read(schema, after=keys[-1] if keys else None, upto=upto, limit=limit)
-        found = keys_of(chunk.rows, schema)
-        assert len(found) <= limit and chunk.rows.schema.names == [c.name for c in schema.columns]
-        if not found:
+        read_rows = keys_of(chunk.rows, schema)
+        assert len(read_rows) <= limit and chunk.rows.schema.names == [c.name for c in schema.columns]
+        if not read_rows:
             return keys
-        keys += found
+        keys += read_rows
 
 
 BINARY = {"postgres": ("bytea", "'\\x{}'"), "mysql": ("varbinary(16)", "x'{}'"), "mariadb": ("varbinary(16)", "x'{}'")}

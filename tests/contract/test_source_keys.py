@@ -35,11 +35,11 @@ def test_source_keys_names_unique_and_never_null_columns(
         run(database, "ALTER TABLE a REPLICA IDENTITY FULL")
     table = f"{database.schema}.a"
     keyed = open_source(source_config.source.model_copy(update={"keys": {table: ["k", "n"]}}))
-    found = [p for p in keyed.check() if p.fatal and table in p.what]
-    assert (found == []) == (case == "unique")
-    assert all(p.fix for p in found)
+    problems = [p for p in keyed.check() if p.fatal and table in p.what]
+    assert (problems == []) == (case == "unique")
+    assert all(p.fix for p in problems)
     if case == "only a part is unique":
-        assert f'[source.keys] "{table}" = ["k"]' in found[0].fix
+        assert f'[source.keys] "{table}" = ["k"]' in problems[0].fix
     if case == "unique":
         run(database, "INSERT INTO a (n, k) VALUES (1, 5), (2, 5), (3, 5), (4, 5), (5, 2), (6, 9)")
         with closing(keyed.open_reader()) as reader:

@@ -158,16 +158,16 @@ def log(place: Place, position: str, *, skip: int = 0) -> list[LogBatch]:
     source = place.source
     target = place.call(source.current_position)
     stream = place.call(lambda: source.open_log(position, skip=skip))
-    found: list[LogBatch] = []
+    log_batches: list[LogBatch] = []
     deadline = time.monotonic() + END
     try:
-        while not found or found[-1].partial or not source.has_reached(found[-1].position, target):
+        while not log_batches or log_batches[-1].partial or not source.has_reached(log_batches[-1].position, target):
             assert time.monotonic() < deadline, "the log did not reach its end in time"
             if (batch := place.call(lambda: stream.read(0.5))) is not None:
-                found.append(batch)
+                log_batches.append(batch)
     finally:
         place.call(stream.close)
-    return found
+    return log_batches
 
 
 def changes(found: Sequence[LogBatch]) -> list[tuple[str, Any, Any]]:

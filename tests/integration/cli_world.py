@@ -57,8 +57,8 @@ class Commands:
         config = load(self.file)
 
         def look() -> Any:
-            found = json.loads(orjson.dumps(read_source_status(config).to_json()))
-            return found if condition(found) else None
+            answer = json.loads(orjson.dumps(read_source_status(config).to_json()))
+            return answer if condition(answer) else None
 
         return wait_until(
             look, "the status is so", timeout=self._patience, describe=lambda: read_source_status(config).to_json()

@@ -83,13 +83,13 @@ class At:
             self._inside(reader, "low")
             return schema(reader)
 
-        def selecting(reader: WindowReader, *given: Any) -> Any:
+        def selecting(reader: WindowReader, *arguments: Any) -> Any:
             self._inside(reader, "look")
-            return chunk(reader, *given)
+            return chunk(reader, *arguments)
 
-        def finishing(reader: WindowReader, mark: Any, *given: Any) -> None:
+        def finishing(reader: WindowReader, mark: Any, *arguments: Any) -> None:
             self._inside(reader, "select")
-            finish(reader, mark, *given)
+            finish(reader, mark, *arguments)
 
         monkeypatch.setattr(WindowReader, "read", reading)
         monkeypatch.setattr(WindowReader, "_read_schema", looking)

@@ -124,13 +124,13 @@ def test_a_dump_brings_rows_that_left_what_it_was_still_to_read(
             control.resume(state, dump_id)
             working.result(timeout=PATIENCE_SECONDS)
         assert dump_store.read_dump(state, dump_id).state == "done"
-    found = list(lines(wiring.open_staging(config)))
-    (end,) = (line for line in found if line["op"] == "f")
-    known = known_since([line for line in found if line["offset"] < end["offset"]], end["since"])
+    staged_lines = list(lines(wiring.open_staging(config)))
+    (end,) = (line for line in staged_lines if line["op"] == "f")
+    known = known_since([line for line in staged_lines if line["offset"] < end["offset"]], end["since"])
     source = {row[0]: {"id": row[0], "v": row[1], "big": row[2]} for row in database.query("SELECT id, v, big FROM t")}
     assert {key: row.keys() for key, row in known.items()} == {key: row.keys() for key, row in source.items()}
     assert known == source
-    arrived = [line for line in found if line.get("moved_from")]
+    arrived = [line for line in staged_lines if line.get("moved_from")]
     assert len(arrived) == moved and all("big" in line["unchanged"] for line in arrived), "nothing was left out"
 
 
@@ -156,10 +156,10 @@ def test_a_dump_ends_under_a_writer_that_never_rests(database: Database, tmp_pat
     (task,) = status.tasks
     assert 0 < task.progress.looks <= LOOKS_BY_KEYS + 1
     run_capture(config, stop=threading.Event(), until_current=True)
-    found = list(lines(wiring.open_staging(config)))
-    (end,) = (line for line in found if line["op"] == "f")
+    staged_lines = list(lines(wiring.open_staging(config)))
+    (end,) = (line for line in staged_lines if line["op"] == "f")
     source = {row[0]: {"id": row[0], "v": row[1], "big": row[2]} for row in database.query("SELECT id, v, big FROM t")}
-    assert known_since(found, end["since"]) == source
+    assert known_since(staged_lines, end["since"]) == source
 
 
 @pytest.mark.usefixtures("system_dumps_in_this_process")
@@ -188,9 +188,9 @@ def test_a_row_that_moves_between_two_selects_after_a_lost_log_is_whole(
     monkeypatch.setattr(PostgresChunkReader, "read", read)
     with capturing(config, fresh_start=True), closing(wiring.open_state(config)) as state:
         wait_until(lambda: [d.state for d in dump_store.list_dumps(state)] == ["done"], "the fresh start's dump")
-    found = list(lines(wiring.open_staging(config)))
-    (move,) = (line for line in found if line.get("moved_from"))
+    staged_lines = list(lines(wiring.open_staging(config)))
+    (move,) = (line for line in staged_lines if line.get("moved_from"))
     assert move["unchanged"] == ["big"], "nothing was left out"
-    known = known_since(found, 0)
+    known = known_since(staged_lines, 0)
     assert known[10] == {"id": 10, "v": 15, "big": f"62{BIG}"}
     assert known.keys() == {10, 11, 12, 13, 14}

@@ -29,9 +29,9 @@ def test_dumps_are_requested_placed_and_controlled(dblog: Commands, tables: Data
 
     whole = dblog("dump", "--all", "--chunk-size", "100", "--wait")
     assert whole.returncode == 0, whole.stderr
-    found = {d["id"]: d for d in dblog.json("dumps")}[whole.stdout.strip()]
-    assert (found["state"], found["rows"]) == ("done", 502)
-    assert dblog("pause", found["id"]).returncode == 2, "it is over"
+    dump = {d["id"]: d for d in dblog.json("dumps")}[whole.stdout.strip()]
+    assert (dump["state"], dump["rows"]) == ("done", 502)
+    assert dblog("pause", dump["id"]).returncode == 2, "it is over"
 
     some = dblog.json("dump", "--table", name, "--pk", "1", "--pk", "9999", "--wait")
     assert (some["state"], some["rows"]) == ("done", 2)

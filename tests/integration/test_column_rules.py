@@ -224,13 +224,15 @@ def test_nothing_that_is_passed_on_or_told_holds_a_value_of_a_column_under_a_rul
             "out": {"kind": "files", "path": str(directory / "out"), "every": 0.0},
             "post": {**post, "dead_letter": str(directory / "letters"), "batch_rows": 50},
         }
-        given = {name: OutputConfig.model_validate({"start": "earliest", **keys}) for name, keys in outputs.items()}
-        config = ruled.config.model_copy(update={"output": given})
+        output_config = {
+            name: OutputConfig.model_validate({"start": "earliest", **keys}) for name, keys in outputs.items()
+        }
+        config = ruled.config.model_copy(update={"output": output_config})
         with capturing(config):
             ruled.change()
             dumped(config, tables=tuple(map(str, ruled.tables)))
             assert verify(config, certificate=certificate).equal
-        for name in given:
+        for name in output_config:
             assert run_relay(config, name, stop=threading.Event(), once=True)
         told = repr(read_source_status(config).to_json())
     places = {
@@ -319,10 +321,10 @@ def test_a_table_whose_ruled_column_goes_away_stops_alone_and_leaves_nothing_in_
         wait(masked)
         database.execute(RENAMED, f"INSERT INTO t VALUES (2, '{MARK}')", "INSERT INTO u VALUES (1, 'goes on')")
         wait({**masked, "u": {1: "goes on"}})
-        told = wait_until(lambda: stopped(config).get("t"), "the table is stopped")
-        assert f"{name} has no column v" in told and "its columns are id, w" in told
+        stopped_tables = wait_until(lambda: stopped(config).get("t"), "the table is stopped")
+        assert f"{name} has no column v" in stopped_tables and "its columns are id, w" in stopped_tables
         (problem,) = [finding.problem for finding in findings(config) if finding.problem.fatal]
-        assert problem.table == name and problem.what in told
+        assert problem.table == name and problem.what in stopped_tables
         database.execute("ALTER TABLE t RENAME COLUMN w TO v")
         masked = {"t": {1: "*****", 2: "*****"}}
         wait({**masked, "u": {1: "goes on"}})
@@ -340,15 +342,17 @@ def test_check_capture_and_dump_refuse_rules_that_fit_nothing(database: Database
     schema = database.schema
     columns = {f"{schema}.t": {"mask": ["V"], "hash": ["id"]}, f"{schema}.tt": {"exclude": ["v"]}}
     config = database.config(tmp_path, source={"columns": columns})
-    told = {p.what: p.fix for p in (f.problem for f in findings(config)) if p.fatal}
-    assert sorted(what.partition("] ")[2] or what for what in told) == sorted(
+    finding = {p.what: p.fix for p in (f.problem for f in findings(config)) if p.fatal}
+    assert sorted(what.partition("] ")[2] or what for what in finding) == sorted(
         [
             f'[source.columns."{schema}.tt"]: the source has no table {schema}.tt among those that it captures',
             f"hash: id belongs to the key of {schema}.t",
             f"mask: {schema}.t has no column V",
         ]
     )
-    assert any(f"(to {schema}.t?)" in fix for fix in told.values()) and any("(to v?)" in fix for fix in told.values())
+    assert any(f"(to {schema}.t?)" in fix for fix in finding.values()) and any(
+        "(to v?)" in fix for fix in finding.values()
+    )
     with pytest.raises(SourceRefused, match="3 problem"):
         run_capture(config, stop=threading.Event(), until_current=True)
     with pytest.raises(RequestError, match="has no column V"):

@@ -66,8 +66,8 @@ def test_it_is_refused_by_check_and_capture_and_by_a_dump_that_runs_while_it_is_
     order_commits("OFF")
     for command in (["check"], ["capture", "--until-current"]):
         refused = dblog(*command)
-        told = refused.stdout + refused.stderr
-        assert refused.returncode == 1 and "binlog_order_commits" in told and "fix: " in told, told
+        output = refused.stdout + refused.stderr
+        assert refused.returncode == 1 and "binlog_order_commits" in output and "fix: " in output, output
     order_commits("ON")
     capture = dblog.start("capture")
     dblog.until(lambda status: status["leader"] and status["offset"] is not None)
@@ -78,9 +78,9 @@ def test_it_is_refused_by_check_and_capture_and_by_a_dump_that_runs_while_it_is_
     failed = dblog.end(slow)
     assert failed.returncode == 1
     assert "binlog_order_commits is OFF" in failed.stdout + failed.stderr, failed
-    found = dblog.json("dumps")[0]
-    assert found["state"] == "running", "no task goes on, and none has failed"
-    assert placed <= found["chunks"] < ROWS / 10
+    dump = dblog.json("dumps")[0]
+    assert dump["state"] == "running", "no task goes on, and none has failed"
+    assert placed <= dump["chunks"] < ROWS / 10
     order_commits("ON")
     assert dblog("work", "--once").returncode == 0
     dblog.until(lambda status: status["dumps"][0]["state"] == "done")

@@ -44,15 +44,15 @@ def test_a_dump_of_the_system_counts_tables_that_are_dropped_and_is_done_without
         database.execute(*(f"DROP TABLE {name}" for name in names[1:]))
         with caplog.at_level(logging.INFO), capturing(config):
             wait_until(lambda: dump_store.read_dump(state, own).state == "done", "the system's dump is done")
-            found = dump_store.read_dump(state, own)
-            assert (found.rows, len(found.tables_gone), found.error) == (1, MANY - 1, None)
+            dump = dump_store.read_dump(state, own)
+            assert (dump.rows, len(dump.tables_gone), dump.error) == (1, MANY - 1, None)
             control.resume(state, mine)
             with pytest.raises(RequestError):
                 work_loop.work(config, stop=threading.Event(), dump_id=mine)
             wait_until(lambda: dump_store.read_dump(state, mine).state == "failed", "the other one fails")
-            found = dump_store.read_dump(state, mine)
-        assert found.error is not None and found.error.startswith(f"{MANY - 1} tables are not in the source any more: ")
-        assert f"and {MANY - 11} more" in found.error and len(found.error) < 300
+            dump = dump_store.read_dump(state, mine)
+        assert dump.error is not None and dump.error.startswith(f"{MANY - 1} tables are not in the source any more: ")
+        assert f"and {MANY - 11} more" in dump.error and len(dump.error) < 300
         assert recent_errors.read(state) == []
     lines = [record.getMessage() for record in caplog.records if "were dropped before they were read" in record.msg]
     assert 1 <= len(lines) <= 4 and sum(int(line.split()[0]) for line in lines[:2]) >= MANY // 4
@@ -105,8 +105,12 @@ def test_rows_that_a_new_table_without_a_key_has_had_before_are_told_of(
         wait_until(lambda: watched.in_force("*"), "the capture uses the pattern", timeout=60)
         database.execute("CREATE TABLE log (v VARCHAR(50))", "ALTER TABLE log REPLICA IDENTITY FULL")
         database.execute("INSERT INTO log VALUES ('unseen')", added)
-        (told,) = wait_until(lambda: recent_errors.read(state), "somebody is told")
-        assert told.part == "capture" and "public.log" in told.error and "[source.keys]" in told.fix
+        (recent_error,) = wait_until(lambda: recent_errors.read(state), "somebody is told")
+        assert (
+            recent_error.part == "capture"
+            and "public.log" in recent_error.error
+            and "[source.keys]" in recent_error.fix
+        )
 
         def heard() -> bool:
             database.execute("INSERT INTO log VALUES ('live')")

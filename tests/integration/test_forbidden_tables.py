@@ -50,16 +50,16 @@ def test_row_security_and_a_missing_right_stop_neither_the_capture_nor_dumps_of_
     assert set(dump.tables) == {"public.u", "public.other", "public.later"} and dump.state == "done"
     assert set(refused) == {f"public.{name}" for name in ("guarded", "hidden", "made", "late")}
     assert "row-level security" in refused["public.guarded"] and "denied" in refused["public.hidden"]
-    told = {p.table: p.fix for p in wiring.open_source(config.source).check() if p.fatal}
-    assert set(told) == set(refused)
-    database.execute(*told.values())
+    problems = {p.table: p.fix for p in wiring.open_source(config.source).check() if p.fatal}
+    assert set(problems) == set(refused)
+    database.execute(*problems.values())
     with capturing(config):
         assert set(whole(config).tables) == {*dump.tables, *refused}
 
 
 def whole(config: Any) -> DumpStatus:
     """A dump of all, by the capture, once it is over."""
-    found = filing.submit(config, DumpRequest(None), requested_by=dump_records.SYSTEM)
+    dump_id = filing.submit(config, DumpRequest(None), requested_by=dump_records.SYSTEM)
     with contextlib.closing(wiring.open_state(config)) as state:
-        wait_until(lambda: dump_store.read_dump(state, found).state in OVER, "the dump is over")
-        return dump_store.read_dump(state, found)
+        wait_until(lambda: dump_store.read_dump(state, dump_id).state in OVER, "the dump is over")
+        return dump_store.read_dump(state, dump_id)

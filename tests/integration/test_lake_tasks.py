@@ -65,8 +65,8 @@ def test_lake_tasks_are_carried_out_by_the_merge_that_runs_or_by_one_of_their_ow
     place = str(tmp_path / "lake" / "shop" / "t")
 
     def rows() -> list[tuple[int, str]]:
-        found = spark.read.format("delta").load(place).select("id", "v").orderBy("id").collect()
-        return [(row.id, row.v) for row in found]
+        read_rows = spark.read.format("delta").load(place).select("id", "v").orderBy("id").collect()
+        return [(row.id, row.v) for row in read_rows]
 
     right = rows()
     harmed = DeltaTable.forPath(spark, place)

@@ -57,8 +57,8 @@ def test_the_short_demo_ends_with_equal_tables_and_nothing_running(source_kind: 
     assert demo.returncode == 0, _output(demo)
     assert re.search(r"│ verdict +│ every row and column is equal ", demo.stdout), _output(demo)
     assert re.search(r"│ merges +│ 1, up to offset", demo.stdout), _output(demo)
-    found = re.findall(r"│ \w+\.(\w+) +│ ([\d,]+) rows; missing 0, extra 0, different 0 ", demo.stdout)
-    rows = {table: int(count.replace(",", "")) for table, count in found}
+    table_counts = re.findall(r"│ \w+\.(\w+) +│ ([\d,]+) rows; missing 0, extra 0, different 0 ", demo.stdout)
+    rows = {table: int(count.replace(",", "")) for table, count in table_counts}
     assert rows.keys() == set(shop.TABLES) and sum(rows.values()) > 20_000, _output(demo)
     root = data_root.data_root(f"demo-{source_kind}")
     assert root.is_relative_to(data) and f"Delta tables     {root / 'lake'}" in demo.stdout

@@ -103,8 +103,8 @@ def test_leases_nodes_requests_ids_and_slots_of_fifty_sources_are_each_ones_own(
         dumps = {s.name: filing.submit(s.config, DumpRequest((f"{s.database.schema}.{s.name}",))) for s in fifty[:3]}
         for name, state in states.items():
             assert state.children("dumps") == ([dumps[name]] if name in dumps else [])
-            told = capture_status.read_status(state)
-            assert told is not None and told.lag_seconds == float(name[1:])
+            status = capture_status.read_status(state)
+            assert status is not None and status.lag_seconds == float(name[1:])
         first, second = fifty[0].name, fifty[1].name
         states[first].raise_epoch(CAPTURE, 41)
         control.cancel(states[second], dumps[second])

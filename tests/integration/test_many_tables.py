@@ -26,9 +26,9 @@ MANY = 42
 class _Counting(psycopg2.extensions.cursor):
     asked = 0
 
-    def execute(self, *given: Any) -> None:
+    def execute(self, *arguments: Any) -> None:
         _Counting.asked += 1
-        super().execute(*given)
+        super().execute(*arguments)
 
 
 @pytest.fixture
@@ -37,9 +37,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], i
     connect = psycopg2.connect
     query = pymysql.connections.Connection.query
 
-    def counted(connection: Any, *given: Any, **more: Any) -> Any:
+    def counted(connection: Any, *arguments: Any, **more: Any) -> Any:
         _Counting.asked += 1
-        return query(connection, *given, **more)
+        return query(connection, *arguments, **more)
 
     monkeypatch.setattr(pymysql.connections.Connection, "query", counted)
     monkeypatch.setattr(psycopg2, "connect", lambda *a, **more: connect(*a, **{**more, "cursor_factory": _Counting}))

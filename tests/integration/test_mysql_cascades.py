@@ -82,9 +82,9 @@ def _dumped(config: Config, database: Database) -> dict[int, object]:
     capture = threading.Thread(target=run_capture, args=(config,), kwargs={"stop": stop})
     capture.start()
     try:
-        asked = submit(config, DumpRequest(tables=(f"{database.name}.nulled",)))
-        work_loop.work(config, stop=threading.Event(), once=True, dump_id=asked)
-        assert work_loop.wait(config, asked, stop=threading.Event()).state == "done"
+        dump_id = submit(config, DumpRequest(tables=(f"{database.name}.nulled",)))
+        work_loop.work(config, stop=threading.Event(), once=True, dump_id=dump_id)
+        assert work_loop.wait(config, dump_id, stop=threading.Event()).state == "done"
     finally:
         stop.set()
         capture.join()

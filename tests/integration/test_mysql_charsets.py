@@ -64,9 +64,9 @@ def test_every_code_reads_as_the_server_converts_it(database: Database, tmp_path
         values = ", ".join(f"({next(first)}, CONVERT(x'{text}' USING {name}))" for text in texts)
         database.execute(f"INSERT INTO t (id, {name}) VALUES {values}")
         written += len(codes)
-    found = logged(source, start)
-    assert found == selected(source, TableName(database.schema, "t"))
-    assert sum(len(text) for row in found.values() for text in list(row.values())[1:] if text) == written
+    log_batches = logged(source, start)
+    assert log_batches == selected(source, TableName(database.schema, "t"))
+    assert sum(len(text) for row in log_batches.values() for text in list(row.values())[1:] if text) == written
     assert written > 120_000
 
 
@@ -93,8 +93,8 @@ def test_no_bytes_that_the_server_takes_are_left_out(database: Database, tmp_pat
         f"INSERT IGNORE INTO t SELECT 65536 + {pair}, CONVERT(UNHEX(CONCAT('8F', {digits})) USING {charset})"
         " FROM n a, n b WHERE a.n > 158 AND b.n > 158",
     )
-    found = logged(source, start)
-    assert len(found) > 65_534 and found == selected(source, TableName(database.schema, "t"))
+    log_batches = logged(source, start)
+    assert len(log_batches) > 65_534 and log_batches == selected(source, TableName(database.schema, "t"))
 
 
 @pytest.mark.in_turn

@@ -23,7 +23,7 @@ LARGE_PACKETS = 64 << 20
 
 @pytest.fixture
 def reader(database: Database, tmp_path: Path) -> Iterator[ChunkReader]:
-    found = database.query("SELECT @@GLOBAL.max_allowed_packet")
+    query_rows = database.query("SELECT @@GLOBAL.max_allowed_packet")
     database.execute(f"SET GLOBAL max_allowed_packet = {LARGE_PACKETS}")  # sessions that begin now have it
     source = MysqlSource(database.config(tmp_path).source)
     source.prepare()
@@ -31,7 +31,7 @@ def reader(database: Database, tmp_path: Path) -> Iterator[ChunkReader]:
     yield reader
     reader.close()
     # A file of its own: MariaDB refuses to begin by GTID behind an event that is larger than this setting.
-    database.execute(f"SET GLOBAL max_allowed_packet = {found[0][0]}", "FLUSH BINARY LOGS")
+    database.execute(f"SET GLOBAL max_allowed_packet = {query_rows[0][0]}", "FLUSH BINARY LOGS")
 
 
 def chunk(database: Database, reader: ChunkReader, **bounds: Any) -> list[dict[str, Any]]:

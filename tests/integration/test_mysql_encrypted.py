@@ -101,8 +101,8 @@ def insert(database: Database, *keys: int) -> None:
     execute(database, *(f"INSERT INTO a VALUES ({key}, '{TOLD}')" for key in keys))
 
 
-def ids(found: list[Any]) -> list[int]:
-    return [row["after"]["id"] for row in changes(found)]
+def ids(rows: list[Any]) -> list[int]:
+    return [row["after"]["id"] for row in changes(rows)]
 
 
 def log_files(database: Database) -> list[Path]:
@@ -124,8 +124,8 @@ def set_encryption(database: Database, on: bool) -> None:
 def test_the_files_are_sealed_and_what_is_read_is_not(database: Database, source: MysqlSource) -> None:
     start = source.current_position()
     insert(database, 1)
-    found = list(batches(source, start))
-    assert [row["after"] for row in changes(found)] == [{"id": 1, "note": TOLD}]
+    log_batches = list(batches(source, start))
+    assert [row["after"] for row in changes(log_batches)] == [{"id": 1, "note": TOLD}]
     assert TOLD.encode() not in log_files(database)[-1].read_bytes()
     set_encryption(database, False)
     insert(database, 2)

@@ -112,8 +112,8 @@ def insert(database: Database, *ids: int) -> None:
         execute(database, f"SET {setting}", f"INSERT INTO a VALUES ({number}, 0)")
 
 
-def ids(found: list[Any]) -> list[int]:
-    return [row["after"]["id"] for row in changes(found)]
+def ids(rows: list[Any]) -> list[int]:
+    return [row["after"]["id"] for row in changes(rows)]
 
 
 def test_a_promoted_replica_goes_on_if_it_has_all_that_we_have_read_and_otherwise_what_it_lacks_is_named(
@@ -161,12 +161,12 @@ def data_of(database: Database) -> Path:
 def test_the_last_transaction_is_found_again_where_it_was_and_on_another_server_by_its_gtid(
     database: Database, source: MysqlSource, config: Any, replica: MysqlServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[Position] = []
+    positions: list[Position] = []
     read = scan.read
 
-    def recorded(*given: Any, position: Position, **more: Any) -> bool:
-        asked.append(position)
-        return read(*given, position=position, **more)
+    def recorded(*arguments: Any, position: Position, **more: Any) -> bool:
+        positions.append(position)
+        return read(*arguments, position=position, **more)
 
     monkeypatch.setattr(scan, "read", recorded)
     start = source.current_position()
@@ -175,12 +175,12 @@ def test_the_last_transaction_is_found_again_where_it_was_and_on_another_server_
     execute(database, "FLUSH BINARY LOGS")
     insert(database, 4)
     assert ids(list(batches(source, position))) == [4]
-    assert [place.gtids for place in asked] == [None], "at once, also where the file has ended"
+    assert [place.gtids for place in positions] == [None], "at once, also where the file has ended"
     caught_up(database, replica)
     promote(replica)
-    asked.clear()
+    positions.clear()
     assert ids(list(batches(on(config, replica), position))) == [4]
-    assert [place.gtids is None for place in asked] == ([] if database.kind == "mariadb" else [True, False])
+    assert [place.gtids is None for place in positions] == ([] if database.kind == "mariadb" else [True, False])
 
 
 def test_a_backup_that_was_put_back_and_has_given_our_numbers_to_other_transactions_is_told(

@@ -104,11 +104,11 @@ def test_rows_larger_than_a_packet_arrive(database: Database, source: MysqlSourc
     try:
         database.execute("SET GLOBAL max_allowed_packet = 67108864")
         execute(database, f"INSERT INTO a VALUES (1, REPEAT('x', {size}))", "INSERT INTO a VALUES (2, 'y')")
-        found = changes(list(batches(source, start)))
+        row_changes = changes(list(batches(source, start)))
     finally:
         # A file of its own: MariaDB finds no GTID behind such an event once older files were purged (seen on 10.11).
         database.execute(f"SET GLOBAL max_allowed_packet = {allowed}", "FLUSH BINARY LOGS")
-    assert [(row["after"]["id"], len(row["after"]["v"])) for row in found] == [(1, size), (2, 1)]
+    assert [(row["after"]["id"], len(row["after"]["v"])) for row in row_changes] == [(1, size), (2, 1)]
 
 
 @pytest.mark.parametrize("first", ["NONE", "CRC32"])
@@ -129,8 +129,10 @@ def test_files_with_and_without_checksums_follow_each_other(
             execute(database, f"INSERT INTO a VALUES ({number}, REPEAT('x', 1000))", f"UPDATE a SET v = '{number}'")
             wanted.append([("c", number), *(("u", id_) for id_ in range(number + 1))])
         for number, start in enumerate(starts):
-            found = changes(list(batches(source, start)))
-            assert [(row["op"], row["after"]["id"]) for row in found] == [one for of in wanted[number:] for one in of]
+            row_changes = changes(list(batches(source, start)))
+            assert [(row["op"], row["after"]["id"]) for row in row_changes] == [
+                one for of in wanted[number:] for one in of
+            ]
     finally:
         database.execute(f"SET GLOBAL binlog_checksum = {usual}")
 

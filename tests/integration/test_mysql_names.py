@@ -80,8 +80,8 @@ def test_a_statements_characters_are_the_servers(database: Database) -> None:
         readings = {pair: statement_text.decode_statement(pair, 1, Charsets({1: charset}, {})) for pair in pairs}
         read = {pair: text for pair, text in readings.items() if len(text) == 1 and statement_text.is_read(text)}
         joined = b"|".join(read).hex()
-        (told,) = database.query(f"SELECT CONVERT(CONVERT(x'{joined}' USING {charset}) USING utf8mb4)")
-        theirs = dict(zip(read, str(told[0]).split("|"), strict=True))
+        (rows,) = database.query(f"SELECT CONVERT(CONVERT(x'{joined}' USING {charset}) USING utf8mb4)")
+        theirs = dict(zip(read, str(rows[0]).split("|"), strict=True))
         # What the server has no character for cannot stand in a name.
         wrong = {pair: (read[pair], text) for pair, text in theirs.items() if text not in (read[pair], "?", "\ufffd")}
         assert not wrong, (charset, wrong)

@@ -47,9 +47,9 @@ def capturing(config: Config) -> Iterator[None]:
 
 def dumped(config: Config) -> dict[str, list[dict[str, object]]]:
     """The rows of a dump of all tables, by table."""
-    asked = submit(config, DumpRequest(tables=None))
-    work_loop.work(config, stop=threading.Event(), once=True, dump_id=asked)
-    assert work_loop.wait(config, asked, stop=threading.Event()).state == "done"
+    dump_id = submit(config, DumpRequest(tables=None))
+    work_loop.work(config, stop=threading.Event(), once=True, dump_id=dump_id)
+    assert work_loop.wait(config, dump_id, stop=threading.Event()).state == "done"
     found: dict[str, list[dict[str, object]]] = {}
     for line in lines(wiring.open_staging(config)):
         if line["op"] == "r":
@@ -73,11 +73,11 @@ def test_a_dump_reads_what_is_committed(database: Database, tmp_path: Path, leve
                 "DELETE FROM a WHERE id = 2",
             ):
                 cursor.execute(statement)
-            found = dumped(config)
+            rows = dumped(config)
             cursor.execute("ROLLBACK")
     finally:
         other.close()
-    assert found == {"a": [{"id": number, "v": number} for number in (1, 2, 3)]}
+    assert rows == {"a": [{"id": number, "v": number} for number in (1, 2, 3)]}
 
 
 @both
@@ -87,8 +87,8 @@ def test_all_rows_of_all_tables_come_where_sessions_are_given_few(database: Data
     database.execute(*(f"CREATE TABLE {name} (id int PRIMARY KEY, v int)" for name in names))
     database.execute(*(f"INSERT INTO {name} SELECT seq.id, 1 FROM ({_numbers(35)}) AS seq" for name in names))
     with setting(database, "sql_select_limit", "2"), capturing(config):
-        found = dumped(config)
-    assert {name: len(rows) for name, rows in found.items()} == dict.fromkeys(names, 35)
+        dumped_rows = dumped(config)
+    assert {name: len(rows) for name, rows in dumped_rows.items()} == dict.fromkeys(names, 35)
 
 
 def _numbers(count: int) -> str:
@@ -106,7 +106,7 @@ def test_a_key_that_the_server_has_made_and_hides(database: Database, tmp_path: 
         run_capture(config, stop=threading.Event(), until_current=True)
         database.execute("INSERT INTO a VALUES (30)", "UPDATE a SET v = 11 WHERE v = 10", "DELETE FROM a WHERE v = 20")
         with capturing(config):
-            found = dumped(config)
+            rows = dumped(config)
     log = [(line["op"], line["key"]) for line in lines(wiring.open_staging(config)) if line["op"] in "cud"]
     assert log == [("c", {"my_row_id": "3"}), ("u", {"my_row_id": "1"}), ("d", {"my_row_id": "2"})]
-    assert found == {"a": [{"my_row_id": "1", "v": 11}, {"my_row_id": "3", "v": 30}]}
+    assert rows == {"a": [{"my_row_id": "1", "v": 11}, {"my_row_id": "3", "v": 30}]}

@@ -28,6 +28,6 @@ def test_tagged_transactions_are_followed(database: Database, source_config: Con
     execute(database, "CREATE TABLE a (id int PRIMARY KEY)")
     start = source.current_position()
     execute(database, "SET gtid_next = 'AUTOMATIC:nightly'", "INSERT INTO a VALUES (1)", "INSERT INTO a VALUES (2)")
-    found = list(batches(source, start))
-    assert [row["after"]["id"] for row in changes(found)] == [1, 2]
-    assert all(":nightly:" in t.id for b in found for t in b.transactions)
+    log_batches = list(batches(source, start))
+    assert [row["after"]["id"] for row in changes(log_batches)] == [1, 2]
+    assert all(":nightly:" in t.id for b in log_batches for t in b.transactions)

@@ -105,9 +105,9 @@ def test_a_database_that_is_not_in_utf8(postgres: PostgresServer, tmp_path: Path
         capture = threading.Thread(target=run_capture, args=(config,), kwargs={"stop": stop})
         capture.start()
         try:
-            asked = submit(config, DumpRequest(tables=None))
-            work_loop.work(config, stop=threading.Event(), once=True, dump_id=asked)
-            assert work_loop.wait(config, asked, stop=threading.Event()).state == "done"
+            dump_id = submit(config, DumpRequest(tables=None))
+            work_loop.work(config, stop=threading.Event(), once=True, dump_id=dump_id)
+            assert work_loop.wait(config, dump_id, stop=threading.Event()).state == "done"
         finally:
             stop.set()
             capture.join()

@@ -80,8 +80,8 @@ ODD = {"mysql": "0000-00-00", "mariadb": "0000-00-00", "postgres": "infinity"}
 
 def lacks(config: Config, table: str) -> int | None:
     """What the lake would say of a table, once all that is staged is merged."""
-    found = plan_works(wiring.open_staging(config).manifests(), lambda _: 0)
-    return lacks_since(found[table], 0)
+    works = plan_works(wiring.open_staging(config).manifests(), lambda _: 0)
+    return lacks_since(works[table], 0)
 
 
 def staged(config: Config, table: str, op: str) -> int:

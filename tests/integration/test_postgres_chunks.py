@@ -32,9 +32,9 @@ def reader(lab: Database, tmp_path: Path) -> Iterator[PostgresChunkReader]:
 
 
 def read(reader: PostgresChunkReader, schema: TableSchema | None = None) -> list[dict[str, Any]]:
-    found = reader.read(schema or reader.schema(TABLE), after=None, upto=None, limit=10).rows
-    found.validate(full=True)
-    return found.to_pylist()
+    rows = reader.read(schema or reader.schema(TABLE), after=None, upto=None, limit=10).rows
+    rows.validate(full=True)
+    return rows.to_pylist()
 
 
 def test_other_types_come_as_the_server_prints_them(lab: Database, reader: PostgresChunkReader) -> None:
@@ -160,10 +160,10 @@ def test_an_error_of_the_server_is_the_one_that_psycopg2_raises(lab: Database, q
     theirs = lab.connect()
     with pytest.raises(psycopg2.Error) as expected, theirs.cursor() as cursor:
         cursor.copy_expert(query, copy_to_nothing())
-    with pytest.raises(type(expected.value)) as found:
+    with pytest.raises(type(expected.value)) as error_info:
         copy_out.receive_copy(ours, query, most=10_000)
-    assert found.value.pgcode == expected.value.pgcode
-    assert str(found.value) == str(expected.value)
+    assert error_info.value.pgcode == expected.value.pgcode
+    assert str(error_info.value) == str(expected.value)
     ours.close()
     theirs.close()
 

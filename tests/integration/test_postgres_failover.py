@@ -98,16 +98,16 @@ def test_a_promoted_standby_goes_on_if_it_has_all_that_we_have_read_and_is_refus
     with pytest.raises(LogPositionLost, match="on timeline 1, and the server is on timeline 2") as raised:
         promoted.open_log(ahead)
     assert "--fresh-start" in raised.value.fix
-    found = read(promoted, shared, promoted.current_position())
-    assert ids(found) == [3]
+    chunk = read(promoted, shared, promoted.current_position())
+    assert ids(chunk) == [3]
     other.execute("INSERT INTO t VALUES (4)")
-    assert ids(read(promoted, found[-1].position, promoted.current_position())) == [4]
+    assert ids(read(promoted, chunk[-1].position, promoted.current_position())) == [4]
     second.stop()
     first.start()  # the old primary, from which nobody has kept us
-    while not source.has_reached(source.current_position(), found[-1].position):
+    while not source.has_reached(source.current_position(), chunk[-1].position):
         lab.execute("SELECT pg_switch_wal()", "CREATE TABLE IF NOT EXISTS filler AS SELECT 1 AS a")
     with pytest.raises(LogPositionLost, match="on timeline 2, and the server is on timeline 1"):
-        source.open_log(found[-1].position)
+        source.open_log(chunk[-1].position)
 
 
 @pytest.fixture

@@ -77,9 +77,9 @@ def test_a_message_larger_than_the_buffer_and_its_neighbours_are_whole(lab: Data
     sizes = [1, size, 2, 2 * size, 3]
     for number, length in enumerate(sizes):
         lab.execute(f"INSERT INTO t VALUES ({number}, repeat('{number}', {length}))")
-    found = rows(log, len(sizes))
-    assert [len(row["after"]["v"]) for row in found] == sizes
-    assert [set(row["after"]["v"]) for row in found] == [{str(number)} for number in range(len(sizes))]
+    read_rows = rows(log, len(sizes))
+    assert [len(row["after"]["v"]) for row in read_rows] == sizes
+    assert [set(row["after"]["v"]) for row in read_rows] == [{str(number)} for number in range(len(sizes))]
     log.close()
 
 

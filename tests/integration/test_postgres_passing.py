@@ -51,9 +51,9 @@ def test_logical_messages_are_passed_over_and_move_the_position(lab: Database, t
             "BEGIN; INSERT INTO t VALUES (1, 'a'); SELECT pg_logical_emit_message(true, 'dblog', '{}');"
             " SELECT pg_logical_emit_message(false, 'dblog', '{}'); INSERT INTO t VALUES (2, 'b'); COMMIT"
         )
-    found = read_to(source, log, source.current_position())
+    log_batches = read_to(source, log, source.current_position())
     log.close()
-    assert [line["after"]["id"] for line in lines(found)] == [1, 2]
+    assert [line["after"]["id"] for line in lines(log_batches)] == [1, 2]
 
 
 @PLUGINS
@@ -107,9 +107,9 @@ def test_a_publication_that_somebody_made_is_used_as_it_is_where_it_leaves_nothi
     start = source.start_position()
     lab.execute("INSERT INTO t VALUES (1, 'a')", "UPDATE t SET v = 'b'", "DELETE FROM t", "TRUNCATE t")
     log = source.open_log(start)
-    found = read_to(source, log, source.current_position())
+    log_batches = read_to(source, log, source.current_position())
     log.close()
-    assert [line["op"] for line in lines(found)] == ["c", "u", "d", "t"]
+    assert [line["op"] for line in lines(log_batches)] == ["c", "u", "d", "t"]
     owner = f"SELECT rolname FROM pg_publication JOIN pg_roles r ON r.oid = pubowner WHERE pubname = 'dblog_{lab.name}'"
     assert lab.query(owner) == [("postgres",)]
 

@@ -42,9 +42,9 @@ def reader(database: Database) -> Iterator[Database]:
         "CREATE TABLE other (id int PRIMARY KEY, v int NOT NULL)",
         "INSERT INTO other VALUES (1, 0)",
     )
-    found = reader_of(database)
-    yield found
-    forget(found)
+    reader_database = reader_of(database)
+    yield reader_database
+    forget(reader_database)
 
 
 @pytest.fixture
@@ -89,8 +89,8 @@ def capturing(config: Config) -> Iterator[None]:
     assert not faults, faults
 
 
-def dumped(config: Config, **wanted: Any) -> DumpStatus:
-    dump_id = filing.submit(config, DumpRequest(**wanted))
+def dumped(config: Config, **options: Any) -> DumpStatus:
+    dump_id = filing.submit(config, DumpRequest(**options))
     stop = threading.Event()
     work_loop.work(config, stop=stop, dump_id=dump_id)
     with closing(wiring.open_state(config)) as state:
@@ -136,9 +136,11 @@ def test_check_names_what_a_reader_lacks_and_wants_no_right_to_write(reader: Dat
         who = f"'{user}'@'{reader.server.host}'"
         reader.execute(f"REVOKE REPLICATION SLAVE ON *.* FROM {who}")
         wanted = ["the log cannot be read"]
-    found = [problem for problem in wiring.open_source(config.source).check() if problem.fatal]
-    assert all(any(words in problem.what for problem in found) for words in wanted), found
-    assert all(problem.fix for problem in found) and not any("watermark" in p.what + p.fix for p in found), found
+    problems = [problem for problem in wiring.open_source(config.source).check() if problem.fatal]
+    assert all(any(words in problem.what for problem in problems) for words in wanted), problems
+    assert all(problem.fix for problem in problems) and not any("watermark" in p.what + p.fix for p in problems), (
+        problems
+    )
 
 
 def test_nothing_is_written_by_capture_dump_or_verification(reader: Database, config: Config) -> None:
@@ -159,9 +161,9 @@ def test_a_worker_beside_a_capture_that_may_write_is_told_so(database: Database,
     mistaken = config_of(database, tmp_path)
     with capturing(config):
         dump_id = filing.submit(mistaken, DumpRequest(tables=(f"{database.schema}.quiet",)))
-        with pytest.raises(ServerNotSafe, match="started without") as told:
+        with pytest.raises(ServerNotSafe, match="started without") as error_info:
             work_loop.work(mistaken, stop=threading.Event(), dump_id=dump_id)
-        assert "the same read_only" in told.value.fix and "capture " in told.value.where
+        assert "the same read_only" in error_info.value.fix and "capture " in error_info.value.where
         work_loop.work(config, stop=threading.Event(), dump_id=dump_id)
         assert len(rows_of(config, f"{database.schema}.quiet")) == 1
 
@@ -200,8 +202,8 @@ def test_a_restarted_capture_voids_the_windows_of_the_one_before_and_the_dump_go
     finally:
         stop.set()
         worker.join(timeout=PATIENCE_SECONDS)
-    found = rows_of(config, f"{reader.schema}.quiet")
-    assert len(found) == ROWS and all(row["v"] == (100 if key == 3 else key % 7) for key, row in found.items())
+    rows = rows_of(config, f"{reader.schema}.quiet")
+    assert len(rows) == ROWS and all(row["v"] == (100 if key == 3 else key % 7) for key, row in rows.items())
 
 
 def test_events_of_a_table_that_is_not_captured_move_a_window(reader: Database, config: Config) -> None:
@@ -284,8 +286,8 @@ def test_the_logs_end_lies_behind_a_commit_that_did_not_wait_for_its_flush(reade
             cursor.execute("UPDATE quiet SET v = %s WHERE id = 3", (1000 + number,))
             cursor.execute("SELECT pg_current_wal_insert_lsn()::text")
             logged = Lsn.parse(cursor.fetchone()[0]).end_of_record()
-            found = chunks.read_keys(schema, [(3,)])
-            assert found.rows.column("v").to_pylist() == [1000 + number]
+            chunk = chunks.read_keys(schema, [(3,)])
+            assert chunk.rows.column("v").to_pylist() == [1000 + number]
             assert Lsn.parse(chunks.log_end()) >= logged
 
 

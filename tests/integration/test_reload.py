@@ -78,8 +78,10 @@ class Watched:
 
     def in_force(self, *names: str) -> bool:
         with contextlib.closing(wiring.open_state(self.base)) as state:
-            found = settings_in_force.read_in_force(state)
-        return found is not None and found.tables == [f"{self.database.schema}.{name}" for name in names]
+            settings_in_force_now = settings_in_force.read_in_force(state)
+        return settings_in_force_now is not None and settings_in_force_now.tables == [
+            f"{self.database.schema}.{name}" for name in names
+        ]
 
     def dumped(self, count: int) -> bool:
         with contextlib.closing(wiring.open_state(self.base)) as state:

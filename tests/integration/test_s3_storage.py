@@ -148,8 +148,8 @@ def test_check_looks_at_the_bucket(database: Database, bucket: Bucket, tmp_path:
     assert [(f.area, f.problem.fatal) for f in well] == [("lake", False)], "what a merge that stands still may do there"
     assert not list(bucket.storage().files("")), "it leaves nothing behind"
     places["staging"]["path"] = "s3://nowhere/staging"
-    (found,) = [f for f in findings(database.config(tmp_path, **places)) if f.area == "staging"]
-    assert found.problem.fatal and "no bucket" in found.problem.what
+    (finding,) = [f for f in findings(database.config(tmp_path, **places)) if f.area == "staging"]
+    assert finding.problem.fatal and "no bucket" in finding.problem.what
 
 
 def test_the_server_for_machines_without_go_keeps_to_conditions_too(tmp_path: Path) -> None:
@@ -194,8 +194,8 @@ print(open_table(path).version())
 
 
 def test_an_authority_of_ones_own_is_trusted_by_our_client_and_by_that_of_delta(tmp_path: Path) -> None:
-    own = authority(tmp_path / "ca", "DBLog tests")
-    certificate = Certificate(*own.sign("s3", "127.0.0.1"), own.file)
+    own_authority = authority(tmp_path / "ca", "DBLog tests")
+    certificate = Certificate(*own_authority.sign("s3", "127.0.0.1"), own_authority.file)
     server = S3Server(tmp_path / "s3", certificate=certificate)
     server.start()
     try:

@@ -20,8 +20,8 @@ pytestmark = [pytest.mark.in_turn]
 
 
 def shapes(config: Any, table: str) -> list[dict[str, Any]]:
-    found = lines(wiring.open_staging(config))
-    return [line for line in found if line["op"] == "s" and line["table"].endswith(f".{table}")]
+    staged_lines = lines(wiring.open_staging(config))
+    return [line for line in staged_lines if line["op"] == "s" and line["table"].endswith(f".{table}")]
 
 
 def columns(line: dict[str, Any]) -> list[str]:

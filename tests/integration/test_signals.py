@@ -238,8 +238,8 @@ def test_a_capture_that_is_killed_neither_misses_a_row_nor_repeats_it(
         wait_until(lambda: over(config, "one"), "the signal is missed")
         lab.execute(row(lab, "two", "execute-snapshot", {"data-collections": [f"{lab.schema}.b"]}))
         wait_until(lambda: over(config, "two"), "the next signal is missed")
-        found = wait_until(lambda: [d for d in dumps(config) if d.state == "done"][1:] and dumps(config), "not done")
-    assert [(d.signal, d.rows) for d in found] == [("one", 200), ("two", 2)]
+        awaited = wait_until(lambda: [d for d in dumps(config) if d.state == "done"][1:] and dumps(config), "not done")
+    assert [(d.signal, d.rows) for d in awaited] == [("one", 200), ("two", 2)]
 
 
 def _secret(config: Config) -> bytes:

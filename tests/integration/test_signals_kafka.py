@@ -75,14 +75,14 @@ def test_messages_under_the_sources_name_are_signals_each_once_over_restarts(top
     send({"id": "one"} | DUMP)
     send(b"{half a li", partition=1)
     send(DUMP, partition=1)
-    found = look(topic, state, 3)
-    told = [(record["id"], record["state"]) for record in found]
+    signal_records = look(topic, state, 3)
+    told = [(record["id"], record["state"]) for record in signal_records]
     named = [one for one in told if one[0] != "one"]
     assert ("one", "waiting") in told and len(told) == 3
     assert [s for _, s in named] == ["refused", "waiting"] and all(
         n.startswith(f"kafka-{topic.topic}-1-") for n, _ in named
     )
-    assert found[0]["channel"] == "kafka" and {r["error"] is None for r in found} == {True, False}
+    assert signal_records[0]["channel"] == "kafka" and {r["error"] is None for r in signal_records} == {True, False}
     send({"id": "two"} | DUMP)
     assert [record["id"] for record in look(topic, state, 4)][-1] == "two"
     assert len(look(topic, state, 5)) == 4, "nothing is repeated"
@@ -146,9 +146,9 @@ def test_a_new_partition_is_read_too(topic: KafkaConfig, send: Send, monkeypatch
 
 def test_a_topic_or_a_broker_that_is_away_is_told_and_tried_again(topic: KafkaConfig, send: Send) -> None:
     nothing = topic.model_copy(update={"topic": "nothing-here"})
-    with pytest.raises(SignalsUnavailable, match="cannot be read") as told:
+    with pytest.raises(SignalsUnavailable, match="cannot be read") as error_info:
         look(nothing, MemoryState(), 1)
-    assert "nothing-here" in told.value.where and "exists" in told.value.fix
+    assert "nothing-here" in error_info.value.where and "exists" in error_info.value.fix
     away = topic.model_copy(update={"servers": f"127.0.0.1:{ports.find_free_port()}", "timeout": 1.0})
     with pytest.raises(SignalsUnavailable, match="cannot be read"):
         look(away, MemoryState(), 1)
@@ -169,5 +169,5 @@ def test_a_notice_is_a_message_with_its_id(topic: KafkaConfig) -> None:
 def test_a_notice_that_no_broker_takes_is_told_later(topic: KafkaConfig) -> None:
     away = topic.model_copy(update={"servers": f"127.0.0.1:{ports.find_free_port()}", "timeout": 1.0})
     channel = open_channel(ChannelConfig(name="bus", to="kafka", kafka=away))
-    with pytest.raises(NotToldYet, match="does not answer"):
+    with pytest.raises(NotToldYet, match="does not signal_records"):
         channel.tell("d1/completed//0", {"dump": "d1"})

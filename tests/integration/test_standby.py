@@ -54,13 +54,13 @@ def primary(newest_postgres: PostgresServer) -> Iterator[Database]:
 @pytest.fixture
 def standby(primary: Database, newest_standby: PostgresServer) -> Iterator[Database]:
     """`primary` as its standby has it, by a user that may read and nothing else."""
-    found = reader_of(primary, slot=False)
+    reader_database = reader_of(primary, slot=False)
     caught_up(primary, newest_standby)
-    yield replace(found, server=newest_standby)
+    yield replace(reader_database, server=newest_standby)
     for server in (newest_standby, primary.server):
         of_it = f"FROM pg_replication_slots WHERE database = '{primary.name}'"
         server.execute(f"SELECT pg_drop_replication_slot(slot_name) {of_it}")
-    forget(found)
+    forget(reader_database)
 
 
 @pytest.fixture
@@ -88,8 +88,8 @@ def test_a_standby_under_the_writes_of_its_primary_is_dumped_and_verified_as_it_
     with captured(config, primary):
         with writing(primary):
             assert dumped(config, tables=(QUIET,), chunk_size=20, workers=2).chunks >= ROWS / 2 / 20
-            found = verify(config)
-            assert found.equal, found.to_json()
+            report = verify(config)
+            assert report.equal, report.to_json()
             assert lake.asked
         caught_up(primary, standby.server)
         wait_until(lambda: rows_of(config, QUIET) == source_rows(primary), "all is staged")
@@ -106,13 +106,13 @@ def test_a_chunk_of_a_standby_has_no_snapshot_since_that_would_see_what_is_half_
         running = int(cursor.fetchone()[0])
         primary.execute("UPDATE quiet SET v = 600 WHERE id = 4")
         caught_up(primary, standby.server)
-        ((told,),) = standby.query("SELECT pg_current_snapshot()::text")
-        first, end, names = str(told).split(":")
+        ((rows,),) = standby.query("SELECT pg_current_snapshot()::text")
+        first, end, names = str(rows).split(":")
         assert int(first) <= running < int(end) and names == "", "the standby does not name it"
         with closing(wiring.open_source(config.source).open_reader()) as reader:
             schema = reader.schema(TableName.parse(QUIET))
-            found = reader.read_keys(schema, [(3,), (4,)])
-            assert found.rows.column("v").to_pylist() == [3, 600] and found.snapshot is None
+            chunk = reader.read_keys(schema, [(3,), (4,)])
+            assert chunk.rows.column("v").to_pylist() == [3, 600] and chunk.snapshot is None
             assert reader.range_hash(schema, after=None, upto=None, limit=10).snapshot is None
         connection.rollback()
 
@@ -247,8 +247,8 @@ def test_chunks_come_from_a_standby_and_the_log_from_its_primary(
     with capturing(config):
         with writing(older):
             assert dumped(config, tables=(QUIET,), chunk_size=20, workers=2).chunks >= ROWS / 2 / 20
-            found = verify(config)
-            assert found.equal, found.to_json()
+            report = verify(config)
+            assert report.equal, report.to_json()
             assert lake.asked
         wait_until(lambda: rows_of(config, QUIET) == source_rows(older), "all is staged")
     assert scans_of(replica, older) > before, "the standby was read"

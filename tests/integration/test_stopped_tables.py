@@ -97,9 +97,9 @@ def test_postgres_a_table_that_loses_its_key_stops_alone_and_is_dumped_when_it_h
     database.execute(lose, change.format(3))
     with capturing(config) as wait:
         others_go_on(database, config, wait, 2, before)
-        told = stopped(config)["t"]
-        assert "identifies old rows of public.t by nothing, and its key is (none)" in told
-        assert "ALTER TABLE public.t REPLICA IDENTITY FULL, give it a primary key" in told
+        stopped_tables = stopped(config)["t"]
+        assert "identifies old rows of public.t by nothing, and its key is (none)" in stopped_tables
+        assert "ALTER TABLE public.t REPLICA IDENTITY FULL, give it a primary key" in stopped_tables
         database.execute(have, "INSERT INTO t VALUES (4, 'after')")
         wait(held(database, "t", "u"))
         assert stopped(config) == {} and set(healing(config)) == {"t"}
@@ -262,15 +262,15 @@ def test_mysql_tables_that_have_no_exact_form_stop_alone_from_their_first_row_on
         verify, _ = verify_plainly(config)
         report = verify(config)
         assert {left.table for left in report.left_out} == set(names) and not report.equal
-        assert [one.table for one in report.tables] == [f"{database.schema}.u"]
+        assert [table_reports.table for table_reports in report.tables] == [f"{database.schema}.u"]
         assert verify(config, pass_over_refused=True).equal
     database.execute(*loose, *(INSERT.format(name, 2) for name in cases), INSERT.format("u", 3))
     with capturing(config) as wait:  # a start is not refused
         wait(held(database, "u"))
         assert set(copies(config)) == {"u"}
         problems = {str(f.problem.table): f.problem for f in findings(config) if f.problem.fatal}
-        told = stopped(config)
-        assert set(problems) == set(names) and all(says in told[name] for name, (_, says, _) in cases.items())
+        stopped_tables = stopped(config)
+        assert set(problems) == set(names) and all(says in stopped_tables[name] for name, (_, says, _) in cases.items())
         for name, (_, _, mends) in cases.items():
             fix = problems[f"{database.schema}.{name}"].fix
             database.execute(*loose, mends or fix.partition("source.tables, or ")[2])

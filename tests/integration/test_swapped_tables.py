@@ -47,8 +47,8 @@ def copies(config: Config) -> dict[str, dict[int, str]]:
 
 def held(database: Database, *tables: str) -> dict[str, dict[int, str]]:
     """What the source has."""
-    found = {table: {int(k): str(v) for k, v in database.query(f"SELECT id, v FROM {table}")} for table in tables}
-    return {table: rows for table, rows in found.items() if rows}
+    query_rows = {table: {int(k): str(v) for k, v in database.query(f"SELECT id, v FROM {table}")} for table in tables}
+    return {table: rows for table, rows in query_rows.items() if rows}
 
 
 Wait = Callable[[dict[str, dict[int, str]]], None]
@@ -189,9 +189,9 @@ def test_mariadb_an_alter_that_fails_in_its_second_phase_changes_nothing(databas
     assert all(f"{phase} ALTER" in told for phase in ("START", "ROLLBACK", "COMMIT")), told
     database.execute("INSERT INTO t VALUES (3, 'c', 3, 4)")
     captured(config, held(database, "t"))
-    found = list(lines(wiring.open_staging(config)))
-    assert [line["op"] for line in found] == ["s", "c", "c", "s", "c"], "not emptied, and not dumped"
-    assert found[-1]["after"] == {"id": 3, "v": "c", "x": 3, "w": 4}
+    staged_lines = list(lines(wiring.open_staging(config)))
+    assert [line["op"] for line in staged_lines] == ["s", "c", "c", "s", "c"], "not emptied, and not dumped"
+    assert staged_lines[-1]["after"] == {"id": 3, "v": "c", "x": 3, "w": 4}
 
 
 @pytest.fixture

@@ -65,11 +65,11 @@ def servers(server_root: Path, ours: Authority) -> Iterator[Callable[[str], Data
         each.kill()
 
 
-def _with_tls(kind: str, directory: Path, ours: Authority) -> DatabaseServer:
-    certificate, key = ours.sign(f"server-{kind}", ports.HOST)
+def _with_tls(kind: str, directory: Path, own_authority: Authority) -> DatabaseServer:
+    certificate, key = own_authority.sign(f"server-{kind}", ports.HOST)
     if kind == "postgres":
         directory.mkdir()
-        for name, text in (("ca.pem", ours.file), ("cert.pem", certificate), ("key.pem", key)):
+        for name, text in (("ca.pem", own_authority.file), ("cert.pem", certificate), ("key.pem", key)):
             shutil.copy(text, directory / name)
             (directory / name).chmod(0o600)
         (directory / "hba.conf").write_text(_HBA)
@@ -86,7 +86,7 @@ def _with_tls(kind: str, directory: Path, ours: Authority) -> DatabaseServer:
         options = {setting: str(directory / name) for setting, name in named.items()}
         return PostgresServer(directory, options={**options, "ssl": "on"})
     made = MysqlServer if kind == "mysql" else MariadbServer
-    return made(directory, options={"ssl_ca": ours.file, "ssl_cert": certificate, "ssl_key": key})
+    return made(directory, options={"ssl_ca": own_authority.file, "ssl_cert": certificate, "ssl_key": key})
 
 
 @pytest.fixture

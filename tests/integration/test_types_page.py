@@ -57,11 +57,11 @@ def test_types_and_examples_are_those_of_the_server(database: Database, source: 
 def test_the_catalogue_prints_types_as_the_page_does(database: Database) -> None:
     declared = [text for row in of(database) for text in row.declared]
     run(database, f"CREATE TABLE a ({', '.join(f'c{n} {text}' for n, text in enumerate(declared))}) CHARSET utf8mb4")
-    found = database.query(
+    query_rows = database.query(
         "SELECT data_type, column_type, numeric_precision, numeric_scale, character_set_name"
         " FROM information_schema.columns WHERE table_schema = DATABASE() ORDER BY ordinal_position"
     )
-    for text, (name, whole, precision, scale, charset) in zip(declared, found, strict=True):
+    for text, (name, whole, precision, scale, charset) in zip(declared, query_rows, strict=True):
         numbers = (precision, scale) if name == "decimal" else (None, None)
         shown = (name, "unsigned" in whole, *numbers, charset)
         expected = catalogued(text)
@@ -70,10 +70,10 @@ def test_the_catalogue_prints_types_as_the_page_does(database: Database) -> None
 
 @pytest.mark.parametrize("source_kind", ["postgres"], indirect=True)
 def test_every_base_type_of_the_server_is_on_the_page(database: Database) -> None:
-    found = database.query(
+    query_rows = database.query(
         "SELECT format_type(oid, NULL) FROM pg_type WHERE typnamespace = 'pg_catalog'::regnamespace"
         " AND typtype IN ('b', 'r', 'm') AND (typelem = 0 OR typcategory <> 'A')"
     )
     listed = {text.split("(")[0] for row in types_page.POSTGRES_ROWS for text in row.declared}
     listed |= {text.replace("(3)", "") for row in types_page.POSTGRES_ROWS for text in row.declared}
-    assert {name for (name,) in found} - listed == set()
+    assert {name for (name,) in query_rows} - listed == set()

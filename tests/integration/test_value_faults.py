@@ -58,9 +58,9 @@ def test_a_value_without_an_exact_form_stops_its_table_alone_until_a_setting_tak
     )
     with capturing(config) as wait:
         wait({"t": {1: "before"}, **held(database, "u")})
-        told = stopped(config)["t"]
-        assert f"{database.schema}.t" in told and "transaction" in told
-        assert "or_null" in told and "start the capture again, which dumps the table" in told
+        stopped_tables = stopped(config)["t"]
+        assert f"{database.schema}.t" in stopped_tables and "transaction" in stopped_tables
+        assert "or_null" in stopped_tables and "start the capture again, which dumps the table" in stopped_tables
         dump_id = filing.submit(config, DumpRequest(None), requested_by=dump_records.SYSTEM)
         tasks = ended(config, dump_id)
         assert tasks["u"] is None and str(tasks["t"])

@@ -65,13 +65,18 @@ def test_documents_have_their_variants_beside_them(
             (4, '{"k":1}', None, "c"),
         ]
         assert verify_here(config, f"{database.schema}.docs").equal
-        theirs = spark.newSession()
-        theirs.conf.set("spark.databricks.delta.commitInfo.userMetadata", "theirs")
-        theirs.sql(f"UPDATE delta.`{location}` SET b_variant = parse_json('{{}}'), j_variant = NULL WHERE id = 1")
-        theirs.sql(f"UPDATE delta.`{location}` SET j_variant = NULL, j = '[]' WHERE id = 4")
+        other_session = spark.newSession()
+        other_session.conf.set("spark.databricks.delta.commitInfo.userMetadata", "theirs")
+        other_session.sql(
+            f"UPDATE delta.`{location}` SET b_variant = parse_json('{{}}'), j_variant = NULL WHERE id = 1"
+        )
+        other_session.sql(f"UPDATE delta.`{location}` SET j_variant = NULL, j = '[]' WHERE id = 4")
         report = verify_here(config, f"{database.schema}.docs", mend=True)
         assert report.equal, report.to_json()
-        found = report.tables[0].repaired
-        assert found is not None
-        assert found["different"] == [{"key": 1, "columns": ["j_variant", "b_variant"]}, {"key": 4, "columns": ["j"]}]
+        table_reports = report.tables[0].repaired
+        assert table_reports is not None
+        assert table_reports["different"] == [
+            {"key": 1, "columns": ["j_variant", "b_variant"]},
+            {"key": 4, "columns": ["j"]},
+        ]
         assert lake() == rows

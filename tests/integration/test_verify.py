@@ -95,9 +95,9 @@ def test_every_damaged_row_is_found_and_mended_where_nothing_may_be_written(
         lake.do(shop.a, (9,), None)
         lake.do(shop.a, (600,), None)
         lake.do(shop.a, (-10,), row(-10))
-        found = verify(shop.config)
-        assert not found.equal
-        (table,) = [t for t in found.to_json()["tables"] if t["missing"] or t["extra"] or t["different"] or t["error"]]
+        report = verify(shop.config)
+        assert not report.equal
+        (table,) = [t for t in report.to_json()["tables"] if t["missing"] or t["extra"] or t["different"] or t["error"]]
         assert (table["table"], table["error"], table["undecided"]) == (shop.a, None, [])
         assert (sorted(table["missing"]), table["extra"]) == ([9, 600], [-10])
         differ = {d["key"]: d["columns"] for d in table["different"]}
@@ -116,8 +116,8 @@ def test_seeded_writes_raise_no_false_alarm(soak_seed: int, shop: Shop, verify_p
     verify, lake = verify_plainly(shop.config)
     with shop.workload(soak_seed):
         for _ in range(2):
-            found = verify(shop.config, workers=1 + soak_seed % 4)
-            assert found.equal, found.to_json()
+            report = verify(shop.config, workers=1 + soak_seed % 4)
+            assert report.equal, report.to_json()
     assert any(task.upto > task.since for task in lake.asked)
 
 
@@ -202,9 +202,9 @@ def test_a_row_that_is_committed_and_hidden_is_no_difference(
         wait_until(lambda: database.query(waits) == [("SyncRep",)], "a COMMIT that hangs")
         wait_until(lambda: max(m.last_offset for m in staging.manifests()) > offset, "the log to show it")
         assert database.query("SELECT v FROM a WHERE id = 5") == [("v5",)]
-        (found,) = verify(shop.config, shop.a).tables
-        assert found.equal != mistaken, found.to_json()
-        assert found.different == (((5, ("v",)),) if mistaken else ())
+        (report,) = verify(shop.config, shop.a).tables
+        assert report.equal != mistaken, report.to_json()
+        assert report.different == (((5, ("v",)),) if mistaken else ())
     finally:
         database.execute("ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()")
         thread.join(30)
@@ -236,12 +236,14 @@ class Delta:
 
     def damage(self) -> None:
         """By somebody else's commits, as far as the merge can tell: 7 differs, 9 and ROWS are missing, -10 is extra."""
-        theirs = self.spark.newSession()
-        theirs.conf.set("spark.databricks.delta.commitInfo.userMetadata", "theirs")
+        other_session = self.spark.newSession()
+        other_session.conf.set("spark.databricks.delta.commitInfo.userMetadata", "theirs")
         table = f"delta.`{self.location}`"
-        theirs.sql(f"UPDATE {table} SET v = 'other', n = NULL WHERE id = 7")
-        theirs.sql(f"DELETE FROM {table} WHERE id IN (9, {ROWS})")
-        theirs.sql(f"INSERT INTO {table} SELECT -id, v, n, d, t, NULL, NULL, NULL, NULL FROM {table} WHERE id = 10")
+        other_session.sql(f"UPDATE {table} SET v = 'other', n = NULL WHERE id = 7")
+        other_session.sql(f"DELETE FROM {table} WHERE id IN (9, {ROWS})")
+        other_session.sql(
+            f"INSERT INTO {table} SELECT -id, v, n, d, t, NULL, NULL, NULL, NULL FROM {table} WHERE id = 10"
+        )
 
     def rows(self) -> list[tuple[Any, ...]]:
         """Those that the workload leaves alone, as a reader of the lake has them."""
@@ -330,10 +332,12 @@ def test_slices_in_a_row_find_and_mend_all_that_differs_and_each_its_own(
             for number in range(1, 6):
                 report = verify(shop.config, slice=Slice(number, 5), mend=True)
                 assert report.equal, report.to_json()
-                for one in report.tables:
-                    told = one.repaired or {}
-                    mended.setdefault(one.table, []).extend([*told.get("missing", ()), *told.get("extra", ())])
-                    seen[one.table] += one.rows
+                for table_reports in report.tables:
+                    told = table_reports.repaired or {}
+                    mended.setdefault(table_reports.table, []).extend(
+                        [*told.get("missing", ()), *told.get("extra", ())]
+                    )
+                    seen[table_reports.table] += table_reports.rows
         with pytest.raises(RequestError, match="neither sampled nor certified"):
             verify(shop.config, slice=Slice(1, 5), sample={"rows": 5})
     assert sorted(mended[shop.a]) == [-10, 3, 301, 599]

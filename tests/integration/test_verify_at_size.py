@@ -92,17 +92,17 @@ class Damage:
 
     def do(self, spark: SparkSession, table: str) -> None:
         """By somebody else's commits, as far as the merge can tell."""
-        theirs = spark.newSession()
-        theirs.conf.set("spark.databricks.delta.commitInfo.userMetadata", "theirs")
+        other_session = spark.newSession()
+        other_session.conf.set("spark.databricks.delta.commitInfo.userMetadata", "theirs")
         delta = f"delta.`{table}`"
         for column, value in zip(COLUMNS, ("'other'", "n + 1", "d + 1e-6"), strict=True):
             if keys := [key for key, changed in self.changed.items() if changed == column]:
-                theirs.sql(f"UPDATE {delta} SET {column} = {value} WHERE id IN ({_listed(keys)})")
+                other_session.sql(f"UPDATE {delta} SET {column} = {value} WHERE id IN ({_listed(keys)})")
         if self.removed:
-            theirs.sql(f"DELETE FROM {delta} WHERE id IN ({_listed(self.removed)})")
+            other_session.sql(f"DELETE FROM {delta} WHERE id IN ({_listed(self.removed)})")
         if self.added:
             own = "SELECT -id, note, n, d, NULL, NULL, NULL, NULL"
-            theirs.sql(f"INSERT INTO {delta} {own} FROM {delta} WHERE id IN ({_listed(self.added)})")
+            other_session.sql(f"INSERT INTO {delta} {own} FROM {delta} WHERE id IN ({_listed(self.added)})")
 
 
 def fill(database: Database, rows: int) -> None:

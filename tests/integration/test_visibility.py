@@ -80,15 +80,15 @@ class Session:
 
 @pytest.fixture
 def session(database: Database, no_standby: Callable[[bool], None]) -> Iterator[Callable[[], Session]]:
-    made: list[Session] = []
+    sessions: list[Session] = []
 
     def make() -> Session:
-        made.append(Session(database))
-        return made[-1]
+        sessions.append(Session(database))
+        return sessions[-1]
 
     yield make
     no_standby(False)  # whoever hangs goes on
-    for one in made:
+    for one in sessions:
         one.join()
         one.close()
 
@@ -171,9 +171,9 @@ def gap(database: Database, config: Config, session: Callable[[], Session], *sta
         wait_until(lambda one=one: one.waits_for("SyncRep"), "a COMMIT that hangs")
 
     def logged() -> bool:
-        found = list(lines(wiring.open_staging(config)))[staged:]
-        return {line["transaction"] for line in found if line["origin"] == "log"} - {None} != set() and (
-            bool(statements) or any(line["after"] and line["after"].get("v") == "second" for line in found)
+        staged_lines = list(lines(wiring.open_staging(config)))[staged:]
+        return {line["transaction"] for line in staged_lines if line["origin"] == "log"} - {None} != set() and (
+            bool(statements) or any(line["after"] and line["after"].get("v") == "second" for line in staged_lines)
         )
 
     wait_until(logged, "the log to show what hangs")
@@ -187,11 +187,11 @@ def source(database: Database) -> dict[Any, dict[str, Any]]:
 def judge(database: Database, config: Config, before: dict[Any, dict[str, Any]]) -> list[dict[str, Any]]:
     """Replaying the lines gives the source; along the log, from `before` on, no dump has brought anything else than
     what the row was by then. Returns the dumps' rows."""
-    found = list(lines(wiring.open_staging(config)))
+    staged_lines = list(lines(wiring.open_staging(config)))
     table = f"{database.schema}.t"
-    assert Mirror({table: before}).follow(found).state.tables[table] == source(database)
-    assert Consumer(found).rows(table) == source(database)
-    return [line for line in found if line["origin"] == "dump" and line["op"] == "r"]
+    assert Mirror({table: before}).follow(staged_lines).state.tables[table] == source(database)
+    assert Consumer(staged_lines).rows(table) == source(database)
+    return [line for line in staged_lines if line["origin"] == "dump" and line["op"] == "r"]
 
 
 @pytest.mark.in_turn("request_of")

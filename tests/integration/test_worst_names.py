@@ -121,8 +121,8 @@ def test_every_name_goes_through_log_dump_and_verification(
             assert sorted(every.tables) == sorted(map(str, worst.tables))
             verify, _ = verify_plainly(config)
             report = verify(config)
-            found = sorted((t.table, t.rows, t.outcome) for t in report.tables)
-            assert found == sorted((str(t), 2, "equal") for t in worst.tables)
+            table_outcomes = sorted((t.table, t.rows, t.outcome) for t in report.tables)
+            assert table_outcomes == sorted((str(t), 2, "equal") for t in worst.tables)
             truncated = worst.tables[0]
             database.execute(f"TRUNCATE TABLE {worst.of(truncated)}")
             emptied = wait_until(

@@ -31,12 +31,12 @@ def configured(root: Path, url: str, **state: Any) -> Config:
 
 
 def test_nodes_of_a_user_are_closed_to_everybody_else(zookeeper_url: str, tmp_path: Path) -> None:
-    mine = configured(tmp_path, zookeeper_url, user="dblog", password="a secret")
-    with closing(wiring.open_state(mine)) as state:
+    own_config = configured(tmp_path, zookeeper_url, user="dblog", password="a secret")
+    with closing(wiring.open_state(own_config)) as state:
         state.create("dumps/one", b"data")
         lease = state.acquire("capture", "me", ttl=3)
         assert lease is not None and lease.valid()
-        with closing(wiring.open_state(mine)) as again:
+        with closing(wiring.open_state(own_config)) as again:
             assert again.get("dumps/one") == Entry(b"data", 0)
             leader = again.leader("capture")
             assert leader is not None and leader.holder == "me"
@@ -55,7 +55,7 @@ def test_nodes_of_a_user_are_closed_to_everybody_else(zookeeper_url: str, tmp_pa
                     other.acquire("capture", "them", ttl=3)
         assert lease.valid()
         lease.release()
-        assert "a secret" not in repr(mine)
+        assert "a secret" not in repr(own_config)
 
 
 def test_every_node_has_the_users_list_alone(zookeeper_url: str, tmp_path: Path) -> None:
@@ -105,13 +105,13 @@ def with_logins(tmp_path: Path) -> Iterator[ZookeeperServer]:
 
 def test_nodes_of_a_login_are_closed_to_every_other(with_logins: ZookeeperServer, tmp_path: Path) -> None:
     url = f"zookeeper://{with_logins.address()}/dblog"
-    mine = configured(tmp_path, url, login="sasl", user="dblog", password="a secret")
-    with closing(wiring.open_state(mine)) as state:
+    own_config = configured(tmp_path, url, login="sasl", user="dblog", password="a secret")
+    with closing(wiring.open_state(own_config)) as state:
         state.create("dumps/one", b"data")
         lease = state.acquire("capture", "me", ttl=3)
         assert lease is not None and lease.valid()
-        theirs = configured(tmp_path, url, login="sasl", user="other", password="another")
-        with closing(wiring.open_state(theirs)) as other, pytest.raises(StateError, match="NoAuth"):
+        other_config = configured(tmp_path, url, login="sasl", user="other", password="another")
+        with closing(wiring.open_state(other_config)) as other, pytest.raises(StateError, match="NoAuth"):
             other.get("dumps/one")
         with_logins.kill()
         with_logins.start()
@@ -126,9 +126,12 @@ def test_a_wrong_login_is_told_at_once(
     monkeypatch.setattr(zookeeper, "_PATIENCE", 2.0)
     url = f"zookeeper://{with_logins.address()}/dblog"
     wrong = configured(tmp_path, url, login="sasl", user="dblog", password="wrong")
-    with closing(wiring.open_state(wrong)) as state, pytest.raises(StateUnavailable, match="refuses the login") as told:
+    with (
+        closing(wiring.open_state(wrong)) as state,
+        pytest.raises(StateUnavailable, match="refuses the login") as error_info,
+    ):
         state.get("dumps/one")
-    assert "[state] user" in told.value.fix and "wrong" not in str(told.value)
+    assert "[state] user" in error_info.value.fix and "wrong" not in str(error_info.value)
 
 
 @pytest.mark.parametrize("refusal", [AuthFailedError, SASLException, SessionClosedRequireSaslError])

@@ -77,11 +77,11 @@ def check_no_key_goes_back(lines: list[dict[str, Any]]) -> None:
         newest[key] = operation
 
 
-def check_same_log(found: list[Entry], reference: list[Entry]) -> None:
+def check_same_log(entries: list[Entry], reference: list[Entry]) -> None:
     """The same row events in the same order: no gap, no repeat, no invention."""
-    for number, (a, b) in enumerate(zip(found, reference, strict=False)):
+    for number, (a, b) in enumerate(zip(entries, reference, strict=False)):
         assert a == b, f"row event {number} differs: ours {a}, the server's {b}"
-    assert len(found) == len(reference), f"{len(found)} row events of ours, {len(reference)} of the server's"
+    assert len(entries) == len(reference), f"{len(entries)} row events of ours, {len(reference)} of the server's"
 
 
 def fingerprints(entries: list[Entry], rows: dict[str, dict[Key, Row]]) -> Iterator[int]:
@@ -106,9 +106,9 @@ def fingerprints(entries: list[Entry], rows: dict[str, dict[Key, Row]]) -> Itera
         yield state.fingerprint
 
 
-def check_every_transaction(found: list[Entry], reference: list[Entry], rows: dict[str, dict[Key, Row]]) -> None:
+def check_every_transaction(entries: list[Entry], reference: list[Entry], rows: dict[str, dict[Key, Row]]) -> None:
     """After every transaction all rows are the same, by our lines and by the server's own reader."""
-    pairs = itertools.zip_longest(fingerprints(found, rows), fingerprints(reference, rows))
+    pairs = itertools.zip_longest(fingerprints(entries, rows), fingerprints(reference, rows))
     for number, (a, b) in enumerate(pairs):
         assert a == b, f"after transaction {number} the rows differ"
 

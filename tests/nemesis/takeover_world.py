@@ -113,9 +113,9 @@ class World:
         return next(n for n in self.nodes if n is not node)
 
     def head(self) -> Manifest:
-        found = wiring.open_staging(self.config).head()
-        assert found is not None
-        return found
+        head_manifest = wiring.open_staging(self.config).head()
+        assert head_manifest is not None
+        return head_manifest
 
     def goes_on(self, *, after: int | None = None, epoch: int = 0) -> Manifest:
         """A head with rows beyond offset `after` (None: the present one), in `epoch` or a later one."""

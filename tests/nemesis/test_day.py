@@ -121,9 +121,9 @@ class Day:
 
     def leader(self) -> subprocess.Popen[bytes] | None:
         """The capture that leads, if one does in this moment."""
-        told = read_source_status(self.config).to_json()["leader"]
+        leading = read_source_status(self.config).to_json()["leader"]
         mine = [self.processes[name] for name in ("one", "two")]
-        return next((p for p in mine if told is not None and told["id"].endswith(f":{p.pid}")), None)
+        return next((p for p in mine if leading is not None and leading["id"].endswith(f":{p.pid}")), None)
 
     def strike(self, draw: random.Random) -> None:
         """One fault, which somebody recovers from by himself."""
@@ -158,10 +158,10 @@ class Day:
 
     def measure(self) -> Hour:
         leader = self.leader()
-        found = read_source_status(self.config).to_json()["storage"]
+        storage = read_source_status(self.config).to_json()["storage"]
         memory = 0 if leader is None else psutil.Process(leader.pid).memory_info().rss
-        staged = sum(room["files"] for room in found["staging"].values() if room is not None)
-        return Hour(memory, staged, sum(table["files"] for table in found["tables"]))
+        staged = sum(room["files"] for room in storage["staging"].values() if room is not None)
+        return Hour(memory, staged, sum(table["files"] for table in storage["tables"]))
 
     def stop(self) -> None:
         """Errands too: one that repairs holds the lake."""

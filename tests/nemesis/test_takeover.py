@@ -33,12 +33,12 @@ TAKEOVER = TTL + 10  # seconds that a takeover may take, in a soak
 
 @pytest.fixture
 def ensemble(server_root: Path, tmp_path: Path) -> Iterator[Ensemble]:
-    made = Ensemble(server_root / f"takeover-{tmp_path.name}")
-    made.start()
+    new_ensemble = Ensemble(server_root / f"takeover-{tmp_path.name}")
+    new_ensemble.start()
     try:
-        yield made
+        yield new_ensemble
     finally:
-        made.kill()
+        new_ensemble.kill()
 
 
 @pytest.fixture

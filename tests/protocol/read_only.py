@@ -51,26 +51,26 @@ class ReadOnlyWorld(World):
     def _tell(self, mark: Low | High) -> None:
         if isinstance(mark, Low):
             self.windows = (*self.windows, Announced(mark))
-        elif (found := self._window(mark.mark)) is None:  # it was forgotten: nobody has that window open
+        elif (window := self._window(mark.mark)) is None:  # it was forgotten: nobody has that window open
             self.windows = (*self.windows, Announced(Low(mark.mark), opened=0, by=-1, high=mark))
         else:
-            self._put(replace(found, high=mark))
+            self._put(replace(window, high=mark))
         self.fresh = False
 
     def _may_read(self, worker: Worker) -> bool:
-        found = self._window(self._mark(worker, worker.ordinal))
-        return found is not None and (found.opened is not None or self.rules.select_unopened)
+        window = self._window(self._mark(worker, worker.ordinal))
+        return window is not None and (window.opened is not None or self.rules.select_unopened)
 
     def _opened_at(self, worker: Worker) -> int:
-        found = self._window(self._mark(worker, worker.ordinal))
-        if found is None or found.opened is None or self.rules.visible_unawaited:
+        window = self._window(self._mark(worker, worker.ordinal))
+        if window is None or window.opened is None or self.rules.visible_unawaited:
             return 0
-        return found.opened
+        return window.opened
 
     def _has_read(self, worker: Worker) -> None:
-        if (found := self._window(self._mark(worker, worker.ordinal))) is not None:
+        if (window := self._window(self._mark(worker, worker.ordinal))) is not None:
             end = self.replayed if self.scenario.standby else len(self.log)
-            self._put(replace(found, end=end - self.rules.end_early))
+            self._put(replace(window, end=end - self.rules.end_early))
 
     def _window(self, mark: Mark) -> Announced | None:
         return next((found for found in self.windows if found.mark == mark), None)

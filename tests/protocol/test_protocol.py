@@ -22,14 +22,17 @@ FEWEST = 20  # states; the smallest world has 21
 def test_no_interleaving_breaks_the_protocol(record_property: Callable[[str, object], None], of_a_day: OfADay) -> None:
     worlds = of_a_day(scenarios(), A_DAY)
     with multiprocessing.get_context("spawn").Pool(PROCESSES) as pool:
-        found = list(pool.imap_unordered(search, worlds))
-    record_property("told", f"{sum(f.states for f in found):,} states of {len(found)} small worlds: {_largest(found)}")
-    assert not [str(f) for f in found if f.violation]
-    assert len(found) == len(worlds) and min(f.states for f in found) > FEWEST
+        searches = list(pool.imap_unordered(search, worlds))
+    record_property(
+        "told",
+        f"{sum(f.states for f in searches):,} states of {len(searches)} small worlds: {_largest(searches)}",
+    )
+    assert not [str(f) for f in searches if f.violation]
+    assert len(searches) == len(worlds) and min(f.states for f in searches) > FEWEST
 
 
-def _largest(found: list[Found]) -> str:
-    return "; ".join(str(f) for f in sorted(found, key=lambda f: -f.states)[:3])
+def _largest(searches: list[Found]) -> str:
+    return "; ".join(str(f) for f in sorted(searches, key=lambda f: -f.states)[:3])
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
@@ -37,9 +40,9 @@ def test_a_mistake_is_found(mutant: Mutant, monkeypatch: pytest.MonkeyPatch, of_
     if mutant in of_a_day(MUTANTS, MISTAKES_A_DAY):
         assert search(mutant.scenario).violation is None
     mutant.patch(monkeypatch)
-    found = search(mutant.scenario, mutant.rules)
-    assert found.violation is not None
-    print(found)
+    search_result = search(mutant.scenario, mutant.rules)
+    assert search_result.violation is not None
+    print(search_result)
 
 
 def test_a_copy_of_a_capture_has_all_that_the_capture_has() -> None:

@@ -17,16 +17,16 @@ def ask(lake: TestLake, kind: str, arguments: dict[str, Any], *, dumps: Dumps | 
     """Has the task done, and returns what came of it."""
     task = lake_tasks.file_task(lake.location, kind, arguments).id
     lake.merger(dumps=dumps).run_task()
-    came = lake_tasks.read_outcome(lake.location, task)
-    assert came is not None
-    return came
+    outcome = lake_tasks.read_outcome(lake.location, task)
+    assert outcome is not None
+    return outcome
 
 
 def done(lake: TestLake, kind: str, arguments: dict[str, Any], *, dumps: Dumps | None = None) -> dict[str, Any]:
     """As `ask`, and it must succeed."""
-    came = ask(lake, kind, arguments, dumps=dumps)
-    assert came.error is None and came.result is not None, came
-    return came.result
+    outcome = ask(lake, kind, arguments, dumps=dumps)
+    assert outcome.error is None and outcome.result is not None, outcome
+    return outcome.result
 
 
 def dies(lake: TestLake, kind: str, arguments: dict[str, Any], step: str, *, dumps: Dumps | None = None) -> str:

@@ -125,11 +125,11 @@ def the_history_follows_the_table() -> Iterator[None]:
     tell, commit = TableMerge._append_history, TableMerge._commit
     waiting: dict[int, tuple[Any, Any]] = {}
 
-    def wait(self: TableMerge, *given: Any, **more: Any) -> None:
-        waiting[id(self)] = given, more
+    def wait(self: TableMerge, *arguments: Any, **more: Any) -> None:
+        waiting[id(self)] = arguments, more
 
-    def committed(self: TableMerge, *given: Any, **how: Any) -> int:
-        withheld = commit(self, *given, **how)
+    def committed(self: TableMerge, *arguments: Any, **how: Any) -> int:
+        withheld = commit(self, *arguments, **how)
         told, more = waiting.pop(id(self))
         tell(self, *told, **more)
         return withheld

@@ -34,9 +34,9 @@ def new(key: int, v: str = "a") -> Row:
 
 
 def status(lake: TestLake) -> TableStatus:
-    found = read_status(lake.location)
-    assert found is not None
-    return found.tables["shop.t"]
+    table_status = read_status(lake.location)
+    assert table_status is not None
+    return table_status.tables["shop.t"]
 
 
 def told(lake: TestLake, *names: str) -> list[tuple[Any, ...]]:
@@ -48,8 +48,8 @@ def told(lake: TestLake, *names: str) -> list[tuple[Any, ...]]:
 def at_the_end(lake: TestLake, schema: TableSchema, before: tuple[int, int], *, key: str = "id") -> list[Row]:
     """What verify expects of the source: version and offset `before`, and what is staged since."""
     version, offset = before
-    found = status(lake)
-    pin = Pin(version, offset, found.segment, lake.build.offset)
+    table_status = status(lake)
+    pin = Pin(version, offset, table_status.segment, lake.build.offset)
     staged = expected_rows.read_staged(
         lake.spark, lake.staging, schema, "tmp/expected", after=offset, upto=lake.build.offset
     )

@@ -58,9 +58,9 @@ def config(cluster: SparkCluster, directory: Path) -> Config:
 
 
 def test_a_merge_on_a_cluster_outlives_an_executor(spark: SparkSession, cluster: SparkCluster, tmp_path: Path) -> None:
-    given = config(cluster, tmp_path)
+    job_config = config(cluster, tmp_path)
     chance = random.Random(1)
-    build = SegmentBuilder(open_staging(given))
+    build = SegmentBuilder(open_staging(job_config))
     rows: dict[int, str] = {}
     for first in range(0, COUNT, 25_000):
         part = {n: chance.randbytes(SIZE) for n in range(first, first + 25_000)}
@@ -70,9 +70,11 @@ def test_a_merge_on_a_cluster_outlives_an_executor(spark: SparkSession, cluster:
     said: list[str] = []
     codes: list[int] = []
     stop = threading.Event()
-    merging = threading.Thread(target=lambda: codes.append(run_job("merge", given, stop=stop, on_line=said.append)))
+    merging = threading.Thread(
+        target=lambda: codes.append(run_job("merge", job_config, stop=stop, on_line=said.append))
+    )
     merging.start()
-    lake = open_lake(given)
+    lake = open_lake(job_config)
     victim = cluster.workers[0]
     begun = own_directory(lake) / "merges" / f"{1:012d}.json"
     deadline = time.monotonic() + 600

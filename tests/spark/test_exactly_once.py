@@ -73,9 +73,9 @@ def test_a_lake_that_is_ahead_of_its_staging_is_refused(lake: TestLake, tmp_path
 
 def test_the_lake_has_one_merger_at_a_time(tmp_path: Path) -> None:
     path = lake_at(str(tmp_path))
-    held = lake_lock(path, MemoryState(), ttl=10)
+    lock = lake_lock(path, MemoryState(), ttl=10)
     other = lake_lock(path, MemoryState(), ttl=10)
-    with held, pytest.raises(LakeBusy, match="merges into this lake"), other:
+    with lock, pytest.raises(LakeBusy, match="merges into this lake"), other:
         pass
     with lake_lock(path, MemoryState(), ttl=10) as check:
         check()
@@ -83,11 +83,11 @@ def test_the_lake_has_one_merger_at_a_time(tmp_path: Path) -> None:
 
 def test_a_merger_elsewhere_is_kept_out_by_the_lease(tmp_path: Path) -> None:
     state = MemoryState()
-    held = state.acquire("merge", "other:1", ttl=10)
-    assert held is not None
+    lease = state.acquire("merge", "other:1", ttl=10)
+    assert lease is not None
     with pytest.raises(LakeBusy, match="other:1"), lake_lock(lake_at(str(tmp_path)), state, ttl=10):
         pass
-    threading.Timer(0.3, held.release).start()
+    threading.Timer(0.3, lease.release).start()
     with lake_lock(lake_at(str(tmp_path)), state, ttl=10, wait=5):
         pass
 

@@ -89,6 +89,6 @@ def test_columns_in_every_form_are_the_same_through_log_and_dump_and_equal_in_th
     assert told["c"] == {n: row for n, row in wanted.items() if n >= 10}
     assert told["r"] == wanted
     place = table_location(wiring.open_lake(config), TableName.parse(name))
-    found = spark.read.format("delta").load(str(place)).select("id", *FORMS).collect()
-    assert {row.id: {c: row[c] for c in FORMS} for row in found} == wanted
+    read_rows = spark.read.format("delta").load(str(place)).select("id", *FORMS).collect()
+    assert {row.id: {c: row[c] for c in FORMS} for row in read_rows} == wanted
     assert verified.equal and verified.rows == len(wanted), verified

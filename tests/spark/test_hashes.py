@@ -44,12 +44,12 @@ def test_source_and_spark_hash_rows_of_every_type_alike(
     with closing(source.open_reader()) as reader:
         schema = reader.schema(TableName(database.schema, "a"))
         chunk = reader.read(schema, after=None, upto=None, limit=1000)
-        found = reader.hashes(schema, after=None, upto=None, limit=1000).rows
+        rows = reader.hashes(schema, after=None, upto=None, limit=1000).rows
     staging = Staging(str(tmp_path / "staging"), source="shop")
     file = staging.write_chunk("d", "c", chunk.rows)
-    assert in_spark(spark, schema, staging.storage.url(file.path)) == found.column(HASH).to_pylist()
-    assert keys_of(found, schema) == keys_of(chunk.rows, schema)
-    assert found.num_rows >= 4
+    assert in_spark(spark, schema, staging.storage.url(file.path)) == rows.column(HASH).to_pylist()
+    assert keys_of(rows, schema) == keys_of(chunk.rows, schema)
+    assert rows.num_rows >= 4
 
 
 FLOATS = table("t", key=("id",), id=pa.int64(), d=pa.float64(), f=pa.float32())

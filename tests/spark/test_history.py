@@ -278,8 +278,8 @@ def test_a_crash_between_a_ghosts_line_and_its_delete_tells_it_once(
     with monkeypatch.context() as patched:
         take = History.append_ghosts
 
-        def die(*given: Any) -> None:
-            take(*given)
+        def die(*arguments: Any) -> None:
+            take(*arguments)
             raise Crash
 
         patched.setattr(History, "append_ghosts", die)
@@ -299,7 +299,7 @@ def test_a_table_that_stopped_after_its_history_goes_on_without_repeating_it(
     build.seal()
     with monkeypatch.context() as patched:
 
-        def fails(*_given: Any, **_more: Any) -> None:
+        def fails(*_arguments: Any, **_more: Any) -> None:
             raise LakeError("the disk is full")
 
         patched.setattr(LakeTable, "merge", fails)
@@ -329,8 +329,8 @@ def test_the_history_is_what_a_reader_of_the_lines_would_have_kept(kept: TestLak
             kept.build.seal(partial=dice.choice((0, 1)) if number < 2 else 0)
         for merged in kept.merge_well(max_rows=dice.choice((100, 10_000))):
             expected.read(source.lines, merged.offset)
-    found = sorted(lines(kept, SHAPE), key=lambda row: row["_dblog_offset"])
-    assert [expected.as_told(row) for row in found] == expected.lines
+    history_lines = sorted(lines(kept, SHAPE), key=lambda row: row["_dblog_offset"])
+    assert [expected.as_told(row) for row in history_lines] == expected.lines
     assert expected.left_out, "no refresh was equal to what was there: the test shows nothing"
 
 

@@ -50,10 +50,10 @@ class Days:
     def maintain(self) -> Json:
         task = lake_tasks.file_task(self.lake.location, schedule.KIND, {"tables": []})
         self.lake.merger(**self.options()).run_task()
-        came = lake_tasks.read_outcome(self.lake.location, task.id)
-        assert came is not None and came.error is None, came
-        assert came.result is not None
-        return came.result
+        outcome = lake_tasks.read_outcome(self.lake.location, task.id)
+        assert outcome is not None and outcome.error is None, outcome
+        assert outcome.result is not None
+        return outcome.result
 
     def rows(self, cut: int) -> list[Row]:
         version = cuts.cut_of(self.lake.location, cut).tables[str(ONE.table)]
@@ -120,8 +120,8 @@ def test_no_row_changes_and_cuts_are_read_up_to_their_age(days: Days, monkeypatc
         result = days.maintain()
     assert result["tables"][0]["removed_files"] > 0 and result["cuts"]["oldest"] == status.merge
     assert sorted(days.lake.rows(ONE, provenance=True), key=lambda row: row["id"]) == before[made[2]]
-    found = schedule.read_maintained(days.lake.location)
-    assert found is not None and found.at == days.now and found.sizes[0].rows == 30
+    maintained = schedule.read_maintained(days.lake.location)
+    assert maintained is not None and maintained.at == days.now and maintained.sizes[0].rows == 30
 
     build.update(ONE, {"id": 1, "v": "again"})
     days.merge()
@@ -161,8 +161,8 @@ def test_a_deleted_row_is_gone_from_every_file_by_its_age(
     with mock.patch.object(maintain, "_hours", return_value=0.0):  # Delta looks at the real clock
         days.maintain()
     assert "secret" not in _stored(days) and len(days.lake.rows(ONE)) == 99
-    found = schedule.read_maintained(days.lake.location)
-    assert found is not None and found.sizes[0].marked_at is None
+    maintained = schedule.read_maintained(days.lake.location)
+    assert maintained is not None and maintained.sizes[0].marked_at is None
 
 
 def test_a_crash_in_the_middle_is_finished_by_the_next_merge(days: Days) -> None:
@@ -179,8 +179,8 @@ def test_a_crash_in_the_middle_is_finished_by_the_next_merge(days: Days) -> None
     with pytest.raises(Crash):
         days.lake.merger(**days.options(step=die)).run_task()
     days.lake.merge_well(**days.options())
-    came = lake_tasks.read_outcome(days.lake.location, task.id)
-    assert came is not None and came.error is None
+    outcome = lake_tasks.read_outcome(days.lake.location, task.id)
+    assert outcome is not None and outcome.error is None
     assert days.lake.rows(ONE, provenance=True) == rows and len(days.lake.cuts()) == 2
 
 

@@ -47,8 +47,8 @@ def asked_for(config: Config) -> DumpStatus | None:
 
 
 def rows(config: Config) -> int:
-    found = asked_for(config)
-    return 0 if found is None else found.rows
+    asked_tasks = asked_for(config)
+    return 0 if asked_tasks is None else asked_tasks.rows
 
 
 @pytest.mark.in_turn
@@ -78,16 +78,16 @@ def test_a_dump_on_executors_outlives_some_of_them_and_its_driver(
             wait_until(lambda: rows(config) > before, "the others go on")
             assert any("java" in process.name() for process in psutil.Process(driver.pid).children(recursive=True))
             kill(driver)
-            found = asked_for(config)
-            assert found is not None and found.state == "running", "it died while there was work to do"
-            dblog.run("set", found.id, "delay=0")
+            asked_tasks = asked_for(config)
+            assert asked_tasks is not None and asked_tasks.state == "running", "it died while there was work to do"
+            dblog.run("set", asked_tasks.id, "delay=0")
             dblog.run("work", "--once", "--spark", timeout=400)
-            found = asked_for(config)
-            assert found is not None and found.state == "done"
+            asked_tasks = asked_for(config)
+            assert asked_tasks is not None and asked_tasks.state == "done"
         assert not writers.faults, writers.faults
         dblog.run("capture", "--until-current")
         judge_log(config, database, start, reference())
-        assert found.rows >= sum(map(len, start.values())) / 2, "tables shrink and grow meanwhile"
+        assert asked_tasks.rows >= sum(map(len, start.values())) / 2, "tables shrink and grow meanwhile"
     except BaseException:
         print(dblog.output())
         raise

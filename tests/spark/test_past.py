@@ -57,9 +57,9 @@ def _rebuilt(lake: TestLake) -> str:
 
 def _refused(lake: TestLake) -> str:
     version = log.version(lake.table(T))
-    came = ask(lake, "rebuild", {"table": "shop.t"})
-    assert log.version(lake.table(T)) == version and "dblog reset shop.t" in came.fix
-    return came.error or ""
+    outcome = ask(lake, "rebuild", {"table": "shop.t"})
+    assert log.version(lake.table(T)) == version and "dblog reset shop.t" in outcome.fix
+    return outcome.error or ""
 
 
 def test_a_random_past_gives_the_table_that_merging_gave(kept: TestLake, soak_seed: int) -> None:
@@ -80,8 +80,8 @@ def test_a_random_past_gives_the_table_that_merging_gave(kept: TestLake, soak_se
     task = dies(kept, "rebuild", {"table": "shop.worlds"}, STEPS[soak_seed % len(STEPS)])
     _live(source, dice, 3, dump=False)
     kept.merger().run_round(retry_stopped=False)  # finishes what died, and nothing else
-    came = lake_tasks.read_outcome(kept.location, task)
-    assert came is not None and came.result is not None and came.result["from"] == "its history"
+    outcome = lake_tasks.read_outcome(kept.location, task)
+    assert outcome is not None and outcome.result is not None and outcome.result["from"] == "its history"
     assert kept.rows(SHAPE) == have and _withheld(kept) == waiting
     last = {(line["world"], line["k"]): line for line in _lines(kept, history_location(kept.location, SHAPE.table))}
     for row in _lines(kept, kept.table(SHAPE)):

@@ -83,8 +83,8 @@ def test_ignore_keeps_the_lakes_columns_and_takes_what_fits_them_exactly(lake: T
     assert f"column n: the value at offset {lake.build.offset - 2} is bigint, and fits no int" in error
     assert "dblog schema accept shop.t" in error
     assert lake.rows(FIRST) == right and lake.rows(OTHER)[0]["v"] == f"after {lake.build.offset - 1}"
-    came = done(lake, "accept", {"table": "shop.t"})
-    assert (came["way"], came["dump"], status(lake).state) == ("take", "dump1", State.STOPPED)
+    outcome = done(lake, "accept", {"table": "shop.t"})
+    assert (outcome["way"], outcome["dump"], status(lake).state) == ("take", "dump1", State.STOPPED)
     lake.merge_well()
     rows = lake.rows(SECOND)
     assert [row["n"] for row in rows] == [1, 7, 2**31, None, 2**31 - 1, 1]

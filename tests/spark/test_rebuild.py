@@ -63,9 +63,9 @@ def test_a_table_that_staging_does_not_hold_whole_is_refused_and_left_alone(lake
     _merged(lake)
     _drop_segment(lake, 1)
     version = log.version(lake.table(T))
-    came = ask(lake, "rebuild", {"table": "shop.t"})
-    assert "begins with segment 2" in (came.error or "") and "dblog reset shop.t" in came.fix
-    assert (came.merge, log.version(lake.table(T))) == (0, version)
+    outcome = ask(lake, "rebuild", {"table": "shop.t"})
+    assert "begins with segment 2" in (outcome.error or "") and "dblog reset shop.t" in outcome.fix
+    assert (outcome.merge, log.version(lake.table(T))) == (0, version)
 
 
 def test_the_newest_full_dump_is_enough_and_its_ghosts_stay_away(lake: TestLake) -> None:
@@ -95,8 +95,8 @@ def test_a_rebuild_that_died_is_finished_by_the_next_merge(lake: TestLake, soak_
     lake.build.seal()
     lake.merge_well()
     assert lake.rows(T) == right and lake.rows(U)[0]["v"] == "on"
-    came = lake_tasks.read_outcome(lake.location, task)
-    assert came is not None and came.error is None
+    outcome = lake_tasks.read_outcome(lake.location, task)
+    assert outcome is not None and outcome.error is None
     assert [cut["cut"] for cut in lake.cuts()] == [1, 2, 3, 4]
 
 

@@ -132,8 +132,8 @@ def test_a_replay_that_died_is_finished_by_the_next_merge(lake: TestLake, soak_s
     assert lake_tasks.read_outcome(lake.location, task) is None
     lake.merge_well()
     assert lake.rows(T) == RIGHT and lake.rows(U) == [{"id": 1, "v": "u"}]
-    came = lake_tasks.read_outcome(lake.location, task)
-    assert came is not None and came.error is None
+    outcome = lake_tasks.read_outcome(lake.location, task)
+    assert outcome is not None and outcome.error is None
     assert [cut["cut"] for cut in lake.cuts()] == [1, 2, 3, 4]
     # Two commits were made by the damage and its mending, whatever died.
     assert log.version(lake.table(U)) == 3
@@ -142,23 +142,23 @@ def test_a_replay_that_died_is_finished_by_the_next_merge(lake: TestLake, soak_s
 def test_an_interval_that_retention_has_cut_is_refused_with_the_first_offset_that_is_left(lake: TestLake) -> None:
     half = _lived(lake)
     lake.staging.storage.remove(f"manifests/{1:020d}.json")
-    came = ask(lake, "replay", {"from": {"offset": half - 1}, "to": {"offset": 99}, "tables": []})
-    assert came.merge == 0 and f"begin at offset {half}, or at the time" in came.fix
+    outcome = ask(lake, "replay", {"from": {"offset": half - 1}, "to": {"offset": 99}, "tables": []})
+    assert outcome.merge == 0 and f"begin at offset {half}, or at the time" in outcome.fix
     early = ask(lake, "replay", {"from": {"time": (half - 1) * 1_000_000}, "to": {"offset": 99}, "tables": []})
-    assert early.error is not None and early.fix == came.fix
+    assert early.error is not None and early.fix == outcome.fix
     assert replay(lake, half, 99, "shop.t")["shop.t"]["updated"] == 0
 
 
 def test_tables_that_the_lake_has_not_or_that_stopped_are_refused_by_name(lake: TestLake) -> None:
     _lived(lake)
-    came = ask(lake, "replay", {"from": {"offset": 1}, "to": {"offset": 9}, "tables": ["shop.none"]})
-    assert (came.error, came.where) == ("the lake has no such table", "shop.none")
+    outcome = ask(lake, "replay", {"from": {"offset": 1}, "to": {"offset": 9}, "tables": ["shop.none"]})
+    assert (outcome.error, outcome.where) == ("the lake has no such table", "shop.none")
     lake.build.schema(table("t", id=pa.int64(), v=pa.int64()))
     lake.build.create(table("t", id=pa.int64(), v=pa.int64()), {"id": 7, "v": 7})
     lake.build.seal()
     lake.merge()
-    came = ask(lake, "replay", {"from": {"offset": 1}, "to": {"offset": 9}, "tables": ["shop.t"]})
-    assert "is stopped" in (came.error or "") and "dblog reset shop.t" in came.fix
+    outcome = ask(lake, "replay", {"from": {"offset": 1}, "to": {"offset": 9}, "tables": ["shop.t"]})
+    assert "is stopped" in (outcome.error or "") and "dblog reset shop.t" in outcome.fix
     assert replay(lake, 1, 9).keys() == {"shop.u"}
 
 

@@ -133,8 +133,8 @@ def test_a_reset_that_died_is_finished_by_the_next_merge(lake: TestLake, soak_se
     lake.build.seal()
     lake.merge_well(dumps=dumps)
     assert lake.rows(T) == [{"id": 7, "v": "live"}]
-    came = lake_tasks.read_outcome(lake.location, task)
-    assert came is not None and came.error is None and came.result is not None
+    outcome = lake_tasks.read_outcome(lake.location, task)
+    assert outcome is not None and outcome.error is None and outcome.result is not None
     assert _status(lake).awaits == f"dump{len(dumps.asked)}" and _status(lake).reset_at == since
     assert [cut["cut"] for cut in lake.cuts()] == [1, 2, 3]
 
@@ -145,8 +145,8 @@ def test_a_dump_that_cannot_be_requested_leaves_the_table_as_it_was(lake: TestLa
             raise SourceUnavailable("the server is away", where="shop", fix="try again")
 
     _merged(lake)
-    came = ask(lake, "reset", {"table": "shop.t"}, dumps=Refusing())
-    assert (came.error, came.fix) == ("the server is away", "try again")
+    outcome = ask(lake, "reset", {"table": "shop.t"}, dumps=Refusing())
+    assert (outcome.error, outcome.fix) == ("the server is away", "try again")
     assert len(lake.rows(T)) == 3 and _status(lake).awaits is None
 
 

@@ -44,8 +44,8 @@ class SparkLake:
 
     def rows(self, table: str) -> list[dict[str, Any]]:
         location = table_location(open_lake(self._config), TableName.parse(table))
-        found = self._spark.read.format("delta").load(str(location)).toArrow().to_pylist()
-        return [{name: to_json(value) for name, value in row.items()} for row in found]
+        read_rows = self._spark.read.format("delta").load(str(location)).toArrow().to_pylist()
+        return [{name: to_json(value) for name, value in row.items()} for row in read_rows]
 
     def _tables(self) -> dict[str, TableStatus]:
         status = read_status(open_lake(self._config))

@@ -170,14 +170,14 @@ def test_renamed_columns_are_renamed_wherever_a_merge_dies_and_whatever_is_done_
 def test_a_name_that_a_dropped_column_had_is_taken_by_another_one_and_columns_swap_in_one_shape(lake: TestLake) -> None:
     lake.history = True
     dropped(lake)  # in the same merge
-    taken = table("t", id=pa.int64(), gone=pa.string())
+    shape_with_name_taken = table("t", id=pa.int64(), gone=pa.string())
     lake.build.update(NEW, new(1, "z"))
-    lake.build.schema(taken, renamed={"gone": "v"})
-    lake.build.create(taken, {"id": 7, "gone": "new"})
+    lake.build.schema(shape_with_name_taken, renamed={"gone": "v"})
+    lake.build.create(shape_with_name_taken, {"id": 7, "gone": "new"})
     lake.build.seal()
     lake.merge_well()
     rows = [(1, "z"), (2, "b"), (3, "b"), (4, "a"), (5, "a"), (7, "new")]
-    assert [tuple(row.values()) for row in lake.rows(taken)] == rows
+    assert [tuple(row.values()) for row in lake.rows(shape_with_name_taken)] == rows
     (until,) = [
         n for n in lake.spark.read.format("delta").load(str(lake.path / "shop/t__history")).columns if "until" in n
     ]

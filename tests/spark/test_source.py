@@ -55,8 +55,8 @@ class Shop:
     def read(self, **options: Any) -> DataFrame:
         return self.spark.read.format("dblog").option("config", str(self.config)).options(**options).load()
 
-    def lines(self, **asked: Any) -> list[Line]:
-        return list(lines(self.staging, **asked))
+    def lines(self, **options: Any) -> list[Line]:
+        return list(lines(self.staging, **options))
 
 
 @pytest.fixture
@@ -90,8 +90,8 @@ def history(build: SegmentBuilder) -> None:
 
 def as_line(row: dict[str, Any]) -> Line:
     """A row in the words of `dblog log`."""
-    found = {name: json.loads(row[name]) if row[name] else None for name in ("key", "before", "after")}
-    line = {name: row[name] for name in COLUMNS if name not in (*found, "moved_from", "mark", "commit_time")} | found
+    parsed = {name: json.loads(row[name]) if row[name] else None for name in ("key", "before", "after")}
+    line = {name: row[name] for name in COLUMNS if name not in (*parsed, "moved_from", "mark", "commit_time")} | parsed
     if row["moved_from"]:
         line["moved_from"] = json.loads(row["moved_from"])
     return line | (json.loads(row["mark"]) if row["mark"] else {})
@@ -107,11 +107,11 @@ def rows(frame: DataFrame) -> list[dict[str, Any]]:
 
 def test_rows_are_the_lines_of_the_log(shop: Shop) -> None:
     history(shop.build)
-    found = rows(shop.read())
+    read_rows = rows(shop.read())
     expected = shop.lines()
     assert {line["op"] for line in expected} == {"s", "c", "u", "d", "r", "f", "t"}
-    assert [as_line(row) for row in found] == [without_time(line) for line in expected]
-    times = [f"{row['commit_time']:%Y-%m-%dT%H:%M:%S}Z" for row in found]
+    assert [as_line(row) for row in read_rows] == [without_time(line) for line in expected]
+    times = [f"{row['commit_time']:%Y-%m-%dT%H:%M:%S}Z" for row in read_rows]
     assert times == [line["commit_time"] for line in expected]
 
 
@@ -218,15 +218,15 @@ def begun_at(shop: Shop, offset: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "expected_text"),
     [
         ({"confg": "x"}, "unknown option confg"),
         ({"from": "soon"}, "'soon' is no whole number"),
         ({"from": "-1"}, "'-1' is no whole number"),
     ],
 )
-def test_wrong_options_are_told(shop: Shop, options: dict[str, str], told: str) -> None:
-    with pytest.raises(PySparkException, match=told):
+def test_wrong_options_are_told(shop: Shop, options: dict[str, str], expected_text: str) -> None:
+    with pytest.raises(PySparkException, match=expected_text):
         shop.read(**options).collect()
 
 

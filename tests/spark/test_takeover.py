@@ -75,10 +75,10 @@ def _points(pause: Pause, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def _left(lake: TestLake) -> dict[str, Any]:
     """All that a merger writes: tables, cuts, records, the status as it is read, withheld keys."""
-    own = lake.path / "_dblog"
+    dblog_directory = lake.path / "_dblog"
     tables = [lake.table(ONE), lake.table(TWO), own_directory(lake.location) / "cuts"]
-    records = sorted(p for p in own.glob("merges/*"))
-    withheld = max((own / "withheld").iterdir())
+    records = sorted(p for p in dblog_directory.glob("merges/*"))
+    withheld = max((dblog_directory / "withheld").iterdir())
     return {
         "versions": [log.version(table) for table in tables],
         "rows": [lake.rows(ONE, provenance=True), lake.rows(TWO, provenance=True)],

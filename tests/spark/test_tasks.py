@@ -67,9 +67,9 @@ def _file(lake: TestLake, name: str = "shop.one") -> str:
 
 
 def _outcome(lake: TestLake, task: str) -> lake_tasks.Outcome:
-    came = lake_tasks.read_outcome(lake.location, task)
-    assert came is not None
-    return came
+    outcome = lake_tasks.read_outcome(lake.location, task)
+    assert outcome is not None
+    return outcome
 
 
 def test_a_task_is_a_merge_of_its_own(merged: TestLake, marks: Marks) -> None:

@@ -58,9 +58,9 @@ def both(key: int, j: str | None, variant: str | None, v: str = "a") -> Row:
 
 
 def status(lake: TestLake) -> TableStatus:
-    found = read_status(lake.location)
-    assert found is not None
-    return found.tables["shop.t"]
+    table_status = read_status(lake.location)
+    assert table_status is not None
+    return table_status.tables["shop.t"]
 
 
 def state(lake: TestLake, schema: TableSchema = DOC) -> tuple[list[str], bool]:
@@ -245,9 +245,11 @@ def test_a_column_of_the_source_with_the_name_of_a_variant_stops_its_table_alone
     build.create(other, doc(1, "[1]"))
     build.seal()
     lake.merge_well()
-    taken = json_in(table("t", id=pa.int64(), j=pa.string(), J_variant=pa.string(), v=pa.string()), j="json")
-    build.schema(taken)
-    build.create(taken, {**doc(2, "[2]"), "J_variant": "x"})
+    shape_with_name_taken = json_in(
+        table("t", id=pa.int64(), j=pa.string(), J_variant=pa.string(), v=pa.string()), j="json"
+    )
+    build.schema(shape_with_name_taken)
+    build.create(shape_with_name_taken, {**doc(2, "[2]"), "J_variant": "x"})
     build.create(other, doc(2, "[2]"))
     build.seal()
     lake.merge()
@@ -258,7 +260,7 @@ def test_a_column_of_the_source_with_the_name_of_a_variant_stops_its_table_alone
     assert [row["j_variant"] for row in shown(lake, other)] == ["[1]", "[2]"]
     lake.json_as = "text"
     lake.merge_well()
-    assert [row["J_variant"] for row in shown(lake, taken)] == [None, "x"]
+    assert [row["J_variant"] for row in shown(lake, shape_with_name_taken)] == [None, "x"]
 
 
 def test_a_variant_that_is_not_its_texts_is_found_and_a_dump_of_the_row_mends_it(variants: TestLake) -> None:
@@ -314,9 +316,9 @@ def test_maintenance_cuts_and_other_readers_of_the_log_know_such_a_table(
     monkeypatch.setattr(clustering, "FILES", 0)  # all files count as mixed
     task = lake_tasks.file_task(lake.location, schedule.KIND, {"tables": []})
     lake.merger(config=_config(tmp_path)).run_task()
-    came = lake_tasks.read_outcome(lake.location, task.id)
-    assert came is not None and came.error is None and came.result is not None, came
-    (found,) = came.result["tables"]
+    outcome = lake_tasks.read_outcome(lake.location, task.id)
+    assert outcome is not None and outcome.error is None and outcome.result is not None, outcome
+    (found,) = outcome.result["tables"]
     assert {"joined", "clustered"} & {*found["done"]} and (found["rows"], found["deleted"]) == (6, 0)
     assert shown(lake) == right
     time_travel.check_readable(lake.location, newest)

@@ -89,9 +89,9 @@ def test_a_lake_that_somebody_changed_is_found_key_by_key(world: World) -> None:
     build.chunk(T, [row(8)])
     build.seal()
     source = [row(1), row(2, "new"), *(row(k) for k in (4, 5, 6, 8, 9, 10)), row(70, "moved")]
-    found = world.ask(world.task(source, since=build.offset, pin=world.pin()))
-    assert (found.missing, found.extra, found.different, found.twice) == ((5,), (99,), ((4, ()),), (6,))
-    assert (found.undecided, found.rows, found.lake_rows) == ((), 9, 10)
+    verdict = world.ask(world.task(source, since=build.offset, pin=world.pin()))
+    assert (verdict.missing, verdict.extra, verdict.different, verdict.twice) == ((5,), (99,), ((4, ()),), (6,))
+    assert (verdict.undecided, verdict.rows, verdict.lake_rows) == ((), 9, 10)
 
     some = world.ask(world.task([row(4), row(1)], since=build.offset, pin=world.pin(), absent=[99, 3]))
     assert (some.missing, some.extra, some.different, some.twice) == ((), (99,), ((4, ()),), ())
@@ -124,8 +124,8 @@ def test_keys_that_change_while_they_are_read(world: World) -> None:
     # The source was read before, between and after the changes; 5 and 6 show a value that the log never told of.
     source = [row(1, "before the window"), row(2, "a"), row(3), row(5, "never"), row(6, "a", "never"), row(7)]
     task = world.task(source, since=since, pin=world.pin())
-    found = world.ask(task)
-    assert (set(found.undecided), found.missing, found.extra, found.different) == ({5, 6}, (), (), ())
+    verdict = world.ask(task)
+    assert (set(verdict.undecided), verdict.missing, verdict.extra, verdict.different) == ({5, 6}, (), (), ())
 
     mutant = world.ask(replace(task, since=task.upto))
     assert mutant.different and mutant.missing, "who takes every event for seen raises a false alarm"

@@ -26,9 +26,9 @@ def row(key: int, v: str = "a") -> dict[str, Any]:
 
 
 def state(lake: TestLake, name: str = "t") -> TableStatus:
-    found = read_status(lake.location)
-    assert found is not None
-    return found.tables[f"shop.{name}"]
+    status = read_status(lake.location)
+    assert status is not None
+    return status.tables[f"shop.{name}"]
 
 
 def dumped(lake: TestLake, *keys: int) -> None:

@@ -53,11 +53,11 @@ def test_the_lake_takes_the_worst_names(lake: TestLake, of_a_day: OfADay) -> Non
         read = QueryBuilder().register("t", DeltaTable(str(place))).execute("SELECT * FROM t").read_all()
         found = [{name: row[name] for name in (key, value)} for row in pa.table(read).to_pylist()]
         assert sorted(found, key=lambda row: str(row[key])) == want
-        told = lake.spark.read.format("delta").load(str(history)).collect()
-        assert sorted((row["_dblog_op"], row[key], row[value]) for row in told if row["_dblog_op"] != "d") == [
+        rows = lake.spark.read.format("delta").load(str(history)).collect()
+        assert sorted((row["_dblog_op"], row[key], row[value]) for row in rows if row["_dblog_op"] != "d") == [
             ("c", "one", 1),
             ("c", EMOJI, 2),
             ("r", "two", 4),
             ("u", "one", 3),
         ]
-        assert len(told) == 5 and DeltaTable(str(history)).version() >= 1
+        assert len(rows) == 5 and DeltaTable(str(history)).version() >= 1

@@ -144,11 +144,11 @@ class World:
                 staging.put_schema(schema)
                 writer.add(schema, batch)
             files = writer.write()
-            made = Manifest("shop", self.number, 1, first, self.offset, f"pos{self.number}", partial, "log", 1,
+            new_manifest = Manifest("shop", self.number, 1, first, self.offset, f"pos{self.number}", partial, "log", 1,
                             int(self.clock.now * 1e6), files, tuple(chunks[index : index + 1]), tuple(marks),
                             schemas=dict(schemas))  # fmt: skip
-            staging.publish(made)
-        self.sealed.append(made)
+            staging.publish(new_manifest)
+        self.sealed.append(new_manifest)
         self.expected = list(lines(self.twin))
 
     def _take(self, count: int) -> int:
@@ -214,21 +214,21 @@ class World:
         """Segments after `low`, up to any."""
         high = self.dice.randint(low + 1, self.number)
         staging = self.open()
-        found = list(staging.manifests(low, high))
+        manifests = list(staging.manifests(low, high))
         wanted = self.sealed[low:high]
-        assert [m.first for m in found] == [low + 1, *(m.segment + 1 for m in found[:-1])]
-        assert found[-1].segment == high and found[0].first_offset == wanted[0].first_offset
-        assert found[-1].last_offset == wanted[-1].last_offset and found[-1].schemas == wanted[-1].schemas
-        assert self._offsets(staging, found) == self._offsets(self.twin, wanted)
-        assert [m for x in found for m in x.marks] == [m for x in wanted for m in x.marks]
-        assert [c for x in found for c in x.chunks] == [c for x in wanted for c in x.chunks]
+        assert [m.first for m in manifests] == [low + 1, *(m.segment + 1 for m in manifests[:-1])]
+        assert manifests[-1].segment == high and manifests[0].first_offset == wanted[0].first_offset
+        assert manifests[-1].last_offset == wanted[-1].last_offset and manifests[-1].schemas == wanted[-1].schemas
+        assert self._offsets(staging, manifests) == self._offsets(self.twin, wanted)
+        assert [m for x in manifests for m in x.marks] == [m for x in wanted for m in x.marks]
+        assert [c for x in manifests for c in x.chunks] == [c for x in wanted for c in x.chunks]
 
-        self._works(staging, found, wanted)
+        self._works(staging, manifests, wanted)
 
-    def _works(self, staging: Staging, found: list[Manifest], wanted: list[Manifest]) -> None:
+    def _works(self, staging: Staging, manifests: list[Manifest], wanted: list[Manifest]) -> None:
         """The same with tables that are merged up to different places."""
         behind = {str(schema.table): self.dice.randint(self.lowest(), self.number) for schema in TABLES}
-        ours = merge_plan.plan_works(found, behind.__getitem__)
+        ours = merge_plan.plan_works(manifests, behind.__getitem__)
         theirs = merge_plan.plan_works(wanted, behind.__getitem__)
         assert theirs.keys() <= ours.keys()
         for name, work in ours.items():

@@ -51,8 +51,8 @@ class Mutant:
 def _zero_dates_in_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     to_arrow = binary_values.to_arrow
 
-    def everywhere_alike(*given: Any, in_key: bool, **more: Any) -> pa.Array:
-        return to_arrow(*given, **more)
+    def everywhere_alike(*arguments: Any, in_key: bool, **more: Any) -> pa.Array:
+        return to_arrow(*arguments, **more)
 
     monkeypatch.setattr(binary_values, "to_arrow", everywhere_alike)
 
@@ -138,9 +138,14 @@ def _a_key_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 def _look_for_shared_places(directory: Path) -> None:
     (directory / "lake").mkdir()
     with pytest.MonkeyPatch.context() as patched:
-        told = ["shop.a__history and the history of shop.a"]
+        shared_places = ["shop.a__history and the history of shop.a"]
         test_lake_places.test_tables_that_want_the_same_place_are_told_each_alone(
-            World(directory, patched), patched, ["shop.a", "shop.a__history"], history=True, folds=False, told=told
+            World(directory, patched),
+            patched,
+            ["shop.a", "shop.a__history"],
+            history=True,
+            folds=False,
+            expected_texts=shared_places,
         )
 
 

@@ -89,9 +89,9 @@ def publish(
     for schema, batch in batches:
         staging.put_schema(schema)
         writer.add(schema, batch)
-    made = manifest(segment, first, last, files=writer.write(), chunks=chunks, marks=marks)
-    staging.publish(made)
-    return made
+    new_manifest = manifest(segment, first, last, files=writer.write(), chunks=chunks, marks=marks)
+    staging.publish(new_manifest)
+    return new_manifest
 
 
 def chunk(

@@ -37,10 +37,10 @@ def until(source: MysqlSource, stream: LogStream, target: str) -> Iterator[LogBa
     raise AssertionError("the log did not reach its end in time")
 
 
-def changes(found: list[LogBatch], table: str = "") -> list[dict[str, Any]]:
+def changes(log_batches: list[LogBatch], table: str = "") -> list[dict[str, Any]]:
     """All row changes in log order, over all tables; `table` leaves the others out."""
     rows = []
-    for batch in found:
+    for batch in log_batches:
         of_batch = [r for c in batch.changes if not table or c.schema.table.name == table for r in c.batch.to_pylist()]
         rows += sorted(of_batch, key=lambda row: row["sequence"])
     return rows

@@ -78,11 +78,11 @@ def test_check_finds_everything_wrong_with_tables_at_once(database: Database, co
         "tables": (f"{database.schema}.*", f"{database.schema}.absent"),
         "keys": {f"{database.schema}.loose": ("id",)},
     }
-    found = MysqlSource(config.model_copy(update=changed)).check()
-    text = "\n".join(problem.what for problem in found)
+    problems = MysqlSource(config.model_copy(update=changed)).check()
+    text = "\n".join(problem.what for problem in problems)
     assert ".absent matches no table" in text and "old: column s: a SET with an empty label" in text
     assert "can be NULL" in text and "is not unique" in text
-    assert [problem.fatal for problem in found if "nokey has no primary key" in problem.what] == [False]
+    assert [problem.fatal for problem in problems if "nokey has no primary key" in problem.what] == [False]
 
 
 def test_check_refuses_a_table_that_keeps_all_versions_of_a_row(database: Database, source: MysqlSource) -> None:
@@ -91,8 +91,12 @@ def test_check_refuses_a_table_that_keeps_all_versions_of_a_row(database: Databa
     execute(
         database, "CREATE TABLE a (id int PRIMARY KEY)", "CREATE TABLE b (id int PRIMARY KEY) WITH SYSTEM VERSIONING"
     )
-    (found,) = source.check()
-    assert found.fatal and f"{database.schema}.b: it is system-versioned" in found.what and "DROP SYSTEM" in found.fix
+    (problems,) = source.check()
+    assert (
+        problems.fatal
+        and f"{database.schema}.b: it is system-versioned" in problems.what
+        and "DROP SYSTEM" in problems.fix
+    )
 
 
 @pytest.mark.parametrize("grant", ["REPLICATION SLAVE ON *.*", "CLIENT", "SELECT", "WATERMARK"])

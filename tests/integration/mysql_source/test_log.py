@@ -27,8 +27,8 @@ def test_before_and_after_images_keep_order_over_tables(database: Database, sour
         "COMMIT",
         "UPDATE a SET id = 7",
     )  # fmt: skip
-    found = list(batches(source, start))
-    shown = [(r["op"], r["before"], r["after"]) for r in changes(found)]
+    log_batches = list(batches(source, start))
+    shown = [(r["op"], r["before"], r["after"]) for r in changes(log_batches)]
     assert shown == [
         ("c", None, {"id": 1, "v": 10}),
         ("c", None, {"id": 1, "v": "x"}),
@@ -81,8 +81,8 @@ def test_a_batch_joins_small_transactions(database: Database, source: MysqlSourc
     execute(database, "CREATE TABLE a (id int PRIMARY KEY)")
     start = source.current_position()
     execute(database, *(f"INSERT INTO a VALUES ({i})" for i in range(300)))
-    found = list(batches(source, start))
-    assert len(found) < 30 and sum(len(batch.transactions) for batch in found) == 300
+    log_batches = list(batches(source, start))
+    assert len(log_batches) < 30 and sum(len(batch.transactions) for batch in log_batches) == 300
 
 
 def test_idle_log_moves_on_with_other_tables(database: Database, config: Any) -> None:
@@ -90,8 +90,8 @@ def test_idle_log_moves_on_with_other_tables(database: Database, config: Any) ->
     source = MysqlSource(config.model_copy(update={"tables": (f"{database.schema}.mine",)}))
     start = source.current_position()
     execute(database, "INSERT INTO other VALUES (1)")
-    found = list(batches(source, start))
-    assert changes(found) == [] and source.has_reached(found[-1].position, source.current_position())
+    log_batches = list(batches(source, start))
+    assert changes(log_batches) == [] and source.has_reached(log_batches[-1].position, source.current_position())
 
 
 def test_emptied_tables_are_signals(database: Database, source: MysqlSource) -> None:
@@ -166,15 +166,15 @@ def test_file_positions_work_without_gtids(database: Database, source: MysqlSour
     position = json.loads(source.current_position())
     position.update(gtids=None, server=database.query("SELECT @@server_uuid")[0][0])
     execute(database, "INSERT INTO a VALUES (1)", "FLUSH BINARY LOGS", "INSERT INTO a VALUES (2)")
-    found = list(batches(source, json.dumps(position)))
-    assert [row["after"]["id"] for row in changes(found)] == [1, 2]
+    log_batches = list(batches(source, json.dumps(position)))
+    assert [row["after"]["id"] for row in changes(log_batches)] == [1, 2]
     position["server"] = "00000000-0000-0000-0000-000000000000"
     with pytest.raises(LogPositionLost):
         source.open_log(json.dumps(position))
 
-    assert abs(found[0].transactions[0].commit_time / 1e6 - time.time()) < 600
+    assert abs(log_batches[0].transactions[0].commit_time / 1e6 - time.time()) < 600
     execute(database, "INSERT INTO a VALUES (3)")
-    assert [row["after"]["id"] for row in changes(list(batches(source, found[-1].position)))] == [3]
+    assert [row["after"]["id"] for row in changes(list(batches(source, log_batches[-1].position)))] == [3]
 
 
 def test_positions_behind_an_event_larger_than_a_packet_may_be_compare(database: Database, source: MysqlSource) -> None:

@@ -27,10 +27,10 @@ def test_changed_shape_is_told_before_its_rows(database: Database, source: Mysql
     execute(
         database, "INSERT INTO a VALUES (1)", "ALTER TABLE a ADD COLUMN n int DEFAULT 5", "INSERT INTO a VALUES (2, 3)"
     )
-    found = list(batches(source, start))
-    shapes = [[c.name for c in s.schema.columns] for b in found for s in b.signals if isinstance(s, SchemaSeen)]
+    log_batches = list(batches(source, start))
+    shapes = [[c.name for c in s.schema.columns] for b in log_batches for s in b.signals if isinstance(s, SchemaSeen)]
     assert shapes == [["id"], ["id", "n"]]
-    assert [row["after"] for row in changes(found)] == [{"id": 1}, {"id": 2, "n": 3}]
+    assert [row["after"] for row in changes(log_batches)] == [{"id": 1}, {"id": 2, "n": 3}]
 
 
 CONSTANTS = [f"c{number}" for number in range(1, 10)]

@@ -22,13 +22,13 @@ def test_every_type_is_equal_in_log_and_chunk(database: Database, source: MysqlS
     database.execute(mysql_types.create(database.kind, "types"))
     start = source.current_position()
     insert_all_types(database, "types")
-    found = list(batches(source, start))
-    logged = {row["after"]["id"]: row["after"] for row in changes(found)}
+    log_batches = list(batches(source, start))
+    logged = {row["after"]["id"]: row["after"] for row in changes(log_batches)}
     reader = source.open_reader()
     schema = reader.schema(TableName(database.schema, "types"))
     read = {row["id"]: row for row in reader.read(schema, after=None, upto=None, limit=100).rows.to_pylist()}
     reader.close()
-    assert found[0].changes[0].schema.fingerprint == schema.fingerprint
+    assert log_batches[0].changes[0].schema.fingerprint == schema.fingerprint
     assert logged.keys() == read.keys() == {decimal.Decimal(2**64 - 1), *map(decimal.Decimal, (1, 2, 3))}
     for key, row in read.items():
         for name, value in row.items():

@@ -155,9 +155,9 @@ def test_a_dump_between_the_phases(database: Database, tmp_path: Path, first: bo
     assert logged == [("u", 1, 2), ("d", 2, None), ("c", 4, 2)]
 
 
-def until_there(there: Callable[[], bool], faults: list[BaseException]) -> None:
+def until_there(is_there: Callable[[], bool], faults: list[BaseException]) -> None:
     deadline = time.monotonic() + 30
     pause = threading.Event()
-    while not there():
+    while not is_there():
         assert not faults and time.monotonic() < deadline, faults
         pause.wait(0.05)

@@ -30,12 +30,12 @@ def test_rows_stand_where_the_second_phase_commits_them(
     execute(database, "INSERT INTO a VALUES (7, 7)", "UPDATE a SET v = 0 WHERE id = 1")
     ids.rollback("two")
     ids.commit("three")
-    found = list(batches(source, start))
-    assert shown(found) == [("c", 5), ("c", 1), ("c", 2), ("c", 3), ("c", 7), ("u", 1), ("c", 6)]
-    transactions = dict(owners(found))
+    log_batches = list(batches(source, start))
+    assert shown(log_batches) == [("c", 5), ("c", 1), ("c", 2), ("c", 3), ("c", 7), ("u", 1), ("c", 6)]
+    transactions = dict(owners(log_batches))
     assert transactions[2] == transactions[3] and len(set(transactions.values())) == 5
-    assert "prepared" not in json.loads(found[-1].position)
-    first = next(t for batch in found for t in batch.transactions if t.id == transactions[2])
+    assert "prepared" not in json.loads(log_batches[-1].position)
+    first = next(t for batch in log_batches for t in batch.transactions if t.id == transactions[2])
     place = json.loads(before)
     assert first.position == f"{place['file']}:{place['offset']}" or database.kind == "mariadb"
     assert abs(first.commit_time / 1e6 - time.time()) < 600
@@ -45,11 +45,11 @@ def test_an_outstanding_transaction_lives_in_the_position(database: Database, so
     start = source.current_position()
     ids.prepare("one", "INSERT INTO a VALUES (1, 1)")
     ids.prepare("two", "INSERT INTO a VALUES (2, 2)")
-    found = list(batches(source, start))
-    assert shown(found) == []
+    log_batches = list(batches(source, start))
+    assert shown(log_batches) == []
     execute(database, "FLUSH BINARY LOGS", "INSERT INTO a VALUES (3, 3)")
     ids.commit("two")
-    more = list(batches(source, found[-1].position))
+    more = list(batches(source, log_batches[-1].position))
     assert shown(more) == [("c", 3), ("c", 2)]
     ids.commit("one")
     ids.prepare("one", "INSERT INTO a VALUES (4, 4)")  # the same id again
@@ -136,5 +136,5 @@ def test_rows_of_other_tables_do_not_count(database: Database, config: Any, sour
     for xid in ("one", "three"):
         ids.commit(xid)
     ids.rollback("two")
-    found = list(batches(mine, start))
-    assert shown(found) == [("c", 1)] and "prepared" not in json.loads(found[-1].position)
+    log_batches = list(batches(mine, start))
+    assert shown(log_batches) == [("c", 1)] and "prepared" not in json.loads(log_batches[-1].position)

@@ -51,10 +51,10 @@ def shown(found: list[LogBatch]) -> list[Any]:
     return [(row["op"], (row["after"] or row["before"])["id"]) for row in changes(found)]
 
 
-def owners(found: list[LogBatch]) -> list[tuple[Any, str]]:
+def owners(log_batches: list[LogBatch]) -> list[tuple[Any, str]]:
     """Id of each changed row, and the id of its transaction."""
     rows = []
-    for batch in found:
+    for batch in log_batches:
         of_batch = [row for change in batch.changes for row in change.batch.to_pylist()]
         of_batch.sort(key=lambda row: row["sequence"])
         rows += [(row["after"]["id"], batch.transactions[row["transaction"]].id) for row in of_batch]

@@ -55,9 +55,10 @@ def test_changes_come_in_commit_order_with_what_the_log_knows_of_them(
         first.commit()
     first.close()
     second.close()
-    found = lines(logged(source, position))
+    staged_lines = lines(logged(source, position))
     shown = [
-        (f["op"], f["table"], f.get("before"), f.get("after"), f.get("unchanged"), f.get("key_only")) for f in found
+        (f["op"], f["table"], f.get("before"), f.get("after"), f.get("unchanged"), f.get("key_only"))
+        for f in staged_lines
     ]
     key = {"v": None, "big": None}
     kept = {"a": 1, "b": "k", "v": "second", "big": None}
@@ -208,8 +209,8 @@ def test_an_identity_that_is_not_the_key_is_told_and_its_rows_are_passed_over(
     )
     assert any("identifies" in problem.what for problem in source.check())
     batches = logged(source, position)
-    (told,) = [s for batch in batches for s in batch.signals if isinstance(s, Unreadable)]
-    assert told.table.name == "t" and "by (other), and the key is (id)" in told.why
+    (unreadable,) = [s for batch in batches for s in batch.signals if isinstance(s, Unreadable)]
+    assert unreadable.table.name == "t" and "by (other), and the key is (id)" in unreadable.why
     # wal2json says nothing of an INSERT's identity.
     assert [line["op"] for line in lines(batches)] == ([] if plugin == "pgoutput" else ["c"])
 

@@ -70,8 +70,8 @@ def test_a_value_without_an_exact_form_is_refused_by_name(
     position = begin(exact)
     lab.execute(f"INSERT INTO odd VALUES (1, {value})")
     name = f"public.odd.{column.split()[0]}"
-    (told,) = [s for batch in logged(exact, position) for s in batch.signals if isinstance(s, Unreadable)]
-    assert told.why.startswith(f"{name} at LSN") and "staged_as" in told.fix
+    (unreadable,) = [s for batch in logged(exact, position) for s in batch.signals if isinstance(s, Unreadable)]
+    assert unreadable.why.startswith(f"{name} at LSN") and "staged_as" in unreadable.fix
     with pytest.raises(ValueOutOfRange, match=name):
         exact.open_reader().read(exact.tables()[0], after=None, upto=None, limit=5)
 
@@ -84,8 +84,8 @@ def test_wal2json_passes_over_a_null_that_cannot_be_one_and_its_table(
     position = begin(source)
     lab.execute("INSERT INTO odd VALUES (1, 1.5), (2, 'NaN'), (3, 2)")
     batches = logged(source, position)
-    (told,) = [s for batch in batches for s in batch.signals if isinstance(s, Unreadable)]
-    assert "NaN" in told.why and "LSN" in told.why and "pgoutput" in told.fix
+    (unreadable,) = [s for batch in batches for s in batch.signals if isinstance(s, Unreadable)]
+    assert "NaN" in unreadable.why and "LSN" in unreadable.why and "pgoutput" in unreadable.fix
     rows = [row for batch in batches for changes in batch.changes for row in changes.batch.to_pylist()]
     assert [row["after"]["id"] for row in rows] == [1]
 

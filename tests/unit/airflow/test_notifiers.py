@@ -179,16 +179,16 @@ def test_the_past_is_nobodys_news_and_what_goes_on_is_told(world: World) -> None
 
 def test_what_a_receiver_does_not_take_is_told_later_and_nothing_is_lost(world: World) -> None:
     receiver = Receiver()
-    one = follower(world, receiver)
-    one.tell_news(STOP)
+    first_follower = follower(world, receiver)
+    first_follower.tell_news(STOP)
     dump_id = request(world)
     control.pause(world.state, dump_id)
     receiver.refuses = 2
     for _ in range(2):
         with pytest.raises(NotToldYet):
-            one.tell_news(STOP)
+            first_follower.tell_news(STOP)
     control.cancel(world.state, dump_id)
-    one.tell_news(STOP)
+    first_follower.tell_news(STOP)
     follower(world, receiver).tell_news(STOP)
     assert receiver.events == ["requested", "aborted"]
     assert {"source": "shop", "dump": dump_id, "rows": 0}.items() <= receiver.told[-1].items()
@@ -196,22 +196,22 @@ def test_what_a_receiver_does_not_take_is_told_later_and_nothing_is_lost(world: 
 
 def test_only_the_events_that_are_asked_for_are_told(world: World) -> None:
     receiver = Receiver()
-    one = follower(world, receiver, events=("aborted",))
-    one.tell_news(STOP)
+    first_follower = follower(world, receiver, events=("aborted",))
+    first_follower.tell_news(STOP)
     control.cancel(world.state, request(world))
-    one.tell_news(STOP)
+    first_follower.tell_news(STOP)
     assert receiver.events == ["aborted"]
 
 
 def test_a_refused_signal_is_told_once_with_its_id(world: World) -> None:
     receiver = Receiver()
-    one = follower(world, receiver)
-    one.tell_news(STOP)
+    first_follower = follower(world, receiver)
+    first_follower.tell_news(STOP)
     inbox.put_signal(world.state, Message("bad", "execute-snapshot", "{"), channel="test", at_us=1)
-    one.tell_news(STOP)
+    first_follower.tell_news(STOP)
     record = inbox.find_signal(world.state, "bad")
     inbox.change_signal(world.state, record, {"state": inbox.REFUSED, "error": "no", "fix": "yes"})
-    for each in (one, one, follower(world, receiver)):
+    for each in (first_follower, first_follower, follower(world, receiver)):
         each.tell_news(STOP)
     assert [(n["event"], n["signal"], n["error"]) for n in receiver.told] == [("refused", "bad", "no")]
 
@@ -281,9 +281,9 @@ def test_a_webhook_gets_the_notice_signed(hook: Hook) -> None:
 
 
 def test_over_tls_the_receiver_must_be_one_that_tls_ca_has_signed(tmp_path: Path) -> None:
-    ours = authority(tmp_path / "ours", "ours")
+    own_authority = authority(tmp_path / "ours", "ours")
     others = authority(tmp_path / "others", "others")
-    hook = Hook(ours.sign("receiver", "127.0.0.1"))
+    hook = Hook(own_authority.sign("receiver", "127.0.0.1"))
     try:
         known = {"url": f"https://127.0.0.1:{hook.port}/hook", "timeout": 20}
         for files in ({"tls_ca": others.file}, {}):
@@ -291,7 +291,7 @@ def test_over_tls_the_receiver_must_be_one_that_tls_ca_has_signed(tmp_path: Path
                 Webhook(webhook(hook.port, **known, **files)).tell("x", {})
             assert "shh" not in str(refused.value)
         assert hook.got == []
-        Webhook(webhook(hook.port, **known, tls_ca=ours.file)).tell("x", {"id": "x"})
+        Webhook(webhook(hook.port, **known, tls_ca=own_authority.file)).tell("x", {"id": "x"})
         assert [orjson.loads(body) for _, body in hook.got] == [{"id": "x"}]
     finally:
         hook.close()

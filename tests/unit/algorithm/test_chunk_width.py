@@ -14,11 +14,11 @@ MOST = 1 << 20
 def read(width: Width, wanted: int, row: int) -> int:
     """Rows of the next chunk that is not given up, of rows of so many bytes."""
     for _ in range(40):
-        asked = width.limit(wanted)
-        if asked == 1 or asked * row <= MOST:
-            width.record_chunk(row_limit=asked, rows=asked, received_bytes=asked * row, byte_limit=MOST)
-            return asked
-        width.record_overflow(row_limit=asked, rows=MOST // row)
+        row_limit = width.limit(wanted)
+        if row_limit == 1 or row_limit * row <= MOST:
+            width.record_chunk(row_limit=row_limit, rows=row_limit, received_bytes=row_limit * row, byte_limit=MOST)
+            return row_limit
+        width.record_overflow(row_limit=row_limit, rows=MOST // row)
     raise AssertionError("no chunk was ever small enough")
 
 
@@ -47,11 +47,11 @@ def test_a_stretch_of_narrow_rows_leads_to_no_chunk_of_more_than_twice_as_many()
 def test_rows_that_grow_wider_are_given_up_a_few_times_at_most() -> None:
     width = Width()
     read(width, 10_000, row=100)
-    asked = width.limit(10_000)
+    row_limit = width.limit(10_000)
     given_up = 0
-    while asked > 1 and asked * 60_000 > MOST:
-        width.record_overflow(row_limit=asked, rows=MOST // 60_000)
-        asked = width.limit(10_000)
+    while row_limit > 1 and row_limit * 60_000 > MOST:
+        width.record_overflow(row_limit=row_limit, rows=MOST // 60_000)
+        row_limit = width.limit(10_000)
         given_up += 1
     assert given_up == 1
 

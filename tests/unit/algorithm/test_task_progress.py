@@ -96,11 +96,11 @@ def test_progress_survives_a_restart_and_windows_do_not() -> None:
     tasks = Tasks()
     place(tasks, mark(1, 0))
     tasks.admit_low(Low(mark(1, 1)), since=0, segment=1)
-    again = Tasks(tasks.all())
-    assert again[TaskId("d", 0)] == tasks[TaskId("d", 0)]
+    restored_tasks = Tasks(tasks.all())
+    assert restored_tasks[TaskId("d", 0)] == tasks[TaskId("d", 0)]
     with pytest.raises(Refused):
-        again.admit_high(high(mark(1, 1)))
-    assert again[TaskId("d", 0)].ordinal == 1
+        restored_tasks.admit_high(high(mark(1, 1)))
+    assert restored_tasks[TaskId("d", 0)].ordinal == 1
 
 
 def test_an_expired_or_forgotten_window_is_void() -> None:
@@ -132,11 +132,15 @@ def test_rows_that_arrive_are_left_for_a_worker_and_the_last_task_ends_with_none
     tasks.record_look(TaskId("d", 1), Look(keys={"3"}, touched=set(), missed={}))
     tasks.record_moves("shop.orders", [("3", "4"), ("100", "101"), ("8", "7")])
     assert tasks[TaskId("d", 1)].arrived == (("7", "8"),), "what is brought needs no second look, wherever it goes"
-    again = Tasks(tasks.all())
+    restored_tasks = Tasks(tasks.all())
     tasks.record_look(TaskId("d", 1), Look(keys={"7"}, touched=set(), missed={}))
-    place(again, healing(1, 1), final=True)
+    place(restored_tasks, healing(1, 1), final=True)
     place(tasks, healing(1, 1), final=True)
-    assert again[TaskId("d", 1)].arrived and not again[TaskId("d", 1)].done and again[TaskId("d", 1)].looks == 1
+    assert (
+        restored_tasks[TaskId("d", 1)].arrived
+        and not restored_tasks[TaskId("d", 1)].done
+        and restored_tasks[TaskId("d", 1)].looks == 1
+    )
     assert tasks[TaskId("d", 1)].done and not tasks.is_healing("shop.orders")
     tasks.record_moves("shop.orders", [("5", "6")])
     assert tasks[TaskId("d", 1)].arrived == ()

@@ -164,8 +164,8 @@ def test_a_chunk_of_a_standby_goes_by_the_logs_order_beside_those_that_have_a_sn
     w.open("primary's", T, 1)
     w.record(T, (2, 3), 101, [touch(2, "big", to=5), touch(2, "big")])
     w.advance_horizon("102:102:", 3)
-    found = w.close("standby's", None).rows
-    assert found == {(2,): None, (5,): None}, "its row may be the later one, of which nothing survives"
+    rows = w.close("standby's", None).rows
+    assert rows == {(2,): None, (5,): None}, "its row may be the later one, of which nothing survives"
     assert w.close("primary's", "100:102:100").rows == {(1,): None}
     assert not w._memory
 

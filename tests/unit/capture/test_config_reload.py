@@ -192,8 +192,8 @@ def test_dumps_of_a_table_that_is_no_longer_captured_end(world: World) -> None:
     filing.submit(world.config, DumpRequest(("shop.a", "shop.b"), ranges=1))
     world.write("shop.a")
     world.capture()
-    (found,) = dump_store.list_dumps(world.state)
-    assert [(t.table, t.error) for t in found.tasks] == [
+    (dump,) = dump_store.list_dumps(world.state)
+    assert [(t.table, t.error) for t in dump.tasks] == [
         ("shop.a", None), ("shop.b", "shop.b is no longer captured"),
     ]  # fmt: skip
 
@@ -201,12 +201,12 @@ def test_dumps_of_a_table_that_is_no_longer_captured_end(world: World) -> None:
 def test_the_status_tells_of_tables_in_the_lake_that_are_no_longer_captured(world: World) -> None:
     world.write("shop.a")
     world.capture()
-    known = TableStatus(State.OK, None, 1, 1)
-    lake = LakeStatus(merge=1, tables={"shop.a": known, "shop.b": known})
+    known_status = TableStatus(State.OK, None, 1, 1)
+    lake = LakeStatus(merge=1, tables={"shop.a": known_status, "shop.b": known_status})
     (own_directory(wiring.open_lake(world.config)) / "status.json").replace(orjson.dumps(lake.to_json()))
-    found = read_source_status(world.config)
-    assert [(table.table, table.captured) for table in found.tables] == [("shop.a", True), ("shop.b", False)]
-    shown = text(found)
+    status = read_source_status(world.config)
+    assert [(table.table, table.captured) for table in status.tables] == [("shop.a", True), ("shop.b", False)]
+    shown = text(status)
     assert "table     shop.a: ok\n" in shown and "table     shop.b: ok, no longer captured\n" in shown
 
 

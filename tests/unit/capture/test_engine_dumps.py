@@ -142,9 +142,9 @@ def test_a_dump_during_which_more_rows_arrive_than_are_remembered_is_followed_by
         assert time.monotonic() < deadline, dump_store.list_dumps(running.state)
         pause.wait(0.05)
     (again,) = {d.id for d in dump_store.list_dumps(running.state)} - {dump_id}
-    found = running.lines()
-    assert [line["dump"] for line in found if line["op"] == "f"] == [again], "the first one tells nothing of ghosts"
-    brought = [line["after"] for line in found if line["op"] == "r"][-4:]
+    lines = running.lines()
+    assert [line["dump"] for line in lines if line["op"] == "f"] == [again], "the first one tells nothing of ghosts"
+    brought = [line["after"] for line in lines if line["op"] == "r"][-4:]
     assert brought == [running.rows()[key] for key in (0, 1, 2, 3)]
 
 

@@ -36,9 +36,9 @@ def test_every_change_is_staged_once_in_order(world: World) -> None:
         world.put(i % 7, name=str(i))
         world.capture() if i % 10 == 0 else None
     world.capture()
-    found = world.lines()
-    assert [line["after"]["name"] for line in found if line["op"] in "cu"] == [str(i) for i in range(50)]
-    assert [line["offset"] for line in found] == sorted({line["offset"] for line in found})
+    lines = world.lines()
+    assert [line["after"]["name"] for line in lines if line["op"] in "cu"] == [str(i) for i in range(50)]
+    assert [line["offset"] for line in lines] == sorted({line["offset"] for line in lines})
     assert world.replay() == world.rows()
 
 

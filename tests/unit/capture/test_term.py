@@ -193,9 +193,9 @@ def _told(term: Term, ordinal: int) -> TaskProgress:
     """A worker's attempt of which the state store tells so many chunks, in a directory that is not there any more."""
     _file(term.state)
     term.state.raise_epoch("capture", 3)
-    told = TaskProgress("shop.orders", attempt=3, ordinal=ordinal, key=10 * ordinal)
-    assert task_store.put_progress(term.state, TaskId(DUMP, 0), told, of=(3, 50))
-    return told
+    progress = TaskProgress("shop.orders", attempt=3, ordinal=ordinal, key=10 * ordinal)
+    assert task_store.put_progress(term.state, TaskId(DUMP, 0), progress, of=(3, 50))
+    return progress
 
 
 @pytest.mark.parametrize("placed", [None, 2])
@@ -221,21 +221,21 @@ def test_a_dump_ends_whose_staging_directory_was_replaced_or_put_back(term: Term
 
 
 def test_the_mirror_is_replaced_by_a_manifest_of_a_later_epoch_alone(term: Term) -> None:
-    told = _told(term, ordinal=5)
-    less = replace(told, ordinal=2)
+    progress = _told(term, ordinal=5)
+    less = replace(progress, ordinal=2)
     for earlier in ((3, 49), (2, 90)):
         assert not task_store.put_progress(term.state, TaskId(DUMP, 0), less, of=earlier)
-        assert task_store.read_progress(term.state, TaskId(DUMP, 0), "shop.orders") == told
+        assert task_store.read_progress(term.state, TaskId(DUMP, 0), "shop.orders") == progress
     assert task_store.put_progress(term.state, TaskId(DUMP, 0), less, of=(4, 31))
     assert task_store.read_progress(term.state, TaskId(DUMP, 0), "shop.orders") == less
 
 
 def test_a_mirror_of_an_earlier_version_is_replaced_by_any_manifest(term: Term) -> None:
     _file(term.state)
-    told = TaskProgress("shop.orders", attempt=3, ordinal=5)
-    term.state.create(f"dumps/{DUMP}/tasks/0/progress", orjson.dumps(told.to_json()))
-    assert task_store.read_progress(term.state, TaskId(DUMP, 0), "shop.orders") == told
-    assert task_store.put_progress(term.state, TaskId(DUMP, 0), replace(told, ordinal=2), of=(1, 1))
+    progress = TaskProgress("shop.orders", attempt=3, ordinal=5)
+    term.state.create(f"dumps/{DUMP}/tasks/0/progress", orjson.dumps(progress.to_json()))
+    assert task_store.read_progress(term.state, TaskId(DUMP, 0), "shop.orders") == progress
+    assert task_store.put_progress(term.state, TaskId(DUMP, 0), replace(progress, ordinal=2), of=(1, 1))
     assert task_store.read_progress(term.state, TaskId(DUMP, 0), "shop.orders").ordinal == 2
 
 
@@ -245,8 +245,8 @@ def test_a_leader_whose_dumps_are_told_of_a_later_segment_gives_its_lease_up(ter
     lease = term.lease()
     copied = TaskProgress("shop.orders", attempt=1, ordinal=2)
     term.staging.publish(replace(empty(1), epoch=lease.epoch, tasks={f"{DUMP}/0": copied.to_json()}))
-    told = TaskProgress("shop.orders", attempt=3, ordinal=6)
-    assert task_store.put_progress(term.state, TaskId(DUMP, 0), told, of=(lease.epoch, 50))
+    progress = TaskProgress("shop.orders", attempt=3, ordinal=6)
+    assert task_store.put_progress(term.state, TaskId(DUMP, 0), progress, of=(lease.epoch, 50))
     with pytest.raises(LeaseLost, match="progress of a segment after 1"):
         term.run(lease)
 

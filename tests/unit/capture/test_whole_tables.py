@@ -35,7 +35,9 @@ CREATED, EMPTIED, SHOWN = Created(0, 0, TABLE), Truncated(0, 0, TABLE), SchemaSe
 def shapes(log: Log) -> list[bool | None]:
     """Whether the table was whole at each of its shapes, as far as the log says."""
     log.publish()
-    return [m.whole for found in log.staging.manifests() for m in found.marks if m.op == "s" and m.table == NAME]
+    return [
+        m.whole for manifests in log.staging.manifests() for m in manifests.marks if m.op == "s" and m.table == NAME
+    ]
 
 
 @pytest.mark.parametrize(
@@ -156,14 +158,14 @@ def test_a_fresh_start_tells_that_every_table_waits_for_its_dump(
     world.put(1)
     world.capture()
     world.capture_until_dumped(fresh_start=True)
-    found = [m for manifest in world.staging.manifests() for m in manifest.marks if m.op == "s"]
+    manifests = [m for manifest in world.staging.manifests() for m in manifest.marks if m.op == "s"]
     (dump,) = dump_store.list_dumps(world.state)
-    assert [(m.dump, m.whole) for m in found] == [(None, None), (dump.id, None)]
+    assert [(m.dump, m.whole) for m in manifests] == [(None, None), (dump.id, None)]
     world.put(2)
     monkeypatch.setattr(world.source, "tables", lambda: ())
     run_capture(world.config, stop=threading.Event(), until_current=True, fresh_start=True)
-    found = [m for manifest in world.staging.manifests() for m in manifest.marks if m.op == "s"]
-    assert [(m.dump, m.whole) for m in found[2:]] == [(None, False)]
+    manifests = [m for manifest in world.staging.manifests() for m in manifest.marks if m.op == "s"]
+    assert [(m.dump, m.whole) for m in manifests[2:]] == [(None, False)]
 
 
 def test_with_an_initial_dump_a_table_that_comes_later_is_dumped_by_itself(
@@ -185,7 +187,7 @@ def test_with_an_initial_dump_a_table_that_comes_later_is_dumped_by_itself(
     world.capture()
     (second,) = (d for d in dump_store.list_dumps(world.state) if d.id != first.id)
     assert second.tables == (str(later.table),) and second.requested_by == dump_records.SYSTEM
-    marks = [m for found in world.staging.manifests() for m in found.marks if m.table == str(later.table)]
+    marks = [m for manifests in world.staging.manifests() for m in manifests.marks if m.table == str(later.table)]
     assert [(m.op, m.whole, m.dump) for m in marks] == [("s", None, None), ("s", None, second.id)]
     monkeypatch.setattr(position_spec, "INITIAL", "never")
     third = replace(ORDERS, table=replace(TABLE, name="third"))

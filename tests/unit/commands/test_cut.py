@@ -61,8 +61,8 @@ def shop(tmp_path: Path) -> Shop:
 
 @pytest.mark.parametrize("at", ["20", "29", "1970-01-01T00:00:02Z", "1970-01-01T02:00:02.999999+02:00"])
 def test_the_newest_cut_that_is_not_after_the_moment(shop: Shop, at: str) -> None:
-    found = json.loads(shop.run("--at", at, "--json").stdout)
-    assert found == {
+    answer = json.loads(shop.run("--at", at, "--json").stdout)
+    assert answer == {
         "cut": 2,
         "offset": 20,
         "position": "p2",

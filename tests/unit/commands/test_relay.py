@@ -86,9 +86,9 @@ def test_it_runs_until_sigterm_and_then_exits_with_0(start: Start, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("name", "code", "told"), [("archiv", 2, "configured are: archive, local"), ("local", 1, "cannot be made")]
+    ("name", "code", "expected_text"), [("archiv", 2, "configured are: archive, local"), ("local", 1, "cannot be made")]
 )
-def test_an_output_that_is_not_there_is_told(start: Start, name: str, code: int, told: str) -> None:
+def test_an_output_that_is_not_there_is_told(start: Start, name: str, code: int, expected_text: str) -> None:
     relay = start("relay", name, "--once")
     _, err = relay.communicate(timeout=PATIENCE_SECONDS)
-    assert (relay.returncode, told in err) == (code, True), err
+    assert (relay.returncode, expected_text in err) == (code, True), err

@@ -54,8 +54,8 @@ class Shop:
             self.staging.put_schema(shape)
         known = dict(self.staging.manifest(segment - 1).schemas) if segment > 1 else {}
         known |= {str(s.table): s.fingerprint for s in shapes}
-        made = manifest(segment, first - 10 + len(shapes) if segment > 1 else 1, first + 5, marks=marks)
-        self.staging.publish(replace(made, schemas=known))
+        new_manifest = manifest(segment, first - 10 + len(shapes) if segment > 1 else 1, first + 5, marks=marks)
+        self.staging.publish(replace(new_manifest, schemas=known))
 
     def run(self, *arguments: str) -> Result:
         return CliRunner().invoke(cli.app, ["--config", str(self.file), "schema", *arguments])
@@ -67,28 +67,30 @@ def shop(tmp_path: Path) -> Shop:
 
 
 def test_each_shape_is_told_with_its_place_and_what_the_lake_makes_of_it(shop: Shop) -> None:
-    found = json.loads(shop.run("shop.orders", "--json").stdout)
-    assert found["table"] == "shop.orders" and found["lake"] is None
-    assert [(v["version"], v["offset"], v["position"]) for v in found["versions"]] == [
+    answer = json.loads(shop.run("shop.orders", "--json").stdout)
+    assert answer["table"] == "shop.orders" and answer["lake"] is None
+    assert [(v["version"], v["offset"], v["position"]) for v in answer["versions"]] == [
         (1, 10, "p10"),
         (2, 30, "p30"),
         (3, 50, "p50"),
     ]
-    assert found["versions"][0]["changes"] == []
-    assert [c["name"] for c in found["versions"][1]["columns"]] == ["id", "a", "c", "d"]
-    changes = [[(c["what"], c["column"], c["before"], c["after"]) for c in v["changes"]] for v in found["versions"]]
+    assert answer["versions"][0]["changes"] == []
+    assert [c["name"] for c in answer["versions"][1]["columns"]] == ["id", "a", "c", "d"]
+    changes = [[(c["what"], c["column"], c["before"], c["after"]) for c in v["changes"]] for v in answer["versions"]]
     assert changes[1:] == [
         [("added", "d", None, "string"), ("dropped", "b", "string", None), ("widened", "a", "int16", "int32")],
         [("retyped", "c", "int64", "string"), ("key", None, "id", "d")],
     ]
-    assert all("dblog reset shop.orders" in c["lake"] for c in found["versions"][2]["changes"])
+    assert all("dblog reset shop.orders" in c["lake"] for c in answer["versions"][2]["changes"])
 
 
 def test_it_says_which_version_the_lake_has_and_why_it_stands_still(shop: Shop) -> None:
     status = TableStatus(State.STOPPED, "it cannot follow", 4, 45, schema=SECOND.fingerprint)
-    own = shop.directory / "lake/_dblog"
-    own.mkdir(parents=True)
-    (own / "status.json").write_text(json.dumps(LakeStatus(4, 4, 45, tables={"shop.orders": status}).to_json()))
+    dblog_directory = shop.directory / "lake/_dblog"
+    dblog_directory.mkdir(parents=True)
+    (dblog_directory / "status.json").write_text(
+        json.dumps(LakeStatus(4, 4, 45, tables={"shop.orders": status}).to_json())
+    )
     said = shop.run("shop.orders").stdout
     assert said.splitlines()[-1] == "lake: version 2, merged to offset 45, stopped: it cannot follow"
     assert "a widened: int16 is now int32  ->  widened in place" in said
@@ -110,27 +112,29 @@ def stopped(shop: Shop, **more: object) -> None:
     """The lake has the second shape, and stands before the third."""
     status = TableStatus(State.STOPPED, "it cannot follow", 4, 45, 7, schema=SECOND.fingerprint)
     status = replace(status, **more)  # type: ignore[arg-type] # a test's own choice of fields
-    own = shop.directory / "lake/_dblog"
-    own.mkdir(parents=True, exist_ok=True)
-    (own / "status.json").write_text(json.dumps(LakeStatus(4, 4, 45, tables={"shop.orders": status}).to_json()))
+    dblog_directory = shop.directory / "lake/_dblog"
+    dblog_directory.mkdir(parents=True, exist_ok=True)
+    (dblog_directory / "status.json").write_text(
+        json.dumps(LakeStatus(4, 4, 45, tables={"shop.orders": status}).to_json())
+    )
 
 
 def test_accept_says_what_it_will_do_and_does_nothing_unless_it_is_told_to(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[tuple[str, Json]] = []
+    requests: list[tuple[str, Json]] = []
 
     def carry_out(config: Config, kind: str, arguments: Json, **_: object) -> Json:
-        asked.append((kind, arguments))
+        requests.append((kind, arguments))
         return {"table": "shop.orders", "way": "reload", "dump": "dump7"}
 
     monkeypatch.setattr(lake_tasks, "carry_out", carry_out)
     stopped(shop)
     result = shop.run("accept", "shop.orders")
-    assert (result.exit_code, asked) == (2, []) and "--yes" in result.stderr
+    assert (result.exit_code, requests) == (2, []) and "--yes" in result.stderr
     assert "column c was int64 and is string" in result.stderr and "is emptied" in result.stderr
     result = shop.run("accept", "shop.orders", "--yes", "--json")
-    assert (result.exit_code, asked) == (0, [("accept", {"table": "shop.orders"})])
+    assert (result.exit_code, requests) == (0, [("accept", {"table": "shop.orders"})])
     assert json.loads(result.stdout)["dump"] == "dump7"
     assert shop.run("accept").exit_code == 2 and shop.run("shop.orders", "--yes").exit_code == 2
 
@@ -157,11 +161,11 @@ def test_a_shape_is_accepted_in_the_way_that_ends_with_what_the_source_has(
 ) -> None:
     shop = Shop(tmp_path)
     shop.write(6, shapes)
-    known = TableStatus(
+    known_status = TableStatus(
         **{"state": State.STOPPED, "error": "a damaged file", **status}, segment=5, offset=55, version=1
     )
     try:
-        found: str = accept_schema.plan_acceptance(shop.staging, "shop.orders", known, policy).way.value
+        found: str = accept_schema.plan_acceptance(shop.staging, "shop.orders", known_status, policy).way.value
     except LakeError as error:
         found = str(error)
     assert found == way or (" " in way and way in found)
@@ -175,9 +179,9 @@ def test_the_policy_of_a_table_changes_what_is_told_of_its_changes(shop: Shop) -
     assert "d added: string  ->  left out" in said and 'schema_changes = "ignore"' in said
     assert "lake: version 2 without d, merged to offset 45, ok" in said
     shop.file.write_text(CONFIG + tables.format("fail"))
-    found = json.loads(shop.run("shop.orders", "--json").stdout)
-    assert (found["schema_changes"], found["lake"]["ignored"]) == ("fail", ["d"])
-    assert "dblog schema accept shop.orders" in found["versions"][1]["changes"][0]["lake"]
+    answer = json.loads(shop.run("shop.orders", "--json").stdout)
+    assert (answer["schema_changes"], answer["lake"]["ignored"]) == ("fail", ["d"])
+    assert "dblog schema accept shop.orders" in answer["versions"][1]["changes"][0]["lake"]
 
 
 def test_it_tells_of_the_variants_that_the_lake_has_beside_json(shop: Shop) -> None:

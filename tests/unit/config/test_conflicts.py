@@ -28,10 +28,12 @@ path = "/nowhere/lake/{lake}"
 """
 
 
-def write(directory: Path, name: str, *, source: str = "", kind: str = "mysql", more: str = "", **given: str) -> Path:
+def write(
+    directory: Path, name: str, *, source: str = "", kind: str = "mysql", more: str = "", **arguments: str
+) -> Path:
     file = directory / f"{name}.toml"
     schema = "public" if kind == "postgres" else "shop"
-    parts = {"host": "db.example", "lake": name, "signals": "", "schema": schema, "more": more, **given}
+    parts = {"host": "db.example", "lake": name, "signals": "", "schema": schema, "more": more, **arguments}
     file.write_text(TEXT.format(name=source or name, kind=kind, **parts))
     return file
 
@@ -46,7 +48,7 @@ def test_fifty_sources_of_one_server_staging_and_state_store_do_not_clash(tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("mine", "theirs", "told"),
+    ("mine", "theirs", "expected_text"),
     [
         ({"source": "b"}, {}, "[source] name b"),
         ({"kind": "postgres"}, {"kind": "postgres", "more": 'slot = "dblog_a"'}, "[source] slot dblog_a"),
@@ -58,15 +60,15 @@ def test_fifty_sources_of_one_server_staging_and_state_store_do_not_clash(tmp_pa
     ],
 )
 def test_what_two_must_not_share_is_told_with_the_file_that_has_it_too(
-    tmp_path: Path, mine: dict[str, str], theirs: dict[str, str], told: str
+    tmp_path: Path, mine: dict[str, str], theirs: dict[str, str], expected_text: str
 ) -> None:
     one = write(tmp_path, "a", **mine)
     _other = write(tmp_path, "b", **theirs)
     write(tmp_path, "c")
     (tmp_path / "broken.toml").write_text("[source]\nnme = 1\n")
-    problems = [p for p in _file(one, load(one)) if told in p.what]
+    problems = [p for p in _file(one, load(one)) if expected_text in p.what]
     assert [p.what.partition(" is that of ")[2] for p in problems] == ["b.toml too"] and problems[0].fix
-    assert problems[0].fatal == ("lake" not in told and "signals" not in told)
+    assert problems[0].fatal == ("lake" not in expected_text and "signals" not in expected_text)
     assert all(line.endswith("is that of b.toml too") for line in found(one))
 
 

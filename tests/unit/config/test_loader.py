@@ -152,15 +152,15 @@ def test_json_columns_are_text_but_for_tables_whose_first_pattern_says_otherwise
     assert tables == {"shop.orders": "text", "shop.x": "variant", "other.x": "variant"}
     file.write_text(SOURCE + REST)
     assert load(file).lake.json_as_of(TableName("shop", "orders")) == "text"
-    found = faults(file, SOURCE + REST + 'json_as = "struct"\n')
-    assert "[lake] json_as: is none of the possible values" in found
+    fault_texts = faults(file, SOURCE + REST + 'json_as = "struct"\n')
+    assert "[lake] json_as: is none of the possible values" in fault_texts
 
 
 def test_a_policy_that_is_none_or_of_no_captured_table_is_a_fault_in_its_place(file: Path) -> None:
     text = SOURCE + REST + POLICIES.replace("shop.orders", "shopp.orders").replace('"ignore"', '"skip"')
-    found = faults(file, text)
-    assert '[lake.tables."shop.or*"] schema_changes: is none of the possible values' in found
-    assert '[lake.tables."shopp.orders"]: is no table of this capture' in found
+    fault_texts = faults(file, text)
+    assert '[lake.tables."shop.or*"] schema_changes: is none of the possible values' in fault_texts
+    assert '[lake.tables."shopp.orders"]: is no table of this capture' in fault_texts
 
 
 def test_the_signal_table_is_known_to_who_reads_the_log(file: Path) -> None:
@@ -196,7 +196,7 @@ def test_a_read_replica_is_the_same_source_at_another_place(
         "database =", f'port = 5544\nread_replica = "{place}"\ndatabase ='
     )
     file.write_text(source + REST)
-    found = load(file).source
-    assert found.replica is not None and found.replica.replica is None
-    assert (found.replica.host, found.replica.port, found.replica.tls, found.tls) == (host, port, tls, tls)
-    assert found.replica.model_copy(update={"host": found.host, "port": 5544, "read_replica": place}) == found
+    config = load(file).source
+    assert config.replica is not None and config.replica.replica is None
+    assert (config.replica.host, config.replica.port, config.replica.tls, config.tls) == (host, port, tls, tls)
+    assert config.replica.model_copy(update={"host": config.host, "port": 5544, "read_replica": place}) == config

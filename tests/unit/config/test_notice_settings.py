@@ -100,6 +100,6 @@ def test_faults_of_signals_and_notices_are_told_in_their_place(file: Path, befor
 
 
 def test_a_read_only_source_has_no_signal_table_and_two_channels_no_name_in_common(file: Path) -> None:
-    told = faults(file, SOURCE + "read_only = true\n" + REST + SIGNALS + SIGNALS[SIGNALS.index("[[notify]]") :])
-    assert "[signals] table: is read from the log of a source that others write" in told
-    assert "[notify] entry 3, name: stands there twice" in told
+    fault_texts = faults(file, SOURCE + "read_only = true\n" + REST + SIGNALS + SIGNALS[SIGNALS.index("[[notify]]") :])
+    assert "[signals] table: is read from the log of a source that others write" in fault_texts
+    assert "[notify] entry 3, name: stands there twice" in fault_texts

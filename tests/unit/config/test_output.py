@@ -46,7 +46,7 @@ def _faults(directory: Path, outputs: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected_text"),
     [
         ('[output.a]\nkind = "ftp"', "[output.a] kind: is none of the possible values"),
         ('[output.a]\npath = "x"', "[output.a] kind: is missing"),
@@ -103,8 +103,8 @@ def _faults(directory: Path, outputs: str) -> str:
         ('[output.a]\nkind = "kafka"\nservers = "h:1"\nmax_message = "x"', "[output.a] max_message: is no size"),
     ],
 )
-def test_a_fault_is_told_in_its_place_with_its_fix(tmp_path: Path, text: str, told: str) -> None:
-    assert told in _faults(tmp_path, text)
+def test_a_fault_is_told_in_its_place_with_its_fix(tmp_path: Path, text: str, expected_text: str) -> None:
+    assert expected_text in _faults(tmp_path, text)
 
 
 def test_all_faults_of_all_outputs_are_told_at_once(tmp_path: Path) -> None:

@@ -141,9 +141,9 @@ def test_a_readable_file_is_warned_of_whatever_secret_it_holds(file: Path) -> No
 
 def test_a_faulty_file_shows_no_secret(file: Path) -> None:
     file.write_text(file.read_text().replace('kind = "mysql"', 'kind = "mysq"').replace("[staging]", "[stagin]"))
-    with pytest.raises(Exception, match="faults") as told:
+    with pytest.raises(Exception, match="faults") as error_info:
         Session(file=file).config()
-    assert "qZx7" not in str(told.value) and "qZx7" not in json.dumps(repr(told.value))
+    assert "qZx7" not in str(error_info.value) and "qZx7" not in json.dumps(repr(error_info.value))
 
 
 OF_A_SECTION = {
@@ -251,15 +251,17 @@ def test_java_reads_settings_as_they_are() -> None:
 
 def test_every_secret_of_the_model_can_be_planted_and_is_known_as_one(tmp_path: Path) -> None:
     """What a setting has to be to be looked for by the tests of leaks."""
-    made = marked.marked(tmp_path)
-    assert made.planted_fields() == marked.secret_fields(), "add a section to marked.BASE that may have the new setting"
-    config = load(made.write(tmp_path / "shop.toml"))
-    assert set(made.secrets.values()) <= set(secrets_of(config))
+    marked_config = marked.marked(tmp_path)
+    assert marked_config.planted_fields() == marked.secret_fields(), (
+        "add a section to marked.BASE that may have the new setting"
+    )
+    config = load(marked_config.write(tmp_path / "shop.toml"))
+    assert set(marked_config.secrets.values()) <= set(secrets_of(config))
     assert marked.MARK not in repr(config)
     for needs in (STORAGE, READER, LAKE, SOURCE, CAPTURE):
-        sections = {place[0] for place in made.shown_in(config_json(given_to(config, needs)))}
+        sections = {place[0] for place in marked_config.shown_in(config_json(given_to(config, needs)))}
         assert sections <= {need.partition(".")[0] for need in needs}
-    for place in made.secrets:
+    for place in marked_config.secrets:
         if place[0] != "airflow":
             assert not is_needed(place, frozenset()), f"{place} would be asked for by every command"
 

@@ -15,7 +15,7 @@ _ZOOKEEPER = 'url = "zookeeper://zk:2181/dblog"'
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "expected_texts"),
     [
         (("kind =", "kindd ="), ["[source] kindd: is not known; did you mean kind?", "[source] kind: is missing"]),
         (
@@ -99,16 +99,18 @@ _ZOOKEEPER = 'url = "zookeeper://zk:2181/dblog"'
         (("hunter2secret", "hunter2secret${A:-b}"), ["[source] password: holds a ${ that is not ${NAME}"]),
     ],
 )
-def test_a_fault_is_told_in_its_place_with_its_fix(file: Path, change: tuple[str, str], told: list[str]) -> None:
+def test_a_fault_is_told_in_its_place_with_its_fix(
+    file: Path, change: tuple[str, str], expected_texts: list[str]
+) -> None:
     text = SOURCE + REST
     assert change[0] in text
     message = faults(file, text.replace(*change))
-    for line in told:
+    for line in expected_texts:
         assert line in message
 
 
 @pytest.mark.parametrize(
-    ("rules", "told"),
+    ("rules", "expected_text"),
     [
         (
             '[source.columns."shop.a"]\nmaskk = ["x"]',
@@ -139,8 +141,8 @@ def test_a_fault_is_told_in_its_place_with_its_fix(file: Path, change: tuple[str
         ('[source.keys]\n"shop.a" = ["id", "id"]', '[source.keys] "shop.a", entry 2: stands there twice'),
     ],
 )
-def test_faults_of_column_rules_and_keys(file: Path, rules: str, told: str) -> None:
-    assert told in faults(file, f"{SOURCE}\n{rules}\n{REST}")
+def test_faults_of_column_rules_and_keys(file: Path, rules: str, expected_text: str) -> None:
+    assert expected_text in faults(file, f"{SOURCE}\n{rules}\n{REST}")
 
 
 def test_all_faults_are_told_at_once(file: Path) -> None:

@@ -186,9 +186,9 @@ def check_log(table: Path) -> None:
             assert action["path"] not in live, f"version {version} adds a file that is there"
             live[action["path"]] = _vector(action)
             if "deletionVector" in action:
-                told = json.loads(action["stats"])
-                assert told["numRecords"] > action["deletionVector"]["cardinality"] > 0, "a file without rows"
-                assert told.get("tightBounds") is False or version < 1, "bounds of rows that may be dead"
+                statistics = json.loads(action["stats"])
+                assert statistics["numRecords"] > action["deletionVector"]["cardinality"] > 0, "a file without rows"
+                assert statistics.get("tightBounds") is False or version < 1, "bounds of rows that may be dead"
 
 
 def _vector(action: Mapping[str, Any]) -> str | None:
@@ -241,7 +241,7 @@ class FaultyStorage(LocalStorage):
 
 def _away(relative: str) -> BaseException:
 
-    return StagingUnavailable("storage does not answer", where=relative)
+    return StagingUnavailable("storage does not statistics", where=relative)
 
 
 def filled(table: Table, count: int = 100, **options: Any) -> OpenTable:

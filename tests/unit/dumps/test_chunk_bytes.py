@@ -113,9 +113,9 @@ def test_a_request_of_an_earlier_version_has_the_bytes_of_the_configuration(
     reader = world.source.open_reader()
 
     class Noted(type(reader)):  # type: ignore[misc]
-        def read(self, *given: object, most: int | None = None, **more: object) -> Chunk:
+        def read(self, *arguments: object, most: int | None = None, **more: object) -> Chunk:
             seen.append(most)
-            found: Chunk = super().read(*given, most=most, **more)
+            found: Chunk = super().read(*arguments, most=most, **more)
             return found
 
     monkeypatch.setattr(world.source, "open_reader", lambda: Noted(world.source))

@@ -26,9 +26,9 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     return world
 
 
-def finished(world: World, *, rows: int, seconds: int, **asked: Any) -> str:
+def finished(world: World, *, rows: int, seconds: int, **options: Any) -> str:
     """A dump of the orders in four ranges by two workers, that took so long."""
-    dump_id = filing.submit(world.config, DumpRequest(("shop.orders",), **({"ranges": 4} | asked)))
+    dump_id = filing.submit(world.config, DumpRequest(("shop.orders",), **({"ranges": 4} | options)))
     for number in range(len(dump_store.read_dump(world.state, dump_id).tasks)):
         before = task_store.read_progress(world.state, TaskId(dump_id, number), "shop.orders")
         done = replace(before, rows=rows // 4, done=True, began=1, at=1 + seconds * 1_000_000)

@@ -34,9 +34,9 @@ def counted(asked: Counter[str]) -> type[MemoryState]:
     """A client that counts what it asks."""
 
     def counting(name: str) -> Any:
-        def call(self: MemoryState, *given: Any, **more: Any) -> Any:
+        def call(self: MemoryState, *arguments: Any, **more: Any) -> Any:
             asked[name] += 1
-            return getattr(MemoryState, name)(self, *given, **more)
+            return getattr(MemoryState, name)(self, *arguments, **more)
 
         return call
 
@@ -63,9 +63,9 @@ def test_a_small_table_costs_few_requests_of_the_state_store_and_no_connection(
     for what in ("open_reader", "open_watermarks"):
         real = getattr(world.source, what)
 
-        def opening(*given: Any, what: str = what, real: Any = real) -> Any:
+        def opening(*arguments: Any, what: str = what, real: Any = real) -> Any:
             opened[what] += 1
-            return real(*given)
+            return real(*arguments)
 
         monkeypatch.setattr(world.source, what, opening)
     world.work()
@@ -137,10 +137,10 @@ def test_a_worker_that_is_told_to_stop_gives_back_what_it_holds_and_what_it_was_
     tables(world, 5)
     acquire = MemoryState.acquire
 
-    def acquiring(self: MemoryState, name: str, *given: Any, **more: Any) -> Any:
+    def acquiring(self: MemoryState, name: str, *arguments: Any, **more: Any) -> Any:
         if name == f"task-{DUMP}-2":
             world.stop.set()
-        return acquire(self, name, *given, **more)
+        return acquire(self, name, *arguments, **more)
 
     with monkeypatch.context() as patch:
         patch.setattr(MemoryState, "acquire", acquiring)

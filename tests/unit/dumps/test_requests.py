@@ -307,8 +307,8 @@ def test_each_table_of_a_dump_has_its_own_ranges(world: World) -> None:
 
 
 def test_options_come_from_the_request_and_else_from_the_configuration(world: World) -> None:
-    asked = DumpRequest(("shop.orders",), workers=5, adaptive=True, max_retained=1 << 40)
-    options = filed(world, asked).options
+    request = DumpRequest(("shop.orders",), workers=5, adaptive=True, max_retained=1 << 40)
+    options = filed(world, request).options
     assert (options.workers, options.adaptive, options.max_retained) == (5, True, 1 << 40)
     assert (options.chunk_size, options.delay, options.rate, options.in_flight) == (10, 0.0, 0, 16)
 
@@ -335,7 +335,7 @@ def test_a_table_that_is_altered_while_it_is_planned_is_planned_anew(
     explain = requests_world.Reader.explain
     said = []
 
-    def altered(self: requests_world.Reader, schema: TableSchema, **given: Any) -> ReadPlan:
+    def altered(self: requests_world.Reader, schema: TableSchema, **arguments: Any) -> ReadPlan:
         there = world.database.schemas[schema.table]
         if len(said) < 2:
             said.append(schema)
@@ -344,7 +344,7 @@ def test_a_table_that_is_altered_while_it_is_planned_is_planned_anew(
             )
         if schema != world.database.schemas[schema.table] or there != schema:
             raise told
-        return explain(self, schema, **given)
+        return explain(self, schema, **arguments)
 
     monkeypatch.setattr(requests_world.Reader, "explain", altered)
     assert filed(world, DumpRequest(("shop.orders",))).tables == ("shop.orders",)
@@ -358,10 +358,10 @@ def test_a_table_that_cannot_be_read_is_left_out_alone(
     """Its key holds a value without an exact form, or a right is missing."""
     explain = requests_world.Reader.explain
 
-    def read(self: requests_world.Reader, schema: TableSchema, **given: Any) -> ReadPlan:
+    def read(self: requests_world.Reader, schema: TableSchema, **arguments: Any) -> ReadPlan:
         if schema == ORDERS:
             raise fault("column paid: a value is no date", where="shop.orders", fix="correct the value")
-        return explain(self, schema, **given)
+        return explain(self, schema, **arguments)
 
     monkeypatch.setattr(requests_world.Reader, "explain", read)
     status = filed(world, DumpRequest(None))

@@ -99,11 +99,11 @@ def test_a_crew_has_no_more_members_than_it_is_told(world: World) -> None:
 def test_a_crew_tells_its_progress_to_the_end(world: World) -> None:
     world.fill(*range(1, 101))
     world.request({}, {"keys": [3]})
-    told: list[str] = []
-    running = Running(world, on_progress=lambda status: told.append(status.state))
+    expected_texts: list[str] = []
+    running = Running(world, on_progress=lambda status: expected_texts.append(status.state))
     running.end()
     assert running.error is None
-    assert told[-1] == "done" and told.count("done") == 1
+    assert expected_texts[-1] == "done" and expected_texts.count("done") == 1
 
 
 def test_a_crew_raises_the_fault_of_a_task_after_all_others_are_done(world: World) -> None:

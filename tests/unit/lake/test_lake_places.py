@@ -34,7 +34,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 @pytest.mark.parametrize(
-    ("names", "history", "folds", "told"),
+    ("names", "history", "folds", "expected_texts"),
     [
         (["shop.a", "shop.a__history"], True, False, ["shop.a__history and the history of shop.a"]),
         (["shop.a", "shop.a__history"], False, False, []),
@@ -45,11 +45,16 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     ],
 )
 def test_tables_that_want_the_same_place_are_told_each_alone(
-    world: World, monkeypatch: pytest.MonkeyPatch, names: list[str], history: bool, folds: bool, told: list[str]
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
+    names: list[str],
+    history: bool,
+    folds: bool,
+    expected_texts: list[str],
 ) -> None:
     monkeypatch.setattr(preflight, "folds_case", lambda _: folds)
     problems = list(preflight._meeting(config(world, history=history), [TableName.parse(name) for name in names]))
-    assert [problem.what[: len(text)] for problem, text in zip(problems, told, strict=True)] == told
+    assert [problem.what[: len(text)] for problem, text in zip(problems, expected_texts, strict=True)] == expected_texts
     assert all(not p.fatal and p.table in names and "leave one of the two out" in p.fix for p in problems)
 
 

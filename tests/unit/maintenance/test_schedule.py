@@ -83,9 +83,9 @@ def test_an_age_that_a_reader_could_not_live_with_is_refused(tmp_path: Path) -> 
     assert "[lake] maintain_every: does not have the right form" in caught.value.message
 
 
-@pytest.mark.parametrize(("size", "told"), [(0, "0"), (9999, "9,999"), (10_240, "10K"), (12 << 30, "12G")])
-def test_sizes_are_told_in_the_largest_unit_of_which_there_are_ten(size: int, told: str) -> None:
-    assert sizes.text(size) == told
+@pytest.mark.parametrize(("size", "expected_text"), [(0, "0"), (9999, "9,999"), (10_240, "10K"), (12 << 30, "12G")])
+def test_sizes_are_told_in_the_largest_unit_of_which_there_are_ten(size: int, expected_text: str) -> None:
+    assert sizes.text(size) == expected_text
 
 
 # When -----------------------------------------------------------------------------------------------------------------
@@ -159,8 +159,8 @@ def staging(config: Config, monkeypatch: pytest.MonkeyPatch) -> Staging:
         writer = staging.open_segment(number, 1)
         staging.put_schema(ORDERS)
         writer.add(ORDERS, creates(ORDERS, 10 * number, 3))
-        made = manifest(number, 10 * number, 10 * number + 9, files=writer.write())
-        staging.publish(replace(made, sealed_at=MICROSECONDS + number * 1_000_000))
+        new_manifest = manifest(number, 10 * number, 10 * number + 9, files=writer.write())
+        staging.publish(replace(new_manifest, sealed_at=MICROSECONDS + number * 1_000_000))
     return staging
 
 
@@ -279,7 +279,7 @@ def test_the_command_asks_for_the_task_and_tells_what_came_of_it(
         lake = {{ path = "{tmp_path}/lake" }}
         """
     )
-    asked: list[Any] = []
+    requests: list[Any] = []
     came = {
         "tables": [],
         "cuts": {"oldest": None, "removed": 0},
@@ -287,7 +287,7 @@ def test_the_command_asks_for_the_task_and_tells_what_came_of_it(
     }
 
     def carry_out(config: Config, kind: str, arguments: Any, **rest: Any) -> Any:
-        asked.append((kind, arguments))
+        requests.append((kind, arguments))
         if arguments["tables"] == ["shop.none"]:
             raise LakeError("is not in the lake", where="shop.none", fix="`dblog status` lists the lake's tables")
         return came
@@ -299,7 +299,7 @@ def test_the_command_asks_for_the_task_and_tells_what_came_of_it(
 
     assert json.loads(run("--json", "--table", "shop.a", "--table", "shop.a").stdout) == came
     assert "the oldest is none yet" in run().stdout
-    assert asked == [("maintain", {"tables": ["shop.a"]}), ("maintain", {"tables": []})]
+    assert requests == [("maintain", {"tables": ["shop.a"]}), ("maintain", {"tables": []})]
     failed = run("--table", "shop.none")
     assert failed.exit_code == 1 and "is not in the lake" in failed.output and "fix:" in failed.output
 

@@ -21,7 +21,7 @@ VALUE = "qZx7 'of' a row"
 
 
 @pytest.mark.parametrize(
-    ("code", "text", "told"),
+    ("code", "text", "expected_text"),
     [
         (1062, f"Duplicate entry '{VALUE}' for key 'people.email'", "Duplicate entry '…' for key 'people.email'"),
         (
@@ -33,12 +33,12 @@ VALUE = "qZx7 'of' a row"
         (1146, "Table 'shop.people' doesn't exist", "Table 'shop.people' doesn't exist"),
     ],
 )
-def test_what_mysql_says_of_values_is_told_without_them(code: int, text: str, told: str) -> None:
-    assert server_messages.by_mysql(code, text).startswith(told)
+def test_what_mysql_says_of_values_is_told_without_them(code: int, text: str, expected_text: str) -> None:
+    assert server_messages.by_mysql(code, text).startswith(expected_text)
 
 
 @pytest.mark.parametrize(
-    ("code", "lines", "told"),
+    ("code", "lines", "expected_text"),
     [
         (
             "23505",
@@ -57,12 +57,14 @@ def test_what_mysql_says_of_values_is_told_without_them(code: int, text: str, to
         (None, ["connection to server failed"], "connection to server failed"),
     ],
 )
-def test_what_postgres_says_of_values_is_told_without_them(code: str | None, lines: list[str], told: str) -> None:
+def test_what_postgres_says_of_values_is_told_without_them(
+    code: str | None, lines: list[str], expected_text: str
+) -> None:
     class Error(Exception):
         pgcode = code
         diag = SimpleNamespace(message_primary=lines[0] if code else None)
 
-    assert server_messages.by_postgres(Error("\n".join(lines))) == told
+    assert server_messages.by_postgres(Error("\n".join(lines))) == expected_text
 
 
 TABLE = TableName("shop", "people")

@@ -88,11 +88,11 @@ def _told(directory: Path, text: str) -> list[str]:
 
 
 def test_each_connection_in_clear_text_to_another_machine_is_warned_of(tmp_path: Path) -> None:
-    told = _told(tmp_path, FILE.format(host="far.example"))
-    assert [[place for place in TOLD if what.startswith(place)] for what in told] == [
+    progress = _told(tmp_path, FILE.format(host="far.example"))
+    assert [[place for place in TOLD if what.startswith(place)] for what in progress] == [
         [place] for place in sorted(TOLD, key=list(TOLD).index)
     ]
-    assert [what for what, part in zip(told, TOLD.values(), strict=True) if part not in what] == []
+    assert [what for what, part in zip(progress, TOLD.values(), strict=True) if part not in what] == []
 
 
 def test_nothing_is_said_of_what_stays_on_this_machine(tmp_path: Path) -> None:
@@ -108,9 +108,9 @@ def test_nothing_is_said_of_the_defaults_to_another_machine(tmp_path: Path) -> N
 
 def test_a_password_to_zookeeper_is_named(tmp_path: Path) -> None:
     text = FILE.format(host="far.example").replace("[lake]", 'user = "dblog"\npassword = "of-the-state"\n[lake]')
-    told = _told(tmp_path, text)
-    assert "[state] tls is off: user and password travel to ZooKeeper in clear text" in told
-    assert not any("of-the-state" in what or "has no user" in what for what in told)
+    progress = _told(tmp_path, text)
+    assert "[state] tls is off: user and password travel to ZooKeeper in clear text" in progress
+    assert not any("of-the-state" in what or "has no user" in what for what in progress)
 
 
 @pytest.mark.parametrize(

@@ -157,9 +157,9 @@ def served(tmp_path: Path) -> Iterator[Callable[..., tuple[str, subprocess.Popen
         started.append(process)
         assert process.stderr is not None
         line = process.stderr.readline()
-        found = re.search(r"https?://\S+", line)
-        assert found is not None, line + process.stderr.read()
-        return found.group(), process
+        match = re.search(r"https?://\S+", line)
+        assert match is not None, line + process.stderr.read()
+        return match.group(), process
 
     yield start
     for process in started:
@@ -192,7 +192,7 @@ def test_tls_and_certificates_of_clients(served: Callable[..., Any], tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "expected_text"),
     [
         (["--listen", "9178"], "'9178' is no HOST:PORT"),
         (["--listen", "127.0.0.1:99999"], "is no HOST:PORT"),
@@ -201,7 +201,7 @@ def test_tls_and_certificates_of_clients(served: Callable[..., Any], tmp_path: P
         (["--listen", "192.0.2.1:9178", "--insecure"], "cannot listen at 192.0.2.1:9178"),
     ],
 )
-def test_wrong_options_are_named(tmp_path: Path, arguments: list[str], told: str) -> None:
+def test_wrong_options_are_named(tmp_path: Path, arguments: list[str], expected_text: str) -> None:
     file = tmp_path / "shop.toml"
     file.write_text(
         '[source]\nname = "shop"\nkind = "mysql"\ndatabase = "shop"\ntables = ["shop.*"]\n'
@@ -211,4 +211,4 @@ def test_wrong_options_are_named(tmp_path: Path, arguments: list[str], told: str
     command = [sys.executable, "-m", "dblog_core.cli", "--config", str(file), "metrics", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS)
     assert done.returncode == 2
-    assert told in done.stderr and "fix:" in done.stderr and "Traceback" not in done.stderr
+    assert expected_text in done.stderr and "fix:" in done.stderr and "Traceback" not in done.stderr

@@ -78,8 +78,8 @@ def test_a_mark_tells_what_is_proven_over_a_restart(tmp_path: Path) -> None:
     capture.see(after)
     (mark,) = capture.publish()
     assert (mark.renamed, mark.filled) == ({"c": "a"}, {"n": None})
-    told = list(lines(capture.staging))[-1]
-    assert (told["op"], told["renamed"], told["filled"]) == ("s", {"c": "a"}, {"n": None})
+    staged_lines = list(lines(capture.staging))[-1]
+    assert (staged_lines["op"], staged_lines["renamed"], staged_lines["filled"]) == ("s", {"c": "a"}, {"n": None})
     assert capture.staging.manifest(3).altered == {}
 
 

@@ -94,10 +94,10 @@ def test_a_table_is_what_the_lines_say_after_every_merge(tmp_path: Path, soak_se
         lake.merge()
         oracle.read(lake.source.lines, lake.offset)
         lake.source.merged()
-        found = lake.rows()
-        assert found == oracle.rows
+        rows = lake.rows()
+        assert rows == oracle.rows
         assert oracle.withheld <= lake.withheld, "a row is left out, and nobody asks for it"
-        assert all(lake.source.rows[key] == row for key, row in found.items())
+        assert all(lake.source.rows[key] == row for key, row in rows.items())
     kinds = ("chain of key changes", "swap of keys", "unchanged value over updates, a key change and a batch boundary")
     assert [kind for kind in kinds if not lake.source.seen[kind]] == []
     assert oracle.seen["withheld row"]

@@ -262,13 +262,13 @@ def test_a_term_begins_without_a_question_for_each_block_that_stays(
     staging = Staging(str(tmp_path), source="shop")
     for number in range(1, 400):
         staging.storage.create(compaction_blocks.block(1, 16 * number).path, b"")
-    asked: list[str] = []
+    paths_read: list[str] = []
     exists = staging.storage.exists
 
     def asking(path: str) -> bool:
-        asked.append(path)
+        paths_read.append(path)
         return exists(path)
 
     monkeypatch.setattr(staging.storage, "exists", asking)
     Compactor(staging, Clock())._begin()
-    assert len(asked) < 10
+    assert len(paths_read) < 10

@@ -110,11 +110,11 @@ def test_a_chunk_stands_between_log_rows_without_what_was_evicted(staging: Stagi
     placed = chunk(staging, ORDERS, 2, *({**ROW, "id": n} for n in range(4)), evicted=(0, 2))
     log = log_rows(ORDERS, {"offset": 1, "op": "c", "after": ROW}, {"offset": 6, "op": "c", "after": {**ROW, "id": 6}})
     publish(staging, 1, 1, 6, (ORDERS, log), chunks=(placed,))
-    found = list(lines(staging))
-    assert [(line["offset"], line["op"], line["key"]["id"]) for line in found] == [
+    staged_lines = list(lines(staging))
+    assert [(line["offset"], line["op"], line["key"]["id"]) for line in staged_lines] == [
         (1, "c", 5), (3, "r", 1), (5, "r", 3), (6, "c", 6),
     ]  # fmt: skip
-    assert found[1] == {
+    assert staged_lines[1] == {
         "offset": 3, "op": "r", "table": "shop.orders", "key": {"id": 1}, "before": None, "after": {**ROW, "id": 1},
         "unchanged": [], "position": "p9", "transaction": None, "commit_time": "2026-11-21T09:30:00Z", "origin": "dump",
     }  # fmt: skip
@@ -234,9 +234,9 @@ def test_after_retention_the_lines_begin_at_the_oldest_segment_left(staging: Sta
 def test_rows_of_many_batches_keep_their_offsets(staging: Staging) -> None:
     placed = chunk(staging, ORDERS, 1, *({"id": n} for n in range(20_000)), evicted=(9_000, 19_999))
     publish(staging, 1, 1, 40_000, (ORDERS, creates(ORDERS, 20_001, 20_000)), chunks=(placed,))
-    found = list(lines(staging))
-    assert [line["offset"] for line in found] == [o for o in range(1, 40_001) if o not in (9_001, 20_000)]
-    assert all(line["key"]["id"] == line["offset"] - (1 if line["op"] == "r" else 0) for line in found)
+    staged_lines = list(lines(staging))
+    assert [line["offset"] for line in staged_lines] == [o for o in range(1, 40_001) if o not in (9_001, 20_000)]
+    assert all(line["key"]["id"] == line["offset"] - (1 if line["op"] == "r" else 0) for line in staged_lines)
 
 
 def _cut(path: Path) -> None:

@@ -92,8 +92,8 @@ def _filled(disk: Disk, *, joined: bool) -> Staging:
         staging.put_schema(ORDERS)
         writer.add(ORDERS, creates(ORDERS, 10 * number, 3))
         chunks = (chunk(staging, ORDERS, 10 * number + 5, {"id": number}),) if number % 5 == 0 else ()
-        made = manifest(number, 10 * number, 10 * number + 9, files=writer.write(), chunks=chunks)
-        staging.publish(replace(made, sealed_at=MICROSECONDS + number * 1_000_000))
+        new_manifest = manifest(number, 10 * number, 10 * number + 9, files=writer.write(), chunks=chunks)
+        staging.publish(replace(new_manifest, sealed_at=MICROSECONDS + number * 1_000_000))
     if joined:
         clock: Any = Clock()
         clock.now = NOW

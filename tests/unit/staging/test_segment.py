@@ -83,9 +83,9 @@ def test_a_file_leaves_out_what_no_row_has_and_the_next_begins_where_one_does(
     columns = [set(pq.ParquetFile(root_of(staging) / f.path).schema_arrow.names) for f in made.files]
     assert ["before" in c for c in columns] == ([False, True] if row_group == 1 else [True])
     assert not any("unchanged" in c or "moved_from" in c for c in columns)
-    found = list(lines(staging))
-    assert [line["offset"] for line in found] == list(range(1, 31))
-    assert [line["before"] is not None for line in found] == [False] * 10 + [True] * 10 + [False] * 10
+    staged_lines = list(lines(staging))
+    assert [line["offset"] for line in staged_lines] == list(range(1, 31))
+    assert [line["before"] is not None for line in staged_lines] == [False] * 10 + [True] * 10 + [False] * 10
 
 
 def test_an_encoder_that_fails_fails_the_write(staging: Staging, monkeypatch: pytest.MonkeyPatch) -> None:

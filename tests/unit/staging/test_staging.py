@@ -191,13 +191,13 @@ def test_a_newer_format_and_a_manifest_of_another_place_are_refused(staging: Sta
         def to_json(self) -> dict[str, object]:
             return {**super().to_json(), "format": FORMAT + 1}
 
-    made = manifest(1, 1, 0)
-    staging.publish(Newer(**{name: getattr(made, name) for name in Manifest.__slots__}))
+    new_manifest = manifest(1, 1, 0)
+    staging.publish(Newer(**{name: getattr(new_manifest, name) for name in Manifest.__slots__}))
     with pytest.raises(CorruptSegment, match="newer"):
         staging.manifest(1)
     (root_of(staging) / f"manifests/{1:020d}.json").unlink()
     other = again(staging)
-    other.publish(made)
+    other.publish(new_manifest)
     os.link(root_of(staging) / f"manifests/{1:020d}.json", root_of(staging) / f"manifests/{2:020d}.json")
     with pytest.raises(CorruptSegment, match="holds segment 1"):
         other.manifest(2)

@@ -75,9 +75,9 @@ def test_what_was_not_saved_is_found_again() -> None:
     first.save()
     assert first.look(changed) == ["s.t"]
     assert first.look(changed) == []
-    again = Stamps(state)
-    assert again.look(changed) == ["s.t"]
-    again.save()
+    restored_stamps = Stamps(state)
+    assert restored_stamps.look(changed) == ["s.t"]
+    restored_stamps.save()
     assert Stamps(state).look(changed) == []
 
 

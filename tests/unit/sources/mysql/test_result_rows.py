@@ -164,9 +164,9 @@ def test_one_reader_reads_result_after_result() -> None:
     reader = TextRows()
     for number in (3, 2000, 1):
         rows: list[Row] = [(b"%d" % n, b"v" * n) for n in range(number)]
-        found = reader.read(sender(result(rows), 10_000), 2, sequence=1)
-        assert isinstance(found, Rows)
-        assert objects(found) == [list(row) for row in rows]
+        chunk = reader.read(sender(result(rows), 10_000), 2, sequence=1)
+        assert isinstance(chunk, Rows)
+        assert objects(chunk) == [list(row) for row in rows]
 
 
 @given(RESULTS, st.data())
@@ -188,10 +188,10 @@ def test_bytes_that_are_changed_end_in_an_error_or_in_what_they_say(
     for _ in range(data.draw(st.integers(1, 4))):
         changed[data.draw(st.integers(0, len(changed) - 1))] = data.draw(st.integers(0, 255))
     try:
-        found = read(bytes(changed), width)
+        chunk = read(bytes(changed), width)
     except SourceUnavailable:
         return
-    assert found == reference(bytes(changed), width)
+    assert chunk == reference(bytes(changed), width)
 
 
 def test_a_length_beyond_all_bytes_is_out_of_step() -> None:

@@ -243,7 +243,7 @@ COLUMNS = ("id", 20), ("v", 25), ("big", 25)
 
 
 @pytest.mark.parametrize(
-    ("identity", "flagged", "told"),
+    ("identity", "flagged", "expected_text"),
     [
         ("i", "v", "identifies old rows by (v), and the key is (id)"),
         ("n", "id", "identifies old rows by (nothing), and the key is (id)"),
@@ -251,7 +251,7 @@ COLUMNS = ("id", 20), ("v", 25), ("big", 25)
     ],
 )
 def test_rows_that_cannot_be_told_by_the_key_are_passed_over_and_the_others_are_not(
-    identity: str, flagged: str, told: str
+    identity: str, flagged: str, expected_text: str
 ) -> None:
     odd = relation("t", [(int(name == flagged), name, kind) for name, kind in COLUMNS], identity=identity)
     other = relation("t2", [(1, "id", 20)], oid=2)
@@ -259,7 +259,9 @@ def test_rows_that_cannot_be_told_by_the_key_are_passed_over_and_the_others_are_
     more = change(b"I", (b"N", row("7")), oid=2)
     delete = change(b"D", (b"K", row(None, "v", None)))
     batch = feed(begin(), T, insert, odd, insert, other, more, odd, delete, more, T, insert, commit())
-    assert [(s.table.name, s.why) for s in batch.signals if isinstance(s, Unreadable)] == [("t", f"the log {told}")]
+    assert [(s.table.name, s.why) for s in batch.signals if isinstance(s, Unreadable)] == [
+        ("t", f"the log {expected_text}")
+    ]
     assert [r["after"]["id"] for r in rows(batch)] == [1, 7, 7, 1]
     seen = [(s.sequence, s.schema.table.name) for s in batch.signals if isinstance(s, SchemaSeen)]
     assert [name for _, name in seen] == ["t", "t2", "t"] and seen[2][0] < rows(batch)[3]["sequence"]

@@ -356,10 +356,10 @@ def test_numbers_mean_nothing_after_the_server_has_restarted(schema: str) -> Non
 def test_rows_that_are_not_delivered_again_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batching, "EVENTS", 2)
     two = [binlog.image(1, "x"), binlog.image(2, "y")]
-    found = [binlog.gtid(1), binlog.query("BEGIN"), binlog.table_map(1, "a"), *[binlog.rows(30, 1, two)] * 5]
+    events = [binlog.gtid(1), binlog.query("BEGIN"), binlog.table_map(1, "a"), *[binlog.rows(30, 1, two)] * 5]
     start = Position("binlog.000001", 4, MysqlGtids.parse(""), None, f"{binlog.UUID}:1")
     log = state(mariadb=False, skip=3, position=start)
-    batches = list(short_way(log, found, random.Random(0)))
+    batches = list(short_way(log, events, random.Random(0)))
     delivered = [len(ids(batch)) for batch in batches]
     assert sum(delivered) == 7
     assert [batch.partial for batch in batches] == [3 + sum(delivered[: n + 1]) for n in range(len(batches))]
