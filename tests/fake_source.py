@@ -303,16 +303,16 @@ class FakeReader:
     ) -> Chunk:
         with self._database.lock:
             rows = self._database.rows.get(schema.table, {})
-            found = [rows[k] for k in self._keys(schema, after, upto) if passes(rows[k], filters)]
-            return self._chunk(schema, found[:limit], most)
+            rows_read = [rows[k] for k in self._keys(schema, after, upto) if passes(rows[k], filters)]
+            return self._chunk(schema, rows_read[:limit], most)
 
     def read_keys(
         self, schema: TableSchema, keys: Sequence[Key], *, filters: Sequence[Filter] = (), most: int | None = None
     ) -> Chunk:
         with self._database.lock:
             rows = self._database.rows.get(schema.table, {})
-            found = [rows[k] for k in sorted(keys) if k in rows and passes(rows[k], filters)]
-            return self._chunk(schema, found, most)
+            rows_read = [rows[k] for k in sorted(keys) if k in rows and passes(rows[k], filters)]
+            return self._chunk(schema, rows_read, most)
 
     def hashes(self, schema: TableSchema, *, after: Key | None, upto: Key | None, limit: int) -> Hashes:
         return self._hashed(self.read(schema, after=after, upto=upto, limit=limit))
@@ -356,12 +356,12 @@ def passes(row: Row, filters: Sequence[Filter]) -> bool:
     return all(_passes(row.get(f.column), f) for f in filters)
 
 
-def _passes(value: Any, given: Filter) -> bool:
+def _passes(value: Any, condition: Filter) -> bool:
     if value is None:
         return False
-    if given.op == "in":
-        return value in given.values
-    return bool(_COMPARISONS[given.op](value, given.values[0]))
+    if condition.op == "in":
+        return value in condition.values
+    return bool(_COMPARISONS[condition.op](value, condition.values[0]))
 
 
 class FakeWatermarks:

@@ -137,8 +137,8 @@ class Live:
 
     def dump_of(self, run: str) -> DumpStatus | None:
         """The newest dump that a run has requested."""
-        mine = [dump for dump in self.dumps() if dump.requested_by == f"airflow:{DUMP}/{run}"]
-        return mine[-1] if mine else None
+        run_dumps = [dump for dump in self.dumps() if dump.requested_by == f"airflow:{DUMP}/{run}"]
+        return run_dumps[-1] if run_dumps else None
 
     def begun_dump(self, run: str) -> DumpStatus:
         """The dump of a run, once one of its chunks is placed."""

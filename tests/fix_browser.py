@@ -72,20 +72,20 @@ def _window(chromium: Browser, live: Live, login: Any = None) -> Iterator[Browse
 def sign_in(chromium: Browser, live: Live, logins: Callable[[str], Any]) -> Iterator[SignIn]:
     """Opens a page as the given user. What the pages' scripts complain of fails the test."""
     errors: list[str] = []
-    asked: set[Request] = set()
+    requests: set[Request] = set()
     with ExitStack() as windows:
 
         def open_page(user: str = airflow_settings.USER, *, size: ViewportSize = WIDE) -> Page:
             page = windows.enter_context(_window(chromium, live, logins(user))).new_page()
             page.set_viewport_size(size)
             page.on("pageerror", lambda error: errors.append(str(error)))
-            page.on("request", lambda request: asked.update({request}))
-            page.on("requestfinished", lambda request: asked.difference_update({request}))
-            page.on("requestfailed", lambda request: asked.difference_update({request}))
+            page.on("request", lambda request: requests.update({request}))
+            page.on("requestfinished", lambda request: requests.difference_update({request}))
+            page.on("requestfailed", lambda request: requests.difference_update({request}))
             return page
 
         yield open_page
-        print("requests without an answer:", *(request.url for request in asked))
+        print("requests without an answer:", *(request.url for request in requests))
     assert not errors
 
 

@@ -165,13 +165,13 @@ def _is_address(setting: FieldInfo) -> bool:
 
 
 def _fields(model: type[BaseModel], is_one: Callable[[FieldInfo], bool]) -> set[tuple[str, str]]:
-    found: set[tuple[str, str]] = set()
+    fields_found: set[tuple[str, str]] = set()
     for name, one in model.model_fields.items():
         if is_one(one):
-            found.add((model.__name__, name))
+            fields_found.add((model.__name__, name))
         for inner in _models(one.annotation):
-            found |= _fields(inner, is_one)
-    return found
+            fields_found |= _fields(inner, is_one)
+    return fields_found
 
 
 def _places(
@@ -181,15 +181,15 @@ def _places(
         if is_one(one):
             yield (*at, name), model.__name__
         for inner in _models(one.annotation):
-            given = data.get(name)
-            if isinstance(given, list):
-                for number, entry in enumerate(given):
+            section = data.get(name)
+            if isinstance(section, list):
+                for number, entry in enumerate(section):
                     yield from _places(inner, entry, is_one, (*at, name, number))
-            elif isinstance(given, Mapping) and "dict" in str(one.annotation):
-                for key, entry in given.items():
+            elif isinstance(section, Mapping) and "dict" in str(one.annotation):
+                for key, entry in section.items():
                     yield from _places(inner, entry, is_one, (*at, name, key))
-            elif isinstance(given, Mapping):
-                yield from _places(inner, given, is_one, (*at, name))
+            elif isinstance(section, Mapping):
+                yield from _places(inner, section, is_one, (*at, name))
 
 
 def _models(annotation: Any) -> Iterator[type[BaseModel]]:
@@ -199,14 +199,14 @@ def _models(annotation: Any) -> Iterator[type[BaseModel]]:
         yield from _models(inner)
 
 
-def _fill(data: Any, at: Place, made: dict[Place, str]) -> None:
+def _fill(data: Any, at: Place, values_by_place: dict[Place, str]) -> None:
     items = data.items() if isinstance(data, dict) else enumerate(data)
     for key, value in list(items):
         if isinstance(value, dict | list):
-            _fill(value, (*at, key), made)
+            _fill(value, (*at, key), values_by_place)
         elif isinstance(value, str) and "{}" in value:
-            made[(*at, key)] = _secret()
-            data[key] = value.format(made[(*at, key)])
+            values_by_place[(*at, key)] = _secret()
+            data[key] = value.format(values_by_place[(*at, key)])
 
 
 def _secret() -> str:

@@ -28,13 +28,13 @@ def row_hash(schema: TableSchema, row: Mapping[str, Any]) -> int:
 def of_rows(chunk: Chunk, rules: Rules) -> Hashes:
     """The hashes of rows that have been read, as they are staged."""
     staged, rows = rules.shape_for_hashes(chunk.schema), rules.rows(chunk.schema, chunk.rows)
-    found = pa.array([row_hash(staged, row) for row in rows.to_pylist()], pa.int64())
+    row_hashes = pa.array([row_hash(staged, row) for row in rows.to_pylist()], pa.int64())
     names = chunk.schema.key
-    batch = pa.RecordBatch.from_arrays([*map(chunk.rows.column, names), found], names=[*names, HASH])
+    batch = pa.RecordBatch.from_arrays([*map(chunk.rows.column, names), row_hashes], names=[*names, HASH])
     return Hashes(chunk.schema, batch, chunk.snapshot)
 
 
-def total(found: Hashes) -> RangeHash:
+def total(hashes: Hashes) -> RangeHash:
     """The range of which these are all hashes."""
-    keys = keys_of(found.rows, found.schema)
-    return RangeHash(len(keys), sum(found.rows.column(HASH).to_pylist()), keys[-1] if keys else None, found.snapshot)
+    keys = keys_of(hashes.rows, hashes.schema)
+    return RangeHash(len(keys), sum(hashes.rows.column(HASH).to_pylist()), keys[-1] if keys else None, hashes.snapshot)

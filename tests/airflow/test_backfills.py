@@ -63,9 +63,11 @@ def _check_notes(live: Live, replay: str, repairs: list[str]) -> None:
     """Each run says for itself what it has compared and mended."""
     notes = {run["dag_run_id"]: run["note"] for dag in (REPLAY, REPAIR) for run in live.client.runs(dag)}
     assert notes[replay].endswith(": inserted 1; updated 1; deleted 1"), notes[replay]
-    told = [notes[run] for run in repairs]
-    assert sorted(text.partition(":")[0] for text in told) == [f"slice {n} of {SLICES}" for n in range(1, SLICES + 1)]
-    assert any("mended" in text for text in told), told
+    notes_of_repairs = [notes[run] for run in repairs]
+    assert sorted(text.partition(":")[0] for text in notes_of_repairs) == [
+        f"slice {n} of {SLICES}" for n in range(1, SLICES + 1)
+    ]
+    assert any("mended" in text for text in notes_of_repairs), notes_of_repairs
 
 
 def _damage(table: LakeTable, intact: Rows, *, above: int, added: int) -> None:
@@ -124,8 +126,8 @@ def _backfill(
 
     def states() -> dict[str, str]:
         every = [run for run in live.client.runs(dag) if run["run_type"] == "backfill"]
-        mine = [run for run in every if first <= dt.datetime.fromisoformat(run["data_interval_start"]) <= last]
-        return {run["dag_run_id"]: run["state"] for run in mine}
+        runs_within = [run for run in every if first <= dt.datetime.fromisoformat(run["data_interval_start"]) <= last]
+        return {run["dag_run_id"]: run["state"] for run in runs_within}
 
     def ended() -> list[str]:
         now = states()

@@ -35,12 +35,20 @@ def connect(monkeypatch: pytest.MonkeyPatch) -> Connect:
 
 
 def test_our_types_bring_tls_along(connect: Connect) -> None:
-    found = connect(port=3307, extra={"tls": "verify-ca", "tls_ca": "/ca.pem", "tls_cert": "", "other": 1}).source
-    assert (found.host, found.port, found.user, found.tls, str(found.tls_ca)) == (
+    source_config = connect(
+        port=3307, extra={"tls": "verify-ca", "tls_ca": "/ca.pem", "tls_cert": "", "other": 1}
+    ).source
+    assert (
+        source_config.host,
+        source_config.port,
+        source_config.user,
+        source_config.tls,
+        str(source_config.tls_ca),
+    ) == (
         *("db.example", 3307, "cdc", "verify-ca"),
         "/ca.pem",
     )
-    assert found.password.get_secret_value() == "hunter2secret" and found.tls_cert is None
+    assert source_config.password.get_secret_value() == "hunter2secret" and source_config.tls_cert is None
     assert connect().source.tls == "verify-full"
 
 
@@ -81,8 +89,8 @@ def test_airflow_takes_our_types_as_a_provider() -> None:
     manager = ProvidersManager()
     assert provider_info().items() <= manager.providers["dblog"].data.items()
     hooks = ProvidersManagerTaskRuntime().hooks
-    found = {name: hooks[name] for name in TYPES}
-    assert {name: hook.hook_name for name, hook in found.items() if hook is not None} == TYPES
+    hooks_by_type = {name: hooks[name] for name in TYPES}
+    assert {name: hook.hook_name for name, hook in hooks_by_type.items() if hook is not None} == TYPES
     widgets = {name for name in manager.connection_form_widgets if name.startswith("extra__dblog_mysql")}
     assert widgets == {f"extra__dblog_mysql__{name}" for name in ("tls", "tls_ca", "tls_cert", "tls_key")}
 

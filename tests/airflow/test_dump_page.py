@@ -74,15 +74,15 @@ def test_the_page_tells_of_capture_dumps_lake_and_errors(
         recent_errors.record(store, "capture", failure, 1.8e9)
     page = sign_in(size=TALL)
     page.goto("/plugin/dblog")
-    ours = own_page(page)
-    expect(ours.get_by_text(f"{leader.holder}, epoch {leader.epoch}")).to_be_visible()
-    expect(ours.locator("#lag")).to_contain_text("behind")
-    expect(ours.locator("#chart path").first).to_be_attached()
-    expect(ours.locator("#errors")).to_contain_text("db.example:3306: no route to host")
-    expect(ours.locator("#errors")).to_contain_text("fix: see that the server runs")
-    expect(ours.get_by_text("broken.toml", exact=False)).to_be_visible()
-    expect(ours.locator("#tables")).to_contain_text(live.table("orders"))
-    bar = ours.locator(f"[data-dump='{_dump_id(live, slow_dump)}'] [role=progressbar]")
+    dumps_page = own_page(page)
+    expect(dumps_page.get_by_text(f"{leader.holder}, epoch {leader.epoch}")).to_be_visible()
+    expect(dumps_page.locator("#lag")).to_contain_text("behind")
+    expect(dumps_page.locator("#chart path").first).to_be_attached()
+    expect(dumps_page.locator("#errors")).to_contain_text("db.example:3306: no route to host")
+    expect(dumps_page.locator("#errors")).to_contain_text("fix: see that the server runs")
+    expect(dumps_page.get_by_text("broken.toml", exact=False)).to_be_visible()
+    expect(dumps_page.locator("#tables")).to_contain_text(live.table("orders"))
+    bar = dumps_page.locator(f"[data-dump='{_dump_id(live, slow_dump)}'] [role=progressbar]")
     before = bar.get_attribute("aria-valuenow")
     picture(page, "page")
     wait_until(
@@ -138,8 +138,8 @@ def test_a_dump_that_fails_ends_its_run_as_failed(live: Live, slow_dump: str) ->
         dump_store.list_unfinished_dumps(state)  # whoever looks records that it is over, and its worker learns it
     _check_run_fails(live, slow_dump)
     assert _state(live, slow_dump) == "failed"
-    status, found = ask_page(live, "GET", "sources/live", user=airflow_settings.GUEST)
-    run = found["failed_runs"][0]
+    status, answer = ask_page(live, "GET", "sources/live", user=airflow_settings.GUEST)
+    run = answer["failed_runs"][0]
     assert (status, run["dag"], run["run"], run["part"]) == (200, DUMP, slow_dump, "dump")
     assert "close" in run["tasks"]
 
@@ -173,11 +173,11 @@ def test_the_page_says_that_captures_are_paused_and_unpauses_them(live: Live, si
         for dag in CAPTURES:
             live.client.pause(dag)
         page.goto("/plugin/dblog")
-        ours = own_page(page)
-        expect(ours.locator("#paused")).to_contain_text("The captures are paused in Airflow")
+        dumps_page = own_page(page)
+        expect(dumps_page.locator("#paused")).to_contain_text("The captures are paused in Airflow")
         picture(page, "page-paused")
-        ours.locator("#unpause").click()
-        expect(ours.locator("#paused")).to_have_count(0)
+        dumps_page.locator("#unpause").click()
+        expect(dumps_page.locator("#paused")).to_have_count(0)
         assert [live.client.get(f"/dags/{dag}")["is_paused"] for dag in CAPTURES] == [False, False]
     finally:  # other tests share the captures
         for dag in CAPTURES:

@@ -28,10 +28,10 @@ RUN = SimpleNamespace(dag_id="dblog_shop_dump", run_id="manual__1")
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    made = make(tmp_path, monkeypatch)
-    made.fill(ORDERS, [(1,), (2,)])
-    monkeypatch.setattr(in_process, "configuration", lambda _: made.config)
-    return made
+    task_world = make(tmp_path, monkeypatch)
+    task_world.fill(ORDERS, [(1,), (2,)])
+    monkeypatch.setattr(in_process, "configuration", lambda _: task_world.config)
+    return task_world
 
 
 def context(**params: Any) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def test_a_run_ends_well_whose_dump_is_done(world: World) -> None:
     [
         (control.cancel, "is cancelled: somebody ended it"),
         (
-            lambda state, one: task_store.fail_task(state, TaskId(one, 0), "no such column"),
+            lambda state, dump_id: task_store.fail_task(state, TaskId(dump_id, 0), "no such column"),
             "is failed: shop.orders: no such column",
         ),
         (lambda *_: None, "the run ended before its dump, which is cancelled"),
@@ -73,11 +73,11 @@ def test_a_run_ends_well_whose_dump_is_done(world: World) -> None:
 def test_a_run_fails_whose_dump_is_not_done(world: World, end: Callable[[Any, str], None], reason: str) -> None:
     """`close` is the run's only leaf that counts: whatever failed before it, the run ends as it does."""
     other = submitted(world, SimpleNamespace(dag_id="dblog_shop_dump", run_id="manual__2"))
-    mine = submitted(world)
-    end(world.state, mine)
+    own_dump_id = submitted(world)
+    end(world.state, own_dump_id)
     with pytest.raises(AirflowFailException, match=reason):
         close()
-    assert dump_store.read_dump(world.state, mine).state in dump_records.OVER
+    assert dump_store.read_dump(world.state, own_dump_id).state in dump_records.OVER
     assert dump_store.read_dump(world.state, other).state == "requested", "another run's dump is left alone"
 
 

@@ -136,8 +136,8 @@ def test_ended_runs_are_told_by_airflows_notifiers(
     write(sources, "other.toml", name="other", more=note.format("pathlib.Path", ""))
     write(sources, "wrong.toml", name="wrong", more=note.format("notes.Note", "whom = 1"))
     answer = look(sources)
-    told = {name: told for name, told in answer["told"].items() if told}
-    assert told == {"dblog_good_dump": ["Note"], "dblog_good_verify": ["Note"]}
+    messages_by_name = {name: messages_by_name for name, messages_by_name in answer["told"].items() if messages_by_name}
+    assert messages_by_name == {"dblog_good_dump": ["Note"], "dblog_good_verify": ["Note"]}
     assert len(answer["told"]) == 8, "the others cost their sources the DAGs"
     for file, reason in (("missing", "there is no no.such.Note"), ("other", "is no notifier"), ("wrong", "whom")):
         assert f"{file}.toml" in answer["error"] and reason in answer["error"]
@@ -151,8 +151,8 @@ def test_a_merge_that_takes_too_long_is_told(sources: Path) -> None:
     write(sources, "nobody.toml", name="nobody", more='[airflow]\nmerged_within = "10m"\n')
     write(sources, "never.toml", name="never", more=late.replace('merged_within = "10m"\n', ""))
     answer = look(sources)
-    told = {name: deadlines for name, deadlines in answer["late"].items() if deadlines}
-    assert told == {"dblog_shop_merge": [["airflow.sdk.BaseNotifier", {}, 600.0]]}
+    deadlines_by_name = {name: deadlines for name, deadlines in answer["late"].items() if deadlines}
+    assert deadlines_by_name == {"dblog_shop_merge": [["airflow.sdk.BaseNotifier", {}, 600.0]]}
     assert len(answer["late"]) == 8
     assert "[airflow] merged_within: tells nobody" in answer["error"]
     assert "[airflow] notify: waits for a limit" in answer["error"]
@@ -182,9 +182,9 @@ def test_fifty_sources_are_parsed_in_two_seconds_of_the_processor_and_none_has_a
     assert len(dags) == 400
     assert float(seconds) < 2
     for name, words in dags.items():
-        own = name.split("_")[1]
+        own_part = name.split("_")[1]
         named = {number for word in words for number in re.findall(r"(?<![a-z0-9])s\d+|reads_\d+", word)}
-        assert named <= {own, f"reads_{own[1:]}"} and own in named, name
+        assert named <= {own_part, f"reads_{own_part[1:]}"} and own_part in named, name
         assert name.split("_")[2] in words, "each has a tag for what it is for"
 
 
@@ -213,7 +213,7 @@ def test_no_serialized_dag_has_a_secret(tmp_path: Path, monkeypatch: pytest.Monk
     for name, secret in variables.items():
         monkeypatch.setenv(name, secret)
     (tmp_path / "sources" / "shop.toml").write_text(text)
-    found = dags(tmp_path / "sources")
-    assert len(found) == 8
-    for dag in found.values():
+    dags_by_name = dags(tmp_path / "sources")
+    assert len(dags_by_name) == 8
+    for dag in dags_by_name.values():
         assert marked_config.shown_in(json.dumps(DagSerialization.to_dict(dag), default=str)) == []

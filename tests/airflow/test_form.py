@@ -71,9 +71,9 @@ def test_every_parameter_arrives() -> None:
             "max_retained": " 10G ",
         }
     )
-    wanted = {"key_from": 10, "key_to": 20, "chunk_size": 5, "workers": 3, "delay": 0.5, "rate": 100}
-    wanted |= {"ranges": 9, "adaptive": True, "max_retained": 10 << 30}
-    assert dump_request == DumpRequest(tables=("shop.orders",), **wanted)
+    form_values = {"key_from": 10, "key_to": 20, "chunk_size": 5, "workers": 3, "delay": 0.5, "rate": 100}
+    form_values |= {"ranges": 9, "adaptive": True, "max_retained": 10 << 30}
+    assert dump_request == DumpRequest(tables=("shop.orders",), **form_values)
 
 
 @pytest.mark.parametrize(

@@ -109,8 +109,8 @@ def test_a_task_leaves_at_once_when_its_supervisor_is_killed(task: list[str], tm
     process = started([str(supervisor), *task], tmp_path)
     orphan = psutil.Process(running(process))
     process.kill()
-    gone, alive = psutil.wait_procs([orphan], timeout=BUSY_SECONDS)
-    assert (len(gone), alive) == (1, [])
+    ended, alive = psutil.wait_procs([orphan], timeout=BUSY_SECONDS)
+    assert (len(ended), alive) == (1, [])
     process.communicate()
 
 
@@ -189,12 +189,12 @@ def test_the_watch_tells_airflows_notifiers_of_dumps_until_they_take_it(
     monkeypatch.setenv("A_SECRET_THAT_IS_NOT_SET", "x")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     (tmp_path / "note.py").write_text(_NOTE)
-    task, config, told = Path(watch[0]), Path(watch[1]), tmp_path / "told"
+    task, config, told_file = Path(watch[0]), Path(watch[1]), tmp_path / "told"
     task.write_text(task.read_text().replace("slice_seconds=2, patience=1.5", "patience=600"))
-    config.write_text(config.read_text() + _TOLD.replace("PATH", str(told)))
+    config.write_text(config.read_text() + _TOLD.replace("PATH", str(told_file)))
 
     def seen() -> Notes:
-        return [json.loads(line) for line in told.read_text().splitlines()] if told.exists() else []
+        return [json.loads(line) for line in told_file.read_text().splitlines()] if told_file.exists() else []
 
     with closing(wiring.open_state(load(config))) as state:
         dump = filing.submit(make(tmp_path, monkeypatch).config, DumpRequest(("shop.orders",)), state=state)

@@ -71,16 +71,20 @@ def test_what_differs_is_told_by_key_and_no_more_than_a_page_of_it() -> None:
     assert lake_operators.describe_table(mended).startswith(
         "shop.a: equal, 0 rows; mended by dump d1: missing 5; extra 0; "
     )
-    shown = lake_operators.summary(mended)["repaired"]
-    assert (shown["missing"], shown["extra_keys"], len(shown["extra"])) == ([5], 30, lake_operators.SHOWN)
+    repaired_summary = lake_operators.summary(mended)["repaired"]
+    assert (repaired_summary["missing"], repaired_summary["extra_keys"], len(repaired_summary["extra"])) == (
+        [5],
+        30,
+        lake_operators.SHOWN,
+    )
 
 
 def test_intervals_in_a_row_have_all_slices_whichever_is_the_first() -> None:
     day = dt.timedelta(days=1)
     numbers = [lake_operators.slice_of(run({}, NOON + n * day), 30, day.total_seconds()) for n in range(90)]
     assert all(sorted(numbers[i : i + 30]) == list(range(1, 31)) for i in range(60))
-    again = lake_operators.slice_of(run({}, NOON + 5 * day), 30, day.total_seconds())
-    assert again == numbers[5], "a run that is cleared repairs the same keys"
+    slice_of_next_days = lake_operators.slice_of(run({}, NOON + 5 * day), 30, day.total_seconds())
+    assert slice_of_next_days == numbers[5], "a run that is cleared repairs the same keys"
 
 
 @pytest.mark.parametrize(("params", "number"), [({"slice": 3}, 3), ({"slice": None}, 19), ({}, 19)])
@@ -126,9 +130,9 @@ def test_a_note_says_what_was_mended_and_what_differs_still(tmp_path: Path) -> N
     mended = TableReport("shop.a", rows=1, repaired=first)
     still = TableReport("shop.b", missing=(1, 2), repaired=first)
     task = lake_operators.VerifyTables(task_id="verify", config_file="shop.toml")
-    told = task.note(lake_operators.verify_request({}), Report((mended, still, TableReport("shop.c", error="no key"))))
+    note = task.note(lake_operators.verify_request({}), Report((mended, still, TableReport("shop.c", error="no key"))))
     assert (
-        told == "compared 1 row of 3 tables: 2 keys of shop.a mended; shop.b: 2 keys differ; shop.c: cannot be compared"
+        note == "compared 1 row of 3 tables: 2 keys of shop.a mended; shop.b: 2 keys differ; shop.c: cannot be compared"
     )
 
 
@@ -150,8 +154,8 @@ def test_a_run_that_had_to_leave_a_table_out_fails_with_its_name(
     monkeypatch.setenv("AIRFLOW_CONN_DBLOG_SPARK", '{"conn_type": "spark", "host": "local[2]"}')
     refused = (Refusal("shop.v", "shop.v: it is system-versioned", "leave it out"),)
 
-    def verified(_: Config, asked: VerifyRequest, **__: Any) -> Report:
-        return Report((TableReport("shop.a"),), refused, asked.pass_over_refused)
+    def verified(_: Config, request: VerifyRequest, **__: Any) -> Report:
+        return Report((TableReport("shop.a"),), refused, request.pass_over_refused)
 
     monkeypatch.setattr(verification, "verify", verified)
     task = lake_operators.VerifyTables(task_id="verify", config_file="shop.toml")

@@ -41,8 +41,8 @@ pytestmark = pytest.mark.timeout(1800)  # the first test waits for the servers t
 
 
 def test_a_broken_file_is_named_and_costs_no_other_source_its_dags(live: Live) -> None:
-    ours = {*CAPTURES, DUMP, MERGE, REPLAY, VERIFY, REPAIR, MAINTENANCE}
-    wait_until(lambda: ours <= set(live.client.dags()), "the DAGs are there", describe=live.client.dags)
+    own_dag_ids = {*CAPTURES, DUMP, MERGE, REPLAY, VERIFY, REPAIR, MAINTENANCE}
+    wait_until(lambda: own_dag_ids <= set(live.client.dags()), "the DAGs are there", describe=live.client.dags)
     [error] = wait_until(live.client.import_errors, "the import error is shown")
     assert "broken.toml" in error["stack_trace"]
 
@@ -247,9 +247,9 @@ def test_nothing_that_airflow_keeps_holds_a_secret(live: Live, dumped: Dumped) -
     live.capturing()
     environment = live.server.environment()
     secrets = [environment[name].encode() for name in (PASSWORD, *OTHERS)]
-    kept = ((path, _content(path)) for path in live.root.rglob("*"))  # with staging, lake and lineage
+    contents_by_path = ((path, _content(path)) for path in live.root.rglob("*"))  # with staging, lake and lineage
     seen = set()
-    for place, content in (*kept, *_tables(live.metadata)):
+    for place, content in (*contents_by_path, *_tables(live.metadata)):
         assert [secret for secret in secrets if secret in content or secret.hex().encode() in content] == [], place
         if DUMP.encode() in content:
             seen.add(place)

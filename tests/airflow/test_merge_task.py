@@ -113,13 +113,17 @@ def test_no_secret_stands_among_the_arguments_or_in_the_environment_of_spark_sub
     (tmp_path / "shop.toml").write_text(text)
     monkeypatch.setenv("AIRFLOW_CONN_DBLOG_SPARK", json.dumps({"conn_type": "spark", "host": master}))
     task = merge_operator.MergeOperator(task_id="merge", config_file=str(tmp_path / "shop.toml"))
-    asked = configuration(task.config_file, LAKE)
-    with secret_settings(asked) as secrets:
-        task._take(asked, secrets)
+    job_configuration = configuration(task.config_file, LAKE)
+    with secret_settings(job_configuration) as secrets:
+        task._take(job_configuration, secrets)
         hook = task._get_hook()
-        told = [*hook._build_spark_submit_command(task.application), json.dumps(task.env_vars), repr(task.conf)]
-        assert not [secret for secret in SECRETS if any(secret in part for part in told)]
-        assert secrets is not None and str(secrets) in told
+        command_and_environment = [
+            *hook._build_spark_submit_command(task.application),
+            json.dumps(task.env_vars),
+            repr(task.conf),
+        ]
+        assert not [secret for secret in SECRETS if any(secret in part for part in command_and_environment)]
+        assert secrets is not None and str(secrets) in command_and_environment
         assert secrets.stat().st_mode & 0o077 == 0
         assert secrets.read_text() == f"spark.hadoop.javax.net.ssl.trustStorePassword {SECRETS[11]}\n"
     assert not secrets.exists()

@@ -69,11 +69,11 @@ def shown(chromium: Browser) -> Iterator[Callable[..., Page]]:
         else:
             route.fulfill(json=found)
 
-    def open_page(found: dict[str, Any] = STATUS, *, size: ViewportSize = WIDE, dark: bool = False) -> Page:
+    def open_page(status: dict[str, Any] = STATUS, *, size: ViewportSize = WIDE, dark: bool = False) -> Page:
         window = chromium.new_context(viewport=size, color_scheme="dark" if dark else "light", timezone_id="UTC")
         windows.append(window)
         page = window.new_page()
-        page.route("**/*", lambda route: answer(route, found))
+        page.route("**/*", lambda route: answer(route, status))
         page.goto("http://dblog.test/dblog/")
         expect(page.locator("#tables")).to_be_visible()
         return page

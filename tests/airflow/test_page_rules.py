@@ -35,9 +35,9 @@ def client(monkeypatch: pytest.MonkeyPatch, *, every: bool) -> TestClient:
     monkeypatch.setattr(ui_page, "get_auth_manager", lambda: Manager(every=every))
     fault = ConfigError("[source] hosst: is not known", where="/etc/dblog/theirs.toml", fix="did you mean host?")
     monkeypatch.setattr(ui_page, "read_sources", lambda: Sources({}, (fault,)))
-    made = ui_page.app()
-    made.dependency_overrides[get_user] = lambda: "somebody"
-    return TestClient(made)
+    page_app = ui_page.app()
+    page_app.dependency_overrides[get_user] = lambda: "somebody"
+    return TestClient(page_app)
 
 
 def test_a_page_has_one_script_of_its_own_and_asks_its_own_server_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,10 +50,10 @@ def results(scale: Scale) -> Iterator[Results]:
     """Where figures go; the page is written anew when the run is over, but for a quick one, which is only printed."""
     quick = scale.name == "quick"
     file = report.RESULTS.with_stem("benchmarks-quick") if quick else report.RESULTS
-    found = Results(file, scale=scale.name)
-    yield found
+    bench_results = Results(file, scale=scale.name)
+    yield bench_results
     if not quick:
-        report.write(found)
+        report.write(bench_results)
 
 
 @pytest.fixture(scope="session")

@@ -259,8 +259,8 @@ def _fill_singly(cursor: Any, kind: str, table: Table, first: int, rows: int) ->
     insert = f"INSERT INTO {table.name} SELECT {table.values(kind)}"
     cursor.execute(f"DROP PROCEDURE IF EXISTS {NUMBERS}.one_by_one")
     cursor.execute("SELECT DATABASE()")
-    here = cursor.fetchone()[0]
-    insert = insert.replace(f"INTO {table.name}", f"INTO `{here}`.{table.name}")
+    place = cursor.fetchone()[0]
+    insert = insert.replace(f"INTO {table.name}", f"INTO `{place}`.{table.name}")
     cursor.execute(
         f"CREATE PROCEDURE {NUMBERS}.one_by_one(first bigint, last bigint) BEGIN DECLARE i bigint DEFAULT first; "
         f"WHILE i <= last DO {insert}; SET i = i + 1; END WHILE; END"

@@ -114,10 +114,10 @@ class Engine:
             wait_until(lambda: not self.alive() or self.logged(pattern) is not None, timeout=timeout, what=pattern)
         except LocalError as error:
             raise DebeziumFailed(self.end_of_log()) from error
-        found = self.logged(pattern)
-        if found is None:
+        match = self.logged(pattern)
+        if match is None:
             raise DebeziumFailed(f"the engine ended before {pattern}:\n{self.end_of_log()}")
-        return found
+        return match
 
     def logged(self, pattern: str) -> datetime | None:
         """When it first logged a line that matches."""

@@ -50,8 +50,8 @@ class Axis:
     @property
     def error(self) -> float:
         """By how much of itself the largest point differs from what the others promise for it."""
-        size, found = self.largest
-        return (self.model.at(size) - found) / found
+        size, largest_value = self.largest
+        return (self.model.at(size) - largest_value) / largest_value
 
 
 def fitted(points: Mapping[int, float]) -> Line:

@@ -197,9 +197,9 @@ class Ours:
     def dump(self, *tables: str) -> Dumped:
         """Dumps tables while a capture runs."""
         names = [f"{self._database.schema}.{t}" for t in tables]
-        told = self._child("dump", *names).result()
-        assert told["state"] == "done", told
-        return Dumped(told["rows"], told["seconds"], told["cpu"], told["peak"])
+        answer = self._child("dump", *names).result()
+        assert answer["state"] == "done", answer
+        return Dumped(answer["rows"], answer["seconds"], answer["cpu"], answer["peak"])
 
     def merge(self) -> None:
         """All that is staged comes into the lake."""
@@ -208,9 +208,9 @@ class Ours:
 
     def verify(self, table: str) -> Verified:
         """Compares a table with its lake copy while a capture runs."""
-        told = self._child("verify", f"{self._database.schema}.{table}").result()
-        assert not told["differs"], told
-        return Verified(told["rows"], told["seconds"], told["read"])
+        answer = self._child("verify", f"{self._database.schema}.{table}").result()
+        assert not answer["differs"], answer
+        return Verified(answer["rows"], answer["seconds"], answer["read"])
 
     @property
     def _slot(self) -> str:
@@ -221,15 +221,15 @@ class Ours:
         return Child(self._directory, env, what, self.file, *rest)
 
 
-def _profile(told: dict[str, Any]) -> Profile:
-    return [(str(place), float(share)) for place, share in told["profile"]]
+def _profile(answer: dict[str, Any]) -> Profile:
+    return [(str(place), float(share)) for place, share in answer["profile"]]
 
 
-def _captured(told: dict[str, Any]) -> Captured:
-    points = tuple(Point(*p) for p in told["points"])
+def _captured(answer: dict[str, Any]) -> Captured:
+    points = tuple(Point(*p) for p in answer["points"])
     if len(points) < FEW:  # too few to measure between: what its start costs counts too
-        points = (Point(*told["began"]), *points)
-    return Captured(Timeline(points), told["all_cpu"], told["peak"])
+        points = (Point(*answer["began"]), *points)
+    return Captured(Timeline(points), answer["all_cpu"], answer["peak"])
 
 
 def stopped(child: Child) -> Captured:

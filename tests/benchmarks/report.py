@@ -27,8 +27,8 @@ def write(results: Results) -> None:
     figures = results.figures()
     page = PAGE.read_text()
     before, _, rest = page.partition(BEGIN)
-    measured, found, after = rest.partition(END)
-    assert found, f"{PAGE} has lost its markers"
+    measured, separator, after = rest.partition(END)
+    assert separator, f"{PAGE} has lost its markers"
     if not figures:
         return
     tables = body(figures, results.machine(), results.profiles())
@@ -103,11 +103,11 @@ def _bar(bar: Bar, unit: str) -> str:
 
 
 def _reached(bar: Bar, medians: dict[str, float]) -> str:
-    found = bar.of(medians)
-    if found is None:
+    ratio = bar.of(medians)
+    if ratio is None:
         return "not measured"
-    said = "yes" if bar.reached(medians) else "no"
-    return said if bar.other is None else f"{said}, {found:.2f} ×"
+    verdict = "yes" if bar.reached(medians) else "no"
+    return verdict if bar.other is None else f"{verdict}, {ratio:.2f} ×"
 
 
 def _number(value: float) -> str:

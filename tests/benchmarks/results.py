@@ -37,10 +37,10 @@ class Bar:
         return medians[OURS] / medians[self.other] if self.other in medians else None
 
     def reached(self, medians: Mapping[str, float]) -> bool | None:
-        found = self.of(medians)
-        if found is None:
+        value = self.of(medians)
+        if value is None:
             return None
-        return found <= self.value if self.at_most else found >= self.value
+        return value <= self.value if self.at_most else value >= self.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +76,8 @@ class Results:
         """Keeps a figure and prints its medians."""
         figure = replace(figure, scale=self._scale)
         print(f"\n{figure.title}, {figure.unit}: {figure.medians}")
-        known = {f.name: f for f in self.figures()} | {figure.name: figure}
-        self._write([asdict(f) for f in known.values()], self.profiles())
+        figures_by_name = {f.name: f for f in self.figures()} | {figure.name: figure}
+        self._write([asdict(f) for f in figures_by_name.values()], self.profiles())
 
     def add_profile(self, path: str, shares: Sequence[tuple[str, float]]) -> None:
         """Keeps where the CPU time of a path goes: places and shares."""

@@ -34,9 +34,9 @@ class Page:
 
     def add(self, axis: Axis) -> None:
         """Keeps a figure, and prints what the model makes of it."""
-        taken = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
-        told = asdict(axis) | {"scale": self._scale, "taken": taken, "machine": machine()}
-        axes = {**self.read().get("axes", {}), axis.name: told}
+        taken_at = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
+        record = asdict(axis) | {"scale": self._scale, "taken": taken_at, "machine": machine()}
+        axes = {**self.read().get("axes", {}), axis.name: record}
         self._file.write_text(json.dumps({"axes": axes}, indent=1) + "\n")
         print(f"\n{row(axis)}")
 
@@ -45,40 +45,40 @@ class Page:
 
     def write(self) -> None:
         """Renders the page, but not from a quick look."""
-        if self._scale != "quick" and (found := self.read()):
+        if self._scale != "quick" and (page_record := self.read()):
             before, _, rest = PAGE.read_text().partition(BEGIN)
             _, marker, after = rest.partition(END)
             assert marker, f"{PAGE} has lost its markers"
-            PAGE.write_text(f"{before}{BEGIN}\n\n{body(found)}\n\n{END}{after}")
+            PAGE.write_text(f"{before}{BEGIN}\n\n{body(page_record)}\n\n{END}{after}")
 
 
-def axis_of(told: dict[str, Any]) -> Axis:
-    rounds = {int(size): rounds for size, rounds in told["rounds"].items()}
-    return Axis(told["name"], told["what"], told["unit"], told["size"], rounds, told["beyond"])
+def axis_of(record: dict[str, Any]) -> Axis:
+    rounds = {int(size): rounds for size, rounds in record["rounds"].items()}
+    return Axis(record["name"], record["what"], record["unit"], record["size"], rounds, record["beyond"])
 
 
 def body(found: dict[str, Any]) -> str:
     """What stands between the markers."""
-    axes = [axis_of(told) for told in found["axes"].values()]
+    axes = [axis_of(axis_record) for axis_record in found["axes"].values()]
     machines = dict[str, list[dict[str, Any]]]()
-    for told in found["axes"].values():
-        facts = told["machine"]
+    for axis_record in found["axes"].values():
+        facts = axis_record["machine"]
         where = f"{facts['processors']} processors ({facts['model']}), {facts['memory_gib']} GiB, {facts['system']}"
-        machines.setdefault(f"{where}, Python {facts['python']}", []).append(told)
+        machines.setdefault(f"{where}, Python {facts['python']}", []).append(axis_record)
     parts = [
         "Clients and servers together, and others on the machine.",
-        "\n".join(_measured(*one) for one in machines.items()),
+        "\n".join(_measured(*where_and_records) for where_and_records in machines.items()),
     ]
     head = "| what | measured | model | at the largest | modelled beyond |\n|---|---|---|---|---|"
     lines = {size: [row(axis) for axis in axes if axis.size == size] for size in SIZES}
-    parts += [f"### By {size}\n\n{head}\n" + "\n".join(found) for size, found in lines.items() if found]
+    parts += [f"### By {size}\n\n{head}\n" + "\n".join(size_lines) for size, size_lines in lines.items() if size_lines]
     return "\n\n".join(parts)
 
 
-def _measured(where: str, told: list[dict[str, Any]]) -> str:
+def _measured(where: str, records: list[dict[str, Any]]) -> str:
     """What was measured on a machine, and when."""
-    last = max(told, key=lambda one: str(one["taken"]))
-    sizes = ", ".join(size for size in SIZES if any(one["size"] == size for one in told))
+    last = max(records, key=lambda record_of_size: str(record_of_size["taken"]))
+    sizes = ", ".join(size for size in SIZES if any(record_of_size["size"] == size for record_of_size in records))
     return f"- {last['taken'][:10]}, {where} (load {last['machine']['load']} at the last figure): by {sizes}."
 
 
@@ -92,15 +92,15 @@ def row(axis: Axis) -> str:
     if (line.slope < 0 and abs(axis.error) < 0.25) or level(axis):
         return f"| {axis.what}, {axis.unit} | {points} | does not grow | {number(largest)} measured | |"
     model = f"{number(line.fixed)} + {number(line.slope * per)} × {of}"
-    there = f"{number(line.at(size))} predicted, {number(largest)} measured ({round(axis.error, 2) + 0.0:+.0%})"
+    prediction = f"{number(line.at(size))} predicted, {number(largest)} measured ({round(axis.error, 2) + 0.0:+.0%})"
     beyond = f"{axis.beyond:,}: {number(line.at(axis.beyond))}"
-    return f"| {axis.what}, {axis.unit} | {points} | {model} | {there} | {beyond} |"
+    return f"| {axis.what}, {axis.unit} | {points} | {model} | {prediction} | {beyond} |"
 
 
 def level(axis: Axis) -> bool:
     """Whether it moves within noise, and the model goes so far beyond what was measured that noise would count."""
-    found = list(axis.points.values())
-    return max(found) <= (1 + NOISE) * min(found) and axis.beyond >= FAR * axis.largest[0]
+    points = list(axis.points.values())
+    return max(points) <= (1 + NOISE) * min(points) and axis.beyond >= FAR * axis.largest[0]
 
 
 def number(value: float) -> str:

@@ -56,7 +56,7 @@ class Merges:
 
     def seen(self, offsets: dict[int, int]) -> dict[int, float]:
         """When the keys of these offsets were in the lake, for those that are."""
-        found = {}
+        figures = {}
         ended = iter(self.ended)
         at, upto = next(ended)
         for key, offset in sorted(offsets.items(), key=lambda item: item[1]):
@@ -64,8 +64,8 @@ class Merges:
                 at, upto = next(ended, (0.0, sys.maxsize))
             if not at:
                 break
-            found[key] = at
-        return found
+            figures[key] = at
+        return figures
 
     def _read(self) -> None:
         assert self._process.stdout is not None

@@ -46,12 +46,12 @@ class Rounds:
                 self.read.append(tools.read_log(self._database, self._place))
 
     def rates(self) -> dict[str, list[float]]:
-        ours = [c.timeline.rate() for c in self.captured]
-        return {OURS: ours, **self._debezium(lambda a: a.timeline.warm(WARM).rate())}
+        dblog_rates = [c.timeline.rate() for c in self.captured]
+        return {OURS: dblog_rates, **self._debezium(lambda a: a.timeline.warm(WARM).rate())}
 
     def costs(self) -> dict[str, list[float]]:
-        ours = [c.timeline.cpu_per_row() for c in self.captured]
-        return {OURS: ours, **self._debezium(lambda a: a.timeline.warm(WARM).cpu_per_row())}
+        dblog_cpu_per_row = [c.timeline.cpu_per_row() for c in self.captured]
+        return {OURS: dblog_cpu_per_row, **self._debezium(lambda a: a.timeline.warm(WARM).cpu_per_row())}
 
     def memory(self) -> dict[str, list[float]]:
         return {OURS: [c.peak / 1e6 for c in self.captured], **self._debezium(lambda a: a.peak / 1e6)}

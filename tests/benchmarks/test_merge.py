@@ -75,9 +75,9 @@ class Filled:
         self.lake = TestLake(spark, Staging(str(path / "staging"), source="shop"), path / "lake")
         self.rows = rows
         self._dice = random.Random(rows)
-        made = LakeTable(spark, self.lake.table(SHAPE), SHAPE, app="made")
-        made.prepare()
-        _rows(spark, rows).write.format("delta").mode("append").save(str(made.path))
+        lake_table = LakeTable(spark, self.lake.table(SHAPE), SHAPE, app="made")
+        lake_table.prepare()
+        _rows(spark, rows).write.format("delta").mode("append").save(str(lake_table.path))
         self._plain = path / "plain"
         self._file = path / "changed.parquet"
         _rows(spark, rows).write.format("delta").save(str(self._plain))

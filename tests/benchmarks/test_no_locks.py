@@ -54,9 +54,9 @@ class Writer:
         """Median, 99th percentile and the longest of the next `SECONDS`, in milliseconds."""
         start = len(self.latencies)
         time.sleep(SECONDS)  # the span of the measurement
-        found = np.array(self.latencies[start:]) * 1000
-        assert len(found) > RATE, "the writer stands still"
-        return float(np.percentile(found, 50)), float(np.percentile(found, 99)), float(found.max())
+        latencies_ms = np.array(self.latencies[start:]) * 1000
+        assert len(latencies_ms) > RATE, "the writer stands still"
+        return float(np.percentile(latencies_ms, 50)), float(np.percentile(latencies_ms, 99)), float(latencies_ms.max())
 
 
 def fill(database: Database) -> None:

@@ -70,16 +70,20 @@ def test_parallel_dump(
     where = f"{NAMES[kind]}: initial load of {scale.parallel:,} rows by workers on a Spark cluster"
     limit = f"connections of {WIDTH / 1e6:g} MB/s"
     for workers in near:
-        one = {} if workers == 1 else {"one worker": far[1]}
+        with_one_worker = {} if workers == 1 else {"one worker": far[1]}
         bars = () if workers == 1 else (Bar(LINEAR * workers, "one worker"),)
         title = f"{where}, {limit}, {_named(workers)}"
         results.add(
-            Figure(f"parallel_{kind}_far_{workers}", "Dump", title, "rows/s", {OURS: far[workers], **one}, bars)
+            Figure(
+                f"parallel_{kind}_far_{workers}", "Dump", title, "rows/s", {OURS: far[workers], **with_one_worker}, bars
+            )
         )
     for workers in near:
-        one = {} if workers == 1 else {"one worker": near[1]}
+        with_one_worker = {} if workers == 1 else {"one worker": near[1]}
         title = f"{where}, all on this machine, {_named(workers)}"
-        results.add(Figure(f"parallel_{kind}_near_{workers}", "Dump", title, "rows/s", {OURS: near[workers], **one}))
+        results.add(
+            Figure(f"parallel_{kind}_near_{workers}", "Dump", title, "rows/s", {OURS: near[workers], **with_one_worker})
+        )
 
 
 def _named(workers: int) -> str:
@@ -111,12 +115,12 @@ class Loads:
         directory.mkdir()
         config = self._config(workers, narrow=narrow)
         dblog = Dblog(config, directory)
-        known = {dump.id for dump in _dumps(config)}
+        known_ids = {dump.id for dump in _dumps(config)}
         try:
             with self._ours.capturing(), Writers(self._database, OTHERS, rate=BUSY, first=self._times * FIRST):
                 table = f"{self._database.schema}.{data.ORDERS.name}"
                 process = dblog.start("dump", "--table", table, "--workers", str(workers), "--spark", "--wait")
-                with _watching(config, known) as seen:
+                with _watching(config, known_ids) as seen:
                     assert process.wait(3600) == 0, dblog.output()
         finally:
             dblog.close()
@@ -137,7 +141,7 @@ class Loads:
 
 
 @contextmanager
-def _watching(config: Config, known: set[str]) -> Iterator[list[tuple[float, int]]]:
+def _watching(config: Config, known_ids: set[str]) -> Iterator[list[tuple[float, int]]]:
     """When (monotonic seconds) how many rows of a dump that is not known yet were read, whenever they had grown."""
     seen: list[tuple[float, int]] = []
     stop = threading.Event()
@@ -145,7 +149,7 @@ def _watching(config: Config, known: set[str]) -> Iterator[list[tuple[float, int
     def look() -> None:
         with closing(wiring.open_state(config)) as state:
             while not stop.wait(LOOK):
-                rows = sum(dump.rows for dump in dump_store.list_dumps(state) if dump.id not in known)
+                rows = sum(dump.rows for dump in dump_store.list_dumps(state) if dump.id not in known_ids)
                 if rows > (seen[-1][1] if seen else 0):
                     seen.append((time.monotonic(), rows))
 

@@ -38,9 +38,9 @@ QUIET = {"quick": 5.0, "usual": 15.0, "full": 60.0}  # seconds in which idle cap
 @pytest.fixture(scope="module")
 def page(scale: Scale) -> Iterator[scaling.Page]:
     """Where the figures go; a quick look leaves the page alone."""
-    found = scaling.Page(scale.name)
-    yield found
-    found.write()
+    scaling_page = scaling.Page(scale.name)
+    yield scaling_page
+    scaling_page.write()
 
 
 def sizes(scale: Scale, quick: tuple[int, ...], *more: int) -> tuple[int, ...]:
@@ -59,18 +59,18 @@ def test_sources(
         for count in counts:
             while len(captures) < count:
                 database = bench_database("mysql")
-                own = tmp_path / f"{len(captures)}"
+                own_directory = tmp_path / f"{len(captures)}"
                 data.create(database, data.ORDERS)
-                one = Ours(database, own, source={"name": f"s{len(captures)}"}, state={"url": url})
-                captures.append(running.enter_context(one.capturing()).process)
+                source_dblog = Ours(database, own_directory, source={"name": f"s{len(captures)}"}, state={"url": url})
+                captures.append(running.enter_context(source_dblog.capturing()).process)
             time.sleep(2)  # what their starts leave to be done
             cpu = _cpu(captures)
-            asked = _requests(zookeeper)
+            requests_before = _requests(zookeeper)
             began = time.monotonic()
             time.sleep(QUIET[scale.name])
             seconds = time.monotonic() - began
             figures["cpu"][count] = [1000 * (_cpu(captures) - cpu) / seconds]
-            figures["requests"][count] = [(_requests(zookeeper) - asked) / seconds]
+            figures["requests"][count] = [(_requests(zookeeper) - requests_before) / seconds]
             figures["memory"][count] = [sum(p.memory_full_info().pss for p in captures) / 1e6]
             figures["nodes"][count] = [float(_nodes(url))]
     page.add(Axis("sources_cpu", "CPU of quiet captures", "ms a second", "sources", figures["cpu"], 50))
@@ -161,10 +161,10 @@ def test_rate(bench_database: NewDatabase, scale: Scale, page: scaling.Page, tmp
     database = bench_database("mysql")
     data.create(database, data.ORDERS)
     dblog = Ours(database, tmp_path / "ours")
-    for turn, asked in enumerate(sizes(scale, (50, 100, 200), 400)):
+    for turn, rate in enumerate(sizes(scale, (50, 100, 200), 400)):
         with (
             dblog.capturing() as child,
-            Writers(database, data.ORDERS, rate=asked, first=(turn + 1) * FIRST) as writers,
+            Writers(database, data.ORDERS, rate=rate, first=(turn + 1) * FIRST) as writers,
         ):
             time.sleep(2)  # its start, and that of the writers
             for _ in range(scale.rounds):
@@ -176,7 +176,7 @@ def test_rate(bench_database: NewDatabase, scale: Scale, page: scaling.Page, tmp
                 time.sleep(QUIET[scale.name])
                 seconds = time.monotonic() - began
                 written = (writers.count - before) / seconds
-                assert written > 0.9 * asked, f"the writers came to {written:.0f} of {asked} transactions a second"
+                assert written > 0.9 * rate, f"the writers came to {written:.0f} of {rate} transactions a second"
                 told = (
                     1000 * (_cpu([child.process]) - cpu) / seconds,
                     child.process.memory_full_info().pss / 1e6,
@@ -184,7 +184,7 @@ def test_rate(bench_database: NewDatabase, scale: Scale, page: scaling.Page, tmp
                     (_segments(dblog) - files) / seconds,
                 )
                 for name, value in zip(names, told, strict=True):
-                    figures[name].setdefault(asked, []).append(value)
+                    figures[name].setdefault(rate, []).append(value)
     size = "transactions a second"
     beyond = 10_000
     page.add(Axis("rate_cpu", "CPU of a capture", "ms a second", size, figures["cpu"], beyond))
@@ -215,8 +215,8 @@ def _requests(server: ZookeeperServer) -> int:
     """What the server has received of its clients so far."""
     with socket.create_connection((server.host, server.port), timeout=10) as connection:
         connection.sendall(b"srvr")
-        told = b"".join(iter(lambda: connection.recv(4096), b"")).decode()
-    return int(next(line.partition(":")[2] for line in told.splitlines() if line.startswith("Received")))
+        reply = b"".join(iter(lambda: connection.recv(4096), b"")).decode()
+    return int(next(line.partition(":")[2] for line in reply.splitlines() if line.startswith("Received")))
 
 
 def _nodes(url: str) -> int:

@@ -211,8 +211,8 @@ def _uuid(r: random.Random) -> str:
     """MariaDB takes those of known versions and of the usual variant alone, beside the ends."""
     if r.random() < MOST:
         return r.choice(("'00000000-0000-0000-0000-000000000000'", "'ffffffff-ffff-ffff-ffff-ffffffffffff'"))
-    made = uuid(r)
-    return f"'{made[:14]}{r.choice('1457')}{made[15:19]}{r.choice('89ab')}{made[20:]}'"
+    uuid_text = uuid(r)
+    return f"'{uuid_text[:14]}{r.choice('1457')}{uuid_text[15:19]}{r.choice('89ab')}{uuid_text[20:]}'"
 
 
 OF_MYSQL: dict[str, Make] = {

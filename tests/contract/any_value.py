@@ -97,8 +97,8 @@ def moments(first: dt.datetime, last: dt.datetime, scale: int) -> Make:
         micros = r.choice((0, span, r.randint(0, span), r.randint(0, span) // 10**6 * 10**6))
         moment = first + dt.timedelta(microseconds=micros)
         moment = moment.replace(microsecond=moment.microsecond // unit * unit)
-        shown = f"{moment:%H:%M:%S}" + (f".{moment.microsecond:06d}"[: scale + 1] if scale else "")
-        return f"'{moment.year:04d}-{moment:%m-%d} {shown}'"
+        time_text = f"{moment:%H:%M:%S}" + (f".{moment.microsecond:06d}"[: scale + 1] if scale else "")
+        return f"'{moment.year:04d}-{moment:%m-%d} {time_text}'"
 
     return make
 

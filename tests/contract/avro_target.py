@@ -53,8 +53,8 @@ class AvroOne(KafkaOne):
 
     def values(self) -> list[tuple[Any, Json]]:
         """Messages and what their values say, by offset."""
-        found = [(m, self.decoded(m.value())) for m in self.messages() if m.value() is not None]
-        return sorted(found, key=lambda one: one[1]["source"]["offset"])
+        messages_and_lines = [(m, self.decoded(m.value())) for m in self.messages() if m.value() is not None]
+        return sorted(messages_and_lines, key=lambda message_and_line: message_and_line[1]["source"]["offset"])
 
     def decoded(self, data: bytes, *, reader: Json | None = None) -> Json:
         """`reader`: the schema that a consumer has in its program."""
@@ -62,12 +62,12 @@ class AvroOne(KafkaOne):
         assert magic == 0
         if number not in self._schemas:
             self._schemas[number] = _parsed(self.asked(f"/schemas/ids/{number}")["schema"])
-        wanted = None if reader is None else _parsed(orjson.dumps(reader).decode())
+        reader_schema = None if reader is None else _parsed(orjson.dumps(reader).decode())
         rest = io.BytesIO(data[5:])
-        found = avro.io.DatumReader(self._schemas[number], wanted).read(avro.io.BinaryDecoder(rest))
+        decoded_value = avro.io.DatumReader(self._schemas[number], reader_schema).read(avro.io.BinaryDecoder(rest))
         assert rest.read() == b"", "nothing is left over"
-        assert isinstance(found, dict)
-        return found
+        assert isinstance(decoded_value, dict)
+        return decoded_value
 
     def lines(self) -> list[Json]:
         """As `dblog log` prints them: the form keeps all that they say."""
@@ -81,7 +81,7 @@ class AvroOne(KafkaOne):
         if before is not None and value["key_only"]:
             before = {name: before[name] for name in key or ()}
         if after is not None:
-            after = {name: told for name, told in after.items() if name not in value["unchanged"]}
+            after = {name: value_after for name, value_after in after.items() if name not in value["unchanged"]}
         time = (EPOCH + dt.timedelta(microseconds=source["ts_us"])).isoformat().replace("+00:00", "Z")
         line = {
             "offset": source["offset"],
@@ -145,8 +145,8 @@ class Front:
     def _answer(self, method: str, path: str, headers: Any, body: bytes) -> tuple[int, bytes]:
         if self.answers:
             return self.answers.pop(0), b'{"message": "not now"}'
-        given = base64.b64decode(headers.get("Authorization", "Basic ").removeprefix("Basic ")).decode()
-        if self.users and given not in self.users:
+        credentials = base64.b64decode(headers.get("Authorization", "Basic ").removeprefix("Basic ")).decode()
+        if self.users and credentials not in self.users:
             return 401, b'{"error_code": 401, "message": "who are you?"}'
         kind = {"Content-Type": "application/json"} if body else {}
         request = urllib.request.Request(self._registry.address() + path, body or None, kind, method=method)

@@ -35,8 +35,8 @@ def stage(directory: Path) -> Staging:
     rows = [{"id": n, "name": f"dumped {n}", "big": None} for n in (10, 11, 12)]
     placed = chunk(staging, ORDERS, 10, *rows, evicted=(1,))
     end = LogMark(13, "f", "shop.orders", "p9", MICROSECONDS, dump="d1", since=5, since_segment=2)
-    gone = LogMark(14, "t", "shop.other", "p9", MICROSECONDS, transaction="tx5")
-    publish(staging, 4, 10, 14, chunks=(placed,), marks=(end, gone))
+    truncate_mark = LogMark(14, "t", "shop.other", "p9", MICROSECONDS, transaction="tx5")
+    publish(staging, 4, 10, 14, chunks=(placed,), marks=(end, truncate_mark))
     return staging
 
 

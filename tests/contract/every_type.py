@@ -36,5 +36,5 @@ def copy(database: Database, cursor: Any, column: str, *, giver: object, taker: 
         quoted = '"' + column.replace('"', '""') + '"'
         cursor.execute(f"UPDATE a SET {quoted} = (SELECT {quoted} FROM a WHERE id = {giver}) WHERE id = {taker}")
     else:
-        given = f"(SELECT {column} AS given FROM a WHERE id = {giver}) AS g"
-        cursor.execute(f"UPDATE a JOIN {given} SET a.{column} = g.given WHERE a.id = {taker}")
+        giver_query = f"(SELECT {column} AS given FROM a WHERE id = {giver}) AS g"
+        cursor.execute(f"UPDATE a JOIN {giver_query} SET a.{column} = g.given WHERE a.id = {taker}")

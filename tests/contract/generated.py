@@ -20,8 +20,8 @@ def makers(kind: str) -> Mapping[str, Make]:
 def rows(kind: str, seed: int, count: int) -> list[list[str]]:
     """So many rows: a value for each column of `makers`, with NULLs among them."""
     r = random.Random(seed)
-    made = makers(kind)
-    return [["NULL" if r.random() < 0.1 else make(r) for make in made.values()] for _ in range(count)]
+    value_makers = makers(kind)
+    return [["NULL" if r.random() < 0.1 else make(r) for make in value_makers.values()] for _ in range(count)]
 
 
 def inserts(kind: str, seed: int, count: int) -> Sequence[str]:

@@ -121,7 +121,7 @@ def cases(database: Database) -> dict[str, Case]:
 
 def composite(database: Database, name: str) -> tuple[list[str], list[tuple[str, ...]]]:
     """Types of the key's columns, and rows; prefixes repeat over more rows than a chunk of the tests has."""
-    known = cases(database)
+    key_cases = cases(database)
     parts = {
         "mixed": ["integer", "text_ci", "date"],
         "enum_first": ["enum", "text_ci"],
@@ -130,8 +130,8 @@ def composite(database: Database, name: str) -> tuple[list[str], list[tuple[str,
     }[name]
     rows: list[tuple[str, ...]] = [()]
     for part in parts:
-        rows = [(*row, value) for row in rows for value in known[part][1][:5]]
-    return [known[part][0] for part in parts], rows
+        rows = [(*row, value) for row in rows for value in key_cases[part][1][:5]]
+    return [key_cases[part][0] for part in parts], rows
 
 
 def fill(database: Database, types: list[str], rows: list[tuple[str, ...]], *, key: str = "PRIMARY KEY") -> None:
@@ -181,7 +181,7 @@ def every_way(database: Database, reader: ChunkReader, schema: TableSchema) -> N
     for key, number in zip(keys, expected, strict=True):
         assert reader.read_keys(schema, [key]).rows.column("n").to_pylist() == [number]
     for every in (1, 3, len(keys), len(keys) + 1):
-        found = reader.boundaries(schema, after=None, upto=None, every=every)
-        assert list(map(repr, found)) == list(map(repr, keys[every - 1 :: every]))
+        boundaries = reader.boundaries(schema, after=None, upto=None, every=every)
+        assert list(map(repr, boundaries)) == list(map(repr, keys[every - 1 :: every]))
     inner = list(reader.boundaries(schema, after=keys[0], upto=keys[middle], every=2))
     assert list(map(repr, inner)) == list(map(repr, keys[2 : middle + 1 : 2]))

@@ -240,8 +240,8 @@ class KafkaOne:
         consumer = Consumer({**client, **more})
         try:
             topics = consumer.list_topics(timeout=PATIENCE_SECONDS).topics
-            mine = [t for t in topics if t.startswith(self.settings["topic_prefix"]) and not t.endswith(".place")]
-            partitions = [TopicPartition(t, p, 0) for t in mine for p in topics[t].partitions]
+            own_topics = [t for t in topics if t.startswith(self.settings["topic_prefix"]) and not t.endswith(".place")]
+            partitions = [TopicPartition(t, p, 0) for t in own_topics for p in topics[t].partitions]
             consumer.assign(partitions)
             return list(self._read(consumer, len(partitions)))
         finally:

@@ -74,10 +74,10 @@ def test_a_key_of_a_type_of_an_extension_is_read_by_the_types_own_operators(
     assert reader.explain(schema).index
     number = next(iter(reader.read(schema, after=None, upto=None, limit=1).rows.column("n").to_pylist()))
     if types == ["citext"]:
-        (found,) = parse([("k0", "=", "b")], schema)
-        assert reader.read(schema, after=None, upto=None, limit=9, filters=(found,)).rows.column("k0").to_pylist() == [
-            "B"
-        ]
+        (parsed_filter,) = parse([("k0", "=", "b")], schema)
+        assert reader.read(schema, after=None, upto=None, limit=9, filters=(parsed_filter,)).rows.column(
+            "k0"
+        ).to_pylist() == ["B"]
     assert number == order_of(database, schema)[0]
 
 

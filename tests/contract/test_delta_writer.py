@@ -80,8 +80,8 @@ def test_two_writers_at_once_lose_nothing(shared: Shared) -> None:
         thread.join()
     assert faults == []
     rows = shared.read()
-    own = {100 * who + number for who in (1, 2) for number in range(rounds)}
-    gone = {who * 10 + number for who in (1, 2) for number in range(rounds)}
-    assert [r["id"] for r in rows] == sorted((own | set(range(20))) - gone | {7})
+    own_keys = {100 * who + number for who in (1, 2) for number in range(rounds)}
+    deleted_keys = {who * 10 + number for who in (1, 2) for number in range(rounds)}
+    assert [r["id"] for r in rows] == sorted((own_keys | set(range(20))) - deleted_keys | {7})
     log = [name for name in (shared.place() / "_delta_log").names() if name.endswith(".json")]
     assert len(log) == 2 + 2 * rounds, "a version each"

@@ -43,15 +43,15 @@ def printed(database: Database, schema: TableSchema) -> dict[Any, dict[str, Any]
     names = [c.name for c in schema.columns if pa.types.is_string(c.type)]
     if database.kind == "postgres":
         quoted = ['"' + name.replace('"', '""') + '"' for name in names]
-        shown = [
+        expressions = [
             f"CASE WHEN {name} IS NOT DISTINCT FROM NULL THEN NULL ELSE format('%s', {name}) END" for name in quoted
         ]
     else:
-        shown = [f"CAST(`{name}` AS CHAR)" for name in names]
+        expressions = [f"CAST(`{name}` AS CHAR)" for name in names]
     with closing(database.connect()) as connection, connection.cursor() as cursor:
         for setting, value in SESSION.items() if database.kind == "postgres" else ():
             cursor.execute(f"SET {setting} = %s", (value,)) if setting != "search_path" else None
-        cursor.execute(f"SELECT id, {', '.join(shown)} FROM a")
+        cursor.execute(f"SELECT id, {', '.join(expressions)} FROM a")
         return {row[0]: dict(zip(names, row[1:], strict=True)) for row in cursor.fetchall()}
 
 
@@ -61,12 +61,12 @@ def test_log_chunk_and_server_agree_on_every_value(database: Database, source: S
     every_type.fill(database)
     schema = reader.schema(TableName(database.schema, "a"))
     chunk = read(reader, schema)
-    told = logged(source, position)
+    logged_rows = logged(source, position)
     printed_rows = printed(database, schema)
-    assert len(chunk) >= 4 and chunk.keys() == told.keys() == printed_rows.keys()
+    assert len(chunk) >= 4 and chunk.keys() == logged_rows.keys() == printed_rows.keys()
     for key, row in chunk.items():
         for name, value in row.items():
-            assert repr(told[key][name]) == repr(value), f"{name} of row {key}"
+            assert repr(logged_rows[key][name]) == repr(value), f"{name} of row {key}"
         texts = {
             name: row[name] for name in printed_rows[key] if name != "dz"
         }  # the server prints the zeros of ZEROFILL
@@ -95,10 +95,12 @@ def elsewhere(database: Database, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
 @pytest.mark.usefixtures("elsewhere")
 def test_no_time_zone_and_no_style_changes_a_value(database: Database, source: Source) -> None:
     zoned, plain = ("timestamptz", "timestamp") if database.kind == "postgres" else ("timestamp(6)", "datetime(6)")
-    own = ", i interval, b bytea, f float8, r tstzrange, s timestamptz[]" if database.kind == "postgres" else ""
-    position = create(database, source, "a", f"id int PRIMARY KEY, z {zoned} NULL, p {plain}, d date, t time(6){own}")
+    own_columns = ", i interval, b bytea, f float8, r tstzrange, s timestamptz[]" if database.kind == "postgres" else ""
+    position = create(
+        database, source, "a", f"id int PRIMARY KEY, z {zoned} NULL, p {plain}, d date, t time(6){own_columns}"
+    )
     values = "1, '2024-03-10 02:30:00.5', '2024-03-10 02:30:00.5', '2024-03-10', '02:30:00.5'"
-    if own:
+    if own_columns:
         values += ", '1 day 2 hours', '\\x00ff', 0.1::float8 + 0.2, '[2024-03-10 00:00, 2024-03-11 00:00)',"
         values += " '{2024-03-10 00:00}'"
         run(database, "SET TimeZone = '<-03:30>+03:30'", f"INSERT INTO a VALUES ({values})")
@@ -109,9 +111,9 @@ def test_no_time_zone_and_no_style_changes_a_value(database: Database, source: S
         "z": dt.datetime(2024, 3, 10, 6, 0, 0, 500_000, tzinfo=dt.UTC),
         "p": dt.datetime.fromisoformat("2024-03-10 02:30:00.5"),
         "d": dt.date(2024, 3, 10),
-        "t": "02:30:00.5" if own else "02:30:00.500000",
+        "t": "02:30:00.5" if own_columns else "02:30:00.500000",
     }
-    if own:
+    if own_columns:
         expected |= {"i": "1 day 02:00:00", "b": b"\0\xff", "f": 0.1 + 0.2}
         expected |= {"r": '["2024-03-10 03:30:00+00","2024-03-11 03:30:00+00")', "s": '{"2024-03-10 03:30:00+00"}'}
     with closing(source.open_reader()) as reader:

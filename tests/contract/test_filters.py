@@ -88,11 +88,13 @@ def test_filters_compare_as_the_column_does(database: Database, source: Source, 
     for column, op, value, expected in PASSING + special:
         parsed_filters = filters.parse([(column, op, value)], schema)
         stored = json.loads(json.dumps([FiledFilter.of(each).to_json() for each in parsed_filters]))
-        kept = filters.parse_filed(map(FiledFilter.from_json, stored), schema)
-        assert kept == parsed_filters
-        rows = reader.read(schema, after=None, upto=None, limit=9, filters=kept).rows.column("n").to_pylist()
+        stored_filters = filters.parse_filed(map(FiledFilter.from_json, stored), schema)
+        assert stored_filters == parsed_filters
+        rows = reader.read(schema, after=None, upto=None, limit=9, filters=stored_filters).rows.column("n").to_pylist()
         assert rows == expected, (column, op, value)
-        listed = reader.read_keys(schema, [(i,) for i in range(1, 5)], filters=kept).rows.column("n").to_pylist()
+        listed = (
+            reader.read_keys(schema, [(i,) for i in range(1, 5)], filters=stored_filters).rows.column("n").to_pylist()
+        )
         assert listed == expected, (column, op, value)
 
 
@@ -115,8 +117,8 @@ REFUSED_POSTGRES = [("e", "=", "nothing"), ("h", "=", "ten"), ("l", "=", "abc"),
 def test_a_value_that_a_column_cannot_take_is_refused(database: Database, source: Source, reader: ChunkReader) -> None:
     fill_filtered(database)
     schema = shape(database, reader)
-    for one in REFUSED_POSTGRES if database.kind == "postgres" else REFUSED_MYSQL:
-        parsed_filters = filters.parse([one], schema)
+    for refused_filter in REFUSED_POSTGRES if database.kind == "postgres" else REFUSED_MYSQL:
+        parsed_filters = filters.parse([refused_filter], schema)
         with pytest.raises(RequestError) as explained:
             reader.explain(schema, filters=parsed_filters)
         with pytest.raises(RequestError):

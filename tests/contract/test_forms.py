@@ -55,9 +55,11 @@ def staged(source: Source, position: str, rules: Rules) -> dict[Any, dict[str, A
 
 def refused(source: Source, position: str, rules: Rules) -> str:
     """Why the rows that the log has cannot be staged, as is told of the first."""
-    given = [(changes, batch.transactions) for batch in log(source, position) for changes in batch.changes]
-    told = [signal.why for each in given if (signal := rules.changes(*each)[1]) is not None]
-    return told[0]
+    changes_and_transactions = [
+        (changes, batch.transactions) for batch in log(source, position) for changes in batch.changes
+    ]
+    reasons = [signal.why for each in changes_and_transactions if (signal := rules.changes(*each)[1]) is not None]
+    return reasons[0]
 
 
 def test_log_chunk_and_hash_agree_on_values_of_any_seed_in_every_form(
@@ -77,13 +79,13 @@ def test_log_chunk_and_hash_agree_on_values_of_any_seed_in_every_form(
             rows = its_reader.hashes(schema, **WHOLE).rows.column(HASH).to_pylist()
         assert rows == of_rows(read, rules).rows.column(HASH).to_pylist(), f"{form}, seed {soak_seed}"
         logged = staged(ruled, position, rules)
-        told = {int(row["id"] or ""): row for row in printed(database, schema)}
+        printed_by_id = {int(row["id"] or ""): row for row in printed(database, schema)}
         for row in rules.rows(schema, read.rows).to_pylist():
             key = row["id"]
             for name, value in row.items():
                 same(logged[key][name], value, f"{name} of row {key} as {form}, seed {soak_seed}")
             for name in columns[str(schema.table)].staged_as:
-                is_form_of(form, row[name], usual[key][name], told[key][name])
+                is_form_of(form, row[name], usual[key][name], printed_by_id[key][name])
 
 
 def is_form_of(form: str, value: Any, usual: Any, expected_text: str | None) -> None:
@@ -138,16 +140,16 @@ def test_check_refuses_a_form_that_does_not_fit_a_column(
 ) -> None:
     create(database, source, "a", "id int PRIMARY KEY, v varchar(9), n decimal(10,2), i int")
     schema = shape(database, reader)
-    given = {"id": "double", "v": "double", "n": "bigint", "i": "text", "gone": "hex"}
-    rules = ColumnRules(staged_as=given)  # type: ignore[arg-type]
+    forms_by_column = {"id": "double", "v": "double", "n": "bigint", "i": "text", "gone": "hex"}
+    rules = ColumnRules(staged_as=forms_by_column)  # type: ignore[arg-type]
     table = str(schema.table)
     names = [c.name for c in schema.columns]
     unfit = column_rule_faults.of_table(table, names, schema.key, {table: rules})
     problems = {p.what.partition("staged_as: ")[2]: p.fix for p in [*form_problems(schema, rules), *unfit]}
-    told = " | ".join(f"{what}; {fix}" for what, fix in problems.items())
-    assert "id belongs to the key" in told and "has no column gone" in told
-    assert "and double is for decimals; remove it" in told and "i is int" in told
-    assert "and bigint is for whole decimals and unsigned 64 bits; use double or text" in told
+    problems_text = " | ".join(f"{what}; {fix}" for what, fix in problems.items())
+    assert "id belongs to the key" in problems_text and "has no column gone" in problems_text
+    assert "and double is for decimals; remove it" in problems_text and "i is int" in problems_text
+    assert "and bigint is for whole decimals and unsigned 64 bits; use double or text" in problems_text
     assert len(problems) == 5
     assert not list(form_problems(schema, ColumnRules(staged_as={"n": "double"})))
 
@@ -185,9 +187,11 @@ def test_dates_that_have_no_other_form_are_staged_as_the_servers_text_or_null(
     position = create(
         database, source, "a", f"id int PRIMARY KEY, {', '.join(map(' '.join, zip(names, kinds, strict=True)))}"
     )
-    given = ODD["postgres" if on_postgres else "mysql"]
-    own = given if on_postgres else ["0000-00-00", "2001-02-03 04:05:06.000007"]
-    values = ", ".join(f"({n}, '{text}', '{text}', '{own[n % len(own)]}')" for n, text in enumerate(given))
+    odd_values = ODD["postgres" if on_postgres else "mysql"]
+    expected_values = odd_values if on_postgres else ["0000-00-00", "2001-02-03 04:05:06.000007"]
+    values = ", ".join(
+        f"({n}, '{text}', '{text}', '{expected_values[n % len(expected_values)]}')" for n, text in enumerate(odd_values)
+    )
     mode = "SET TimeZone = 'UTC'" if on_postgres else "SET time_zone = '+00:00', sql_mode = 'ALLOW_INVALID_DATES'"
     run(database, mode, f"INSERT INTO a VALUES {values}", "INSERT INTO a (id) VALUES (99)")
     columns = {f"{database.schema}.a": ColumnRules.model_validate({"staged_as": dict.fromkeys(names, form)})}
@@ -201,15 +205,15 @@ def test_dates_that_have_no_other_form_are_staged_as_the_servers_text_or_null(
         )
     assert not list(form_problems(schema, columns[f"{database.schema}.a"]))
     chunk = {row["id"]: row for row in rules.rows(schema, read.rows).to_pylist()}
-    told = {int(row["id"] or ""): row for row in printed(database, schema)}
+    printed_by_id = {int(row["id"] or ""): row for row in printed(database, schema)}
     assert staged(ruled, position, rules) == chunk
     if form == "text":
         assert {key: {name: row[name] for name in names} for key, row in chunk.items()} == {
-            key: {name: row[name] for name in names} for key, row in told.items()
+            key: {name: row[name] for name in names} for key, row in printed_by_id.items()
         }
-        assert chunk[0]["d"] == given[0] and chunk[99]["d"] is None
+        assert chunk[0]["d"] == odd_values[0] and chunk[99]["d"] is None
         return
-    days = [dt.date.fromisoformat(text) if n >= 4 else None for n, text in enumerate(given)]
+    days = [dt.date.fromisoformat(text) if n >= 4 else None for n, text in enumerate(odd_values)]
     assert {key: row["d"] for key, row in chunk.items()} == {**dict(enumerate(days)), 99: None}
     for n, day in enumerate(days):
         moment = None if day is None else dt.datetime.combine(day, dt.time())

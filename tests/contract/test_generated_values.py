@@ -45,10 +45,12 @@ def fill(database: Database, seed: int) -> None:
 
 def same(one: Any, other: Any, place: str) -> None:
     """Fails with what stands around the first difference: documents are long."""
-    if (mine := repr(one)) != (its := repr(other)):
-        at = next((n for n, (a, b) in enumerate(zip(mine, its, strict=False)) if a != b), min(len(mine), len(its)))
+    if (left_text := repr(one)) != (its := repr(other)):
+        at = next(
+            (n for n, (a, b) in enumerate(zip(left_text, its, strict=False)) if a != b), min(len(left_text), len(its))
+        )
         raise AssertionError(
-            f"{place}, at {at}: {mine[max(at - 60, 0) : at + 60]} and {its[max(at - 60, 0) : at + 60]}"
+            f"{place}, at {at}: {left_text[max(at - 60, 0) : at + 60]} and {its[max(at - 60, 0) : at + 60]}"
         )
 
 
@@ -64,17 +66,17 @@ def test_log_chunk_hash_and_server_agree_on_values_of_any_seed(
     read = reader.read(schema, **WHOLE)
     read.rows.validate(full=True)
     chunk = {row["id"]: row for row in read.rows.to_pylist()}
-    told = {int(row["id"] or ""): row for row in printed(database, schema)}
+    printed_by_id = {int(row["id"] or ""): row for row in printed(database, schema)}
     row_hashes = reader.hashes(schema, **WHOLE).rows.column(HASH).to_pylist()
     run(database, "DELETE FROM a")
     logged = rows(list(log(source, position)))
     after = {row["after"]["id"]: row["after"] for row in logged if row["op"] == "c"}
     before = {row["before"]["id"]: row["before"] for row in logged if row["op"] == "d"}
-    assert len(chunk) == ROWS and chunk.keys() == told.keys() == after.keys() == before.keys()
+    assert len(chunk) == ROWS and chunk.keys() == printed_by_id.keys() == after.keys() == before.keys()
     for key, row in chunk.items():
         for column in schema.columns:
             value = row[column.name]
-            text = told[key][column.name]
+            text = printed_by_id[key][column.name]
             place = f"{column} of row {key}, seed {soak_seed}"
             same(after[key][column.name], value, f"{place}: inserted")
             same(before[key][column.name], value, f"{place}: deleted")
@@ -95,18 +97,18 @@ def test_values_of_any_seed_are_keys_that_are_found(
     database: Database, source: Source, reader: ChunkReader, soak_seed: int
 ) -> None:
     r = random.Random(soak_seed)
-    made = generated.makers(database.kind)
+    value_makers = generated.makers(database.kind)
     listed = postgres_types.COLUMNS if database.kind == "postgres" else mysql_types.columns(database.kind)
     if database.kind == "postgres":
         database.execute(*postgres_types.TYPES)
     unkeyed = NO_KEYS["postgres" if database.kind == "postgres" else "mysql"]
-    names = [name for name in made if name not in unkeyed and listed[name].split("(")[0] not in _LONG]
+    names = [name for name in value_makers if name not in unkeyed and listed[name].split("(")[0] not in _LONG]
     for name in r.sample(names, 6):
         kind = listed[name].replace(" NULL", "").replace(" INVISIBLE", "")  # MariaDB hides no key
         position = create(database, source, "a", f"n int, k0 {kind} NOT NULL PRIMARY KEY")
         # A key that is there already is left out.
         skipped = ("", " ON CONFLICT DO NOTHING") if database.kind == "postgres" else (" IGNORE", "")
-        values = [f"({number}, {made[name](r)})" for number in range(20)]
+        values = [f"({number}, {value_makers[name](r)})" for number in range(20)]
         run(database, *(f"INSERT{skipped[0]} INTO a (n, k0) VALUES {value}{skipped[1]}" for value in values))
         schema = shape(database, reader)
         every_way(database, reader, schema)
@@ -125,8 +127,8 @@ def test_dates_of_no_calendar_are_null_on_both_ways(
     database: Database, source_config: Config, source: Source, soak_seed: int
 ) -> None:
     position = create(database, source, "a", "id int PRIMARY KEY, d date, t datetime(6), s datetime")
-    given = generated.no_dates(soak_seed, 200)
-    texts = [f"{year:04d}-{month:02d}-{day:02d}" for year, month, day in given]
+    generated_rows = generated.no_dates(soak_seed, 200)
+    texts = [f"{year:04d}-{month:02d}-{day:02d}" for year, month, day in generated_rows]
     values = ", ".join(f"({n}, '{d}', '{d} 23:59:59.999999', '{d} 00:00:00')" for n, d in enumerate(texts))
     run(database, "SET sql_mode = 'ALLOW_INVALID_DATES'", f"INSERT INTO a VALUES {values}")
     lenient = open_source(source_config.source.model_copy(update={"zero_dates": "null"}))
@@ -137,7 +139,7 @@ def test_dates_of_no_calendar_are_null_on_both_ways(
     chunk = {row["id"]: row for row in read.rows.to_pylist()}
     logged = {row["after"]["id"]: row["after"] for row in rows(list(log(lenient, position)))}
     assert chunk == logged
-    for number, (year, month, day) in enumerate(given):
+    for number, (year, month, day) in enumerate(generated_rows):
         d = dt.date(year, month, day) if generated.is_a_date(year, month, day) else None
         assert chunk[number]["d"] == d, texts[number]
         assert chunk[number]["s"] == (d and dt.datetime.combine(d, dt.time())), texts[number]

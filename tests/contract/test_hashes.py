@@ -46,16 +46,16 @@ def agree(reader: ChunkReader, schema: TableSchema, rules: Rules | None = None) 
     return [int(value) for value in chunk.rows.column(HASH).to_pylist()]
 
 
-def numbers(found: RangeHash) -> tuple[int, int, str]:
-    return found.rows, found.hash, repr(found.last)
+def numbers(range_hash: RangeHash) -> tuple[int, int, str]:
+    return range_hash.rows, range_hash.hash, repr(range_hash.last)
 
 
 def test_rows_of_every_type_have_the_hash_that_is_defined(
     database: Database, source: Source, reader: ChunkReader
 ) -> None:
     every_type.make(database)
-    found = agree(reader, shape(database, reader))
-    assert len(set(found)) == len(found) >= 4
+    row_count = agree(reader, shape(database, reader))
+    assert len(set(row_count)) == len(row_count) >= 4
 
 
 def test_a_change_of_any_one_column_changes_the_hash(database: Database, source: Source, reader: ChunkReader) -> None:
@@ -67,8 +67,8 @@ def test_a_change_of_any_one_column_changes_the_hash(database: Database, source:
     changed = [c for c in schema.columns if c.name not in (*schema.key, *COMPUTED)]
     with closing(database.connect()) as connection, connection.cursor() as cursor:
         for column in changed:
-            own = fields(taker[column.name], column)
-            giver = next(row for row in rows if fields(row[column.name], column) != own)
+            taker_fields = fields(taker[column.name], column)
+            giver = next(row for row in rows if fields(row[column.name], column) != taker_fields)
             every_type.copy(database, cursor, column.name, giver=giver["id"], taker=taker["id"])
             (after,) = reader.hashes_of(schema, [(taker["id"],)]).rows.column(HASH).to_pylist()
             assert after != before, column.name
@@ -117,14 +117,14 @@ def test_ranges_follow_each_other_in_the_order_of_a_composite_key(
 def ranges_cover(reader: ChunkReader, schema: TableSchema) -> None:
     """Ranges of seven rows, each from the last key of the one before it: as the chunks of the same places."""
     last = reader.last_key(schema)
-    found = reader.range_hash(schema, after=None, upto=last, limit=7)
-    sums = [found.hash]
+    range_hash = reader.range_hash(schema, after=None, upto=last, limit=7)
+    sums = [range_hash.hash]
     place = None
-    while found.rows == 7:
-        assert numbers(found) == numbers(total(defined(reader, schema, after=place, limit=7)))
-        place = found.last
-        found = reader.range_hash(schema, after=place, upto=last, limit=7)
-        sums.append(found.hash)
+    while range_hash.rows == 7:
+        assert numbers(range_hash) == numbers(total(defined(reader, schema, after=place, limit=7)))
+        place = range_hash.last
+        range_hash = reader.range_hash(schema, after=place, upto=last, limit=7)
+        sums.append(range_hash.hash)
     assert sum(sums) == reader.range_hash(schema, **WHOLE).hash
     assert numbers(reader.range_hash(schema, after=None, upto=place, limit=10_000)) == numbers(
         total(defined(reader, schema, upto=place))
@@ -136,14 +136,14 @@ def test_a_range_ends_in_the_servers_order_whatever_the_keys_type(
     database: Database, source: Source, reader: ChunkReader
 ) -> None:
     """The types whose order is not that of their texts, or of their numbers as a program may take them."""
-    known = cases(database)
-    for case in {"unsigned", "enum", "set64", "bit", "text_ci", "float", "uuid", "inet", "array"} & known.keys():
-        kind, values = known[case]
+    key_cases = cases(database)
+    for case in {"unsigned", "enum", "set64", "bit", "text_ci", "float", "uuid", "inet", "array"} & key_cases.keys():
+        kind, values = key_cases[case]
         fill(database, [kind], [(value,) for value in values])
         schema = shape(database, reader)
         for limit in (2, len(values)):
-            found = reader.range_hash(schema, after=None, upto=None, limit=limit)
-            assert numbers(found) == numbers(total(defined(reader, schema, limit=limit)))
+            range_hash = reader.range_hash(schema, after=None, upto=None, limit=limit)
+            assert numbers(range_hash) == numbers(total(defined(reader, schema, limit=limit)))
         run(database, "DROP TABLE a")
 
 
@@ -220,10 +220,10 @@ def test_hashes_tell_the_snapshot_that_they_were_read_in(
 ) -> None:
     run(database, "CREATE TABLE a (id int PRIMARY KEY)")
     schema = shape(database, reader)
-    found = [reader.hashes(schema, **WHOLE).snapshot, reader.range_hash(schema, **WHOLE).snapshot]
+    snapshots = [reader.hashes(schema, **WHOLE).snapshot, reader.range_hash(schema, **WHOLE).snapshot]
     with closing(database.connect()) as connection, connection.cursor() as cursor:
         cursor.execute("SELECT pg_current_snapshot()::text")
-        assert found == [cursor.fetchone()[0]] * 2
+        assert snapshots == [cursor.fetchone()[0]] * 2
 
 
 @pytest.mark.parametrize("source_kind", ["postgres"], indirect=True)

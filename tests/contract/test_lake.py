@@ -92,9 +92,9 @@ def lakes(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tupl
 @pytest.mark.parametrize("schema", [SHAPE, WHOLE, RANGE, EMPTIED, NEW], ids=lambda schema: str(schema.table.name))
 def test_both_lakes_hold_the_same_rows(lakes: tuple[TestLake, SimLake], schema: TableSchema) -> None:
     real, simulated = lakes
-    held = {tuple(row[name] for name in schema.key): row for row in real.rows(schema)}
-    assert held
-    assert simulated.tables[str(schema.table)].whole() == held
+    rows_by_key = {tuple(row[name] for name in schema.key): row for row in real.rows(schema)}
+    assert rows_by_key
+    assert simulated.tables[str(schema.table)].whole() == rows_by_key
 
 
 def test_both_lakes_withhold_the_same_keys(lakes: tuple[TestLake, SimLake]) -> None:

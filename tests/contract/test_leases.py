@@ -47,20 +47,20 @@ def test_a_lease_is_one_holders_and_epochs_grow(open_store: Open) -> None:
 def test_a_lease_beside_another_is_one_holders_and_ends_with_its_release(open_store: Open) -> None:
     first = open_store()
     second = open_store()
-    own = first.acquire("permit", "one", ttl=LONG)
-    assert own is not None
+    lease = first.acquire("permit", "one", ttl=LONG)
+    assert lease is not None
     for epoch in (1, 2):
-        beside = first.acquire("task", "one", ttl=LONG, beside=own)
+        beside = first.acquire("task", "one", ttl=LONG, beside=lease)
         assert beside is not None and beside.valid() and beside.epoch == epoch
         assert second.leader("task") == LeaseInfo("one", epoch)
         assert second.acquire("task", "two", ttl=LONG) is None
-        assert first.acquire("task", "one", ttl=LONG, wait=0.1, beside=own) is None, "not even the same holder's"
+        assert first.acquire("task", "one", ttl=LONG, wait=0.1, beside=lease) is None, "not even the same holder's"
         beside.release()
-        assert not beside.valid() and second.leader("task") is None and own.valid()
+        assert not beside.valid() and second.leader("task") is None and lease.valid()
     others = second.acquire("task", "two", ttl=LONG)
     assert others is not None and others.epoch == 3
     others.release()
-    own.release()
+    lease.release()
 
 
 @pytest.mark.parametrize("kind", ["zookeeper"])
@@ -116,18 +116,18 @@ def test_a_lease_beside_another_ends_with_that_one_also_where_its_own_release_is
     open_store: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = open_store()
-    own = state.acquire("permit", "one", ttl=LONG)
-    assert own is not None
-    beside = state.acquire("task", "one", ttl=LONG, beside=own)
-    assert isinstance(beside, LeaseBeside) and isinstance(own, ZookeeperLease)
+    lease = state.acquire("permit", "one", ttl=LONG)
+    assert lease is not None
+    beside = state.acquire("task", "one", ttl=LONG, beside=lease)
+    assert isinstance(beside, LeaseBeside) and isinstance(lease, ZookeeperLease)
 
     def deaf(*_: object, **__: object) -> None:
         raise StateUnavailable("it does not answer", where="zk", fix="none")
 
-    monkeypatch.setattr(own.session, "ask", deaf)
+    monkeypatch.setattr(lease.session, "ask", deaf)
     with pytest.raises(StateUnavailable):
         beside.release()
-    assert not own.valid() and not beside.valid()
+    assert not lease.valid() and not beside.valid()
     later = state.acquire("task", "two", ttl=LONG, wait=LONG)
     assert later is not None
     later.release()

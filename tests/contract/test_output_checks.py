@@ -28,10 +28,10 @@ SQL = ["postgres", "mysql", "mariadb"]
 
 def problems(world: World, **more: Any) -> list[Problem]:
     world.target.settings |= more
-    found = list(output_problems(world.config(), "out"))
-    assert not any(problem.fatal for problem in found), "no output hinders a capture"
-    assert all(problem.fix and SECRET not in problem.what for problem in found)
-    return found
+    problems_found = list(output_problems(world.config(), "out"))
+    assert not any(problem.fatal for problem in problems_found), "no output hinders a capture"
+    assert all(problem.fix and SECRET not in problem.what for problem in problems_found)
+    return problems_found
 
 
 @pytest.mark.parametrize("kind", [kind for kind in [*KINDS, "mariadb"] if kind != "memory"])
@@ -110,8 +110,8 @@ def _forget(database: Database, user: str) -> None:
 )
 def test_a_target_that_is_away_is_told(world: World, away: dict[str, Any]) -> None:
     port = ports.find_free_port()
-    given = {k: v.replace(":0", f":{port}") if isinstance(v, str) else v for k, v in away.items()}
-    (problem,) = problems(world, **{**given, **({"port": port} if "port" in away else {})})
+    settings = {k: v.replace(":0", f":{port}") if isinstance(v, str) else v for k, v in away.items()}
+    (problem,) = problems(world, **{**settings, **({"port": port} if "port" in away else {})})
     assert str(port) in problem.what
 
 
@@ -134,6 +134,6 @@ def test_a_place_or_a_class_that_is_not_there_is_told(world: World, kind: str, t
     (tmp_path / "file").touch()
     wrong = {"path": str(tmp_path / "file" / "lines")} if kind == "jsonl" else {"class": "nowhere:Output"}
     dead = {"poison": "dead_letter", "dead_letter": str(tmp_path / "file" / "letters")}
-    lines, *_ = found = [problem.what for problem in problems(world, **wrong, **dead)]
-    assert len(found) == 2 and any("dead letters cannot be written" in what for what in found)
-    assert ("lines cannot be written" in lines) if kind == "jsonl" else any("nowhere" in what for what in found)
+    lines, *_ = problem_texts = [problem.what for problem in problems(world, **wrong, **dead)]
+    assert len(problem_texts) == 2 and any("dead letters cannot be written" in what for what in problem_texts)
+    assert ("lines cannot be written" in lines) if kind == "jsonl" else any("nowhere" in what for what in problem_texts)

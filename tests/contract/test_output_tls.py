@@ -30,8 +30,8 @@ def ours(tmp_path: Path) -> Authority:
 
 
 def to_receiver(port: int, ca: str) -> None:
-    given = {"kind": "http", "url": f"https://{HOST}:{port}/", "secret": "x", "tls_ca": ca, "timeout": 5}
-    output = HttpOutput(OutputConfig.model_validate(given), "shop/out")
+    settings = {"kind": "http", "url": f"https://{HOST}:{port}/", "secret": "x", "tls_ca": ca, "timeout": 5}
+    output = HttpOutput(OutputConfig.model_validate(settings), "shop/out")
     output.open(1)
     try:
         output.write([LINE])
@@ -40,8 +40,14 @@ def to_receiver(port: int, ca: str) -> None:
 
 
 def to_registry(port: int, ca: str) -> None:
-    given = {"kind": "kafka", "servers": "x:1", "form": "avro", "registry": f"https://{HOST}:{port}", "registry_ca": ca}
-    registry = Registry(OutputConfig.model_validate({**given, "timeout": 5}))
+    settings = {
+        "kind": "kafka",
+        "servers": "x:1",
+        "form": "avro",
+        "registry": f"https://{HOST}:{port}",
+        "registry_ca": ca,
+    }
+    registry = Registry(OutputConfig.model_validate({**settings, "timeout": 5}))
     try:
         registry.register("subject", {"type": "string"})
     finally:

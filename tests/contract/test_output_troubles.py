@@ -93,7 +93,7 @@ def test_a_death_after_a_dead_letter_neither_notes_nor_sends_it_again(world: Wor
 def test_a_second_relay_stands_by_and_goes_on(world: World) -> None:
     first_stop = threading.Event()
     second_stop = threading.Event()
-    told = list[RelayStatus]()
+    statuses = list[RelayStatus]()
 
     def follow(stop: threading.Event, on_status: Callable[[RelayStatus], None] | None = None) -> None:
         run_relay(world.config(every=0.0), "out", stop=stop, output=world.target.open(), on_status=on_status)
@@ -101,9 +101,9 @@ def test_a_second_relay_stands_by_and_goes_on(world: World) -> None:
     first = threading.Thread(target=follow, args=(first_stop,))
     first.start()
     wait_until(lambda: _reached(world, 14), what="the first relay")
-    second = threading.Thread(target=follow, args=(second_stop, told.append))
+    second = threading.Thread(target=follow, args=(second_stop, statuses.append))
     second.start()
-    wait_until(lambda: any(s.holder for s in told), what="a standby")
+    wait_until(lambda: any(s.holder for s in statuses), what="a standby")
     with pytest.raises(StateError, match="already runs"):
         world.relay()
     first_stop.set()
@@ -117,8 +117,8 @@ def test_a_second_relay_stands_by_and_goes_on(world: World) -> None:
 
 def _reached(world: World, offset: int) -> bool:
     with world.state() as state:
-        found = positions.read_place(state, "out")
-    return found is not None and found[0].offset >= offset
+        place = positions.read_place(state, "out")
+    return place is not None and place[0].offset >= offset
 
 
 @every
@@ -126,8 +126,8 @@ def test_status_tells_how_far_it_is(world: World) -> None:
     (before,) = read_source_status(world.config()).to_json()["outputs"]
     assert (before["output"], before["offset"], before["lag_seconds"], before["holder"]) == ("out", None, None, None)
     world.relay()
-    (found,) = read_source_status(world.config()).to_json()["outputs"]
-    assert (found["offset"], found["lag_seconds"], found["dead_letters"]) == (14, 0.0, 0)
+    (output_status,) = read_source_status(world.config()).to_json()["outputs"]
+    assert (output_status["offset"], output_status["lag_seconds"], output_status["dead_letters"]) == (14, 0.0, 0)
 
 
 @memory
@@ -154,12 +154,12 @@ def test_the_rest_of_a_transaction_that_is_not_staged_yet_is_waited_for(world: W
     whole = changelog.stage(tmp_path / "other")
     manifests = world.directory / "staging" / "shop" / "manifests"
     later = [manifests / f"{n:020d}.json" for n in (3, 4)]
-    held = {path: path.read_bytes() for path in later}
+    bytes_by_path = {path: path.read_bytes() for path in later}
     for path in later:
         path.unlink()
     world.relay()
     assert offsets(world.target.lines()) == [1, 2, 3]
-    for path, data in held.items():
+    for path, data in bytes_by_path.items():
         path.write_bytes(data)
     world.relay()
     assert world.target.lines() == [orjson.loads(orjson.dumps(line)) for line in lines(whole)]
@@ -175,5 +175,5 @@ def test_a_stop_ends_it_between_transactions(world: World) -> None:
 
     output = Faulty(world.target.open(), ask)
     assert not run_relay(world.config(), "out", stop=stop, output=output)
-    found = world.target.lines()
-    assert found and not changelog.torn(found, world.all()) and len(found) < len(world.all())
+    lines_received = world.target.lines()
+    assert lines_received and not changelog.torn(lines_received, world.all()) and len(lines_received) < len(world.all())

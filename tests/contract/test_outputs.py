@@ -49,12 +49,12 @@ def test_a_death_at_any_call_loses_nothing_and_tears_no_transaction(world: World
             assert world.relay(Faulty(world.target.open(), die), restart=True)
             break
         except Death:
-            found = world.target.lines()
+            lines_received = world.target.lines()
             if kind in EXACT:
-                assert not changelog.torn(found, world.all())
+                assert not changelog.torn(lines_received, world.all())
         assert world.relay()
-        found = world.target.lines()
-        assert found == world.all() if kind in EXACT else once_each(found) == world.all()
+        lines_received = world.target.lines()
+        assert lines_received == world.all() if kind in EXACT else once_each(lines_received) == world.all()
     else:
         raise AssertionError("the run never ended by itself")
 

@@ -71,9 +71,9 @@ def target(kafka: KafkaServer, registry: RegistryServer) -> AvroOne:
 
 @pytest.fixture
 def front(registry: RegistryServer) -> Iterator[Front]:
-    made = Front(registry)
-    yield made
-    made.close()
+    registry_front = Front(registry)
+    yield registry_front
+    registry_front.close()
 
 
 def told(world: World) -> list[Any]:
@@ -166,10 +166,10 @@ def test_an_added_and_a_widened_column_are_new_versions_by_which_old_messages_ar
     versions = target.versions(target.subject("shop.orders"))
     columns = [[f["name"] for f in v["fields"][0]["type"][1]["fields"]] for v in versions]
     assert columns == [["id", "name", "big"], *[["id", "name", "big", "more"]] * 2]
-    found = [
+    decoded_lines = [
         target.decoded(m.value(), reader=versions[-1]) for m, v in target.values() if v["source"]["table"] == "orders"
     ]
-    after = {v["source"]["offset"]: v["after"] for v in found}
+    after = {v["source"]["offset"]: v["after"] for v in decoded_lines}
     assert [after[o]["more"] for o in (2, 16, 18, 19)] == [None, 7, 7, None]
 
 
@@ -233,16 +233,16 @@ def test_a_registry_is_asked_over_tls_by_one_whom_it_knows(
     front = Front(registry, certificate=own_authority.sign("registry", "127.0.0.1"))
     try:
         front.users = {f"dblog:{SECRET}"}
-        known = {"registry": front.address, "registry_user": "dblog", "registry_password": SECRET}
+        registry_settings = {"registry": front.address, "registry_user": "dblog", "registry_password": SECRET}
         for wrong, what in (
             ({"registry_ca": others.file}, "CERTIFICATE_VERIFY_FAILED"),
             ({"registry_ca": own_authority.file, "registry_password": f"{SECRET}not"}, "HTTP 401 who are you"),
         ):
-            target.settings |= known | wrong
+            target.settings |= registry_settings | wrong
             with pytest.raises(OutputRefused, match=what) as caught:
                 world.relay()
             assert SECRET not in str(caught.value)
-        target.settings |= known
+        target.settings |= registry_settings
         assert world.relay()
     finally:
         front.close()

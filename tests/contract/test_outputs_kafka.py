@@ -60,11 +60,11 @@ def test_debeziums_envelope_has_rows_deletes_and_truncates(world: World, target:
     target.settings["form"] = "debezium"
     world.relay()
     values = [orjson.loads(m.value()) for m in target.messages() if m.value() is not None]
-    found = {value["source"]["offset"]: value for value in values}
-    assert {offset: value["op"] for offset, value in found.items()} == {
+    lines_by_offset = {value["source"]["offset"]: value for value in values}
+    assert {offset: value["op"] for offset, value in lines_by_offset.items()} == {
         **dict.fromkeys((2, 3, 4, 5, 6, 7), "c"), 8: "u", 9: "d", 10: "r", 12: "r", 14: "t",
     }  # fmt: skip
-    assert found[8]["after"] == {"id": 2, "name": "x", "big": "__debezium_unavailable_value"}
-    assert (found[9]["before"], found[9]["after"]) == ({"id": 3}, None)
-    assert found[10]["source"]["snapshot"] == "true" and found[8]["source"]["table"] == "orders"
+    assert lines_by_offset[8]["after"] == {"id": 2, "name": "x", "big": "__debezium_unavailable_value"}
+    assert (lines_by_offset[9]["before"], lines_by_offset[9]["after"]) == ({"id": 3}, None)
+    assert lines_by_offset[10]["source"]["snapshot"] == "true" and lines_by_offset[8]["source"]["table"] == "orders"
     assert world.place().delivered == 14

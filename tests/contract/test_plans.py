@@ -43,9 +43,9 @@ def touched(database: Database, source: Source, read: Callable[[ChunkReader], An
         if database.kind != "postgres":
             reader.last_key(schema)  # it has looked for the key's index then
             before = _session_visits(reader)
-            again = _session_visits(reader)
+            visits_after = _session_visits(reader)
             read(reader)
-            return _session_visits(reader) - again - (again - before)  # looking counts as well
+            return _session_visits(reader) - visits_after - (visits_after - before)  # looking counts as well
         before = _postgres_visits(database)
         read(reader)
     deadline = time.monotonic() + END
@@ -119,8 +119,8 @@ def test_a_chunk_visits_its_rows_and_no_others(
 
 def _key_index(database: Database) -> str:
     if database.kind == "postgres":
-        found = "SELECT indexname FROM pg_indexes WHERE tablename = 'a' AND indexname <> 'by_v'"
-        return str(database.query(found)[0][0])
+        index_query = "SELECT indexname FROM pg_indexes WHERE tablename = 'a' AND indexname <> 'by_v'"
+        return str(database.query(index_query)[0][0])
     return next(str(row[2]) for row in database.query("SHOW INDEX FROM a") if row[2] != "by_v")
 
 
@@ -138,9 +138,11 @@ def test_a_thousand_listed_keys_are_looked_up(
     with closing(source.open_reader()) as reader:
         schema = shape(database, reader)
         _, keys = walk(reader, schema, limit=5000)
-    asked = [*keys[:1000:2], *((-n, *rest) for n in range(1000))]
+    keys_to_read = [*keys[:1000:2], *((-n, *rest) for n in range(1000))]
     found: list[Any] = []
-    assert touched(database, source, lambda r: found.append(r.read_keys(schema, asked).rows)) <= 2 * len(asked)
+    assert touched(database, source, lambda r: found.append(r.read_keys(schema, keys_to_read).rows)) <= 2 * len(
+        keys_to_read
+    )
     assert keys_of(found[0], schema) == keys[:1000:2]
 
 

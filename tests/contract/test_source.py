@@ -92,8 +92,8 @@ def test_changes_come_in_commit_order_with_images(database: Database, source: So
         "COMMIT",
     )
     run(database, "BEGIN", "INSERT INTO a VALUES (5, 'gone')", "ROLLBACK", "DELETE FROM b")
-    found = list(log(source, start))
-    assert [(r["table"], r["op"], r["before"], r["after"]) for r in rows(found)] == [
+    log_batches = list(log(source, start))
+    assert [(r["table"], r["op"], r["before"], r["after"]) for r in rows(log_batches)] == [
         ("a", "c", None, {"id": 1, "v": "x"}),
         ("b", "c", None, {"id": 1, "v": None}),
         ("a", "u", {"id": 1, "v": "x"}, {"id": 1, "v": "y"}),
@@ -105,8 +105,8 @@ def test_transactions_name_themselves_place_and_time(database: Database, source:
     start = create(database, source, "a", "id int PRIMARY KEY")
     began = time.time()
     run(database, "INSERT INTO a VALUES (1)", "INSERT INTO a VALUES (2)")
-    found = list(log(source, start))
-    seen = [batch.transactions[row["transaction"]] for batch in found for row in rows([batch])]
+    log_batches = list(log(source, start))
+    seen = [batch.transactions[row["transaction"]] for batch in log_batches for row in rows([batch])]
     assert len({t.id for t in seen}) == 2 and all(t.position for t in seen)
     # MariaDB logs whole seconds; the servers share our clock.
     assert all(began - 2 <= t.commit_time / 1e6 <= time.time() + 2 for t in seen)
@@ -130,9 +130,9 @@ def test_a_change_of_key_is_one_update(database: Database, source: Source) -> No
 def test_shape_is_told_before_the_first_row(database: Database, source: Source, reader: ChunkReader) -> None:
     start = create(database, source, "a", "id int PRIMARY KEY, v varchar(9)")
     run(database, "INSERT INTO a VALUES (1, 'x')")
-    found = list(log(source, start))
-    (seen,) = [signal for batch in found for signal in batch.signals if isinstance(signal, SchemaSeen)]
-    assert seen.sequence < rows(found)[0]["sequence"]
+    log_batches = list(log(source, start))
+    (seen,) = [signal for batch in log_batches for signal in batch.signals if isinstance(signal, SchemaSeen)]
+    assert seen.sequence < rows(log_batches)[0]["sequence"]
     assert seen.schema.fingerprint == shape(database, reader, "a").fingerprint
     assert [t.fingerprint for t in source.tables() if t.table.name == "a"] == [seen.schema.fingerprint]
 
@@ -146,18 +146,18 @@ def test_watermarks_are_signals_and_never_rows(database: Database, source: Sourc
         other.write(payload + "'")
     writer.close()
     other.close()
-    found = list(log(source, start))
-    seen = [signal.payload for batch in found for signal in batch.signals if isinstance(signal, WatermarkSeen)]
-    assert seen == ["one", "one'", "zweï", "zweï'"] and rows(found) == []
+    log_batches = list(log(source, start))
+    seen = [signal.payload for batch in log_batches for signal in batch.signals if isinstance(signal, WatermarkSeen)]
+    assert seen == ["one", "one'", "zweï", "zweï'"] and rows(log_batches) == []
     assert [t.table.name for t in source.tables()] == ["a"]
 
 
 def test_truncate_is_a_signal_in_its_place(database: Database, source: Source) -> None:
     start = create(database, source, "a", "id int PRIMARY KEY", values="(1)")
     run(database, "INSERT INTO a VALUES (2)", "TRUNCATE TABLE a", "INSERT INTO a VALUES (3)")
-    found = list(log(source, start))
-    places = [(n, row["sequence"]) for n, batch in enumerate(found) for row in rows([batch])]
-    (cut,) = [(n, s.sequence) for n, batch in enumerate(found) for s in batch.signals if isinstance(s, Truncated)]
+    log_batches = list(log(source, start))
+    places = [(n, row["sequence"]) for n, batch in enumerate(log_batches) for row in rows([batch])]
+    (cut,) = [(n, s.sequence) for n, batch in enumerate(log_batches) for s in batch.signals if isinstance(s, Truncated)]
     assert places[0] < cut < places[1]
 
 
@@ -294,14 +294,14 @@ def test_log_and_chunk_have_the_same_values(database: Database, source: Source, 
         " '2024-02-29 01:02:03.000004')",
         "INSERT INTO a (id) VALUES (2)",
     )
-    found = list(log(source, start))
+    log_batches = list(log(source, start))
     schema = shape(database, reader, "a")
     read = reader.read(schema, after=None, upto=None, limit=5).rows.to_pylist()
-    assert [row["after"] for row in rows(found)] == read
+    assert [row["after"] for row in rows(log_batches)] == read
     assert read[0]["d"] == decimal.Decimal("-12345.67890") and read[0]["m"] == dt.datetime.fromisoformat(
         "2024-02-29 01:02:03.000004"
     )
-    assert {c.schema.fingerprint for batch in found for c in batch.changes} == {schema.fingerprint}
+    assert {c.schema.fingerprint for batch in log_batches for c in batch.changes} == {schema.fingerprint}
 
 
 def test_a_good_source_has_no_problem(database: Database, source: Source) -> None:

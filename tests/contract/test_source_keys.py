@@ -81,7 +81,7 @@ INDEXES = {
 
 
 @pytest.mark.parametrize(
-    ("source_kind", "index"), [(k, i) for k, found in INDEXES.items() for i in found], indirect=["source_kind"]
+    ("source_kind", "index"), [(k, i) for k, indexes in INDEXES.items() for i in indexes], indirect=["source_kind"]
 )
 def test_an_index_that_does_not_vouch_for_whole_columns_makes_no_key(
     database: Database, source: Source, source_config: Config, index: str

@@ -104,12 +104,12 @@ class Simulated:
         self.table = self._schema.table
 
     def call(self, function: Callable[[], Result]) -> Result:
-        found: list[Result] = []
-        process = self._simulation.start("test", lambda: found.append(function()))
+        results: list[Result] = []
+        process = self._simulation.start("test", lambda: results.append(function()))
         self._simulation.run(self._simulation.now + END, lambda: process.over)
         if process.error is not None:
             raise process.error
-        return found[0]
+        return results[0]
 
     def write(self, steps: Sequence[Step], *, commit: bool = True) -> None:
         transaction = self._open(steps)
@@ -170,9 +170,9 @@ def log(place: Place, position: str, *, skip: int = 0) -> list[LogBatch]:
     return log_batches
 
 
-def changes(found: Sequence[LogBatch]) -> list[tuple[str, Any, Any]]:
+def changes(log_batches: Sequence[LogBatch]) -> list[tuple[str, Any, Any]]:
     """(op, old key, image after) in log order; a TRUNCATE among them; no old key but where it went away."""
-    return [what for batch in found for _, what in sorted(_of(batch))]
+    return [what for batch in log_batches for _, what in sorted(_of(batch))]
 
 
 def _of(batch: LogBatch) -> Iterator[tuple[int, tuple[str, Any, Any]]]:
@@ -183,8 +183,8 @@ def _of(batch: LogBatch) -> Iterator[tuple[int, tuple[str, Any, Any]]]:
         for change in table.batch.to_pylist():
             before = change["before"]
             after = change["after"]
-            gone = before["id"] if before and (after is None or after["id"] != before["id"]) else None
-            yield change["sequence"], (change["op"], gone, after and {n: after[n] for n in ("id", "v", "big")})
+            old_id = before["id"] if before and (after is None or after["id"] != before["id"]) else None
+            yield change["sequence"], (change["op"], old_id, after and {n: after[n] for n in ("id", "v", "big")})
 
 
 def start(place: Place) -> str:
@@ -229,10 +229,10 @@ def test_a_watermark_is_in_the_log_when_its_write_returns(place: Place) -> None:
     place.write([("c", row(2, 2))])
     place.call(lambda: writer.write("high"))
     place.call(writer.close)
-    found = log(place, begin)
-    seen = [s.payload for batch in found for s in batch.signals if isinstance(s, WatermarkSeen)]
+    log_batches = log(place, begin)
+    seen = [s.payload for batch in log_batches for s in batch.signals if isinstance(s, WatermarkSeen)]
     assert seen == ["low", "high"]
-    assert [c[2]["id"] for c in changes(found)] == [1, 2], "watermarks are no rows"
+    assert [c[2]["id"] for c in changes(log_batches)] == [1, 2], "watermarks are no rows"
     after = [s.payload for batch in log(place, end) for s in batch.signals if isinstance(s, WatermarkSeen)]
     assert after == ["high"]
 

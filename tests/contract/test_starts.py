@@ -173,14 +173,14 @@ def test_a_time_that_the_log_does_not_have_is_refused(database: Database, source
 
 def test_what_is_purged_is_refused_with_what_there_is(database: Database, source: Source) -> None:
     table(database, source)
-    gone = ["0/1"] if database.kind == "postgres" else [end_of(database), gtids_of(database)]
+    lost_positions = ["0/1"] if database.kind == "postgres" else [end_of(database), gtids_of(database)]
     run(database, "INSERT INTO a VALUES (1)")
     renew(database)
-    kept = source.show(source.start_position()) if database.kind == "postgres" else str(_status(database)[0])
-    for text in gone:
+    oldest_position = source.show(source.start_position()) if database.kind == "postgres" else str(_status(database)[0])
+    for text in lost_positions:
         with pytest.raises(SourceRefused) as refused:
             begin(source, text)
-        assert kept in str(refused.value) and "earliest" in refused.value.fix, text
+        assert oldest_position in str(refused.value) and "earliest" in refused.value.fix, text
 
 
 def test_what_the_log_does_not_have_yet_is_refused(database: Database, source: Source) -> None:
@@ -225,12 +225,12 @@ def test_a_place_in_an_older_file_is_found(database: Database, source: Source) -
     renew(database)
     table(database, source)
     run(database, "INSERT INTO a VALUES (1)")
-    found = [end_of(database), gtids_of(database)]
+    starting_positions = [end_of(database), gtids_of(database)]
     for i in range(2, 6):
         run(database, f"INSERT INTO a VALUES ({i})", "FLUSH BINARY LOGS")
-    for text in found:
+    for text in starting_positions:
         assert ids(source, begin(source, text)) == [2, 3, 4, 5], text
-    file = found[0].rpartition(":")[0]
+    file = starting_positions[0].rpartition(":")[0]
     size = next(row[1] for row in database.query("SHOW BINARY LOGS") if row[0] == file)
     assert ids(source, begin(source, f"{file}:{size}")) == [3, 4, 5]
 
@@ -298,8 +298,8 @@ def test_old_rows_are_read_by_the_shape_and_key_of_their_time(database: Database
         "INSERT INTO a VALUES (2, 8, 'y')",
         "DROP TABLE a",
     )
-    found = list(log(source, begin(source, "earliest")))
-    assert [row["after"] for row in rows(found)] == [{"id": 1, "v": 7}, {"id": 2, "v": 8, "w": "y"}]
-    keys = [change.schema.key for batch in found for change in batch.changes]
+    log_batches = list(log(source, begin(source, "earliest")))
+    assert [row["after"] for row in rows(log_batches)] == [{"id": 1, "v": 7}, {"id": 2, "v": 8, "w": "y"}]
+    keys = [change.schema.key for batch in log_batches for change in batch.changes]
     assert keys == [("id",), ("id", "w")]
     assert json.loads(begin(source, "earliest"))["offset"] == 4

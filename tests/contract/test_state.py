@@ -37,8 +37,8 @@ def test_many_nodes_are_read_at_once_as_each_alone(open_store: Open) -> None:
     for number in range(30):
         state.create(f"many/{number}", b"%d" % number)
     state.update("many/3", b"three", 0)
-    asked = [f"many/{number % 40}" for number in range(1_300)]
-    assert state.get_all(asked) == [state.get(path) for path in asked[:40]] * 32 + [state.get(p) for p in asked[:20]]
+    paths = [f"many/{number % 40}" for number in range(1_300)]
+    assert state.get_all(paths) == [state.get(path) for path in paths[:40]] * 32 + [state.get(p) for p in paths[:20]]
     assert state.get_all(["many/3", "none", "many/3"]) == [Entry(b"three", 1), None, Entry(b"three", 1)]
     assert state.get_all([]) == []
     with pytest.raises(StateError, match="not a path"):
@@ -96,10 +96,10 @@ def test_sources_do_not_see_each_other(open_store: Open) -> None:
     assert open_store("shop2").get("a") is None
     first = open_store("shop")
     second = open_store("shop2")
-    one = first.acquire("capture", "x", ttl=TTL)
+    lease = first.acquire("capture", "x", ttl=TTL)
     two = second.acquire("capture", "y", ttl=TTL)
-    assert one is not None and two is not None
-    one.release()
+    assert lease is not None and two is not None
+    lease.release()
     two.release()
 
 

@@ -125,9 +125,9 @@ def test_a_part_is_read_by_its_place(storage: Storage) -> None:
 def test_what_is_shared_is_others_to_read(tmp_path: Path) -> None:
     before = os.umask(0o022)
     try:
-        mine = LocalStorage(tmp_path / "lake")
-        mine.readable_by_others().create("table/data", b"")
-        mine.create("table/own", b"")
+        local_storage = LocalStorage(tmp_path / "lake")
+        local_storage.readable_by_others().create("table/data", b"")
+        local_storage.create("table/own", b"")
     finally:
         os.umask(before)
     modes = {name: (tmp_path / "lake" / name).stat().st_mode & 0o777 for name in ("table", "table/data", "table/own")}
@@ -144,8 +144,8 @@ def test_names_are_those_of_one_directory(storage: Storage) -> None:
 def test_files_are_those_below_at_any_depth(storage: Storage) -> None:
     for path in ("a/1", "a/b/2", "a/b/c/3", "d/4"):
         storage.replace(path, path.encode())
-    found = {file.path: (file.bytes, file.modified > 0) for file in storage.files("a")}
-    assert found == {"a/1": (3, True), "a/b/2": (5, True), "a/b/c/3": (7, True)}
+    files_by_path = {file.path: (file.bytes, file.modified > 0) for file in storage.files("a")}
+    assert files_by_path == {"a/1": (3, True), "a/b/2": (5, True), "a/b/c/3": (7, True)}
     assert list(storage.files("nowhere")) == []
 
 

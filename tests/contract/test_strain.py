@@ -61,8 +61,8 @@ def _update(connection: Any) -> None:
 def test_strain_leaves_out_what_is_not_granted(database: Database, source_config: Config, source: Source) -> None:
     right = "REPLICATION CLIENT" if database.kind == "mysql" else "BINLOG MONITOR"
     database.execute(f"REVOKE {right} ON *.* FROM '{database.account.user}'@'{database.server.host}'")
-    found = source.strain()
-    assert found.retained_bytes is None and found.replication_lag is None and found.running is not None
+    strain = source.strain()
+    assert strain.retained_bytes is None and strain.replication_lag is None and strain.running is not None
 
 
 @pytest.mark.parametrize("source_kind", ["postgres"], indirect=True)

@@ -357,8 +357,12 @@ class Matrix:
         source = {_key(schema, row): row for row in ({n: to_json(v) for n, v in row.items()} for row in read)}
         names = [column.name for column in schema.columns]
         kinds = {column.name: column.type for column in schema.columns}
-        held = {_key(schema, row): {n: _as(kinds[n], row.get(n, UNKNOWN)) for n in names} for row in rows}
-        wrong = [(k, source.get(k), held.get(k)) for k in source.keys() | held.keys() if source.get(k) != held.get(k)]
+        rows_by_key = {_key(schema, row): {n: _as(kinds[n], row.get(n, UNKNOWN)) for n in names} for row in rows}
+        wrong = [
+            (k, source.get(k), rows_by_key.get(k))
+            for k in source.keys() | rows_by_key.keys()
+            if source.get(k) != rows_by_key.get(k)
+        ]
         return [f"{table}: {len(wrong)} rows differ; key, source, copy: {wrong[:2]}"] if wrong else []
 
 

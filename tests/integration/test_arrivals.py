@@ -81,16 +81,16 @@ def moves(rows: int, free: int, *, dice: random.Random) -> Iterator[str]:
         keys[at], left[to] = left[to], keys[at]
 
 
-def known_since(found: list[Line], since: int) -> dict[int, dict[str, Any]]:
+def known_since(log_lines: list[Line], since: int) -> dict[int, dict[str, Any]]:
     """What a consumer has that knew nothing before offset `since`."""
     rows: dict[int, dict[str, Any]] = {}
-    gone: dict[int, dict[str, Any]] = {}
-    for line in (line for line in found if line["offset"] > since):
+    rows_gone: dict[int, dict[str, Any]] = {}
+    for line in (line for line in log_lines if line["offset"] > since):
         if line["op"] == "d":
-            gone[line["key"]["id"]] = rows.pop(line["key"]["id"], {})
+            rows_gone[line["key"]["id"]] = rows.pop(line["key"]["id"], {})
         elif line["op"] in "cur":
             moved = line.get("moved_from")
-            old = gone.get(moved["id"], {}) if moved else rows.get(line["key"]["id"], {})
+            old = rows_gone.get(moved["id"], {}) if moved else rows.get(line["key"]["id"], {})
             left = {name: old[name] for name in line["unchanged"] if name in old}
             rows[line["key"]["id"]] = {**left, **line["after"]}
     return rows
@@ -126,10 +126,10 @@ def test_a_dump_brings_rows_that_left_what_it_was_still_to_read(
         assert dump_store.read_dump(state, dump_id).state == "done"
     staged_lines = list(lines(wiring.open_staging(config)))
     (end,) = (line for line in staged_lines if line["op"] == "f")
-    known = known_since([line for line in staged_lines if line["offset"] < end["offset"]], end["since"])
+    known_rows = known_since([line for line in staged_lines if line["offset"] < end["offset"]], end["since"])
     source = {row[0]: {"id": row[0], "v": row[1], "big": row[2]} for row in database.query("SELECT id, v, big FROM t")}
-    assert {key: row.keys() for key, row in known.items()} == {key: row.keys() for key, row in source.items()}
-    assert known == source
+    assert {key: row.keys() for key, row in known_rows.items()} == {key: row.keys() for key, row in source.items()}
+    assert known_rows == source
     arrived = [line for line in staged_lines if line.get("moved_from")]
     assert len(arrived) == moved and all("big" in line["unchanged"] for line in arrived), "nothing was left out"
 
@@ -191,6 +191,6 @@ def test_a_row_that_moves_between_two_selects_after_a_lost_log_is_whole(
     staged_lines = list(lines(wiring.open_staging(config)))
     (move,) = (line for line in staged_lines if line.get("moved_from"))
     assert move["unchanged"] == ["big"], "nothing was left out"
-    known = known_since(staged_lines, 0)
-    assert known[10] == {"id": 10, "v": 15, "big": f"62{BIG}"}
-    assert known.keys() == {10, 11, 12, 13, 14}
+    known_rows = known_since(staged_lines, 0)
+    assert known_rows[10] == {"id": 10, "v": 15, "big": f"62{BIG}"}
+    assert known_rows.keys() == {10, 11, 12, 13, 14}

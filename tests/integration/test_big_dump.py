@@ -92,11 +92,11 @@ class Workload:
 
 def selected(config: Config) -> dict[str, Counter[int]]:
     """Every chunk that was read, by task and ordinal: each SELECT makes a file in staging."""
-    found: dict[str, Counter[int]] = {}
+    counters_by_op: dict[str, Counter[int]] = {}
     for file in Path(config.staging.path).rglob("chunks/*/*/*"):
         if match := _FILE.match(file.name):
-            found.setdefault("/".join(file.parts[-3:-1]), Counter())[int(match[1])] += 1
-    return found
+            counters_by_op.setdefault("/".join(file.parts[-3:-1]), Counter())[int(match[1])] += 1
+    return counters_by_op
 
 
 def placed(staging: Staging) -> dict[str, int]:
@@ -123,9 +123,9 @@ def replayed(staging: Staging, table: str) -> dict[str, np.ndarray[Any, Any]]:
     for manifest in staging.manifests():
         for file in (f for f in manifest.files if f.table == table):
             rows = staging.rows(file).combine_chunks()
-            gone = pa.compute.equal(rows["op"], "d")
+            is_delete = pa.compute.equal(rows["op"], "d")
             for alive, image in ((True, "after"), (False, "before")):
-                some = rows.filter(pa.compute.invert(gone) if alive else gone).combine_chunks().to_batches()
+                some = rows.filter(pa.compute.invert(is_delete) if alive else is_delete).combine_chunks().to_batches()
                 for batch in some:
                     add(batch.column("offset"), pa.RecordBatch.from_struct_array(batch.column(image)), alive)
         for chunk in (c for c in manifest.chunks if c.table == table):
@@ -146,16 +146,16 @@ def check_equal(database: Database, rows: dict[str, np.ndarray[Any, Any]]) -> No
     bucket = f"id {'/' if database.kind == 'postgres' else 'DIV'} {BUCKET}"
     sums = f"COUNT(*), SUM(op), SUM(op * (id % {WEIGHTS})), SUM(id * (id % {WEIGHTS}))"
     query = f"SELECT {bucket} AS b, {sums} FROM big GROUP BY {bucket} ORDER BY b"
-    theirs = [tuple(map(int, row)) for row in database.query(query)]
+    totals_of_source = [tuple(map(int, row)) for row in database.query(query)]
     ids = rows["id"]
     ops = rows["op"]
     number = ids // BUCKET
     weights = ids % WEIGHTS
     names, starts = np.unique(number, return_index=True)
     totals = [np.add.reduceat(v, starts) for v in (np.ones_like(ids), ops, ops * weights, ids * weights)]
-    ours = [tuple(map(int, row)) for row in zip(names, *totals, strict=True)]
-    assert len(ours) == len(theirs)
-    assert [(a, b) for a, b in zip(ours, theirs, strict=True) if a != b] == []
+    totals_of_log = [tuple(map(int, row)) for row in zip(names, *totals, strict=True)]
+    assert len(totals_of_log) == len(totals_of_source)
+    assert [(a, b) for a, b in zip(totals_of_log, totals_of_source, strict=True) if a != b] == []
 
 
 @pytest.mark.in_turn
@@ -204,7 +204,7 @@ def judge(
     killed: dict[str, int], before: dict[str, Counter[int]], after: dict[str, Counter[int]], placed: dict[str, int]
 ) -> None:
     """Each task went on behind its last placed chunk, and read no more again than the windows that were open."""
-    again = 0
+    repeated_rows = 0
     assert len(after) == len(placed) == RANGES
     for task, chunks in after.items():
         fresh = chunks - before.get(task, Counter())
@@ -212,5 +212,8 @@ def judge(
         assert set(chunks) == set(range(placed[task])), f"{task}: {sorted(chunks)}, {placed[task]} placed"
         repeats = chunks.total() - placed[task]
         assert repeats <= IN_FLIGHT, f"{task}: {repeats} chunks were read again, {IN_FLIGHT} windows may be open"
-        again += repeats
-    print(f"{sum(killed.values())} chunks were placed at the kill, {again} of {sum(placed.values())} were read again")
+        repeated_rows += repeats
+    print(
+        f"{sum(killed.values())} chunks were placed at the kill, "
+        f"{repeated_rows} of {sum(placed.values())} were read again"
+    )

@@ -38,8 +38,8 @@ def test_from_check_to_the_log(dblog: Commands, tables: Database) -> None:
         ("c", {"id": 502}),
     ]
     assert lines[-1]["moved_from"] == {"id": 501}
-    again = dblog("log", "--from", str(lines[-1]["offset"]))
-    assert json.loads(again.stdout.splitlines()[0]) == lines[-1]
+    log_again = dblog("log", "--from", str(lines[-1]["offset"]))
+    assert json.loads(log_again.stdout.splitlines()[0]) == lines[-1]
 
 
 def test_a_first_capture_begins_in_the_past_and_ends_where_it_is_told(
@@ -81,9 +81,9 @@ def test_requests_of_every_kind_bring_the_rows_that_they_name(customers: Databas
         assert status["state"] == "done", status
         new = [json.loads(line) for line in dblog("log", "--from", str(offset + 1)).stdout.splitlines()]
         offset = new[-1]["offset"]
-        brought = [x for x in new if x["op"] == "r"]
-        assert len({(x["table"], x["key"]["id"]) for x in brought}) == len(brought) == status["rows"]
-        return status, brought, [x for x in new if x["op"] == "f"]
+        dumped_lines = [x for x in new if x["op"] == "r"]
+        assert len({(x["table"], x["key"]["id"]) for x in dumped_lines}) == len(dumped_lines) == status["rows"]
+        return status, dumped_lines, [x for x in new if x["op"] == "f"]
 
     plan = dblog.json("dump", "--table", f"{schema}.cust*", "--chunk-size", "10", "--workers", "3", "--dry-run")
     assert [t["table"] for t in plan["tables"]] == [f"{schema}.cust_a", f"{schema}.cust_b"]
@@ -112,8 +112,8 @@ def test_requests_of_every_kind_bring_the_rows_that_they_name(customers: Databas
             if condition != "1 = 0"
             else (dblog.json("dump", "--table", name, *options, "--wait"), [], [])
         )
-        wanted = [row[0] for row in customers.query(f"SELECT id FROM cust_a WHERE {condition} ORDER BY id")]
-        assert (sorted(x["key"]["id"] for x in rows), ends) == (wanted, []), "a filtered dump tells of no ghosts"
+        expected_ids = [row[0] for row in customers.query(f"SELECT id FROM cust_a WHERE {condition} ORDER BY id")]
+        assert (sorted(x["key"]["id"] for x in rows), ends) == (expected_ids, []), "a filtered dump tells of no ghosts"
 
     part, rows, ends = dumped("--table", name, "--key-from", "100", "--key-to", "899", "--ranges", "5")
     assert (len(part["tasks"]), sorted(x["key"]["id"] for x in rows)) == (5, list(range(100, 900)))
@@ -176,8 +176,8 @@ def test_wrong_settings_are_told_with_their_fix(
         arguments = ["check"] if command == "check" else ["capture", "--for", "1"]
         done = dblog(*arguments)
         assert done.returncode == 1, (changes, done)
-        told = done.stdout if command == "check" else done.stderr
-        assert "fix: " in told, (changes, told)
+        output = done.stdout if command == "check" else done.stderr
+        assert "fix: " in output, (changes, output)
         assert "not-the-password" not in done.stdout + done.stderr
 
 

@@ -193,10 +193,10 @@ def test_a_dump_is_slowed_and_let_go_again_while_it_runs(customers: Database, db
     slow = dblog.start("dump", "--table", name, "--chunk-size", "10", "--delay", "60", "--max-retained", "1")
     assert slow.stdout is not None
     dump_id = slow.stdout.readline().strip()
-    held = dblog.until(lambda status: status["dumps"][0]["held"])["dumps"][0]
-    assert held["state"] in {"running", "requested"}
-    assert held["rows"] <= 20, "it stands above the ceiling, if not at once then soon"
-    assert f"held: {held['held']}" in dblog("dumps").stdout
+    held_dump = dblog.until(lambda status: status["dumps"][0]["held"])["dumps"][0]
+    assert held_dump["state"] in {"running", "requested"}
+    assert held_dump["rows"] <= 20, "it stands above the ceiling, if not at once then soon"
+    assert f"held: {held_dump['held']}" in dblog("dumps").stdout
     tuned = dblog.json("set", dump_id, "max_retained=0", "delay=0", "adaptive=on", "workers=4", "chunk_size=50")
     assert (tuned["options"]["adaptive"], tuned["options"]["max_retained"]) == (True, 0)
     assert dblog.end(slow).returncode == 0

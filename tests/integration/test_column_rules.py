@@ -144,9 +144,9 @@ def ruled(database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     directory = tmp_path / "written"
     directory.mkdir()
     config = database.config(directory, lake={"path": str(directory / "lake"), "history": True})
-    made = Ruled(database, config, directory)
-    source = config.source.model_copy(update={"columns": {str(table): RULES for table in made.tables}})
-    return replace(made, config=config.model_copy(update={"source": source}))
+    ruled_source = Ruled(database, config, directory)
+    source = config.source.model_copy(update={"columns": {str(table): RULES for table in ruled_source.tables}})
+    return replace(ruled_source, config=config.model_copy(update={"source": source}))
 
 
 def test_nothing_that_is_written_holds_a_value_of_a_column_under_a_rule(
@@ -234,10 +234,10 @@ def test_nothing_that_is_passed_on_or_told_holds_a_value_of_a_column_under_a_rul
             assert verify(config, certificate=certificate).equal
         for name in output_config:
             assert run_relay(config, name, stop=threading.Event(), once=True)
-        told = repr(read_source_status(config).to_json())
+        status_text = repr(read_source_status(config).to_json())
     places = {
         "log": caplog.text.encode(),
-        "status": told.encode(),
+        "status": status_text.encode(),
         "bodies": b"\n".join(receiver.bodies),
         "certificate": certificate.read_bytes(),
         "letters": (directory / "letters").read_bytes(),

@@ -30,14 +30,14 @@ def _run(command: list[str | Path], environment: Mapping[str, str], **options: A
 @pytest.fixture(params=["mysql", "mariadb", "postgres"])
 def server(request: pytest.FixtureRequest) -> Iterator[DatabaseServer]:
     """One that is as a container's is when it runs its script: with an empty database `shop`."""
-    found: DatabaseServer = request.getfixturevalue(request.param)
-    found.create_database("shop")
-    yield found
-    found.drop_database("shop")
-    if found.kind == "postgres":
-        found.drop_user("dblog")
+    asked_server: DatabaseServer = request.getfixturevalue(request.param)
+    asked_server.create_database("shop")
+    yield asked_server
+    asked_server.drop_database("shop")
+    if asked_server.kind == "postgres":
+        asked_server.drop_user("dblog")
     else:
-        found.execute("DROP USER IF EXISTS 'dblog'@'%'")
+        asked_server.execute("DROP USER IF EXISTS 'dblog'@'%'")
 
 
 def _prepared(server: DatabaseServer, password: str) -> subprocess.CompletedProcess[str]:

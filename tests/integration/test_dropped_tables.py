@@ -38,19 +38,19 @@ def test_a_dump_of_the_system_counts_tables_that_are_dropped_and_is_done_without
     config = database.config(tmp_path)
     run_capture(config, stop=threading.Event(), until_current=True)
     with closing(wiring.open_state(config)) as state:
-        mine, own = filing.submit(config, DumpRequest(None)), None
-        control.pause(state, mine)
-        own = filing.submit(config, WHOLE, requested_by=dump_records.SYSTEM, state=state)
+        dump_id, system_dump_id = filing.submit(config, DumpRequest(None)), None
+        control.pause(state, dump_id)
+        system_dump_id = filing.submit(config, WHOLE, requested_by=dump_records.SYSTEM, state=state)
         database.execute(*(f"DROP TABLE {name}" for name in names[1:]))
         with caplog.at_level(logging.INFO), capturing(config):
-            wait_until(lambda: dump_store.read_dump(state, own).state == "done", "the system's dump is done")
-            dump = dump_store.read_dump(state, own)
+            wait_until(lambda: dump_store.read_dump(state, system_dump_id).state == "done", "the system's dump is done")
+            dump = dump_store.read_dump(state, system_dump_id)
             assert (dump.rows, len(dump.tables_gone), dump.error) == (1, MANY - 1, None)
-            control.resume(state, mine)
+            control.resume(state, dump_id)
             with pytest.raises(RequestError):
-                work_loop.work(config, stop=threading.Event(), dump_id=mine)
-            wait_until(lambda: dump_store.read_dump(state, mine).state == "failed", "the other one fails")
-            dump = dump_store.read_dump(state, mine)
+                work_loop.work(config, stop=threading.Event(), dump_id=dump_id)
+            wait_until(lambda: dump_store.read_dump(state, dump_id).state == "failed", "the other one fails")
+            dump = dump_store.read_dump(state, dump_id)
         assert dump.error is not None and dump.error.startswith(f"{MANY - 1} tables are not in the source any more: ")
         assert f"and {MANY - 11} more" in dump.error and len(dump.error) < 300
         assert recent_errors.read(state) == []
@@ -70,12 +70,12 @@ def test_a_table_that_goes_before_it_is_published_keeps_no_other_from_it(
     config = database.config(tmp_path, source={**usual, **admin}).source
     with session(config) as connection:
         tables = replica_identity.usable(connection, config)
-        found = publication.find_publication(connection, config, tables)
+        publication_found = publication.find_publication(connection, config, tables)
         database.execute(
             "DROP TABLE gone", "CREATE TABLE public.dblog_watermark (worker text PRIMARY KEY, payload text)"
         )
         publication.ensure_publication(connection, config, tables)
-        assert [str(name) for name in found.missing if name.name == "gone"] == ["public.gone"]
+        assert [str(name) for name in publication_found.missing if name.name == "gone"] == ["public.gone"]
         assert (
             publication.find_publication(connection, config, replica_identity.usable(connection, config)).missing == ()
         )

@@ -49,7 +49,7 @@ def test_a_paused_dump_whose_key_gets_another_order_fails_and_a_new_one_is_whole
     assert "fix: request the dump again" in status["error"]
     assert status["rows"] < len(codes)
 
-    again = dblog.json("dump", "--table", name, "--chunk-size", "10", "--wait")
-    assert (again["state"], again["rows"]) == ("done", len(codes))
+    second_dump = dblog.json("dump", "--table", name, "--chunk-size", "10", "--wait")
+    assert (second_dump["state"], second_dump["rows"]) == ("done", len(codes))
     capture.terminate()
     assert dblog.end(capture).returncode == 0

@@ -130,8 +130,8 @@ def _running_in(directory: Path) -> list[psutil.Process]:
         return any(named in sign for sign in signs)
 
     processes = psutil.process_iter(["cwd", "cmdline", "environ"])
-    ours = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
-    return [p for p in processes if p.pid not in ours and works_there(p) and guard.runs(p)]
+    own_pids = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
+    return [p for p in processes if p.pid not in own_pids and works_there(p) and guard.runs(p)]
 
 
 # The demo -------------------------------------------------------------------------------------------------------------

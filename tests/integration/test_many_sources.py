@@ -63,10 +63,12 @@ def databases(mysql: MysqlServer, mariadb: MariadbServer, postgres: PostgresServ
     each server, and the watermark table in it."""
     servers: tuple[DatabaseServer, ...] = (mysql, mariadb, postgres)
     made = [new(servers[number % len(servers)], f"t_{secrets.token_hex(4)}") for number in range(LIVE + len(servers))]
-    found = [made[number] if number < LIVE else made[LIVE + number % len(servers)] for number in range(SOURCES)]
-    for number, database in enumerate(found):
+    databases_by_number = [
+        made[number] if number < LIVE else made[LIVE + number % len(servers)] for number in range(SOURCES)
+    ]
+    for number, database in enumerate(databases_by_number):
         database.execute(f"CREATE TABLE s{number:02} (id int PRIMARY KEY, source varchar(9))")
-    yield found
+    yield databases_by_number
     for database in made:
         drop(database)
 
@@ -112,10 +114,10 @@ def test_leases_nodes_requests_ids_and_slots_of_fifty_sources_are_each_ones_own(
             assert lease is not None and lease.valid(), name
             if name in (first, second):
                 lease.release()
-        again = {name: states[name].acquire(CAPTURE, "next", ttl=10) for name in (first, second)}
-        for lease in filter(None, again.values()):
+        next_leases = {name: states[name].acquire(CAPTURE, "next", ttl=10) for name in (first, second)}
+        for lease in filter(None, next_leases.values()):
             opened.callback(lease.release)
-        assert {name: lease.epoch for name, lease in again.items() if lease} == {first: 42, second: 2}
+        assert {name: lease.epoch for name, lease in next_leases.items() if lease} == {first: 42, second: 2}
         assert [dump_store.read_dump(states[name], dumps[name]).state for name in dumps] == [
             "requested",
             "cancelled",

@@ -75,10 +75,10 @@ def test_what_a_start_asks_of_the_catalogue_does_not_grow_with_the_tables(
 @pytest.mark.parametrize("bounds", [[], [0], [4], [2, 2, 9], [1, 3, 5, 7, 100]])
 def test_a_batch_is_cut_at_its_signals_without_loss_or_order_lost(bounds: list[int]) -> None:
     changes = [_changes([0, 2, 6]), _changes([]), _changes([4, 8, 10, 12])]
-    found = stretches(changes, bounds)
-    assert len(found) == len(bounds) + 1
+    stretches_found = stretches(changes, bounds)
+    assert len(stretches_found) == len(bounds) + 1
     edges = [-1, *bounds, 1_000]
-    for part, low, high in zip(found, edges[:-1], edges[1:], strict=True):
+    for part, low, high in zip(stretches_found, edges[:-1], edges[1:], strict=True):
         expected = [[s for s in c.sequence.tolist() if low <= s < high] for c in changes]
         assert [c.sequence.tolist() for c in part] == [e for e in expected if e]
         assert all(len(c) == c.batch.num_rows == len(c.transaction) for c in part)

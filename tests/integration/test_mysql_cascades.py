@@ -65,12 +65,12 @@ def warned_exactly_where_the_log_has_less(database: Database, root: Path, *, log
     expected = {("gone", "d"), ("nulled", "u")} if logged else set()
     assert changed & {("gone", "d"), ("nulled", "u")} == expected
     warnings = [p for p in wiring.open_source(config.source).check() if "foreign key" in p.what]
-    told = {
+    problems_by_table = {
         "gone": "ON DELETE CASCADE of the foreign key a `key",
         "nulled": "ON DELETE SET NULL and ON UPDATE CASCADE of the foreign key nulled_ibfk_1",
     }
     assert [p.what.partition(" changes is not")[0] for p in warnings] == (
-        [] if logged else [f"{database.name}.{table}: what {actions}" for table, actions in told.items()]
+        [] if logged else [f"{database.name}.{table}: what {actions}" for table, actions in problems_by_table.items()]
     )
     assert not any(p.fatal for p in warnings)
     if not logged:

@@ -33,10 +33,10 @@ def selected(source: MysqlSource, table: TableName) -> dict[int, Any]:
     """The rows of a chunk by their id."""
     reader = source.open_reader()
     try:
-        found: pa.RecordBatch = reader.read(reader.schema(table), after=None, upto=None, limit=100_000).rows
+        record_batch: pa.RecordBatch = reader.read(reader.schema(table), after=None, upto=None, limit=100_000).rows
     finally:
         reader.close()
-    return {row["id"]: row for row in found.to_pylist()}
+    return {row["id"]: row for row in record_batch.to_pylist()}
 
 
 def logged(source: MysqlSource, start: str) -> dict[int, Any]:

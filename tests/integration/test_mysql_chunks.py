@@ -87,10 +87,10 @@ def test_a_chunk_of_many_buffers_has_every_row(database: Database, reader: Chunk
         f"({n}, REPEAT('{n} ', {n % 700}), {n}.5, '2024-01-01 00:00:00' + INTERVAL {n} SECOND)" for n in range(count)
     )
     database.execute(f"INSERT INTO a VALUES {rows}")
-    found = chunk(database, reader, limit=5000)
-    assert [row["id"] for row in found] == list(range(count))
-    assert [row["x"] for row in found] == [f"{n} " * (n % 700) for n in range(count)]
-    assert [str(row["n"]) for row in found] == [f"{n}.5000" for n in range(count)]
+    rows_of_chunk = chunk(database, reader, limit=5000)
+    assert [row["id"] for row in rows_of_chunk] == list(range(count))
+    assert [row["x"] for row in rows_of_chunk] == [f"{n} " * (n % 700) for n in range(count)]
+    assert [str(row["n"]) for row in rows_of_chunk] == [f"{n}.5000" for n in range(count)]
     assert [row["id"] for row in chunk(database, reader, limit=7, after=(100,))] == list(range(101, 108))
 
 
@@ -114,7 +114,7 @@ def test_the_shape_is_always_that_of_now(database: Database, reader: ChunkReader
         return [c.name for c in reader.schema(table).columns]
 
     assert names() == names() == ["id", "x"]
-    for change, wanted in (
+    for change, expected in (
         ("INSERT INTO a VALUES (7, 1)", ["id", "x"]),
         ("ALTER TABLE a ADD COLUMN y int", ["id", "x", "y"]),
         ("ALTER TABLE a DROP COLUMN y", ["id", "x"]),
@@ -126,11 +126,11 @@ def test_the_shape_is_always_that_of_now(database: Database, reader: ChunkReader
     ):
         database.execute(change)
         for _ in range(2):
-            if wanted is None:
+            if expected is None:
                 with pytest.raises(RequestError, match="does not exist"):
                     names()
             else:
-                assert names() == wanted
+                assert names() == expected
 
 
 def test_a_look_at_the_catalogue_leaves_no_transaction_open(database: Database, reader: ChunkReader) -> None:

@@ -72,13 +72,13 @@ def test_documents_are_printed_as_the_server_casts_them(database: Database, tmp_
     with database.connect() as connection, connection.cursor() as cursor:
         cursor.execute("SET sql_mode = ''")
         cursor.executemany("INSERT INTO j (j) VALUES (%s)", plain)
-        for made in FUNCTIONS:
-            cursor.execute(f"INSERT INTO j (j) VALUES ({made})")
+        for expression in FUNCTIONS:
+            cursor.execute(f"INSERT INTO j (j) VALUES ({expression})")
         cursor.execute("UPDATE j SET j = JSON_SET(j, '$[0]', 7.25) WHERE id % 3 = 0")
-    shown = dict(database.query("SELECT id, CAST(j AS CHAR) FROM j"))
+    printed_by_id = dict(database.query("SELECT id, CAST(j AS CHAR) FROM j"))
     logged = {after["id"]: after["j"] for _, _, after in images(source, start)}
     assert len(logged) == 600 + len(FUNCTIONS)
-    assert [k for k in logged if logged[k] != shown[k]] == []
+    assert [k for k in logged if logged[k] != printed_by_id[k]] == []
 
 
 COLUMNS = {
@@ -121,36 +121,36 @@ def replicated(database: Database, rows: int) -> list[tuple[str, Any, Any]]:
         only_events=[WriteRowsEvent, UpdateRowsEvent, DeleteRowsEvent],
         only_schemas=[database.name],
     )
-    found: list[tuple[str, Any, Any]] = []
+    images_read: list[tuple[str, Any, Any]] = []
     try:
         for event in stream:
             for change in event.rows:
                 if isinstance(event, WriteRowsEvent):
-                    found.append(("c", None, change["values"]))
+                    images_read.append(("c", None, change["values"]))
                 elif isinstance(event, UpdateRowsEvent):
-                    found.append(("u", change["before_values"], change["after_values"]))
+                    images_read.append(("u", change["before_values"], change["after_values"]))
                 else:
-                    found.append(("d", change["values"], None))
-            if len(found) == rows:
+                    images_read.append(("d", change["values"], None))
+            if len(images_read) == rows:
                 break
     finally:
         stream.close()
-    return found
+    return images_read
 
 
-def differences(ours: list[tuple[str, Any, Any]], theirs: list[tuple[str, Any, Any]]) -> list[object]:
+def differences(own_images: list[tuple[str, Any, Any]], reference_images: list[tuple[str, Any, Any]]) -> list[object]:
     """Where two lists of changes differ: number, column and both values."""
-    found: list[object] = []
-    for number, (mine, other) in enumerate(zip(ours, theirs, strict=True)):
-        found += [(number, mine[0], other[0])] if mine[0] != other[0] else []
-        for left, right in zip(mine[1:], other[1:], strict=True):
+    differing: list[object] = []
+    for number, (own_image, other) in enumerate(zip(own_images, reference_images, strict=True)):
+        differing += [(number, own_image[0], other[0])] if own_image[0] != other[0] else []
+        for left, right in zip(own_image[1:], other[1:], strict=True):
             names = {*(left or ()), *(right or ())}
-            found += [
+            differing += [
                 (number, n, (left or {}).get(n), (right or {}).get(n))
                 for n in names
                 if (left or {}).get(n) != (right or {}).get(n)
             ]
-    return found
+    return differing
 
 
 @pytest.mark.filterwarnings("ignore:.*is deprecated, use:DeprecationWarning")  # how the package calls its driver
@@ -166,11 +166,13 @@ def test_rows_are_those_that_were_written_and_those_of_mysql_replication(databas
         cursor.execute("UPDATE t SET i1 = NULL, v = 'x' WHERE id % 2 = 0")
         cursor.execute("DELETE FROM t WHERE id % 5 = 0")
         cursor.execute("COMMIT")
-    ours = images(source, start)
-    assert len(ours) == 300 + 150 + 60
+    own_images = images(source, start)
+    assert len(own_images) == 300 + 150 + 60
     r = random.Random(4)
-    assert [after for _, _, after in ours[:300]] == [dict(zip(COLUMNS, row(r, i), strict=True)) for i in range(300)]
+    assert [after for _, _, after in own_images[:300]] == [
+        dict(zip(COLUMNS, row(r, i), strict=True)) for i in range(300)
+    ]
     if database.kind == "mariadb":
         return  # after the first event of rows, the package connects anew there and begins at its first place
-    theirs = replicated(database, len(ours))
-    assert len(theirs) == len(ours) and differences(ours, theirs) == []
+    reference_images = replicated(database, len(own_images))
+    assert len(reference_images) == len(own_images) and differences(own_images, reference_images) == []

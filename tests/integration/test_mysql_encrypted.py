@@ -75,7 +75,8 @@ SERVERS = {"mysql": EncryptedMysql, "mariadb": EncryptedMariadb}
 def encrypted(server_root: Path) -> Iterator[dict[str, MysqlServer]]:
     """Servers of these tests alone."""
     servers = {
-        kind: made(server_root / f"{kind}-sealed", options={"server_id": "21"}) for kind, made in SERVERS.items()
+        kind: server_class(server_root / f"{kind}-sealed", options={"server_id": "21"})
+        for kind, server_class in SERVERS.items()
     }
     yield servers
     for server in servers.values():
@@ -145,10 +146,10 @@ def test_it_goes_on_from_every_batch_over_files_that_end_between(database: Datab
         if database.kind == "mysql" and key == 12:
             database.execute("ALTER INSTANCE ROTATE BINLOG MASTER KEY")
     target = source.current_position()
-    wanted = sorted(key for (key,) in database.query("SELECT id FROM a"))
+    expected_ids = sorted(key for (key,) in database.query("SELECT id FROM a"))
     assert len(log_files(database)) > 10
     whole = list(batches(source, start, upto=target))
-    assert sorted(ids(whole)) == wanted
+    assert sorted(ids(whole)) == expected_ids
     for number, batch in enumerate(whole[:-1]):
         rest = list(batches(source, batch.position, skip=batch.partial, upto=target))
         assert ids(rest) == ids(whole[number + 1 :])
@@ -173,8 +174,8 @@ def test_a_first_capture_begins_where_it_is_told_to(database: Database, source: 
     }
     for text, keys in wanted.items():
         position = source.begin(position_spec.parse(text, database.kind))
-        found = [row for row in changes(list(batches(source, position)), "a") if row["after"]["note"] == TOLD]
-        assert [row["after"]["id"] for row in found] == keys, text
+        rows_with_note = [row for row in changes(list(batches(source, position)), "a") if row["after"]["note"] == TOLD]
+        assert [row["after"]["id"] for row in rows_with_note] == keys, text
 
 
 def test_a_capture_that_is_stopped_in_the_middle_and_a_server_that_is_killed_lose_and_repeat_nothing(

@@ -40,8 +40,8 @@ SEMI_SYNCHRONOUS = {
 def firsts(server_root: Path) -> Iterator[dict[str, MysqlServer]]:
     """Servers of these tests alone: replicas read their logs from the first transaction on."""
     servers = {
-        kind: made(server_root / f"{kind}-first", options={"server_id": "11", **SEMI_SYNCHRONOUS[kind]})
-        for kind, made in SERVERS.items()
+        kind: server_class(server_root / f"{kind}-first", options={"server_id": "11", **SEMI_SYNCHRONOUS[kind]})
+        for kind, server_class in SERVERS.items()
     }
     yield servers
     for server in servers.values():
@@ -202,7 +202,7 @@ def test_a_backup_that_was_put_back_and_has_given_our_numbers_to_other_transacti
         shutil.copytree(data, backup)
         server.start()
         insert(database, 3, 4)
-        ours = list(batches(source, before))[-1]
+        last_batch = list(batches(source, before))[-1]
         assert ids(list(batches(source, before))) == [3, 4]
 
         server.stop()
@@ -210,13 +210,13 @@ def test_a_backup_that_was_put_back_and_has_given_our_numbers_to_other_transacti
         shutil.copytree(backup, data)
         server.start()
         with pytest.raises(LogPositionLost, match="has not"):
-            source.open_log(ours.position)
+            source.open_log(last_batch.position)
         time.sleep(1)  # MariaDB logs seconds
         insert(database, 13, 14, 15)
-        assert ours.transactions[-1].id in _gtids(source, before), "else this tests what the one above does"
+        assert last_batch.transactions[-1].id in _gtids(source, before), "else this tests what the one above does"
         with pytest.raises(LogPositionLost, match="calls a transaction of") as raised:
-            source.open_log(ours.position)
-        assert ours.transactions[-1].id in str(raised.value) and "--fresh-start" in raised.value.fix
+            source.open_log(last_batch.position)
+        assert last_batch.transactions[-1].id in str(raised.value) and "--fresh-start" in raised.value.fix
         assert ids(list(batches(source, before))) == [13, 14, 15]
 
         last = list(batches(source, before))[-1].position

@@ -56,14 +56,14 @@ def sent(config: Any, position: str, *, mariadb: bool) -> bytes:
     """All that the server sends from the position to the present end."""
     start = Position.decode(position, mariadb=mariadb)
     log = stream.connect(config, start, lambda: start, mariadb=mariadb, identity=77_001, blocking=False)
-    heard = log._socket = _Heard(log._socket)
+    listening_socket = log._socket = _Heard(log._socket)
     deadline = time.monotonic() + END
     try:
         while time.monotonic() < deadline:
             if log.next() is None:
                 log.receive(1.0)
     except StreamEnded:
-        return bytes(heard.bytes)
+        return bytes(listening_socket.bytes)
     finally:
         log.close()
     raise AssertionError("the log did not reach its end in time")
@@ -90,10 +90,10 @@ def test_events_of_a_server_are_those_of_plain_python(database: Database, source
         "TRUNCATE TABLE a",
     )  # fmt: skip
     data = whole_packets(sent(config, start, mariadb=database.kind == "mariadb"))
-    wanted = list(binlog.split(data, checksums=True))
-    assert len(wanted) > 150
+    expected_events = list(binlog.split(data, checksums=True))
+    assert len(expected_events) > 150
     for seed in range(30):
-        assert taken(fed(cut(data, random.Random(seed)), checksums=True)) == wanted
+        assert taken(fed(cut(data, random.Random(seed)), checksums=True)) == expected_events
 
 
 @pytest.mark.parametrize("size", [17_000_000, 0xFFFFFF - 40])
@@ -122,16 +122,16 @@ def test_files_with_and_without_checksums_follow_each_other(
     try:
         database.execute(f"SET GLOBAL binlog_checksum = {first}")
         starts = list[str]()
-        wanted = list[list[tuple[str, int]]]()
+        expected_rows = list[list[tuple[str, int]]]()
         for number, setting in enumerate(settings):
             starts.append(source.current_position())
             database.execute(f"SET GLOBAL binlog_checksum = {setting}")
             execute(database, f"INSERT INTO a VALUES ({number}, REPEAT('x', 1000))", f"UPDATE a SET v = '{number}'")
-            wanted.append([("c", number), *(("u", id_) for id_ in range(number + 1))])
+            expected_rows.append([("c", number), *(("u", id_) for id_ in range(number + 1))])
         for number, start in enumerate(starts):
             row_changes = changes(list(batches(source, start)))
             assert [(row["op"], row["after"]["id"]) for row in row_changes] == [
-                one for of in wanted[number:] for one in of
+                one for of in expected_rows[number:] for one in of
             ]
     finally:
         database.execute(f"SET GLOBAL binlog_checksum = {usual}")

@@ -68,20 +68,26 @@ def test_statements_are_about_the_tables_that_the_server_takes_them_for(
     emptied = [line["table"].partition(".")[2] for line in lines(wiring.open_staging(config)) if line["op"] == "t"]
     assert sorted(emptied) == sorted(tables)
     with closing(wiring.open_state(config)) as state:
-        dumped = {table.partition(".")[2] for asked in dump_store.list_dumps(state) for table in asked.tables}
+        dumped = {table.partition(".")[2] for dump in dump_store.list_dumps(state) for table in dump.tables}
         assert dumped == {"parted", "ソ", "moved_away"}
 
 
 @pytest.mark.parametrize("source_kind", ["mysql", "mariadb"], indirect=True)
 def test_a_statements_characters_are_the_servers(database: Database) -> None:
-    known = {str(row[0]) for row in database.query("SELECT CHARACTER_SET_NAME FROM information_schema.CHARACTER_SETS")}
-    for charset in known & statement_text.CODECS.keys():
+    charset_names = {
+        str(row[0]) for row in database.query("SELECT CHARACTER_SET_NAME FROM information_schema.CHARACTER_SETS")
+    }
+    for charset in charset_names & statement_text.CODECS.keys():
         pairs = [bytes([a, b]) for a in range(0x81, 0xFF) for b in range(0x40, 0xFF) if b != 0x7F]
         readings = {pair: statement_text.decode_statement(pair, 1, Charsets({1: charset}, {})) for pair in pairs}
         read = {pair: text for pair, text in readings.items() if len(text) == 1 and statement_text.is_read(text)}
         joined = b"|".join(read).hex()
         (rows,) = database.query(f"SELECT CONVERT(CONVERT(x'{joined}' USING {charset}) USING utf8mb4)")
-        theirs = dict(zip(read, str(rows[0]).split("|"), strict=True))
+        texts_of_server = dict(zip(read, str(rows[0]).split("|"), strict=True))
         # What the server has no character for cannot stand in a name.
-        wrong = {pair: (read[pair], text) for pair, text in theirs.items() if text not in (read[pair], "?", "\ufffd")}
+        wrong = {
+            pair: (read[pair], text)
+            for pair, text in texts_of_server.items()
+            if text not in (read[pair], "?", "\ufffd")
+        }
         assert not wrong, (charset, wrong)

@@ -50,11 +50,11 @@ def dumped(config: Config) -> dict[str, list[dict[str, object]]]:
     dump_id = submit(config, DumpRequest(tables=None))
     work_loop.work(config, stop=threading.Event(), once=True, dump_id=dump_id)
     assert work_loop.wait(config, dump_id, stop=threading.Event()).state == "done"
-    found: dict[str, list[dict[str, object]]] = {}
+    rows_by_op: dict[str, list[dict[str, object]]] = {}
     for line in lines(wiring.open_staging(config)):
         if line["op"] == "r":
-            found.setdefault(line["table"].partition(".")[2], []).append(line["after"])
-    return found
+            rows_by_op.setdefault(line["table"].partition(".")[2], []).append(line["after"])
+    return rows_by_op
 
 
 @both

@@ -111,9 +111,9 @@ def test_a_database_that_is_not_in_utf8(postgres: PostgresServer, tmp_path: Path
         finally:
             stop.set()
             capture.join()
-        found = [(line["op"], line["after"]) for line in lines(wiring.open_staging(config)) if line["op"] in "cr"]
+        operations = [(line["op"], line["after"]) for line in lines(wiring.open_staging(config)) if line["op"] in "cr"]
         rows = [{"id": "é", "v": "Grüße ÿ"}, {"id": "ñ", "v": "señor £"}]
-        assert found == [("c", rows[1]), *(("r", row) for row in rows)]
+        assert operations == [("c", rows[1]), *(("r", row) for row in rows)]
     finally:
         postgres.drop_database(name)
         postgres.drop_user(user)

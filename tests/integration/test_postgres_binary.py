@@ -130,10 +130,10 @@ def both_ways(connection: Any, kind: str, values: list[str | None]) -> tuple[Any
         text = io.StringIO()
         cursor.copy_expert(f"COPY ({query}) TO STDOUT (FORMAT binary)", binary)
         cursor.copy_expert(f"COPY ({query}) TO STDOUT (FORMAT csv, NULL 'NULL', FORCE_QUOTE *)", text)
-    found = copy_rows.parse(np.frombuffer(binary.getvalue(), dtype=np.uint8), 1)
+    parsed_rows = copy_rows.parse(np.frombuffer(binary.getvalue(), dtype=np.uint8), 1)
     column = types.column("value", kind)
     return (
-        _outcome(lambda: to_arrow(found.raw, found.starts[0], found.lengths[0], column, TABLE)),
+        _outcome(lambda: to_arrow(parsed_rows.raw, parsed_rows.starts[0], parsed_rows.lengths[0], column, TABLE)),
         _outcome(lambda: types.from_text(pa.array(_texts(text.getvalue(), values), pa.string()), column, TABLE)),
     )
 
@@ -146,11 +146,11 @@ def _texts(printed: str, values: list[str | None]) -> list[str | None]:
 
 def _outcome(convert: Any) -> Any:
     try:
-        found = convert()
+        converted = convert()
     except ValueOutOfRange as error:
         return str(error)
-    found.validate(full=True)
-    return found
+    converted.validate(full=True)
+    return converted
 
 
 def same(one: Any, other: Any) -> bool:

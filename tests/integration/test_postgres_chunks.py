@@ -156,16 +156,16 @@ def test_values_of_any_size_are_received_whole(lab: Database, reader: PostgresCh
     ],
 )
 def test_an_error_of_the_server_is_the_one_that_psycopg2_raises(lab: Database, query: str) -> None:
-    ours = lab.connect()
-    theirs = lab.connect()
-    with pytest.raises(psycopg2.Error) as expected, theirs.cursor() as cursor:
+    own_connection = lab.connect()
+    other_connection = lab.connect()
+    with pytest.raises(psycopg2.Error) as expected, other_connection.cursor() as cursor:
         cursor.copy_expert(query, copy_to_nothing())
     with pytest.raises(type(expected.value)) as error_info:
-        copy_out.receive_copy(ours, query, most=10_000)
+        copy_out.receive_copy(own_connection, query, most=10_000)
     assert error_info.value.pgcode == expected.value.pgcode
     assert str(error_info.value) == str(expected.value)
-    ours.close()
-    theirs.close()
+    own_connection.close()
+    other_connection.close()
 
 
 def copy_to_nothing() -> Any:

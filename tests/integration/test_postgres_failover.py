@@ -144,12 +144,12 @@ def test_a_capture_goes_on_from_the_slot_that_the_promoted_standby_has_kept(
         writer.start()
         try:
             wait_until(lambda: len(committed) > 50, "50 transactions")
-            kept = f"SELECT synced AND NOT temporary FROM pg_replication_slots WHERE slot_name = '{slot}'"
-            wait_until(lambda: _rows(standby, kept) == [(True,)], "the standby keeps the slot")
+            slot_query = f"SELECT synced AND NOT temporary FROM pg_replication_slots WHERE slot_name = '{slot}'"
+            wait_until(lambda: _rows(standby, slot_query) == [(True,)], "the standby keeps the slot")
             with pytest.raises(SourceUnavailable, match="cannot be read before this standby is promoted"):
                 at(config.source, standby).prepare()
-            known = len(committed)
-            wait_until(lambda: len(committed) > known + 50, "50 more transactions")
+            committed_count = len(committed)
+            wait_until(lambda: len(committed) > committed_count + 50, "50 more transactions")
         finally:
             primary.kill()
             stop.set()

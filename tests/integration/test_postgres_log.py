@@ -36,14 +36,14 @@ def source(lab: Database, tmp_path: Path) -> PostgresSource:
 
 def rows(log: LogStream, count: int) -> list[dict[str, Any]]:
     """The next `count` row changes of one table; where batches are cut is left out."""
-    found: list[dict[str, Any]] = []
+    row_lines: list[dict[str, Any]] = []
     deadline = time.monotonic() + DEADLINE
-    while len(found) < count:
+    while len(row_lines) < count:
         assert time.monotonic() < deadline, "the log did not come to its end"
         if (batch := log.read(0.5)) is not None:
             lines = [changes.batch.drop_columns(["sequence", "transaction"]) for changes in batch.changes]
-            found += [row for line in lines for row in line.to_pylist()]
-    return found
+            row_lines += [row for line in lines for row in line.to_pylist()]
+    return row_lines
 
 
 def test_values_are_the_same_in_binary_and_in_text_form(
@@ -87,8 +87,8 @@ def test_rows_of_other_tables_do_not_leave_the_server(lab: Database, tmp_path: P
     lab.execute("CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE other (id int PRIMARY KEY)")
     admin = lab.server.admin
     usual = lab.config(tmp_path).source.model_dump()
-    own = {"user": admin.user, "password": admin.password, "slot": f"own_{lab.name}", "publication": "own"}
-    config = lab.config(tmp_path, source={**usual, **own, "tables": ("public.t",)}).source
+    own_settings = {"user": admin.user, "password": admin.password, "slot": f"own_{lab.name}", "publication": "own"}
+    config = lab.config(tmp_path, source={**usual, **own_settings, "tables": ("public.t",)}).source
     source = PostgresSource(config)
     source.prepare()
     published = lab.query(f"SELECT tablename FROM pg_publication_tables WHERE pubname = '{config.publication}'")

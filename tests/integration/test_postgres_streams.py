@@ -111,24 +111,24 @@ def story(lab: Database, source: PostgresSource) -> None:
         connection.autocommit = False
     marks = source.open_watermarks("w")
     rows = "SELECT i, repeat('x', i %% 50) FROM generate_series(%s, %s) i"
-    with first.cursor() as one, second.cursor() as two, third.cursor() as three:
-        one.execute("INSERT INTO t " + rows, (1, 3000))
+    with first.cursor() as first_cursor, second.cursor() as two, third.cursor() as three:
+        first_cursor.execute("INSERT INTO t " + rows, (1, 3000))
         two.execute("INSERT INTO u " + rows, (1, 3000))
         three.execute("INSERT INTO t " + rows, (50_000, 52_000))
         marks.write("between")
-        one.execute("SAVEPOINT a")
-        one.execute("INSERT INTO t " + rows, (3001, 6000))
-        one.execute("SAVEPOINT b")
-        one.execute("UPDATE t SET v = 'lost' WHERE id <= 2500")
-        one.execute("ROLLBACK TO a")
+        first_cursor.execute("SAVEPOINT a")
+        first_cursor.execute("INSERT INTO t " + rows, (3001, 6000))
+        first_cursor.execute("SAVEPOINT b")
+        first_cursor.execute("UPDATE t SET v = 'lost' WHERE id <= 2500")
+        first_cursor.execute("ROLLBACK TO a")
         two.execute("UPDATE u SET id = -id WHERE id % 3 = 0")
         lab.execute("INSERT INTO t VALUES (100000, 'small')")
-        one.execute("SAVEPOINT kept")
-        one.execute("INSERT INTO t " + rows, (6001, 9000))
-        one.execute("RELEASE kept")
+        first_cursor.execute("SAVEPOINT kept")
+        first_cursor.execute("INSERT INTO t " + rows, (6001, 9000))
+        first_cursor.execute("RELEASE kept")
         three.execute("INSERT INTO t " + rows, (52_001, 54_000))
         third.rollback()
-        one.execute("DELETE FROM t WHERE id <= 1000")
+        first_cursor.execute("DELETE FROM t WHERE id <= 1000")
         two.execute("ALTER TABLE u ADD w int DEFAULT 5")
         two.execute("INSERT INTO u " + rows.replace(" FROM", ", i FROM"), (10_001, 13_000))
         two.execute("SAVEPOINT wider")
@@ -139,7 +139,7 @@ def story(lab: Database, source: PostgresSource) -> None:
         two.execute("UPDATE u SET w = 6 WHERE id > 12000")
         two.execute("UPDATE dblog_watermark SET payload = 'inside'")
         second.commit()
-        one.execute("INSERT INTO t " + rows, (9001, 12_000))
+        first_cursor.execute("INSERT INTO t " + rows, (9001, 12_000))
         first.commit()
     marks.write("after")
     marks.close()
@@ -166,14 +166,16 @@ def test_streamed_transactions_are_told_as_if_they_had_been_kept(
     lab: Database, source: PostgresSource, told_story: str
 ) -> None:
     server_memory(lab, "1GB")
-    kept = read(source, told_story)
+    rows_of_story = read(source, told_story)
     before = streams(lab)
     server_memory(lab, "64kB")
     streamed = read(source, told_story)
     assert settled_streams(lab, before)[1] > 20
-    assert told(streamed) == told(kept)
-    assert len(told(kept)) > 18_000 and not any("lost" in str(line) or "gone" in str(line) for line in told(kept))
-    assert [line[0][1] for line in told(kept) if line[0][0] == "watermark"] == ["between", "inside", "after"]
+    assert told(streamed) == told(rows_of_story)
+    assert len(told(rows_of_story)) > 18_000 and not any(
+        "lost" in str(line) or "gone" in str(line) for line in told(rows_of_story)
+    )
+    assert [line[0][1] for line in told(rows_of_story) if line[0][0] == "watermark"] == ["between", "inside", "after"]
     assert all(sum(c.batch.num_rows for c in batch.changes) <= MAX_ROWS for batch in streamed)
 
 
@@ -186,8 +188,8 @@ def test_a_stream_resumes_inside_at_every_batch(lab: Database, source: PostgresS
     for number in inside:
         rest = read(source, streamed[number].position, skip=streamed[number].partial)
         marks = [line for line in changes(streamed[: number + 1]) if line[0][0] == "watermark"]
-        again = [line for line in changes(rest) if line not in marks]  # told twice, and void the second time
-        assert changes(streamed[: number + 1]) + again == everything
+        repeated_lines = [line for line in changes(rest) if line not in marks]  # told twice, and void the second time
+        assert changes(streamed[: number + 1]) + repeated_lines == everything
 
 
 def test_values_come_as_text_once_a_table_has_a_type_whose_binary_form_is_not_certain(

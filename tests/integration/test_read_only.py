@@ -53,7 +53,7 @@ def config(reader: Database, tmp_path: Path) -> Config:
 
 
 def config_of(reader: Database, path: Path, **source: Any) -> Config:
-    own = {
+    own_settings = {
         "name": reader.name,
         "kind": reader.kind,
         "host": reader.server.host,
@@ -64,7 +64,7 @@ def config_of(reader: Database, path: Path, **source: Any) -> Config:
         "tables": [f"{reader.schema}.quiet"],
         "read_only": True,
     }
-    return reader.config(path, source={**own, **source}, dump={"chunk_size": CHUNK})
+    return reader.config(path, source={**own_settings, **source}, dump={"chunk_size": CHUNK})
 
 
 @contextmanager
@@ -131,13 +131,13 @@ def test_check_names_what_a_reader_lacks_and_wants_no_right_to_write(reader: Dat
     user = reader.account.user
     if reader.kind == "postgres":
         reader.execute(f'REVOKE SELECT ON quiet FROM "{user}"', f"DROP PUBLICATION dblog_{reader.name}")
-        wanted = ["may not read public.quiet", "read_only is set"]
+        expected_problems = ["may not read public.quiet", "read_only is set"]
     else:
         who = f"'{user}'@'{reader.server.host}'"
         reader.execute(f"REVOKE REPLICATION SLAVE ON *.* FROM {who}")
-        wanted = ["the log cannot be read"]
+        expected_problems = ["the log cannot be read"]
     problems = [problem for problem in wiring.open_source(config.source).check() if problem.fatal]
-    assert all(any(words in problem.what for problem in problems) for words in wanted), problems
+    assert all(any(words in problem.what for problem in problems) for words in expected_problems), problems
     assert all(problem.fix for problem in problems) and not any("watermark" in p.what + p.fix for p in problems), (
         problems
     )

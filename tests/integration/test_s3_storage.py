@@ -200,11 +200,14 @@ def test_an_authority_of_ones_own_is_trusted_by_our_client_and_by_that_of_delta(
     server.start()
     try:
         server.make_bucket("lakehouse")
-        told = {**server.settings.model_dump(mode="json"), "secret_key": server.settings.secret_key.get_secret_value()}
+        s3_settings = {
+            **server.settings.model_dump(mode="json"),
+            "secret_key": server.settings.secret_key.get_secret_value(),
+        }
         done = subprocess.run(
             [sys.executable, "-c", DELTA],
             check=False,
-            input=orjson.dumps(told).decode(),
+            input=orjson.dumps(s3_settings).decode(),
             env={name: value for name, value in os.environ.items() if name != "SSL_CERT_FILE"},
             capture_output=True,
             text=True,

@@ -55,8 +55,8 @@ class Copy:
         moved = line.get("moved_from")
         self.seen[key] = line["offset"]
         old = self.left.get(tuple(moved.values())) if moved else self.rows.get(key)
-        kept = {name: (old or {}).get(name, UNKNOWN) for name in line["unchanged"]}
-        self.rows[key] = {**kept, **line["after"]}
+        kept_values = {name: (old or {}).get(name, UNKNOWN) for name in line["unchanged"]}
+        self.rows[key] = {**kept_values, **line["after"]}
 
     def _reshape(self, line: dict[str, Any]) -> None:
         schema = TableSchema.from_json(
@@ -75,10 +75,10 @@ class Copy:
         return compatibility.compare_schemas(self.known, self.shape).faults if self.known and self.shape else []
 
 
-def folded(config: Config, known: dict[str, TableSchema]) -> dict[str, Copy]:
+def folded(config: Config, shapes: dict[str, TableSchema]) -> dict[str, Copy]:
     copies: dict[str, Copy] = {}
     for line in lines(wiring.open_staging(config)):
-        copies.setdefault(line["table"], Copy(known.get(line["table"]))).apply(line)
+        copies.setdefault(line["table"], Copy(shapes.get(line["table"]))).apply(line)
     return copies
 
 
@@ -107,8 +107,8 @@ class PlainLake:
         def columns(fingerprint: str) -> list[str]:
             return [c.name for c in self.staging.schema(fingerprint).columns]
 
-        known = self.known.get(name)
-        return merge_plan.lacks_before(work, known.fingerprint if known else None, columns) is not None
+        shape = self.known.get(name)
+        return merge_plan.lacks_before(work, shape.fingerprint if shape else None, columns) is not None
 
 
 @pytest.mark.in_turn

@@ -59,10 +59,14 @@ def lab(database: Database) -> Database:
 def configured(
     lab: Database, tmp_path: Path, plugin: str = "pgoutput", *, kafka: dict[str, str] | None = None, **sections: Any
 ) -> Config:
-    given: dict[str, Any] = {} if kafka is None else {"kafka": kafka}
-    given |= {"table": f"{lab.schema}.dblog_signal", "file": str(tmp_path / "requests.jsonl"), "http": {"token": TOKEN}}
+    settings: dict[str, Any] = {} if kafka is None else {"kafka": kafka}
+    settings |= {
+        "table": f"{lab.schema}.dblog_signal",
+        "file": str(tmp_path / "requests.jsonl"),
+        "http": {"token": TOKEN},
+    }
     source = {"plugin": plugin} if lab.kind == "postgres" else {}
-    return lab.config(tmp_path, signals=given, source=source, **sections)
+    return lab.config(tmp_path, signals=settings, source=source, **sections)
 
 
 def row(lab: Database, id_: str, type_: str, data: Any) -> str:
@@ -109,7 +113,7 @@ def test_a_transaction_of_very_many_signals_is_taken_in_in_part_and_told_of(lab:
         lab.execute(f"INSERT INTO dblog_signal VALUES {ignored}", stop_all)
         wait_until(lambda: over(config, "after them"), "the signal of the next transaction")
         with closing(open_state(config)) as state:
-            (refused,) = (one for one in inbox.list_signals(state) if one["state"] == inbox.REFUSED)
+            (refused,) = (record for record in inbox.list_signals(state) if record["state"] == inbox.REFUSED)
     assert "more than 1,000 rows" in refused["error"]
 
 
@@ -129,23 +133,27 @@ def test_all_channels_give_the_same_request(lab: Database, tmp_path: Path, plugi
         lab.execute(row(lab, "by table", "execute-snapshot", data))
         wait_until(lambda: over(config, "by table"), "the row was not seen")
         lines = [{"id": "by file", "type": "execute-snapshot", "data": data}]
-        (tmp_path / "requests.jsonl").write_bytes(b"".join(orjson.dumps(one) + b"\n" for one in lines))
+        (tmp_path / "requests.jsonl").write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in lines))
         by_http(config, {"id": "by http", "type": "execute-snapshot", "data": data})
         producer = Producer({"bootstrap.servers": kafka.address()})
         signal = {"id": "by topic", "type": "execute-snapshot", "data": data}
         producer.produce(topic, orjson.dumps(signal), config.source.name)
         assert producer.flush(30) == 0
         others = ("by file", "by http", "by topic")
-        wait_until(lambda: all(over(config, one) for one in others), "a signal was not carried out")
-        given = ("note", "=", "note 1"), ("price", ">=", "10.50"), ("id", ">=", 5), ("id", "<=", 100)
-        filing.submit(config, DumpRequest((table,), filters=given), requested_by=dump_records.SIGNAL)
+        wait_until(lambda: all(over(config, signal_id) for signal_id in others), "a signal was not carried out")
+        settings = ("note", "=", "note 1"), ("price", ">=", "10.50"), ("id", ">=", 5), ("id", "<=", 100)
+        filing.submit(config, DumpRequest((table,), filters=settings), requested_by=dump_records.SIGNAL)
         done = wait_until(
             lambda: [d for d in dumps(config) if d.state == "done"][4:] and dumps(config), "not all are done"
         )
     assert sorted(str(d.signal) for d in done) == ["None", "by file", "by http", "by table", "by topic"]
     records = [[task.record for task in dump.tasks] for dump in done]
-    asked = [[(r.table, r.filters, r.parts, r.heals, r.key_from, r.key_to) for r in each] for each in records]
-    assert asked[0][0][1] and all(one == asked[0] for one in asked)
+    requests_by_signal = [
+        [(r.table, r.filters, r.parts, r.heals, r.key_from, r.key_to) for r in each] for each in records
+    ]
+    assert requests_by_signal[0][0][1] and all(
+        request_lists == requests_by_signal[0] for request_lists in requests_by_signal
+    )
     expected = lab.query(f"SELECT count(*) FROM a WHERE {condition}")
     assert {d.rows for d in done} == {expected[0][0]} and all(d.options == done[0].options for d in done)
     staged = {m.table for manifest in open_staging(config).manifests(after=0) for m in manifest.marks}
@@ -305,11 +313,11 @@ to = "log"
         wait_until(lambda: told_of(tmp_path, lab, dump["id"]), "its end is not told")
         for process in (capture, serving):
             process.terminate()
-        told = run.end(capture)
-        assert (told.returncode, run.end(serving).returncode) == (0, 0)
-        events = [orjson.loads(text)["event"] for text in told.stderr.splitlines() if text.startswith("{")]
+        output = run.end(capture)
+        assert (output.returncode, run.end(serving).returncode) == (0, 0)
+        events = [orjson.loads(text)["event"] for text in output.stderr.splitlines() if text.startswith("{")]
         assert events == ["requested", "started", "chunk", "table", "completed"]
-        assert TOKEN not in told.stderr
+        assert TOKEN not in output.stderr
     finally:
         run.kill()
 

@@ -76,9 +76,9 @@ def test_messages_under_the_sources_name_are_signals_each_once_over_restarts(top
     send(b"{half a li", partition=1)
     send(DUMP, partition=1)
     signal_records = look(topic, state, 3)
-    told = [(record["id"], record["state"]) for record in signal_records]
-    named = [one for one in told if one[0] != "one"]
-    assert ("one", "waiting") in told and len(told) == 3
+    ids_and_states = [(record["id"], record["state"]) for record in signal_records]
+    named = [id_and_state for id_and_state in ids_and_states if id_and_state[0] != "one"]
+    assert ("one", "waiting") in ids_and_states and len(ids_and_states) == 3
     assert [s for _, s in named] == ["refused", "waiting"] and all(
         n.startswith(f"kafka-{topic.topic}-1-") for n, _ in named
     )
@@ -160,10 +160,10 @@ def test_a_notice_is_a_message_with_its_id(topic: KafkaConfig) -> None:
     channel.tell("d1/completed//0", notice)
     consumer = Consumer({"bootstrap.servers": topic.servers, "group.id": "g", "auto.offset.reset": "earliest"})
     consumer.assign([TopicPartition(topic.topic, number, 0) for number in (0, 1)])
-    found = next(message for _ in range(LOOKS) if (message := consumer.poll(1.0)) is not None)
+    message_read = next(message for _ in range(LOOKS) if (message := consumer.poll(1.0)) is not None)
     consumer.close()
-    assert (found.key(), found.headers()) == (b"d1", [("id", b"d1/completed//0")])
-    assert orjson.loads(found.value() or b"") == notice
+    assert (message_read.key(), message_read.headers()) == (b"d1", [("id", b"d1/completed//0")])
+    assert orjson.loads(message_read.value() or b"") == notice
 
 
 def test_a_notice_that_no_broker_takes_is_told_later(topic: KafkaConfig) -> None:

@@ -125,8 +125,8 @@ def test_the_logs_end_lies_behind_a_commit_that_shows_before_it_is_wholly_replay
     turn = 0
     end = time.monotonic() + 90
     names = [f"gone_{number}" for number in range(300)]
-    made = "; ".join(f"CREATE TABLE {name} (id int)" for name in names)
-    gone = f"DROP TABLE {', '.join(names)}"
+    create_statements = "; ".join(f"CREATE TABLE {name} (id int)" for name in names)
+    drop_statement = f"DROP TABLE {', '.join(names)}"
     with (
         closing(wiring.open_source(config.source).open_reader()) as reader,
         closing(primary.connect()) as writer,
@@ -138,14 +138,14 @@ def test_the_logs_end_lies_behind_a_commit_that_shows_before_it_is_wholly_replay
         while turn < 3 or not early:
             assert time.monotonic() < end, "the standby never showed what it had not counted: the test tells nothing"
             turn += 1
-            cursor.execute(made)
-            cursor.execute(f"BEGIN; UPDATE quiet SET v = {1000 + turn} WHERE id = 3; {gone}; COMMIT")
+            cursor.execute(create_statements)
+            cursor.execute(f"BEGIN; UPDATE quiet SET v = {1000 + turn} WHERE id = 3; {drop_statement}; COMMIT")
             cursor.execute("SELECT pg_current_wal_flush_lsn()::text")
             committed = Lsn.parse(cursor.fetchone()[0]).end_of_record()
-            shown = None
-            while shown != 1000 + turn:
+            visible_count = None
+            while visible_count != 1000 + turn:
                 look.execute("SELECT v, pg_last_wal_replay_lsn()::text FROM quiet WHERE id = 3")
-                shown, counted = look.fetchone()
+                visible_count, counted = look.fetchone()
             assert Lsn.parse(reader.log_end()) >= committed
             early += Lsn.parse(counted) < committed
 

@@ -255,7 +255,7 @@ def test_mysql_tables_that_have_no_exact_form_stop_alone_from_their_first_row_on
     names = [f"{database.schema}.{name}" for name in cases]
     loose = ["SET SESSION sql_mode = ''"]
     with capturing(config) as wait:
-        database.execute(*loose, *(made for made, _, _ in cases.values()))
+        database.execute(*loose, *(create_statement for create_statement, _, _ in cases.values()))
         database.execute(*loose, *(INSERT.format(name, 1) for name in cases), INSERT.format("u", 2))
         wait(held(database, "u"))
         wait_until(lambda: set(stopped(config)) == set(cases), "all of them are stopped")

@@ -33,16 +33,16 @@ def copies(config: Config) -> dict[str, dict[int, str]]:
     seen: dict[tuple[str, int], int] = {}
     for line in lines(wiring.open_staging(config)):
         table = line["table"].partition(".")[2]
-        own = rows.setdefault(table, {})
+        rows_of_table = rows.setdefault(table, {})
         if line["op"] in "cur":
-            own[line["key"]["id"]], seen[table, line["key"]["id"]] = line["after"]["v"], line["offset"]
+            rows_of_table[line["key"]["id"]], seen[table, line["key"]["id"]] = line["after"]["v"], line["offset"]
         elif line["op"] == "d":
-            own.pop(line["key"]["id"], None)
+            rows_of_table.pop(line["key"]["id"], None)
         elif line["op"] == "t":
-            own.clear()
+            rows_of_table.clear()
         elif line["op"] == "f":
-            rows[table] = {k: v for k, v in own.items() if seen[table, k] > line["since"]}
-    return {table: own for table, own in rows.items() if own}
+            rows[table] = {k: v for k, v in rows_of_table.items() if seen[table, k] > line["since"]}
+    return {table: rows_of_table for table, rows_of_table in rows.items() if rows_of_table}
 
 
 def held(database: Database, *tables: str) -> dict[str, dict[int, str]]:
@@ -93,10 +93,10 @@ def capturing(config: Config) -> Iterator[Wait]:
     assert not faults
 
 
-def captured(config: Config, wanted: dict[str, dict[int, str]]) -> None:
+def captured(config: Config, expected_rows: dict[str, dict[int, str]]) -> None:
     """A capture, for as long as it takes."""
     with capturing(config) as wait:
-        wait(wanted)
+        wait(expected_rows)
 
 
 def healing(config: Config) -> dict[str, str]:
@@ -185,8 +185,8 @@ def test_mariadb_an_alter_that_fails_in_its_second_phase_changes_nothing(databas
         cursor.execute("ALTER TABLE t ADD COLUMN w int")
         # From here on alone: statements of other tests before it may have names that are no UTF-8.
         cursor.execute(f"SHOW BINLOG EVENTS IN '{file}' FROM {first}")
-        told = " ".join(str(event[5]) for event in cursor.fetchall())
-    assert all(f"{phase} ALTER" in told for phase in ("START", "ROLLBACK", "COMMIT")), told
+        events_text = " ".join(str(event[5]) for event in cursor.fetchall())
+    assert all(f"{phase} ALTER" in events_text for phase in ("START", "ROLLBACK", "COMMIT")), events_text
     database.execute("INSERT INTO t VALUES (3, 'c', 3, 4)")
     captured(config, held(database, "t"))
     staged_lines = list(lines(wiring.open_staging(config)))

@@ -74,9 +74,9 @@ def _with_tls(kind: str, directory: Path, own_authority: Authority) -> DatabaseS
             (directory / name).chmod(0o600)
         (directory / "hba.conf").write_text(_HBA)
         if os.geteuid() == 0:  # the server runs as another user
-            known = {entry.pw_name for entry in pwd.getpwall()}
+            user_names = {entry.pw_name for entry in pwd.getpwall()}
             for file in directory.iterdir():
-                shutil.chown(file, "postgres" if "postgres" in known else "nobody")
+                shutil.chown(file, "postgres" if "postgres" in user_names else "nobody")
         named = {
             "ssl_ca_file": "ca.pem",
             "ssl_cert_file": "cert.pem",
@@ -85,8 +85,8 @@ def _with_tls(kind: str, directory: Path, own_authority: Authority) -> DatabaseS
         }
         options = {setting: str(directory / name) for setting, name in named.items()}
         return PostgresServer(directory, options={**options, "ssl": "on"})
-    made = MysqlServer if kind == "mysql" else MariadbServer
-    return made(directory, options={"ssl_ca": own_authority.file, "ssl_cert": certificate, "ssl_key": key})
+    server_class = MysqlServer if kind == "mysql" else MariadbServer
+    return server_class(directory, options={"ssl_ca": own_authority.file, "ssl_cert": certificate, "ssl_key": key})
 
 
 @pytest.fixture
@@ -101,8 +101,8 @@ def secured(source_kind: str, servers: Callable[[str], DatabaseServer], new_data
 
 def configured(database: Database, root: Path, **source: Any) -> Config:
     config = database.config(root, dump={"chunk_size": 100, "workers": 2})
-    given = {**config.source.model_dump(mode="json"), "password": database.account.password, **source}
-    return Config.model_validate({**config.model_dump(mode="json", exclude={"source"}), "source": given})
+    source_settings = {**config.source.model_dump(mode="json"), "password": database.account.password, **source}
+    return Config.model_validate({**config.model_dump(mode="json", exclude={"source"}), "source": source_settings})
 
 
 def test_log_and_dumps_come_over_tls_and_outlive_the_server(secured: Database, ours: Authority, tmp_path: Path) -> None:
@@ -144,13 +144,13 @@ def test_settings_that_do_not_fit_are_refused_with_the_way_on(
     other = authority(tmp_path / "other", "another")
     certificate, key = ours.sign("client")
     fits = {"tls": "verify-full", "tls_ca": ours.file, "tls_cert": certificate, "tls_key": key}
-    for wrong, told in (
+    for wrong, message in (
         ({"tls_ca": other.file}, "certificate verify failed"),
         ({"host": "localhost"}, "match|IP address mismatch|Hostname mismatch|not valid for"),
         ({"tls_cert": None, "tls_key": None}, "denied|certificate"),
     ):
         config = configured(secured, tmp_path, **{**fits, **wrong})
-        with pytest.raises(SourceRefused, match=told) as refused:
+        with pytest.raises(SourceRefused, match=message) as refused:
             wiring.open_source(config.source).tables()
         assert refused.value.fix and secured.account.password not in str(refused.value), wrong
     for loose in ({"tls": "verify-ca", "host": "localhost"}, {"tls": "require", "tls_ca": None}):
@@ -160,8 +160,8 @@ def test_settings_that_do_not_fit_are_refused_with_the_way_on(
 
 def test_a_server_without_tls_is_refused(database: Database, tmp_path: Path) -> None:
     """MySQL makes itself a certificate, which nobody has signed."""
-    told = "self-signed" if database.kind == "mysql" else "does not support SSL|does not offer TLS"
-    with pytest.raises(SourceRefused, match=told) as refused:
+    message = "self-signed" if database.kind == "mysql" else "does not support SSL|does not offer TLS"
+    with pytest.raises(SourceRefused, match=message) as refused:
         wiring.open_source(configured(database, tmp_path, tls="verify-full").source).tables()
     assert "tls" in refused.value.fix
 

@@ -34,9 +34,11 @@ def test_types_and_examples_are_those_of_the_server(database: Database, source: 
     columns = ", ".join(f"c{number} {text}" for number, text in enumerate(declared))
     start = create(database, source, "a", f"id int PRIMARY KEY, {columns}")
     for number in range(max(len(row.examples) for row in listed)):
-        given = {f"c{declared.index(r.declared[0])}": r.examples[number][0] for r in listed if number < len(r.examples)}
-        names = ", ".join(["id", *given])
-        values = ", ".join([str(number), *given.values()])
+        examples_by_column = {
+            f"c{declared.index(r.declared[0])}": r.examples[number][0] for r in listed if number < len(r.examples)
+        }
+        names = ", ".join(["id", *examples_by_column])
+        values = ", ".join([str(number), *examples_by_column.values()])
         run(database, f"INSERT INTO a ({names}) VALUES ({values})")
     with closing(source.open_reader()) as reader:
         schema = reader.schema(TableName(database.schema, "a"))
@@ -63,9 +65,9 @@ def test_the_catalogue_prints_types_as_the_page_does(database: Database) -> None
     )
     for text, (name, whole, precision, scale, charset) in zip(declared, query_rows, strict=True):
         numbers = (precision, scale) if name == "decimal" else (None, None)
-        shown = (name, "unsigned" in whole, *numbers, charset)
+        type_parts = (name, "unsigned" in whole, *numbers, charset)
         expected = catalogued(text)
-        assert shown == (expected[0], "unsigned" in text, *expected[2:]), text
+        assert type_parts == (expected[0], "unsigned" in text, *expected[2:]), text
 
 
 @pytest.mark.parametrize("source_kind", ["postgres"], indirect=True)

@@ -99,8 +99,8 @@ def test_such_a_value_in_a_key_stops_its_table_alone_in_log_plan_and_the_capture
         (first,) = dump_store.list_dumps(state)
     assert [table.partition(".")[2] for table in first.tables] == ["u"]
     assert [refusal.table.partition(".")[2] for refusal in first.refused] == ["t"]
-    found = plan(config, DumpRequest(None))
-    assert [t.table for t in found.tables] == list(first.tables) and [r.table for r in found.refused]
+    dump_plan = plan(config, DumpRequest(None))
+    assert [t.table for t in dump_plan.tables] == list(first.tables) and [r.table for r in dump_plan.refused]
     run(database, f"INSERT INTO t VALUES (2, 'second', {values[0]})", "INSERT INTO u VALUES (2, 'goes on')")
     with capturing(config) as wait:
         wait(held(database, "u"))

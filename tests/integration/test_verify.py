@@ -34,8 +34,8 @@ from tests.waiting import wait_until
 @pytest.fixture
 def shop(database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
     """Windows are small, so that there are many of them."""
-    with _opened(Shop(database, database.config(tmp_path, dump={"chunk_size": 100})), monkeypatch) as found:
-        yield found
+    with _opened(Shop(database, database.config(tmp_path, dump={"chunk_size": 100})), monkeypatch) as opened_shop:
+        yield opened_shop
 
 
 @pytest.fixture
@@ -45,8 +45,8 @@ def closed_shop(database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     config = reader.config(tmp_path, dump={"chunk_size": 100})
     config = config.model_copy(update={"source": config.source.model_copy(update={"read_only": True})})
     try:
-        with _opened(Shop(database, config), monkeypatch) as found:
-            yield found
+        with _opened(Shop(database, config), monkeypatch) as opened_shop:
+            yield opened_shop
     finally:
         forget(reader)
 
@@ -286,13 +286,15 @@ def _certify(delta: Delta, verify_here: Verify, file: Path) -> None:
     assert sides[0] == sides[1]
 
     delta.damage()
-    assert [one.equal for one in run.check_certificate(shop.config, file, stop=threading.Event())] == [True], (
-        "of its own version"
-    )
+    assert [
+        table_report.equal for table_report in run.check_certificate(shop.config, file, stop=threading.Event())
+    ] == [True], "of its own version"
     data = json.loads(file.read_text())
     data["tables"][0]["lake"]["version"] += 1
     file.write_text(json.dumps(data))
-    assert [one.equal for one in run.check_certificate(shop.config, file, stop=threading.Event())] == [False]
+    assert [
+        table_report.equal for table_report in run.check_certificate(shop.config, file, stop=threading.Event())
+    ] == [False]
 
     (drawn,) = verify_here(shop.config, shop.a, sample={"share": 1.0, "confidence": 0.9}).tables
     assert drawn.sample is not None and drawn.sample.source_rows >= ROWS // 2

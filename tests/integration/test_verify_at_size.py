@@ -56,13 +56,13 @@ def test_exactly_the_damaged_rows_are_found_and_mended(
             assert clean.equal, clean.to_json()
             damage.do(spark, str(table_location(open_lake(shop.config), TableName.parse(big))))
             (mended,) = verify_here(shop.config, big, mend=True).tables
-        found = mended.repaired
-        assert mended.equal and found is not None, mended.to_json()
-        assert sorted(found["missing"]) == sorted(damage.removed)
-        assert sorted(found["extra"]) == sorted(-key for key in damage.added)
-        assert {d["key"]: d["columns"] for d in found["different"]} == {k: [c] for k, c in damage.changed.items()}
+        repaired = mended.repaired
+        assert mended.equal and repaired is not None, mended.to_json()
+        assert sorted(repaired["missing"]) == sorted(damage.removed)
+        assert sorted(repaired["extra"]) == sorted(-key for key in damage.added)
+        assert {d["key"]: d["columns"] for d in repaired["different"]} == {k: [c] for k, c in damage.changed.items()}
         with closing(open_state(shop.config)) as state:
-            assert dump_store.read_dump(state, found["dump"]).rows == len(damage.keys), "exactly those keys"
+            assert dump_store.read_dump(state, repaired["dump"]).rows == len(damage.keys), "exactly those keys"
         after = verify_here(shop.config, big)
         assert after.equal, after.to_json()
 
@@ -77,14 +77,14 @@ class Damage:
 
     @classmethod
     def drawn(cls, chance: random.Random, rows: int, number: int) -> Damage:
-        found = cls({}, [], [])
+        checks = cls({}, [], [])
         for key in chance.sample(range(1, rows + 1), number):
             way = chance.choice((*COLUMNS, "removed", "added"))
             if way in COLUMNS:
-                found.changed[key] = way
+                checks.changed[key] = way
             else:
-                (found.removed if way == "removed" else found.added).append(key)
-        return found
+                (checks.removed if way == "removed" else checks.added).append(key)
+        return checks
 
     @property
     def keys(self) -> frozenset[int]:
@@ -101,8 +101,8 @@ class Damage:
         if self.removed:
             other_session.sql(f"DELETE FROM {delta} WHERE id IN ({_listed(self.removed)})")
         if self.added:
-            own = "SELECT -id, note, n, d, NULL, NULL, NULL, NULL"
-            other_session.sql(f"INSERT INTO {delta} {own} FROM {delta} WHERE id IN ({_listed(self.added)})")
+            own_query = "SELECT -id, note, n, d, NULL, NULL, NULL, NULL"
+            other_session.sql(f"INSERT INTO {delta} {own_query} FROM {delta} WHERE id IN ({_listed(self.added)})")
 
 
 def fill(database: Database, rows: int) -> None:

@@ -80,8 +80,10 @@ def test_watermarks_are_written_apart_with_the_least_rights_and_are_no_rows_of_t
         apart.database.execute("UPDATE a SET v = 1 WHERE id = 7")
         assert dumped(apart.config, tables=(apart.table,), keys=(7,)).rows == 1
     assert apart.database.query(f"SELECT worker FROM {apart.schema}.{MARKS}") != []
-    made = "SELECT 1 FROM information_schema.tables WHERE table_name = 'dblog_watermark' AND table_schema = '{}'"
-    assert apart.database.query(made.format(apart.database.schema)) == []
+    existence_query = (
+        "SELECT 1 FROM information_schema.tables WHERE table_name = 'dblog_watermark' AND table_schema = '{}'"
+    )
+    assert apart.database.query(existence_query.format(apart.database.schema)) == []
     assert [str(schema.table) for schema in wiring.open_source(apart.config.source).tables()] == [apart.table]
     assert {line["table"] for line in lines(wiring.open_staging(apart.config))} == {apart.table}
     values = {key: row["v"] for key, row in rows_of(apart.config, apart.table).items()}

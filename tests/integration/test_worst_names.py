@@ -33,9 +33,11 @@ class Worst:
     def __init__(self, database: Database, names: list[str]) -> None:
         self.database, self.postgres = database, database.kind == "postgres"
         # The databases of a server are shared with other tests.
-        own = [s if self.postgres else f"{s} {database.name}" for s in SCHEMAS[database.kind]]
-        self.tables = [TableName(schema, name) for schema, name in zip(itertools.cycle(own), names, strict=False)]
-        self.schemas = own
+        own_schemas = [s if self.postgres else f"{s} {database.name}" for s in SCHEMAS[database.kind]]
+        self.tables = [
+            TableName(schema, name) for schema, name in zip(itertools.cycle(own_schemas), names, strict=False)
+        ]
+        self.schemas = own_schemas
 
     def quoted(self, *parts: str) -> str:
         mark = '"' if self.postgres else "`"
@@ -114,8 +116,8 @@ def test_every_name_goes_through_log_dump_and_verification(
         worst.create()
         assert [each for each in findings(config) if each.problem.fatal] == []
         with capturing(config):
-            one = dumped(config, tables=(str(worst.tables[0]),))
-            assert (one.tables, one.rows) == ((str(worst.tables[0]),), 2)
+            dump_of_one_table = dumped(config, tables=(str(worst.tables[0]),))
+            assert (dump_of_one_table.tables, dump_of_one_table.rows) == ((str(worst.tables[0]),), 2)
             worst.change()
             every = dumped(config, tables=None)
             assert sorted(every.tables) == sorted(map(str, worst.tables))
@@ -134,8 +136,11 @@ def test_every_name_goes_through_log_dump_and_verification(
         log = [line for line in staged if line["op"] in ("c", "u", "d") and line["origin"] == "log"]
         assert {line["table"] for line in log} == set(map(str, worst.tables))
         for table in worst.tables:
-            own = [line for line in log if line["table"] == str(table)]
-            assert [line["op"] for line in own] == ["c", "u", "d"] and set(own[0]["key"]) == {table.name, "kind"}
-            assert [line["after"]["v"] for line in own[:2]] == ([0, 0] if table == masked else [2, 3])
+            table_lines = [line for line in log if line["table"] == str(table)]
+            assert [line["op"] for line in table_lines] == ["c", "u", "d"] and set(table_lines[0]["key"]) == {
+                table.name,
+                "kind",
+            }
+            assert [line["after"]["v"] for line in table_lines[:2]] == ([0, 0] if table == masked else [2, 3])
     finally:
         worst.drop()

@@ -36,16 +36,16 @@ def test_nodes_of_a_user_are_closed_to_everybody_else(zookeeper_url: str, tmp_pa
         state.create("dumps/one", b"data")
         lease = state.acquire("capture", "me", ttl=3)
         assert lease is not None and lease.valid()
-        with closing(wiring.open_state(own_config)) as again:
-            assert again.get("dumps/one") == Entry(b"data", 0)
-            leader = again.leader("capture")
+        with closing(wiring.open_state(own_config)) as second_state:
+            assert second_state.get("dumps/one") == Entry(b"data", 0)
+            leader = second_state.leader("capture")
             assert leader is not None and leader.holder == "me"
-        for theirs in (
+        for other_config in (
             configured(tmp_path, zookeeper_url),
             configured(tmp_path, zookeeper_url, user="dblog", password="wrong"),
             configured(tmp_path, zookeeper_url, user="other", password="a secret"),
         ):
-            with closing(wiring.open_state(theirs)) as other:
+            with closing(wiring.open_state(other_config)) as other:
                 with pytest.raises(StateError, match="NoAuth") as refused:
                     other.get("dumps/one")
                 assert "user" in refused.value.fix and "secret" not in str(refused.value)
@@ -67,15 +67,15 @@ def test_every_node_has_the_users_list_alone(zookeeper_url: str, tmp_path: Path)
         client = KazooClient(servers, auth_data=[("digest", "dblog:x")])
         client.start()
         try:
-            found = {path: client.get_acls(path)[0] for path in _below(client, f"/{chroot}")}
+            acls_by_path = {path: client.get_acls(path)[0] for path in _below(client, f"/{chroot}")}
         finally:
             client.stop()
             client.close()
         lease.release()
-    assert len(found) >= 8
-    assert {len(acls) for acls in found.values()} == {1}
-    assert {acls[0].id.scheme for acls in found.values()} == {"digest"}
-    assert {acls[0].id.id.split(":")[0] for acls in found.values()} == {"dblog"}
+    assert len(acls_by_path) >= 8
+    assert {len(acls) for acls in acls_by_path.values()} == {1}
+    assert {acls[0].id.scheme for acls in acls_by_path.values()} == {"digest"}
+    assert {acls[0].id.id.split(":")[0] for acls in acls_by_path.values()} == {"dblog"}
 
 
 def _below(client: KazooClient, path: str) -> Iterator[str]:

@@ -100,8 +100,10 @@ class Shop:
 
     def _step(self, chance: random.Random, number: int) -> list[str]:
         key, new, far = HOT + chance.randrange(3), HOT + 1000 + number, HOT + 5_001_000
-        again = "ON CONFLICT (id) DO UPDATE SET" if self.database.kind == "postgres" else "ON DUPLICATE KEY UPDATE"
-        upsert = f"INSERT INTO a VALUES ({key}, 'n{number}', {number}, 0.5, NULL) {again} v = 'x{number}'"
+        upsert_clause = (
+            "ON CONFLICT (id) DO UPDATE SET" if self.database.kind == "postgres" else "ON DUPLICATE KEY UPDATE"
+        )
+        upsert = f"INSERT INTO a VALUES ({key}, 'n{number}', {number}, 0.5, NULL) {upsert_clause} v = 'x{number}'"
         if number % 2000 == 1999:
             return ["TRUNCATE TABLE b", "INSERT INTO b VALUES ('Code 1', 1)"]
         return chance.choice(

@@ -72,10 +72,10 @@ class Link:
         self._start(self._pump, client, server)
         self._pump(server, client)
 
-    def _pump(self, one: socket.socket, other: socket.socket) -> None:
+    def _pump(self, sock: socket.socket, other: socket.socket) -> None:
         free = time.monotonic()  # when the next byte may pass
         try:
-            while data := one.recv(65_536):
+            while data := sock.recv(65_536):
                 self._open.wait()
                 other.sendall(data)
                 if self._width:
@@ -84,7 +84,7 @@ class Link:
         except OSError:
             pass  # closed by either side, or by us
         finally:
-            self._lose(one)
+            self._lose(sock)
             self._lose(other)
 
     def _start(self, target: object, *arguments: socket.socket) -> None:
@@ -93,19 +93,19 @@ class Link:
             self._threads = [t for t in self._threads if t.is_alive()] + [thread]
             thread.start()
 
-    def _keep(self, one: socket.socket) -> None:
+    def _keep(self, sock: socket.socket) -> None:
         with self._lock:
-            self._sockets.add(one)
+            self._sockets.add(sock)
 
-    def _lose(self, one: socket.socket) -> None:
+    def _lose(self, sock: socket.socket) -> None:
         with self._lock:
-            self._sockets.discard(one)
+            self._sockets.discard(sock)
         with suppress(OSError):
-            one.shutdown(socket.SHUT_RDWR)
-        one.close()
+            sock.shutdown(socket.SHUT_RDWR)
+        sock.close()
 
     def _drop(self) -> None:
         with self._lock:
-            found = list(self._sockets)
-        for one in found:
-            self._lose(one)
+            sockets = list(self._sockets)
+        for sock in sockets:
+            self._lose(sock)

@@ -87,8 +87,8 @@ def check_same_log(entries: list[Entry], reference: list[Entry]) -> None:
 def fingerprints(entries: list[Entry], rows: dict[str, dict[Key, Row]]) -> Iterator[int]:
     """The fingerprint of all rows after every transaction. Columns that an event left out keep their value."""
     state = State()
-    for table, found in rows.items():
-        for key, row in found.items():
+    for table, table_rows in rows.items():
+        for key, row in table_rows.items():
             state.put(table, key, row)
     for _, group in itertools.groupby(entries, key=lambda entry: entry.transaction):
         left: Row | None = None
@@ -101,8 +101,8 @@ def fingerprints(entries: list[Entry], rows: dict[str, dict[Key, Row]]) -> Itera
             else:
                 assert entry.row is not None
                 old = (left if entry.moved_from is not None else state.get(entry.table, key)) or {}
-                kept = [name for name in old if name not in entry.row]
-                state.change(entry.table, key, entry.row, kept, old)
+                kept_names = [name for name in old if name not in entry.row]
+                state.change(entry.table, key, entry.row, kept_names, old)
         yield state.fingerprint
 
 
@@ -123,19 +123,23 @@ def check_replicas(
         name = f"{schema}.{table}"
         columns = next(iter(rows.values()), {}).keys()
         for who, state in (("the mirror", mirror.state), ("a consumer", consumer.state)):
-            held = state.shaped(name, columns)
-            wrong = [(k, rows.get(k), held.get(k)) for k in rows.keys() | held.keys() if rows.get(k) != held.get(k)]
+            held_rows = state.shaped(name, columns)
+            wrong = [
+                (k, rows.get(k), held_rows.get(k))
+                for k in rows.keys() | held_rows.keys()
+                if rows.get(k) != held_rows.get(k)
+            ]
             assert not wrong, f"{who} differs from {name} in {len(wrong)} rows: key, source, {who}: {wrong[:3]}"
 
 
 def source_rows(database: Database) -> dict[str, dict[Key, Row]]:
     """Every row of the source, by key, in the form of lines."""
-    found: dict[str, dict[Key, Row]] = {}
+    rows_by_table: dict[str, dict[Key, Row]] = {}
     for table in TABLES:
         names = columns(database, table)
         rows = database.query(f"SELECT {', '.join(names)} FROM {table}")
-        found[table] = {(row[0],): values(map(column_of, names), row) for row in rows}
-    return found
+        rows_by_table[table] = {(row[0],): values(map(column_of, names), row) for row in rows}
+    return rows_by_table
 
 
 def columns(database: Database, table: str) -> list[str]:

@@ -57,10 +57,10 @@ class State:
 
     def know(self, table: str, row: Row) -> None:
         """Adds columns that have appeared to the rows that are there."""
-        known = self._columns.setdefault(table, set(row))
-        if not (added := _defaults(table, row.keys() - known)):
+        known_columns = self._columns.setdefault(table, set(row))
+        if not (added := _defaults(table, row.keys() - known_columns)):
             return
-        known.update(added)
+        known_columns.update(added)
         for key, old in list(self.tables.get(table, {}).items()):
             self.drop(table, key)
             self.tables[table][key] = new = {**added, **old}
@@ -74,18 +74,18 @@ class State:
     def shaped(self, table: str, columns: Iterable[str]) -> dict[Key, Row]:
         """The rows with these columns: without those that are gone, and with those that came after the last line."""
         names = list(columns)
-        came = _defaults(table, names)
+        added_columns = _defaults(table, names)
         rows = self.tables.get(table, {})
-        return {key: {n: row[n] if n in row else came.get(n) for n in names} for key, row in rows.items()}
+        return {key: {n: row[n] if n in row else added_columns.get(n) for n in names} for key, row in rows.items()}
 
 
 def _defaults(table: str, columns: Iterable[str]) -> Row:
     """What rows have in those of the columns that came after them."""
-    found: Row = {}
+    row_values: Row = {}
     for name in columns:
         with contextlib.suppress(KeyError):
-            found[name] = default_of(table.rpartition(".")[2], name)
-    return found
+            row_values[name] = default_of(table.rpartition(".")[2], name)
+    return row_values
 
 
 def _hash(table: str, key: Key, row: Row) -> int:
@@ -135,8 +135,8 @@ class Mirror:
         self.state = State()
         self._seen: dict[tuple[str, Key], int] = {}
         self._left: dict[tuple[str, Key], Row | None] = {}
-        for table, found in rows.items():
-            for key, row in found.items():
+        for table, table_rows in rows.items():
+            for key, row in table_rows.items():
                 self.state.put(table, key, row)
 
     def follow(self, lines: Iterable[Line]) -> Mirror:

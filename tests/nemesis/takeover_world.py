@@ -82,9 +82,9 @@ class World:
         """The node that leads, once one does."""
 
         def look() -> Node | None:
-            found = self.leader()
-            mine = [n for n in self.nodes if found is not None and found.holder.endswith(f":{n.pid}")]
-            return mine[0] if mine else None
+            lease = self.leader()
+            leading_nodes = [n for n in self.nodes if lease is not None and lease.holder.endswith(f":{n.pid}")]
+            return leading_nodes[0] if leading_nodes else None
 
         return wait_until(look, "a capture leads")
 

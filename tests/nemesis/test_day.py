@@ -122,8 +122,8 @@ class Day:
     def leader(self) -> subprocess.Popen[bytes] | None:
         """The capture that leads, if one does in this moment."""
         leading = read_source_status(self.config).to_json()["leader"]
-        mine = [self.processes[name] for name in ("one", "two")]
-        return next((p for p in mine if leading is not None and leading["id"].endswith(f":{p.pid}")), None)
+        captures = [self.processes[name] for name in ("one", "two")]
+        return next((p for p in captures if leading is not None and leading["id"].endswith(f":{p.pid}")), None)
 
     def strike(self, draw: random.Random) -> None:
         """One fault, which somebody recovers from by himself."""
@@ -176,11 +176,13 @@ class Day:
 
 def flat(name: str, hours: list[Hour], read: Callable[[Hour], int], *, spare: int) -> None:
     """The evening is like the morning: medians of a quarter of the day each."""
-    found = [read(hour) for hour in hours if read(hour)]
-    quarter = max(1, len(found) // 4)
-    morning, evening = (statistics.median(part) for part in (found[quarter : 2 * quarter], found[-quarter:]))
+    values_by_hour = [read(hour) for hour in hours if read(hour)]
+    quarter = max(1, len(values_by_hour) // 4)
+    morning, evening = (
+        statistics.median(part) for part in (values_by_hour[quarter : 2 * quarter], values_by_hour[-quarter:])
+    )
     assert evening <= 1.3 * morning + spare, (
-        f"{name}: {morning:,.0f} in the morning, {evening:,.0f} in the evening: {found}"
+        f"{name}: {morning:,.0f} in the morning, {evening:,.0f} in the evening: {values_by_hour}"
     )
 
 

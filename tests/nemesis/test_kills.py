@@ -180,12 +180,12 @@ def judge(
 
 def judge_log(config: Config, database: Database, start: Rows, reference: list[oracles.Entry]) -> Rows:
     """The validators of the super-changelog; returns the source's rows."""
-    found = [oracles.by_column(line) for line in lines(wiring.open_staging(config))]
+    log_lines = [oracles.by_column(line) for line in lines(wiring.open_staging(config))]
     end = oracles.source_rows(database)
-    oracles.check_offsets(found)
-    oracles.check_no_key_goes_back(found)
-    oracles.check_same_log(oracles.ours(found), reference)
-    oracles.check_every_transaction(oracles.ours(found), reference, start)
-    oracles.check_replicas(found, start, end, database.schema)
-    assert {line["op"] for line in found} >= {"c", "u", "d", "r", "f"}
+    oracles.check_offsets(log_lines)
+    oracles.check_no_key_goes_back(log_lines)
+    oracles.check_same_log(oracles.ours(log_lines), reference)
+    oracles.check_every_transaction(oracles.ours(log_lines), reference, start)
+    oracles.check_replicas(log_lines, start, end, database.schema)
+    assert {line["op"] for line in log_lines} >= {"c", "u", "d", "r", "f"}
     return end

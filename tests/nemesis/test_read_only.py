@@ -131,10 +131,10 @@ def _caught_up(primary: Database, replica: Database) -> None:
     """The replica has all that the primary has logged by now; on a single server at once."""
     if primary.server is replica.server:
         return
-    ((wanted,),) = primary.query(_LOGGED[primary.kind])
+    ((position,),) = primary.query(_LOGGED[primary.kind])
     deadline = time.monotonic() + FOLLOWS
-    while not _has(replica, str(wanted)):
-        assert time.monotonic() < deadline, f"the replica does not reach {wanted}"
+    while not _has(replica, str(position)):
+        assert time.monotonic() < deadline, f"the replica does not reach {position}"
         time.sleep(0.1)
 
 

@@ -99,7 +99,7 @@ def test_whatever_fails_somebody_goes_on_and_nothing_is_lost(
     finally:
         dblog.close()
     epochs = [manifest.epoch for manifest in wiring.open_staging(world.config).manifests()]
-    assert all(one <= other for one, other in itertools.pairwise(epochs)), "an epoch goes back"
+    assert all(earlier <= other for earlier, other in itertools.pairwise(epochs)), "an epoch goes back"
     assert world.done == [fault.__name__ for fault in order]
     print(f"takeovers, seconds: { {name: round(gap, 1) for name, gap in world.gaps.items()} }")
     if len(order) == len(FAULTS):  # in a soak, where nothing else runs
@@ -140,14 +140,14 @@ def test_fifty_takeovers_in_a_row(
                 strike(world, fault)
                 gaps.setdefault(fault.__name__, []).append(world.gaps[fault.__name__])
         print(f"{writers.transactions / (time.monotonic() - began):,.0f} transactions a second")
-        for name, found in gaps.items():
-            print(f"{name}: {len(found)} times, median {statistics.median(found):.1f} s, most {max(found):.1f} s")
+        for name, seconds in gaps.items():
+            print(f"{name}: {len(seconds)} times, median {statistics.median(seconds):.1f} s, most {max(seconds):.1f} s")
         assert not writers.faults, writers.faults
         settle(world, dblog)
         judge_log(world.config, database, start, reference())
     finally:
         dblog.close()
-    assert not {name: found for name, found in gaps.items() if max(found) > limit(name)}
+    assert not {name: seconds for name, seconds in gaps.items() if max(seconds) > limit(name)}
 
 
 def limit(fault: str) -> float:
@@ -162,6 +162,6 @@ def strike(world: World, fault: Callable[[World], None]) -> None:
     fault(world)
     world.done.append(fault.__name__)
     later = list(wiring.open_staging(world.config).manifests(after=last.segment - 1))
-    for one, other in itertools.pairwise(later):
-        if other.epoch > one.epoch:
-            world.gaps[fault.__name__] = (other.sealed_at - one.sealed_at) / 1e6
+    for earlier, other in itertools.pairwise(later):
+        if other.epoch > earlier.epoch:
+            world.gaps[fault.__name__] = (other.sealed_at - earlier.sealed_at) / 1e6

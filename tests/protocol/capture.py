@@ -236,11 +236,11 @@ class Capture:
                 self.now = replace(self.now, offset=self.now.offset + 1)
         for number, survivor in placement.survivors:
             values = chunk.rows[number][1]
-            kept: Values = (
+            kept_values: Values = (
                 values[0] if "v" in survivor.columns else UNKNOWN,
                 values[1] if "big" in survivor.columns else UNKNOWN,
             )
-            self._line("r", survivor.key[0], kept)
+            self._line("r", survivor.key[0], kept_values)
         for (key,) in placement.deleted:
             self._line("d", key)
         if placement.finished is not None:

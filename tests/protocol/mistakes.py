@@ -55,8 +55,8 @@ def whole_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     overlapping = chunks_module._overlapping
 
     def mutated(*arguments: Any) -> Any:
-        evicted, _, found = overlapping(*arguments)
-        return evicted, (), found
+        evicted, _, found_rows = overlapping(*arguments)
+        return evicted, (), found_rows
 
     monkeypatch.setattr(chunks_module, "_overlapping", mutated)
 
@@ -154,8 +154,10 @@ def since_of_the_last_part(monkeypatch: pytest.MonkeyPatch) -> None:
     finished = Chunks._finished
 
     def mutated(self: Chunks, mark: Any) -> Finished | None:
-        found = finished(self, mark)
-        return found and replace(found, since=max(p.since for p in self._tasks.of(found.dump, mark.table)))
+        is_finished = finished(self, mark)
+        return is_finished and replace(
+            is_finished, since=max(p.since for p in self._tasks.of(is_finished.dump, mark.table))
+        )
 
     monkeypatch.setattr(Chunks, "_finished", mutated)
 

@@ -73,10 +73,10 @@ class ReadOnlyWorld(World):
             self._put(replace(window, end=end - self.rules.end_early))
 
     def _window(self, mark: Mark) -> Announced | None:
-        return next((found for found in self.windows if found.mark == mark), None)
+        return next((window for window in self.windows if window.mark == mark), None)
 
     def _put(self, changed: Announced) -> None:
-        self.windows = tuple(changed if found.mark == changed.mark else found for found in self.windows)
+        self.windows = tuple(changed if window.mark == changed.mark else window for window in self.windows)
 
     # The capture ----------------------------------------------------------------------------------------------------
 
@@ -158,9 +158,9 @@ class ReadOnlyWorld(World):
         """As if windows closed where the log ended after the SELECT."""
         assert self.capture is not None
         memory = self.capture.dumps._windows._memory
-        known = self._scripts(self.log[:end])
+        known_scripts = self._scripts(self.log[:end])
         if TABLE in memory:
-            memory[TABLE] = deque(e for e in memory[TABLE] if e.xid is not None and e.xid - FULL in known)
+            memory[TABLE] = deque(e for e in memory[TABLE] if e.xid is not None and e.xid - FULL in known_scripts)
 
     def _sealed(self) -> None:
         assert self.capture is not None

@@ -41,11 +41,11 @@ class World(WorldState):
 
     def steps(self) -> Iterator[tuple[str, World]]:
         """Every step that may come next, with the state after it. Raises Violation."""
-        found = False
+        has_step = False
         for step in self._steps():
-            found = True
+            has_step = True
             yield step
-        if not found and self.capture is not None:
+        if not has_step and self.capture is not None:
             if self.capture.late is not None:
                 new = self.copy()
                 new._late()
@@ -62,11 +62,11 @@ class World(WorldState):
         for place, worker in enumerate(self.workers):
             yield from self._worker_steps(place, worker)
         if self.capture is None:
-            for shown in self._appear():
+            for now_visible in self._appear():
                 new = self.copy()
-                new.visible |= shown
+                new.visible |= now_visible
                 new._open(new._snapshot())
-                yield f"the log is opened{name_shown(shown)}", new
+                yield f"the log is opened{name_shown(now_visible)}", new
         else:
             yield from self._capture_steps(self.capture)
         if self.budget.merges and len(self.staged.lines) > self.merged:
@@ -79,13 +79,13 @@ class World(WorldState):
         for number, script in enumerate(self.scenario.scripts):
             if number in logged:
                 continue
-            for shown in self._appear(n for n in self._hidden() if conflicts(script, self.scenario.scripts[n])):
+            for now_visible in self._appear(n for n in self._hidden() if conflicts(script, self.scenario.scripts[n])):
                 new = self.copy()
-                new.visible |= shown
+                new.visible |= now_visible
                 if self.scenario.visible is Visible.ATOMIC:
                     new.visible |= {number}
                 new._append(number)
-                yield f"T{number + 1} is logged{name_shown(shown)}", new
+                yield f"T{number + 1} is logged{name_shown(now_visible)}", new
                 break  # a write reads no more than what it waits for: who else became visible shows later
 
     def _worker_steps(self, place: int, worker: Worker) -> Iterator[tuple[str, World]]:
@@ -101,15 +101,15 @@ class World(WorldState):
             new._hand_over(place, high)
             yield f"{name} writes low {worker.ordinal}", new
         if worker.phase == read and not broken and self._may_read(worker):
-            for shown, replayed in self._sights(worker):
+            for now_visible, replayed in self._sights(worker):
                 new = self.copy()
-                new.visible |= shown
+                new.visible |= now_visible
                 new.replayed = replayed
                 new._set(place, replace(worker, phase="read", chunk=new._select(worker)))
                 new._has_read(worker)
                 new._hand_over(place, high)
                 at = f" at place {replayed}" if self.scenario.standby else ""
-                yield f"{name} reads chunk {worker.ordinal}{name_shown(shown)}{at}", new
+                yield f"{name} reads chunk {worker.ordinal}{name_shown(now_visible)}{at}", new
         if worker.behind is not None:
             new = self.copy()
             new._high(worker, *worker.behind)
@@ -118,15 +118,15 @@ class World(WorldState):
             yield f"{name} writes high {worker.behind[0]}", new
         left = progress.ended and not progress.done and progress.ordinal == worker.ordinal and not broken
         over = len(self._scripts(self.log)) == len(self.scenario.scripts)
-        again = worker.arrived is not None
-        may_look = not again or over or self.scenario.restless
+        looks_again = worker.arrived is not None
+        may_look = not looks_again or over or self.scenario.restless
         if newest and left and worker.phase == "waits" and worker.behind is None and may_look:
-            if again and self.scenario.stale and self._moves() == 1 and not self.scenario.worker_crashes:
+            if looks_again and self.scenario.stale and self._moves() == 1 and not self.scenario.worker_crashes:
                 raise Violation("a dump waits for a commit to become visible")
             arrived = tuple(chain.from_iterable(progress.arrived))
-            for whole in (False, True) if again and self.scenario.restless else (False,):
+            for whole in (False, True) if looks_again and self.scenario.restless else (False,):
                 new = self.copy()
-                if again and over:
+                if looks_again and over:
                     new.visible |= frozenset(self._hidden())
                 new._set(place, replace(worker, phase="ready", arrived=arrived, whole=whole))
                 yield f"{name} takes up {'all rows for ' if whole else ''}keys {', '.join(arrived)}", new
@@ -168,12 +168,12 @@ class World(WorldState):
                 new._reach(self.horizon)
                 yield "the horizon is reached", new
         elif self.budget.horizons:
-            for shown in self._appear():
+            for now_visible in self._appear():
                 new = self.copy(horizons=1)
-                new.visible |= shown
+                new.visible |= now_visible
                 new.horizon = new._snapshot()
                 new.horizon_at = len(new.log)
-                yield f"a horizon is taken{name_shown(shown)}", new
+                yield f"a horizon is taken{name_shown(now_visible)}", new
 
     # Workers ----------------------------------------------------------------------------------------------------------
 
@@ -192,7 +192,7 @@ class World(WorldState):
     def _sights(self, worker: Worker) -> Iterator[tuple[frozenset[int], int]]:
         """What may show now, and how far a standby may have replayed: what lies before the window it has."""
         if not self.scenario.standby:
-            yield from ((shown, 0) for shown in self._appear(self._awaited(worker)))
+            yield from ((now_visible, 0) for now_visible in self._appear(self._awaited(worker)))
             return
         awaited = 0 if self.rules.visible_unawaited else self._opened_at(worker)
         yield from ((frozenset(), place) for place in range(max(self.replayed, awaited), len(self.log) + 1))

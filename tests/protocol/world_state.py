@@ -86,8 +86,8 @@ class Budget:
     merges: int
 
 
-def name_shown(shown: frozenset[int]) -> str:
-    names = ", ".join(f"T{number + 1}" for number in sorted(shown))
+def name_shown(now_visible: frozenset[int]) -> str:
+    names = ", ".join(f"T{number + 1}" for number in sorted(now_visible))
     return f", {names} being visible now" if names else ""
 
 
@@ -182,8 +182,8 @@ class WorldState:
         named = self.scenario.listed or (worker.arrived is not None and not worker.whole)
         absent = tuple(key for key in keys if key not in rows) if named else ()
         snapshot = self._standbys() if self.scenario.standby else self._snapshot()
-        found = tuple((key, rows[key]) for key in keys if key in rows)
-        return Chunk(found, absent, snapshot, shape, worker.arrived or (), worker.whole)
+        rows_read = tuple((key, rows[key]) for key in keys if key in rows)
+        return Chunk(rows_read, absent, snapshot, shape, worker.arrived or (), worker.whole)
 
     def _standbys(self) -> str | None:
         """What comes with a chunk of a standby: nothing; believed, a snapshot that names nobody who runs."""
@@ -229,7 +229,7 @@ class WorldState:
         if base.number != self.staged.number and not self.rules.no_fencing:
             return False
         lines = (*self.staged.lines, *now.lines[len(base.lines) :])
-        if any(one.offset >= two.offset for one, two in pairwise(lines)):
+        if any(earlier.offset >= two.offset for earlier, two in pairwise(lines)):
             raise Violation("offsets do not grow from line to line")
         self.staged = replace(now, number=self.staged.number + 1, lines=lines)
         return True
@@ -345,7 +345,7 @@ class WorldState:
         if not self.scenario.listed and self.capture.replay.rows != rows:
             raise Violation(f"the dump has brought {self.capture.replay.rows}, and the source has {rows}")
         if self.scenario.listed:
-            asked = {key for chunks in self.scenario.tasks for chunk in chunks for key in chunk}
-            lake = {key: values for key, values in lake.items() if key in asked}
+            listed_keys = {key for chunks in self.scenario.tasks for chunk in chunks for key in chunk}
+            lake = {key: values for key, values in lake.items() if key in listed_keys}
         if {key: values for key, values in rows.items() if key not in withheld} != lake:
             raise Violation(f"the lake ends as {lake}, and the source as {rows}")

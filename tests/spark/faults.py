@@ -70,10 +70,10 @@ class Points:
             if kind not in self._kinds:
                 return
             self._passed += 1
-            here = self._passed == self._at
-            if here:
+            is_here = self._passed == self._at
+            if is_here:
                 self.happened = kind
-        if here:
+        if is_here:
             self._act(kind)
 
     def step(self, name: str) -> None:
@@ -85,9 +85,9 @@ class Points:
 
 
 def _file(path: Location) -> str:
-    found = [kind for pattern, kind in _FILES.items() if re.search(f"(^|/){pattern}$", path.path)]
-    assert found, f"a merge writes {path}, of which no kind of points knows"
-    return found[0]
+    kinds = [kind for pattern, kind in _FILES.items() if re.search(f"(^|/){pattern}$", path.path)]
+    assert kinds, f"a merge writes {path}, of which no kind of points knows"
+    return kinds[0]
 
 
 def _told(history: History, _lines: Any, app: str, _version: int) -> str:

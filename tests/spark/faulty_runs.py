@@ -85,16 +85,16 @@ class Model:
 
     def change(self, fault: Fault | None) -> None:
         """A segment or two of changes; among them what it takes to come by the fault's point."""
-        wanted = fault.kinds[0] if fault is not None and len(fault.kinds) == 1 else ""
+        kind_to_hit = fault.kinds[0] if fault is not None and len(fault.kinds) == 1 else ""
         for _ in range(self._dice.choice((1, 2))):
             for source in self.sources.values():
                 for world in range(WORLDS):
                     source.change(world)
                 what = 1.0 if self._plain else self._dice.random()
-                if what < 0.1 or wanted.endswith("truncate"):
+                if what < 0.1 or kind_to_hit.endswith("truncate"):
                     source.truncate()
                     source.change(0)
-                elif what < 0.2 or wanted.endswith("ghosts"):
+                elif what < 0.2 or kind_to_hit.endswith("ghosts"):
                     source.full_dump()
                 elif what < 0.4:
                     source.dump_chunk()
@@ -150,14 +150,14 @@ def _committed(lake: TestLake, name: str) -> bool:
 def _housekeeping(lake: TestLake, dice: random.Random, stranger: SparkSession, share: float) -> int:
     """OPTIMIZE and VACUUM of somebody who does not ask; the newest cut whose versions may be gone by that."""
     cuts = [row["cut"] for row in _cuts(lake)] if read_status(lake.location) is not None else []
-    gone = 0
+    oldest_cut = 0
     for name in NAMES:
         path = lake.table(_shape(name))
         if dice.random() < share and _committed(lake, name):
             stranger.sql(f"OPTIMIZE delta.`{path}`")
-            gone = max(cuts, default=0)  # a cut that names a version before this may lose its files by a VACUUM
+            oldest_cut = max(cuts, default=0)  # a cut that names a version before this may lose its files by a VACUUM
             stranger.sql(f"VACUUM delta.`{path}` RETAIN 0 HOURS")
-    return gone
+    return oldest_cut
 
 
 def judge(lake: TestLake, model: Model, vacuumed: int) -> None:
@@ -174,8 +174,8 @@ def judge(lake: TestLake, model: Model, vacuumed: int) -> None:
         for cut, oracle in zip(cuts, expected, strict=True):
             if cut["cut"] > vacuumed:
                 version = dict(cut["tables"]).get(f"shop.{name}")
-                found = {} if version is None else _by_key(_rows(lake.table(_shape(name)), version))
-                assert found == oracle.rows, f"cut {cut['cut']} of {name}"
+                rows_by_key = {} if version is None else _by_key(_rows(lake.table(_shape(name)), version))
+                assert rows_by_key == oracle.rows, f"cut {cut['cut']} of {name}"
         newest = _by_key(_rows(lake.table(_shape(name))))
         oracle = expected[-1]
         assert newest == oracle.rows, name
@@ -183,19 +183,19 @@ def judge(lake: TestLake, model: Model, vacuumed: int) -> None:
         assert lake.withheld is not None
         assert oracle.waits(set(lake.withheld.keys(f"shop.{name}", SHAPE)))
         if lake.history:
-            told = Expected.as_all_told(_rows(history_location(lake.location, TableName("shop", name))))
+            history_rows = Expected.as_all_told(_rows(history_location(lake.location, TableName("shop", name))))
             right = [model.history(name, list(upto)).in_order() for upto in _told_upto(cuts, name)]
             if any(f"shop.{name}" in dict(cut["behind"]) for cut in cuts):
-                told = _in_order(told)
-                right = [_in_order(one) for one in right]
-            assert told in right, f"the history of {name}"
+                history_rows = _in_order(history_rows)
+                right = [_in_order(expected_rows) for expected_rows in right]
+            assert history_rows in right, f"the history of {name}"
 
 
-def _in_order(told: list[Told]) -> list[tuple[Any, ...]]:
+def _in_order(history_rows: list[Told]) -> list[tuple[Any, ...]]:
     """The lines of each key in their order. By which dump a key is told to be gone is left out: a merge that stopped
     after it had told and merged is done again from where its table is said to stand, and every later dump shows it."""
     others = len(SHAPE.columns) - len(SHAPE.key)
-    lines = sorted(told, key=lambda line: (line[2] or (-1, ""), line[0]))
+    lines = sorted(history_rows, key=lambda line: (line[2] or (-1, ""), line[0]))
     return [(line[0] if line[1] != DELETE or len(line[4]) < others else None, *line[1:]) for line in lines]
 
 
@@ -217,6 +217,6 @@ def _rows(path: Location, version: int | None = None) -> list[Row]:
 
 
 def _by_key(rows: list[Row]) -> Mapping[Key, dict[str, Any]]:
-    found = {(row["world"], row["k"]): {c: row[c] for c in ("a", "f", "big")} for row in rows}
-    assert len(found) == len(rows), "a key is there twice"
-    return found
+    rows_by_key = {(row["world"], row["k"]): {c: row[c] for c in ("a", "f", "big")} for row in rows}
+    assert len(rows_by_key) == len(rows), "a key is there twice"
+    return rows_by_key

@@ -67,11 +67,11 @@ def test_a_merge_on_a_cluster_outlives_an_executor(spark: SparkSession, cluster:
         build.chunk(DOCUMENTS, [{"id": n, "data": data} for n, data in part.items()])
         rows |= {n: hashlib.sha256(data).hexdigest() for n, data in part.items()}
     build.seal()
-    said: list[str] = []
+    messages: list[str] = []
     codes: list[int] = []
     stop = threading.Event()
     merging = threading.Thread(
-        target=lambda: codes.append(run_job("merge", job_config, stop=stop, on_line=said.append))
+        target=lambda: codes.append(run_job("merge", job_config, stop=stop, on_line=messages.append))
     )
     merging.start()
     lake = open_lake(job_config)
@@ -79,16 +79,16 @@ def test_a_merge_on_a_cluster_outlives_an_executor(spark: SparkSession, cluster:
     begun = own_directory(lake) / "merges" / f"{1:012d}.json"
     deadline = time.monotonic() + 600
     while not (begun.exists() and victim.executors()):
-        assert merging.is_alive() and time.monotonic() < deadline, said
+        assert merging.is_alive() and time.monotonic() < deadline, messages
         merging.join(0.05)
     victim.kill()
     assert read_status(lake) is None, "it died while there was work to do"
     merging.join(600)
-    assert codes == [0], said
+    assert codes == [0], messages
     assert cluster.workers[1].executors()
-    held = spark.read.format("delta").load(str(table_location(lake, DOCUMENTS.table)))
+    lake_frame = spark.read.format("delta").load(str(table_location(lake, DOCUMENTS.table)))
     # In parts that are small enough for Spark to send with a task's own result: larger ones pass through its store.
-    digests = held.select("id", functions.sha2("data", 256).alias("digest")).repartition(32).toArrow()
+    digests = lake_frame.select("id", functions.sha2("data", 256).alias("digest")).repartition(32).toArrow()
     assert dict(zip(digests["id"].to_pylist(), digests["digest"].to_pylist(), strict=True)) == rows
     assert digests.num_rows == COUNT
     assert list((own_directory(lake) / "checkpoints").names()) == []

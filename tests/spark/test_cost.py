@@ -102,17 +102,17 @@ def test_the_driver_folds_as_spark_does(lake: TestLake) -> None:
     build.seal()
     work = merge_plan.plan_works(lake.staging.manifests(), lambda table: 0)[str(ODD.table)]
     assert work.last_truncate and fold_on_driver.fits_driver(work, NEWER)
-    here = fold_on_driver.fold_work(lake.staging, work, NEWER)
-    assert here is not None
-    there = fold.last_rows(staged_events.read_events(lake.spark, lake.staging, work, NEWER)).toArrow()
-    ours = lake.spark.createDataFrame(here, fold_on_driver.folded_shape(NEWER)).toArrow()
+    folded_on_driver = fold_on_driver.fold_work(lake.staging, work, NEWER)
+    assert folded_on_driver is not None
+    folded_on_spark = fold.last_rows(staged_events.read_events(lake.spark, lake.staging, work, NEWER)).toArrow()
+    driver_rows = lake.spark.createDataFrame(folded_on_driver, fold_on_driver.folded_shape(NEWER)).toArrow()
 
     def rows(found: pa.Table) -> list[Any]:
         return sorted(
             ({**r, "row": None} if r["op"] == "d" else r for r in found.to_pylist()), key=lambda r: r["offset"]
         )
 
-    assert len(here) > 10 and rows(ours) == rows(there)
+    assert len(folded_on_driver) > 10 and rows(driver_rows) == rows(folded_on_spark)
 
 
 @pytest.mark.parametrize("by", ["driver", "spark"])

@@ -142,14 +142,14 @@ def test_the_sum_is_the_same_at_any_moment(
     # A view that is put together of two merges is found: the test would see one.
     views = [at_cut(spark, lake, cut=number) for number in sorted(totals)]
     mixed = (total(a.table(names[0]), b.table(names[1])) for a, b in itertools.permutations(views, 2))
-    assert any(found != 2 * 1000 * ACCOUNTS for found in mixed)
+    assert any(total_read != 2 * 1000 * ACCOUNTS for total_read in mixed)
 
 
 def test_a_view_says_what_it_cannot_show(spark: SparkSession, lake: TestLake) -> None:
-    one = table("one", id=pa.int64(), v=pa.string())
-    lake.build.create(one, {"id": 1, "v": "a"})
+    first_shape = table("one", id=pa.int64(), v=pa.string())
+    lake.build.create(first_shape, {"id": 1, "v": "a"})
     lake.build.seal()
-    lake.build.update(one, {"id": 1, "v": "b"})
+    lake.build.update(first_shape, {"id": 1, "v": "b"})
     lake.build.seal()
     lake.merge_well(max_rows=1)
     assert [r.v for r in at_cut(spark, lake.location, at=1).table("shop.one").collect()] == ["a"]

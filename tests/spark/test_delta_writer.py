@@ -79,9 +79,9 @@ class SparkTable:
         self.rows: dict[int, Row] = {}
         self.columns = dict(COLUMNS)
         self.merges = 0
-        told = ", ".join(["'delta.enableDeletionVectors' = 'true'", *properties])
+        properties_text = ", ".join(["'delta.enableDeletionVectors' = 'true'", *properties])
         columns = ", ".join(f"{name} {kind}" for name, (kind, _) in COLUMNS.items())
-        self.sql(f"CREATE TABLE {self.name} ({columns}) USING delta TBLPROPERTIES ({told})")
+        self.sql(f"CREATE TABLE {self.name} ({columns}) USING delta TBLPROPERTIES ({properties_text})")
 
     @property
     def name(self) -> str:
@@ -118,16 +118,18 @@ class SparkTable:
 
     def check(self, *, by_both: bool = True) -> None:
         """Spark and delta-rs read what the model says."""
-        wanted = self.arrow([self.rows[i] for i in sorted(self.rows)])
-        found = self.spark.sql(f"SELECT * FROM {self.name}").toArrow().sort_by("id")
-        assert found.cast(wanted.schema).equals(wanted), "Spark reads other rows"
+        expected_rows = self.arrow([self.rows[i] for i in sorted(self.rows)])
+        rows_read = self.spark.sql(f"SELECT * FROM {self.name}").toArrow().sort_by("id")
+        assert rows_read.cast(expected_rows.schema).equals(expected_rows), "Spark reads other rows"
         if not by_both:
             return
         other = pa.table(QueryBuilder().register("t", RustTable(str(self.path))).execute("select * from t"))
-        assert other.select(wanted.column_names).cast(wanted.schema).sort_by("id").equals(wanted), "delta-rs does"
+        assert (
+            other.select(expected_rows.column_names).cast(expected_rows.schema).sort_by("id").equals(expected_rows)
+        ), "delta-rs does"
 
-    def forget(self, gone: Callable[[int], bool]) -> None:
-        self.rows = {i: r for i, r in self.rows.items() if not gone(i)}
+    def forget(self, is_gone: Callable[[int], bool]) -> None:
+        self.rows = {i: r for i, r in self.rows.items() if not is_gone(i)}
 
 
 @pytest.mark.one_of(4)
@@ -214,9 +216,9 @@ def test_spark_commits_between_plan_and_commit(spark: SparkSession, tmp_path: Pa
             table.sql(RIVALS[what])
             if what == "DELETE":
                 table.forget(lambda i: i % 9 == 4)
-            for i, held in table.rows.items():
+            for i, expected_row in table.rows.items():
                 if what == "UPDATE" and i % 9 == 4:
-                    held["note"] = "updated"
+                    expected_row["note"] = "updated"
 
     writer.check = between
     table.merge(writer, [row(i, "ours", 5) for i in (4, 13, 55, 500)], [22, 61])
@@ -230,13 +232,16 @@ def test_spark_leaves_no_row_out_by_our_statistics(spark: SparkSession, tmp_path
     for i in (1, 4, 6, 2):
         table.merge(writer, [row(i, "x" * 31), row(i + 100, "y")])
     table.merge(writer, [row(101, "x" * 40, 2)], [102])
-    asked = table.frame(list(table.rows.values())).collect()
+    collected = table.frame(list(table.rows.values())).collect()
     read = spark.sql(f"SELECT * FROM {table.name}")
-    for one in (r for r in asked if r.id in (4, 6, 101)):  # values at an end, NULLs, a long text
+    for collected_row in (r for r in collected if r.id in (4, 6, 101)):  # values at an end, NULLs, a long text
         for name in table.columns:
-            value = one[name]
+            value = collected_row[name]
             condition = read[name].isNull() if value is None else read[name] == value
-            assert one.id in [r.id for r in read.where(condition).select("id").collect()], (one.id, name)
+            assert collected_row.id in [r.id for r in read.where(condition).select("id").collect()], (
+                collected_row.id,
+                name,
+            )
 
 
 def test_days_of_any_year_are_read_as_spark_3_would(spark: SparkSession, tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def test_columns_in_every_form_are_the_same_through_log_and_dump_and_equal_in_th
     database.execute(*modes, *(f"INSERT INTO t VALUES ({n}, {sql})" for n, sql in enumerate(values)))  # for the dump
     run_capture(config, stop=threading.Event(), until_current=True)
     database.execute(*modes, *(f"INSERT INTO t VALUES ({10 + n}, {sql})" for n, sql in enumerate(values)))
-    wanted = {first + n: row for first in (0, 10) for n, row in enumerate(expected)}
+    expected_by_id = {first + n: row for first in (0, 10) for n, row in enumerate(expected)}
     stop = threading.Event()
     capture = threading.Thread(target=run_capture, args=(config,), kwargs={"stop": stop})
     capture.start()
@@ -82,13 +82,13 @@ def test_columns_in_every_form_are_the_same_through_log_and_dump_and_equal_in_th
     finally:
         stop.set()
         capture.join(timeout=PATIENCE_SECONDS)
-    told: dict[str, dict[int, Any]] = {"c": {}, "r": {}}
+    values_by_op: dict[str, dict[int, Any]] = {"c": {}, "r": {}}
     for line in lines(wiring.open_staging(config)):
-        if line["op"] in told and line["table"] == name:
-            told[line["op"]][line["after"]["id"]] = {c: line["after"][c] for c in FORMS}
-    assert told["c"] == {n: row for n, row in wanted.items() if n >= 10}
-    assert told["r"] == wanted
+        if line["op"] in values_by_op and line["table"] == name:
+            values_by_op[line["op"]][line["after"]["id"]] = {c: line["after"][c] for c in FORMS}
+    assert values_by_op["c"] == {n: row for n, row in expected_by_id.items() if n >= 10}
+    assert values_by_op["r"] == expected_by_id
     place = table_location(wiring.open_lake(config), TableName.parse(name))
     read_rows = spark.read.format("delta").load(str(place)).select("id", *FORMS).collect()
-    assert {row.id: {c: row[c] for c in FORMS} for row in read_rows} == wanted
-    assert verified.equal and verified.rows == len(wanted), verified
+    assert {row.id: {c: row[c] for c in FORMS} for row in read_rows} == expected_by_id
+    assert verified.equal and verified.rows == len(expected_by_id), verified

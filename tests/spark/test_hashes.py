@@ -62,10 +62,10 @@ def test_floats_of_every_order_have_one_hash(spark: SparkSession, tmp_path: Path
     values += [v * -1.1 for v in ends] + [0.0, -0.0, math.nan, math.inf, -math.inf, math.pi, 1 / 3]
     small = [struct.unpack("<f", struct.pack("<f", v))[0] if abs(v) < 3e38 or v - v else -v for v in values]
     rows = [{"id": n, "d": d, "f": f} for n, (d, f) in enumerate(zip(values, small, strict=True))]
-    held = pa.Table.from_pylist(rows, schema=FLOATS.arrow)
-    pq.write_table(held, tmp_path / "floats.parquet")
-    found = in_spark(spark, FLOATS, str(tmp_path / "floats.parquet"))
-    assert found == [defined(FLOATS, row) for row in held.to_pylist()]
+    float_table = pa.Table.from_pylist(rows, schema=FLOATS.arrow)
+    pq.write_table(float_table, tmp_path / "floats.parquet")
+    hashes_in_spark = in_spark(spark, FLOATS, str(tmp_path / "floats.parquet"))
+    assert hashes_in_spark == [defined(FLOATS, row) for row in float_table.to_pylist()]
 
 
 def test_a_session_that_prints_values_in_another_way_makes_no_hash(spark: SparkSession) -> None:

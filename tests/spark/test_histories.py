@@ -68,9 +68,9 @@ def _check_variants(lake: TestLake) -> None:
 
 def _everything_happened(source: Source, oracle: Oracle, number: int) -> None:
     # Where a full dump comes first, every row is known.
-    wanted = (*KINDS, "ghost removed") if number else (*KINDS, "ghost removed", "withheld row")
+    expected_kinds = (*KINDS, "ghost removed") if number else (*KINDS, "ghost removed", "withheld row")
     happened = source.seen + oracle.seen
-    assert [kind for kind in wanted if not happened[kind]] == []
+    assert [kind for kind in expected_kinds if not happened[kind]] == []
 
 
 @pytest.mark.in_turn("number")

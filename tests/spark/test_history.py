@@ -227,9 +227,9 @@ def test_versions_end_with_the_next_change_a_delete_a_new_key_or_a_truncate(kept
     assert versions(kept.spark.sql(named)) == expected
 
 
-def versions(found: DataFrame) -> list[tuple[Any, ...]]:
+def versions(versions_frame: DataFrame) -> list[tuple[Any, ...]]:
     """Key, value, the seconds between which it was valid, and whether it still is."""
-    rows = found.orderBy("id", "valid_from").collect()
+    rows = versions_frame.orderBy("id", "valid_from").collect()
     ends = [(r.valid_from.timestamp(), r.valid_to and r.valid_to.timestamp()) for r in rows]
     return [(r.id, r.v, begin, end, r.is_current) for r, (begin, end) in zip(rows, ends, strict=True)]
 
@@ -346,7 +346,7 @@ def test_a_dropped_column_keeps_its_values_where_its_name_is_taken_within_the_sa
     build.create(first, {"id": 2, "x": "staged", "y": 20})
     build.line(first, "d", before={"id": 1, "x": None, "y": None})
     build.schema(second, filled={"x": None})
-    one = build.offset
+    first_offset = build.offset
     build.create(second, {"id": 3, "x": 7, "y": 30})
     build.truncate(second)
     build.schema(third, renamed={"x": "y"})
@@ -355,7 +355,7 @@ def test_a_dropped_column_keeps_its_values_where_its_name_is_taken_within_the_sa
     build.seal()
     kept.merge_until("history shop.t")
     kept.merge_well()
-    names = ("id", "x", f"x_until_{one}", f"x_until_{two}")
+    names = ("id", "x", f"x_until_{first_offset}", f"x_until_{two}")
     rows = sorted(lines(kept, third), key=lambda row: row["_dblog_offset"])
     assert [(row["_dblog_op"], *(row[name] for name in names)) for row in rows] == [
         ("c", 1, 10, "merged", None), ("c", 2, 20, "staged", None), ("d", 1, None, None, None),

@@ -41,8 +41,8 @@ def test_a_merge_within_joined_segments_takes_the_rest_of_them(
     ]
     remove_spilled(lake.staging, work.files)
     assert sorted(read) == list(range(2 * STOOD + 1, 37))
-    here = fold_on_driver.fold_work(lake.staging, work, T)
-    assert here is not None and min(here["offset"].to_pylist()) == 2 * STOOD + 1
+    folded_on_driver = fold_on_driver.fold_work(lake.staging, work, T)
+    assert folded_on_driver is not None and min(folded_on_driver["offset"].to_pylist()) == 2 * STOOD + 1
     merged = lake.merge_well()
     assert sum(t.applied for m in merged for t in m.tables) == 18 - STOOD + 1
     rows = lake.rows(T)

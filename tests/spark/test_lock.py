@@ -75,8 +75,8 @@ def test_the_lake_of_a_process_that_was_killed_is_free_when_its_lease_ends(tmp_p
     with _holder(lake, state) as other, closing(SqliteState(str(state), prefix="t")) as store:
         other.kill()
         with lake_lock(lake_at(str(lake)), store, ttl=2, wait=SECONDS):
-            told = store.leader("merge")
-            assert told is not None and told.holder == f"{socket.gethostname()}:{os.getpid()}"
+            lease = store.leader("merge")
+            assert lease is not None and lease.holder == f"{socket.gethostname()}:{os.getpid()}"
 
 
 @pytest.mark.parametrize("shared", ["file", "lease"])

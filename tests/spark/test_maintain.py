@@ -89,26 +89,32 @@ def test_no_row_changes_and_cuts_are_read_up_to_their_age(days: Days, monkeypatc
     path = days.lake.table(ONE)
     for n in range(40):
         build.create(ONE, {"id": n, "v": "first"})
-    made = [days.merge()]
+    merges = [days.merge()]
     for n in range(2):
         days.now += HOUR
         build.update(ONE, {"id": n, "v": "changed"})
-        for gone in range(10 + 5 * n, 15 + 5 * n):
-            build.delete(ONE, {"id": gone})
-        made.append(days.merge())
-    before = {cut: days.rows(cut) for cut in made}
+        for key in range(10 + 5 * n, 15 + 5 * n):
+            build.delete(ONE, {"id": key})
+        merges.append(days.merge())
+    before = {cut: days.rows(cut) for cut in merges}
     monkeypatch.setattr(clustering, "FILES", 0)  # all files count as mixed
 
     result = days.maintain()
-    (one,) = result["tables"]
-    assert one["table"] == "shop.one" and "clustered" in one["done"] and (one["rows"], one["deleted"]) == (30, 0)
+    (table_result,) = result["tables"]
+    assert (
+        table_result["table"] == "shop.one"
+        and "clustered" in table_result["done"]
+        and (table_result["rows"], table_result["deleted"]) == (30, 0)
+    )
     # An hour back is the second merge: it, and those after it, are read as they were.
-    assert result["cuts"] == {"oldest": made[1], "removed": 1}
+    assert result["cuts"] == {"oldest": merges[1], "removed": 1}
     status = days.lake.merger().status
-    assert {cut: days.rows(cut) for cut in (made[1], made[2])} == {cut: before[cut] for cut in (made[1], made[2])}
-    assert days.rows(status.merge) == before[made[2]]
+    assert {cut: days.rows(cut) for cut in (merges[1], merges[2])} == {
+        cut: before[cut] for cut in (merges[1], merges[2])
+    }
+    assert days.rows(status.merge) == before[merges[2]]
     with pytest.raises(LakeError, match="no cut 1"):
-        cuts.cut_of(days.lake.location, made[0])
+        cuts.cut_of(days.lake.location, merges[0])
     with pytest.raises(LakeError):
         cuts.find_cut(days.lake.location, 40)
     assert status.tables["shop.one"].version == log.version(path) and status.offset == build.offset
@@ -119,7 +125,7 @@ def test_no_row_changes_and_cuts_are_read_up_to_their_age(days: Days, monkeypatc
     with mock.patch.object(maintain, "_hours", return_value=0.0):  # Delta looks at the real clock
         result = days.maintain()
     assert result["tables"][0]["removed_files"] > 0 and result["cuts"]["oldest"] == status.merge
-    assert sorted(days.lake.rows(ONE, provenance=True), key=lambda row: row["id"]) == before[made[2]]
+    assert sorted(days.lake.rows(ONE, provenance=True), key=lambda row: row["id"]) == before[merges[2]]
     maintained = schedule.read_maintained(days.lake.location)
     assert maintained is not None and maintained.at == days.now and maintained.sizes[0].rows == 30
 
@@ -154,9 +160,9 @@ def test_a_deleted_row_is_gone_from_every_file_by_its_age(
     days.merge()
     for hours, purged in ((0, purge_after is not None), (1, purge_after is None), (1, False)):
         days.now += hours * HOUR
-        (one,) = days.maintain()["tables"]
-        assert ("purged" in one["done"]) == purged, hours
-    assert one["deleted"] == 0 and "secret" in _stored(days)  # a cut that is kept may be read still
+        (table_result,) = days.maintain()["tables"]
+        assert ("purged" in table_result["done"]) == purged, hours
+    assert table_result["deleted"] == 0 and "secret" in _stored(days)  # a cut that is kept may be read still
     days.now += 3 * HOUR
     with mock.patch.object(maintain, "_hours", return_value=0.0):  # Delta looks at the real clock
         days.maintain()

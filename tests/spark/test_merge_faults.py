@@ -39,11 +39,11 @@ class Coverage:
 @pytest.fixture(scope="module")
 def coverage() -> Iterator[Coverage]:
     """At the end of a soak a merger has died at every kind of step."""
-    found = Coverage()
-    yield found
-    if found.runs >= 5 * len(KINDS):
-        print("mergers died", ", ".join(f"{kind} ({found.killed[kind]})" for kind in KINDS))
-        assert [kind for kind in KINDS if not found.killed[kind]] == []
+    whole_coverage = Coverage()
+    yield whole_coverage
+    if whole_coverage.runs >= 5 * len(KINDS):
+        print("mergers died", ", ".join(f"{kind} ({whole_coverage.killed[kind]})" for kind in KINDS))
+        assert [kind for kind in KINDS if not whole_coverage.killed[kind]] == []
 
 
 @pytest.fixture
@@ -82,7 +82,9 @@ def test_whatever_happens_to_merges_the_lake_ends_right_at_every_cut(
     lake.marks = bool(kinds.intersection(MARKING)) or (lake.marks and not kinds.intersection(MERGING))
     happened = run(lake, seed, stranger, plan)
     coverage.runs += 1
-    coverage.killed.update(one.point for one in happened if one.fault == "killed" and one.point is not None)
+    coverage.killed.update(
+        happening.point for happening in happened if happening.fault == "killed" and happening.point is not None
+    )
     print(f"seed {seed}: {', '.join(map(str, happened))}")
 
 
@@ -90,7 +92,7 @@ def test_a_mistake_is_found(lakes: Iterator[TestLake], stranger: SparkSession, m
     right, wrong = next(lakes), next(lakes)
     right.marks = wrong.marks = mutant.marks
     right.history = wrong.history = "history" in mutant.name
-    assert [one.point for one in run(right, mutant.seed, stranger, mutant.plan)] == mutant.points
+    assert [happening.point for happening in run(right, mutant.seed, stranger, mutant.plan)] == mutant.points
     with mutant.patched():
         try:
             run(wrong, mutant.seed, stranger, mutant.plan)

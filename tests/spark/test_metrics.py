@@ -20,9 +20,15 @@ def test_a_merge_counts_what_it_does_to_a_table(lake: TestLake) -> None:
     build.chunk(ITEMS, [item(i) for i in range(6)], dump="first")
     build.seal()
     (first,) = lake.merge_well()
-    (made,) = first.tables
-    assert (made.rows, made.inserted, made.applied, made.files_added, made.files_removed) == (6, 6, 6, 1, 0)
-    assert made.bytes > 0
+    (table_metrics,) = first.tables
+    assert (
+        table_metrics.rows,
+        table_metrics.inserted,
+        table_metrics.applied,
+        table_metrics.files_added,
+        table_metrics.files_removed,
+    ) == (6, 6, 6, 1, 0)
+    assert table_metrics.bytes > 0
     since = build.offset
     build.update(ITEMS, item(1, "new"))
     build.update(ITEMS, item(2))

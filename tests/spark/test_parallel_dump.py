@@ -104,8 +104,8 @@ def test_an_executor_without_dblog_is_told_as_such(
     conf = {"spark.pyspark.python": str(tmp_path / "bare" / "bin" / "python")}
     config = database.config(tmp_path, spark={"master": "local[1]", "conf": conf})
     submit(config, DumpRequest(tables=None))
-    said: list[str] = []
-    assert run_job("dump", config, stop=threading.Event(), on_line=said.append) == 1
-    told = next(line for line in said if "an executor cannot work" in line)
-    assert "ModuleNotFoundError: No module named" in told
-    assert "see that each has dblog" in said[said.index(told) + 1]
+    messages: list[str] = []
+    assert run_job("dump", config, stop=threading.Event(), on_line=messages.append) == 1
+    message = next(line for line in messages if "an executor cannot work" in line)
+    assert "ModuleNotFoundError: No module named" in message
+    assert "see that each has dblog" in messages[messages.index(message) + 1]

@@ -23,7 +23,7 @@ def test_a_table_whose_place_is_that_of_anothers_history_stops_alone(lake: TestL
     build.seal()
     lake.merge()
     assert "the history of shop.t" in str(state(lake, "t__history").error) and state(lake).state is not State.STOPPED
-    assert [told["v"] for told in lake.rows(history)] == ["a"]  # a line of the history of t
+    assert [history_row["v"] for history_row in lake.rows(history)] == ["a"]  # a line of the history of t
     lake.history = False
     build.create(history, row(2))
     build.seal()

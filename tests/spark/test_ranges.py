@@ -45,11 +45,11 @@ def test_every_key_lies_in_a_range(name: str) -> None:
     dice = random.Random(name)
     for _ in range(60):
         values = [value(n) for n in _clusters(dice)]
-        found = _of(kind, values)
-        ends = [end for low_high in found for end in low_high]
-        assert ends == sorted(ends) and len(found) <= key_ranges.MOST
+        ranges_of_values = _of(kind, values)
+        ends = [end for low_high in ranges_of_values for end in low_high]
+        assert ends == sorted(ends) and len(ranges_of_values) <= key_ranges.MOST
         assert (ends[0], ends[-1]) == (min(values), max(values))
-        assert all(any(low <= v <= high for low, high in found) for v in values)
+        assert all(any(low <= v <= high for low, high in ranges_of_values) for v in values)
         assert set(ends) <= set(values), "an end that is no key opens a file for nothing"
 
 

@@ -115,12 +115,17 @@ def test_rows_reach_a_lake_on_an_object_store(
 @pytest.mark.parametrize("source_kind", ["postgres"], indirect=True)
 def test_a_job_gets_jars_and_settings_and_no_secret_in_an_argument(config: Config, tmp_path: Path) -> None:
     """On this machine Spark reads the large jars where they lie; a cluster's executors get them from the driver."""
-    here = job_command("merge", config, config_path=tmp_path / "source.toml")
-    names = [Path(jar).name.rpartition("-")[0] for jar in here.conf["spark.driver.extraClassPath"].split(":")]
-    assert names == ["hadoop-aws", "analyticsaccelerator-s3", "bundle"] and len(here.jars) == 2
+    local_command = job_command("merge", config, config_path=tmp_path / "source.toml")
+    names = [Path(jar).name.rpartition("-")[0] for jar in local_command.conf["spark.driver.extraClassPath"].split(":")]
+    assert names == ["hadoop-aws", "analyticsaccelerator-s3", "bundle"] and len(local_command.jars) == 2
     cluster = config.model_copy(update={"spark": config.spark.model_copy(update={"master": "spark://m:7077"})})
-    there = job_command("merge", cluster, config_path=tmp_path / "source.toml")
-    assert len(there.jars) == 5 and "spark.driver.extraClassPath" not in there.conf
+    cluster_command = job_command("merge", cluster, config_path=tmp_path / "source.toml")
+    assert len(cluster_command.jars) == 5 and "spark.driver.extraClassPath" not in cluster_command.conf
     secret = config.s3.secret_key.get_secret_value()
-    assert not [part for command in (here, there) for part in (*command.argv, *command.env.values()) if secret in part]
+    assert not [
+        part
+        for command in (local_command, cluster_command)
+        for part in (*command.argv, *command.env.values())
+        if secret in part
+    ]
     assert Config.model_validate_json(config_json(config)) == config

@@ -127,11 +127,11 @@ def test_what_is_asked_for_is_what_is_read(shop: Shop) -> None:
         "table in ('shop.names', 'x')",
     ):
         where = rows(shop.read().where(condition))
-        kept = shop.spark.createDataFrame(
+        staged_frame = shop.spark.createDataFrame(
             [(line["offset"], line["op"], line["table"]) for line in shop.lines()],
             "offset long, op string, table string",
         ).where(condition)
-        assert [r["offset"] for r in where] == sorted(r["offset"] for r in kept.collect()) != []
+        assert [r["offset"] for r in where] == sorted(r["offset"] for r in staged_frame.collect()) != []
     some = shop.spark.read.format("dblog").option("config", str(shop.config)).schema("op string, offset long").load()
     assert some.columns == ["op", "offset"] and some.count() == len(every)
 

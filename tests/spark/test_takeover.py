@@ -165,12 +165,12 @@ def _still_in_delta(lake: TestLake, statement: str) -> Iterator[Any]:
     phases = delta.fuzzer.OptimisticTransactionPhases.forName("a paused merger")
     for phase in (phases.initialPhase(), phases.preparePhase(), phases.backfillPhase(), phases.postCommitPhase()):
         phase.entryBarrier().unblock()
-    real, taken = getattr(LakeTable, statement), threading.Event()
+    real, taken_over = getattr(LakeTable, statement), threading.Event()
 
     def observed(table: LakeTable, *args: Any, **kwargs: Any) -> Any:
-        if taken.is_set() or not table.path.path.endswith("shop/one"):
+        if taken_over.is_set() or not table.path.path.endswith("shop/one"):
             return real(table, *args, **kwargs)
-        taken.set()
+        taken_over.set()
         before = delta.TransactionExecutionObserver.getObserver()
         delta.TransactionExecutionObserver.setObserver(delta.fuzzer.PhaseLockingTransactionExecutionObserver(phases))
         try:

@@ -79,11 +79,11 @@ def test_a_task_is_a_merge_of_its_own(merged: TestLake, marks: Marks) -> None:
     assert done is not None and (done.number, done.task, done.tables) == (2, "mark", ())
     assert merger.run_task() is None and marks.done == [2]
     assert _outcome(merged, task) == lake_tasks.Outcome(2, {"planned": 2})
-    one, two = merged.cuts()
-    assert two["offset"] == one["offset"] and two["tables"] == {"shop.one": one["tables"]["shop.one"] + 1}
+    first_cut, two = merged.cuts()
+    assert two["offset"] == first_cut["offset"] and two["tables"] == {"shop.one": first_cut["tables"]["shop.one"] + 1}
     status = read_status(merged.location)
     assert status is not None and status.tables["shop.one"].state is State.INCOMPLETE
-    assert (status.segment, status.offset) == (1, one["offset"])
+    assert (status.segment, status.offset) == (1, first_cut["offset"])
     # Merges go on behind it.
     merged.build.create(ONE, {"id": 2, "v": "b"})
     merged.build.seal()

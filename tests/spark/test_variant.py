@@ -49,8 +49,8 @@ def shown(lake: TestLake, schema: TableSchema = DOC) -> list[Row]:
     frame = lake.spark.read.format("delta").load(str(lake.table(schema)))
     printed = {f.name: F.to_json(f.name) for f in frame.schema if f.dataType.typeName() == "variant"}
     rows = [row.asDict() for row in frame.withColumns(printed).collect()] if printed else lake.rows(schema)
-    own = [{k: v for k, v in row.items() if not k.startswith("_dblog_")} for row in rows]
-    return sorted(own, key=lambda row: int(row[schema.key[0]]))
+    own_columns = [{k: v for k, v in row.items() if not k.startswith("_dblog_")} for row in rows]
+    return sorted(own_columns, key=lambda row: int(row[schema.key[0]]))
 
 
 def both(key: int, j: str | None, variant: str | None, v: str = "a") -> Row:
@@ -254,9 +254,9 @@ def test_a_column_of_the_source_with_the_name_of_a_variant_stops_its_table_alone
     build.seal()
     lake.merge()
     assert status(lake).state is State.STOPPED
-    said = str(status(lake).error)
-    assert "the source has a column J_variant: the VARIANT of j cannot be named j_variant" in said
-    assert 'json_as = "text" under [lake.tables."shop.t"]' in said
+    error_text = str(status(lake).error)
+    assert "the source has a column J_variant: the VARIANT of j cannot be named j_variant" in error_text
+    assert 'json_as = "text" under [lake.tables."shop.t"]' in error_text
     assert [row["j_variant"] for row in shown(lake, other)] == ["[1]", "[2]"]
     lake.json_as = "text"
     lake.merge_well()
@@ -318,8 +318,11 @@ def test_maintenance_cuts_and_other_readers_of_the_log_know_such_a_table(
     lake.merger(config=_config(tmp_path)).run_task()
     outcome = lake_tasks.read_outcome(lake.location, task.id)
     assert outcome is not None and outcome.error is None and outcome.result is not None, outcome
-    (found,) = outcome.result["tables"]
-    assert {"joined", "clustered"} & {*found["done"]} and (found["rows"], found["deleted"]) == (6, 0)
+    (table_result,) = outcome.result["tables"]
+    assert {"joined", "clustered"} & {*table_result["done"]} and (table_result["rows"], table_result["deleted"]) == (
+        6,
+        0,
+    )
     assert shown(lake) == right
     time_travel.check_readable(lake.location, newest)
     then = views.at_cut(lake.spark, lake.location, cut=newest.number).table("shop.t")

@@ -46,8 +46,8 @@ class World:
         status = read_status(self.lake.location)
         version = log.version(self.lake.table(self.schema))
         assert status is not None and version is not None
-        known = status.tables[str(self.schema.table)]
-        return Pin(version, known.offset, known.segment, self.build.offset)
+        table_status = status.tables[str(self.schema.table)]
+        return Pin(version, table_status.offset, table_status.segment, self.build.offset)
 
     def sql(self, statement: str) -> None:
         """Somebody else changes the lake table."""
@@ -99,8 +99,8 @@ def test_a_lake_that_somebody_changed_is_found_key_by_key(world: World) -> None:
     forged = world.pin()
     world.sql("UPDATE {} SET _dblog_offset = 1000000, v = 'forged' WHERE id = 2")
     pinned = replace(forged, version=forged.version + 1)
-    again = world.ask(world.task([row(2, "new")], since=build.offset, pin=pinned, absent=[]))
-    assert again.different == (), "what is staged is newer than an offset that cannot be"
+    second_verdict = world.ask(world.task([row(2, "new")], since=build.offset, pin=pinned, absent=[]))
+    assert second_verdict.different == (), "what is staged is newer than an offset that cannot be"
 
 
 def test_keys_that_change_while_they_are_read(world: World) -> None:

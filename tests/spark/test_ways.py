@@ -27,8 +27,8 @@ T = table("t", id=pa.int64(), v=pa.string())
 
 def _rust_rows(lake: TestLake, schema: TableSchema) -> list[Row]:
     rows = QueryBuilder().register("t", RustTable(str(lake.table(schema).local))).execute("select * from t")
-    found: list[Row] = pa.table(rows).to_pylist()
-    return sorted(found, key=lambda row: [str(row[name]) for name in schema.key])
+    rows_read: list[Row] = pa.table(rows).to_pylist()
+    return sorted(rows_read, key=lambda row: [str(row[name]) for name in schema.key])
 
 
 def _counts(merges: list[Merged]) -> list[dict[str, Any]]:
@@ -72,8 +72,8 @@ def test_both_ways_give_the_same_rows(both: tuple[TestLake, TestLake], soak_seed
             source.full_dump()
             marking.build.seal()
         most = dice.choice((60, 10_000))
-        told = [_counts(lake.merge_well(max_rows=most)) for lake in both]
-        assert told[0] == told[1]
+        counts_by_lake = [_counts(lake.merge_well(max_rows=most)) for lake in both]
+        assert counts_by_lake[0] == counts_by_lake[1]
         rows = [lake.rows(SHAPE, provenance=True) for lake in both]
         assert rows[0] == rows[1]
         assert _rust_rows(marking, SHAPE) == _rust_rows(merging, SHAPE)

@@ -111,11 +111,11 @@ def test_what_an_older_version_has_called_ok_stays_so(lake: TestLake) -> None:
     lake.build.seal()
     lake.merge_well()
     merger = lake.merger()
-    own = merger.status.to_json()
-    del own["tables"]["shop.t"]["lacks"], own["tables"]["shop.t"]["withheld"]
-    own["tables"]["shop.t"]["state"] = "ok"
-    own["merge"] += 1
-    merger._records.finish(type(merger.status).from_json(own))
+    status_json = merger.status.to_json()
+    del status_json["tables"]["shop.t"]["lacks"], status_json["tables"]["shop.t"]["withheld"]
+    status_json["tables"]["shop.t"]["state"] = "ok"
+    status_json["merge"] += 1
+    merger._records.finish(type(merger.status).from_json(status_json))
     lake.build.update(T, row(1, "b"))
     lake.build.seal()
     lake.merge_well()

@@ -51,8 +51,8 @@ def test_the_lake_takes_the_worst_names(lake: TestLake, of_a_day: OfADay) -> Non
         place = table_location(lake.location, table.table)
         history = history_location(lake.location, table.table)
         read = QueryBuilder().register("t", DeltaTable(str(place))).execute("SELECT * FROM t").read_all()
-        found = [{name: row[name] for name in (key, value)} for row in pa.table(read).to_pylist()]
-        assert sorted(found, key=lambda row: str(row[key])) == want
+        rows_read = [{name: row[name] for name in (key, value)} for row in pa.table(read).to_pylist()]
+        assert sorted(rows_read, key=lambda row: str(row[key])) == want
         rows = lake.spark.read.format("delta").load(str(history)).collect()
         assert sorted((row["_dblog_op"], row[key], row[value]) for row in rows if row["_dblog_op"] != "d") == [
             ("c", "one", 1),

@@ -158,8 +158,8 @@ class Source:
         self.seen["unchanged value in a key change"] += bool(unchanged)
         life = [line for line in self.lines[self._batch :] if line.key == old]
         updated = bool(life) and all(line.op == "u" and "big" in line.unchanged for line in life)
-        kept = updated and "big" in unchanged and any(line.key == old for line in self.lines[: self._batch])
-        self.seen["unchanged value over updates, a key change and a batch boundary"] += kept
+        is_value_kept = updated and "big" in unchanged and any(line.key == old for line in self.lines[: self._batch])
+        self.seen["unchanged value over updates, a key change and a batch boundary"] += is_value_kept
 
     def _swap(self, one: Key, two: Key) -> None:
         """By way of a third key: no database lets two rows have one key for a moment."""
@@ -190,8 +190,8 @@ class Source:
         begun = len(self.lines)
         for world in self.dice.sample(range(self.worlds), max(1, self.worlds // 4)):
             self.change(world)
-        told = {line.key: line for line in self.lines[begun:]}
-        whole = [key for key, line in told.items() if key in self.rows and line.op in "cu" and not line.unchanged]
+        last_lines = {line.key: line for line in self.lines[begun:]}
+        whole = [key for key, line in last_lines.items() if key in self.rows and line.op in "cu" and not line.unchanged]
         # A SELECT may not see a row that was born meanwhile; one that was only updated it sees, before or after.
         born = {line.key for line in self.lines[begun:] if line.op == "c"}
         keys = [key for key in self.rows if key not in whole or key not in born or self.dice.random() < 0.7]
@@ -210,8 +210,8 @@ class Source:
             return
         self.seen["chunk"] += 1
         self.seen["evicted row"] += len(evicted)
-        gone = [i for i, key in enumerate(keys) if key in evicted]
-        first = self.build.chunk(self.shape, [self._row(key) for key in keys], evicted=gone, dump=dump)
+        evicted_places = [i for i, key in enumerate(keys) if key in evicted]
+        first = self.build.chunk(self.shape, [self._row(key) for key in keys], evicted=evicted_places, dump=dump)
         for i, key in enumerate(keys):
             if key not in evicted:
                 self._note(first + i, "r", key)

@@ -215,27 +215,30 @@ class World:
         high = self.dice.randint(low + 1, self.number)
         staging = self.open()
         manifests = list(staging.manifests(low, high))
-        wanted = self.sealed[low:high]
+        expected_manifests = self.sealed[low:high]
         assert [m.first for m in manifests] == [low + 1, *(m.segment + 1 for m in manifests[:-1])]
-        assert manifests[-1].segment == high and manifests[0].first_offset == wanted[0].first_offset
-        assert manifests[-1].last_offset == wanted[-1].last_offset and manifests[-1].schemas == wanted[-1].schemas
-        assert self._offsets(staging, manifests) == self._offsets(self.twin, wanted)
-        assert [m for x in manifests for m in x.marks] == [m for x in wanted for m in x.marks]
-        assert [c for x in manifests for c in x.chunks] == [c for x in wanted for c in x.chunks]
+        assert manifests[-1].segment == high and manifests[0].first_offset == expected_manifests[0].first_offset
+        assert (
+            manifests[-1].last_offset == expected_manifests[-1].last_offset
+            and manifests[-1].schemas == expected_manifests[-1].schemas
+        )
+        assert self._offsets(staging, manifests) == self._offsets(self.twin, expected_manifests)
+        assert [m for x in manifests for m in x.marks] == [m for x in expected_manifests for m in x.marks]
+        assert [c for x in manifests for c in x.chunks] == [c for x in expected_manifests for c in x.chunks]
 
-        self._works(staging, manifests, wanted)
+        self._works(staging, manifests, expected_manifests)
 
-    def _works(self, staging: Staging, manifests: list[Manifest], wanted: list[Manifest]) -> None:
+    def _works(self, staging: Staging, manifests: list[Manifest], expected_manifests: list[Manifest]) -> None:
         """The same with tables that are merged up to different places."""
         behind = {str(schema.table): self.dice.randint(self.lowest(), self.number) for schema in TABLES}
-        ours = merge_plan.plan_works(manifests, behind.__getitem__)
-        theirs = merge_plan.plan_works(wanted, behind.__getitem__)
-        assert theirs.keys() <= ours.keys()
-        for name, work in ours.items():
+        works = merge_plan.plan_works(manifests, behind.__getitem__)
+        expected_works = merge_plan.plan_works(expected_manifests, behind.__getitem__)
+        assert expected_works.keys() <= works.keys()
+        for name, work in works.items():
             rows = self._rows_of(staging, work)
-            if name in theirs:
-                assert (work.schema, work.chunks) == (theirs[name].schema, theirs[name].chunks)
-                assert rows == self._rows_of(self.twin, theirs[name])
+            if name in expected_works:
+                assert (work.schema, work.chunks) == (expected_works[name].schema, expected_works[name].chunks)
+                assert rows == self._rows_of(self.twin, expected_works[name])
             else:  # a file reaches over the cut, and none of its rows lies there
                 assert not rows and not work.chunks
 

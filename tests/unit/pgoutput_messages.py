@@ -100,9 +100,9 @@ def read_change(message: bytes, columns: tuple[Column, ...]) -> Read:
         new = {
             name: old[name] if value == b"u" and isinstance(old[name], str) else value for name, value in new.items()
         }
-    kept = [name for name, value in (new or {}).items() if value == b"u"]
+    unchanged_names = [name for name, value in (new or {}).items() if value == b"u"]
     op = {b"I": "c", b"U": "u", b"D": "d"}[message[:1]]
-    return Read(op, marker == b"K", kept or None, _converted(old, columns), _converted(new, columns))
+    return Read(op, marker == b"K", unchanged_names or None, _converted(old, columns), _converted(new, columns))
 
 
 def _read_image(message: bytes, place: int, columns: tuple[Column, ...]) -> tuple[Values, int]:

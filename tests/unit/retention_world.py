@@ -90,10 +90,10 @@ class RetentionWorld(World):
         """It goes on only, and over nothing that is needed, young, the newest, or within a transaction."""
         assert now.segment >= self.begun.segment
         if now.segment > self.begun.segment:
-            gone = self.sealed[self.begun.segment - 1 : now.segment - 1]
+            segments_gone = self.sealed[self.begun.segment - 1 : now.segment - 1]
             assert all(need.segment >= now.segment for need in needs)
-            assert all(m.sealed_at < before * 1e6 for m in gone) and now.segment <= self.number
-            assert gone[-1].partial == 0 and now.offset == self.sealed[now.segment - 1].first_offset
+            assert all(m.sealed_at < before * 1e6 for m in segments_gone) and now.segment <= self.number
+            assert segments_gone[-1].partial == 0 and now.offset == self.sealed[now.segment - 1].first_offset
             self.moved += 1
         self.held += bool(now.held)
         self.begun = now

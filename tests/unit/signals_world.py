@@ -43,8 +43,8 @@ class Fragile:
         self._after = after
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._state, name)
-        return self._counted(found) if name in ("create", "update", "delete") else found
+        attribute = getattr(self._state, name)
+        return self._counted(attribute) if name in ("create", "update", "delete") else attribute
 
     def create_all(self, nodes: Any) -> None:
         for path, data in nodes.items():

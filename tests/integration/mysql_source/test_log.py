@@ -28,8 +28,8 @@ def test_before_and_after_images_keep_order_over_tables(database: Database, sour
         "UPDATE a SET id = 7",
     )  # fmt: skip
     log_batches = list(batches(source, start))
-    shown = [(r["op"], r["before"], r["after"]) for r in changes(log_batches)]
-    assert shown == [
+    operations = [(r["op"], r["before"], r["after"]) for r in changes(log_batches)]
+    assert operations == [
         ("c", None, {"id": 1, "v": 10}),
         ("c", None, {"id": 1, "v": "x"}),
         ("u", {"id": 1, "v": 10}, {"id": 1, "v": None}),
@@ -73,8 +73,8 @@ def test_resuming_at_any_batch_neither_loses_nor_repeats(database: Database, sou
             number < len(whole) - 3
         ):  # enough to see that the next rows are right; the last resumes read all that is left
             rest = iter([next(rest)])
-        again = [(row["op"], row["after"]["id"]) for row in changes(list(rest))]
-        assert again and again == ids[seen : seen + len(again)]
+        rest_of_rows = [(row["op"], row["after"]["id"]) for row in changes(list(rest))]
+        assert rest_of_rows and rest_of_rows == ids[seen : seen + len(rest_of_rows)]
 
 
 def test_a_batch_joins_small_transactions(database: Database, source: MysqlSource) -> None:

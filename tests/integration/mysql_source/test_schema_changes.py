@@ -85,10 +85,10 @@ def test_what_is_told_of_renamed_columns_is_what_the_server_made_of_a_row(
     for batch in batches(source, start):
         log.process(batch)
     marks = [m for m in log.seal(0).marks if m.op == "s" and m.table.endswith(".w")]
-    told = {frozenset((m.renamed or {}).items()): m for m in marks}
+    marks_by_renames = {frozenset((m.renamed or {}).items()): m for m in marks}
     for (before, after), (what, renamed) in zip(itertools.pairwise(witnesses), ALTERS, strict=True):
         if renamed is not None:
-            mark = told[frozenset(renamed.items())]
+            mark = marks_by_renames[frozenset(renamed.items())]
             assert {n: before[o] for n, o in renamed.items()} == {n: after[n] for n in renamed}, what
             assert {n: values.to_json(after[n]) for n in mark.filled or {}} == (mark.filled or {})
     assert sum(m.renamed is not None for m in marks) == sum(r is not None for _, r in ALTERS)

@@ -53,9 +53,9 @@ def test_rows_that_a_session_logs_in_part_stop_their_table_alone(
     changed = "UPDATE a SET j = JSON_SET(j, '$.k', id + 1)" if "JSON" in setting else "UPDATE a SET id = 3"
     execute(database, f"SET SESSION {setting}", "BEGIN", changed, "INSERT INTO b VALUES (7, NULL, '')", "COMMIT")
     execute(database, "UPDATE b SET id = 9 WHERE id = 7")
-    (told,) = unreadable(source, start)
-    assert told.table.name == "a" and "binlog." in told.why and fix in told.fix and not told.refused
-    assert "start the capture again, which dumps the table" in told.fix
+    (signal,) = unreadable(source, start)
+    assert signal.table.name == "a" and "binlog." in signal.why and fix in signal.fix and not signal.refused
+    assert "start the capture again, which dumps the table" in signal.fix
     logged = changes(list(batches(source, start)))
     assert [row["after"]["id"] for row in logged][-1:] == [9] and {len(row["after"]) for row in logged} == {3}
 
@@ -64,8 +64,8 @@ def test_a_label_that_is_no_text_is_told_with_its_column(database: Database, sou
     execute(database, "CREATE TABLE a (id int PRIMARY KEY, e enum(x'ff','b') CHARACTER SET binary)")
     start = source.current_position()
     execute(database, "INSERT INTO a VALUES (1, 1)")
-    (told,) = unreadable(source, start)
-    assert "column e: a label is no text" in told.why and not told.refused
+    (signal,) = unreadable(source, start)
+    assert "column e: a label is no text" in signal.why and not signal.refused
 
 
 @pytest.mark.parametrize("declared", ["varchar(900) COMPRESSED", "longtext COMPRESSED", "datetime", "time(3)"])
@@ -84,9 +84,9 @@ def test_a_form_of_mariadb_that_is_not_read_is_told_with_its_column(
     start = source.current_position()
     execute(database, "INSERT INTO a VALUES (1, '2024-01-01 10:00:00')")
     assert f"{database.schema}.a: column v: " in check(source)
-    (told,) = unreadable(source, start)
-    assert "column v: type" in told.why and "is not supported" in told.why and told.refused
-    assert not source.tables() and [problem.table for problem in source.list_refusals()] == [str(told.table)]
+    (signal,) = unreadable(source, start)
+    assert "column v: type" in signal.why and "is not supported" in signal.why and signal.refused
+    assert not source.tables() and [problem.table for problem in source.list_refusals()] == [str(signal.table)]
 
 
 def test_zero_dates_are_errors_or_null(database: Database, config: Any) -> None:
@@ -95,8 +95,8 @@ def test_zero_dates_are_errors_or_null(database: Database, config: Any) -> None:
     lenient = MysqlSource(config.model_copy(update={"zero_dates": "null"}))
     start = strict.current_position()
     execute(database, "INSERT INTO a VALUES (1, '2024-00-10', '0000-00-00', 0), (2, '2024-01-10', NULL, '2024-01-01')")
-    (told,) = unreadable(strict, start)
-    assert str(told.table) == f"{database.schema}.a" and "zero date" in told.why and "zero_dates" in told.fix
+    (signal,) = unreadable(strict, start)
+    assert str(signal.table) == f"{database.schema}.a" and "zero date" in signal.why and "zero_dates" in signal.fix
     logged = [row["after"] for row in changes(list(batches(lenient, start)))]
     reader = lenient.open_reader()
     schema = reader.schema(TableName(database.schema, "a"))

@@ -120,8 +120,10 @@ def test_json_doubles_print_as_the_server_prints_them(database: Database, source
         1e-14,
     ]
     values += [x * 10.0**e for x in (1.2345678901234567, -9.87654321098765) for e in range(-20, 20)]
-    shown = database.query("SELECT " + ", ".join(f"JSON_EXTRACT(CAST('[{v!r}]' AS JSON), '$[0]')" for v in values))[0]
-    assert [json_text.double(value) for value in values] == [str(text) for text in shown]
+    printed_values = database.query(
+        "SELECT " + ", ".join(f"JSON_EXTRACT(CAST('[{v!r}]' AS JSON), '$[0]')" for v in values)
+    )[0]
+    assert [json_text.double(value) for value in values] == [str(text) for text in printed_values]
 
 
 def test_json_values_that_only_functions_make(database: Database, source: MysqlSource) -> None:

@@ -108,12 +108,12 @@ def test_mariadb_commits_xa_transactions_out_of_order(
 
 def lines_of(config: Config) -> list[tuple[str, str, int, int | None]]:
     """Op, origin, id and value of every row of the super-changelog, in order."""
-    found = []
+    changes = []
     for line in lines(wiring.open_staging(config)):
         if line["op"] in "cudr":
             after = line["after"] or {}
-            found.append((line["op"], line["origin"], line["key"]["id"], after.get("v")))
-    return found
+            changes.append((line["op"], line["origin"], line["key"]["id"], after.get("v")))
+    return changes
 
 
 @pytest.mark.parametrize("first", [False, True], ids=["while it runs", "before it first starts"])

@@ -102,8 +102,8 @@ def test_resuming_inside_the_rows_neither_loses_nor_repeats(
     seen = 0
     for batch in whole[:-1]:
         seen += sum(change.batch.num_rows for change in batch.changes)
-        again = shown(list(batches(source, batch.position, skip=batch.partial, upto=target)))
-        assert again == rows[seen:]
+        changes_after = shown(list(batches(source, batch.position, skip=batch.partial, upto=target)))
+        assert changes_after == rows[seen:]
 
 
 def test_compressed_rows(database: Database, source: MysqlSource, memory: str) -> None:
@@ -128,13 +128,13 @@ def test_compressed_rows(database: Database, source: MysqlSource, memory: str) -
 
 
 def test_rows_of_other_tables_do_not_count(database: Database, config: Any, source: MysqlSource, ids: Ids) -> None:
-    mine = MysqlSource(config.model_copy(update={"tables": (f"{database.schema}.b",)}))
-    start = mine.current_position()
+    source_of_b = MysqlSource(config.model_copy(update={"tables": (f"{database.schema}.b",)}))
+    start = source_of_b.current_position()
     ids.prepare("one", "INSERT INTO a VALUES (1, 1)")
     ids.prepare("two")
     ids.prepare("three", "INSERT INTO a VALUES (2, 1)", "INSERT INTO b VALUES (1)")
     for xid in ("one", "three"):
         ids.commit(xid)
     ids.rollback("two")
-    log_batches = list(batches(mine, start))
+    log_batches = list(batches(source_of_b, start))
     assert shown(log_batches) == [("c", 1)] and "prepared" not in json.loads(log_batches[-1].position)

@@ -22,12 +22,12 @@ def read_to(source: PostgresSource, log: Any, target: str) -> list[LogBatch]:
 
 def lines(batches: list[LogBatch]) -> list[dict[str, Any]]:
     """Rows and truncations in log order."""
-    found = []
+    row_lines = []
     for number, batch in enumerate(batches):
         for changes in batch.changes:
             for row in changes.batch.to_pylist():
                 transaction = batch.transactions[row["transaction"]]
-                found.append(
+                row_lines.append(
                     {
                         **row,
                         "place": (number, row["sequence"]),
@@ -35,12 +35,12 @@ def lines(batches: list[LogBatch]) -> list[dict[str, Any]]:
                         "xid": transaction.xid,
                     }
                 )
-        found += [
+        row_lines += [
             {"op": "t", "place": (number, signal.sequence), "table": str(signal.table)}
             for signal in batch.signals
             if isinstance(signal, Truncated)
         ]
-    return sorted(found, key=lambda line: line["place"])
+    return sorted(row_lines, key=lambda line: line["place"])
 
 
 def begin(source: PostgresSource) -> str:

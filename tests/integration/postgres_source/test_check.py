@@ -27,8 +27,8 @@ def test_a_table_without_identity_is_refused_before_it_harms_the_application(
     lab.execute(f"DROP PUBLICATION dblog_{lab.name}", f'GRANT CREATE ON DATABASE "{lab.name}" TO "{user}"')
 
     def published() -> set[str]:
-        asked = f"SELECT tablename FROM pg_publication_tables WHERE pubname = 'dblog_{lab.name}'"
-        return {str(name) for (name,) in lab.query(asked)} & set(tables)
+        publication_query = f"SELECT tablename FROM pg_publication_tables WHERE pubname = 'dblog_{lab.name}'"
+        return {str(name) for (name,) in lab.query(publication_query)} & set(tables)
 
     exact.prepare()
     (problem,) = exact.list_refusals()

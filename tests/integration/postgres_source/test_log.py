@@ -33,45 +33,45 @@ def test_changes_come_in_commit_order_with_what_the_log_knows_of_them(
     first = lab.connect()
     second = lab.connect()
     first.autocommit = second.autocommit = False
-    with first.cursor() as one, second.cursor() as two:
-        one.execute("INSERT INTO t VALUES (1, 'k', 'first', %s)", (big,))
+    with first.cursor() as first_cursor, second.cursor() as two:
+        first_cursor.execute("INSERT INTO t VALUES (1, 'k', 'first', %s)", (big,))
         two.execute("INSERT INTO whole VALUES (1, 'v', %s)", (big,))
         second.commit()
-        one.execute("SAVEPOINT s")
-        one.execute("INSERT INTO t VALUES (9, 'gone', NULL, NULL)")
-        one.execute("ROLLBACK TO s")
+        first_cursor.execute("SAVEPOINT s")
+        first_cursor.execute("INSERT INTO t VALUES (9, 'gone', NULL, NULL)")
+        first_cursor.execute("ROLLBACK TO s")
         first.commit()
-        one.execute("UPDATE t SET v = 'lost'")
+        first_cursor.execute("UPDATE t SET v = 'lost'")
         first.rollback()
-        one.execute("UPDATE t SET v = 'second'")
-        one.execute("UPDATE t SET a = 2")
+        first_cursor.execute("UPDATE t SET v = 'second'")
+        first_cursor.execute("UPDATE t SET a = 2")
         two.execute("UPDATE whole SET v = 'w'")
         second.commit()
-        one.execute("DELETE FROM t")
+        first_cursor.execute("DELETE FROM t")
         first.commit()
         two.execute("DELETE FROM whole")
         second.commit()
-        one.execute("TRUNCATE t, whole")
+        first_cursor.execute("TRUNCATE t, whole")
         first.commit()
     first.close()
     second.close()
     staged_lines = lines(logged(source, position))
-    shown = [
+    operations = [
         (f["op"], f["table"], f.get("before"), f.get("after"), f.get("unchanged"), f.get("key_only"))
         for f in staged_lines
     ]
     key = {"v": None, "big": None}
-    kept = {"a": 1, "b": "k", "v": "second", "big": None}
-    assert shown[:-2] == [
+    second_row = {"a": 1, "b": "k", "v": "second", "big": None}
+    assert operations[:-2] == [
         ("c", "public.whole", None, {"id": 1, "v": "v", "big": big}, None, False),
         ("c", "public.t", None, {"a": 1, "b": "k", "v": "first", "big": big}, None, False),
         ("u", "public.whole", {"id": 1, "v": "v", "big": big}, {"id": 1, "v": "w", "big": big}, None, False),
-        ("u", "public.t", None, kept, ["big"], False),
-        ("u", "public.t", {"a": 1, "b": "k", **key}, {**kept, "a": 2}, ["big"], True),
+        ("u", "public.t", None, second_row, ["big"], False),
+        ("u", "public.t", {"a": 1, "b": "k", **key}, {**second_row, "a": 2}, ["big"], True),
         ("d", "public.t", {"a": 2, "b": "k", **key}, None, None, True),
         ("d", "public.whole", {"id": 1, "v": "w", "big": big}, None, None, False),
     ]
-    assert sorted(line[:2] for line in shown[-2:]) == [("t", "public.t"), ("t", "public.whole")]
+    assert sorted(line[:2] for line in operations[-2:]) == [("t", "public.t"), ("t", "public.whole")]
 
 
 def test_the_key_is_in_key_order_and_transactions_are_described(
@@ -230,8 +230,8 @@ def test_partitions_come_under_the_name_of_their_root(
     lab.execute(f"ALTER PUBLICATION dblog_{lab.name} SET (publish_via_partition_root = true)")
     position = begin(source)
     lab.execute("INSERT INTO p VALUES (1, 'a'), (11, 'b')", "UPDATE p SET id = 12 WHERE id = 1")
-    found = [(line["op"], line["table"], line["after"]) for line in lines(logged(source, position))]
-    assert {table for _, table, _ in found} == {"public.p"} and found[1][2] == {"id": 11, "v": "b"}
+    operations = [(line["op"], line["table"], line["after"]) for line in lines(logged(source, position))]
+    assert {table for _, table, _ in operations} == {"public.p"} and operations[1][2] == {"id": 11, "v": "b"}
     chunk = source.open_reader().read(source.tables()[0], after=(11,), upto=None, limit=5)
     assert chunk.rows.to_pylist() == [{"id": 12, "v": "a"}]
     assert [p for p in PostgresSource(configure(plugin="wal2json")).check() if p.fatal and "partition" in p.what]

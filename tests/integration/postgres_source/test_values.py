@@ -104,19 +104,19 @@ def test_rows_of_a_type_that_was_dropped_since_are_text(lab: Database, source: P
         "DROP TYPE mood", "DROP TYPE pair", "DROP DOMAIN few",
         "INSERT INTO t VALUES (2, 'later', NULL, NULL, '6')",
     )  # fmt: skip
-    found: list[dict[str, Any]] = []
+    row_lines: list[dict[str, Any]] = []
 
     def read() -> bool:
         try:
             with closing(source.open_log(position)) as log:
-                found[:] = [line["after"] for line in lines(read_to(source, log, source.current_position()))]
+                row_lines[:] = [line["after"] for line in lines(read_to(source, log, source.current_position()))]
         except SourceUnavailable:  # pgoutput is asked for text from now on, once the server has let the slot go
             return False
         return True
 
     wait_until(read, "the log is read as text")
-    found[0]["n"] = str(found[0]["n"])
-    assert found == [  # a domain is its base type in wal2json
+    row_lines[0]["n"] = str(row_lines[0]["n"])
+    assert row_lines == [  # a domain is its base type in wal2json
         {"id": 1, "m": "odd", "p": "(7,x)", "l": "{fine,odd}", "n": "5"},
         {"id": 2, "m": "later", "p": None, "l": None, "n": "6"},
     ]

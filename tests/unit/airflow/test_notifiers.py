@@ -51,8 +51,8 @@ def dump(state: str, *tasks: TaskStatus) -> DumpStatus:
 
 
 def told(status: DumpStatus, place: SentNotices | None = None) -> tuple[list[str], SentNotices | None]:
-    found = list(notices_since(status, place))
-    return [notice.id for notice, _ in found], found[-1][1] if found else place
+    notices = list(notices_since(status, place))
+    return [notice.id for notice, _ in notices], notices[-1][1] if notices else place
 
 
 # What is new ----------------------------------------------------------------------------------------------------------
@@ -112,8 +112,8 @@ def test_whenever_it_is_looked_at_and_wherever_it_dies_all_is_told_and_repeats_h
     looked = [*[status for status in life[:-1] if data.draw(st.booleans())], life[-1]]
     for status in looked:
         for _ in range(data.draw(st.integers(0, 2))):  # it dies after some were sent, before the place was written
-            found = list(notices_since(status, place))
-            seen += [notice.id for notice, _ in found[: data.draw(st.integers(0, len(found)))]]
+            notices = list(notices_since(status, place))
+            seen += [notice.id for notice, _ in notices[: data.draw(st.integers(0, len(notices)))]]
         ids, place = told(status, place)
         seen += ids
     assert whole <= set(seen)
@@ -285,13 +285,13 @@ def test_over_tls_the_receiver_must_be_one_that_tls_ca_has_signed(tmp_path: Path
     others = authority(tmp_path / "others", "others")
     hook = Hook(own_authority.sign("receiver", "127.0.0.1"))
     try:
-        known = {"url": f"https://127.0.0.1:{hook.port}/hook", "timeout": 20}
+        hook_settings = {"url": f"https://127.0.0.1:{hook.port}/hook", "timeout": 20}
         for files in ({"tls_ca": others.file}, {}):
             with pytest.raises(NotToldYet, match="CERTIFICATE_VERIFY_FAILED") as refused:
-                Webhook(webhook(hook.port, **known, **files)).tell("x", {})
+                Webhook(webhook(hook.port, **hook_settings, **files)).tell("x", {})
             assert "shh" not in str(refused.value)
         assert hook.got == []
-        Webhook(webhook(hook.port, **known, tls_ca=own_authority.file)).tell("x", {"id": "x"})
+        Webhook(webhook(hook.port, **hook_settings, tls_ca=own_authority.file)).tell("x", {"id": "x"})
         assert [orjson.loads(body) for _, body in hook.got] == [{"id": "x"}]
     finally:
         hook.close()

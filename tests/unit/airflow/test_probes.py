@@ -71,9 +71,9 @@ class Log:
         manifest = self.sequencer.seal(0)
         self.staging.publish(manifest)
         self.sequencer.begin_next_segment()
-        found = self.staging.manifest(manifest.segment)
-        assert found == manifest
-        return found.probes
+        manifest_read = self.staging.manifest(manifest.segment)
+        assert manifest_read == manifest
+        return manifest_read.probes
 
 
 def test_in_log_order_a_select_has_seen_all_up_to_its_low_watermark(tmp_path: Path) -> None:

@@ -21,9 +21,9 @@ def test_a_row_that_went_on_before_the_select_is_looked_for_where_that_saw_it() 
 
 
 def test_a_row_that_went_on_inside_the_window_of_its_chunk_is_brought() -> None:
-    brought = set[str]()
-    assert apply_look([("4", "3")], Look(keys={"3"}, touched={"3", "4"}, missed={}), brought) == ()
-    assert brought == {"4"}
+    keys_brought = set[str]()
+    assert apply_look([("4", "3")], Look(keys={"3"}, touched={"3", "4"}, missed={}), keys_brought) == ()
+    assert keys_brought == {"4"}
 
 
 def test_a_chunk_of_the_whole_table_leaves_no_trail_but_those_that_it_cannot_judge() -> None:
@@ -42,7 +42,7 @@ def test_rows_that_never_rest_are_each_brought_by_one_look_that_finds_them() -> 
     """Many rows over few free keys, each moving between looks, before their SELECTs and inside their windows."""
     dice = random.Random(5)
     rows = {key: key for key in range(40)}  # by key
-    brought = set[str]()
+    keys_brought = set[str]()
     done = set[int]()
     finds = dict.fromkeys(range(40), 0)
     trails: tuple[tuple[str, ...], ...] = ()
@@ -55,26 +55,26 @@ def test_rows_that_never_rest_are_each_brought_by_one_look_that_finds_them() -> 
             to = dice.choice([k for k in range(60) if k not in rows])
             rows[to] = rows.pop(key)
             moves.append((str(key), str(to)))
-        trails = follow_moves(trails, moves, brought, all_read=all_read)
+        trails = follow_moves(trails, moves, keys_brought, all_read=all_read)
         return moves
 
     move(200, all_read=False)
     looks = 0
     while trails:
         looks += 1
-        asked = {key for trail in trails for key in trail}
+        keys_looked_for = {key for trail in trails for key in trail}
         move(dice.randrange(3), all_read=True)
-        there = {str(key): row for key, row in rows.items() if str(key) in asked}
+        rows_there = {str(key): row for key, row in rows.items() if str(key) in keys_looked_for}
         unseen = move(dice.randrange(3), all_read=True)
         first = {str(key): str(key) for key in rows}  # where each row was for the SELECT
         for key, to in reversed(unseen):
             for now, before in first.items():
                 first[now] = key if before == to else before
         touched = {key for pair in unseen for key in pair}
-        missed = {now: before for now, before in first.items() if now in touched and before not in there}
-        for row in there.values():
+        missed = {now: before for now, before in first.items() if now in touched and before not in rows_there}
+        for row in rows_there.values():
             finds[row] += row not in done
-        trails = apply_look(trails, Look(asked, touched, missed), brought)
+        trails = apply_look(trails, Look(keys_looked_for, touched, missed), keys_brought)
         heads = {int(trail[0]) for trail in trails}
         done = {row for key, row in rows.items() if key not in heads}
         assert looks < 60

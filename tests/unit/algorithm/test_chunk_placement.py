@@ -63,10 +63,10 @@ def test_each_file_of_an_attempt_has_to_be_there() -> None:
     """A staging that was put back from a copy may have the first and not the second."""
     schema = table()
     chunks = Chunks(LogOrder())
-    for ordinal, there in ((0, True), (1, False)):
+    for ordinal, is_there in ((0, True), (1, False)):
         at = mark(ordinal, schema)
         chunks.open_window(Low(at), offset=ordinal, segment=1, at=0)
-        if there:
+        if is_there:
             chunks.place_chunk(high(at), at=1, is_ours=lambda: True, rows=lambda keys: (), absent=list)
             continue
         with pytest.raises(Refused, match="is not in this staging directory"):

@@ -283,12 +283,12 @@ class Beside:
 
     def commit(self) -> None:
         if self.running:
-            one = self.dice.choice(sorted(self.running))
-            self.running.discard(one)
-            self.hidden.add(one)
+            ended = self.dice.choice(sorted(self.running))
+            self.running.discard(ended)
+            self.hidden.add(ended)
             self.offset += 1
             for w in (self.joining, self.twin):
-                w.record(T, (self.offset, self.offset), one, [touch(self.offset)])
+                w.record(T, (self.offset, self.offset), ended, [touch(self.offset)])
 
     def show(self) -> None:
         if self.hidden:
@@ -311,9 +311,9 @@ class Beside:
             name = self.dice.choice(sorted(self.windows))
             opened, then = self.windows.pop(name)
             seen = self.dice.choice((self.snapshot(), then, None))
-            found, expected = (judged(w, name, seen) for w in (self.joining, self.twin))
-            if found != "too many" or opened > self.horizon_at or seen != then:
-                assert found == expected
+            judged_rows, expected = (judged(w, name, seen) for w in (self.joining, self.twin))
+            if judged_rows != "too many" or opened > self.horizon_at or seen != then:
+                assert judged_rows == expected
 
 
 @pytest.mark.parametrize("seed", range(40))

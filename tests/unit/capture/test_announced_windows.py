@@ -139,10 +139,10 @@ def test_nodes_go_when_what_became_of_them_is_published(term: Term) -> None:
 
 def test_a_worker_beside_a_capture_that_looks_for_no_announcement_is_told_so(term: Term) -> None:
     def announce() -> None:
-        AnnouncedWindows(term.state, term.source.open_reader(), term.clock, threading.Event(), wanted).write(low)
+        AnnouncedWindows(term.state, term.source.open_reader(), term.clock, threading.Event(), goes_on).write(low)
 
-    low, asked = watermark.encode(Low(mark())), iter([True] * 3)
-    wanted = lambda: next(asked, False)  # noqa: E731
+    low, answers = watermark.encode(Low(mark())), iter([True] * 3)
+    goes_on = lambda: next(answers, False)  # noqa: E731
     old = term.state.acquire(lease_holder.CAPTURE, "before", ttl=60)
     assert old is not None
     capture_status.put_status(term.state, LeaderReport.from_json({"epoch": old.epoch, "answers": False}))
@@ -154,7 +154,7 @@ def test_a_worker_beside_a_capture_that_looks_for_no_announcement_is_told_so(ter
     capture_status.put_status(term.state, LeaderReport.from_json({"epoch": lease.epoch, "answers": False}))
     with pytest.raises(ServerNotSafe, match="capture host-1: this worker has read_only = true"):
         announce()
-    asked = iter([True] * 3)
+    answers = iter([True] * 3)
     capture_status.put_status(term.state, LeaderReport.from_json({"epoch": lease.epoch, "answers": True}))
     with pytest.raises(NotOpened):
         announce()

@@ -206,20 +206,20 @@ def test_the_status_tells_of_tables_in_the_lake_that_are_no_longer_captured(worl
     (own_directory(wiring.open_lake(world.config)) / "status.json").replace(orjson.dumps(lake.to_json()))
     status = read_source_status(world.config)
     assert [(table.table, table.captured) for table in status.tables] == [("shop.a", True), ("shop.b", False)]
-    shown = text(status)
-    assert "table     shop.a: ok\n" in shown and "table     shop.b: ok, no longer captured\n" in shown
+    status_text = text(status)
+    assert "table     shop.a: ok\n" in status_text and "table     shop.b: ok, no longer captured\n" in status_text
 
 
 def test_a_standby_takes_the_change_over(world: World) -> None:
     world.put(B, 1)
     lease = world.state.acquire("capture", "another", ttl=10)
     assert lease is not None
-    told: list[Any] = []
-    with world.capturing(on_status=told.append):
-        wait_until(lambda: told, "the file is refused")
+    messages: list[Any] = []
+    with world.capturing(on_status=messages.append):
+        wait_until(lambda: messages, "the file is refused")
         world.write("shop.?")
-        seen = len(told)
-        wait_until(lambda: len(told) > seen + 2, "the file is looked at again")
+        seen = len(messages)
+        wait_until(lambda: len(messages) > seen + 2, "the file is looked at again")
         lease.release()
         wait_until(
             lambda: (now := settings_in_force.read_in_force(world.state)) is not None and now.tables == ["shop.?"],

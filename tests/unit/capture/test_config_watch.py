@@ -54,8 +54,8 @@ def test_a_change_elsewhere_is_told_of_once_and_keeps_the_rest_from_coming_into_
     for _ in range(40):
         clock.now += config_reload.LOOK
         assert looking.look() is None
-    (told,) = warnings(caplog)
-    assert "more has changed than tables, columns and keys of [source]" in told
+    (warning,) = warnings(caplog)
+    assert "more has changed than tables, columns and keys of [source]" in warning
     world.write("shop.?")
     assert looking.look() == world.config
 

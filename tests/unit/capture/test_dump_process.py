@@ -65,8 +65,8 @@ def test_it_has_the_configuration_and_no_secret_in_arguments_or_environment(conf
         assert process.stdin is not None
         place = Path(f"/proc/{process.pid}")
         arguments = wait_until((place / "cmdline").read_bytes, "a process that has begun its program")
-        shown = arguments + (place / "environ").read_bytes()
-        assert b"dblog_core.capture.dump_process" in shown and SECRET.encode() not in shown
+        visible_bytes = arguments + (place / "environ").read_bytes()
+        assert b"dblog_core.capture.dump_process" in visible_bytes and SECRET.encode() not in visible_bytes
         process.stdin.close()
         assert process.wait(60) == 0, "the end of its pipe is the word to stop"
 
@@ -86,14 +86,17 @@ def test_what_it_logs_is_logged_here_and_a_fault_that_it_has_told_is_no_death(
     request(config, dump_records.SYSTEM)
     stop = threading.Event()
     faults = list[DblogError]()
-    told = "a dump that the system or a signal requested"
+    description = "a dump that the system or a signal requested"
     with caplog.at_level(logging.INFO), closing(wiring.open_state(config)) as state:
         worker = threading.Thread(
             target=work, args=(config, state, wiring_clock(), stop), kwargs={"on_fault": faults.append}
         )
         worker.start()
         try:
-            wait_until(lambda: any(told in r.getMessage() and "reading" not in r.name for r in caplog.records), told)
+            wait_until(
+                lambda: any(description in r.getMessage() and "reading" not in r.name for r in caplog.records),
+                description,
+            )
         finally:
             stop.set()
             worker.join(timeout=60)

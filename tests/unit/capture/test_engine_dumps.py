@@ -141,11 +141,11 @@ def test_a_dump_during_which_more_rows_arrive_than_are_remembered_is_followed_by
     while [d.state for d in dump_store.list_dumps(running.state)] != ["done", "done"]:
         assert time.monotonic() < deadline, dump_store.list_dumps(running.state)
         pause.wait(0.05)
-    (again,) = {d.id for d in dump_store.list_dumps(running.state)} - {dump_id}
+    (second_id,) = {d.id for d in dump_store.list_dumps(running.state)} - {dump_id}
     lines = running.lines()
-    assert [line["dump"] for line in lines if line["op"] == "f"] == [again], "the first one tells nothing of ghosts"
-    brought = [line["after"] for line in lines if line["op"] == "r"][-4:]
-    assert brought == [running.rows()[key] for key in (0, 1, 2, 3)]
+    assert [line["dump"] for line in lines if line["op"] == "f"] == [second_id], "the first one tells nothing of ghosts"
+    last_rows = [line["after"] for line in lines if line["op"] == "r"][-4:]
+    assert last_rows == [running.rows()[key] for key in (0, 1, 2, 3)]
 
 
 def test_rows_that_vanish_without_row_events_are_healed_by_a_dump(world: World) -> None:

@@ -52,10 +52,10 @@ class Shop:
         )
         for shape in shapes:
             self.staging.put_schema(shape)
-        known = dict(self.staging.manifest(segment - 1).schemas) if segment > 1 else {}
-        known |= {str(s.table): s.fingerprint for s in shapes}
+        fingerprints = dict(self.staging.manifest(segment - 1).schemas) if segment > 1 else {}
+        fingerprints |= {str(s.table): s.fingerprint for s in shapes}
         new_manifest = manifest(segment, first - 10 + len(shapes) if segment > 1 else 1, first + 5, marks=marks)
-        self.staging.publish(replace(new_manifest, schemas=known))
+        self.staging.publish(replace(new_manifest, schemas=fingerprints))
 
     def run(self, *arguments: str) -> Result:
         return CliRunner().invoke(cli.app, ["--config", str(self.file), "schema", *arguments])
@@ -91,9 +91,9 @@ def test_it_says_which_version_the_lake_has_and_why_it_stands_still(shop: Shop) 
     (dblog_directory / "status.json").write_text(
         json.dumps(LakeStatus(4, 4, 45, tables={"shop.orders": status}).to_json())
     )
-    said = shop.run("shop.orders").stdout
-    assert said.splitlines()[-1] == "lake: version 2, merged to offset 45, stopped: it cannot follow"
-    assert "a widened: int16 is now int32  ->  widened in place" in said
+    output = shop.run("shop.orders").stdout
+    assert output.splitlines()[-1] == "lake: version 2, merged to offset 45, stopped: it cannot follow"
+    assert "a widened: int16 is now int32  ->  widened in place" in output
 
 
 def test_dropped_columns_go_where_the_lake_is_told_so(shop: Shop) -> None:
@@ -165,19 +165,19 @@ def test_a_shape_is_accepted_in_the_way_that_ends_with_what_the_source_has(
         **{"state": State.STOPPED, "error": "a damaged file", **status}, segment=5, offset=55, version=1
     )
     try:
-        found: str = accept_schema.plan_acceptance(shop.staging, "shop.orders", known_status, policy).way.value
+        outcome: str = accept_schema.plan_acceptance(shop.staging, "shop.orders", known_status, policy).way.value
     except LakeError as error:
-        found = str(error)
-    assert found == way or (" " in way and way in found)
+        outcome = str(error)
+    assert outcome == way or (" " in way and way in outcome)
 
 
 def test_the_policy_of_a_table_changes_what_is_told_of_its_changes(shop: Shop) -> None:
     tables = '\n[lake.tables."shop.ord*"]\nschema_changes = "{}"\n'
     stopped(shop, ignored=["d"], state=State.OK, error=None)
     shop.file.write_text(CONFIG + tables.format("ignore"))
-    said = shop.run("shop.orders").stdout
-    assert "d added: string  ->  left out" in said and 'schema_changes = "ignore"' in said
-    assert "lake: version 2 without d, merged to offset 45, ok" in said
+    output = shop.run("shop.orders").stdout
+    assert "d added: string  ->  left out" in output and 'schema_changes = "ignore"' in output
+    assert "lake: version 2 without d, merged to offset 45, ok" in output
     shop.file.write_text(CONFIG + tables.format("fail"))
     answer = json.loads(shop.run("shop.orders", "--json").stdout)
     assert (answer["schema_changes"], answer["lake"]["ignored"]) == ("fail", ["d"])

@@ -48,7 +48,7 @@ def test_fifty_sources_of_one_server_staging_and_state_store_do_not_clash(tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("mine", "theirs", "expected_text"),
+    ("own_settings", "other_settings", "expected_text"),
     [
         ({"source": "b"}, {}, "[source] name b"),
         ({"kind": "postgres"}, {"kind": "postgres", "more": 'slot = "dblog_a"'}, "[source] slot dblog_a"),
@@ -60,20 +60,22 @@ def test_fifty_sources_of_one_server_staging_and_state_store_do_not_clash(tmp_pa
     ],
 )
 def test_what_two_must_not_share_is_told_with_the_file_that_has_it_too(
-    tmp_path: Path, mine: dict[str, str], theirs: dict[str, str], expected_text: str
+    tmp_path: Path, own_settings: dict[str, str], other_settings: dict[str, str], expected_text: str
 ) -> None:
-    one = write(tmp_path, "a", **mine)
-    _other = write(tmp_path, "b", **theirs)
+    first_file = write(tmp_path, "a", **own_settings)
+    _other = write(tmp_path, "b", **other_settings)
     write(tmp_path, "c")
     (tmp_path / "broken.toml").write_text("[source]\nnme = 1\n")
-    problems = [p for p in _file(one, load(one)) if expected_text in p.what]
+    problems = [p for p in _file(first_file, load(first_file)) if expected_text in p.what]
     assert [p.what.partition(" is that of ")[2] for p in problems] == ["b.toml too"] and problems[0].fix
     assert problems[0].fatal == ("lake" not in expected_text and "signals" not in expected_text)
-    assert all(line.endswith("is that of b.toml too") for line in found(one))
+    assert all(line.endswith("is that of b.toml too") for line in found(first_file))
 
 
-@pytest.mark.parametrize("theirs", [{"host": "other.example", "more": "server_id = 7"}, {"kind": "postgres"}], ids=str)
-def test_the_same_on_another_server_is_no_clash(tmp_path: Path, theirs: dict[str, str]) -> None:
-    one = write(tmp_path, "a", more="server_id = 7")
-    write(tmp_path, "b", **theirs)
-    assert found(one) == []
+@pytest.mark.parametrize(
+    "other_settings", [{"host": "other.example", "more": "server_id = 7"}, {"kind": "postgres"}], ids=str
+)
+def test_the_same_on_another_server_is_no_clash(tmp_path: Path, other_settings: dict[str, str]) -> None:
+    first_file = write(tmp_path, "a", more="server_id = 7")
+    write(tmp_path, "b", **other_settings)
+    assert found(first_file) == []

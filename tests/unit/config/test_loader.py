@@ -143,10 +143,10 @@ def test_the_policy_of_a_table_is_that_of_the_first_pattern_that_says_one(file: 
 
 
 def test_json_columns_are_text_but_for_tables_whose_first_pattern_says_otherwise(file: Path) -> None:
-    told = POLICIES.replace('schema_changes = "fail"', 'json_as = "variant"').replace(
+    policies_text = POLICIES.replace('schema_changes = "fail"', 'json_as = "variant"').replace(
         '"evolve"', '"evolve"\njson_as = "text"'
     )
-    file.write_text(SOURCE.replace('"shop.*"', '"shop.*", "other.*"') + REST + told)
+    file.write_text(SOURCE.replace('"shop.*"', '"shop.*", "other.*"') + REST + policies_text)
     lake = load(file).lake
     tables = {name: lake.json_as_of(TableName.parse(name)) for name in ("shop.orders", "shop.x", "other.x")}
     assert tables == {"shop.orders": "text", "shop.x": "variant", "other.x": "variant"}

@@ -65,8 +65,10 @@ def test_the_brokers_authority_is_looked_for_beside_the_file(file: Path) -> None
         SOURCE + REST + signals.replace('topic = "notices"', 'topic = "notices"\ntls = "verify-ca"\ntls_ca = "ca.pem"')
     )
     config = load(file)
-    found = [config.signals.kafka, config.notify[1].kafka]
-    assert [one.tls_ca for one in found if one is not None] == [file.parent / "ca.pem"] * 2
+    kafka_settings = [config.signals.kafka, config.notify[1].kafka]
+    assert [settings_of_one.tls_ca for settings_of_one in kafka_settings if settings_of_one is not None] == [
+        file.parent / "ca.pem"
+    ] * 2
 
 
 @pytest.mark.parametrize(

@@ -139,12 +139,12 @@ kind = "postgres"
 database = "d"
 host = "db.example"
 """
-    found = _load(tmp_path, text).output
-    assert (found["files"].path, found["files"].every) == (str(tmp_path / "out"), 10.0)
-    assert (found["files"].batch_rows, found["near"].batch_rows) == (50_000, 1000)
-    assert (found["near"].port, found["near"].tls) == (3306, "off")
-    assert (found["far"].port, found["far"].tls) == (5432, "verify-full")
-    assert (found["bus"].form, found["bus"].tls, found["local"].tls) == ("json", "verify-full", "off")
+    outputs = _load(tmp_path, text).output
+    assert (outputs["files"].path, outputs["files"].every) == (str(tmp_path / "out"), 10.0)
+    assert (outputs["files"].batch_rows, outputs["near"].batch_rows) == (50_000, 1000)
+    assert (outputs["near"].port, outputs["near"].tls) == (3306, "off")
+    assert (outputs["far"].port, outputs["far"].tls) == (5432, "verify-full")
+    assert (outputs["bus"].form, outputs["bus"].tls, outputs["local"].tls) == ("json", "verify-full", "off")
 
 
 def test_secrets_come_from_the_environment_and_are_never_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -132,9 +132,9 @@ def test_who_reads_staging_alone_gets_the_secrets_of_storage_alone(file: Path) -
 
 def test_a_readable_file_is_warned_of_whatever_secret_it_holds(file: Path) -> None:
     file.chmod(0o644)
-    told = list(readable_secret(file))
-    assert len(told) == len(SECRETS) - 1, "the path of a webhook has no name that tells"
-    assert "qZx7" not in str(told)
+    findings = list(readable_secret(file))
+    assert len(findings) == len(SECRETS) - 1, "the path of a webhook has no name that tells"
+    assert "qZx7" not in str(findings)
     file.chmod(0o600)
     assert list(readable_secret(file)) == []
 
@@ -182,8 +182,8 @@ def test_a_process_needs_and_gives_the_secrets_of_its_sections_alone(
         monkeypatch.setenv(names[number], SECRETS[number])
     for name, secret in zip(names, SECRETS, strict=True):
         monkeypatch.setenv(name, secret)
-    given = config_json(given_to(load(file), needs))
-    assert [number for number, secret in enumerate(SECRETS) if secret in given] == needed
+    job_config = config_json(given_to(load(file), needs))
+    assert [number for number, secret in enumerate(SECRETS) if secret in job_config] == needed
 
 
 def test_a_secret_that_is_needed_all_the_same_is_asked_for_by_name(
@@ -216,13 +216,13 @@ def test_files_of_sections_that_a_process_has_no_need_of_need_not_be_there(file:
 
 def test_no_representation_of_a_configuration_shows_a_secret(file: Path) -> None:
     config = Session(file=file).config()
-    shown = repr(config) + str(config) + repr([*config.output.values(), *config.notify, *config.airflow.notify])
-    assert "qZx7" not in shown and "https://example.org/" in shown
+    printed = repr(config) + str(config) + repr([*config.output.values(), *config.notify, *config.airflow.notify])
+    assert "qZx7" not in printed and "https://example.org/" in printed
 
 
-@pytest.mark.parametrize(("job", "given"), [("merge", {2, 3}), ("verify", {2, 3}), ("dump", {0, 1, 2, 3})])
+@pytest.mark.parametrize(("job", "expected_secrets"), [("merge", {2, 3}), ("verify", {2, 3}), ("dump", {0, 1, 2, 3})])
 def test_a_job_gets_the_secrets_that_it_needs_and_none_as_an_argument(
-    file: Path, monkeypatch: pytest.MonkeyPatch, job: str, given: set[int]
+    file: Path, monkeypatch: pytest.MonkeyPatch, job: str, expected_secrets: set[int]
 ) -> None:
     for name in ("delta-spark_4", "delta-storage-4", "hadoop-aws-3", "analyticsaccelerator-s3-1", "bundle-2"):
         (file.parent / f"{name}.jar").touch()
@@ -241,7 +241,7 @@ def test_a_job_gets_the_secrets_that_it_needs_and_none_as_an_argument(
         run_job(job, Session(file=file).config(), stop=threading.Event(), on_line=print)
     ((argv, env),) = begun
     assert "qZx7" not in " ".join(argv)
-    assert {number for number, secret in enumerate(SECRETS) if secret in " ".join(env.values())} == given
+    assert {number for number, secret in enumerate(SECRETS) if secret in " ".join(env.values())} == expected_secrets
     assert "PATH" in env
 
 

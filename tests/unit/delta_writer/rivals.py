@@ -31,15 +31,15 @@ def optimizes(table: Table) -> None:
 @rival
 def deletes(table: Table) -> None:
     opened(table).delete("id % 7 = 3")
-    table.rows = {key: held for key, held in table.rows.items() if key[0] % 7 != 3}
+    table.rows = {key: row_values for key, row_values in table.rows.items() if key[0] % 7 != 3}
 
 
 @rival
 def updates(table: Table) -> None:
     opened(table).update({"note": "'updated'"}, predicate="id % 11 = 5")
-    for key, held in table.rows.items():
+    for key, row_values in table.rows.items():
         if key[0] % 11 == 5:
-            held["note"] = "updated"
+            row_values["note"] = "updated"
 
 
 @rival

@@ -154,8 +154,8 @@ class Table:
     def read(self, where: str = "true") -> list[Row]:
         """As delta-rs reads the table."""
         query = f"select * from t where {where}"
-        found = pa.table(QueryBuilder().register("t", DeltaTable(str(self.path))).execute(query))
-        return sorted(found.to_pylist(), key=lambda row: repr(self.key(row)))
+        arrow_table = pa.table(QueryBuilder().register("t", DeltaTable(str(self.path))).execute(query))
+        return sorted(arrow_table.to_pylist(), key=lambda row: repr(self.key(row)))
 
     def model(self) -> list[Row]:
         return sorted(self.rows.values(), key=lambda row: repr(self.key(row)))

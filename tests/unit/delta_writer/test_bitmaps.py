@@ -20,33 +20,33 @@ def rows(*numbers: int) -> Rows:
 
 def random_rows(dice: random.Random) -> set[int]:
     """Sparse containers, dense ones, whole ones, and rows of a second bucket."""
-    found: set[int] = set()
+    rows_found: set[int] = set()
     for _ in range(dice.randint(1, 4)):
         base = dice.choice([0, 1, 2, 9, 70_000, _FAR >> 16]) << 16
         count = dice.choice([1, 3, 4095, 4096, 4097, 20_000, 65_536])
-        found.update(base + low for low in dice.sample(range(65_536), count))
-    return found
+        rows_found.update(base + low for low in dice.sample(range(65_536), count))
+    return rows_found
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_a_set_grows_and_comes_back_from_its_bytes(seed: int) -> None:
     dice = random.Random(seed)
     model: set[int] = set()
-    held = RowSet()
+    row_set = RowSet()
     for _ in range(4):
         more = random_rows(dice)
-        before = held.rows().tolist()
-        grown = held.with_rows(np.array(dice.sample(sorted(more), len(more)), np.int64))
-        assert held.rows().tolist() == before, "the set that it was grown from stays"
+        before = row_set.rows().tolist()
+        grown = row_set.with_rows(np.array(dice.sample(sorted(more), len(more)), np.int64))
+        assert row_set.rows().tolist() == before, "the set that it was grown from stays"
         model |= more
-        held = grown
-        assert len(held) == len(model) and held.rows().tolist() == sorted(model)
-        back = RowSet.decode(held.encode())
-        assert back == held and back.encode() == held.encode()
-        asked = np.array(
+        row_set = grown
+        assert len(row_set) == len(model) and row_set.rows().tolist() == sorted(model)
+        back = RowSet.decode(row_set.encode())
+        assert back == row_set and back.encode() == row_set.encode()
+        numbers_asked = np.array(
             [*dice.sample(sorted(model), min(3, len(model))), *(dice.randrange(_FAR + (1 << 20)) for _ in range(50))]
         )
-        assert back.contains(asked).tolist() == [int(row) in model for row in asked]
+        assert back.contains(numbers_asked).tolist() == [int(row) in model for row in numbers_asked]
 
 
 def test_nothing_is_in_an_empty_set() -> None:
@@ -84,8 +84,8 @@ def with_runs(containers: dict[int, list[tuple[int, int]]]) -> bytes:
 def test_runs_are_read(count: int) -> None:
     """Below four containers such a bitmap has no offsets."""
     data = portable((0, with_runs({key: [(0, 9), (100, 0), (60_000, 5535)] for key in range(count)})))
-    wanted = [key << 16 | low for key in range(count) for low in (*range(10), 100, *range(60_000, 65_536))]
-    assert RowSet.decode(data).rows().tolist() == wanted
+    row_numbers = [key << 16 | low for key in range(count) for low in (*range(10), 100, *range(60_000, 65_536))]
+    assert RowSet.decode(data).rows().tolist() == row_numbers
 
 
 @pytest.mark.parametrize(

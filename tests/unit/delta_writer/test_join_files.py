@@ -114,7 +114,7 @@ def test_whoever_commits_in_between_is_heard(table: Table) -> None:
         if not met:
             met.append("delete")
             DeltaTable(str(table.path)).delete("id % 20 = 5")
-            table.rows = {key: held for key, held in table.rows.items() if key[0] % 20 != 5}
+            table.rows = {key: row_values for key, row_values in table.rows.items() if key[0] % 20 != 5}
 
     writer.check = between
     assert join_files(writer) > 0

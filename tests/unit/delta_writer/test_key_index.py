@@ -64,9 +64,9 @@ def test_the_hash_is_siphash() -> None:
     edges = np.cumsum([0, *map(len, values)]).astype(np.int64)
     first = np.arange(len(values), dtype=np.uint64)
     second = np.full(len(values), 2**64 - 1, np.uint64)
-    wanted = [siphash_128(SECRET, struct.pack("<QQ", i, 2**64 - 1) + value) for i, value in enumerate(values)]
+    expected_hashes = [siphash_128(SECRET, struct.pack("<QQ", i, 2**64 - 1) + value) for i, value in enumerate(values)]
     chain(edges, np.frombuffer(b"".join(values), np.uint8), SECRET, first, second)
-    assert [struct.pack("<QQ", a, b) for a, b in zip(first.tolist(), second.tolist(), strict=True)] == wanted
+    assert [struct.pack("<QQ", a, b) for a, b in zip(first.tolist(), second.tolist(), strict=True)] == expected_hashes
 
 
 def test_a_value_beyond_its_bytes_is_no_read_beyond_them() -> None:
@@ -115,8 +115,12 @@ def test_one_integer_is_its_own_number_in_order() -> None:
 
 
 def places(index: KeyIndex, columns: list[pa.Array]) -> set[tuple[int, str, int]]:
-    found = index.find(columns)
-    return {(int(a), path, int(r)) for path, at in found.files for a, r in zip(found.key_numbers[at], found.rows[at])}  # noqa: B905
+    rows_found = index.find(columns)
+    return {
+        (int(a), path, int(r))
+        for path, at in rows_found.files
+        for a, r in zip(rows_found.key_numbers[at], rows_found.rows[at], strict=True)
+    }
 
 
 def column(keys: list[int], text: bool) -> list[pa.Array]:
@@ -148,11 +152,16 @@ def test_all_places_of_a_key_are_found(tmp_path: Path, seed: int, text: bool) ->
         if dice.random() < 0.2:
             index.save()
             index = key_index.load(tmp_path, "table", ["id"], index.kinds, memory=index.memory)
-        asked = dice.sample(range(5000), 200) + [7] * (dice.random() < 0.5)
-        asked = list(dict.fromkeys(asked))
-        numbers = {key: number for number, key in enumerate(asked)}
-        wanted = {(numbers[k], p, row) for p, held in files.items() for row, k in enumerate(held) if k in numbers}
-        assert places(index, column(asked, text)) == wanted
+        keys_asked = dice.sample(range(5000), 200) + [7] * (dice.random() < 0.5)
+        keys_asked = list(dict.fromkeys(keys_asked))
+        numbers = {key: number for number, key in enumerate(keys_asked)}
+        expected_rows = {
+            (numbers[k], p, row)
+            for p, keys_of_file in files.items()
+            for row, k in enumerate(keys_of_file)
+            if k in numbers
+        }
+        assert places(index, column(keys_asked, text)) == expected_rows
         assert all(index.covers(p, len(k)) for p, k in files.items())
         assert len(index._runs) < 12
 

@@ -34,11 +34,11 @@ from tests.unit.delta_writer.tables import (
 
 @pytest.fixture
 def table(tmp_path: Path) -> Table:
-    made = Table.made(tmp_path)
-    writer = made.writer()
-    made.merge(writer, [row(i, offset=1) for i in range(50)])
-    made.merge(writer, [row(60, offset=2)], [row(3), row(4)])
-    return made
+    new_table = Table.made(tmp_path)
+    writer = new_table.writer()
+    new_table.merge(writer, [row(i, offset=1) for i in range(50)])
+    new_table.merge(writer, [row(60, offset=2)], [row(3), row(4)])
+    return new_table
 
 
 def files_of(table: Table) -> TableFiles:
@@ -111,13 +111,13 @@ def test_an_old_checkpoint_that_is_said_to_be_the_newest_is_followed_to_the_end(
 
 def test_a_snapshot_of_a_log_that_was_cleaned_is_read_anew(table: Table) -> None:
     """Nothing behind version 2 is there, and it is still not the newest."""
-    known = read(table)
+    snapshot_before = read(table)
     writer = table.writer()
     for i in range(3):
         table.merge(writer, [row(i, "later", offset=3 + i)])
     DeltaTable(str(table.path)).create_checkpoint()
     forget_commits(table, 4)
-    assert read(table, known).version == 5
+    assert read(table, snapshot_before).version == 5
 
 
 def test_a_table_in_the_place_of_one_that_a_checkpoint_told_of_is_read_anew(table: Table) -> None:
@@ -135,12 +135,12 @@ def test_a_table_in_the_place_of_one_that_a_checkpoint_told_of_is_read_anew(tabl
 
 
 def test_a_snapshot_follows_commit_by_commit(table: Table) -> None:
-    known = read(table)
-    files = dict(known.files)
+    snapshot_before = read(table)
+    files = dict(snapshot_before.files)
     write_deltalake(str(table.path), table.arrow([row(900)]), mode="append")
-    later = read(table, known)
+    later = read(table, snapshot_before)
     assert later.version == 3 and len(later.files) == len(files) + 1
-    assert dict(known.files) == files, "the one before stays as it was"
+    assert dict(snapshot_before.files) == files, "the one before stays as it was"
     assert without_actions(later) == without_actions(read(table))
 
 
@@ -151,8 +151,8 @@ def test_the_order_in_a_commit_means_nothing(table: Table) -> None:
 
 
 def test_the_vector_tells_which_file_is_removed(table: Table) -> None:
-    held = read(table)
-    path, live = next((p, f) for p, f in held.files.items() if f.vector)
+    snapshot_before = read(table)
+    path, live = next((p, f) for p, f in snapshot_before.files.items() if f.vector)
     stale = {"remove": {"path": path, "dataChange": True, "deletionTimestamp": 0}}
     write_commit(table.path, 3, stale)
     assert path in read(table).files, "the file with another vector is another file"
@@ -162,8 +162,8 @@ def test_the_vector_tells_which_file_is_removed(table: Table) -> None:
 
 
 def test_paths_are_decoded_once(table: Table) -> None:
-    held = read(table)
-    path, live = next(iter(held.files.items()))
+    snapshot_before = read(table)
+    path, live = next(iter(snapshot_before.files.items()))
     (table.path / "a dir").mkdir()
     shutil.copy(table.path / path, table.path / "a dir" / "100%.parquet")
     add = {k: v for k, v in live.add.items() if k != "deletionVector"}
@@ -298,7 +298,7 @@ def test_names_of_features_without_their_use_are_fine(table: Table) -> None:
 def test_a_warm_snapshot_costs_two_requests(table: Table) -> None:
     storage = FaultyStorage(table.lake)
     files = TableFiles(type(table.location())(storage, "table"))
-    known = snapshot.newest(files)
+    newest_version = snapshot.newest(files)
     storage.calls.clear()
-    snapshot.newest(files, known)
+    snapshot.newest(files, newest_version)
     assert len(storage.calls) == 2, storage.calls

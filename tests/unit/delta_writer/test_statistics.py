@@ -72,11 +72,11 @@ def test_bounds_hold_for_all_values(kind: str, seed: int) -> None:
     dice = random.Random(seed)
     for _ in range(20):
         chosen = [dice.choice([*TYPES[kind][1], None]) for _ in range(dice.randint(1, 4))]
-        found = told(kind, chosen)
+        statistics = told(kind, chosen)
         values = [v for v in chosen if v is not None]
-        assert found["numRecords"] == len(chosen) and found["nullCount"] == {"v": len(chosen) - len(values)}
-        low = found["minValues"].get("v")
-        high = found["maxValues"].get("v")
+        assert statistics["numRecords"] == len(chosen) and statistics["nullCount"] == {"v": len(chosen) - len(values)}
+        low = statistics["minValues"].get("v")
+        high = statistics["maxValues"].get("v")
         if low is not None:
             assert all(_order(as_value(kind, low)) <= _order(v) for v in values)
         if high is not None:
@@ -92,39 +92,40 @@ def _order(value: Any) -> Any:
 @pytest.mark.parametrize("kind", ["byte", "long", "double", "decimal(38,10)", "decimal(20,0)", "date"])
 def test_bounds_of_simple_types_are_the_values(kind: str) -> None:
     values = TYPES[kind][1]
-    found = told(kind, values)
-    assert as_value(kind, found["minValues"]["v"]) == min(values)
-    assert as_value(kind, found["maxValues"]["v"]) == max(values)
+    statistics = told(kind, values)
+    assert as_value(kind, statistics["minValues"]["v"]) == min(values)
+    assert as_value(kind, statistics["maxValues"]["v"]) == max(values)
 
 
 def test_long_text_is_cut_and_the_upper_bound_is_above_it() -> None:
-    found = told("string", ["a" * 40, "a" * 50])
-    assert found["minValues"]["v"] == "a" * 32 and found["maxValues"]["v"] == "a" * 32 + "\U0010ffff"
+    statistics = told("string", ["a" * 40, "a" * 50])
+    assert statistics["minValues"]["v"] == "a" * 32 and statistics["maxValues"]["v"] == "a" * 32 + "\U0010ffff"
     assert "v" not in told("string", ["z" * 32 + "\U0010ffff" * 2])["maxValues"], "nothing short is above it"
 
 
 def test_times_are_told_in_milliseconds_below_and_above() -> None:
-    found = told("timestamp", [dt.datetime(2024, 1, 1, 0, 0, 0, 1001, tzinfo=UTC)])
+    statistics = told("timestamp", [dt.datetime(2024, 1, 1, 0, 0, 0, 1001, tzinfo=UTC)])
     assert (
-        found["minValues"]["v"] == "2024-01-01T00:00:00.001Z" and found["maxValues"]["v"] == "2024-01-01T00:00:00.002Z"
+        statistics["minValues"]["v"] == "2024-01-01T00:00:00.001Z"
+        and statistics["maxValues"]["v"] == "2024-01-01T00:00:00.002Z"
     )
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 def test_what_is_no_number_of_json_has_no_bounds(value: float) -> None:
-    found = told("double", [1.0, value])
-    assert found["minValues"] == {} == found["maxValues"] and found["nullCount"] == {"v": 0}
+    statistics = told("double", [1.0, value])
+    assert statistics["minValues"] == {} == statistics["maxValues"] and statistics["nullCount"] == {"v": 0}
 
 
 def test_years_that_readers_print_each_in_its_own_way_have_no_bounds() -> None:
     far = pa.array([4_000_000, 5_000_000], pa.int32()).cast(pa.date32())
     shape = shape_of(metadata(schema_string({"v": "date"}))["metaData"], "here")
-    found = load_json(statistics_of(pa.table({"v": far}), shape, {}))
-    assert found["minValues"] == {} == found["maxValues"]
+    statistics = load_json(statistics_of(pa.table({"v": far}), shape, {}))
+    assert statistics["minValues"] == {} == statistics["maxValues"]
     times = pa.array([-(2**62), 2**62], pa.int64()).cast(pa.timestamp("us"))
     shape = shape_of(metadata(schema_string({"v": "timestamp_ntz"}))["metaData"], "here")
-    found = load_json(statistics_of(pa.table({"v": times}), shape, {}))
-    assert found["minValues"] == {} == found["maxValues"]
+    statistics = load_json(statistics_of(pa.table({"v": times}), shape, {}))
+    assert statistics["minValues"] == {} == statistics["maxValues"]
 
 
 def test_the_table_says_which_columns_have_statistics() -> None:

@@ -24,6 +24,6 @@ def test_rows_are_the_same_whether_a_group_is_read_whole_or_in_parts(
     table.merge(writer, rows)
     (live,) = writer.snapshot.files.values()
     for count in (1, 7, 500):
-        asked = np.array(dice.sample(range(500), count), np.int64)
-        read_rows = stored_rows.rows_at(writer.files, live, writer.refresh(), ["note", "id"], asked)
-        assert read_rows.to_pylist() == [{"note": rows[i]["note"], "id": i} for i in asked.tolist()]
+        row_numbers = np.array(dice.sample(range(500), count), np.int64)
+        read_rows = stored_rows.rows_at(writer.files, live, writer.refresh(), ["note", "id"], row_numbers)
+        assert read_rows.to_pylist() == [{"note": rows[i]["note"], "id": i} for i in row_numbers.tolist()]

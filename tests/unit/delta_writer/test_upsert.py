@@ -44,8 +44,8 @@ def test_a_commit_is_one_version_with_its_transaction(table: Table) -> None:
 
 def test_the_same_merge_again_changes_nothing(table: Table) -> None:
     writer = filled(table)
-    again = upsert(writer, table.changes([row(3, "again", offset=9)]), APP, 2)
-    assert again.already and again.version == 2
+    second_outcome = upsert(writer, table.changes([row(3, "again", offset=9)]), APP, 2)
+    assert second_outcome.already and second_outcome.version == 2
     fresh = upsert(table.writer(), table.changes([row(3, "again", offset=9)]), APP, 1)
     assert fresh.already, "another process finds it in the log"
     table.check()
@@ -95,10 +95,10 @@ def test_a_dead_row_is_no_row_of_its_key(table: Table) -> None:
     assert (done.inserted, done.updated, done.older) == (2, 0, 0)
     table.expect([row(1, "dump", offset=20), row(2, "dump", offset=20)])
     table.check()
-    again = upsert(writer, table.changes([], [row(70), row(70 + 1)]), APP, 6)
-    assert (again.deleted, again.absent) == (2, 0)
-    gone = upsert(writer, table.changes([], [row(70)]), APP, 7)
-    assert (gone.deleted, gone.absent) == (0, 1)
+    second_outcome = upsert(writer, table.changes([], [row(70), row(70 + 1)]), APP, 6)
+    assert (second_outcome.deleted, second_outcome.absent) == (2, 0)
+    third_outcome = upsert(writer, table.changes([], [row(70)]), APP, 7)
+    assert (third_outcome.deleted, third_outcome.absent) == (0, 1)
 
 
 def test_a_dump_row_that_says_nothing_new_is_left_out(table: Table) -> None:

@@ -85,9 +85,9 @@ def test_names_are_the_tables_and_files_have_the_physical_ones(tmp_path: Path) -
     added = [a["add"] for a in commit_of(table.path, 3) if "add" in a]
     new = next(a for a in added if "deletionVector" not in a)
     assert set(json.loads(new["stats"])["minValues"]) == {"col-0", "col-1", "col-3"}
-    held = pq.read_schema(table.path / new["path"])
-    assert held.names == ["col-0", "col-1", "col-2", "col-3"]
-    assert [held.field(i).metadata[b"PARQUET:field_id"] for i in range(4)] == [b"1", b"2", b"3", b"4"]
+    file_schema = pq.read_schema(table.path / new["path"])
+    assert file_schema.names == ["col-0", "col-1", "col-2", "col-3"]
+    assert [file_schema.field(i).metadata[b"PARQUET:field_id"] for i in range(4)] == [b"1", b"2", b"3", b"4"]
 
 
 @pytest.mark.parametrize("saved", [False, True], ids=["in memory", "from disk"])

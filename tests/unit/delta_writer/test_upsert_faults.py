@@ -34,8 +34,8 @@ def test_a_fault_at_any_step_loses_and_doubles_nothing(tmp_path: Path, late: boo
     upsert(writer, base.changes([]), APP, 0)  # reads the log and the keys, so that the calls are those of the merge
     began = len(merged.calls)
     puts = [row(i, "ours", offset=5) for i in (3, 55, 700)]
-    gone = [row(10), row(60)]
-    upsert(writer, base.changes(puts, gone), APP, 3)
+    deletes = [row(10), row(60)]
+    upsert(writer, base.changes(puts, deletes), APP, 3)
     calls = merged.calls[began:]
     assert [c.split()[0] for c in calls].count("create") == 3, "a file of vectors, one of rows, and the commit"
     for number in range(1, len(calls) + 1):
@@ -45,12 +45,12 @@ def test_a_fault_at_any_step_loses_and_doubles_nothing(tmp_path: Path, late: boo
         writer = table.writer(Location(faulty, "table"))
         upsert(writer, table.changes([]), APP, 0)
         faulty.fail_at = len(faulty.calls) + number
-        table.expect(puts, gone)
+        table.expect(puts, deletes)
         try:
-            upsert(writer, table.changes(puts, gone), APP, 3)
+            upsert(writer, table.changes(puts, deletes), APP, 3)
         except StagingUnavailable:
-            again = table.writer() if dies else writer
-            upsert(again, table.changes(puts, gone), APP, 3)
+            next_writer = table.writer() if dies else writer
+            upsert(next_writer, table.changes(puts, deletes), APP, 3)
         table.check()
         assert newest(table.path) == 3, calls[number - 1]
         after = table.writer() if dies else writer
@@ -128,8 +128,8 @@ def test_whatever_happens_in_any_order_the_rows_are_right(tmp_path: Path, soak_s
         offset += 10
         count = dice.choice([3, 40, 400])
         keys = dice.sample([*range(1000), 10_000], count)
-        gone = {key for key in keys if dice.random() < 0.3}
-        puts = [row(key, f"round {number}", offset=offset) for key in keys if key not in gone]
+        deleted_keys = {key for key in keys if dice.random() < 0.3}
+        puts = [row(key, f"round {number}", offset=offset) for key in keys if key not in deleted_keys]
         what = dice.choice([None, None, *rivals])
         # The model keeps one row a key: a rival's append of one that is there is another test's.
         if what == "appends" and (10_000,) in table.rows:
@@ -142,7 +142,7 @@ def test_whatever_happens_in_any_order_the_rows_are_right(tmp_path: Path, soak_s
                 RIVALS[what](table)
 
         writer.check = between
-        table.merge(writer, puts, [row(key) for key in sorted(gone)])
+        table.merge(writer, puts, [row(key) for key in sorted(deleted_keys)])
         writer.check = lambda: None
         table.check()
         if dice.random() < 0.3:

@@ -26,7 +26,7 @@ def test_whoever_commits_in_between_is_heard(table: Table, what: str) -> None:
     writer = filled(table)
     table.merge(writer, [row(21, "marked before", offset=2)], [row(20), row(80)])
     puts = [row(i, "ours", offset=5) for i in (3, 55, 10_000)]
-    gone = [row(10), row(60)]
+    deletes = [row(10), row(60)]
     met: list[int] = []
 
     def between() -> None:
@@ -35,7 +35,7 @@ def test_whoever_commits_in_between_is_heard(table: Table, what: str) -> None:
         met.append(newest(table.path))
 
     writer.check = between
-    table.merge(writer, puts, gone)
+    table.merge(writer, puts, deletes)
     assert len(met) == (1 if what == "checkpoints" else 2), "a plan on the older version is given up"
     table.check()
     writer.check = lambda: None

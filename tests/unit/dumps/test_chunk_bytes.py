@@ -115,8 +115,8 @@ def test_a_request_of_an_earlier_version_has_the_bytes_of_the_configuration(
     class Noted(type(reader)):  # type: ignore[misc]
         def read(self, *arguments: object, most: int | None = None, **more: object) -> Chunk:
             seen.append(most)
-            found: Chunk = super().read(*arguments, most=most, **more)
-            return found
+            chunk: Chunk = super().read(*arguments, most=most, **more)
+            return chunk
 
     monkeypatch.setattr(world.source, "open_reader", lambda: Noted(world.source))
     world.fill(1)

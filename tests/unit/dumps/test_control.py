@@ -56,12 +56,12 @@ def place(state: MemoryState, dump_id: str, number: int, **fields: Any) -> None:
 
 def test_dumps_are_listed_oldest_first_also_within_a_second(world: World) -> None:
     clock = TickingClock()
-    asked = [
+    requests = [
         filing.submit(world.config, DumpRequest(("shop.orders",)), clock=clock, new_id=lambda name=name: name)
         for name in "cab"
     ]
-    assert [d.id for d in dump_store.list_dumps(world.state)] == asked
-    assert [d.id for d in dump_store.list_unfinished_dumps(world.state)] == asked
+    assert [d.id for d in dump_store.list_dumps(world.state)] == requests
+    assert [d.id for d in dump_store.list_unfinished_dumps(world.state)] == requests
 
 
 def test_a_new_dump_is_requested_and_knows_how_much_there_is_to_do(world: World, dump_id: str) -> None:
@@ -90,8 +90,8 @@ def test_what_is_not_known_is_null(world: World, dump_id: str) -> None:
     assert dump_store.read_dump(world.state, dump_id).seconds_left is None, "the estimate is used up"
     ranged = filing.submit(world.config, DumpRequest(("shop.orders",), key_from=5, ranges=1))
     assert dump_store.read_dump(world.state, ranged).estimated_rows is None
-    shown = dump_store.read_dump(world.state, ranged).to_json()
-    assert (shown["estimated_rows"], shown["rows_per_second"], shown["seconds_left"]) == (None, None, None)
+    dump_json = dump_store.read_dump(world.state, ranged).to_json()
+    assert (dump_json["estimated_rows"], dump_json["rows_per_second"], dump_json["seconds_left"]) == (None, None, None)
 
 
 def test_done_needs_every_task(world: World, dump_id: str) -> None:
@@ -302,8 +302,8 @@ def test_every_task_is_shown_with_its_range_and_what_became_of_it(world: World, 
         world.state, dump_id, 1, attempt=3, broken=2, reason="the capture was restarted", rows=20, ordinal=2, evicted=1
     )
     task_store.begin_attempt(world.state, TaskId(dump_id, 1))
-    shown = dump_store.read_dump(world.state, dump_id).to_json()["tasks"][1]
-    assert {k: shown[k] for k in ("number", "table", "rows", "chunks", "evicted", "attempt", "done", "broken")} == {
+    dump_json = dump_store.read_dump(world.state, dump_id).to_json()["tasks"][1]
+    assert {k: dump_json[k] for k in ("number", "table", "rows", "chunks", "evicted", "attempt", "done", "broken")} == {
         "number": 1,
         "table": "shop.orders",
         "rows": 20,
@@ -313,8 +313,13 @@ def test_every_task_is_shown_with_its_range_and_what_became_of_it(world: World, 
         "done": False,
         "broken": "the capture was restarted",
     }
-    assert (shown["after"], shown["key_from"], shown["estimated_rows"], shown["error"]) == (249, None, 250, None)
-    assert shown["key_to"] == pytest.approx(499, abs=10)
+    assert (dump_json["after"], dump_json["key_from"], dump_json["estimated_rows"], dump_json["error"]) == (
+        249,
+        None,
+        250,
+        None,
+    )
+    assert dump_json["key_to"] == pytest.approx(499, abs=10)
 
 
 def test_a_progress_that_is_done_is_not_undone_by_an_earlier_leader(world: World, dump_id: str) -> None:

@@ -37,18 +37,18 @@ def finished(world: World, *, rows: int, seconds: int, **options: Any) -> str:
 
 
 def test_a_plan_counts_rows_ranges_and_chunks_and_files_nothing(world: World) -> None:
-    found = plan(world.config, DumpRequest(None)).to_json()
-    tables = {t["table"]: t for t in found["tables"]}
+    plan_json = plan(world.config, DumpRequest(None)).to_json()
+    tables = {t["table"]: t for t in plan_json["tables"]}
     assert {name: (t["rows"], t["ranges"], t["chunks"]) for name, t in tables.items()} == {
         "shop.customers": (35, 1, 4),
         "shop.customs": (0, 1, 1),
         "shop.lines": (0, 1, 1),
         "shop.orders": (1_000, 8, 100),
     }
-    assert (found["rows"], found["ranges"], found["chunks"]) == (1_035, 11, 106)
+    assert (plan_json["rows"], plan_json["ranges"], plan_json["chunks"]) == (1_035, 11, 106)
     assert tables["shop.orders"]["index"] == "PRIMARY"
     assert tables["shop.lines"]["key"] == ["id", "line"]
-    assert [r["table"] for r in found["refused"]] == ["shop.events"]
+    assert [r["table"] for r in plan_json["refused"]] == ["shop.events"]
     assert (dump_store.list_dumps(world.state), world.walked) == ([], []), "no boundaries are read for a plan"
 
 
@@ -60,9 +60,9 @@ def test_what_is_planned_is_what_is_filed(world: World) -> None:
         DumpRequest(("shop.orders",), keys=tuple(range(6_000))),
     ):
         status = dump_store.read_dump(world.state, filing.submit(world.config, request))
-        found = plan(world.config, request)
-        assert sum(t.ranges for t in found.tables) == len(status.tasks)
-        assert found.options == status.options
+        plan_json = plan(world.config, request)
+        assert sum(t.ranges for t in plan_json.tables) == len(status.tasks)
+        assert plan_json.options == status.options
 
 
 def test_the_time_is_that_of_the_newest_dump_that_measured_it(world: World) -> None:
@@ -86,14 +86,14 @@ def test_limits_that_are_asked_for_make_it_longer_and_never_shorter(world: World
 
 
 def test_without_a_measurement_the_assumption_is_told(world: World) -> None:
-    found = plan(world.config, DumpRequest(("shop.orders",)))
-    assert found.tables[0].rate == ASSUMED_RATE
-    assert "assumed: 20,000 rows a second" in plan_text(found)
+    plan_json = plan(world.config, DumpRequest(("shop.orders",)))
+    assert plan_json.tables[0].rate == ASSUMED_RATE
+    assert "assumed: 20,000 rows a second" in plan_text(plan_json)
 
 
 def test_one_table_in_one_range_takes_as_long_as_one_worker(world: World) -> None:
-    found = plan(world.config, DumpRequest(("shop.orders", "shop.customers"), ranges=1, rate=10, workers=8))
-    assert found.seconds == pytest.approx(100), "the others are done long before"
+    plan_json = plan(world.config, DumpRequest(("shop.orders", "shop.customers"), ranges=1, rate=10, workers=8))
+    assert plan_json.seconds == pytest.approx(100), "the others are done long before"
 
 
 def test_a_plan_warns_of_what_no_index_serves(world: World) -> None:
@@ -101,16 +101,16 @@ def test_a_plan_warns_of_what_no_index_serves(world: World) -> None:
     world.passing = 40
     assert plan(world.config, request).tables[0].warnings == ()
     world.scans.add(ORDERS.table)
-    found = plan(world.config, request)
-    assert (found.tables[0].index, found.tables[0].rows, found.tables[0].ranges) == (None, 40, 1)
-    assert "no index serves the filter on name " in found.tables[0].warnings[0]
+    plan_json = plan(world.config, request)
+    assert (plan_json.tables[0].index, plan_json.tables[0].rows, plan_json.tables[0].ranges) == (None, 40, 1)
+    assert "no index serves the filter on name " in plan_json.tables[0].warnings[0]
     whole = plan(world.config, DumpRequest(("shop.orders",)))
     assert "no index serves the order of the key" in whole.tables[0].warnings[0]
 
 
 def test_a_plan_of_a_key_range_says_that_its_numbers_are_the_table_s(world: World) -> None:
-    found = plan(world.config, DumpRequest(("shop.orders",), key_from=1))
-    assert "the key range may hold fewer" in found.tables[0].warnings[0]
+    plan_json = plan(world.config, DumpRequest(("shop.orders",), key_from=1))
+    assert "the key range may hold fewer" in plan_json.tables[0].warnings[0]
 
 
 def test_a_plan_refuses_what_a_request_would(world: World) -> None:

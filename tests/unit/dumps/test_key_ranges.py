@@ -39,13 +39,13 @@ class Walked(FakeReader):
 
     def shares(self, cut: list[Range]) -> list[int]:
         """How many keys lie in each range; each lies in one."""
-        found = [
+        ranges = [
             sum((r.after is None or k > r.after) and (r.key_to is None or k <= r.key_to) for k in self.keys)
             for r in cut
         ]
-        assert sum(found) == len(self.keys)
+        assert sum(ranges) == len(self.keys)
         assert [r.after for r in cut[1:]] == [r.key_to for r in cut[:-1]]
-        return found
+        return ranges
 
 
 def cut(reader: Walked, *, sparing: bool = False) -> list[Range]:

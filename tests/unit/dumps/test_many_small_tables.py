@@ -56,9 +56,9 @@ def test_a_small_table_costs_few_requests_of_the_state_store_and_no_connection(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = tables(world, TABLES)
-    asked = Counter[str]()
+    call_counts = Counter[str]()
     opened = Counter[str]()
-    client = counted(asked)
+    client = counted(call_counts)
     monkeypatch.setattr(wiring, "open_state", lambda config: client(shared=world.state))
     for what in ("open_reader", "open_watermarks"):
         real = getattr(world.source, what)
@@ -71,19 +71,19 @@ def test_a_small_table_costs_few_requests_of_the_state_store_and_no_connection(
     world.work()
     assert world.status().state == "done" and world.status().rows == 10 * TABLES
     assert opened == {"open_reader": 1, "open_watermarks": 2}
-    assert asked.total() / TABLES <= WORKERS_SHARE, asked
+    assert call_counts.total() / TABLES <= WORKERS_SHARE, call_counts
     assert sorted({w.mark.table for w in world.watermarks() if isinstance(w, Low)}) == sorted(map(str, names))
     assert world.held() == []
 
 
 def test_the_capture_asks_little_for_a_small_table_too(world: World, tmp_path: Path) -> None:
     tables(world, TABLES)
-    asked = Counter[str]()
+    call_counts = Counter[str]()
     mine = world.state
-    world.state = counted(asked)(shared=world.state)
+    world.state = counted(call_counts)(shared=world.state)
     world.work()
     assert dump_store.read_dump(mine, DUMP).state == "done"
-    assert asked.total() / TABLES <= CAPTURES_SHARE, asked
+    assert call_counts.total() / TABLES <= CAPTURES_SHARE, call_counts
 
 
 def test_tables_are_read_while_others_wait_to_be_placed(world: World) -> None:

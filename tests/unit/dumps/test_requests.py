@@ -243,14 +243,14 @@ def test_small_tables_stay_whole_and_no_range_is_smaller_than_five_chunks(world:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "rows", "ranges"), [(1, 5_000, 1), (3, 5_000, 3), (64, 5_000, 64), (4, 12, 4), (4, 2, 2)]
+    ("range_count", "rows", "ranges"), [(1, 5_000, 1), (3, 5_000, 3), (64, 5_000, 64), (4, 12, 4), (4, 2, 2)]
 )
-def test_the_number_of_ranges_can_be_asked_for(world: World, wanted: int, rows: int, ranges: int) -> None:
+def test_the_number_of_ranges_can_be_asked_for(world: World, range_count: int, rows: int, ranges: int) -> None:
     world.fill(ORDERS, [(k,) for k in range(rows)])
-    status = filed(world, DumpRequest(("shop.orders",), ranges=wanted))
+    status = filed(world, DumpRequest(("shop.orders",), ranges=range_count))
     assert len(status.tasks) == ranges
     covered(status, list(range(rows)))
-    assert world.walked or wanted == 1, "one range needs no boundaries"
+    assert world.walked or range_count == 1, "one range needs no boundaries"
 
 
 def test_a_key_order_that_no_index_serves_is_read_in_one_range(world: World) -> None:
@@ -336,13 +336,13 @@ def test_a_table_that_is_altered_while_it_is_planned_is_planned_anew(
     said = []
 
     def altered(self: requests_world.Reader, schema: TableSchema, **arguments: Any) -> ReadPlan:
-        there = world.database.schemas[schema.table]
+        database_schema = world.database.schemas[schema.table]
         if len(said) < 2:
             said.append(schema)
             world.database.schemas[schema.table] = requests_world.table(
                 "orders", paid=pa.bool_(), **{f"c{len(said)}": pa.int64()}
             )
-        if schema != world.database.schemas[schema.table] or there != schema:
+        if schema != world.database.schemas[schema.table] or database_schema != schema:
             raise told
         return explain(self, schema, **arguments)
 
@@ -366,11 +366,13 @@ def test_a_table_that_cannot_be_read_is_left_out_alone(
     monkeypatch.setattr(requests_world.Reader, "explain", read)
     status = filed(world, DumpRequest(None))
     assert status.tables == ("shop.customers", "shop.customs", "shop.lines")
-    told = {r.table: (r.reason, r.fix) for r in status.refused}
-    assert told["shop.orders"] == ("shop.orders: column paid: a value is no date", "correct the value")
+    refusals_by_table = {r.table: (r.reason, r.fix) for r in status.refused}
+    assert refusals_by_table["shop.orders"] == ("shop.orders: column paid: a value is no date", "correct the value")
     assert {task.table for task in status.tasks} == set(status.tables)
-    found = plan(world.config, DumpRequest(None))
-    assert [t.table for t in found.tables] == list(status.tables) and "shop.orders" in {r.table for r in found.refused}
+    dump_plan = plan(world.config, DumpRequest(None))
+    assert [t.table for t in dump_plan.tables] == list(status.tables) and "shop.orders" in {
+        r.table for r in dump_plan.refused
+    }
     with pytest.raises(RequestError, match="column paid") as refused:
         filed(world, DumpRequest(("shop.orders",)))
     assert refused.value.fix == "correct the value"

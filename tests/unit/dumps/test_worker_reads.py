@@ -98,9 +98,9 @@ def test_watermarks_tell_of_all_parts_and_of_the_range_that_is_healed(world: Wor
         workers=1,
     )
     world.work()
-    told = {(w.mark.task.number, w.mark.parts, w.mark.heals) for w in world.watermarks()}
+    tasks_and_parts = {(w.mark.task.number, w.mark.parts, w.mark.heals) for w in world.watermarks()}
     healed = Heals(None, 20)
-    assert told == {(0, 3, healed), (1, 3, healed), (2, 1, None)}
+    assert tasks_and_parts == {(0, 3, healed), (1, 3, healed), (2, 1, None)}
 
 
 def test_chunk_size_counts_from_the_next_chunk_on(world: World) -> None:

@@ -68,15 +68,15 @@ def test_the_workers_of_a_dump_are_limited_over_all_processes(world: World) -> N
     third = take(world)
     assert third is not None and third.task.number == 0
     control.retune(world.state, DUMP, workers=4)
-    taken = [hold.task.number for hold in iter(lambda: take(world), None)]
-    assert taken == [2, 3]
+    tasks_taken = [hold.task.number for hold in iter(lambda: take(world), None)]
+    assert tasks_taken == [2, 3]
 
 
 def test_each_dump_has_workers_of_its_own(world: World) -> None:
     world.request({}, {}, workers=1)
     world.request({}, {}, dump_id="d2", workers=1)
-    taken = [(hold.dump_id, hold.task.number) for hold in iter(lambda: take(world), None)]
-    assert taken == [("d1", 0), ("d2", 0)]
+    tasks_taken = [(hold.dump_id, hold.task.number) for hold in iter(lambda: take(world), None)]
+    assert tasks_taken == [("d1", 0), ("d2", 0)]
 
 
 def test_only_tasks_that_are_left_call_for_workers(world: World) -> None:

@@ -160,7 +160,7 @@ KEPT = {"remove": {"path": "a", "dataChange": False}}
 
 
 @pytest.mark.parametrize(
-    ("actions", "theirs"),
+    ("actions", "is_theirs"),
     [
         ((_info(COMMIT_MARK), ROWS), False),
         ((_info("dblogs"), ROWS), True),
@@ -173,13 +173,13 @@ KEPT = {"remove": {"path": "a", "dataChange": False}}
     ],
 )
 def test_commits_of_others_are_told_from_ours(
-    lake: Location, actions: tuple[dict[str, Any], ...], theirs: bool
+    lake: Location, actions: tuple[dict[str, Any], ...], is_theirs: bool
 ) -> None:
     table = lake / "t"
     _commit(table, 0, _info(COMMIT_MARK), ROWS)
     _commit(table, 1, *actions)
     _commit(table, 2, _info(COMMIT_MARK), ROWS)
-    assert log.others_wrote(table, 0, 2) is theirs
+    assert log.others_wrote(table, 0, 2) is is_theirs
     assert log.others_wrote(table, 1, 2) is False
     assert log.others_wrote(table, 0, 3) is True  # a commit that nobody can be asked about
 

@@ -46,10 +46,10 @@ class Counted(MemoryState):
         return super().get_all(paths)
 
     def children(self, path: str) -> list[str]:
-        found = super().children(path)
+        names_below = super().children(path)
         self.trips = self.trips + 1
-        self.nodes = self.nodes + len(found)
-        return found
+        self.nodes = self.nodes + len(names_below)
+        return names_below
 
 
 def write(state: StateStore, dump_id: str, *, tasks: int = 1, **more: str) -> Json:
@@ -75,8 +75,8 @@ def end(state: StateStore, *ids: str) -> None:
     dump_store.list_unfinished_dumps(state)
 
 
-def names(found: list[DumpStatus]) -> list[str]:
-    return [status.id for status in found]
+def names(dumps: list[DumpStatus]) -> list[str]:
+    return [status.id for status in dumps]
 
 
 def test_a_look_costs_the_unfinished_dumps_alone() -> None:
@@ -252,10 +252,10 @@ def test_a_dump_that_is_removed_while_all_are_listed_is_not_listed(monkeypatch: 
     children = state.children
 
     def removing(path: str) -> list[str]:
-        found = children(path)
+        names_below = children(path)
         if path == "dumps/d/tasks" and state.get("dumps/d/request") is not None:
             dump_store.remove_dump(state, "d")
-        return found
+        return names_below
 
     monkeypatch.setattr(state, "children", removing)
     assert names(dump_store.list_dumps(state)) == ["e"]

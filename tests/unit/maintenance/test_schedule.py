@@ -177,11 +177,11 @@ def _read(meter: Meter, staging: Staging, lake: LakeStatus) -> Any:
 
 
 def test_room_is_counted_file_by_file(config: Config, staging: Staging, lake: LakeStatus, tmp_path: Path) -> None:
-    found = _read(Meter(config), staging, lake)
+    reading = _read(Meter(config), staging, lake)
     written = [p.stat().st_size for p in (tmp_path / "staging/shop/manifests").iterdir()]
-    assert found["staging"]["manifests"] == {"files": 3, "bytes": sum(written)}
-    assert found["staging"]["log"]["files"] == 1 and found["staging"]["chunks"] == {"files": 0, "bytes": 0}
-    (orders,) = found["tables"]
+    assert reading["staging"]["manifests"] == {"files": 3, "bytes": sum(written)}
+    assert reading["staging"]["log"]["files"] == 1 and reading["staging"]["chunks"] == {"files": 0, "bytes": 0}
+    (orders,) = reading["tables"]
     files = {p.name: p.stat().st_size for p in (tmp_path / "lake/shop/orders").glob("*.parquet")}
     assert orders["files"] == 1 and orders["bytes"] in files.values()
     assert orders["disk_files"] == 4 and orders["disk_bytes"] > sum(files.values())
@@ -207,8 +207,8 @@ def test_counting_stops_when_patience_ends(tmp_path: Path) -> None:
 
     ticks = iter(range(100))
     storage: Any = Many()
-    found = disk_usage.of_staging(storage, Patience(10.0, monotonic=lambda: float(next(ticks))))
-    assert set(found.values()) == {None} and storage.looked < 10_000
+    reading = disk_usage.of_staging(storage, Patience(10.0, monotonic=lambda: float(next(ticks))))
+    assert set(reading.values()) == {None} and storage.looked < 10_000
     assert disk_usage.of_table(lake_at(str(tmp_path)), "t", Patience(None)) is None
     assert Room(1, 2) == Room(1, 2)
 
@@ -231,10 +231,10 @@ NOW = MICROSECONDS / 1e6 + 2 * DAY
 def test_status_tells_what_keeps_old_segments(config: Config, staging: Staging, lake: LakeStatus) -> None:
     meter = Meter(config, now=lambda: NOW)
     stopped = replace(lake, tables={"shop.orders": TableStatus(State.STOPPED, "no", 0, 0)})
-    held = _read(meter, staging, stopped)["retention"]
-    assert held["held"] == [{"segment": 1, "why": "shop.orders is stopped at segment 0"}]
-    assert (held["segment"], held["offset"], held["sealed_at"]) == (1, 10, "2026-11-21T09:30:01Z")
-    assert held["looked_at"] is None
+    retention = _read(meter, staging, stopped)["retention"]
+    assert retention["held"] == [{"segment": 1, "why": "shop.orders is stopped at segment 0"}]
+    assert (retention["segment"], retention["offset"], retention["sealed_at"]) == (1, 10, "2026-11-21T09:30:01Z")
+    assert retention["looked_at"] is None
     assert _read(meter, staging, lake)["retention"]["held"] == []
     assert _read(Meter(config, now=lambda: NOW - 2 * DAY), staging, stopped)["retention"]["held"] == []
 
@@ -242,29 +242,29 @@ def test_status_tells_what_keeps_old_segments(config: Config, staging: Staging, 
 def test_status_tells_what_the_last_look_was_held_back_by(config: Config, staging: Staging, lake: LakeStatus) -> None:
     retention = Retention(staging, keep=DAY, now=NOW, over=lambda dump: True)
     retention.run([Need(2, "output kafka has passed on up to offset 12")])
-    found = _read(Meter(config, now=lambda: NOW), staging, lake)["retention"]
-    assert (found["segment"], found["offset"], found["looked_at"]) == (2, 20, "2026-11-23T09:30:00Z")
-    assert found["held"] == [{"segment": 2, "why": "output kafka has passed on up to offset 12"}]
+    reading = _read(Meter(config, now=lambda: NOW), staging, lake)["retention"]
+    assert (reading["segment"], reading["offset"], reading["looked_at"]) == (2, 20, "2026-11-23T09:30:00Z")
+    assert reading["held"] == [{"segment": 2, "why": "output kafka has passed on up to offset 12"}]
 
 
 def test_nothing_staged_is_told_as_unknown(config: Config) -> None:
-    found = _read(Meter(config), wiring.open_staging(config), LakeStatus())
-    assert found["retention"]["segment"] is None and found["tables"] == []
+    reading = _read(Meter(config), wiring.open_staging(config), LakeStatus())
+    assert reading["retention"]["segment"] is None and reading["tables"] == []
 
 
 def test_people_read_it_in_lines(config: Config, staging: Staging, lake: LakeStatus) -> None:
     schedule.write_maintained(wiring.open_lake(config), NOW, [replace(SIZE, bytes=20 << 20)])
     stopped = replace(lake, tables={"shop.orders": TableStatus(State.STOPPED, "no", 0, 0)})
     storage = Meter(config, seconds=0.0, now=lambda: NOW).read(staging, stopped, [])
-    told = text(
+    status_text = text(
         SourceStatus(
             source="shop", leader=None, position=None, offset=None, lag_seconds=None, rows_per_second=None, tables=(),
             windows=(), dumps=(), merge=MergeProgress(None, None), outputs=(), errors=(), storage=storage,
         )
     )  # fmt: skip
-    assert "held      from segment 1 on: shop.orders is stopped at segment 0" in told
-    assert "size      shop.orders: 10 rows, 20M in 2 files, 5,000 on disk" in told
-    assert "from segment 1 on, sealed 2026-11-21T09:30:01Z" in told
+    assert "held      from segment 1 on: shop.orders is stopped at segment 0" in status_text
+    assert "size      shop.orders: 10 rows, 20M in 2 files, 5,000 on disk" in status_text
+    assert "from segment 1 on, sealed 2026-11-21T09:30:01Z" in status_text
 
 
 def test_the_command_asks_for_the_task_and_tells_what_came_of_it(
@@ -280,7 +280,7 @@ def test_the_command_asks_for_the_task_and_tells_what_came_of_it(
         """
     )
     requests: list[Any] = []
-    came = {
+    outcomes_by_task = {
         "tables": [],
         "cuts": {"oldest": None, "removed": 0},
         "staging": {"segment": 1, "offset": 1, "removed_files": 0, "held": []},
@@ -290,14 +290,14 @@ def test_the_command_asks_for_the_task_and_tells_what_came_of_it(
         requests.append((kind, arguments))
         if arguments["tables"] == ["shop.none"]:
             raise LakeError("is not in the lake", where="shop.none", fix="`dblog status` lists the lake's tables")
-        return came
+        return outcomes_by_task
 
     monkeypatch.setattr(lake_tasks, "carry_out", carry_out)
 
     def run(*arguments: str) -> Any:
         return CliRunner().invoke(app, ["--config", str(file), "maintain", *arguments])
 
-    assert json.loads(run("--json", "--table", "shop.a", "--table", "shop.a").stdout) == came
+    assert json.loads(run("--json", "--table", "shop.a", "--table", "shop.a").stdout) == outcomes_by_task
     assert "the oldest is none yet" in run().stdout
     assert requests == [("maintain", {"tables": ["shop.a"]}), ("maintain", {"tables": []})]
     failed = run("--table", "shop.none")
@@ -306,15 +306,15 @@ def test_the_command_asks_for_the_task_and_tells_what_came_of_it(
 
 def test_the_commands_result_is_shown_to_people() -> None:
     orders = {"table": "shop.orders", "rows": 1200, "files": 2, "bytes": 20 << 20, "disk_bytes": 1 << 30}
-    held = [{"segment": 8, "why": "x is stopped"}]
-    told = as_text(
+    held_segments = [{"segment": 8, "why": "x is stopped"}]
+    status_text = as_text(
         {
             "tables": [{**orders, "done": ["joined", "purged"]}],
             "cuts": {"oldest": 4, "removed": 3},
-            "staging": {"segment": 8, "offset": 80, "removed_files": 12, "held": held},
+            "staging": {"segment": 8, "offset": 80, "removed_files": 12, "held": held_segments},
         }
     )
-    assert told.splitlines() == [
+    assert status_text.splitlines() == [
         "TABLE        ROWS   FILES  SIZE  ON DISK  DONE",
         "shop.orders  1,200  2      20M   1,024M   joined, purged",
         "cuts: 3 removed, the oldest is 4",

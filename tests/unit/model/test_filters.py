@@ -32,7 +32,7 @@ MORNING = dt.datetime(2024, 1, 1, 9)  # noqa: DTZ001  # a column without a zone
 
 
 @pytest.mark.parametrize(
-    ("given", "values"),
+    ("condition", "values"),
     [
         (("i", "=", 5), (5,)),
         (("i", "in", [5, -1]), (5, -1)),
@@ -50,16 +50,16 @@ MORNING = dt.datetime(2024, 1, 1, 9)  # noqa: DTZ001  # a column without a zone
     ],
 )
 def test_a_filter_is_typed_and_comes_back_from_the_state_store(
-    given: tuple[str, str, Any], values: tuple[Any, ...]
+    condition: tuple[str, str, Any], values: tuple[Any, ...]
 ) -> None:
-    parsed = filters.parse([given], SCHEMA)
-    assert parsed == (Filter(given[0], given[1], values),)
+    parsed = filters.parse([condition], SCHEMA)
+    assert parsed == (Filter(condition[0], condition[1], values),)
     stored = json.loads(json.dumps([FiledFilter.of(each).to_json() for each in parsed]))
     assert filters.parse_filed(map(FiledFilter.from_json, stored), SCHEMA) == parsed
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("condition", "message"),
     [
         (("nope", "=", 5), "shop.a has no column nope"),
         (("i", "!=", 5), "'!=' is no operator"),
@@ -86,9 +86,9 @@ def test_a_filter_is_typed_and_comes_back_from_the_state_store(
         (("m", "=", "2024-01-01T09:00:00Z"), "not a value of timestamp"),
     ],
 )
-def test_what_is_no_filter_is_refused_by_name(given: tuple[str, str, Any], message: str) -> None:
+def test_what_is_no_filter_is_refused_by_name(condition: tuple[str, str, Any], message: str) -> None:
     with pytest.raises(RequestError, match=message.replace("[", r"\[")) as refused:
-        filters.parse([given], SCHEMA)
+        filters.parse([condition], SCHEMA)
     assert refused.value.fix
 
 

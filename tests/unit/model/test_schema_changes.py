@@ -118,8 +118,8 @@ def test_names_of_older_rows_are_those_of_now() -> None:
 def test_places_prove_what_columns_are_where_the_table_never_had_others() -> None:
     more = named(BASE, "k", "b", "a", key=("k",))
     more = replace(more, columns=(*more.columns, *EXTRA))
-    told = match_layouts(BASE, more, "1/2", Layout("1/2", {"k": None, "m": 5}))
-    assert told == Facts({"k": "id", "b": "a", "a": "b"}, {"m": 5})
+    facts_of_layouts = match_layouts(BASE, more, "1/2", Layout("1/2", {"k": None, "m": 5}))
+    assert facts_of_layouts == Facts({"k": "id", "b": "a", "a": "b"}, {"m": 5})
     assert match_layouts(BASE, BASE, "1/2", Layout("1/2")) == Facts({}, {})
 
 

@@ -69,22 +69,24 @@ def test_what_is_said_is_true_wherever_shapes_are_seen_and_it_restarts(
     before = world.shape()
     was = dict(world.columns)
     for what, name, other, seen, restarts in acts:
-        told = world.alter(what, name, other)
-        if told != NOTHING:
-            pending.add(before.table, told, ["shop.t"])
+        step_made = world.alter(what, name, other)
+        if step_made != NOTHING:
+            pending.add(before.table, step_made, ["shop.t"])
         if restarts:
             pending = Pending(pending.to_json())
         if not seen:
             continue
         after = world.shape()
         now = dict(world.columns)
-        found = pending.settle(before, after, plain=True)
-        if found is not None:
-            assert {n: was[o] for n, o in found.renamed.items()} == {n: now[n] for n in found.renamed}
-            assert all(now[n] not in was.values() and value in (None, now[n]) for n, value in found.filled.items())
-            left = now.keys() - found.renamed.keys() - found.filled.keys()
+        facts_settled = pending.settle(before, after, plain=True)
+        if facts_settled is not None:
+            assert {n: was[o] for n, o in facts_settled.renamed.items()} == {n: now[n] for n in facts_settled.renamed}
+            assert all(
+                now[n] not in was.values() and value in (None, now[n]) for n, value in facts_settled.filled.items()
+            )
+            left = now.keys() - facts_settled.renamed.keys() - facts_settled.filled.keys()
             assert {n: was[n] for n in left} == {n: now[n] for n in left}
-        if found is not None or before.fingerprint != after.fingerprint:
+        if facts_settled is not None or before.fingerprint != after.fingerprint:
             before = after
             was = now
 
@@ -112,29 +114,31 @@ class Catalogue:
             return None
         if any(generated for _, _, generated, *_ in self.columns):
             return None
-        return Layout(f"1/{self.file}", {name: value if kept else None for name, _, _, kept, value in self.columns})
+        return Layout(
+            f"1/{self.file}", {name: value if is_kept else None for name, _, _, is_kept, value in self.columns}
+        )
 
     def alter(self, what: str, name: str, other: str) -> None:
-        found = {c[0]: c for c in self.columns}
-        if what == "rename" and name in found and other not in found:
-            found[name][0] = other
-        elif what == "swap" and name in found and other in found:
-            found[name][0], found[other][0] = other, name
-        elif what == "drop" and name in found:
-            self.columns.remove(found[name])
+        columns_by_name = {c[0]: c for c in self.columns}
+        if what == "rename" and name in columns_by_name and other not in columns_by_name:
+            columns_by_name[name][0] = other
+        elif what == "swap" and name in columns_by_name and other in columns_by_name:
+            columns_by_name[name][0], columns_by_name[other][0] = other, name
+        elif what == "drop" and name in columns_by_name:
+            self.columns.remove(columns_by_name[name])
             self.dropped = True
-        elif what == "express" and name in found:
-            found[name][2] = False
-        elif what in ("add", "default", "generated") and name not in found:
+        elif what == "express" and name in columns_by_name:
+            columns_by_name[name][2] = False
+        elif what in ("add", "default", "generated") and name not in columns_by_name:
             self.values += 1
             value = None if what == "add" else f"value {self.values}"
             self.columns.append([name, self.next, what == "generated", what == "default", value])
             self.next += 1
             if what == "generated":
                 self._written_anew()
-        elif what == "rewrite" and name in found:
+        elif what == "rewrite" and name in columns_by_name:
             self.values += 1
-            found[name][4] = f"value {self.values}"
+            columns_by_name[name][4] = f"value {self.values}"
             self._written_anew()
 
     def _written_anew(self) -> None:
@@ -156,17 +160,21 @@ def test_places_say_what_is_true_however_far_the_log_is_behind_the_catalogue(
 ) -> None:
     catalogue = Catalogue()
     token = None
-    shown = [(catalogue.shape(), catalogue.row())]
+    shapes_and_rows = [(catalogue.shape(), catalogue.row())]
     before: tuple[TableSchema, dict[str, str | None]] | None = None
 
     def read() -> None:
         nonlocal before, token
-        shape, row = shown.pop(0)
+        shape, row = shapes_and_rows.pop(0)
         layout = catalogue.look(shape)
-        if before is not None and (found := match_layouts(before[0], shape, token, layout)) is not None:
-            assert {n: before[1][o] for n, o in found.renamed.items()} == {n: row[n] for n in found.renamed}
-            assert {n: row[n] for n in found.filled} == found.filled
-            same = [n for n in row if n in before[1] and n not in found.renamed and n not in found.renamed.values()]
+        if before is not None and (facts_found := match_layouts(before[0], shape, token, layout)) is not None:
+            assert {n: before[1][o] for n, o in facts_found.renamed.items()} == {n: row[n] for n in facts_found.renamed}
+            assert {n: row[n] for n in facts_found.filled} == facts_found.filled
+            same = [
+                n
+                for n in row
+                if n in before[1] and n not in facts_found.renamed and n not in facts_found.renamed.values()
+            ]
             assert {n: before[1][n] for n in same} == {n: row[n] for n in same}
         if layout is not None:
             token = layout.token
@@ -176,15 +184,15 @@ def test_places_say_what_is_true_however_far_the_log_is_behind_the_catalogue(
 
     for what, name, other, writes, reads in acts:
         if what == "rewrite":  # `stamps` looks for those that a log behind the catalogue does not show
-            while shown:
+            while shapes_and_rows:
                 read()
             read_now = (catalogue.shape(), catalogue.row())
-            shown.append(read_now)
+            shapes_and_rows.append(read_now)
             read()
         catalogue.alter(what, name, other)
         if writes:
-            shown.append((catalogue.shape(), catalogue.row()))
-        for _ in range(min(reads, len(shown))):
+            shapes_and_rows.append((catalogue.shape(), catalogue.row()))
+        for _ in range(min(reads, len(shapes_and_rows))):
             read()
-    while shown:
+    while shapes_and_rows:
         read()

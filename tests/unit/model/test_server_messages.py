@@ -80,5 +80,5 @@ def test_a_value_that_cannot_be_staged_is_shown_only_where_no_rule_hides_it(rule
         result_values.to_arrow(column, pa.array([b"2024-02-01", NO_DAY.encode()]), zero_dates="error")
     with pytest.raises(ValueOutOfRange) as of_postgres:
         from_text(pa.array(["2024-02-01", f"{NO_DAY} BC"]), column, TABLE)
-    for told in (of_mysql.value, of_postgres.value):
-        assert (NO_DAY in "".join(traceback.format_exception(told))) != hidden
+    for message in (of_mysql.value, of_postgres.value):
+        assert (NO_DAY in "".join(traceback.format_exception(message))) != hidden

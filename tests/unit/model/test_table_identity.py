@@ -12,7 +12,7 @@ Q = write_entry("public.t", 10, 12)
 
 
 @pytest.mark.parametrize(
-    ("known", "now", "found"),
+    ("tables_before", "now", "tables_found"),
     [
         ({T}, {T}, set()),
         ({T}, {write_entry("public.t", 20)}, {"public.t"}),  # swapped, or dropped and made again
@@ -34,7 +34,7 @@ Q = write_entry("public.t", 10, 12)
     ],
 )
 def test_a_table_is_another_by_its_oid_and_the_oids_of_its_partitions(
-    known: set[str], now: set[str], found: set[str]
+    tables_before: set[str], now: set[str], tables_found: set[str]
 ) -> None:
-    assert find_other_tables(known, now) == found
+    assert find_other_tables(tables_before, now) == tables_found
     assert find_other_tables(entries_to_remember(now), now) == set()

@@ -36,10 +36,10 @@ def test_every_row_that_has_a_wanted_key_is_found(data: st.DataObject) -> None:
     some = st.lists(st.tuples(*(TYPES[kind] for kind in types)), max_size=12)
     had = data.draw(some)
     strange = data.draw(st.lists(st.sampled_from([("a",) * len(types), (2**70,) * len(types), (None,) * len(types)])))
-    wanted = {*data.draw(some), *strange}
+    keys_to_find = {*data.draw(some), *strange}
     rows = pa.RecordBatch.from_arrays(
         [pa.array([key[i] for key in had], c.type) for i, c in enumerate(columns)], schema=schema.arrow
     )
     keys = keys_of(rows, schema)
-    found = [number for number, key in rows_with(rows, schema, wanted) if key in wanted]
-    assert found == [number for number, key in enumerate(keys) if key in wanted]
+    row_numbers = [number for number, key in rows_with(rows, schema, keys_to_find) if key in keys_to_find]
+    assert row_numbers == [number for number, key in enumerate(keys) if key in keys_to_find]

@@ -82,9 +82,9 @@ TOLD = {
 def _told(directory: Path, text: str) -> list[str]:
     file = directory / "shop.toml"
     file.write_text(text)
-    found = list(in_clear_text(load(file)))
-    assert not [problem for problem in found if problem.fatal or not problem.fix]
-    return [problem.what for problem in found]
+    fields_in_clear = list(in_clear_text(load(file)))
+    assert not [problem for problem in fields_in_clear if problem.fatal or not problem.fix]
+    return [problem.what for problem in fields_in_clear]
 
 
 def test_each_connection_in_clear_text_to_another_machine_is_warned_of(tmp_path: Path) -> None:

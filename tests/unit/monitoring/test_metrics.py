@@ -99,9 +99,9 @@ def test_all_of_status_is_told_and_what_is_not_known_is_left_out(
     monkeypatch.setattr(metrics, "read_source_status", read_source_status)
     registry = CollectorRegistry()
     registry.register(Sources([config("shop", tmp_path), config("away", tmp_path)]))
-    found = samples(generate_latest(registry).decode())
-    assert {key: value for key, value in found.items() if "away" in key} == {("dblog_up", "away"): 0}
-    assert found == {
+    samples_read = samples(generate_latest(registry).decode())
+    assert {key: value for key, value in samples_read.items() if "away" in key} == {("dblog_up", "away"): 0}
+    assert samples_read == {
         ("dblog_up", "away"): 0,
         ("dblog_up", "shop"): 1,
         ("dblog_leader", "shop"): 1,
@@ -150,9 +150,9 @@ def served(tmp_path: Path) -> Iterator[Callable[..., tuple[str, subprocess.Popen
         )
 
     def start(*arguments: str) -> tuple[str, subprocess.Popen[str]]:
-        asked = ["metrics", "--directory", str(tmp_path / "sources"), "--listen", "127.0.0.1:0", *arguments]
+        command = ["metrics", "--directory", str(tmp_path / "sources"), "--listen", "127.0.0.1:0", *arguments]
         process = subprocess.Popen(
-            [sys.executable, "-m", "dblog_core.cli", *asked], stderr=subprocess.PIPE, text=True, encoding="utf-8"
+            [sys.executable, "-m", "dblog_core.cli", *command], stderr=subprocess.PIPE, text=True, encoding="utf-8"
         )
         started.append(process)
         assert process.stderr is not None
@@ -170,9 +170,9 @@ def served(tmp_path: Path) -> Iterator[Callable[..., tuple[str, subprocess.Popen
 def test_they_are_served_until_a_signal(served: Callable[..., Any]) -> None:
     address, process = served()
     with urllib.request.urlopen(address, timeout=PATIENCE_SECONDS) as answer:
-        found = samples(answer.read().decode())
-    assert found["dblog_up", "one"] == found["dblog_up", "two"] == 1
-    assert found["dblog_leader", "one"] == 0
+        samples_read = samples(answer.read().decode())
+    assert samples_read["dblog_up", "one"] == samples_read["dblog_up", "two"] == 1
+    assert samples_read["dblog_leader", "one"] == 0
     process.terminate()
     assert process.wait(timeout=PATIENCE_SECONDS) == 0
 
@@ -185,9 +185,9 @@ def test_tls_and_certificates_of_clients(served: Callable[..., Any], tmp_path: P
     with pytest.raises(OSError, match=r"(?i)certificate required|reset|EOF"):  # noqa: SIM117  (an answer would be a fault)
         with urllib.request.urlopen(address, timeout=PATIENCE_SECONDS, context=nobody) as answer:
             answer.read()
-    known = ssl.create_default_context(cafile=ca.file)
-    known.load_cert_chain(*ca.sign("prometheus"))
-    with urllib.request.urlopen(address, timeout=PATIENCE_SECONDS, context=known) as answer:
+    ssl_context = ssl.create_default_context(cafile=ca.file)
+    ssl_context.load_cert_chain(*ca.sign("prometheus"))
+    with urllib.request.urlopen(address, timeout=PATIENCE_SECONDS, context=ssl_context) as answer:
         assert samples(answer.read().decode())["dblog_up", "one"] == 1
 
 

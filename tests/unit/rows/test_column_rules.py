@@ -44,8 +44,8 @@ RULES = '[source.columns."shop.a"]\nmask = ["v"]'
 
 
 def told(columns: Iterable[str], key: Iterable[str], **rules: Any) -> list[tuple[str, str]]:
-    given = {"shop.a": ColumnRules.model_validate(rules)}
-    return [(p.what, p.fix) for p in column_rule_faults.of_table("shop.a", tuple(columns), tuple(key), given)]
+    rules_by_table = {"shop.a": ColumnRules.model_validate(rules)}
+    return [(p.what, p.fix) for p in column_rule_faults.of_table("shop.a", tuple(columns), tuple(key), rules_by_table)]
 
 
 @pytest.mark.parametrize("rule", column_rule_faults.RULES)
@@ -84,7 +84,7 @@ def test_two_processes_have_a_digest_in_common_only_where_their_rules_are_the_sa
         *(ColumnRules(), ColumnRules(mask=("v",)), ColumnRules(hash=("v",)), ColumnRules(exclude=("v",))),
         *(ColumnRules(mask=("v", "w")), ColumnRules(staged_as={"v": "text"})),
     ]
-    digests = [Rules({"shop.a": one}).digest(table) for one in rules]
+    digests = [Rules({"shop.a": column_rules}).digest(table) for column_rules in rules]
     assert len({"", *digests}) == len(rules) + 1
     assert Rules({"shop.a": ColumnRules(mask=("w", "v"))}).digest(table) == digests[4]
     assert Rules({}).digest(table) == ""
@@ -96,18 +96,20 @@ def test_two_processes_have_a_digest_in_common_only_where_their_rules_are_the_sa
 @pytest.fixture
 def capture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Capture:
     """Its source refuses what a real one does."""
-    made = Capture(tmp_path, monkeypatch)
+    ruled_capture = Capture(tmp_path, monkeypatch)
     tables = FakeSource.tables
 
     def open_source(config: SourceConfig) -> FakeSource:
-        source = made.source(config)
+        source = ruled_capture.source(config)
         source.rules = config.columns  # type: ignore[attr-defined]
         return source
 
     def refused(self: FakeSource) -> tuple[Problem, ...]:
         rules, shapes = self.rules, tables(self)  # type: ignore[attr-defined]
-        found = [p for s in shapes for p in column_rule_faults.of_table(str(s.table), s.arrow.names, s.key, rules)]
-        return (*found, *column_rule_faults.of_missing({str(s.table) for s in shapes}, rules))
+        rule_faults = [
+            p for s in shapes for p in column_rule_faults.of_table(str(s.table), s.arrow.names, s.key, rules)
+        ]
+        return (*rule_faults, *column_rule_faults.of_missing({str(s.table) for s in shapes}, rules))
 
     def usable(self: FakeSource) -> tuple[TableSchema, ...]:
         left_out = {problem.table for problem in refused(self)}
@@ -117,8 +119,8 @@ def capture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Capture:
     monkeypatch.setattr(FakeSource, "list_refusals", refused)
     monkeypatch.setattr(FakeSource, "tables", usable)
     monkeypatch.setattr(wiring, "open_source", open_source)
-    made.write("shop.?", more=RULES)
-    return made
+    ruled_capture.write("shop.?", more=RULES)
+    return ruled_capture
 
 
 def rename(capture: Capture, shape: TableSchema, old: str, new: str) -> None:

@@ -95,8 +95,8 @@ rows = st.tuples(texts, st.none() | st.binary(max_size=2), st.none() | st.intege
 @example(("1,a", b"", 1, "", None), ("1", b"a", 1, "", None))
 @example((None, None, None, None, ""), (None, None, None, None, None))
 def test_no_two_rows_share_a_text(one: tuple[Any, ...], other: tuple[Any, ...]) -> None:
-    made = [row_text(MIXED, {f"c{n}": value for n, value in enumerate(row)}) for row in (one, other)]
-    assert (made[0] == made[1]) == (one == other)
+    row_texts = [row_text(MIXED, {f"c{n}": value for n, value in enumerate(row)}) for row in (one, other)]
+    assert (row_texts[0] == row_texts[1]) == (one == other)
 
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
@@ -138,8 +138,8 @@ def test_the_fake_source_hashes_rows_as_they_are_staged() -> None:
     expected = [row_hash(staged, {"id": n, "name": "*****"}) for n in range(5)]
     assert reader.hashes(ORDERS, after=(0,), upto=(3,), limit=9).rows.column(HASH).to_pylist() == expected[1:4]
     assert reader.hashes_of(ORDERS, [(4,), (9,)]).rows.to_pydict() == {"id": [4], HASH: expected[4:]}
-    found = reader.range_hash(ORDERS, after=None, upto=None, limit=2)
-    assert (found.rows, found.hash, found.last) == (2, sum(expected[:2]), (1,))
+    range_hash = reader.range_hash(ORDERS, after=None, upto=None, limit=2)
+    assert (range_hash.rows, range_hash.hash, range_hash.last) == (2, sum(expected[:2]), (1,))
 
 
 def test_a_row_without_a_hash_is_an_error() -> None:

@@ -43,9 +43,9 @@ def test_decimals_become_every_digit_of_their_scale(data: st.DataObject, precisi
 def test_times_become_microseconds_with_their_sign(micros: int, scale: int) -> None:
     micros -= micros % 10 ** (6 - scale)
     seconds, fraction = divmod(abs(micros), 10**6)
-    shown = f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
-    shown += f".{fraction:06d}"[: scale + 1] if scale else ""
-    array = pa.array(["-" * (micros < 0) + shown, None])
+    time_text = f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+    time_text += f".{fraction:06d}"[: scale + 1] if scale else ""
+    array = pa.array(["-" * (micros < 0) + time_text, None])
     assert FORMS["microseconds"].convert(array).to_pylist() == [micros, None]
 
 
@@ -72,7 +72,7 @@ def test_what_a_form_does_not_hold_is_told_with_its_row(form: str, values: Any, 
 
 
 def test_forms_are_those_of_a_columns_type() -> None:
-    known = {
+    kinds_by_source = {
         "decimal(10,2)": pa.decimal128(10, 2),
         "bigint unsigned": pa.decimal128(20, 0),
         "decimal(65,30)": pa.string(),
@@ -87,8 +87,8 @@ def test_forms_are_those_of_a_columns_type() -> None:
         "blob": pa.binary(),
         "int": pa.int32(),
     }
-    found = {source: forms_for(Column("c", source, kind)) for source, kind in known.items()}
-    assert found == {
+    forms_by_source = {source: forms_for(Column("c", source, kind)) for source, kind in kinds_by_source.items()}
+    assert forms_by_source == {
         "decimal(10,2)": ["double", "text"],
         "bigint unsigned": ["double", "text", "bigint"],
         "decimal(65,30)": ["double", "text"],
@@ -106,8 +106,8 @@ def test_forms_are_those_of_a_columns_type() -> None:
 
 
 def test_the_configuration_knows_the_forms() -> None:
-    wanted = ColumnRules.model_json_schema()["properties"]["staged_as"]["additionalProperties"]["enum"]
-    assert set(wanted) == FORMS.keys()
+    forms_of_schema = ColumnRules.model_json_schema()["properties"]["staged_as"]["additionalProperties"]["enum"]
+    assert set(forms_of_schema) == FORMS.keys()
 
 
 def test_shapes_of_one_fingerprint_have_one_form() -> None:
@@ -152,9 +152,9 @@ def test_changes_before_one_that_has_no_form_stay_and_it_is_told_with_its_place(
         [{name: row.get(name) for name in names} for row in rows], changes_schema(schema)
     )
     places = tuple(Transaction(f"t{n}", f"file:{n}", 1) for n in range(3))
-    fine, told = rules.changes(TableChanges(schema, batch), places)
-    assert told is not None and (told.sequence, told.transaction, told.table) == (2, 2, TABLE)
-    assert told.why.startswith("shop.t at file:2 (transaction t2): column n: 999")
-    assert "staged_as" in told.fix and "start the capture again" in told.fix
+    fine, unreadable = rules.changes(TableChanges(schema, batch), places)
+    assert unreadable is not None and (unreadable.sequence, unreadable.transaction, unreadable.table) == (2, 2, TABLE)
+    assert unreadable.why.startswith("shop.t at file:2 (transaction t2): column n: 999")
+    assert "staged_as" in unreadable.fix and "start the capture again" in unreadable.fix
     assert [row["after"]["n"] for row in fine.batch.to_pylist()] == [1.0, 2.0]
     assert fine.schema.columns[1].type == pa.float64()

@@ -54,16 +54,16 @@ class Capture:
     def see(self, schema: TableSchema) -> None:
         self.take(SchemaSeen(0, 0, schema))
 
-    def alter(self, told: Step | None, name: str = "t") -> None:
-        self.take(Altered(0, 0, TableName("shop", name), told))
+    def alter(self, step: Step | None, name: str = "t") -> None:
+        self.take(Altered(0, 0, TableName("shop", name), step))
 
     def publish(self) -> tuple[LogMark, ...]:
         manifest = self.sequencer.seal(0)
         self.staging.publish(manifest)
         self.sequencer.begin_next_segment()
-        found = self.staging.manifest(manifest.segment)
-        assert found == manifest
-        return found.marks
+        manifest_read = self.staging.manifest(manifest.segment)
+        assert manifest_read == manifest
+        return manifest_read.marks
 
 
 def test_a_mark_tells_what_is_proven_over_a_restart(tmp_path: Path) -> None:
@@ -123,10 +123,10 @@ def test_a_table_is_dumped_where_a_name_stands_for_another_column(
 ) -> None:
     capture = Capture(tmp_path)
     capture.see(BASE)
-    for told in steps:
+    for step in steps:
         capture.publish()
         capture.restart()
-        capture.alter(told)
+        capture.alter(step)
     assert list(capture.sequencer.tables.follow_ups.take_rewritten()) == [BASE.table] * dumped
 
 
@@ -135,8 +135,8 @@ def test_a_layout_is_known_over_a_restart_and_not_after_a_shape_without_one(tmp_
     shapes = [named(BASE, "id", name, "b") for name in "acdef"]
     layout = Layout("1/2")
     found = []
-    for shape, told in zip(shapes, (layout, layout, None, layout, layout), strict=True):
-        capture.take(SchemaSeen(0, 0, shape, told))
+    for shape, layout_told in zip(shapes, (layout, layout, None, layout, layout), strict=True):
+        capture.take(SchemaSeen(0, 0, shape, layout_told))
         found.append(capture.publish()[0].renamed)
         capture.restart()
     assert found == [None, {"c": "a"}, None, None, {"f": "e"}]

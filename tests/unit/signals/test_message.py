@@ -29,16 +29,16 @@ def test_either_type_of_snapshot_is_an_ordinary_dump(type_: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "meant"),
+    ("pattern", "meant"),
     [
         ("shop.orders", "shop.orders"), ("shop.cust*", "shop.cust*"), ("shop.*", "shop.*"), (".*", "*.*"),
         ("shop\\.orders", "shop.orders"), ("shop\\..*", "shop.*"), ("shop..*", "shop.*"), ("shop.cust.*", "shop.cust*"),
         ("shop\\.cust.*", "shop.cust*"), (".*\\.orders", "*.orders"), ("shop.a$b", "shop.a$b"), ("shop.o?", "shop.o?"),
     ],
 )  # fmt: skip
-def test_patterns_are_ours_with_debeziums_dots_understood(given: str, meant: str) -> None:
-    found = asked({"data-collections": [given]})
-    assert isinstance(found, DumpRequest) and found.tables == (meant,)
+def test_patterns_are_ours_with_debeziums_dots_understood(pattern: str, meant: str) -> None:
+    request = asked({"data-collections": [pattern]})
+    assert isinstance(request, DumpRequest) and request.tables == (meant,)
 
 
 @pytest.mark.parametrize(
@@ -74,12 +74,12 @@ def test_a_word_to_dumps_may_name_tables_or_one_dump() -> None:
 
 
 def test_conditions_belong_to_their_tables(world: World) -> None:
-    one = {"data-collection": "shop.orders", "filter": "id > 5"}
-    request = asked({"data-collections": ["shop.orders", "shop.customers"], "additional-conditions": [one]})
+    collection = {"data-collection": "shop.orders", "filter": "id > 5"}
+    request = asked({"data-collections": ["shop.orders", "shop.customers"], "additional-conditions": [collection]})
     assert isinstance(request, DumpRequest)
-    wanted, _ = requests.resolve(world.config, request)
-    assert {str(w.schema.table): len(w.filters) for w in wanted} == {"shop.orders": 1, "shop.customers": 0}
-    other = asked({"data-collections": ["shop.customers"], "additional-conditions": [one]})
+    resolved_tables, _ = requests.resolve(world.config, request)
+    assert {str(w.schema.table): len(w.filters) for w in resolved_tables} == {"shop.orders": 1, "shop.customers": 0}
+    other = asked({"data-collections": ["shop.customers"], "additional-conditions": [collection]})
     assert isinstance(other, DumpRequest)
     with pytest.raises(RequestError, match="not asked for"):
         requests.resolve(world.config, other)
@@ -87,9 +87,9 @@ def test_conditions_belong_to_their_tables(world: World) -> None:
 
 def test_another_key_to_cut_by_is_refused_with_the_reason(world: World) -> None:
     def resolved(key: str, *tables: str) -> Any:
-        found = asked({"data-collections": tables, "surrogate-key": key})
-        assert isinstance(found, DumpRequest)
-        return requests.resolve(world.config, found)
+        request = asked({"data-collections": tables, "surrogate-key": key})
+        assert isinstance(request, DumpRequest)
+        return requests.resolve(world.config, request)
 
     assert resolved("id", "shop.orders")
     with pytest.raises(RequestError, match="known by \\(id\\)"):

@@ -190,12 +190,12 @@ def test_a_row_without_an_id_is_refused_and_debeziums_own_are_left_alone(world: 
     table.put_row(world.state, SignalSeen.of(2, 0, []), at_us=NOW + 1)
     table.put_row(world.state, SignalSeen.of(3, 0, ["w", "snapshot-window-open", "{}"]), at_us=NOW + 2)
     table.put_row(world.state, SignalSeen.of(4, 0, [b"one", b"pause-snapshot", None]), at_us=NOW + 3)
-    found = [(r["id"], r["state"]) for r in inbox.list_signals(world.state)]
-    assert found == [(f"row-{NOW}", inbox.REFUSED), (f"row-{NOW + 1}", inbox.REFUSED), ("one", inbox.WAITING)]
+    ids_and_states = [(r["id"], r["state"]) for r in inbox.list_signals(world.state)]
+    assert ids_and_states == [(f"row-{NOW}", inbox.REFUSED), (f"row-{NOW + 1}", inbox.REFUSED), ("one", inbox.WAITING)]
 
 
 def test_a_signal_that_no_node_could_hold_is_refused(world: World, desk: SignalProcessor) -> None:
     table.put_row(world.state, SignalSeen.of(1, 0, ["one", "execute-snapshot", "x" * 200_000]), at_us=NOW)
     desk.carry_out_waiting()
-    found = inbox.find_signal(world.state, "one")
-    assert found["state"] == inbox.REFUSED and found["data"] is None and found["fix"]
+    signal_record = inbox.find_signal(world.state, "one")
+    assert signal_record["state"] == inbox.REFUSED and signal_record["data"] is None and signal_record["fix"]

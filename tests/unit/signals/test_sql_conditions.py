@@ -122,8 +122,8 @@ def filters(world: World, text: str, table_: str = "shop.customers") -> list[Any
     data = execute(table_, **{"additional-conditions": [{"data-collection": table_, "filter": text}]})
     request = translate(Message("one", "execute-snapshot", data), kind="mysql")
     assert isinstance(request, DumpRequest)
-    wanted, _ = requests.resolve(world.config, request)
-    return [(f.column, f.op, *f.values) for f in wanted[0].filters]
+    resolved_tables, _ = requests.resolve(world.config, request)
+    return [(f.column, f.op, *f.values) for f in resolved_tables[0].filters]
 
 
 def test_values_are_typed_by_their_columns(world: World) -> None:

@@ -26,12 +26,12 @@ def test_tables_that_are_gone_or_have_no_key_are_told_in_one_line(
         return ORDERS, keyless
 
     monkeypatch.setattr(world.source, "tables", tables)
-    gone = [f"shop.gone{number}" for number in range(200)]
+    dropped_tables = [f"shop.gone{number}" for number in range(200)]
     requested = dump_requests.request_dumps(
-        world.config, WHOLE, [str(ORDERS.table), "shop.events", *gone], state=world.state
+        world.config, WHOLE, [str(ORDERS.table), "shop.events", *dropped_tables], state=world.state
     )
     (dump,) = dump_store.list_dumps(world.state)
-    assert requested.dumps == {str(ORDERS.table): dump.id} and requested.left_out == [*gone, "shop.events"]
+    assert requested.dumps == {str(ORDERS.table): dump.id} and requested.left_out == [*dropped_tables, "shop.events"]
     assert (
         "\n" not in requested.reasons
         and "and 190 more" in requested.reasons

@@ -21,7 +21,7 @@ def other(files: dict[str, int] | None = None, **columns: list[Any]) -> dict[str
 
 
 @pytest.mark.parametrize(
-    ("now", "told"),
+    ("now", "is_told"),
     [
         (other(), False),
         (other(n=[3, {}, 23, -1, "800"]), False),  # a column that was added
@@ -37,9 +37,9 @@ def other(files: dict[str, int] | None = None, **columns: list[Any]) -> dict[str
     ],
 )
 def test_values_are_others_under_another_column_or_label_or_in_files_that_were_written_anew(
-    now: dict[str, Any], told: bool
+    now: dict[str, Any], is_told: bool
 ) -> None:
-    assert mixed_up(BASE, now) is told
+    assert mixed_up(BASE, now) is is_told
 
 
 def test_a_partition_whose_file_is_another_one_may_have_been_emptied() -> None:
@@ -50,7 +50,7 @@ def test_a_partition_whose_file_is_another_one_may_have_been_emptied() -> None:
 
 
 @pytest.mark.parametrize(
-    ("now", "told"),
+    ("now", "is_told"),
     [
         (other(), False),
         (other(n=[3, {}, 23, -1, "800"]), True),  # a column that was added
@@ -60,11 +60,11 @@ def test_a_partition_whose_file_is_another_one_may_have_been_emptied() -> None:
         (other({"9": 41}), False),
     ],
 )
-def test_the_shape_is_another_one_with_other_columns_or_types(now: dict[str, Any], told: bool) -> None:
+def test_the_shape_is_another_one_with_other_columns_or_types(now: dict[str, Any], is_told: bool) -> None:
     stamps = Stamps(MemoryState())
     stamps.look({"s.t": BASE})
     stamps.look({"s.t": now})
-    assert stamps.reshaped == (["s.t"] if told else [])
+    assert stamps.reshaped == (["s.t"] if is_told else [])
 
 
 def test_what_was_not_saved_is_found_again() -> None:
@@ -91,22 +91,22 @@ def test_another_table_under_the_name_is_none_that_was_altered() -> None:
 def test_many_wide_tables_fit_into_the_entries_of_a_state_store() -> None:
     state = MemoryState()
     columns = {f"column_{n}": [n, {}, 23, -1, str(700 + n)] for n in range(200)}
-    found = {f"shop.table_{n}": {"table": n, "columns": columns, "files": {str(n): n}} for n in range(500)}
+    shapes_by_table = {f"shop.table_{n}": {"table": n, "columns": columns, "files": {str(n): n}} for n in range(500)}
     stamps = Stamps(state)
-    stamps.look(found)
+    stamps.look(shapes_by_table)
     stamps.save()
     entries = [state.get(f"stamps/{name}") for name in state.children("stamps")]
     assert max(len(entry.data) for entry in entries if entry is not None) < 1 << 18
     columns = {**columns, "column_7": [999, {}, 23, -1, "700"]}
-    assert Stamps(state).look({**found, "shop.table_9": {**found["shop.table_9"], "columns": columns}}) == [
-        "shop.table_9"
-    ]
+    assert Stamps(state).look(
+        {**shapes_by_table, "shop.table_9": {**shapes_by_table["shop.table_9"], "columns": columns}}
+    ) == ["shop.table_9"]
 
 
 def test_a_table_that_has_gone_is_forgotten() -> None:
     state = MemoryState()
-    for found in ({"s.t": BASE}, {"s.other": BASE}):
+    for shapes in ({"s.t": BASE}, {"s.other": BASE}):
         stamps = Stamps(state)
-        stamps.look(found)
+        stamps.look(shapes)
         stamps.save()
     assert Stamps(state).look({"s.t": other(v=[3, {}, 99, -1, "800"])}) == []

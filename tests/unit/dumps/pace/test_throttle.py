@@ -123,11 +123,11 @@ def test_the_share_shrinks_fast_has_a_least_and_grows_slowly() -> None:
 
 def test_the_reason_stays_the_same_text_while_the_numbers_move() -> None:
     pace = Pace()
-    told = set()
+    messages = set()
     for lag in (6.0, 7.5, 30.0, 8.0):
         pace.record_strain(strain(lag=lag), ADAPTIVE)
-        told.add(pace.slowdown)
-    assert len(told) == 1
+        messages.add(pace.slowdown)
+    assert len(messages) == 1
 
 
 def test_without_adaptive_nothing_of_this_counts_and_switching_it_off_ends_it() -> None:

@@ -47,13 +47,13 @@ def test_above_the_ceiling_nothing_is_read_and_the_reason_is_told(
     world.fill(*range(1, 101))
     world.request({}, max_retained=1_000)
     began = world.clock.now
-    told: list[Any] = []
+    messages: list[Any] = []
     world.source.suffers = lambda: Strain(None, None, 2_000 if world.clock.now < began + 60 else 10)
-    world.clock.hooks.append(lambda: told.append(node(world, "pace")))
+    world.clock.hooks.append(lambda: messages.append(node(world, "pace")))
     with caplog.at_level(logging.WARNING):
         world.work()
     assert world.source.begun[0] == pytest.approx(began + 60, abs=2)
-    assert "max_retained" in told[0]["held"] and world.status().state == "done"
+    assert "max_retained" in messages[0]["held"] and world.status().state == "done"
     assert node(world, "pace") == {"held": None, "factor": 1.0}
     assert caplog.text.count("stands still") == 1
     assert len(world.source.looks) < 70, "about once a second"

@@ -123,10 +123,12 @@ def some_event(draw: random.Random, *, checksums: bool) -> bytes:
 def some_stream(seed: int) -> tuple[bytes, bool]:
     draw = random.Random(seed)
     checksums = draw.random() < 0.5
-    found = [some_event(draw, checksums=checksums) for _ in range(draw.choice([1, 20, 300]))]
+    events_written = [some_event(draw, checksums=checksums) for _ in range(draw.choice([1, 20, 300]))]
     if draw.random() < 0.3:
-        return binlog.packets([*found, binlog.description(checksums=True), binlog.xid(checksummed=True)]), checksums
-    return binlog.packets(found), checksums
+        return binlog.packets(
+            [*events_written, binlog.description(checksums=True), binlog.xid(checksummed=True)]
+        ), checksums
+    return binlog.packets(events_written), checksums
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -140,9 +142,9 @@ def test_events_are_those_of_plain_python_in_any_pieces(seed: int) -> None:
 def test_in_brief_only_what_says_nothing_new_is_left_out(seed: int) -> None:
     stream, checksums = some_stream(seed)
     every = list(binlog.split(stream, checksums=checksums))
-    told = taken(fed(cut(stream, random.Random(seed)), checksums=checksums, brief=True))
+    events_read = taken(fed(cut(stream, random.Random(seed)), checksums=checksums, brief=True))
     last = -1
-    for event in told:
+    for event in events_read:
         at = next(i for i in range(last + 1, len(every)) if every[i] is event or every[i] == event)
         for i in range(last + 1, at):
             assert needless(every, i), f"event {i} is left out"
@@ -161,7 +163,7 @@ def needless(every: list[Event], i: int) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("between", "told"),
+    ("between", "is_told"),
     [
         ([], False),
         ([binlog.event(Type.ROWS_QUERY, b"x")], False),
@@ -176,10 +178,10 @@ def needless(every: list[Event], i: int) -> bool:
         ([binlog.event(Type.ROWS_QUERY, bytes(17_000_000))], True),
     ],
 )
-def test_a_map_is_told_again_where_numbers_may_mean_something_else(between: list[bytes], told: bool) -> None:
-    one = binlog.table_map(1, "a")
-    found = taken(fed([binlog.packets([one, *between, one])], brief=True))
-    assert [e.type for e in found].count(Type.TABLE_MAP) == 1 + told
+def test_a_map_is_told_again_where_numbers_may_mean_something_else(between: list[bytes], is_told: bool) -> None:
+    table_map = binlog.table_map(1, "a")
+    events_read = taken(fed([binlog.packets([table_map, *between, table_map])], brief=True))
+    assert [e.type for e in events_read].count(Type.TABLE_MAP) == 1 + is_told
 
 
 def outcome(found: Iterable[Event]) -> tuple[list[Event], bool]:
@@ -205,9 +207,9 @@ def test_bytes_that_lie_are_the_same_error_as_in_plain_python() -> None:
         broken = bytearray(stream[: draw.randint(1, min(len(stream), 5_000))])
         for _ in range(draw.choice([0, 1, 3])):
             broken[draw.randrange(len(broken))] = draw.choice([0, 1, 255, draw.randrange(256)])
-        wanted = outcome(binlog.split(bytes(broken), checksums=checksums))
+        expected_events = outcome(binlog.split(bytes(broken), checksums=checksums))
         pieces = cut(bytes(broken), random.Random(seed))
-        assert outcome(one_by_one(broken, pieces, checksums=checksums)) == wanted, seed
+        assert outcome(one_by_one(broken, pieces, checksums=checksums)) == expected_events, seed
 
 
 def test_numbers_of_packets_go_round() -> None:
@@ -217,18 +219,18 @@ def test_numbers_of_packets_go_round() -> None:
 
 def test_a_lost_packet_is_noticed() -> None:
     stream = binlog.packets([binlog.xid()]) + binlog.packets([binlog.xid()], sequence=3)
-    found = fed([stream])
-    assert len(taken([next(found)])) == 1
+    events_fed = fed([stream])
+    assert len(taken([next(events_fed)])) == 1
     with pytest.raises(SourceUnavailable, match="3 came where 2 was due"):
-        next(found)
+        next(events_fed)
 
 
 def test_what_is_no_event_comes_as_its_payload() -> None:
     stream = binlog.packets([binlog.xid()]) + b"\5\0\0\2\xff1236"
-    found = fed([stream[:30], stream[30:]])
-    assert len(taken([next(found)])) == 1
+    events_fed = fed([stream[:30], stream[30:]])
+    assert len(taken([next(events_fed)])) == 1
     with pytest.raises(NoEvent) as raised:
-        next(found)
+        next(events_fed)
     assert raised.value.payload == b"\xff1236"
 
 
@@ -239,8 +241,8 @@ def test_events_of_more_than_a_packet_are_joined(size: int) -> None:
     large = binlog.event(Type.ROWS_QUERY, body, checksummed=True)
     stream = binlog.packets([binlog.xid(checksummed=True), large, binlog.xid(checksummed=True)])
     pieces = [stream[at : at + 700_001] for at in range(0, len(stream), 700_001)]
-    found = taken(fed(pieces, checksums=True))
-    assert [e.type for e in found] == [Type.XID, Type.ROWS_QUERY, Type.XID] and found[1].body == body
+    events_read = taken(fed(pieces, checksums=True))
+    assert [e.type for e in events_read] == [Type.XID, Type.ROWS_QUERY, Type.XID] and events_read[1].body == body
     broken = bytearray(stream)
     broken[1000] ^= 1
     with pytest.raises(ValueError, match="checksum"):
@@ -268,10 +270,10 @@ def test_events_before_a_wrong_checksum_are_whole(size: int) -> None:
     good = [binlog.event(Type.ROWS_QUERY, bytes(size), checksummed=True) for _ in range(5)]
     bad = bytearray(good[2])
     bad[40] ^= 8
-    found = fed([binlog.packets([*good[:2], bytes(bad), *good[3:]])], checksums=True)
-    assert len(taken([next(found)])) == 2
+    events_fed = fed([binlog.packets([*good[:2], bytes(bad), *good[3:]])], checksums=True)
+    assert len(taken([next(events_fed)])) == 2
     with pytest.raises(ValueError, match="ROWS_QUERY does not match its checksum"):
-        next(found)
+        next(events_fed)
 
 
 @pytest.mark.parametrize("kind", sorted(row_event_header.KINDS))
@@ -296,8 +298,8 @@ def test_checksums_are_zlib_s() -> None:
 def test_a_map_is_the_same_only_if_every_byte_is() -> None:
     """Table numbers 1 and 65 share a slot of the kernel's memory."""
     maps = [binlog.table_map(i, name) for i, name in [(1, "a"), (1, "a"), (1, "b"), (1, "a"), (65, "a"), (1, "a")]]
-    (found,) = fed([binlog.packets(maps)])
-    assert [row[1] == headers.SAME_MAP for row in found.rest] == [False, True, False, False, False, False]
+    (events_fed,) = fed([binlog.packets(maps)])
+    assert [row[1] == headers.SAME_MAP for row in events_fed.rest] == [False, True, False, False, False, False]
 
 
 def inner(count: int) -> bytes:
@@ -313,8 +315,11 @@ def inner(count: int) -> bytes:
 def test_compressed_transactions_are_unpacked_in_pieces(count: int, compress: bool) -> None:
     plain = inner(count)
     body = binlog.payload(plain, compress=compress)
-    found = taken(compressed.unpack_events(body))
-    assert len(found) == count and b"".join(binlog.event(e.type, e.body, time=e.timestamp) for e in found) == plain
+    events_read = taken(compressed.unpack_events(body))
+    assert (
+        len(events_read) == count
+        and b"".join(binlog.event(e.type, e.body, time=e.timestamp) for e in events_read) == plain
+    )
     stretches = sum(1 for _ in compressed.unpack_events(body))
     assert stretches >= len(plain) / (1 << 20)
 
@@ -328,16 +333,16 @@ def test_compressed_transactions_that_lie_are_errors() -> None:
         with pytest.raises(ValueError, match="cut short"):
             taken(compressed.unpack_events(binlog.payload(plain[:stop], compress=False)))
     body = binlog.payload(plain)
-    wanted = taken(compressed.unpack_events(binlog.payload(plain)))
+    expected_events = taken(compressed.unpack_events(binlog.payload(plain)))
     for seed in range(2000):
         draw = random.Random(seed)
         broken = bytearray(body[: draw.randint(1, len(body))] if seed % 2 else body)
         broken[draw.randrange(len(broken))] ^= draw.randint(1, 255)
         try:
-            found = taken(compressed.unpack_events(bytes(broken)))
+            events_read = taken(compressed.unpack_events(bytes(broken)))
         except (ValueError, IndexError):
             continue
-        assert len(found) == len(wanted) or len(broken) < 30 or found != wanted
+        assert len(events_read) == len(expected_events) or len(broken) < 30 or events_read != expected_events
 
 
 def test_a_length_inside_that_lies_asks_for_no_memory() -> None:
@@ -348,17 +353,17 @@ def test_a_length_inside_that_lies_asks_for_no_memory() -> None:
 
 
 def test_a_stretch_may_be_left_and_gone_on_with() -> None:
-    (found,) = fed([binlog.packets([binlog.xid(end=n) for n in range(1, 6)])])
-    for row in found.rest:
+    (events_fed,) = fed([binlog.packets([binlog.xid(end=n) for n in range(1, 6)])])
+    for row in events_fed.rest:
         if row[0] == 1:
             break
-    assert [row[2] for row in found.rest] == [3, 4, 5]
+    assert [row[2] for row in events_fed.rest] == [3, 4, 5]
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 1000])
 def test_an_empty_packet_is_no_event(size: int) -> None:
     stream = binlog.packets([binlog.xid(), binlog.xid()]) + b"\0\0\0\3"
-    found = fed([stream[at : at + size] for at in range(0, len(stream), size)])
+    events_fed = fed([stream[at : at + size] for at in range(0, len(stream), size)])
     with pytest.raises(NoEvent) as raised:
-        taken(found)
+        taken(events_fed)
     assert raised.value.payload == b""

@@ -56,7 +56,7 @@ def test_a_shorter_transaction_than_was_staged_is_an_error() -> None:
 def test_rows_are_kept_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_memory, "MEMORY_BYTES", 3000)
     monkeypatch.setattr(row_memory, "TRANSACTION_BYTES", 1500)
-    kept = row_memory.RowMemory()
+    memory = row_memory.RowMemory()
 
     def held(size: int) -> row_memory.UndecidedRows:
         group = row_memory.UndecidedRows(4, None)
@@ -64,13 +64,13 @@ def test_rows_are_kept_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
         return group
 
     for number in range(4):
-        kept.put(str(number), held(800))
-    kept.put("large", held(1400))
-    assert [kept.pop(str(n)) is not None for n in range(4)] == [False, False, True, True]
-    assert kept.pop("large") is None and kept._size_bytes == 0
-    kept.put("twice", held(800))
-    kept.put("twice", held(700))
-    assert kept.pop("twice") is not None and kept.pop("twice") is None and kept._size_bytes == 0
+        memory.put(str(number), held(800))
+    memory.put("large", held(1400))
+    assert [memory.pop(str(n)) is not None for n in range(4)] == [False, False, True, True]
+    assert memory.pop("large") is None and memory._size_bytes == 0
+    memory.put("twice", held(800))
+    memory.put("twice", held(700))
+    assert memory.pop("twice") is not None and memory.pop("twice") is None and memory._size_bytes == 0
 
 
 @pytest.mark.parametrize("form", [0, 1, 2**31 - 1, 2**32 - 1])
@@ -95,9 +95,11 @@ def test_rows_that_nobody_described_are_an_error() -> None:
 
 def test_errors_of_the_log_are_told_apart() -> None:
     position = Position("binlog.000001", 4, None)
-    taken = translate_fatal_error(
+    slot_error = translate_fatal_error(
         "A slave with the same server_uuid/server_id as this slave has connected to the master", CONFIG, position
     )
-    assert isinstance(taken, SourceUnavailable) and "server_id" in taken.fix
-    gone = translate_fatal_error("Could not find first log file name in binary log index file", CONFIG, position)
-    assert isinstance(gone, LogPositionLost)
+    assert isinstance(slot_error, SourceUnavailable) and "server_id" in slot_error.fix
+    purged_error = translate_fatal_error(
+        "Could not find first log file name in binary log index file", CONFIG, position
+    )
+    assert isinstance(purged_error, LogPositionLost)

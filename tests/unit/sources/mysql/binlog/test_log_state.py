@@ -161,9 +161,9 @@ class Writer:
             self._add(binlog.event(Type.PREVIOUS_GTIDS, bytes(8)))
 
 
-def long_way(log: LogState, found: list[bytes]) -> Iterator[LogBatch]:
+def long_way(log: LogState, events: list[bytes]) -> Iterator[LogBatch]:
     """Every event through `take`, the events of compressed transactions too."""
-    for data in found:
+    for data in events:
         event = binlog.parse(data, 0, False)
         if event.type == Type.TRANSACTION_PAYLOAD:
             log.take(event)
@@ -176,7 +176,7 @@ def long_way(log: LogState, found: list[bytes]) -> Iterator[LogBatch]:
             log.take(event)
         if log.is_full:
             yield log.flush()
-        yield from rows_that_were_held(log, found)
+        yield from rows_that_were_held(log, events)
     yield log.flush()
 
 
@@ -261,11 +261,11 @@ def test_a_transaction_is_gone_on_with_after_any_part(
         assert later == wanted, f"after batch {number} of {len(whole)}"
 
 
-def places_of(found: list[bytes]) -> dict[int, int]:
+def places_of(events: list[bytes]) -> dict[int, int]:
     """The number of the first event at or after each offset that a group ends at."""
     places = {4: 0}
     offset = 4
-    for number, data in enumerate(found):
+    for number, data in enumerate(events):
         if data[4] != Type.HEARTBEAT:
             offset = int.from_bytes(data[13:17], "little")
         places[offset] = number + 1
