@@ -267,16 +267,16 @@ def _portions(
     count = 0
     for part in parts:
         if waiting and count + len(part[1]) > _LARGE:
-            yield _joined(waiting)
+            yield _join_stretches(waiting)
             waiting = []
             count = 0
         waiting.append(part)
         count += len(part[1])
     if waiting:
-        yield _joined(waiting)
+        yield _join_stretches(waiting)
 
 
-def _joined(
+def _join_stretches(
     parts: Sequence[tuple[KeyHashes, npt.NDArray[np.uint64]]],
 ) -> tuple[KeyHashes, npt.NDArray[np.uint64]]:
     second = [keys.second for keys, _ in parts if keys.second is not None]
