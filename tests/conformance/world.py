@@ -52,6 +52,7 @@ class World:
         self._file = path / "as it is.toml"
         self._file.touch()
         self._begun = 0
+        self._requested: list[threading.Event] = []
         self._faults: list[BaseException] = []
         self._open = contextlib.ExitStack()
         self._dumping = contextlib.ExitStack()
@@ -104,6 +105,7 @@ class World:
         for _, act in due:
             act()
         self._end_sessions()
+        wait_until(lambda: self.look() or all(event.is_set() for event in self._requested), "the dumps are requested")
 
     def _run(self, case: Case, step: Step) -> None:
         key = (case.number, step.session)
@@ -206,13 +208,17 @@ class World:
             raise self._faults[0]
 
     def dump_beside(self) -> None:
-        """Requests a dump of all, and works on it in a thread."""
-        dump_id = filing.submit(self.config, DumpRequest(None, chunk_size=CHUNK))
+        """Requests a dump of all, and works on it, in a thread: a table may be locked by a transaction that only the
+        next statement ends."""
         config = self.config
         stop = threading.Event()
+        requested = threading.Event()
+        self._requested.append(requested)
 
         def work() -> None:
             try:
+                dump_id = filing.submit(config, DumpRequest(None, chunk_size=CHUNK))
+                requested.set()
                 with contextlib.suppress(DblogError):  # of a table that cannot be dumped: its task says so
                     work_loop.work(config, stop=stop, once=True, dump_id=dump_id)
             except BaseException as fault:  # noqa: BLE001 - raised in the test's own thread
