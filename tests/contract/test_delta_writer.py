@@ -37,8 +37,8 @@ class Shared:
     def read(self) -> list[dict[str, object]]:
         storage = self.bucket.storage("lake")
         table = DeltaTable(str(self.place()), storage_options=storage.delta_options)
-        found = pa.table(QueryBuilder().register("t", table).execute("select * from t order by id"))
-        rows: list[dict[str, object]] = found.to_pylist()
+        selected = pa.table(QueryBuilder().register("t", table).execute("select * from t order by id"))
+        rows: list[dict[str, object]] = selected.to_pylist()
         return rows
 
 

@@ -294,17 +294,17 @@ def test_memory_is_bounded_where_there_is_a_disk(tmp_path: Path) -> None:
 def test_one_large_file_takes_the_memory_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: bool) -> None:
     monkeypatch.setattr(key_index, "_LARGE", 2_000)
     index = new(tmp_path, text=text, memory=50_000)
-    beside: list[int] = []  # rows that were read and are in no run yet
-    held: list[int] = []
+    rows_in_no_run: list[int] = []  # of those that were read
+    bytes_in_memory: list[int] = []
 
     def stretches() -> Any:
         for first in range(0, 40_000, 1_000):
-            beside.append(first - len(index))
-            held.append(index.bytes_in_memory)
+            rows_in_no_run.append(first - len(index))
+            bytes_in_memory.append(index.bytes_in_memory)
             yield first, column(list(range(first, first + 1_000)), text)
 
     index.add("file", 10, stretches())
-    assert max(beside) <= 2_000 and max(held) <= 50_000
+    assert max(rows_in_no_run) <= 2_000 and max(bytes_in_memory) <= 50_000
     assert index.covers("file", 10) and len(index) == 40_000
-    asked = [0, 1_999, 2_000, 39_999]
-    assert places(index, column(asked, text)) == {(n, "file", row) for n, row in enumerate(asked)}
+    few_keys = [0, 1_999, 2_000, 39_999]
+    assert places(index, column(few_keys, text)) == {(n, "file", row) for n, row in enumerate(few_keys)}
