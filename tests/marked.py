@@ -125,7 +125,7 @@ def marked(directory: Path, *, base: Mapping[str, Any] = BASE, **sections: dict[
             load(marked_config.write(file))
             break
         except ConfigError as error:
-            unwanted = [place for place in marked_config.secrets if _told(place) in str(error)]
+            unwanted = [place for place in marked_config.secrets if _name_place(place) in str(error)]
             if not unwanted:
                 raise
             for place in unwanted:
@@ -219,7 +219,7 @@ def value_at(data: Any, place: Place) -> Any:
     return data
 
 
-def _told(place: Place) -> str:
+def _name_place(place: Place) -> str:
     """A place as a fault names it."""
     depth = 2 if place[0] == "output" or place[:2] in (("signals", "http"), ("signals", "kafka")) else 1
     entries = [f"entry {part + 1}" if isinstance(part, int) else part for part in place[depth:]]

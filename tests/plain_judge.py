@@ -71,7 +71,7 @@ class PlainLake:
         schema = task.shape
         source = self._source(task, schema)
         since = task.upto if self.blind else task.since
-        then, now, passed = self._replayed(schema, since, task.upto)
+        then, now, passed = self._replay(schema, since, task.upto)
         if task.within:
             now = {key: row for key, row in now.items() if _inside(key, task, schema)}
         keys = source.keys() if task.for_chosen_keys else source.keys() | now.keys()
@@ -102,7 +102,7 @@ class PlainLake:
                 rows.update(zip(keys_of(batch, schema), values, strict=True))
         return rows
 
-    def _replayed(self, schema: TableSchema, since: int, upto: int) -> tuple[State, State, dict[Key, list[Row | None]]]:
+    def _replay(self, schema: TableSchema, since: int, upto: int) -> tuple[State, State, dict[Key, list[Row | None]]]:
         """The table at `since` and at `upto`, and the states that the log has led each key through in between."""
         now: State = {}
         then: State = {}

@@ -68,7 +68,7 @@ def _column(name: str, types: tuple[str, str] | str, values: tuple[str, str] | s
     return Column(name, mysql, postgres, mysql_value, postgres_value)
 
 
-def _picked(name: str, types: tuple[str, str] | str, words: Sequence[str], step: int) -> Column:
+def _picked_column(name: str, types: tuple[str, str] | str, words: Sequence[str], step: int) -> Column:
     return _column(name, types, (_pick(words, step, "mysql"), _pick(words, step, "postgres")))
 
 
@@ -105,7 +105,7 @@ ORDERS = Table(
         _column("amount", "decimal(12,2)", "i * 137 % 10000000 / 100.0"),
         _column("name", "varchar(64)", _CUSTOMER),
         _column("email", "varchar(64)", _EMAIL),
-        _picked("city", "varchar(64)", _CITIES, 5),
+        _picked_column("city", "varchar(64)", _CITIES, 5),
         _time("created", ("datetime(6)", "timestamp(6)"), 98765, "MICROSECOND"),
         _time("updated", ("timestamp NULL", "timestamptz(0)"), 61, "SECOND"),
         _column("attrs", ("json", "jsonb"), _ATTRS),
@@ -125,8 +125,8 @@ TRIPS = Table(
     "trips",
     (
         _column("id", "bigint NOT NULL", "i"),
-        _picked("vendor", "varchar(32)", ("CMT", "VTS", "DDS"), 5),
-        _picked("flag", "varchar(8)", ("N", "Y", "N", "N"), 3),
+        _picked_column("vendor", "varchar(32)", ("CMT", "VTS", "DDS"), 5),
+        _picked_column("flag", "varchar(8)", ("N", "Y", "N", "N"), 3),
         _trip_time("pickup", 31),
         _trip_time("dropoff", 37),
         _column("passengers", "int", "1 + i % 6"),
@@ -141,7 +141,7 @@ FARES = Table(
     (
         _column("id", "bigint NOT NULL", "i"),
         *(_column(f"code_{n}", "int", f"i * {n * 13 + 7} % {n * 100 + 5}") for n in range(6)),
-        _picked("payment", "varchar(32)", ("Credit card", "Cash", "No charge", "Dispute"), 3),
+        _picked_column("payment", "varchar(32)", ("Credit card", "Cash", "No charge", "Dispute"), 3),
         _trip_time("pickup", 29),
         _trip_time("dropoff", 41),
         *(

@@ -182,7 +182,7 @@ class Ours:
 
     def capture_once(self) -> Captured:
         """Captures from the last place to the present end of the log."""
-        return _captured(self._child("capture", "--until-current").result())
+        return _read_captured(self._child("capture", "--until-current").result())
 
     @contextmanager
     def capturing(self) -> Iterator[Child]:
@@ -225,7 +225,7 @@ def _profile(answer: dict[str, Any]) -> Profile:
     return [(str(place), float(share)) for place, share in answer["profile"]]
 
 
-def _captured(answer: dict[str, Any]) -> Captured:
+def _read_captured(answer: dict[str, Any]) -> Captured:
     points = tuple(Point(*p) for p in answer["points"])
     if len(points) < FEW:  # too few to measure between: what its start costs counts too
         points = (Point(*answer["began"]), *points)
@@ -234,4 +234,4 @@ def _captured(answer: dict[str, Any]) -> Captured:
 
 def stopped(child: Child) -> Captured:
     """What a capture published until it was stopped just now."""
-    return _captured(child.stop())
+    return _read_captured(child.stop())

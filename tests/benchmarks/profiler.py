@@ -48,11 +48,11 @@ class Profiler:
     def _run(self) -> None:
         while not self._stop.wait(EVERY):
             for ident, frame in sys._current_frames().items():
-                spent = self._spent(ident)
+                spent = self._cpu_spent(ident)
                 place = "the profiler" if ident == threading.get_ident() else _place(frame)
                 self.seconds[place] += spent
 
-    def _spent(self, ident: int) -> float:
+    def _cpu_spent(self, ident: int) -> float:
         """CPU seconds of the thread since the last look at it; none at the first."""
         try:
             now = time.clock_gettime(time.pthread_getcpuclockid(ident))

@@ -32,14 +32,14 @@ def write(results: Results) -> None:
     if not figures:
         return
     tables = body(figures, results.machine(), results.profiles())
-    if lacking := _named(measured) - _named(tables):
+    if lacking := _names_in(measured) - _names_in(tables):
         print(f"\n{PAGE} is left alone: {len(lacking)} of its lines were not measured here, such as {min(lacking)}")
         return
     plot(figures)
     PAGE.write_text(f"{before}{BEGIN}\n\n{tables}\n\n{END}{after}")
 
 
-def _named(tables: str) -> set[str]:
+def _names_in(tables: str) -> set[str]:
     """The first cells."""
     return {line.split(" | ")[0].removeprefix("| ") for line in tables.splitlines() if line.startswith("| ")}
 
@@ -92,7 +92,7 @@ def _line(figure: Figure) -> str:
     tools = [f"{_number(v)} ({who})" for who, v in medians.items() if who not in (OURS, DEBEZIUM)]
     debezium = _number(medians[DEBEZIUM]) if DEBEZIUM in medians else ""
     bars = "; ".join(_bar(b, figure.unit) for b in figure.bars)
-    reached = "; ".join(_reached(b, medians) for b in figure.bars)
+    reached = "; ".join(_describe_bar(b, medians) for b in figure.bars)
     name = f"{figure.title}, {figure.unit}"
     return f"| {name} | **{_number(medians[OURS])}** | {debezium} | {', '.join(tools)} | {bars} | {reached} |"
 
@@ -102,7 +102,7 @@ def _bar(bar: Bar, unit: str) -> str:
     return f"{side} {bar.value:g} {unit}" if bar.other is None else f"{side} {bar.value:.3g} × {bar.other}"
 
 
-def _reached(bar: Bar, medians: dict[str, float]) -> str:
+def _describe_bar(bar: Bar, medians: dict[str, float]) -> str:
     ratio = bar.of(medians)
     if ratio is None:
         return "not measured"

@@ -67,7 +67,7 @@ def body(found: dict[str, Any]) -> str:
         machines.setdefault(f"{where}, Python {facts['python']}", []).append(axis_record)
     parts = [
         "Clients and servers together, and others on the machine.",
-        "\n".join(_measured(*where_and_records) for where_and_records in machines.items()),
+        "\n".join(_describe_measurement(*where_and_records) for where_and_records in machines.items()),
     ]
     head = "| what | measured | model | at the largest | modelled beyond |\n|---|---|---|---|---|"
     lines = {size: [row(axis) for axis in axes if axis.size == size] for size in SIZES}
@@ -75,7 +75,7 @@ def body(found: dict[str, Any]) -> str:
     return "\n\n".join(parts)
 
 
-def _measured(where: str, records: list[dict[str, Any]]) -> str:
+def _describe_measurement(where: str, records: list[dict[str, Any]]) -> str:
     """What was measured on a machine, and when."""
     last = max(records, key=lambda record_of_size: str(record_of_size["taken"]))
     sizes = ", ".join(size for size in SIZES if any(record_of_size["size"] == size for record_of_size in records))

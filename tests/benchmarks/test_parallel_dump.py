@@ -72,7 +72,7 @@ def test_parallel_dump(
     for workers in near:
         with_one_worker = {} if workers == 1 else {"one worker": far[1]}
         bars = () if workers == 1 else (Bar(LINEAR * workers, "one worker"),)
-        title = f"{where}, {limit}, {_named(workers)}"
+        title = f"{where}, {limit}, {_name_workers(workers)}"
         results.add(
             Figure(
                 f"parallel_{kind}_far_{workers}", "Dump", title, "rows/s", {OURS: far[workers], **with_one_worker}, bars
@@ -80,13 +80,13 @@ def test_parallel_dump(
         )
     for workers in near:
         with_one_worker = {} if workers == 1 else {"one worker": near[1]}
-        title = f"{where}, all on this machine, {_named(workers)}"
+        title = f"{where}, all on this machine, {_name_workers(workers)}"
         results.add(
             Figure(f"parallel_{kind}_near_{workers}", "Dump", title, "rows/s", {OURS: near[workers], **with_one_worker})
         )
 
 
-def _named(workers: int) -> str:
+def _name_workers(workers: int) -> str:
     return "one worker" if workers == 1 else f"{workers} workers"
 
 

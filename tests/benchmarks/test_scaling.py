@@ -137,7 +137,7 @@ def test_rows(kind: str, bench_database: NewDatabase, scale: Scale, page: scalin
         captured = [dblog.capture(rows) for _ in range(scale.rounds)]
         figures["log"][rows] = [c.cpu for c in captured]
         figures["memory"][rows] = [c.peak / 1e6 for c in captured]
-        figures["staged"][rows] = [_staged(dblog) / 1e6]
+        figures["staged"][rows] = [_staged_bytes(dblog) / 1e6]
         dumps.catch_up()
         with dumps.capturing():
             dumped = [dumps.dump(data.ORDERS.name) for _ in range(scale.rounds)]
@@ -171,7 +171,7 @@ def test_rate(bench_database: NewDatabase, scale: Scale, page: scaling.Page, tmp
                 before = writers.count
                 cpu = _cpu([child.process])
                 files = _segments(dblog)
-                staged = _staged(dblog)
+                staged = _staged_bytes(dblog)
                 began = time.monotonic()
                 time.sleep(QUIET[scale.name])
                 seconds = time.monotonic() - began
@@ -180,7 +180,7 @@ def test_rate(bench_database: NewDatabase, scale: Scale, page: scaling.Page, tmp
                 told = (
                     1000 * (_cpu([child.process]) - cpu) / seconds,
                     child.process.memory_full_info().pss / 1e6,
-                    (_staged(dblog) - staged) / seconds / 1e3,
+                    (_staged_bytes(dblog) - staged) / seconds / 1e3,
                     (_segments(dblog) - files) / seconds,
                 )
                 for name, value in zip(names, told, strict=True):
@@ -245,7 +245,7 @@ def _parse(sources: Path, home: Path) -> float:
     return float(result.stdout.splitlines()[-1])
 
 
-def _staged(dblog: Ours) -> int:
+def _staged_bytes(dblog: Ours) -> int:
     """Bytes."""
     staging = wiring.open_staging(dblog.config)
     return sum(file.bytes for file in staging.storage.files(""))

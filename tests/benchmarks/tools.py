@@ -46,17 +46,17 @@ def read_log(database: Database, place: Place) -> Spent:
     tool = "mariadb-binlog" if database.kind == "mariadb" else "mysqlbinlog"
     with tempfile.TemporaryDirectory(prefix="bench-") as directory:
         options = ["--read-from-remote-server", "--raw", "--to-last-log", f"--result-file={directory}/", place.name]
-        return _timed([database.server.tool(tool), *_mysql(database), *options], database)
+        return _run_timed([database.server.tool(tool), *_mysql(database), *options], database)
 
 
 def read_table(database: Database, table: str) -> Spent:
     """A whole table in one SELECT, thrown away."""
     if database.kind == "postgres":
         command = f"COPY (SELECT * FROM {table}) TO STDOUT"
-        return _timed([database.server.tool("psql"), *_postgres(database), "-qc", command], database)
+        return _run_timed([database.server.tool("psql"), *_postgres(database), "-qc", command], database)
     tool = "mariadb" if database.kind == "mariadb" else "mysql"
     options = ["--quick", "--batch", f"--database={database.name}", f"--execute=SELECT * FROM {table}"]
-    return _timed([database.server.tool(tool), *_mysql(database), *options], database)
+    return _run_timed([database.server.tool(tool), *_mysql(database), *options], database)
 
 
 def _pg_recvlogical(database: Database, place: Place) -> Spent:
@@ -69,7 +69,9 @@ def _pg_recvlogical(database: Database, place: Place) -> Spent:
     publication = f"dblog_{database.name}"
     slot_options = ["--slot", slot, "-o", f"publication_names={publication}"]
     try:
-        return _timed([database.server.tool("pg_recvlogical"), *_postgres(database), *options, *slot_options], database)
+        return _run_timed(
+            [database.server.tool("pg_recvlogical"), *_postgres(database), *options, *slot_options], database
+        )
     finally:
         database.query(f"SELECT pg_drop_replication_slot('{slot}')")
 
@@ -84,7 +86,7 @@ def _postgres(database: Database) -> list[str]:
     return ["-h", server.host, "-p", str(server.port), "-U", server.admin.user, "-d", database.name]
 
 
-def _timed(command: Sequence[str | Path], database: Database) -> Spent:
+def _run_timed(command: Sequence[str | Path], database: Database) -> Spent:
     password = database.server.admin.password
     env = {**os.environ, "MYSQL_PWD": password, "PGPASSWORD": password}
     cpu = _children_cpu()

@@ -27,7 +27,7 @@ class Writers:
         self._first = first
         self._stop = threading.Event()
         self._failed: list[Exception] = []
-        self._threads = [threading.Thread(target=self._guarded, args=(n,)) for n in range(CONNECTIONS)]
+        self._threads = [threading.Thread(target=self._run_guarded, args=(n,)) for n in range(CONNECTIONS)]
         self._counts = [0] * CONNECTIONS
         self.committed: dict[int, float] = {}
 
@@ -55,7 +55,7 @@ class Writers:
         self._stop.wait(seconds)
         return (self.count - before) / (time.monotonic() - began)
 
-    def _guarded(self, number: int) -> None:
+    def _run_guarded(self, number: int) -> None:
         try:
             self._run(number)
         except Exception as error:  # noqa: BLE001 - raised by `__exit__`

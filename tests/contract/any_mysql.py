@@ -61,7 +61,7 @@ def _labels(count: int) -> Make:
     return lambda r: str(r.choice((1, count, r.randint(1, count))))
 
 
-def _scaled(make: Callable[[random.Random], float], longest: float) -> Make:
+def _scale(make: Callable[[random.Random], float], longest: float) -> Make:
     return lambda r: repr(math.fmod(make(r), longest))
 
 
@@ -200,8 +200,8 @@ BOTH: dict[str, Make] = {
     "po": lambda r: f"ST_GeomFromText('POINT({_point(r)})')",
     "d65_0": decimals(65, 0),
     "d30": decimals(30, 30),
-    "f74": _scaled(floating("<f"), 999),
-    "g103": _scaled(floating("<d"), 9_999_999),
+    "f74": _scale(floating("<f"), 999),
+    "g103": _scale(floating("<d"), 9_999_999),
     "national": _charset("utf8mb4", 5, _BMP),
     "unseen": integers(-(2**31), 2**31 - 1),
 }

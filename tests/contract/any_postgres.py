@@ -53,7 +53,7 @@ def _interval(r: random.Random) -> str:
     return f"'{months} mons {day} days {r.randint(-(10**12), 10**12) * r.choice((0, 1))} microseconds'"
 
 
-def _zoned(r: random.Random) -> str:
+def _with_zone(r: random.Random) -> str:
     offset = f"{r.choice('+-')}{r.randint(0, 15):02d}:{r.randint(0, 59):02d}"
     return f"'{r.randint(0, 23):02d}:{r.randint(0, 59):02d}:{r.randint(0, 59):02d}.{r.randrange(10**6):06d}{offset}'"
 
@@ -125,8 +125,8 @@ COLUMNS: dict[str, Make] = {
     "ts": moments(*DATETIMES, 6),
     "ts3": moments(*DATETIMES, 3),
     "tz": lambda r: f"{_zonedtime(r)[:-1]}{r.choice(('', '+00', '+05:30', '-11'))}'",
-    "ti": one_of("'24:00:00'", "'00:00'", other=lambda r: _zoned(r).partition(".")[0] + f".{r.randrange(10**6)}'"),
-    "tiz": one_of("'24:00-15:59'", other=_zoned),
+    "ti": one_of("'24:00:00'", "'00:00'", other=lambda r: _with_zone(r).partition(".")[0] + f".{r.randrange(10**6)}'"),
+    "tiz": one_of("'24:00-15:59'", other=_with_zone),
     "iv": _interval,
     "t": _text(4000),
     "v": _text(9),

@@ -61,8 +61,8 @@ class AvroOne(KafkaOne):
         magic, number = struct.unpack_from(">bI", data)
         assert magic == 0
         if number not in self._schemas:
-            self._schemas[number] = _parsed(self.asked(f"/schemas/ids/{number}")["schema"])
-        reader_schema = None if reader is None else _parsed(orjson.dumps(reader).decode())
+            self._schemas[number] = _parse_schema(self.asked(f"/schemas/ids/{number}")["schema"])
+        reader_schema = None if reader is None else _parse_schema(orjson.dumps(reader).decode())
         rest = io.BytesIO(data[5:])
         decoded_value = avro.io.DatumReader(self._schemas[number], reader_schema).read(avro.io.BinaryDecoder(rest))
         assert rest.read() == b"", "nothing is left over"
@@ -104,7 +104,7 @@ class AvroOne(KafkaOne):
         return line
 
 
-def _parsed(text: str) -> Any:
+def _parse_schema(text: str) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", avro.errors.IgnoredLogicalType)  # a local timestamp: it is read as its number
         return avro.schema.parse(text)

@@ -100,7 +100,7 @@ def test_a_second_relay_stands_by_and_goes_on(world: World) -> None:
 
     first = threading.Thread(target=follow, args=(first_stop,))
     first.start()
-    wait_until(lambda: _reached(world, 14), what="the first relay")
+    wait_until(lambda: _has_reached(world, 14), what="the first relay")
     second = threading.Thread(target=follow, args=(second_stop, statuses.append))
     second.start()
     wait_until(lambda: any(s.holder for s in statuses), what="a standby")
@@ -108,14 +108,14 @@ def test_a_second_relay_stands_by_and_goes_on(world: World) -> None:
         world.relay()
     first_stop.set()
     changelog.go_on(world.staging, 5, 15)
-    wait_until(lambda: _reached(world, 16), what="the standby")
+    wait_until(lambda: _has_reached(world, 16), what="the standby")
     second_stop.set()
     first.join(timeout=PATIENCE_SECONDS)
     second.join(timeout=PATIENCE_SECONDS)
     assert world.target.lines() == world.all()
 
 
-def _reached(world: World, offset: int) -> bool:
+def _has_reached(world: World, offset: int) -> bool:
     with world.state() as state:
         place = positions.read_place(state, "out")
     return place is not None and place[0].offset >= offset

@@ -98,10 +98,10 @@ class At:
 
     def _inside(self, reader: WindowReader, place: str) -> None:
         table = reader._task.table
-        if self._moment is Moment.INSIDE and place == self._place.setdefault(table, self._drawn()):
+        if self._moment is Moment.INSIDE and place == self._place.setdefault(table, self._draw_moment()):
             self._once(table)
 
-    def _drawn(self) -> str:
+    def _draw_moment(self) -> str:
         return self._draw.choice(("low", "look", "select"))
 
     def _once(self, table: str) -> None:
@@ -234,7 +234,7 @@ class Matrix:
         thread = threading.Thread(target=capture)
         thread.start()
         try:
-            with self._watched(faults):
+            with self._watch_faults(faults):
                 yield
         finally:
             stop.set()
@@ -244,7 +244,7 @@ class Matrix:
         assert not thread.is_alive()
 
     @contextmanager
-    def _watched(self, faults: list[BaseException]) -> Iterator[None]:
+    def _watch_faults(self, faults: list[BaseException]) -> Iterator[None]:
         self._faults = faults
         yield
 

@@ -105,9 +105,9 @@ class Rounds:
             self.written += 1
             code = f"round {self.written}"
             self.database.execute(f"INSERT INTO b VALUES ('{code}', 1)")
-            wait_until(lambda code=code: code in self._staged(), f"the log to go on with {code}")
+            wait_until(lambda code=code: code in self._staged_notes(), f"the log to go on with {code}")
 
-    def _staged(self) -> set[str]:
+    def _staged_notes(self) -> set[str]:
         rows = (line for line in staged_lines(open_staging(self.config)) if line["op"] == "c")
         return {line["key"]["code"] for line in rows if line["table"].endswith(".b")}
 

@@ -40,7 +40,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[DatabaseServer]:
         asked_server.execute("DROP USER IF EXISTS 'dblog'@'%'")
 
 
-def _prepared(server: DatabaseServer, password: str) -> subprocess.CompletedProcess[str]:
+def _run_preparation(server: DatabaseServer, password: str) -> subprocess.CompletedProcess[str]:
     """Runs the script as the image does, but over TCP."""
     admin = server.admin
     if server.kind == "postgres":
@@ -54,7 +54,7 @@ def _prepared(server: DatabaseServer, password: str) -> subprocess.CompletedProc
     return _run([DOCKER / "init" / server.kind], {**at, **root})
 
 
-def _configured(server: DatabaseServer, directory: Path, password: str) -> dict[str, str]:
+def _write_environment(server: DatabaseServer, directory: Path, password: str) -> dict[str, str]:
     """The stack's own configuration, with this machine's places; what a container has in its environment."""
     file = directory / f"shop_{server.kind}.toml"
     text = (DOCKER / "config" / file.name).read_text()
@@ -74,17 +74,17 @@ def _configured(server: DatabaseServer, directory: Path, password: str) -> dict[
 
 def test_a_new_container_has_all_that_a_capture_of_it_needs(server: DatabaseServer, tmp_path: Path) -> None:
     password = secrets.token_hex(16)
-    done = _prepared(server, password)
+    done = _run_preparation(server, password)
     assert done.returncode == 0, done.stderr
     assert password not in done.stdout + done.stderr
-    checked = _run(["dblog", "check"], _configured(server, tmp_path, password))
+    checked = _run(["dblog", "check"], _write_environment(server, tmp_path, password))
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
 @pytest.mark.parametrize("server", ["postgres"], indirect=True)
 def test_a_capture_is_healthy_while_somebody_leads(server: DatabaseServer, tmp_path: Path) -> None:
-    environment = _configured(server, tmp_path, "secret")
-    assert _prepared(server, "secret").returncode == 0
+    environment = _write_environment(server, tmp_path, "secret")
+    assert _run_preparation(server, "secret").returncode == 0
     assert _run([*_HEALTHY, "capture"], environment).stderr == "no capture leads\n"
     with (tmp_path / "log").open("w") as log:
         command = [PROGRAMS / "dblog", "capture"]

@@ -74,10 +74,10 @@ def warned_exactly_where_the_log_has_less(database: Database, root: Path, *, log
     )
     assert not any(p.fatal for p in warnings)
     if not logged:
-        assert _dumped(config, database) == {1: None, 2: 21}, "a dump brings what the log lacks"
+        assert _dump_values(config, database) == {1: None, 2: 21}, "a dump brings what the log lacks"
 
 
-def _dumped(config: Config, database: Database) -> dict[int, object]:
+def _dump_values(config: Config, database: Database) -> dict[int, object]:
     stop = threading.Event()
     capture = threading.Thread(target=run_capture, args=(config,), kwargs={"stop": stop})
     capture.start()

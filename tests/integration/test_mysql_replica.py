@@ -50,9 +50,9 @@ class Pair:
         kind = self.primary.kind
         ((gtids,),) = self.primary.query(_EXECUTED[kind])
         question = _HAS[kind].format(gtids=gtids)
-        wait_until(lambda: self._asked(question) == 1, f"the replica has {gtids}")
+        wait_until(lambda: self._ask(question) == 1, f"the replica has {gtids}")
 
-    def _asked(self, question: str) -> int:
+    def _ask(self, question: str) -> int:
         with closing(self.replica.server.connect()) as connection, connection.cursor() as cursor:
             cursor.execute(question)
             return int(cursor.fetchone()[0])

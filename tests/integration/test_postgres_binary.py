@@ -81,8 +81,8 @@ GENERATED: dict[str, st.SearchStrategy[str]] = {
     "character varying": texts,
     "character(12)": texts,
     "name": texts,
-    "json": plain.map(lambda text: '{"a" : [1.10, ' + _quoted(text) + "]}"),
-    "jsonb": plain.map(lambda text: '{"b": -0.10e2, ' + _quoted(text) + ": [null, true]}"),
+    "json": plain.map(lambda text: '{"a" : [1.10, ' + _quote(text) + "]}"),
+    "jsonb": plain.map(lambda text: '{"b": -0.10e2, ' + _quote(text) + ": [null, true]}"),
     "xml": st.sampled_from(["", "x", "<a b='1'/>", "<?xml version='1.0' encoding='latin1' standalone='yes'?><é/>"]),
     "bytea": st.binary(max_size=9).map(lambda value: rf"\x{value.hex()}"),
     "uuid": hexadecimal(16),
@@ -103,7 +103,7 @@ REFUSED = {
 }  # fmt: skip
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\t", "\\t")
     return f'"{escaped}"'
 

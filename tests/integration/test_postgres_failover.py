@@ -159,8 +159,8 @@ def test_a_capture_goes_on_from_the_slot_that_the_promoted_standby_has_kept(
     after.execute("INSERT INTO t VALUES (-1)")
     moved = config.model_copy(update={"source": config.source.model_copy(update={"port": standby.port})})
     with capturing(moved):
-        wait_until(lambda: -1 in _staged(moved), "the new primary's log is read")
-    staged = _staged(moved)
+        wait_until(lambda: -1 in _staged_ids(moved), "the new primary's log is read")
+    staged = _staged_ids(moved)
     assert sorted(staged) == sorted(number for (number,) in after.query("SELECT id FROM t")), "each once, all of them"
     assert [n for n in staged if n >= 0] == sorted(n for n in staged if n >= 0), "in their order"
     head = wiring.open_staging(moved).head()
@@ -186,6 +186,6 @@ def _rows(server: PostgresServer, query: str) -> list[Any]:
         return list(cursor.fetchall())
 
 
-def _staged(config: Config) -> list[int]:
+def _staged_ids(config: Config) -> list[int]:
     """Ids in the order in which they were staged."""
     return [line["key"]["id"] for line in log_lines(wiring.open_staging(config)) if line["op"] == "c"]

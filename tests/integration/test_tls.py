@@ -174,7 +174,7 @@ def test_a_connection_that_breaks_while_it_is_secured_is_made_again(
     with _dying(secured.server.port) as port:
         config = configured(secured, tmp_path, **fits, port=port)
         source = wiring.open_source(config.source)
-        table = wiring.open_output(_relayed(config, secured), "copy")
+        table = wiring.open_output(_with_output(config, secured), "copy")
         for _ in range(3):
             with pytest.raises(SourceUnavailable):
                 source.tables()
@@ -185,7 +185,7 @@ def test_a_connection_that_breaks_while_it_is_secured_is_made_again(
 def test_lines_go_into_a_table_over_tls(secured: Database, ours: Authority, tmp_path: Path) -> None:
     certificate, key = ours.sign("client")
     fits = {"tls": "verify-full", "tls_ca": ours.file, "tls_cert": certificate, "tls_key": key}
-    config = _relayed(configured(secured, tmp_path, **fits), secured)
+    config = _with_output(configured(secured, tmp_path, **fits), secured)
     if secured.kind != "postgres":
         secured.execute(f"GRANT ALL ON `{secured.name}`.* TO '{secured.account.user}'@'{ports.HOST}'")
     stop = threading.Event()
@@ -201,7 +201,7 @@ def test_lines_go_into_a_table_over_tls(secured: Database, ours: Authority, tmp_
         wiring.open_output(config.model_copy(update={"output": {"copy": loose}}), "copy").open(9)
 
 
-def _relayed(config: Config, database: Database) -> Config:
+def _with_output(config: Config, database: Database) -> Config:
     """With the output `copy` into a table beside the captured one, reached as the source is."""
     source = config.source
     same = ("host", "port", "user", "database", "tls", "tls_ca", "tls_cert", "tls_key")

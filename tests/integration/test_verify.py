@@ -34,7 +34,7 @@ from tests.waiting import wait_until
 @pytest.fixture
 def shop(database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
     """Windows are small, so that there are many of them."""
-    with _opened(Shop(database, database.config(tmp_path, dump={"chunk_size": 100})), monkeypatch) as opened_shop:
+    with _open_shop(Shop(database, database.config(tmp_path, dump={"chunk_size": 100})), monkeypatch) as opened_shop:
         yield opened_shop
 
 
@@ -45,14 +45,14 @@ def closed_shop(database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     config = reader.config(tmp_path, dump={"chunk_size": 100})
     config = config.model_copy(update={"source": config.source.model_copy(update={"read_only": True})})
     try:
-        with _opened(Shop(database, config), monkeypatch) as opened_shop:
+        with _open_shop(Shop(database, config), monkeypatch) as opened_shop:
             yield opened_shop
     finally:
         forget(reader)
 
 
 @contextmanager
-def _opened(shop: Shop, monkeypatch: pytest.MonkeyPatch, *, window_rows: int = 100) -> Iterator[Shop]:
+def _open_shop(shop: Shop, monkeypatch: pytest.MonkeyPatch, *, window_rows: int = 100) -> Iterator[Shop]:
     monkeypatch.setattr(source_reader, "WINDOW_ROWS", window_rows)
     monkeypatch.setattr(source_reader, "WINDOW_KEYS", 20)
     shop.fill()
@@ -61,7 +61,7 @@ def _opened(shop: Shop, monkeypatch: pytest.MonkeyPatch, *, window_rows: int = 1
         yield shop
 
 
-def _dumped(shop: Shop, dump_id: str) -> int:
+def _count_dumped_rows(shop: Shop, dump_id: str) -> int:
     """Rows of a dump, those that it found to be gone included."""
     state = open_state(shop.config)
     try:
@@ -107,7 +107,7 @@ def test_every_damaged_row_is_found_and_mended_where_nothing_may_be_written(
         assert mended.equal, mended.to_json()
         (repaired,) = mended.tables
         assert repaired.repaired is not None and sorted(repaired.repaired["missing"]) == [9, 600]
-        assert _dumped(shop, repaired.repaired["dump"]) == 6, "exactly those keys"
+        assert _count_dumped_rows(shop, repaired.repaired["dump"]) == 6, "exactly those keys"
 
 
 @pytest.mark.in_turn
@@ -221,7 +221,7 @@ def delta(
     config = database.config(tmp_path, dump={"chunk_size": 100})
     source = config.source.model_copy(update={"tables": (f"{database.schema}.a",)})
     shop = Shop(database, config.model_copy(update={"source": source}))
-    with _opened(shop, monkeypatch, window_rows=ROWS // 2):
+    with _open_shop(shop, monkeypatch, window_rows=ROWS // 2):
         merge_here(shop.config)
         yield Delta(shop, spark, str(table_location(open_lake(shop.config), TableName.parse(shop.a))))
 
@@ -272,7 +272,7 @@ def test_every_damaged_row_is_found_and_mended_while_rows_are_written(
     assert repaired is not None
     assert (sorted(repaired["missing"]), repaired["extra"]) == ([9, ROWS], [-10])
     assert repaired["different"] == [{"key": 7, "columns": ["v", "n"]}]
-    assert _dumped(shop, repaired["dump"]) == 4, "exactly those keys"
+    assert _count_dumped_rows(shop, repaired["dump"]) == 4, "exactly those keys"
     assert delta.rows() == source
 
 

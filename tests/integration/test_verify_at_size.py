@@ -97,12 +97,12 @@ class Damage:
         delta = f"delta.`{table}`"
         for column, value in zip(COLUMNS, ("'other'", "n + 1", "d + 1e-6"), strict=True):
             if keys := [key for key, changed in self.changed.items() if changed == column]:
-                other_session.sql(f"UPDATE {delta} SET {column} = {value} WHERE id IN ({_listed(keys)})")
+                other_session.sql(f"UPDATE {delta} SET {column} = {value} WHERE id IN ({_list_keys(keys)})")
         if self.removed:
-            other_session.sql(f"DELETE FROM {delta} WHERE id IN ({_listed(self.removed)})")
+            other_session.sql(f"DELETE FROM {delta} WHERE id IN ({_list_keys(self.removed)})")
         if self.added:
             own_query = "SELECT -id, note, n, d, NULL, NULL, NULL, NULL"
-            other_session.sql(f"INSERT INTO {delta} {own_query} FROM {delta} WHERE id IN ({_listed(self.added)})")
+            other_session.sql(f"INSERT INTO {delta} {own_query} FROM {delta} WHERE id IN ({_list_keys(self.added)})")
 
 
 def fill(database: Database, rows: int) -> None:
@@ -162,5 +162,5 @@ def _step(cursor: Any, chance: random.Random, rows: int, number: int, spared: fr
         cursor.execute("UPDATE big SET note = %s, n = n + 1 WHERE id = %s", (f"write {number}", key))
 
 
-def _listed(keys: Iterable[int]) -> str:
+def _list_keys(keys: Iterable[int]) -> str:
     return ", ".join(map(str, keys))

@@ -57,13 +57,13 @@ class Shop:
         thread = threading.Thread(target=run_capture, args=(self.config,), kwargs={"stop": stop})
         thread.start()
         try:
-            wait_until(self._led, "a capture that leads")
+            wait_until(self._is_led, "a capture that leads")
             yield
         finally:
             stop.set()
             thread.join(30)
 
-    def _led(self) -> bool:
+    def _is_led(self) -> bool:
         state = open_state(self.config)
         try:
             return state.leader("capture") is not None and open_staging(self.config).head_number() > 0

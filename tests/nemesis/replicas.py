@@ -153,9 +153,9 @@ class Mirror:
             self._finish(line)
         elif op in "curd":
             self._seen[table, key_of(line)] = line["offset"]
-            (self._dumped if line["origin"] == "dump" else self._logged)(line)
+            (self._apply_dumped if line["origin"] == "dump" else self._apply_logged)(line)
 
-    def _logged(self, line: Line) -> None:
+    def _apply_logged(self, line: Line) -> None:
         """Images chain: what an event says of the row before is what the events before have made of it."""
         table = line["table"]
         op = line["op"]
@@ -173,7 +173,7 @@ class Mirror:
             old = self._left[table, tuple(moved.values())] if moved else now
             self.state.change(table, key, line["after"], line["unchanged"], old)
 
-    def _dumped(self, line: Line) -> None:
+    def _apply_dumped(self, line: Line) -> None:
         table = line["table"]
         after = line["after"]
         if after is not None:

@@ -119,7 +119,7 @@ class Capture:
         new.late = self.late
         new.met = self.met
         new.replay = self.replay.copy()
-        new.dumps, new.visibility = _copied(self.dumps)
+        new.dumps, new.visibility = _copy_chunks(self.dumps)
         return new
 
     def frozen(self) -> tuple[object, ...]:
@@ -261,7 +261,7 @@ class Capture:
         self.now = replace(self.now, place=place, tasks=tasks, unseen_after=unseen, start=start)
 
 
-def _copied(chunks: Chunks) -> tuple[Chunks, LogOrder | Snapshots]:
+def _copy_chunks(chunks: Chunks) -> tuple[Chunks, LogOrder | Snapshots]:
     """A copy by hand: deepcopy would take most of the time. Touches are never changed, so they are shared."""
     new = object.__new__(Chunks)
     windows = object.__new__(Windows)

@@ -45,31 +45,31 @@ def short_at_high(monkeypatch: pytest.MonkeyPatch) -> None:
 def after_key_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     step = eviction_module._step
 
-    def mutated(touch: Touch, *more: Any) -> None:
+    def mistaken_step(touch: Touch, *more: Any) -> None:
         step(touch if touch.moved_to is None else Touch(touch.moved_to), *more)
 
-    monkeypatch.setattr(eviction_module, "_step", mutated)
+    monkeypatch.setattr(eviction_module, "_step", mistaken_step)
 
 
 def whole_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     overlapping = chunks_module._overlapping
 
-    def mutated(*arguments: Any) -> Any:
+    def mistaken_step(*arguments: Any) -> Any:
         evicted, _, found_rows = overlapping(*arguments)
         return evicted, (), found_rows
 
-    monkeypatch.setattr(chunks_module, "_overlapping", mutated)
+    monkeypatch.setattr(chunks_module, "_overlapping", mistaken_step)
 
 
 def survives_under_old_key(monkeypatch: pytest.MonkeyPatch) -> None:
     follow = eviction_module.follow
 
-    def mutated(stretches: Any, *, certain: bool) -> Overlap:
+    def mistaken_step(stretches: Any, *, certain: bool) -> Overlap:
         overlap = follow(stretches, certain=certain)
         overlap.rows = {k: None if rest is None else Survivor(k, rest.columns) for k, rest in overlap.rows.items()}
         return overlap
 
-    monkeypatch.setattr(window_module, "follow", mutated)
+    monkeypatch.setattr(window_module, "follow", mistaken_step)
 
 
 def always_certain(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,11 +79,11 @@ def always_certain(monkeypatch: pytest.MonkeyPatch) -> None:
 def truncate_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     record = Windows.record
 
-    def mutated(self: Windows, table: Any, offsets: Any, xid: Any, touches: Any, **more: Any) -> None:
+    def mistaken_step(self: Windows, table: Any, offsets: Any, xid: Any, touches: Any, **more: Any) -> None:
         if touches is not None:
             record(self, table, offsets, xid, touches, **more)
 
-    monkeypatch.setattr(Windows, "record", mutated)
+    monkeypatch.setattr(Windows, "record", mistaken_step)
 
 
 def attempt_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,22 +144,22 @@ def since_at_last_row(monkeypatch: pytest.MonkeyPatch) -> None:
     """An unseen transaction counts from its last row on."""
     record = Windows.record
 
-    def mutated(self: Windows, table: Any, offsets: tuple[int, int], xid: Any, touches: Any, **more: Any) -> None:
+    def mistaken_step(self: Windows, table: Any, offsets: tuple[int, int], xid: Any, touches: Any, **more: Any) -> None:
         record(self, table, (offsets[1], offsets[1]), xid, touches, **more)
 
-    monkeypatch.setattr(Windows, "record", mutated)
+    monkeypatch.setattr(Windows, "record", mistaken_step)
 
 
 def since_of_the_last_part(monkeypatch: pytest.MonkeyPatch) -> None:
     finished = Chunks._finished
 
-    def mutated(self: Chunks, mark: Any) -> Finished | None:
+    def mistaken_step(self: Chunks, mark: Any) -> Finished | None:
         is_finished = finished(self, mark)
         return is_finished and replace(
             is_finished, since=max(p.since for p in self._tasks.of(is_finished.dump, mark.table))
         )
 
-    monkeypatch.setattr(Chunks, "_finished", mutated)
+    monkeypatch.setattr(Chunks, "_finished", mistaken_step)
 
 
 def finished_at_first_part(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,22 +171,22 @@ def evicted_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Evicted rows do not count as seen."""
     placed = Capture._placed
 
-    def mutated(self: Capture, chunk: Any, placement: Any) -> None:
+    def mistaken_step(self: Capture, chunk: Any, placement: Any) -> None:
         placed(self, chunk, placement)
         *rest, last = self.now.chunks
         evicted = {chunk.rows[number][0] for number in placement.evicted}
         self.now = replace(self.now, chunks=(*rest, replace(last, keys=last.keys - evicted)))
 
-    monkeypatch.setattr(Capture, "_placed", mutated)
+    monkeypatch.setattr(Capture, "_placed", mistaken_step)
 
 
 def absent_though_touched(monkeypatch: pytest.MonkeyPatch) -> None:
     high = Chunks.place_chunk
 
-    def mutated(self: Chunks, mark: Any, *, absent: Any, **more: Any) -> Any:
+    def mistaken_step(self: Chunks, mark: Any, *, absent: Any, **more: Any) -> Any:
         return replace(high(self, mark, absent=absent, **more), deleted=tuple(absent()))
 
-    monkeypatch.setattr(Chunks, "place_chunk", mutated)
+    monkeypatch.setattr(Chunks, "place_chunk", mistaken_step)
 
 
 def absent_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,10 +210,10 @@ def horizon_forgets(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a horizon sees is forgotten, also where a window is open that is older than it."""
     horizon = Windows.advance_horizon
 
-    def mutated(self: Windows, snapshot: str, offset: int) -> None:
+    def mistaken_step(self: Windows, snapshot: str, offset: int) -> None:
         horizon(self, snapshot, -1)
 
-    monkeypatch.setattr(Windows, "advance_horizon", mutated)
+    monkeypatch.setattr(Windows, "advance_horizon", mistaken_step)
 
 
 def horizon_ties(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,10 +234,10 @@ def arrived_though_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
     """A key counts as brought by a SELECT that may not have seen the row arrive."""
     follow = eviction_module.follow
 
-    def mutated(stretches: Any, *, certain: bool) -> Overlap:
+    def mistaken_step(stretches: Any, *, certain: bool) -> Overlap:
         return replace(follow(stretches, certain=certain), partial={})
 
-    monkeypatch.setattr(window_module, "follow", mutated)
+    monkeypatch.setattr(window_module, "follow", mistaken_step)
 
 
 def looked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,7 +100,7 @@ class ReadOnlyWorld(World):
         if capture.now.place < len(self.log):
             new = self.copy()
             new._go_on()
-            yield f"the capture reads {self._named(self.log[capture.now.place])}", new
+            yield f"the capture reads {self._name_entry(self.log[capture.now.place])}", new
         for window in self.windows:
             if window.high is None and (window.opened is None or self._opens_again(window)):
                 new = self.copy()
@@ -118,7 +118,7 @@ class ReadOnlyWorld(World):
         assert self.capture is not None
         self._process(self.capture, self.capture.now.place)
         self.fresh = True
-        self._sealed()
+        self._seal()
 
     def _open_window(self, window: Announced) -> None:
         assert self.capture is not None
@@ -127,7 +127,7 @@ class ReadOnlyWorld(World):
         at = window.opened if window.opened is not None else self.capture.now.place
         self.windows = tuple(w for w in self.windows if opened or w.mark != window.mark)
         self._put(replace(window, opened=at, by=self.term))
-        self._sealed()
+        self._seal()
 
     def _due(self, capture: Capture, window: Announced) -> bool:
         """Whether the chunk can be judged: at once where the window is another term's, otherwise when the end is
@@ -152,7 +152,7 @@ class ReadOnlyWorld(World):
         self._put(replace(window, judged=self.term))
         if self.rules.forget_unpublished:
             self.windows = tuple(w for w in self.windows if w.mark != window.mark)
-        self._sealed()
+        self._seal()
 
     def _forget_after(self, end: int) -> None:
         """As if windows closed where the log ended after the SELECT."""
@@ -162,7 +162,7 @@ class ReadOnlyWorld(World):
         if TABLE in memory:
             memory[TABLE] = deque(e for e in memory[TABLE] if e.xid is not None and e.xid - FULL in known_scripts)
 
-    def _sealed(self) -> None:
+    def _seal(self) -> None:
         assert self.capture is not None
         self.capture.seal(self.capture.now.place)
         self._check(self.capture)

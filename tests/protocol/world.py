@@ -48,7 +48,7 @@ class World(WorldState):
         if not has_step and self.capture is not None:
             if self.capture.late is not None:
                 new = self.copy()
-                new._late()
+                new._place_late_chunk()
                 yield "the chunk is placed at last", new
             elif self.capture.now != self.staged:
                 new = self.copy()
@@ -79,7 +79,9 @@ class World(WorldState):
         for number, script in enumerate(self.scenario.scripts):
             if number in logged:
                 continue
-            for now_visible in self._appear(n for n in self._hidden() if conflicts(script, self.scenario.scripts[n])):
+            for now_visible in self._appear(
+                n for n in self._hidden_scripts() if conflicts(script, self.scenario.scripts[n])
+            ):
                 new = self.copy()
                 new.visible |= now_visible
                 if self.scenario.visible is Visible.ATOMIC:
@@ -127,14 +129,14 @@ class World(WorldState):
             for whole in (False, True) if looks_again and self.scenario.restless else (False,):
                 new = self.copy()
                 if looks_again and over:
-                    new.visible |= frozenset(self._hidden())
+                    new.visible |= frozenset(self._hidden_scripts())
                 new._set(place, replace(worker, phase="ready", arrived=arrived, whole=whole))
                 yield f"{name} takes up {'all rows for ' if whole else ''}keys {', '.join(arrived)}", new
         last = worker.attempt >= ATTEMPTS
         if broken and (over or not last):
             new = self.copy()
             if last:
-                new.visible |= frozenset(self._hidden())
+                new.visible |= frozenset(self._hidden_scripts())
             new._retry(place, worker, progress)
             yield f"{name} gives way to attempt {worker.attempt + 1}", new
         if newest and self.budget.worker_crashes and not progress.done and not broken:
@@ -192,18 +194,18 @@ class World(WorldState):
     def _sights(self, worker: Worker) -> Iterator[tuple[frozenset[int], int]]:
         """What may show now, and how far a standby may have replayed: what lies before the window it has."""
         if not self.scenario.standby:
-            yield from ((now_visible, 0) for now_visible in self._appear(self._awaited(worker)))
+            yield from ((now_visible, 0) for now_visible in self._appear(self._what_a_select_awaits(worker)))
             return
         awaited = 0 if self.rules.visible_unawaited else self._opened_at(worker)
         yield from ((frozenset(), place) for place in range(max(self.replayed, awaited), len(self.log) + 1))
 
-    def _awaited(self, worker: Worker) -> set[int]:
+    def _what_a_select_awaits(self, worker: Worker) -> set[int]:
         """What a SELECT waits for: an altering transaction, which has the table to itself; under log order all before
         its low watermark, since that is visible."""
-        altering = {number for number in self._hidden() if alters(self.scenario.scripts[number])}
+        altering = {number for number in self._hidden_scripts() if alters(self.scenario.scripts[number])}
         if self.scenario.visible is Visible.ANY_ORDER or self.rules.select_before_low:
             return altering
-        return altering | set(self._hidden(self._opened_at(worker)))
+        return altering | set(self._hidden_scripts(self._opened_at(worker)))
 
     def _opened_at(self, worker: Worker) -> int:
         """The place in the log from which the worker's window is open."""

@@ -149,7 +149,7 @@ class WorldState:
             self.cache[order] = rows, sum(alters(self.scenario.scripts[number]) for number in order)
         return self.cache[order]
 
-    def _hidden(self, place: int | None = None) -> list[int]:
+    def _hidden_scripts(self, place: int | None = None) -> list[int]:
         """Scripts that are logged (before `place`) and not visible, in log order."""
         return [number for number in self._scripts(self.log[:place]) if number not in self.visible]
 
@@ -160,7 +160,7 @@ class WorldState:
 
     def _appear(self, needed: Iterable[int] = ()) -> Iterator[frozenset[int]]:
         """The sets of hidden scripts that may have become visible by now, at least the needed ones; smallest first."""
-        hidden = self._hidden()
+        hidden = self._hidden_scripts()
         must = frozenset(needed)
         if self.scenario.visible is Visible.LOG_ORDER:
             choices = [frozenset(hidden[:n]) for n in range(len(hidden) + 1)]
@@ -241,7 +241,7 @@ class WorldState:
             if not self.scenario.publish:
                 self.publish()
 
-    def _late(self) -> None:
+    def _place_late_chunk(self) -> None:
         assert self.capture is not None and self.capture.late is not None
         late = self.capture.late
         self.capture.late = None
@@ -253,9 +253,9 @@ class WorldState:
         try:
             self._read(capture, place)
         except Violation as violation:
-            raise Violation(f"{violation}, when the capture has read {self._named(self.log[place])}") from None
+            raise Violation(f"{violation}, when the capture has read {self._name_entry(self.log[place])}") from None
 
-    def _named(self, entry: Entry) -> str:
+    def _name_entry(self, entry: Entry) -> str:
         if isinstance(entry, int):
             return f"T{entry + 1}"
         return f"the {type(entry).__name__.lower()} watermark {entry.mark.window}"

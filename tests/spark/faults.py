@@ -90,7 +90,7 @@ def _file(path: Location) -> str:
     return kinds[0]
 
 
-def _told(history: History, _lines: Any, app: str, _version: int) -> str:
+def _name_history(history: History, _lines: Any, app: str, _version: int) -> str:
     return "history of ghosts" if app.endswith(":ghosts") else "history"
 
 
@@ -118,7 +118,7 @@ def counted(points: Points) -> Iterator[None]:
             (LakeTable, "_append", lambda *_: "append"),
             (LakeTable, "remove_older", lambda *_: "truncate"),
             (History, "_create", lambda *_: "history table"),
-            (History, "_append", _told),
+            (History, "_append", _name_history),
             (deleted_rows, "remove_ghosts", lambda *_: "ghosts"),
             (cuts, "append", lambda *_: "cut"),
             (Location, "create", lambda path, *_: _file(path)),
@@ -158,7 +158,7 @@ class Happened:
         return f"{self.fault} {self.point}{self.then}" if self.point else f"not {self.fault}"
 
 
-def _killed(lake: TestLake, kinds: tuple[str, ...], at: int) -> Happened:
+def _kill_merger(lake: TestLake, kinds: tuple[str, ...], at: int) -> Happened:
     """A merger dies."""
     points = Points(kinds, at, lambda kind: points.die())
     with counted(points):
@@ -169,7 +169,7 @@ def _killed(lake: TestLake, kinds: tuple[str, ...], at: int) -> Happened:
     return Happened("killed", points.happened)
 
 
-def _unanswered(lake: TestLake, kinds: tuple[str, ...], at: int) -> Happened:
+def _lose_answer(lake: TestLake, kinds: tuple[str, ...], at: int) -> Happened:
     """A commit succeeds, and its answer is lost."""
 
     def lose(kind: str) -> None:
@@ -186,7 +186,7 @@ def _unanswered(lake: TestLake, kinds: tuple[str, ...], at: int) -> Happened:
     return Happened("unanswered", points.happened, then)
 
 
-def _overtaken(lake: TestLake, kinds: tuple[str, ...], at: int) -> Happened:
+def _overtake_merger(lake: TestLake, kinds: tuple[str, ...], at: int) -> Happened:
     """A merger stands still while another takes the lake over and merges all; then it goes on."""
     return _with_another(lake, kinds, at, wait=True)
 
@@ -230,9 +230,9 @@ def _merge(lake: TestLake, failed: list[Exception]) -> None:
 
 
 _BEFALL: dict[str, Callable[[TestLake, tuple[str, ...], int], Happened]] = {
-    "killed": _killed,
-    "unanswered": _unanswered,
-    "overtaken": _overtaken,
+    "killed": _kill_merger,
+    "unanswered": _lose_answer,
+    "overtaken": _overtake_merger,
     "together": _together,
 }
 _MAY_END = ("claim", "withheld keys", "outcome", "status")

@@ -142,7 +142,7 @@ def run(lake: TestLake, seed: str, stranger: SparkSession, plan: Plan) -> list[H
     return happened
 
 
-def _committed(lake: TestLake, name: str) -> bool:
+def _has_committed(lake: TestLake, name: str) -> bool:
     """Whether a merge has brought rows into the table."""
     return (lake.table(_shape(name)) / "_delta_log" / f"{1:020d}.json").exists()
 
@@ -153,7 +153,7 @@ def _housekeeping(lake: TestLake, dice: random.Random, stranger: SparkSession, s
     oldest_cut = 0
     for name in NAMES:
         path = lake.table(_shape(name))
-        if dice.random() < share and _committed(lake, name):
+        if dice.random() < share and _has_committed(lake, name):
             stranger.sql(f"OPTIMIZE delta.`{path}`")
             oldest_cut = max(cuts, default=0)  # a cut that names a version before this may lose its files by a VACUUM
             stranger.sql(f"VACUUM delta.`{path}` RETAIN 0 HOURS")

@@ -58,7 +58,7 @@ def _cut_short(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-7])
 
 
-def _flipped(path: Path) -> None:
+def _flip_byte(path: Path) -> None:
     data = path.read_bytes()
     middle = len(data) // 2
     path.write_bytes(data[:middle] + bytes([data[middle] ^ 4]) + data[middle + 1 :])
@@ -73,11 +73,11 @@ def _missing(path: Path) -> None:
     path.unlink()
 
 
-DAMAGES: tuple[Callable[[Path], None], ...] = (_cut_short, _flipped, _flipped_at_its_end, _missing)
+DAMAGES: tuple[Callable[[Path], None], ...] = (_cut_short, _flip_byte, _flipped_at_its_end, _missing)
 
 
 @contextmanager
-def _damaged(path: Path, damage: Callable[[Path], None]) -> Iterator[None]:
+def _with_damage(path: Path, damage: Callable[[Path], None]) -> Iterator[None]:
     good = path.read_bytes()
     damage(path)
     yield
@@ -114,7 +114,7 @@ def test_a_manifest_or_the_rows_in_it_that_are_damaged_stop_the_merge_before_the
     lake: TestLake, merged: dict[str, list[int]], segments: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for damage in DAMAGES:
-        with _damaged(segments[2], damage):
+        with _with_damage(segments[2], damage):
             _stops_before(lake, segments[2], 2)
     assert merged[str(ONE.table)] == [1, 2]
     with monkeypatch.context() as older:
@@ -134,7 +134,7 @@ def test_a_damaged_block_stops_the_merge_before_it(lake: TestLake, merged: dict[
             pass
     (block,) = (root_of(lake.staging) / "compacted").iterdir()
     for damage in DAMAGES[:3]:  # a block that is missing is a first segment that is missing
-        with _damaged(block, damage), pytest.raises(CorruptSegment) as error:
+        with _with_damage(block, damage), pytest.raises(CorruptSegment) as error:
             _anew(lake).merge()
         assert str(block) in str(error.value) and read_status(lake.location) is None
     _anew(lake).merge_well()
@@ -159,7 +159,7 @@ def test_a_damaged_file_of_a_table_stops_that_table_alone(
     }
     path = root_of(lake.staging) / named[kind]
     for damage in DAMAGES:
-        with _damaged(path, damage):
+        with _with_damage(path, damage):
             _anew(lake).merge()
         status = read_status(lake.location)
         assert status is not None

@@ -32,7 +32,7 @@ WORLDS = 60
 
 
 @pytest.fixture
-def kept(lake: TestLake) -> TestLake:
+def lake_with_history(lake: TestLake) -> TestLake:
     """A lake that keeps the history."""
     lake.history = True
     return lake
@@ -54,17 +54,17 @@ def item(key: int, v: str | None = "v", big: str | None = "b") -> Row:
     return {"id": key, "v": v, "big": big}
 
 
-def test_every_change_is_told_with_where_it_comes_from(kept: TestLake) -> None:
-    build = kept.build
+def test_every_change_is_told_with_where_it_comes_from(lake_with_history: TestLake) -> None:
+    build = lake_with_history.build
     build.create(ITEMS, item(1))
     build.line(ITEMS, "u", before=item(1), after=item(1, "w"))
     build.line(ITEMS, "d", before=item(1, "w"))
     build.create(ITEMS, item(2))
     build.move(ITEMS, {"id": 2}, item(3))
     build.seal()
-    (merged,) = kept.merge_well()
+    (merged,) = lake_with_history.merge_well()
     assert merged.tables[0].history == 6
-    first, *_, deleted, born = sorted(lines(kept, ITEMS), key=lambda row: row["_dblog_offset"])
+    first, *_, deleted, born = sorted(lines(lake_with_history, ITEMS), key=lambda row: row["_dblog_offset"])
     when = first.pop("_dblog_commit_time")
     assert when.timestamp() == 1
     assert first == {
@@ -74,132 +74,137 @@ def test_every_change_is_told_with_where_it_comes_from(kept: TestLake) -> None:
     assert (deleted["_dblog_op"], deleted["id"], deleted["_dblog_unchanged"]) == ("d", 2, ["v", "big"])
     assert (born["_dblog_op"], born["id"], born["_dblog_moved_from"]) == ("c", 3, {"id": 2})
     # Staged with the key alone, whatever stands beside it.
-    assert told(kept, ITEMS)[2] == (3, "d", 1, None, None)
-    assert kept.merge_well() == []
+    assert told(lake_with_history, ITEMS)[2] == (3, "d", 1, None, None)
+    assert lake_with_history.merge_well() == []
 
 
-def test_a_row_of_a_dump_is_told_only_where_it_changes_something(kept: TestLake) -> None:
-    build = kept.build
+def test_a_row_of_a_dump_is_told_only_where_it_changes_something(lake_with_history: TestLake) -> None:
+    build = lake_with_history.build
     build.chunk(ITEMS, [item(1), item(2), item(3)])
     build.seal()
-    kept.merge_well()
+    lake_with_history.merge_well()
     build.update(ITEMS, item(2, "later"))
     build.delete(ITEMS, {"id": 3})
     changed = build.chunk(ITEMS, [item(1), item(2, "later"), item(3), item(4, None), item(1, "new")], evicted=[3])
     build.delete(ITEMS, {"id": 3}, origin="dump")
     build.delete(ITEMS, {"id": 3}, origin="dump")
     build.seal()
-    kept.merge_well()
-    assert told(kept, ITEMS) == [
+    lake_with_history.merge_well()
+    assert told(lake_with_history, ITEMS) == [
         (1, "r", 1, "v", "b"), (2, "r", 2, "v", "b"), (3, "r", 3, "v", "b"),
         (4, "u", 2, "later", "b"), (5, "d", 3, None, None),
         (changed + 2, "r", 3, "v", "b"), (changed + 4, "r", 1, "new", "b"), (changed + 5, "d", 3, None, None),
     ]  # fmt: skip
-    refreshed = [row for row in lines(kept, ITEMS) if row["_dblog_op"] == "r"]
+    refreshed = [row for row in lines(lake_with_history, ITEMS) if row["_dblog_op"] == "r"]
     assert {row["_dblog_origin"] for row in refreshed} == {"dump"}
     assert {row["_dblog_transaction"] for row in refreshed} == {None}
 
 
-def test_values_that_the_log_left_out_are_filled_in_where_they_are_known(kept: TestLake) -> None:
-    build = kept.build
+def test_values_that_the_log_left_out_are_filled_in_where_they_are_known(lake_with_history: TestLake) -> None:
+    build = lake_with_history.build
     build.create(ITEMS, item(1, big="one"))
     build.seal()
-    kept.merge_well()
+    lake_with_history.merge_well()
     build.update(ITEMS, item(1, "lake", None), unchanged=["big"])
     build.create(ITEMS, item(2, big="two"))
     build.update(ITEMS, item(2, "span", None), unchanged=["big"])
     build.update(ITEMS, item(7, "nobody", None), unchanged=["big"])
     build.move(ITEMS, {"id": 1}, item(5, "moved", None), unchanged=["big"])
     build.seal()
-    kept.merge_well()
-    by_value = {row["v"]: (row["big"], row["_dblog_unchanged"]) for row in lines(kept, ITEMS)}
+    lake_with_history.merge_well()
+    by_value = {row["v"]: (row["big"], row["_dblog_unchanged"]) for row in lines(lake_with_history, ITEMS)}
     assert by_value["lake"] == ("one", None) and by_value["span"] == ("two", None)
     assert by_value["nobody"] == (None, ["big"]) and by_value["moved"] == ("one", None)
     # Its row waits for a dump: it lives, so a dump that says that it is gone tells something.
     build.delete(ITEMS, {"id": 7}, origin="dump")
     build.seal()
-    kept.merge_well()
-    assert told(kept, ITEMS)[-1][:3] == (build.offset, "d", 7)
+    lake_with_history.merge_well()
+    assert told(lake_with_history, ITEMS)[-1][:3] == (build.offset, "d", 7)
 
 
-def test_a_truncate_is_one_line_and_what_follows_is_new(kept: TestLake) -> None:
-    build = kept.build
+def test_a_truncate_is_one_line_and_what_follows_is_new(lake_with_history: TestLake) -> None:
+    build = lake_with_history.build
     build.chunk(ITEMS, [item(1), item(2)])
     build.seal()
-    kept.merge_well()
+    lake_with_history.merge_well()
     build.update(ITEMS, item(1, "w"))
     build.truncate(ITEMS)
     build.chunk(ITEMS, [item(2)], dump="d2")
     build.truncate(ITEMS)
     build.create(ITEMS, item(1, "x"))
     build.seal()
-    kept.merge_well()
-    assert told(kept, ITEMS)[2:] == [
+    lake_with_history.merge_well()
+    assert told(lake_with_history, ITEMS)[2:] == [
         (3, "u", 1, "w", "b"), (4, "t", None, None, None), (5, "r", 2, "v", "b"), (6, "t", None, None, None),
         (7, "c", 1, "x", "b"),
     ]  # fmt: skip
-    assert kept.rows(ITEMS) == [item(1, "x")]
+    assert lake_with_history.rows(ITEMS) == [item(1, "x")]
 
 
-def test_a_ghost_is_a_delete_of_the_dump_that_shows_it(kept: TestLake) -> None:
-    build = kept.build
+def test_a_ghost_is_a_delete_of_the_dump_that_shows_it(lake_with_history: TestLake) -> None:
+    build = lake_with_history.build
     build.chunk(ITEMS, [item(i) for i in range(4)], dump="first")
     build.seal()
-    kept.merge_well()
+    lake_with_history.merge_well()
     since = build.offset
     build.create(ITEMS, item(9))
     build.chunk(ITEMS, [item(0), item(2)], dump="full")
     build.finished(ITEMS, "full", since=since, since_segment=2)
     ended = build.offset
     build.seal()
-    kept.merge_well()
-    assert [r["id"] for r in kept.rows(ITEMS)] == [0, 2, 9]
-    assert told(kept, ITEMS)[4:] == [
+    lake_with_history.merge_well()
+    assert [r["id"] for r in lake_with_history.rows(ITEMS)] == [0, 2, 9]
+    assert told(lake_with_history, ITEMS)[4:] == [
         (since + 1, "c", 9, "v", "b"), (ended, "d", 1, None, None), (ended, "d", 3, None, None),
     ]  # fmt: skip
 
 
-def test_a_table_without_a_key_has_its_history_alone(kept: TestLake) -> None:
-    build = kept.build
+def test_a_table_without_a_key_has_its_history_alone(lake_with_history: TestLake) -> None:
+    build = lake_with_history.build
     build.create(EVENTS, {"what": "a", "n": 1})
     build.create(ITEMS, item(1))
     build.create(EVENTS, {"what": "a", "n": 1})
     build.line(EVENTS, "u", before={"what": "a", "n": 1}, after={"what": "b", "n": 1})
     build.seal()
-    kept.merge_well()
+    lake_with_history.merge_well()
     build.truncate(EVENTS)
     build.seal()
-    kept.merge_well()
-    assert told(kept, EVENTS) == [(1, "c", "a", 1), (3, "c", "a", 1), (4, "u", "b", 1), (5, "t", None, None)]
-    assert log.version(kept.table(EVENTS)) is None
-    status = read_status(kept.location)
+    lake_with_history.merge_well()
+    assert told(lake_with_history, EVENTS) == [
+        (1, "c", "a", 1),
+        (3, "c", "a", 1),
+        (4, "u", "b", 1),
+        (5, "t", None, None),
+    ]
+    assert log.version(lake_with_history.table(EVENTS)) is None
+    status = read_status(lake_with_history.location)
     assert status is not None and status.tables["shop.events"].state == "ok"
-    assert set(kept.cuts()[-1]["tables"]) == {"shop.items"}
+    assert set(lake_with_history.cuts()[-1]["tables"]) == {"shop.items"}
 
 
-def test_added_columns_are_followed_and_a_history_may_begin_late(kept: TestLake) -> None:
-    build = kept.build
+def test_added_columns_are_followed_and_a_history_may_begin_late(lake_with_history: TestLake) -> None:
+    build = lake_with_history.build
     wider = table("items", id=pa.int64(), v=pa.string(), big=pa.string(), n=pa.decimal128(5, 2))
-    kept.history = False
+    lake_with_history.history = False
     build.create(ITEMS, item(1))
     build.seal()
-    kept.merge_well()
-    kept.history = True
+    lake_with_history.merge_well()
+    lake_with_history.history = True
     build.update(ITEMS, item(1, "kept"))
     build.seal()
-    kept.merge_well()
+    lake_with_history.merge_well()
     build.update(ITEMS, item(1, "old"))
     build.schema(wider)
     build.chunk(wider, [{**item(1, "old"), "n": None}, {**item(2), "n": None}])
     build.seal()
-    kept.merge_well()
-    assert told(kept, wider) == [
+    lake_with_history.merge_well()
+    assert told(lake_with_history, wider) == [
         (2, "u", 1, "kept", "b", None), (3, "u", 1, "old", "b", None), (6, "r", 2, "v", "b", None),
     ]  # fmt: skip
 
 
-def test_versions_end_with_the_next_change_a_delete_a_new_key_or_a_truncate(kept: TestLake) -> None:
-    build = kept.build
+def test_versions_end_with_the_next_change_a_delete_a_new_key_or_a_truncate(lake_with_history: TestLake) -> None:
+    build = lake_with_history.build
     build.create(ITEMS, item(1))  # 1
     build.create(ITEMS, item(2))  # 2
     build.update(ITEMS, item(1, "w"))  # 3
@@ -207,24 +212,26 @@ def test_versions_end_with_the_next_change_a_delete_a_new_key_or_a_truncate(kept
     build.delete(ITEMS, {"id": 1})  # 6
     build.create(ITEMS, item(1, "again"))  # 7
     build.seal()
-    kept.merge_well()
+    lake_with_history.merge_well()
     build.truncate(ITEMS)  # 8
     build.create(ITEMS, item(3, "after"))  # 9
     build.truncate(ITEMS)  # 10
     build.create(ITEMS, item(1, "last"))  # 11
     build.seal()
-    kept.merge_well()
+    lake_with_history.merge_well()
     expected = [
         (1, "v", 1, 3, False), (1, "w", 3, 6, False), (1, "again", 7, 8, False), (1, "last", 11, None, True),
         (2, "v", 2, 4, False), (3, "v", 5, 8, False), (3, "after", 9, 10, False),
     ]  # fmt: skip
-    assert versions(scd2(kept.spark, kept.location, "shop.items")) == expected
-    lines = kept.spark.read.format("delta").load(str(history_location(kept.location, ITEMS.table)))
+    assert versions(scd2(lake_with_history.spark, lake_with_history.location, "shop.items")) == expected
+    lines = lake_with_history.spark.read.format("delta").load(
+        str(history_location(lake_with_history.location, ITEMS.table))
+    )
     lines.createOrReplaceTempView("items__history")
     manual = Path(__file__).parents[2] / "docs" / "lake.md"
     statement = manual.read_text().partition("<!-- scd2 -->\n```sql\n")[2].partition("```")[0]
     named = statement.replace("delta.`/lake/shop/items__history`", "items__history")
-    assert versions(kept.spark.sql(named)) == expected
+    assert versions(lake_with_history.spark.sql(named)) == expected
 
 
 def versions(versions_frame: DataFrame) -> list[tuple[Any, ...]]:
@@ -237,11 +244,11 @@ def versions(versions_frame: DataFrame) -> list[tuple[Any, ...]]:
 STEPS = ("recorded", "history shop.items", "truncated shop.items", "merged shop.items", "applied shop.items", "cut")
 
 
-def test_a_crash_at_any_step_neither_loses_nor_repeats_a_line(kept: TestLake, of_a_day: OfADay) -> None:
-    build = kept.build
+def test_a_crash_at_any_step_neither_loses_nor_repeats_a_line(lake_with_history: TestLake, of_a_day: OfADay) -> None:
+    build = lake_with_history.build
     build.chunk(ITEMS, [item(i) for i in range(3)], dump="first")
     build.seal()
-    kept.merge_well()
+    lake_with_history.merge_well()
     expected = [(i + 1, "r", i, "v", "b") for i in range(3)]
     for step in of_a_day(STEPS, 3):
         since = build.offset
@@ -255,23 +262,23 @@ def test_a_crash_at_any_step_neither_loses_nor_repeats_a_line(kept: TestLake, of
             expected.append((first, "r", 0, "v", "b"))
         expected.append((first + 1, "r", 1, step, "b"))
         build.seal()
-        kept.merge_until(step)
+        lake_with_history.merge_until(step)
         build.update(ITEMS, item(0, "later"))  # what comes after the crash is compared with what came before
         build.update(ITEMS, item(0))
         expected += [(build.offset - 1, "u", 0, "later", "b"), (build.offset, "u", 0, "v", "b")]
         build.seal()
-        kept.merge_well()
+        lake_with_history.merge_well()
         assert segment < build.segment
-        assert told(kept, ITEMS) == expected, step
+        assert told(lake_with_history, ITEMS) == expected, step
 
 
 def test_a_crash_between_a_ghosts_line_and_its_delete_tells_it_once(
-    kept: TestLake, monkeypatch: pytest.MonkeyPatch
+    lake_with_history: TestLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    build = kept.build
+    build = lake_with_history.build
     build.chunk(ITEMS, [item(0), item(1)], dump="first")
     build.seal()
-    kept.merge_well()
+    lake_with_history.merge_well()
     build.chunk(ITEMS, [item(0)], dump="full")
     build.finished(ITEMS, "full", since=2, since_segment=2)
     build.seal()
@@ -284,17 +291,17 @@ def test_a_crash_between_a_ghosts_line_and_its_delete_tells_it_once(
 
         patched.setattr(History, "append_ghosts", die)
         with pytest.raises(Crash):
-            kept.merge()
-    assert len(kept.rows(ITEMS)) == 2
-    kept.merge_well()
-    assert kept.rows(ITEMS) == [item(0)]
-    assert told(kept, ITEMS)[2:] == [(build.offset, "d", 1, None, None)]
+            lake_with_history.merge()
+    assert len(lake_with_history.rows(ITEMS)) == 2
+    lake_with_history.merge_well()
+    assert lake_with_history.rows(ITEMS) == [item(0)]
+    assert told(lake_with_history, ITEMS)[2:] == [(build.offset, "d", 1, None, None)]
 
 
 def test_a_table_that_stopped_after_its_history_goes_on_without_repeating_it(
-    kept: TestLake, monkeypatch: pytest.MonkeyPatch
+    lake_with_history: TestLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    build = kept.build
+    build = lake_with_history.build
     build.create(ITEMS, item(1))
     build.seal()
     with monkeypatch.context() as patched:
@@ -303,18 +310,18 @@ def test_a_table_that_stopped_after_its_history_goes_on_without_repeating_it(
             raise LakeError("the disk is full")
 
         patched.setattr(LakeTable, "merge", fails)
-        (merged,) = kept.merge()
+        (merged,) = lake_with_history.merge()
         assert merged.tables[0].error is not None
     build.chunk(ITEMS, [item(1), item(2)])
     build.seal()
-    kept.merge_well()
-    assert kept.rows(ITEMS) == [item(1), item(2)]
-    assert told(kept, ITEMS) == [(1, "c", 1, "v", "b"), (3, "r", 2, "v", "b")]
+    lake_with_history.merge_well()
+    assert lake_with_history.rows(ITEMS) == [item(1), item(2)]
+    assert told(lake_with_history, ITEMS) == [(1, "c", 1, "v", "b"), (3, "r", 2, "v", "b")]
 
 
-def test_the_history_is_what_a_reader_of_the_lines_would_have_kept(kept: TestLake) -> None:
+def test_the_history_is_what_a_reader_of_the_lines_would_have_kept(lake_with_history: TestLake) -> None:
     dice = random.Random(0)
-    source = Source(kept.build, dice, WORLDS)
+    source = Source(lake_with_history.build, dice, WORLDS)
     expected = Expected()
     source.unseen(0.3)
     for burst in range(2):
@@ -326,23 +333,25 @@ def test_the_history_is_what_a_reader_of_the_lines_would_have_kept(kept: TestLak
                 source.dump_chunk()
             if burst == 1 and number == 1:
                 source.truncate()
-            kept.build.seal(partial=dice.choice((0, 1)) if number < 2 else 0)
-        for merged in kept.merge_well(max_rows=dice.choice((100, 10_000))):
+            lake_with_history.build.seal(partial=dice.choice((0, 1)) if number < 2 else 0)
+        for merged in lake_with_history.merge_well(max_rows=dice.choice((100, 10_000))):
             expected.read(source.lines, merged.offset)
-    history_lines = sorted(lines(kept, SHAPE), key=lambda row: row["_dblog_offset"])
+    history_lines = sorted(lines(lake_with_history, SHAPE), key=lambda row: row["_dblog_offset"])
     assert [expected.as_told(row) for row in history_lines] == expected.lines
     assert expected.left_out, "no refresh was equal to what was there: the test shows nothing"
 
 
-def test_a_dropped_column_keeps_its_values_where_its_name_is_taken_within_the_same_merge(kept: TestLake) -> None:
+def test_a_dropped_column_keeps_its_values_where_its_name_is_taken_within_the_same_merge(
+    lake_with_history: TestLake,
+) -> None:
     """By an added column of another type, and again by one that is renamed."""
-    build = kept.build
+    build = lake_with_history.build
     first = table("t", id=pa.int64(), x=pa.string(), y=pa.int64())
     second = table("t", id=pa.int64(), x=pa.int64(), y=pa.int64())
     third = table("t", id=pa.int64(), x=pa.int64())
     build.create(first, {"id": 1, "x": "merged", "y": 10})
     build.seal()
-    kept.merge_well()
+    lake_with_history.merge_well()
     build.create(first, {"id": 2, "x": "staged", "y": 20})
     build.line(first, "d", before={"id": 1, "x": None, "y": None})
     build.schema(second, filled={"x": None})
@@ -353,39 +362,39 @@ def test_a_dropped_column_keeps_its_values_where_its_name_is_taken_within_the_sa
     two = build.offset
     build.create(third, {"id": 4, "x": 40})
     build.seal()
-    kept.merge_until("history shop.t")
-    kept.merge_well()
+    lake_with_history.merge_until("history shop.t")
+    lake_with_history.merge_well()
     names = ("id", "x", f"x_until_{first_offset}", f"x_until_{two}")
-    rows = sorted(lines(kept, third), key=lambda row: row["_dblog_offset"])
+    rows = sorted(lines(lake_with_history, third), key=lambda row: row["_dblog_offset"])
     assert [(row["_dblog_op"], *(row[name] for name in names)) for row in rows] == [
         ("c", 1, 10, "merged", None), ("c", 2, 20, "staged", None), ("d", 1, None, None, None),
         ("c", 3, 30, None, 7), ("t", None, None, None, None), ("c", 4, 40, None, None),
     ]  # fmt: skip
-    assert kept.rows(third) == [{"id": 4, "x": 40}]
+    assert lake_with_history.rows(third) == [{"id": 4, "x": 40}]
 
 
-def test_a_row_is_erased_from_a_history_as_the_page_on_privacy_says(kept: TestLake) -> None:
+def test_a_row_is_erased_from_a_history_as_the_page_on_privacy_says(lake_with_history: TestLake) -> None:
     """By somebody else's statements: merges go on, and no file that is left has the row."""
-    build = kept.build
-    path = history_location(kept.location, ITEMS.table)
+    build = lake_with_history.build
+    path = history_location(lake_with_history.location, ITEMS.table)
     for key in (1, 2):
         build.create(ITEMS, item(key, f"secret of {key}"))
     build.update(ITEMS, item(1, "another secret of 1"))
     build.seal()
-    kept.merge_well()
+    lake_with_history.merge_well()
     build.delete(ITEMS, {"id": 1})
     build.seal()
-    kept.merge_well()
+    lake_with_history.merge_well()
     page = (Path(__file__).parents[2] / "docs" / "privacy.md").read_text()
     text = page.partition("### Erasing from a history")[2].partition("```sql")[2].partition("```")[0]
     statements = text.replace("LAKE/shop/orders__history", str(path)).replace("4711", "1").split(";")
-    session = kept.spark.newSession()
+    session = lake_with_history.spark.newSession()
     for statement in filter(None, map(str.strip, statements)):
         session.sql(statement)
     build.create(ITEMS, item(3))
     build.seal()
-    kept.merge_well()
-    assert [(op, key) for _, op, key, *_ in told(kept, ITEMS)] == [("c", 2), ("c", 3)]
+    lake_with_history.merge_well()
+    assert [(op, key) for _, op, key, *_ in told(lake_with_history, ITEMS)] == [("c", 2), ("c", 3)]
     session.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
     session.sql(f"VACUUM delta.`{path}` RETAIN 0 HOURS")
     assert path.local is not None

@@ -137,7 +137,7 @@ def test_no_row_changes_and_cuts_are_read_up_to_their_age(days: Days, monkeypatc
     assert [row["id"] for row in other.rows(ONE)] == [1], "a new lake begins where staging does"
 
 
-def _stored(days: Days) -> set[str]:
+def _stored_values(days: Days) -> set[str]:
     """The values of v in all data files of the table's directory, live or not."""
     root = days.lake.path / days.lake.table(ONE).path
     return {v for file in root.glob("*.parquet") for v in pq.read_table(file, columns=["v"])["v"].to_pylist()}
@@ -162,11 +162,11 @@ def test_a_deleted_row_is_gone_from_every_file_by_its_age(
         days.now += hours * HOUR
         (table_result,) = days.maintain()["tables"]
         assert ("purged" in table_result["done"]) == purged, hours
-    assert table_result["deleted"] == 0 and "secret" in _stored(days)  # a cut that is kept may be read still
+    assert table_result["deleted"] == 0 and "secret" in _stored_values(days)  # a cut that is kept may be read still
     days.now += 3 * HOUR
     with mock.patch.object(maintain, "_hours", return_value=0.0):  # Delta looks at the real clock
         days.maintain()
-    assert "secret" not in _stored(days) and len(days.lake.rows(ONE)) == 99
+    assert "secret" not in _stored_values(days) and len(days.lake.rows(ONE)) == 99
     maintained = schedule.read_maintained(days.lake.location)
     assert maintained is not None and maintained.sizes[0].marked_at is None
 

@@ -39,7 +39,7 @@ def _name(lake: TestLake) -> str:
     return f"delta.`{lake.table(ITEMS)}`"
 
 
-def _refused(lake: TestLake) -> str:
+def _refusal_of_next_merge(lake: TestLake) -> str:
     """The error of the table's next merge, which leaves the other table well."""
     lake.build.update(ITEMS, {"id": 1, "v": "next"})
     lake.build.create(OTHER, {"id": lake.build.offset})
@@ -115,7 +115,7 @@ def test_a_shape_or_key_that_they_changed_stops_the_table_by_name(
     if "RENAME" in change:
         stranger.sql(f"ALTER TABLE {_name(lake)} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
     stranger.sql(change.format(_name(lake)))
-    assert error in _refused(lake)
+    assert error in _refusal_of_next_merge(lake)
 
 
 def test_a_table_that_was_replaced_or_removed_is_refused(lake: TestLake) -> None:
@@ -125,6 +125,6 @@ def test_a_table_that_was_replaced_or_removed_is_refused(lake: TestLake) -> None
     shutil.copytree(path, backup := path.with_name("backup"))
     _items(lake, 3, 4)
     shutil.rmtree(path)
-    assert "is gone" in _refused(lake) and not path.exists()
+    assert "is gone" in _refusal_of_next_merge(lake) and not path.exists()
     backup.rename(path)
-    assert "was replaced: it ends at version 1" in _refused(lake)
+    assert "was replaced: it ends at version 1" in _refusal_of_next_merge(lake)

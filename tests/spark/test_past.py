@@ -26,7 +26,7 @@ STEPS = ("recorded", "read shop.worlds", "rebuilt shop.worlds", "done", "cut")
 
 
 @pytest.fixture
-def kept(lake: TestLake) -> TestLake:
+def lake_with_history(lake: TestLake) -> TestLake:
     """A lake that keeps the history."""
     lake.history = True
     return lake
@@ -55,40 +55,43 @@ def _rebuilt(lake: TestLake) -> str:
     return str(done(lake, "rebuild", {"table": "shop.t"})["from"])
 
 
-def _refused(lake: TestLake) -> str:
+def _refusal_of_rebuild(lake: TestLake) -> str:
     version = log.version(lake.table(T))
     outcome = ask(lake, "rebuild", {"table": "shop.t"})
     assert log.version(lake.table(T)) == version and "dblog reset shop.t" in outcome.fix
     return outcome.error or ""
 
 
-def test_a_random_past_gives_the_table_that_merging_gave(kept: TestLake, soak_seed: int) -> None:
+def test_a_random_past_gives_the_table_that_merging_gave(lake_with_history: TestLake, soak_seed: int) -> None:
     dice = random.Random(soak_seed)
-    source = Source(kept.build, dice, 30)
+    source = Source(lake_with_history.build, dice, 30)
     oracle = Oracle()
     source.unseen(0.3)
     for burst in range(3):
         _live(source, dice, burst, dump=burst == 2 or (burst == 0 and dice.random() < 0.5))
-        for merged in kept.merge_well(max_rows=dice.choice((200, 10_000))):
+        for merged in lake_with_history.merge_well(max_rows=dice.choice((200, 10_000))):
             oracle.read(source.lines, merged.offset)
-    have = kept.rows(SHAPE)
-    waiting = _withheld(kept)
+    have = lake_with_history.rows(SHAPE)
+    waiting = _withheld_keys(lake_with_history)
     assert _by_key(have) == oracle.rows
-    _forget(kept, kept.build.segment - 1)
-    damage(kept, SHAPE).update("world % 2 = 0", {"a": F.lit(7)})
-    damage(kept, SHAPE).delete("world % 5 = 0")
-    task = dies(kept, "rebuild", {"table": "shop.worlds"}, STEPS[soak_seed % len(STEPS)])
+    _forget(lake_with_history, lake_with_history.build.segment - 1)
+    damage(lake_with_history, SHAPE).update("world % 2 = 0", {"a": F.lit(7)})
+    damage(lake_with_history, SHAPE).delete("world % 5 = 0")
+    task = dies(lake_with_history, "rebuild", {"table": "shop.worlds"}, STEPS[soak_seed % len(STEPS)])
     _live(source, dice, 3, dump=False)
-    kept.merger().run_round(retry_stopped=False)  # finishes what died, and nothing else
-    outcome = lake_tasks.read_outcome(kept.location, task)
+    lake_with_history.merger().run_round(retry_stopped=False)  # finishes what died, and nothing else
+    outcome = lake_tasks.read_outcome(lake_with_history.location, task)
     assert outcome is not None and outcome.result is not None and outcome.result["from"] == "its history"
-    assert kept.rows(SHAPE) == have and _withheld(kept) == waiting
-    last = {(line["world"], line["k"]): line for line in _lines(kept, history_location(kept.location, SHAPE.table))}
-    for row in _lines(kept, kept.table(SHAPE)):
+    assert lake_with_history.rows(SHAPE) == have and _withheld_keys(lake_with_history) == waiting
+    last = {
+        (line["world"], line["k"]): line
+        for line in _lines(lake_with_history, history_location(lake_with_history.location, SHAPE.table))
+    }
+    for row in _lines(lake_with_history, lake_with_history.table(SHAPE)):
         assert row.items() <= last[row["world"], row["k"]].items()
-    for merged in kept.merge_well():  # and what comes after finds it as it was
+    for merged in lake_with_history.merge_well():  # and what comes after finds it as it was
         oracle.read(source.lines, merged.offset)
-    assert _by_key(kept.rows(SHAPE)) == oracle.rows
+    assert _by_key(lake_with_history.rows(SHAPE)) == oracle.rows
 
 
 def _live(source: Source, dice: random.Random, burst: int, *, dump: bool) -> None:
@@ -110,59 +113,59 @@ def _by_key(rows: list[Row]) -> dict[Key, dict[str, Any]]:
     return {(r["world"], r["k"]): {c: r[c] for c in ("a", "f", "big")} for r in rows}
 
 
-def _withheld(lake: TestLake) -> set[Any]:
+def _withheld_keys(lake: TestLake) -> set[Any]:
     assert lake.withheld is not None
     return set(lake.withheld.keys("shop.worlds", SHAPE))
 
 
-def test_what_merges_without_history_changed_comes_from_staging_or_not_at_all(kept: TestLake) -> None:
-    build = kept.build
+def test_what_merges_without_history_changed_comes_from_staging_or_not_at_all(lake_with_history: TestLake) -> None:
+    build = lake_with_history.build
     for i in range(4):
         build.create(T, {"id": i, "v": "a"})
-    _merge(kept)
+    _merge(lake_with_history)
     build.update(T, {"id": 1, "v": "b"})
     ended = build.delete(T, {"id": 2})
-    right = _merge(kept)
+    right = _merge(lake_with_history)
     build.create(U, {"id": 1, "v": "a"})
-    _merge(kept)
-    _forget(kept, 2)
+    _merge(lake_with_history)
+    _forget(lake_with_history, 2)
     # Every change of this table changed something, so that the provenance is the same as well.
-    assert _rebuilt(kept) == "its history" and kept.rows(T, provenance=True) == right
-    kept.history = False
+    assert _rebuilt(lake_with_history) == "its history" and lake_with_history.rows(T, provenance=True) == right
+    lake_with_history.history = False
     build.update(T, {"id": 3, "v": "without history"})
     build.delete(T, {"id": 0})
-    right = _merge(kept)
-    assert _rebuilt(kept) == f"its history up to offset {ended}, and staging after it"
-    assert kept.rows(T, provenance=True) == right
+    right = _merge(lake_with_history)
+    assert _rebuilt(lake_with_history) == f"its history up to offset {ended}, and staging after it"
+    assert lake_with_history.rows(T, provenance=True) == right
     build.update(U, {"id": 1, "v": "b"})
-    _merge(kept)
-    _forget(kept, 4)
-    assert f"ends at offset {ended}, and staging begins at {build.offset}" in _refused(kept)
-    kept.history = True
+    _merge(lake_with_history)
+    _forget(lake_with_history, 4)
+    assert f"ends at offset {ended}, and staging begins at {build.offset}" in _refusal_of_rebuild(lake_with_history)
+    lake_with_history.history = True
     build.update(T, {"id": 3, "v": "with a gap before it"})
-    _merge(kept)
-    assert f"begins after offset {build.offset - 1}, when the table had rows" in _refused(kept)
+    _merge(lake_with_history)
+    assert f"begins after offset {build.offset - 1}, when the table had rows" in _refusal_of_rebuild(lake_with_history)
 
 
-def test_a_history_that_begins_late_tells_all_from_a_reset_on(kept: TestLake) -> None:
-    kept.history = False
-    kept.build.create(T, {"id": 1, "v": "a"})
-    _merge(kept)
-    kept.history = True
-    kept.build.update(T, {"id": 1, "v": "b"})
-    _merge(kept)
-    _forget(kept, 1)
-    assert "when the table had rows" in _refused(kept)
-    done(kept, "reset", {"table": "shop.t"}, dumps=Dumps())
-    kept.build.chunk(T, [{"id": 2, "v": "dumped"}])
-    kept.build.create(T, {"id": 3, "v": "live"})
-    right = _merge(kept)
+def test_a_history_that_begins_late_tells_all_from_a_reset_on(lake_with_history: TestLake) -> None:
+    lake_with_history.history = False
+    lake_with_history.build.create(T, {"id": 1, "v": "a"})
+    _merge(lake_with_history)
+    lake_with_history.history = True
+    lake_with_history.build.update(T, {"id": 1, "v": "b"})
+    _merge(lake_with_history)
+    _forget(lake_with_history, 1)
+    assert "when the table had rows" in _refusal_of_rebuild(lake_with_history)
+    done(lake_with_history, "reset", {"table": "shop.t"}, dumps=Dumps())
+    lake_with_history.build.chunk(T, [{"id": 2, "v": "dumped"}])
+    lake_with_history.build.create(T, {"id": 3, "v": "live"})
+    right = _merge(lake_with_history)
     assert [row["id"] for row in right] == [2, 3]
-    assert _rebuilt(kept) == "its history" and kept.rows(T, provenance=True) == right
+    assert _rebuilt(lake_with_history) == "its history" and lake_with_history.rows(T, provenance=True) == right
 
 
-def test_a_history_tells_what_is_gone_by_the_dump_that_its_table_begins_with(kept: TestLake) -> None:
-    build = kept.build
+def test_a_history_tells_what_is_gone_by_the_dump_that_its_table_begins_with(lake_with_history: TestLake) -> None:
+    build = lake_with_history.build
     for i in (1, 2, 3):
         build.create(T, {"id": i, "v": "a"})
     since = build.offset
@@ -170,8 +173,8 @@ def test_a_history_tells_what_is_gone_by_the_dump_that_its_table_begins_with(kep
     build.update(T, {"id": 3, "v": "live"})
     build.chunk(T, [{"id": 1, "v": "a"}, {"id": 3, "v": "a"}], evicted=[1], dump="first")
     build.finished(T, "first", since=since, since_segment=1)
-    assert [row["id"] for row in _merge(kept)] == [1, 3, 4]
-    lines = _lines(kept, history_location(kept.location, T.table))
+    assert [row["id"] for row in _merge(lake_with_history)] == [1, 3, 4]
+    lines = _lines(lake_with_history, history_location(lake_with_history.location, T.table))
     assert [(line["_dblog_op"], line["id"]) for line in lines] == [
         ("c", 1), ("c", 2), ("c", 3), ("c", 4), ("u", 3), ("d", 2)
     ]  # fmt: skip

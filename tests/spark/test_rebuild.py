@@ -24,7 +24,7 @@ STEPS = ("recorded", "read shop.t", "rebuilt shop.t", "done", "cut")
 """Of which a run takes one, by its seed."""
 
 
-def _merged(lake: TestLake) -> list[Row]:
+def _merge_tables(lake: TestLake) -> list[Row]:
     for schema in (T, U):
         for i in range(4):
             lake.build.create(schema, {"id": i, "v": "a"})
@@ -41,7 +41,7 @@ def _drop_segment(lake: TestLake, number: int) -> None:
 
 
 def test_a_rebuilt_table_has_no_trace_of_what_was_done_to_it_and_cuts_stay_readable(lake: TestLake) -> None:
-    right = _merged(lake)
+    right = _merge_tables(lake)
     before = log.version(lake.table(T))
     u = log.version(lake.table(U))
     damage(lake, T).update("id > 0", {"v": F.lit("harmed")})
@@ -60,7 +60,7 @@ def test_a_rebuilt_table_has_no_trace_of_what_was_done_to_it_and_cuts_stay_reada
 
 
 def test_a_table_that_staging_does_not_hold_whole_is_refused_and_left_alone(lake: TestLake) -> None:
-    _merged(lake)
+    _merge_tables(lake)
     _drop_segment(lake, 1)
     version = log.version(lake.table(T))
     outcome = ask(lake, "rebuild", {"table": "shop.t"})
@@ -69,7 +69,7 @@ def test_a_table_that_staging_does_not_hold_whole_is_refused_and_left_alone(lake
 
 
 def test_the_newest_full_dump_is_enough_and_its_ghosts_stay_away(lake: TestLake) -> None:
-    _merged(lake)
+    _merge_tables(lake)
     since = lake.build.update(T, {"id": 3, "v": "unseen"})
     lake.build.seal()
     lake.build.chunk(T, [{"id": 0, "v": "dumped"}, {"id": 3, "v": "stale"}], evicted=[1], dump="d1")
@@ -88,7 +88,7 @@ def test_the_newest_full_dump_is_enough_and_its_ghosts_stay_away(lake: TestLake)
 
 def test_a_rebuild_that_died_is_finished_by_the_next_merge(lake: TestLake, soak_seed: int) -> None:
     step = STEPS[soak_seed % len(STEPS)]
-    right = _merged(lake)
+    right = _merge_tables(lake)
     damage(lake, T).delete("id = 0")
     task = dies(lake, "rebuild", {"table": "shop.t"}, step)
     lake.build.update(U, {"id": 0, "v": "on"})

@@ -25,7 +25,7 @@ STEPS = ("recorded", "read shop.t", "replayed shop.t", "replayed shop.u", "done"
 """Of which a run takes one, by its seed."""
 
 
-def _lived(lake: TestLake) -> int:
+def _merge_a_past(lake: TestLake) -> int:
     """Five keys with a past, merged; returns the first offset of the second half of it."""
     build = lake.build
     for i in range(1, 6):
@@ -49,7 +49,7 @@ RIGHT = [
 
 
 def test_damage_to_keys_of_the_interval_is_undone_and_nothing_else_is_touched(lake: TestLake) -> None:
-    half = _lived(lake)
+    half = _merge_a_past(lake)
     assert lake.rows(T) == RIGHT
     harmed = damage(lake, T)
     harmed.update(F.col("id").isin(1, 30), {"v": F.lit("harmed")})
@@ -72,7 +72,7 @@ def test_damage_to_keys_of_the_interval_is_undone_and_nothing_else_is_touched(la
 
 
 def test_a_removed_row_comes_back_or_waits_for_a_dump_where_a_value_of_it_is_nowhere(lake: TestLake) -> None:
-    half = _lived(lake)
+    half = _merge_a_past(lake)
     damage(lake, T).delete(F.col("id").isin(1, 4))
     assert replay(lake, half, lake.build.offset, "shop.t")["shop.t"]["withheld"] == 1
     assert [row["id"] for row in lake.rows(T)] == [30, 5]
@@ -85,7 +85,7 @@ def test_a_removed_row_comes_back_or_waits_for_a_dump_where_a_value_of_it_is_now
 
 
 def test_rows_that_somebody_else_wrote_give_way_whatever_offset_they_claim(lake: TestLake) -> None:
-    half = _lived(lake)
+    half = _merge_a_past(lake)
     damage(lake, T).delete("id = 1")
     shape = "id long, v string, big string, _dblog_offset long"
     others = lake.spark.createDataFrame([(1, "theirs", "x", None), (2, "theirs", "x", 10_000)], shape)
@@ -95,7 +95,7 @@ def test_rows_that_somebody_else_wrote_give_way_whatever_offset_they_claim(lake:
 
 
 def test_a_replay_by_time_takes_commit_times_both_ends_included(lake: TestLake) -> None:
-    half = _lived(lake)
+    half = _merge_a_past(lake)
     damage(lake, T).update("id < 6", {"v": F.lit("harmed")})
     # The builder commits offset n in second n.
     ends = {"from": {"time": half * 1_000_000}, "to": {"time": half * 1_000_000}, "tables": ["shop.t"]}
@@ -104,7 +104,7 @@ def test_a_replay_by_time_takes_commit_times_both_ends_included(lake: TestLake) 
 
 
 def test_what_a_truncate_or_a_full_dump_has_ended_stays_away(lake: TestLake) -> None:
-    _lived(lake)
+    _merge_a_past(lake)
     since = lake.build.offset
     lake.build.chunk(T, [{"id": 4, "v": "dumped", "big": "b4"}], dump="d9")
     lake.build.finished(T, "d9", since=since, since_segment=4)
@@ -124,7 +124,7 @@ def test_what_a_truncate_or_a_full_dump_has_ended_stays_away(lake: TestLake) -> 
 
 def test_a_replay_that_died_is_finished_by_the_next_merge(lake: TestLake, soak_seed: int) -> None:
     step = STEPS[soak_seed % len(STEPS)]
-    half = _lived(lake)
+    half = _merge_a_past(lake)
     for schema in (T, U):
         damage(lake, schema).update("id = 1", {"v": F.lit("harmed")})
     arguments = {"from": {"offset": half - 1}, "to": {"offset": lake.build.offset}, "tables": []}
@@ -140,7 +140,7 @@ def test_a_replay_that_died_is_finished_by_the_next_merge(lake: TestLake, soak_s
 
 
 def test_an_interval_that_retention_has_cut_is_refused_with_the_first_offset_that_is_left(lake: TestLake) -> None:
-    half = _lived(lake)
+    half = _merge_a_past(lake)
     lake.staging.storage.remove(f"manifests/{1:020d}.json")
     outcome = ask(lake, "replay", {"from": {"offset": half - 1}, "to": {"offset": 99}, "tables": []})
     assert outcome.merge == 0 and f"begin at offset {half}, or at the time" in outcome.fix
@@ -150,7 +150,7 @@ def test_an_interval_that_retention_has_cut_is_refused_with_the_first_offset_tha
 
 
 def test_tables_that_the_lake_has_not_or_that_stopped_are_refused_by_name(lake: TestLake) -> None:
-    _lived(lake)
+    _merge_a_past(lake)
     outcome = ask(lake, "replay", {"from": {"offset": 1}, "to": {"offset": 9}, "tables": ["shop.none"]})
     assert (outcome.error, outcome.where) == ("the lake has no such table", "shop.none")
     lake.build.schema(table("t", id=pa.int64(), v=pa.int64()))

@@ -22,7 +22,7 @@ STEPS = ("recorded", "requested shop.t", "emptied shop.t", "done", "cut")
 """Of which a run takes one, by its seed."""
 
 
-def _merged(lake: TestLake) -> None:
+def _merge_tables(lake: TestLake) -> None:
     for schema in (T, U):
         for i in range(3):
             lake.build.create(schema, {"id": i, "v": "a"})
@@ -37,7 +37,7 @@ def _status(lake: TestLake, name: str = "shop.t") -> TableStatus:
 
 
 def test_a_reset_table_is_incomplete_until_its_dump_is_merged_and_its_log_flows(lake: TestLake) -> None:
-    _merged(lake)
+    _merge_tables(lake)
     u = log.version(lake.table(U))
     version = log.version(lake.table(T))
     lake.build.create(T, {"id": 9, "v": "staged, and not merged: the dump brings it"})
@@ -66,7 +66,7 @@ def test_a_reset_table_is_incomplete_until_its_dump_is_merged_and_its_log_flows(
 
 
 def test_a_table_that_stopped_because_of_its_shape_lives_again_with_another_key_and_other_types(lake: TestLake) -> None:
-    _merged(lake)
+    _merge_tables(lake)
     lake.build.schema(WIDE)
     lake.build.create(WIDE, {"id": "x", "part": 1, "v": "new", "w": 5})
     lake.build.seal()
@@ -88,7 +88,7 @@ def test_a_table_that_stopped_because_of_its_shape_lives_again_with_another_key_
 
 def test_lines_that_the_dump_may_not_see_are_merged_again(lake: TestLake) -> None:
     """PostgreSQL: a row that such a line has touched is evicted from the chunk."""
-    _merged(lake)
+    _merge_tables(lake)
     before = lake.build.offset
     lake.build.update(T, {"id": 1, "v": "unseen"})
     lake.build.update(U, {"id": 1, "v": "once"})
@@ -107,7 +107,7 @@ def test_lines_that_the_dump_may_not_see_are_merged_again(lake: TestLake) -> Non
 
 
 def test_any_later_full_dump_completes_the_table(lake: TestLake) -> None:
-    _merged(lake)
+    _merge_tables(lake)
     done(lake, "reset", {"table": "shop.t"}, dumps=Dumps())
     since = lake.build.offset
     lake.build.chunk(T, [{"id": 1, "v": "x"}], dump="part")
@@ -124,7 +124,7 @@ def test_any_later_full_dump_completes_the_table(lake: TestLake) -> None:
 
 def test_a_reset_that_died_is_finished_by_the_next_merge(lake: TestLake, soak_seed: int) -> None:
     step = STEPS[soak_seed % len(STEPS)]
-    _merged(lake)
+    _merge_tables(lake)
     dumps = Dumps()
     task = dies(lake, "reset", {"table": "shop.t"}, step, dumps=dumps)
     since = lake.build.offset
@@ -144,12 +144,12 @@ def test_a_dump_that_cannot_be_requested_leaves_the_table_as_it_was(lake: TestLa
         def submit(self, table: str, keys: list[object]) -> str:
             raise SourceUnavailable("the server is away", where="shop", fix="try again")
 
-    _merged(lake)
+    _merge_tables(lake)
     outcome = ask(lake, "reset", {"table": "shop.t"}, dumps=Refusing())
     assert (outcome.error, outcome.fix) == ("the server is away", "try again")
     assert len(lake.rows(T)) == 3 and _status(lake).awaits is None
 
 
 def test_a_table_that_the_lake_does_not_have_is_refused(lake: TestLake) -> None:
-    _merged(lake)
+    _merge_tables(lake)
     assert "no such table" in (ask(lake, "reset", {"table": "shop.none"}, dumps=Dumps()).error or "")

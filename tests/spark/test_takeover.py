@@ -73,7 +73,7 @@ def _points(pause: Pause, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-def _left(lake: TestLake) -> dict[str, Any]:
+def _what_is_left(lake: TestLake) -> dict[str, Any]:
     """All that a merger writes: tables, cuts, records, the status as it is read, withheld keys."""
     dblog_directory = lake.path / "_dblog"
     tables = [lake.table(ONE), lake.table(TWO), own_directory(lake.location) / "cuts"]
@@ -126,7 +126,7 @@ def _take_over(lake: TestLake) -> dict[str, Any]:
     successor = lake.merger()
     while successor.run_round(retry_stopped=True) is not None:
         pass
-    return _left(lake)
+    return _what_is_left(lake)
 
 
 def test_a_merger_that_wakes_up_after_another_took_over_changes_nothing(
@@ -148,7 +148,7 @@ def test_a_merger_that_wakes_up_after_another_took_over_changes_nothing(
             error = sleeper.exception(SECONDS)
         # Where the merge has been finished meanwhile, it has no more to do, and ends.
         assert isinstance(error, LeaseLost) or (error is None and point in ENDS), (point, error)
-        after = _left(lake)
+        after = _what_is_left(lake)
         assert after == left, point
         waits = {name: t.waits for name, t in after["status"].tables.items()}
         assert waits == {"shop.one": False, "shop.two": True}, point
@@ -208,7 +208,7 @@ def test_a_merger_that_sleeps_before_deltas_own_commit_is_refused_by_delta(lake:
         error = sleeper.exception(SECONDS)
     assert isinstance(error, LeaseLost), error
     assert isinstance(error.__context__, ConcurrentTransactionException), error.__context__
-    assert _left(lake) == left
+    assert _what_is_left(lake) == left
 
 
 def _until(true: Callable[[], bool]) -> None:

@@ -69,7 +69,7 @@ def _reader(column: ColumnType, append: Callable[[bytes], None]) -> Reader:
     if column.kind in (Kind.DECIMAL, Kind.LONG_DECIMAL):
         return _fixed_reader(decimals.width(column.precision, column.scale), append)
     if column.prefix:
-        return _short(append) if column.prefix == 1 else _prefixed(column.prefix, append)
+        return _short(append) if column.prefix == 1 else _prefixed_reader(column.prefix, append)
     return _fixed_reader(column.width, append)
 
 
@@ -92,7 +92,7 @@ def _short(append: Callable[[bytes], None]) -> Reader:
     return read
 
 
-def _prefixed(size: int, append: Callable[[bytes], None]) -> Reader:
+def _prefixed_reader(size: int, append: Callable[[bytes], None]) -> Reader:
     def read(event: bytes, at: int) -> int:
         start = at + size
         end = start + int.from_bytes(event[at:start], "little")
@@ -109,7 +109,7 @@ def to_arrow(column: ColumnType, values: Values, *, zero_dates: str) -> pa.Array
     return _CONVERSIONS[column.kind](column, values)
 
 
-def _fixed(values: Values, width: int) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.bool_] | None]:
+def _read_fixed(values: Values, width: int) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.bool_] | None]:
     """Values of equal width as rows of bytes, and where they are NULL."""
     try:
         # the usual case, without a pass for NULLs
@@ -123,7 +123,7 @@ def _fixed(values: Values, width: int) -> tuple[npt.NDArray[np.uint8], npt.NDArr
 
 
 def _integer(column: ColumnType, values: Values) -> pa.Array:
-    rows, nulls = _fixed(values, column.width)
+    rows, nulls = _read_fixed(values, column.width)
     unsigned = column.text.endswith("unsigned")
     if column.width == 3:
         wide = np.zeros((len(rows), 4), dtype=np.uint8)
@@ -136,13 +136,13 @@ def _integer(column: ColumnType, values: Values) -> pa.Array:
 
 
 def _year(column: ColumnType, values: Values) -> pa.Array:
-    rows, nulls = _fixed(values, 1)
+    rows, nulls = _read_fixed(values, 1)
     years = rows[:, 0].astype(np.int16)
     return pa.array(np.where(years > 0, years + np.int16(1900), years).astype(np.int16), type=column.arrow, mask=nulls)
 
 
 def _floating(column: ColumnType, values: Values) -> pa.Array:
-    rows, nulls = _fixed(values, column.width)
+    rows, nulls = _read_fixed(values, column.width)
     return pa.array(np.ascontiguousarray(rows).view(f"<f{column.width}").ravel(), type=column.arrow, mask=nulls)
 
 
@@ -157,12 +157,12 @@ def decimal128(
 
 
 def _unsigned64(column: ColumnType, values: Values) -> pa.Array:
-    rows, nulls = _fixed(values, 8)
+    rows, nulls = _read_fixed(values, 8)
     return decimal128(np.ascontiguousarray(rows).view("<u8").ravel(), np.zeros(len(rows), "<i8"), column.arrow, nulls)
 
 
 def _decimal(column: ColumnType, values: Values) -> pa.Array:
-    rows, nulls = _fixed(values, decimals.width(column.precision, column.scale))
+    rows, nulls = _read_fixed(values, decimals.width(column.precision, column.scale))
     if nulls is not None:
         rows = rows.copy()
         rows[nulls, 0] = 0x80  # the first byte of zero
@@ -203,7 +203,7 @@ def _binary(column: ColumnType, values: Values) -> pa.Array:
     return pa.array(values, pa.binary())
 
 
-def _padded(column: ColumnType, values: Values) -> pa.Array:
+def _pad_values(column: ColumnType, values: Values) -> pa.Array:
     # The log leaves trailing zero bytes out, a SELECT does not.
     return pa.array([None if value is None else value.ljust(column.width, b"\0") for value in values], pa.binary())
 
@@ -253,7 +253,7 @@ def _set(column: ColumnType, values: Values) -> pa.Array:
 
 
 def _temporal(column: ColumnType, values: Values, zero_dates: str) -> pa.Array:
-    rows, nulls = _fixed(values, column.width)
+    rows, nulls = _read_fixed(values, column.width)
     if column.kind is Kind.DATE:
         numbers, exists = dates(rows)
     elif column.kind is Kind.DATETIME:
@@ -279,7 +279,7 @@ _CONVERSIONS: dict[Kind, Callable[[ColumnType, Values], pa.Array]] = {
     Kind.DOUBLE: _floating,
     Kind.TEXT: _text,
     Kind.BINARY: _binary,
-    Kind.PADDED: _padded,
+    Kind.PADDED: _pad_values,
     Kind.BIT: _binary,
     Kind.JSON: _json,
     Kind.TIME: _time,

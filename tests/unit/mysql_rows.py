@@ -228,11 +228,11 @@ _SCALARS: tuple[Callable[[random.Random], Any], ...] = (
 
 def document(value: Any, *, large: bool = False) -> bytes:
     """A value in the server's binary form. `large`: containers with offsets of four bytes throughout."""
-    kind, data = _encoded(value, large)
+    kind, data = _encode_value(value, large)
     return bytes([kind]) + data
 
 
-def _encoded(value: Any, large: bool) -> tuple[int, bytes]:
+def _encode_value(value: Any, large: bool) -> tuple[int, bytes]:
     if value is None or isinstance(value, bool):
         return 4, bytes([{None: 0, True: 1, False: 2}[value]])
     if isinstance(value, int):
@@ -284,7 +284,7 @@ def _container(value: Any, large: bool) -> bytes:
         key_entries += _cut(at + len(body), size) + len(key).to_bytes(2, "little")
         body += key
     for item in items:
-        kind, data = _encoded(item, large)
+        kind, data = _encode_value(item, large)
         entries += bytes([kind])
         if kind in ((4, 5, 6, 7, 8) if large else (4, 5, 6)):
             entries += data.ljust(size, b"\0")

@@ -102,7 +102,7 @@ def read_change(message: bytes, columns: tuple[Column, ...]) -> Read:
         }
     unchanged_names = [name for name, value in (new or {}).items() if value == b"u"]
     op = {b"I": "c", b"U": "u", b"D": "d"}[message[:1]]
-    return Read(op, marker == b"K", unchanged_names or None, _converted(old, columns), _converted(new, columns))
+    return Read(op, marker == b"K", unchanged_names or None, _convert_image(old, columns), _convert_image(new, columns))
 
 
 def _read_image(message: bytes, place: int, columns: tuple[Column, ...]) -> tuple[Values, int]:
@@ -127,7 +127,7 @@ def _read_image(message: bytes, place: int, columns: tuple[Column, ...]) -> tupl
     return image, place
 
 
-def _converted(image: Values | None, columns: tuple[Column, ...]) -> Values | None:
+def _convert_image(image: Values | None, columns: tuple[Column, ...]) -> Values | None:
     if image is None:
         return None
     table = TableName("public", "t")

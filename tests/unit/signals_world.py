@@ -44,13 +44,13 @@ class Fragile:
 
     def __getattr__(self, name: str) -> Any:
         attribute = getattr(self._state, name)
-        return self._counted(attribute) if name in ("create", "update", "delete") else attribute
+        return self._count_calls(attribute) if name in ("create", "update", "delete") else attribute
 
     def create_all(self, nodes: Any) -> None:
         for path, data in nodes.items():
             self.create(path, data)
 
-    def _counted(self, change: Callable[..., Any]) -> Callable[..., Any]:
+    def _count_calls(self, change: Callable[..., Any]) -> Callable[..., Any]:
         def counted(*arguments: Any) -> Any:
             self._left -= 1
             if self._left == 0 and not self._after:

@@ -50,7 +50,7 @@ def _walk(name: str) -> list[tuple[str, list[str]]]:
     return [(_module(module), [] if not by else by.split(", ")) for module, by, *_ in rows]
 
 
-def _joined(one: str, other: str) -> bool:
+def _are_joined(one: str, other: str) -> bool:
     """Whether one of two modules imports the other."""
     return other in imports(MODULES[one]) or one in imports(MODULES[other])
 
@@ -86,7 +86,7 @@ def _check_chain(chain: list[str]) -> None:
             package = [module for module in MODULES if module.startswith(_package(_package(_as_module(user))))]
             assert any("dblog_core.interfaces" in imports(MODULES[module]) for module in package), user
         else:
-            assert _joined(_as_module(one), _as_module(other)), f"{one} and {other} do not import each other"
+            assert _are_joined(_as_module(one), _as_module(other)), f"{one} and {other} do not import each other"
 
 
 def _as_module(name: str) -> str:

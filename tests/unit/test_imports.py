@@ -68,10 +68,10 @@ MODULES = {module(file): file for file in sources("dblog_core", "spark_jobs")}
 
 def imports(file: Path, *, at_run_time: bool = False) -> set[str]:
     """What a file imports, as dotted names; `at_run_time` leaves out what is for type checkers only."""
-    return set(_imported(ast.parse(file.read_text()), at_run_time=at_run_time))
+    return set(_imported_names(ast.parse(file.read_text()), at_run_time=at_run_time))
 
 
-def _imported(node: ast.AST, *, at_run_time: bool) -> Iterator[str]:
+def _imported_names(node: ast.AST, *, at_run_time: bool) -> Iterator[str]:
     for child in ast.iter_child_nodes(node):
         if at_run_time and isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
             continue
@@ -81,7 +81,7 @@ def _imported(node: ast.AST, *, at_run_time: bool) -> Iterator[str]:
             assert child.level == 0, "imports are absolute: a reader sees which package they come from"
             yield child.module or ""
             yield from (f"{child.module}.{alias.name}" for alias in child.names)
-        yield from _imported(child, at_run_time=at_run_time)
+        yield from _imported_names(child, at_run_time=at_run_time)
 
 
 def offending(files: list[Path], forbidden: set[str], *, at_run_time: bool = False) -> dict[str, list[str]]:

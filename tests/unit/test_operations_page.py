@@ -35,7 +35,7 @@ def rows() -> str:
     return "\n".join(line.split(" | ")[0] for line in tables)
 
 
-def _named(word: str, rows: str) -> bool:
+def _is_named(word: str, rows: str) -> bool:
     return re.search(rf"(?<![a-z_]){re.escape(word)}(?![a-z_])", rows) is not None
 
 
@@ -47,7 +47,7 @@ def _dump_states() -> set[str]:
 
 
 def test_every_state_of_a_table_is_explained(rows: str) -> None:
-    assert [s for s in State if not _named(f"table … {s}", rows)] == []
+    assert [s for s in State if not _is_named(f"table … {s}", rows)] == []
 
 
 def test_every_state_of_a_dump_is_explained(rows: str) -> None:
@@ -58,7 +58,7 @@ def test_every_state_of_a_dump_is_explained(rows: str) -> None:
 def test_every_line_that_status_prints_is_explained(rows: str) -> None:
     printed = set(re.findall(r'f?"([a-z]+) {2,}', inspect.getsource(command)))
     assert {"leader", "offset", "lake", "table", "window", "staging", "held", "size"} <= printed
-    assert [word for word in printed - {"source", "dump"} if not _named(word, rows)] == []
+    assert [word for word in printed - {"source", "dump"} if not _is_named(word, rows)] == []
 
 
 def test_every_field_of_the_json_is_explained(rows: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,7 +74,7 @@ def test_every_field_of_the_json_is_explained(rows: str, tmp_path: Path, monkeyp
     found: dict[str, Any] = read_source_status(config).to_json()
     told = {"tables": "table", "windows": "window", "dumps": "running", "lag_seconds": "lag", "storage": "staging"}
     fields = {*found, *found["storage"]["staging"], "retention"} - {"source"}
-    assert [name for name in fields if not _named(told.get(name, name), rows)] == []
+    assert [name for name in fields if not _is_named(told.get(name, name), rows)] == []
 
 
 def test_everything_that_holds_back_retention_is_explained(rows: str) -> None:

@@ -189,7 +189,7 @@ def test_the_mirror_of_progress_never_goes_back(term: Term) -> None:
     assert task_store.read_progress(term.state, TaskId(DUMP, 0), "shop.orders") == done
 
 
-def _told(term: Term, ordinal: int) -> TaskProgress:
+def _record_attempt(term: Term, ordinal: int) -> TaskProgress:
     """A worker's attempt of which the state store tells so many chunks, in a directory that is not there any more."""
     _file(term.state)
     term.state.raise_epoch("capture", 3)
@@ -201,7 +201,7 @@ def _told(term: Term, ordinal: int) -> TaskProgress:
 @pytest.mark.parametrize("placed", [None, 2])
 def test_a_dump_ends_whose_staging_directory_was_replaced_or_put_back(term: Term, placed: int | None) -> None:
     """`placed`: chunks that a copy of the directory holds; None: there is none, and another directory begins."""
-    _told(term, ordinal=5)
+    _record_attempt(term, ordinal=5)
     if placed is not None:
         copied = TaskProgress("shop.orders", attempt=1, ordinal=placed, key=10 * placed)
         term.staging.publish(replace(empty(1), tasks={f"{DUMP}/0": copied.to_json()}))
@@ -221,7 +221,7 @@ def test_a_dump_ends_whose_staging_directory_was_replaced_or_put_back(term: Term
 
 
 def test_the_mirror_is_replaced_by_a_manifest_of_a_later_epoch_alone(term: Term) -> None:
-    progress = _told(term, ordinal=5)
+    progress = _record_attempt(term, ordinal=5)
     less = replace(progress, ordinal=2)
     for earlier in ((3, 49), (2, 90)):
         assert not task_store.put_progress(term.state, TaskId(DUMP, 0), less, of=earlier)
@@ -241,7 +241,7 @@ def test_a_mirror_of_an_earlier_version_is_replaced_by_any_manifest(term: Term) 
 
 def test_a_leader_whose_dumps_are_told_of_a_later_segment_gives_its_lease_up(term: Term) -> None:
     """A directory that is put back under a leader: only another epoch can tell that what it holds counts again."""
-    _told(term, ordinal=5)
+    _record_attempt(term, ordinal=5)
     lease = term.lease()
     copied = TaskProgress("shop.orders", attempt=1, ordinal=2)
     term.staging.publish(replace(empty(1), epoch=lease.epoch, tasks={f"{DUMP}/0": copied.to_json()}))

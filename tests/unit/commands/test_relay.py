@@ -57,7 +57,7 @@ class = "not_there:At_all"
         process.communicate()
 
 
-def _sent(directory: Path) -> list[Any]:
+def _sent_lines(directory: Path) -> list[Any]:
     files = sorted((directory / "out" / "shop" / "archive").glob("*.jsonl"))
     return [orjson.loads(line) for file in files for line in file.read_bytes().splitlines()]
 
@@ -68,21 +68,21 @@ def test_once_sends_all_that_is_sealed_and_status_tells_of_it(start: Start, tmp_
     assert relay.returncode == 0, err
     assert orjson.loads(out) == {"source": "shop", "output": "archive", "outcome": "current"}
     assert "has all that was sealed" in err
-    assert [line["offset"] for line in _sent(tmp_path)] == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 13, 14]
+    assert [line["offset"] for line in _sent_lines(tmp_path)] == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 13, 14]
     out, _ = start("status").communicate(timeout=PATIENCE_SECONDS)
     assert "output    archive (files): offset 14, 0.0 s behind; no relay is running" in out
 
 
 def test_it_runs_until_sigterm_and_then_exits_with_0(start: Start, tmp_path: Path) -> None:
     relay = start("relay", "archive")
-    wait_until(lambda: len(_sent(tmp_path)) == 13, what="the lines that are sealed")
+    wait_until(lambda: len(_sent_lines(tmp_path)) == 13, what="the lines that are sealed")
     staging = changelog.Staging(str(tmp_path / "staging"), source="shop")
     changelog.go_on(staging, 5, 15)
-    wait_until(lambda: len(_sent(tmp_path)) == 15, what="the lines that came later")
+    wait_until(lambda: len(_sent_lines(tmp_path)) == 15, what="the lines that came later")
     relay.send_signal(signal.SIGTERM)
     _, err = relay.communicate(timeout=PATIENCE_SECONDS)
     assert relay.returncode == 0, err
-    assert _sent(tmp_path) == [orjson.loads(orjson.dumps(line)) for line in lines(staging)]
+    assert _sent_lines(tmp_path) == [orjson.loads(orjson.dumps(line)) for line in lines(staging)]
 
 
 @pytest.mark.parametrize(

@@ -38,38 +38,38 @@ def lake(tmp_path: Path) -> Location:
     return lake_at(str(tmp_path))
 
 
-def _claimed(lake: Location) -> Fence:
+def _claim_lake(lake: Location) -> Fence:
     fence = Fence(own_directory(lake), "shop")
     fence.claim()
     return fence
 
 
-def _withheld(lake: Location, fence: Fence, check: Callable[[], None] | None = None) -> Withheld:
+def _open_withheld(lake: Location, fence: Fence, check: Callable[[], None] | None = None) -> Withheld:
     withheld = Withheld(Records(own_directory(lake)))
     withheld.load(fence.epoch, check or fence.check)
     return withheld
 
 
 def test_the_newest_claim_shuts_out_all_before_it(lake: Location) -> None:
-    first = _claimed(lake)
-    second = _claimed(lake)
+    first = _claim_lake(lake)
+    second = _claim_lake(lake)
     second.check()
     for number in range(40):  # however many came since
         with pytest.raises(LeaseLost, match="has taken the lake over"):
             first.check()
-        newest = _claimed(lake)
+        newest = _claim_lake(lake)
         assert newest.epoch == number + 3
     newest.check()
     assert len(list((own_directory(lake) / "mergers").names())) < 25
 
 
 def test_a_lake_is_one_sources_and_another_one_is_refused_by_name(lake: Location) -> None:
-    _claimed(lake)
+    _claim_lake(lake)
     with pytest.raises(
         LakeError, match="the lake is that of source shop, and other cannot be merged into it"
     ) as raised:
         Fence(own_directory(lake), "other").claim()
-    assert raised.value.fix and _claimed(lake).epoch == 2, "nobody was shut out"
+    assert raised.value.fix and _claim_lake(lake).epoch == 2, "nobody was shut out"
 
 
 def test_a_merge_has_one_record_and_one_outcome(lake: Location) -> None:
@@ -121,30 +121,30 @@ def test_old_records_go_with_their_outcomes(lake: Location, monkeypatch: pytest.
 
 
 def test_a_merger_that_wakes_up_overwrites_no_withheld_key(lake: Location) -> None:
-    first = _claimed(lake)
-    sleeper = _withheld(lake, first, check=lambda: None)  # it has looked, and writes a moment later
+    first = _claim_lake(lake)
+    sleeper = _open_withheld(lake, first, check=lambda: None)  # it has looked, and writes a moment later
     sleeper.add("s.t", [(1,)])
-    second = _withheld(lake, _claimed(lake))
+    second = _open_withheld(lake, _claim_lake(lake))
     second.add("s.t", [(2,)])
     sleeper.add("s.t", [(3,)])
     sleeper.forget("s.t", [(1,)])
-    third = _withheld(lake, _claimed(lake))
+    third = _open_withheld(lake, _claim_lake(lake))
     assert sorted(third.keys("s.t", T)) == [(1,), (2,)]
 
 
 def test_a_merger_that_looks_writes_no_withheld_key_after_the_takeover(lake: Location) -> None:
-    first = _claimed(lake)
-    sleeper = _withheld(lake, first)
-    _claimed(lake)
+    first = _claim_lake(lake)
+    sleeper = _open_withheld(lake, first)
+    _claim_lake(lake)
     with pytest.raises(LeaseLost):
         sleeper.add("s.t", [(1,)])
 
 
 def test_an_empty_file_of_a_successor_counts_as_well(lake: Location) -> None:
-    sleeper = _withheld(lake, _claimed(lake), check=lambda: None)
-    _withheld(lake, _claimed(lake))
+    sleeper = _open_withheld(lake, _claim_lake(lake), check=lambda: None)
+    _open_withheld(lake, _claim_lake(lake))
     sleeper.add("s.t", [(1,)])
-    assert not _withheld(lake, _claimed(lake)).waits("s.t")
+    assert not _open_withheld(lake, _claim_lake(lake)).waits("s.t")
 
 
 def _commit(table: Location, number: int, *actions: dict[str, Any]) -> None:

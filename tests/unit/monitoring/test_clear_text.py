@@ -79,7 +79,7 @@ TOLD = {
 }
 
 
-def _told(directory: Path, text: str) -> list[str]:
+def _fields_of(directory: Path, text: str) -> list[str]:
     file = directory / "shop.toml"
     file.write_text(text)
     fields_in_clear = list(in_clear_text(load(file)))
@@ -88,7 +88,7 @@ def _told(directory: Path, text: str) -> list[str]:
 
 
 def test_each_connection_in_clear_text_to_another_machine_is_warned_of(tmp_path: Path) -> None:
-    progress = _told(tmp_path, FILE.format(host="far.example"))
+    progress = _fields_of(tmp_path, FILE.format(host="far.example"))
     assert [[place for place in TOLD if what.startswith(place)] for what in progress] == [
         [place] for place in sorted(TOLD, key=list(TOLD).index)
     ]
@@ -96,19 +96,19 @@ def test_each_connection_in_clear_text_to_another_machine_is_warned_of(tmp_path:
 
 
 def test_nothing_is_said_of_what_stays_on_this_machine(tmp_path: Path) -> None:
-    assert _told(tmp_path, FILE.format(host="127.0.0.1")) == []
+    assert _fields_of(tmp_path, FILE.format(host="127.0.0.1")) == []
 
 
 def test_nothing_is_said_of_the_defaults_to_another_machine(tmp_path: Path) -> None:
     text = FILE.format(host="far.example").replace('tls = "off"\n', "").replace("http://", "https://")
     text = text.replace("[lake]", 'user = "dblog"\npassword = "of-the-state"\n[lake]')
     safe = '[spark.conf]\n"spark.authenticate" = "true"\n"spark.network.crypto.enabled" = "true"\n'
-    assert _told(tmp_path, text.replace("[signals.kafka]", f"{safe}[signals.kafka]")) == []
+    assert _fields_of(tmp_path, text.replace("[signals.kafka]", f"{safe}[signals.kafka]")) == []
 
 
 def test_a_password_to_zookeeper_is_named(tmp_path: Path) -> None:
     text = FILE.format(host="far.example").replace("[lake]", 'user = "dblog"\npassword = "of-the-state"\n[lake]')
-    progress = _told(tmp_path, text)
+    progress = _fields_of(tmp_path, text)
     assert "[state] tls is off: user and password travel to ZooKeeper in clear text" in progress
     assert not any("of-the-state" in what or "has no user" in what for what in progress)
 
@@ -127,7 +127,7 @@ def test_a_password_to_zookeeper_is_named(tmp_path: Path) -> None:
 def test_what_lets_somebody_in_is_refused_in_clear_text(tmp_path: Path, before: str, after: str, place: str) -> None:
     text = FILE.replace(before, after)
     with pytest.raises(ConfigError) as refused:
-        _told(tmp_path, text.format(host="far.example"))
+        _fields_of(tmp_path, text.format(host="far.example"))
     assert f"{place}: would be sent in clear text" in str(refused.value)
     assert "hunter2secret" not in str(refused.value)
-    _told(tmp_path, text.format(host="127.0.0.1"))
+    _fields_of(tmp_path, text.format(host="127.0.0.1"))

@@ -74,7 +74,7 @@ def test_a_slow_leader_beside_its_successor_files_no_second_dump(world: World, s
     successor = SignalProcessor(world.config, world.state, SystemClock())
 
     class Interrupted(Fragile):
-        def _counted(self, change: Callable[..., Any]) -> Callable[..., Any]:
+        def _count_calls(self, change: Callable[..., Any]) -> Callable[..., Any]:
             def counted(*arguments: Any) -> Any:
                 self._left -= 1
                 if self._left == 0:

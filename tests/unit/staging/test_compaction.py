@@ -181,7 +181,7 @@ def staging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Staging:
     return Staging(str(tmp_path), source="shop")
 
 
-def _compacted(staging: Staging, clock: Any, *, grace: float) -> None:
+def _compact(staging: Staging, clock: Any, *, grace: float) -> None:
     for _ in Compactor(staging.handle(), clock, grace=grace).steps():
         pass
 
@@ -196,10 +196,10 @@ def test_a_thousand_segments_become_a_few_files_after_the_grace_time(staging: St
     for number in range(1, last + 1):
         publish(staging, number, number, number, (ORDERS, creates(ORDERS, number, 1)))
     before = list(lines(staging))
-    _compacted(staging, clock, grace=100)
+    _compact(staging, clock, grace=100)
     assert len(_files(staging)) > 2 * last, "nothing is removed before its time"
     clock.now += 101
-    _compacted(staging, clock, grace=100)
+    _compact(staging, clock, grace=100)
     left = _files(staging)
     assert sum(name.startswith("manifests/") for name in left) == last % compaction_blocks.FAN
     assert sum(name.startswith("compacted/") for name in left) == 2 + 1
@@ -212,10 +212,10 @@ def test_the_newest_segment_is_never_joined(staging: Staging) -> None:
     clock: Any = Clock()
     for number in range(1, compaction_blocks.FAN + 1):
         publish(staging, number, number, number, (ORDERS, creates(ORDERS, number, 1)))
-    _compacted(staging, clock, grace=0)
+    _compact(staging, clock, grace=0)
     assert not list(staging.storage.names("compacted"))
     publish(staging, compaction_blocks.FAN + 1, compaction_blocks.FAN + 1, compaction_blocks.FAN)
-    _compacted(staging, clock, grace=0)
+    _compact(staging, clock, grace=0)
     assert list(staging.storage.names("compacted")) == [Block(1, compaction_blocks.FAN).path.rpartition("/")[2]]
 
 
@@ -223,7 +223,7 @@ def test_a_block_ends_where_a_transaction_ends(staging: Staging) -> None:
     clock: Any = Clock()
     for number in range(1, compaction_blocks.FAN + 2):
         staging.publish(replace(manifest(number, 1, 0), partial=int(number == compaction_blocks.FAN)))
-    _compacted(staging, clock, grace=0)
+    _compact(staging, clock, grace=0)
     assert not list(staging.storage.names("compacted"))
 
 
@@ -233,8 +233,8 @@ def test_a_reader_of_an_old_manifest_is_told_that_its_files_were_moved(staging: 
         publish(staging, number, number, number, (ORDERS, creates(ORDERS, number, 1)))
         for number in range(1, compaction_blocks.FAN + 2)
     ]
-    _compacted(staging, clock, grace=0)
-    _compacted(staging, clock, grace=0)
+    _compact(staging, clock, grace=0)
+    _compact(staging, clock, grace=0)
     with pytest.raises(SegmentReplaced) as caught:
         staging.rows(made[0].files[0])
     assert caught.value.transient
@@ -247,8 +247,8 @@ def test_a_capture_that_wakes_up_after_its_number_was_joined_and_removed_is_fenc
     clock: Any = Clock()
     for number in range(1, compaction_blocks.FAN + 2):
         publish(staging, number, number, number, (ORDERS, creates(ORDERS, number, 1)))
-    _compacted(staging, clock, grace=0)
-    _compacted(staging, clock, grace=0)
+    _compact(staging, clock, grace=0)
+    _compact(staging, clock, grace=0)
     before = _files(staging)
     with pytest.raises(SegmentTaken):
         staging.handle().publish(manifest(compaction_blocks.FAN, compaction_blocks.FAN, compaction_blocks.FAN, epoch=2))

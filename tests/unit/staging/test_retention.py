@@ -84,7 +84,7 @@ def test_the_worlds_find_mistakes(mistake: Any) -> None:
         worlds(range(100), STEPS)
 
 
-def _filled(disk: Disk, *, joined: bool) -> Staging:
+def _fill_staging(disk: Disk, *, joined: bool) -> Staging:
     """Forty segments, each a second older than the next: rows in files, a chunk in every fifth."""
     staging = Staging("/simulated", source="shop", storage=MemoryStorage(disk))
     for number in range(1, 41):
@@ -115,7 +115,7 @@ def rows_in_files() -> Iterator[None]:
 
 def test_what_is_old_goes_with_its_files_and_the_rest_is_read_as_before() -> None:
     disk = Disk()
-    staging = _filled(disk, joined=False)
+    staging = _fill_staging(disk, joined=False)
     before = list(lines(staging))
     removed = _retain(staging)
     assert (removed.segments, removed.beginning.segment, removed.beginning.offset) == (24, 25, 250)
@@ -131,13 +131,13 @@ def test_what_is_old_goes_with_its_files_and_the_rest_is_read_as_before() -> Non
 
 
 def test_a_block_goes_whole_or_stays() -> None:
-    staging = _filled(Disk(), joined=True)
+    staging = _fill_staging(Disk(), joined=True)
     assert _retain(staging).beginning.segment == compaction_blocks.FAN + 1
     assert list(staging.storage.names("compacted")) == ["00000000000000000017-00000000000000000032.json"]
 
 
 def test_needs_hold_back_and_are_told() -> None:
-    staging = _filled(Disk(), joined=False)
+    staging = _fill_staging(Disk(), joined=False)
     stopped = Need(8, "shop.a is stopped at segment 7")
     output = Need(30, "output x stands there")
     removed = _retain(staging, stopped, output)
@@ -147,7 +147,7 @@ def test_needs_hold_back_and_are_told() -> None:
 
 
 def test_nothing_goes_where_all_is_kept_nor_the_newest_ever() -> None:
-    staging = _filled(Disk(), joined=False)
+    staging = _fill_staging(Disk(), joined=False)
     assert _retain(staging, keep=math.inf).files == 0
     assert _retain(staging, keep=0.0).beginning.segment == 40
     assert staging.handle().head_number() == 40 and staging.handle().first_number() == 40
@@ -187,7 +187,7 @@ class Counted(MemoryStorage):
 @pytest.mark.parametrize("joined", [False, True], ids=["single", "joined"])
 def test_a_death_at_any_step_and_a_loss_of_power_leave_it_readable_and_the_next_run_ends_it(joined: bool) -> None:
     disk = Undecided()
-    before = list(lines(_filled(disk, joined=joined)))
+    before = list(lines(_fill_staging(disk, joined=joined)))
     disk.sync()
     whole = copy.deepcopy(disk)
     _retain(Staging("/simulated", source="shop", storage=MemoryStorage(whole)))
@@ -228,7 +228,7 @@ def test_a_compactor_passes_over_manifests_of_removed_files_that_a_loss_of_power
     disk = Undecided()
     died = True
     step = 0.5
-    before = list(lines(_filled(disk, joined=False)))
+    before = list(lines(_fill_staging(disk, joined=False)))
     while died:
         now = copy.deepcopy(disk)
         dice = random.Random(step)
@@ -255,7 +255,7 @@ def _counting(disk: Disk) -> set[str]:
 
 
 def test_a_reader_that_stands_before_the_beginning_is_told() -> None:
-    staging = _filled(Disk(), joined=False)
+    staging = _fill_staging(Disk(), joined=False)
     late = Follower(staging.handle(), from_offset=30)
     found = late.lines()
     assert next(found)["offset"] == 30
@@ -274,7 +274,7 @@ def test_a_reader_that_stands_before_the_beginning_is_told() -> None:
 
 
 def test_a_follower_in_the_middle_goes_on() -> None:
-    staging = _filled(Disk(), joined=False)
+    staging = _fill_staging(Disk(), joined=False)
     follower = Follower(staging.handle(), from_offset=300)
     found = follower.lines()
     read = [next(found)["offset"]]
@@ -285,7 +285,7 @@ def test_a_follower_in_the_middle_goes_on() -> None:
 
 def test_a_capture_that_wakes_up_with_a_number_that_was_removed_is_fenced() -> None:
     disk = Disk()
-    staging = _filled(disk, joined=False)
+    staging = _fill_staging(disk, joined=False)
     late = staging.handle()
     check = late._check_predecessor
 
@@ -301,7 +301,7 @@ def test_a_capture_that_wakes_up_with_a_number_that_was_removed_is_fenced() -> N
 
 def test_chunk_files_that_nobody_names_go_with_their_dump(tmp_path: Path) -> None:
     disk = Disk()
-    staging = _filled(disk, joined=False)
+    staging = _fill_staging(disk, joined=False)
     for name in ("d1/0", "d2/0"):  # of an attempt that broke
         staging.write_chunk(name, "broken", chunk_rows())
     running = lambda dump: dump == "d1"  # noqa: E731
@@ -323,7 +323,7 @@ def chunk_rows() -> Any:
 
 def test_a_manifest_that_cannot_be_read_stops_retention_before_anything_goes() -> None:
     disk = Disk()
-    staging = _filled(disk, joined=False)
+    staging = _fill_staging(disk, joined=False)
     disk.files["manifests/00000000000000000009.json"] = b"{}"
     before = dict(disk.files)
     with pytest.raises(CorruptSegment, match="cut short or altered"):
@@ -333,7 +333,7 @@ def test_a_manifest_that_cannot_be_read_stops_retention_before_anything_goes() -
 
 def test_an_altered_record_of_the_beginning_is_no_beginning() -> None:
     disk = Disk()
-    staging = _filled(disk, joined=False)
+    staging = _fill_staging(disk, joined=False)
     _retain(staging)
     disk.files["beginning.json"] = disk.files["beginning.json"].replace(b"25", b"17", 1)
     with pytest.raises(CorruptSegment, match=r"beginning\.json"):

@@ -63,7 +63,14 @@ class Writer:
 
     def write(self, transactions: int) -> list[bytes]:
         for _ in range(transactions):
-            kinds = [self._rows] * 3 + [self._foreign, self._statement, self._payload, self._odd, self._xa, self._xa]
+            kinds = [self._rows] * 3 + [
+                self._foreign,
+                self._statement,
+                self._payload,
+                self._add_odd_event,
+                self._xa,
+                self._xa,
+            ]
             self._draw.choice(kinds)()
         return self.found
 
@@ -150,7 +157,7 @@ class Writer:
         if not one_phase:
             self._prepared.append(f"X'{name.hex()}',X'',1")
 
-    def _odd(self) -> None:
+    def _add_odd_event(self) -> None:
         """What stands between transactions."""
         draw = self._draw
         if draw.random() < 0.3:

@@ -56,14 +56,14 @@ def taken(version: TableVersion, events: Sequence[tuple[str, bytes]]) -> RowEven
 def shown(images: pa.StructArray) -> list[str]:
     """Rows as text, so that NaN equals NaN and -0.0 differs from 0.0; dates as numbers, since Python's end in 9999."""
     images.validate(full=True)
-    columns = [_numbered(column).to_pylist() for column in images.flatten()]
+    columns = [_as_numbers(column).to_pylist() for column in images.flatten()]
     return [
         repr(row) if there else "None"
         for there, row in zip(images.is_valid().to_pylist(), zip(*columns, strict=True), strict=True)
     ]
 
 
-def _numbered(column: pa.Array) -> pa.Array:
+def _as_numbers(column: pa.Array) -> pa.Array:
     if pa.types.is_date32(column.type):
         return column.cast(pa.int32())
     return column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column
