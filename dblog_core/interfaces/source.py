@@ -8,11 +8,11 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from dblog_core.interfaces.json import Json
 from dblog_core.model.events import LogBatch
 from dblog_core.model.filters import Filter
 from dblog_core.model.position_spec import Place
 from dblog_core.model.schema import TableName, TableSchema
+from dblog_core.model.table_stamp import TableStamp
 from dblog_core.model.values import Key
 
 
@@ -266,6 +266,6 @@ class Source(Protocol):
         own ends after the newest that has *completed*); None where visibility follows the log's order, as on a standby:
         a log that is opened after such an answer raises SourceUnavailable once that is not so any more."""
 
-    def stamps(self) -> dict[str, Json] | None:
+    def stamps(self) -> dict[str, TableStamp] | None:
         """PostgreSQL: of each wanted table, what tells that its rows were changed and no log says so (`stamps`); None
         where the log itself tells."""

@@ -9,44 +9,43 @@ at last, so that it makes no difference whether a capture ran meanwhile.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Mapping
 
 import orjson
 
-from dblog_core.interfaces import Json, StateStore
+from dblog_core.interfaces import StateStore
+from dblog_core.model.table_stamp import TableStamp
 
 _PLACES = 64
 """Entries of the state store that they are spread over: ZooKeeper takes a megabyte in each."""
 
 
-def mixed_up(before: Json, now: Json) -> bool:
+def mixed_up(before: TableStamp, now: TableStamp) -> bool:
     """Whether rows of one table may hold other values than before, under a name that is the same.
 
-    `columns` {name: [number, labels, …]}: numbers are never used again; labels {id: text} of an enum. What comes after
-    them changes whenever the column's description is written, which alone says little: values are others only where
-    `files` {id: name} were written anew as well. New files of a *partition* alone say enough: TRUNCATE of one is in no
-    log, where a whole table's is; VACUUM FULL and CLUSTER look the same.
+    A new description of a column alone says little: its values are different only where the files were written again
+    as well. New files of a *partition* alone say enough: TRUNCATE of a partition is in no log, while that of a whole
+    table is; VACUUM FULL and CLUSTER look the same.
     """
-    old = before["columns"]
-    new = now["columns"]
-    both = [name for name in old if name in new]
-    if any(old[name][0] != new[name][0] or _has_other_labels(old[name][1], new[name][1]) for name in both):
+    both = [(column, now.columns[name]) for name, column in before.columns.items() if name in now.columns]
+    if any(old.number != new.number or _has_other_labels(old.labels, new.labels) for old, new in both):
         return True
-    rewritten = [file for file, name in before["files"].items() if now["files"].get(file, name) != name]
-    if any(file != str(before["table"]) for file in rewritten):
+    rewritten = [file for file, name in before.files.items() if now.files.get(file, name) != name]
+    if any(file != str(before.table) for file in rewritten):
         return True
-    return bool(rewritten) and any(old[name][2:] != new[name][2:] for name in both)
+    return bool(rewritten) and any(old.description != new.description for old, new in both)
 
 
-def has_other_shape(before: Json, now: Json) -> bool:
+def has_other_shape(before: TableStamp, now: TableStamp) -> bool:
     """Whether the table has other columns than before, or columns of other types, whatever rows hold."""
 
-    def shape(stamp: Json) -> Json:
-        return {name: (number, *kind[:2]) for name, (number, _, *kind) in stamp["columns"].items()}
+    def shape(stamp: TableStamp) -> dict[str, tuple[int, int, int]]:
+        return {name: column.shape for name, column in stamp.columns.items()}
 
-    return bool(shape(before) != shape(now))
+    return shape(before) != shape(now)
 
 
-def _has_other_labels(before: dict[str, str], now: dict[str, str]) -> bool:
+def _has_other_labels(before: Mapping[str, str], now: Mapping[str, str]) -> bool:
     return any(now.get(label, text) != text for label, text in before.items())
 
 
@@ -55,12 +54,12 @@ class Stamps:
 
     def __init__(self, state: StateStore) -> None:
         self._state = state
-        self._saved: dict[str, Json] | None = None
-        self._known: dict[str, Json] = {}
+        self._saved: dict[str, TableStamp] | None = None
+        self._known: dict[str, TableStamp] = {}
         self.reshaped: list[str] = []
         """Tables that had another shape at the look before the last."""
 
-    def look(self, stamps: dict[str, Json]) -> list[str]:
+    def look(self, stamps: dict[str, TableStamp]) -> list[str]:
         """Takes the stamps of all tables; returns the tables whose rows are others than at the last look."""
         if self._saved is None:
             self._known = self._saved = dict(item for n in range(_PLACES) for item in self._read(n).items())
@@ -81,12 +80,13 @@ class Stamps:
             self._write(place, new.get(place, {}))
         self._saved = self._known
 
-    def _read(self, place: int) -> dict[str, Json]:
+    def _read(self, place: int) -> dict[str, TableStamp]:
         entry = self._state.get(_node(place))
-        return {} if entry is None else dict(orjson.loads(zlib.decompress(entry.data)))
+        stamps = {} if entry is None else orjson.loads(zlib.decompress(entry.data))
+        return {name: TableStamp.from_json(stamp) for name, stamp in stamps.items()}
 
-    def _write(self, place: int, stamps: dict[str, Json]) -> None:
-        data = zlib.compress(orjson.dumps(stamps))
+    def _write(self, place: int, stamps: dict[str, TableStamp]) -> None:
+        data = zlib.compress(orjson.dumps({name: stamp.to_json() for name, stamp in stamps.items()}))
         entry = self._state.get(_node(place))
         if entry is None:
             self._state.create(_node(place), data)
@@ -94,17 +94,17 @@ class Stamps:
             self._state.update(_node(place), data, entry.version)
 
 
-def _is_same(before: Json, now: Json) -> bool:
+def _is_same(before: TableStamp, now: TableStamp) -> bool:
     # Another table of the same name is found by its identity (`table_identity`).
-    return bool(before["table"] == now["table"])
+    return before.table == now.table
 
 
 def _node(place: int) -> str:
     return f"stamps/{place:02}"
 
 
-def _group_by_place(stamps: dict[str, Json]) -> dict[int, dict[str, Json]]:
-    groups: dict[int, dict[str, Json]] = {}
+def _group_by_place(stamps: dict[str, TableStamp]) -> dict[int, dict[str, TableStamp]]:
+    groups: dict[int, dict[str, TableStamp]] = {}
     for name, stamp in stamps.items():
         groups.setdefault(zlib.crc32(name.encode()) % _PLACES, {})[name] = stamp
     return groups

@@ -10,10 +10,11 @@ from psycopg2 import sql
 
 from dblog_core.config.source import SourceConfig
 from dblog_core.errors import SourceRefused
-from dblog_core.interfaces import Json, Problem, Strain
+from dblog_core.interfaces import Problem, Strain
 from dblog_core.model.position_spec import Place
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.table_identity import write_entry
+from dblog_core.model.table_stamp import TableStamp
 from dblog_core.sources.postgres import check
 from dblog_core.sources.postgres import start_position as starts
 from dblog_core.sources.postgres.logical.batch import Assembly
@@ -184,7 +185,7 @@ class PostgresSource:
             begun = [int(row[0]) for row in rows(connection, _BEGUN)]
             return widen_snapshot(str(value(connection, "SELECT pg_current_snapshot()::text")), begun)
 
-    def stamps(self) -> dict[str, Json]:
+    def stamps(self) -> dict[str, TableStamp]:
         with session(self._config) as connection:
             return rewrites.stamps(connection, catalogue.wanted_tables(connection, self._config))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dblog_core.interfaces import Json
+from dblog_core.model.table_stamp import ColumnStamp, TableStamp
 from dblog_core.sources.postgres.sql.catalogue import CatalogueTable
 from dblog_core.sources.postgres.sql.connection import Connection, rows
 
@@ -24,12 +24,13 @@ _FILES = """
 """Of a partitioned table those of its partitions."""
 
 
-def stamps(connection: Connection, tables: Sequence[CatalogueTable]) -> dict[str, Json]:
+def stamps(connection: Connection, tables: Sequence[CatalogueTable]) -> dict[str, TableStamp]:
     """The stamp of each table, by its name."""
     names = {table.oid: str(table.name) for table in tables}
-    stamps_by_name: dict[str, Json] = {name: {"table": oid, "columns": {}, "files": {}} for oid, name in names.items()}
-    for oid, column, *rest in rows(connection, _COLUMNS, (list(names),)):
-        stamps_by_name[names[oid]]["columns"][column] = rest
+    columns: dict[int, dict[str, ColumnStamp]] = {oid: {} for oid in names}
+    for oid, column, number, labels, type_id, modifier, written in rows(connection, _COLUMNS, (list(names),)):
+        columns[oid][column] = ColumnStamp(number, labels, type_id, modifier, written)
+    files: dict[int, dict[str, int]] = {oid: {} for oid in names}
     for oid, file, node in rows(connection, _FILES, (list(names),)):
-        stamps_by_name[names[oid]]["files"][file] = node
-    return stamps_by_name
+        files[oid][file] = node
+    return {name: TableStamp(oid, columns[oid], files[oid]) for oid, name in names.items()}

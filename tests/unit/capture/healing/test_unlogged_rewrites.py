@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import zlib
+from dataclasses import replace
 from typing import Any
 
+import orjson
 import pytest
 
 from dblog_core.capture.healing.unlogged_rewrites import Stamps, mixed_up
+from dblog_core.model.table_stamp import ColumnStamp, TableStamp
 from dblog_core.state.memory import MemoryState
 
-BASE: dict[str, Any] = {
+STORED: dict[str, Any] = {
     "table": 9,
     "columns": {"id": [1, {}, 23, -1, "700"], "v": [2, {"5": "red"}, 99, -1, "700"]},
     "files": {"9": 40},
 }
+BASE = TableStamp.from_json(STORED)
 
 
-def other(files: dict[str, int] | None = None, **columns: list[Any]) -> dict[str, Any]:
-    return {"table": 9, "columns": {**BASE["columns"], **columns}, "files": files or BASE["files"]}
+def other(files: dict[str, int] | None = None, **columns: list[Any]) -> TableStamp:
+    return TableStamp.from_json(
+        {"table": 9, "columns": {**STORED["columns"], **columns}, "files": files or STORED["files"]}
+    )
 
 
 @pytest.mark.parametrize(
@@ -37,7 +44,7 @@ def other(files: dict[str, int] | None = None, **columns: list[Any]) -> dict[str
     ],
 )
 def test_values_are_others_under_another_column_or_label_or_in_files_that_were_written_anew(
-    now: dict[str, Any], is_told: bool
+    now: TableStamp, is_told: bool
 ) -> None:
     assert mixed_up(BASE, now) is is_told
 
@@ -46,7 +53,7 @@ def test_a_partition_whose_file_is_another_one_may_have_been_emptied() -> None:
     before = other({"10": 42, "11": 51})
     assert mixed_up(before, other({"10": 43, "11": 51}))
     assert not mixed_up(before, before)
-    assert not mixed_up(before, other({"11": 51})), "one that went is found by other means"
+    assert not mixed_up(before, other({"11": 51})), "one that went is stamps_by_table by other means"
 
 
 @pytest.mark.parametrize(
@@ -60,7 +67,7 @@ def test_a_partition_whose_file_is_another_one_may_have_been_emptied() -> None:
         (other({"9": 41}), False),
     ],
 )
-def test_the_shape_is_another_one_with_other_columns_or_types(now: dict[str, Any], is_told: bool) -> None:
+def test_the_shape_is_another_one_with_other_columns_or_types(now: TableStamp, is_told: bool) -> None:
     stamps = Stamps(MemoryState())
     stamps.look({"s.t": BASE})
     stamps.look({"s.t": now})
@@ -75,9 +82,9 @@ def test_what_was_not_saved_is_found_again() -> None:
     first.save()
     assert first.look(changed) == ["s.t"]
     assert first.look(changed) == []
-    restored_stamps = Stamps(state)
-    assert restored_stamps.look(changed) == ["s.t"]
-    restored_stamps.save()
+    again = Stamps(state)
+    assert again.look(changed) == ["s.t"]
+    again.save()
     assert Stamps(state).look(changed) == []
 
 
@@ -85,28 +92,39 @@ def test_another_table_under_the_name_is_none_that_was_altered() -> None:
     state = MemoryState()
     stamps = Stamps(state)
     stamps.look({"s.t": BASE})
-    assert stamps.look({"s.t": {**other(v=[1, {}, 99, -1, "800"]), "table": 10}, "s.new": BASE}) == []
+    assert stamps.look({"s.t": replace(other(v=[1, {}, 99, -1, "800"]), table=10), "s.new": BASE}) == []
 
 
 def test_many_wide_tables_fit_into_the_entries_of_a_state_store() -> None:
     state = MemoryState()
-    columns = {f"column_{n}": [n, {}, 23, -1, str(700 + n)] for n in range(200)}
-    shapes_by_table = {f"shop.table_{n}": {"table": n, "columns": columns, "files": {str(n): n}} for n in range(500)}
+    columns = {f"column_{n}": ColumnStamp(n, {}, 23, -1, str(700 + n)) for n in range(200)}
+    stamps_by_table = {f"shop.table_{n}": TableStamp(n, columns, {str(n): n}) for n in range(500)}
     stamps = Stamps(state)
-    stamps.look(shapes_by_table)
+    stamps.look(stamps_by_table)
     stamps.save()
     entries = [state.get(f"stamps/{name}") for name in state.children("stamps")]
     assert max(len(entry.data) for entry in entries if entry is not None) < 1 << 18
-    columns = {**columns, "column_7": [999, {}, 23, -1, "700"]}
-    assert Stamps(state).look(
-        {**shapes_by_table, "shop.table_9": {**shapes_by_table["shop.table_9"], "columns": columns}}
-    ) == ["shop.table_9"]
+    columns = {**columns, "column_7": ColumnStamp(999, {}, 23, -1, "700")}
+    changed = replace(stamps_by_table["shop.table_9"], columns=columns)
+    assert Stamps(state).look({**stamps_by_table, "shop.table_9": changed}) == ["shop.table_9"]
 
 
 def test_a_table_that_has_gone_is_forgotten() -> None:
     state = MemoryState()
-    for shapes in ({"s.t": BASE}, {"s.other": BASE}):
+    for stamps_by_table in ({"s.t": BASE}, {"s.other": BASE}):
         stamps = Stamps(state)
-        stamps.look(shapes)
+        stamps.look(stamps_by_table)
         stamps.save()
     assert Stamps(state).look({"s.t": other(v=[3, {}, 99, -1, "800"])}) == []
+
+
+def test_stamps_are_stored_in_the_form_that_captures_have_always_read() -> None:
+    state = MemoryState()
+    first = Stamps(state)
+    first.look({"s.t": BASE})
+    first.save()
+    [name] = state.children("stamps")
+    entry = state.get(f"stamps/{name}")
+    assert entry is not None
+    assert zlib.decompress(entry.data) == orjson.dumps({"s.t": STORED})
+    assert Stamps(state).look({"s.t": BASE}) == []

@@ -1,0 +1,59 @@
+"""What a source's catalogue says of the rows of a table: two stamps of it show a change of rows that no log has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnStamp:
+    """One column.
+
+    `number` is never used again in its table. `labels` are those of an enum, by their ids. `type_id` and `modifier` say
+    its type and length. `written` changes whenever the description of the column is written.
+    """
+
+    number: int
+    labels: Mapping[str, str]
+    type_id: int
+    modifier: int
+    written: str
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """What tells it from another column, and from itself under another type."""
+        return self.number, self.type_id, self.modifier
+
+    @property
+    def description(self) -> tuple[int, int, str]:
+        """What changes whenever ALTER TABLE may have changed the column's values."""
+        return self.type_id, self.modifier, self.written
+
+    @classmethod
+    def from_json(cls, data: list[Any]) -> Self:
+        number, labels, type_id, modifier, written = data
+        return cls(number, labels, type_id, modifier, written)
+
+    def to_json(self) -> list[Any]:
+        return [self.number, dict(self.labels), self.type_id, self.modifier, self.written]
+
+
+@dataclass(frozen=True, slots=True)
+class TableStamp:
+    """One table: its id, its columns by name, and the file of its rows (of each partition, if it has some) by the id of
+    the table or partition."""
+
+    table: int
+    columns: Mapping[str, ColumnStamp]
+    files: Mapping[str, int]
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Self:
+        columns = {name: ColumnStamp.from_json(column) for name, column in data["columns"].items()}
+        return cls(data["table"], columns, data["files"])
+
+    def to_json(self) -> dict[str, Any]:
+        columns = {name: column.to_json() for name, column in self.columns.items()}
+        return {"table": self.table, "columns": columns, "files": dict(self.files)}
