@@ -41,7 +41,7 @@ class ConfigFile:
 
 
 class Watch:
-    """Looks at the file, and says what to go on with; what it cannot go on with is warned about once."""
+    """Looks at the file, and says what to continue with; what it cannot continue with is warned about once."""
 
     def __init__(self, config: Config, file: ConfigFile, clock: Clock, *, ready: Callable[[Config], None]) -> None:
         """`ready`: raises DblogError where the source cannot be captured with a configuration, and prepares it."""
@@ -54,7 +54,7 @@ class Watch:
         self._again = float("-inf")
 
     def look(self) -> Config | None:
-        """The configuration to go on with; None while nothing is to change."""
+        """The configuration to continue with; None while nothing is to change."""
         try:
             content = self._content()
             if content == self._seen and self._clock.monotonic() < self._again:
@@ -100,7 +100,7 @@ class Watch:
 
 class Newcomers:
     """Looks for tables that were made under a pattern in force, of which the source does not show the log yet, for
-    those that the source refuses by now, and for stopped ones that are mended."""
+    those that the source refuses by now, and for stopped ones that are repaired."""
 
     def __init__(self, state: StateStore, clock: Clock, *, ready: Callable[[Config], None]) -> None:
         """`ready`: as that of `Watch`; it has the source show them."""

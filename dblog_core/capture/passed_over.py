@@ -26,7 +26,7 @@ class PassedOver:
 
     def stop(self, tables: Iterable[str]) -> set[str]:
         """Passes these tables over; returns those that were not stopped before. One that the log has just shown to be
-        mended is left out: who stopped it may have looked before, and looks again."""
+        repaired is left out: who stopped it may have looked before, and looks again."""
         new = set(tables) - self._stopped - self._readable_again
         self._stopped |= new
         return new

@@ -53,7 +53,7 @@ class OrderedChanges:
 def stretches(changes: Sequence[OrderedChanges], bounds: Sequence[int]) -> list[list[OrderedChanges]]:
     """What lies before each of the growing bounds (in doubled numbers), and after the last, where there is any row.
 
-    One pass over each table, however many bounds there are: thousands of tables may be told anew in one batch.
+    One pass over each table, however many bounds there are: thousands of tables may be described again in one batch.
     """
     stretches_before: list[list[OrderedChanges]] = [[] for _ in range(len(bounds) + 1)]
     for change in changes:
@@ -174,7 +174,7 @@ class ChangeTouches:
     __slots__ = ("_after", "_before", "_moved_from", "_op", "_unchanged")
 
     def __init__(self, rows: pa.RecordBatch, moved_from: pa.StructArray | None, key: Sequence[str]) -> None:
-        """`rows` has op, unchanged, and images before and after; `moved_from` is null but for changes of the key."""
+        """`rows` has op, unchanged, and images before and after; `moved_from` is null except for changes of the key."""
         self._op = rows.column("op")
         self._before = [rows.column("before").field(name) for name in key]
         self._after = [rows.column("after").field(name) for name in key]

@@ -140,7 +140,7 @@ class Term:
         self._report = TermReport(parts.clock, lease, sequencer, began=began, answers=self._openings is not None)
 
     def run(self) -> None:
-        """Until the capture is to end, or to go on with another configuration. Raises as `run_term`."""
+        """Until the capture is to end, or to continue with another configuration. Raises as `run_term`."""
         self._mirror.put(self._sequencer.take_progress(), self._published)
         self._broken_tables.look_at_stamps()
         self._advance_horizon()  # at once: a dump heals only what lies before all that its windows may not see

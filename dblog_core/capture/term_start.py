@@ -56,7 +56,7 @@ def publish_first_manifest(parts: Parts, lease: Lease, first_position: str | Non
 
 
 def start_afresh(parts: Parts, lease: Lease, head: Manifest) -> Manifest:
-    """Goes on at the source's present end: a manifest without rows, and a dump that mends what is missing."""
+    """Continues at the source's present end: a manifest without rows, and a dump that repairs what is missing."""
     # The position comes first: attempts that began before it may have watermarks in log that nobody reads.
     position = parts.source.start_position()
     tasks = break_attempts(parts.state, head.tasks)
@@ -120,7 +120,7 @@ def find_visibility(source: Source, head: Manifest) -> LogOrder | Snapshots:
 
 def break_attempts(state: StateStore, tasks: Json) -> Json:
     """The progress of tasks, with every attempt broken: what its worker has written into the log before the place
-    where we begin is never read, and it would wait for its chunks for ever. Called once that place is known."""
+    where we begin is never read, and it would wait for its chunks forever. Called once that place is known."""
     broken = dict(tasks)
     for status in dump_store.list_unfinished_dumps(state):
         for task in status.tasks:

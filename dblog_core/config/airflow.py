@@ -50,7 +50,7 @@ class NotifyConfig(Section):
 
 
 class AirflowConfig(Section):
-    """When Airflow's DAGs run by themselves, and what they heed."""
+    """When Airflow's DAGs run automatically, and what they heed."""
 
     capture: Literal["run", "watch"] = Field(
         default="run", description="run: dblog_NAME_capture captures; watch: it watches a capture that runs elsewhere"

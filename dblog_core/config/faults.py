@@ -28,7 +28,7 @@ NO_FILE = "names a file that does not exist"
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing to mend. `place` is the path of keys in the file."""
+    """One thing to repair. `place` is the path of keys in the file."""
 
     place: Place
     what: str

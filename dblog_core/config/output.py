@@ -1,4 +1,4 @@
-"""`[output.NAME]`: where `dblog relay NAME` sends the super-changelog, and how it bears what goes wrong."""
+"""`[output.NAME]`: where `dblog relay NAME` sends the super-changelog, and how it tolerates what goes wrong."""
 
 from __future__ import annotations
 

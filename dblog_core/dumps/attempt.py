@@ -1,7 +1,7 @@
 """One attempt of a worker on its task: chunk after chunk, without waiting for the log, at the pace that is asked for.
 
-The worker goes on at once with the next chunk, up to `in_flight` that the capture has not yet placed; the one before is
-staged meanwhile. What is placed it learns from the task's progress; when that says that the attempt is broken (the
+The worker continues at once with the next chunk, up to `in_flight` that the capture has not yet placed; the one before
+is staged meanwhile. What is placed it learns from the task's progress; when that says that the attempt is broken (the
 capture was restarted, the table was altered, another worker took over) it begins a new attempt after the last placed
 chunk. Options are read again for every chunk. There is no other wait than the clock's, and that for a chunk's staging.
 """
@@ -50,14 +50,15 @@ class WorkerPace:
         self.pace = Pace()
 
     def begin(self, dump_id: str) -> None:
-        """The worker turns to a task of this dump: tasks of one dump go on at the pace of those before."""
+        """The worker turns to a task of this dump: tasks of one dump continue at the pace of those before."""
         if dump_id != self._dump:
             self._dump = dump_id
             self.pace = Pace()
             self._has_warned = False
 
     def width(self, table: str) -> Width:
-        """What is known of the width of the table's rows: attempts and tasks of one table go on with what is known."""
+        """What is known of the width of the table's rows: attempts and tasks of one table continue with what is
+        known."""
         if table != self._table:
             self._table = table
             self._width = Width()
@@ -90,7 +91,7 @@ class Attempt:
     def __init__(
         self, hold: Hold, connections: Connections, pace: WorkerPace, beside: Callable[[], None] = lambda: None
     ) -> None:
-        """`beside`: called again and again while the attempt goes on."""
+        """`beside`: called again and again while the attempt continues."""
         self._hold = hold
         self._pace = pace
         self._worker = hold.worker
@@ -117,7 +118,7 @@ class Attempt:
     def run(self, *, to_the_end: bool) -> AttemptEnd:
         """How it ends; unless `to_the_end` it may be ALL_READ, and may then be run again.
 
-        Raises LeaseLost, and what the source, staging and the state store raise. Nothing of it goes on afterwards.
+        Raises LeaseLost, and what the source, staging and the state store raise. Nothing of it continues afterwards.
         """
         try:
             end = self._work(to_the_end)

@@ -1,4 +1,4 @@
-"""One step that goes on beside its starter: a worker stages a chunk while it reads the next.
+"""One step that continues beside its starter: a worker stages a chunk while it reads the next.
 
 There is never more than one. Its fault is raised where its starter looks for it, begins the next, or awaits its end.
 """
@@ -27,7 +27,7 @@ class BackgroundStep:
         self._running = self._spawn(name, lambda: self._run(step))
 
     def wait(self) -> None:
-        """Waits for the end of the step that goes on. Raises its fault."""
+        """Waits for the end of the step that continues. Raises its fault."""
         self._join()
         self.raise_fault()
 
@@ -39,7 +39,7 @@ class BackgroundStep:
             raise fault
 
     def abandon(self, why: BaseException) -> None:
-        """Waits for the end of the step that goes on, where `why` ends the worker's attempt in any case."""
+        """Waits for the end of the step that continues, where `why` ends the worker's attempt in any case."""
         self._join()
         if self._fault is not None and self._fault is not why:
             log.warning("beside that: %s", self._fault)

@@ -20,7 +20,7 @@ def pause(state: StateStore, dump_id: str) -> None:
 
 
 def resume(state: StateStore, dump_id: str) -> None:
-    """A paused dump goes on; one that runs is left alone. Raises RequestError."""
+    """A paused dump continues; one that runs is left alone. Raises RequestError."""
     _change(state, dump_id, lambda record: replace(record, state=DumpState.REQUESTED))
 
 
@@ -30,9 +30,9 @@ def cancel(state: StateStore, dump_id: str) -> None:
 
 
 def stop_tables(state: StateStore, dump_id: str, tables: Collection[str], why: str) -> None:
-    """Those tables of the dump end with what is placed, its others go on; it is cancelled where none is left.
+    """Those tables of the dump end with what is placed, its others continue; it is cancelled where none is left.
 
-    A dump that goes on without some of its tables fails in the end, by `why`. Raises RequestError.
+    A dump that continues without some of its tables fails in the end, by `why`. Raises RequestError.
     """
     status = read_dump(state, dump_id)
     if status.state in OVER:
@@ -45,7 +45,7 @@ def stop_tables(state: StateStore, dump_id: str, tables: Collection[str], why: s
 
 
 def give_up_tables(state: StateStore, dump_id: str, tables: Mapping[str, str]) -> None:
-    """Those tables of the dump fail, each for its reason, and its others go on. Raises RequestError."""
+    """Those tables of the dump fail, each for its reason, and its others continue. Raises RequestError."""
     given_up = [task for task in read_dump(state, dump_id).tasks if not task.over and task.table in tables]
     stopped = {task.table for task in given_up}
     # First for workers, who read this for every chunk; then for all who ask how the tasks have ended.

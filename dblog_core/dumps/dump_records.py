@@ -55,7 +55,7 @@ OVER = frozenset({DumpState.DONE, DumpState.FAILED, DumpState.CANCELLED})
 
 @dataclass(frozen=True, slots=True)
 class DumpOptions:
-    """What may be changed of a dump while it runs, from the next chunk on; but for `in_flight`.
+    """What may be changed of a dump while it runs, from the next chunk on; except for `in_flight`.
 
     `chunk_size`: rows of one SELECT; `chunk_bytes` (None: of an earlier version, which knew no such bound): bytes of a
     chunk; `workers`: of all processes; `delay`: seconds between two chunks of a worker; `rate`: rows a second of one
@@ -165,8 +165,8 @@ class TaskRecord:
 class TaskStatus:
     """One task: what it reads, and how far it is.
 
-    `error`: why it cannot go on, ever; `held`: why it is slowed or stands now; `listed`: how many keys it lists; of a
-    task that was recalled nothing else is known of them, nor the key's order. `gone`: its table is not in the source
+    `error`: why it cannot continue, ever; `held`: why it is slowed or stands now; `listed`: how many keys it lists; of
+    a task that was recalled nothing else is known of them, nor the key's order. `gone`: its table is not in the source
     any more, as `error` says.
     """
 

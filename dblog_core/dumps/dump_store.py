@@ -7,7 +7,7 @@
     dumps/ID/tasks/N/task        `TaskRecord`: one range of a table, or some keys of it: what a worker reads at a time
     dumps/ID/tasks/N/progress    the mirror of `TaskProgress`, and its manifest; by the capture alone
     dumps/ID/tasks/N/pace        what slows its worker down: {"held": TEXT or null, "factor": FLOAT}
-    dumps/ID/tasks/N/error       why no worker can go on with it, ever; {"gone": WHY}: its table is dropped
+    dumps/ID/tasks/N/error       why no worker can continue with it, ever; {"gone": WHY}: its table is dropped
 
 `task_store.py` reads and writes tasks; `requests.py` makes what is filed here; `control.py` changes what runs;
 `status.py` says what the nodes mean.
@@ -180,7 +180,7 @@ def remove_dump(state: StateStore, dump_id: str) -> None:
 
 def fail_task_of_gone_table(state: StateStore, task: TaskId, error: str) -> bool:
     """The task's table is not in the source any more. Whether the dump fails by it: one that the system has requested
-    counts the table, and goes on."""
+    counts the table, and continues."""
     record = _find_record(state, task.dump)
     if record is None:
         return False

@@ -113,7 +113,7 @@ def resolve(config: Config, request: DumpRequest) -> tuple[list[RequestedTable],
 def resolve_and_look(
     config: Config, request: DumpRequest, look: Callable[[list[RequestedTable]], T]
 ) -> tuple[list[RequestedTable], list[Refusal], T]:
-    """`resolve`, and what `look` finds out about those tables; anew where one was altered in between.
+    """`resolve`, and what `look` finds out about those tables; again where one was altered in between.
 
     Raises what `resolve` and `look` raise.
     """

@@ -34,7 +34,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class WorkerContext:
-    """What one worker works with; `new_id` makes holders' and windows' ids, `spawn` what goes on beside the worker."""
+    """What one worker works with; `new_id` makes holders' and windows' ids, `spawn` what continues beside the
+    worker."""
 
     config: Config
     state: StateStore

@@ -1,6 +1,6 @@
 """Finding the tasks of unfinished dumps that nobody works on, and taking them, in competition with other processes.
 
-What is taken is a lease, so two never hold one task; a worker that dies leaves leases that end by themselves, and the
+What is taken is a lease, so two never hold one task; a worker that dies leaves leases that end automatically, and the
 next look of any process finds its task free. A lease costs a connection on ZooKeeper: who holds it is asked before.
 """
 

@@ -71,7 +71,7 @@ def begin_attempt(state: StateStore, task: TaskId) -> int:
 
 
 def fail_task(state: StateStore, task: TaskId, error: str) -> None:
-    """The task cannot go on, and says why; the dump's other tasks do. What is said first stays."""
+    """The task cannot continue, and says why; the dump's other tasks do. What is said first stays."""
     if state.get(request_path(task.dump)) is not None:
         end_task(state, task, error)
 
@@ -93,7 +93,7 @@ def put_all_progress(
 
     Returns those whose mirror is of a later manifest, and stays. A leader that was paused may mirror an old manifest
     after its successor has mirrored a newer one: nobody would tell the workers again of what they wait for. A staging
-    directory that was replaced, or put back from a copy, goes on under a higher epoch: what it holds counts, also
+    directory that was replaced, or put back from a copy, continues under a higher epoch: what it holds counts, also
     where that is less than the directory before it held.
     """
     refused: dict[TaskId, TaskProgress] = {}

@@ -2,7 +2,7 @@
 
 A capture publishes a few times a second, so a worker that waited for each task would read a few small tables a
 second. A task that has something left to be done, since its attempt is broken or rows have arrived, is given back:
-whoever takes it next goes on after its last placed chunk.
+whoever takes it next continues after its last placed chunk.
 """
 
 from __future__ import annotations

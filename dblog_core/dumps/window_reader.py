@@ -1,8 +1,8 @@
 """One chunk of a task between its watermarks: low, SELECT, rows durable in staging, high.
 
-The two last go on behind the worker's back, so to say: while a chunk is staged and its high watermark is committed, the
-low watermark and the SELECT of the next are on their way, over connections of their own. High watermarks are written in
-the order of their chunks, and a chunk whose staging fails is the last of its attempt.
+The last two steps happen beside the worker: while a chunk is staged and its high watermark is committed,
+the low watermark and the SELECT of the next are on their way, over connections of their own. High watermarks are
+written in the order of their chunks, and a chunk whose staging fails is the last of its attempt.
 
 Key ranges are `after < key <= key_to`, or begin with `key_from` itself. Where a task has no `key_to`, its end is the
 largest key that is there after the first SELECT, inside its window: what comes above it later is the log's. Keys that
@@ -207,7 +207,7 @@ class WindowReader:
 
         Looked at after the SELECTs of a chunk, since that look alone counts: a DDL may come between any look before and
         the SELECT, which then runs in the new order from a last key of the old one. What a SELECT has met, a later look
-        at the catalogue finds. A DDL that comes after the SELECT and before the look costs nothing but this chunk; one
+        at the catalogue finds. A DDL that comes after the SELECT and before the look costs only this chunk; one
         that comes after the look, the next chunk finds, and where there is none all rows were read in the old order.
         Listed keys do not depend on an order, but their equality depends on the same collations and labels.
         """

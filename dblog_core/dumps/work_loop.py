@@ -49,7 +49,7 @@ def work(
     With `once` false it waits for more. `workers`: at most so many in this process; over all processes a dump has as
     many as its options say, from moment to moment.
 
-    A task that can never be done (its table is gone, say) is recorded as such, and the others go on; with `once` the
+    A task that can never be done (its table is gone, say) is recorded as such, and the others continue; with `once` the
     first such fault is raised at the end, and so is a fault that may pass when patience is at its end. Otherwise both
     are logged. Raises what keeps a worker from working at all.
     """

@@ -38,7 +38,7 @@ def work_until_none_is_free(queue: TaskQueue, context: WorkerContext) -> list[Db
 
 
 class _Worker:
-    """Keeps its connections from task to task, and goes on with the next one while the last waits to be placed."""
+    """Keeps its connections from task to task, and continues with the next one while the last waits to be placed."""
 
     def __init__(self, queue: TaskQueue, context: WorkerContext) -> None:
         self._queue = queue
@@ -79,7 +79,7 @@ class _Worker:
         return self._queue.take(self._context, self._holder, sure=sure)
 
     def _carry_out(self, hold: Hold) -> tuple[DblogError | None, Hold | None]:
-        """Works on the task, and gives it back or keeps it aside; what makes it impossible, and the task to go on
+        """Works on the task, and gives it back or keeps it aside; what makes it impossible, and the task to continue
         with, where that is taken already."""
         is_kept_aside = False
         following = None
@@ -95,8 +95,8 @@ class _Worker:
         return fault, following
 
     def _attempts(self, hold: Hold) -> tuple[DblogError | None, Hold | None]:
-        """As many attempts as it takes; what makes the task impossible, and the task to go on with, where this one is
-        kept aside."""
+        """As many attempts as it takes; what makes the task impossible, and the task to continue with, where this one
+        is kept aside."""
         tries = 0
         faults = 0
         placed_chunks = -1
@@ -141,7 +141,7 @@ class _Worker:
         return None, None
 
     def _attempt(self, attempt: Attempt, hold: Hold) -> tuple[AttemptEnd, Hold | None]:
-        """How it ends; ALL_READ with the task to go on with, while this one is kept aside."""
+        """How it ends; ALL_READ with the task to continue with, while this one is kept aside."""
         end = attempt.run(to_the_end=self._aside.is_full)
         if end is not AttemptEnd.ALL_READ:
             return end, None

@@ -59,7 +59,7 @@ class WorkerPool:
 
     def run(self) -> None:
         """Raises what ends a worker for good, once the other workers are through, and with `once` also the first fault
-        that made a task impossible, and faults that may pass. Otherwise those are told, and the work goes on."""
+        that made a task impossible, and faults that may pass. Otherwise those are told, and the work continues."""
         with ThreadPoolExecutor(_MOST_WORKERS, thread_name_prefix="dump") as pool:
             try:
                 self._keep_up(pool)

@@ -1,4 +1,4 @@
-"""Verification: whether the lake is the source, row by row, while both change; and the mending of what differs.
+"""Verification: whether the lake is the source, row by row, while both change; and the repair of what differs.
 
 Theory of operation. A worker writes a low watermark, SELECTs keys and row hashes that the server computes, and writes a
 high watermark. The capture records where in the log that lies (`Probed`): the SELECT saw every event up to offset

@@ -1,6 +1,6 @@
 """Mending a table: a dump of exactly the keys that differ, merged into the lake.
 
-A key that the source does not have becomes a delete. More keys than a dump takes are mended by a dump of the table.
+A key that the source does not have becomes a delete. More keys than a dump takes are repaired by a dump of the table.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A verification of some tables: compared, some at the same time, mended where that is wished, and certified."""
+"""A verification of some tables: compared, some at the same time, repaired where that is wished, and certified."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def verify(
     say: Callable[[str], None],
     clock: Clock | None = None,
 ) -> Report:
-    """Compares the tables, and mends them where that is asked for.
+    """Compares the tables, and repairs them where that is asked for.
 
     Raises RequestError for tables that are not captured or have no key, DblogError where no capture runs, Interrupted
     once `stop` is set. What keeps a single table from being compared stands in its record.
@@ -243,7 +243,7 @@ class _Cut:
             return slices.ranges(reader, reader.schema(table)) or None
 
     def record_equal_table(self, table: TableName) -> None:
-        """What was to be compared is equal, or mended."""
+        """What was to be compared is equal, or repaired."""
         if self._slice is None:
             return
         with closing(self._tools.source.open_reader()) as reader, self._slices(self._slice) as slices:

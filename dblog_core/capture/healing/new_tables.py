@@ -32,7 +32,7 @@ def find_shown_tables(parts: Parts) -> frozenset[str] | None:
 
 def put_in_force(parts: Parts, lease: Lease, head: Manifest, *, shown_tables: frozenset[str] | None) -> Manifest:
     """Requests dumps of the tables whose log the last term did not read as this one does, and remembers what this one
-    reads; returns the manifest to go on after. `shown_tables`: what `find_shown_tables` said before the source
+    reads; returns the manifest to continue after. `shown_tables`: what `find_shown_tables` said before the source
     was prepared.
 
     Raises LeaseLost where another capture does so too, and what source, staging and state store raise.
@@ -68,7 +68,7 @@ def put_in_force(parts: Parts, lease: Lease, head: Manifest, *, shown_tables: fr
 def _take_in(
     parts: Parts, lease: Lease, head: Manifest, before: LiveSettings, new: set[str]
 ) -> tuple[Manifest, set[str]]:
-    """The manifest to go on after, and the tables that could not be dumped now."""
+    """The manifest to continue after, and the tables that could not be dumped now."""
     schemas = parts.source.tables()
     changed = {table.table for table in settings_in_force.find_new_tables(before, parts.config.source, schemas)}
     tables = [table for table in schemas if table.table in changed or str(table.table) in new]

@@ -46,7 +46,7 @@ class OwedDumps:
         return mark.dump == dump or (mark.since or 0) >= self._noticed.get(mark.table, float("inf"))
 
     def request_due(self, passes_over: Callable[[str], bool], *, offset: int) -> None:
-        """Requests what is due. `passes_over`: tables that are stopped, whose dump is requested once they are mended;
+        """Requests what is due. `passes_over`: tables that are stopped, whose dump is requested once they are repaired;
         `offset`: the last one by now.
 
         Raises what the state store raises.

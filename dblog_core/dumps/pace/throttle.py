@@ -6,7 +6,7 @@ Three rules, whichever asks for most:
 - `adaptive`: the share of the time that the worker spends on chunks (its duty cycle, `factor`) is halved at every look
   at a source that suffers, and grows by a twentieth at every look at one that does not (additive increase,
   multiplicative decrease, as TCP shares a line that it cannot see).
-- `max_retained`: above that many bytes of log that the source keeps the worker stands still; it goes on below 90 %.
+- `max_retained`: above that many bytes of log that the source keeps the worker stands still; it continues below 90 %.
 """
 
 from __future__ import annotations
