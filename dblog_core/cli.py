@@ -99,7 +99,7 @@ def options(
     A first session:
       dblog --config shop.toml check              is everything there, and allowed?
       dblog --config shop.toml capture            run it; in another terminal:
-      dblog --config shop.toml dump --all --wait  the full state, while the log goes on
+      dblog --config shop.toml dump --all --wait  the full state, while the log continues
       dblog --config shop.toml merge              into the lake
       dblog --config shop.toml status
 

@@ -96,8 +96,8 @@ class SourceRefused(SourceError):
 
 
 class SourceReadOnly(SourceRefused):
-    """The server takes no writes. Whoever begins on such a server cannot go on; a dump that is under way waits, since a
-    primary is read-only while it is switched over."""
+    """The server takes no writes. Whoever begins on such a server cannot continue; a dump that is under way waits,
+    since a primary is read-only while it is switched over."""
 
 
 class SourceForbids(SourceRefused):

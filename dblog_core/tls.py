@@ -101,7 +101,7 @@ def trust_by_default(authority: Path) -> None:
     process trusts where nothing else is given. A variable that the user has set stays as it is.
 
     delta-rs reads the variable when it first connects. OpenSSL heeds it too, in place of its own file of authorities:
-    where the system has them in a file, both are joined. Its directory of authorities it goes on to heed.
+    where the system has them in a file, both are joined. Its directory of authorities it continues to heed.
     """
     if os.environ.get(_AUTHORITIES):
         return

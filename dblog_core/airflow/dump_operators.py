@@ -93,7 +93,7 @@ class PlanDump(_DumpTask):
 
 
 class WorkDump(_DumpTask):
-    """Reads chunks of the dump until none is left; several share its tables. A retry goes on where the dump is."""
+    """Reads chunks of the dump until none is left; several share its tables. A retry continues where the dump is."""
 
     def __init__(self, *, dump_id: str = "", **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -260,7 +260,7 @@ def _submit(config: Config, params: dict[str, Any], name: str) -> DumpStatus:
 
 
 def no_capture(config: Config) -> str:
-    """What a dump waits for while nobody captures, and what mends it."""
+    """What a dump waits for while nobody captures, and what repairs it."""
     name = f"dblog_{config.source.name}_capture"
     outside = "start the capture where it runs: Airflow only watches it"
     fix = outside if config.airflow.capture == "watch" else f"unpause {name} and {name}_standby"

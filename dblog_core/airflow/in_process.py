@@ -1,8 +1,8 @@
 """Running a part of the engine inside an Airflow task: it ends when Airflow wants it to, and never lives on alone.
 
-Airflow tells a task to stop by calling `on_kill` in a signal handler; `execute` goes on, and five seconds later the
+Airflow tells a task to stop by calling `on_kill` in a signal handler; `execute` continues, and five seconds later the
 process is killed. The handler runs in the main thread only between two steps of Python, so the engine gets a thread of
-its own and the main thread does nothing but wait. When the task's supervisor is killed, the task would live on as an
+its own and the main thread only waits. When the task's supervisor is killed, the task would live on as an
 orphan while Airflow starts the next attempt: the change of its parent is the sign to leave at once.
 """
 

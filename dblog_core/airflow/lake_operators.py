@@ -123,7 +123,7 @@ class MaintainLake(_OnLake):
 
 
 class VerifyTables(_OnLake):
-    """Compares tables of source and lake under live writes; mends what differs where the run's parameters say so."""
+    """Compares tables of source and lake under live writes; repairs what differs where the run's parameters say so."""
 
     part = "verify"
 
@@ -168,7 +168,8 @@ class VerifyTables(_OnLake):
 
 
 class RepairSlice(VerifyTables):
-    """Compares one slice of each table's keys, and mends what differs; `slices` of them in a row are the full state."""
+    """Compares one slice of each table's keys, and repairs what differs; `slices` of them in a row are the full
+    state."""
 
     part = "repair"
 
@@ -254,7 +255,7 @@ def summary(table: TableReport) -> Json:
 
 
 def _verdicts(report: Report) -> list[str]:
-    """In few words: what was mended, and which tables differ still."""
+    """In few words: what was repaired, and which tables differ still."""
     mended = [t for t in report.tables if t.repaired is not None and t.equal]
     keys = sum(len(t.repaired[kind]) for t in mended if t.repaired for kind in ("missing", "extra", "different"))
     verdicts = (

@@ -148,7 +148,7 @@ def pause(context: typer.Context, dump_id: DumpId, json: JsonFlag = False) -> No
 
 
 def resume(context: typer.Context, dump_id: DumpId, json: JsonFlag = False) -> None:
-    """Let a paused dump go on."""
+    """Let a paused dump continue."""
     from dblog_core.dumps import control
 
     _control(session_of(context, json), dump_id, control.resume)

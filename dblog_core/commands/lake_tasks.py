@@ -69,7 +69,7 @@ def replay(
 
 
 def rebuild(context: typer.Context, table: _Table, json: JsonFlag = False) -> None:
-    """Make a table's lake copy anew, from staging and history alone.
+    """Make a table's lake copy again, from staging and history alone.
 
     In one commit.
 
@@ -85,11 +85,11 @@ def rebuild(context: typer.Context, table: _Table, json: JsonFlag = False) -> No
 
 
 def reset(context: typer.Context, table: _Table, json: JsonFlag = False) -> None:
-    """Empty a table's lake copy, and have it dumped anew.
+    """Empty a table's lake copy, and have it dumped again.
 
     It gets the table's newest shape; no other table is touched.
 
-    This also mends a table that has stopped because its shape changed. Its log flows on meanwhile, and `dblog status`
+    This also repairs a table that has stopped because its shape changed. Its log flows on meanwhile, and `dblog status`
     shows it as incomplete until the dump is merged. Cuts from before stay readable.
     """
     session = session_of(context, json)

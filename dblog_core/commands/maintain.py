@@ -24,9 +24,9 @@ def maintain(
 
     Older than it is kept, in lake and staging.
 
-    No row changes. Of each table, files that are small or mixed are written anew, and those that only cuts older than
+    No row changes. Of each table, files that are small or mixed are written again, and those that only cuts older than
     `[lake] keep` need are removed; then segments of staging that are older than `[staging] keep` and that nobody needs.
-    A merge that goes on does this by itself every `[lake] maintain_every`.
+    A continuous merge does this automatically every `[lake] maintain_every`.
 
     \b
     Examples:

@@ -27,7 +27,7 @@ def relay(
 ) -> None:
     """Send the super-changelog to an output, until stopped.
 
-    It goes on where the output stands. A second one waits as a standby, and goes on when the first ends or dies.
+    It continues where the output stands. A second one waits as a standby, and continues when the first ends or dies.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""`dblog verify`: compare source and lake under live writes, and mend what differs."""
+"""`dblog verify`: compare source and lake under live writes, and repair what differs."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class Clock(Protocol):
 
 
 class Running(Protocol):
-    """Something that goes on beside its starter, such as a thread."""
+    """Something that continues beside its starter, such as a thread."""
 
     def join(self, timeout: float | None = None) -> None:
         """Waits for its end, `timeout` seconds at most."""

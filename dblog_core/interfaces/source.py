@@ -174,7 +174,7 @@ class ChunkReader(Protocol):
 
     def sees(self, place: str) -> bool:
         """Whether every SELECT from now on, over this connection, sees all that is in the log before `place`
-        (`Source.place`), but for what its snapshot tells of. Raises SourceUnavailable where this is not the server
+        (`Source.place`), except for what its snapshot tells of. Raises SourceUnavailable where this is not the server
         whose log that is."""
 
     def log_end(self) -> str:

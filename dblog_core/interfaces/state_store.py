@@ -71,7 +71,7 @@ class StateStore(Protocol):
         """
 
     def forget_leases(self, names: Sequence[str]) -> None:
-        """Removes what is kept of leases that nobody holds, or will ever ask for again: their epochs begin anew."""
+        """Removes what is kept of leases that nobody holds, or will ever ask for again: their epochs begin again."""
 
     def leader(self, name: str) -> LeaseInfo | None:
         """Who holds the lease now."""

@@ -32,7 +32,7 @@ _UNFILED = dt.timedelta(days=2)  # after which tasks without a dump are those of
 
 
 def remove(state: StateStore, clock: Clock, stop: threading.Event, *, keep: float) -> None:
-    """Looks until `stop` is set; `keep`: seconds, infinite for ever."""
+    """Looks until `stop` is set; `keep`: seconds, infinite: forever."""
     ended = EndedDumps(state, clock, keep=keep)
     wait = FIRST
     while not clock.wait(stop, wait):

@@ -72,7 +72,7 @@ def write_maintained(lake: Location, at: float, sizes: Sequence[TableSize]) -> N
 
 
 class Timetable:
-    """When a merge that goes on maintains the lake by itself. The first look at a lake starts its clock."""
+    """When a continuous merge maintains the lake automatically. The first look at a lake starts its clock."""
 
     def __init__(self, lake: Location, config: LakeConfig) -> None:
         self._lake = lake

@@ -18,7 +18,7 @@ _LONGEST = 1_000  # characters: each task's node holds it, and an ENUM may have 
 def order_text(columns: Sequence[Sequence[Any]]) -> str:
     """One text for the key's columns in key order, each with its name and all that its order depends on (JSON values).
 
-    Different for different columns; what is long is cut, and its digest says how it goes on.
+    Different for different columns; what is long is cut, and its digest says how it continues.
     """
     whole = orjson.dumps([list(column) for column in columns], option=orjson.OPT_SORT_KEYS)
     text = whole.decode()

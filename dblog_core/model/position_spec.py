@@ -1,4 +1,4 @@
-"""Places in a source's log as people write them: where a first capture begins, and up to where one goes on."""
+"""Places in a source's log as people write them: where a first capture begins, and up to where one continues."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ def _apply_step(
 class Layout:
     """Which columns a table has, where the source knows that it never had others (PostgreSQL).
 
-    `token`: two shapes with the same one are of one table, of which no column was ever dropped and no row written anew
+    `token`: two shapes with the same one are of one table, of which no column was ever dropped and no row written again
     in between. `old_row_values`: what columns hold in rows that are older than they are, as far as it is known, in the
     JSON form of `log`.
     """
@@ -182,7 +182,7 @@ class Pending:
     def settle(self, before: TableSchema, after: TableSchema, *, plain: bool) -> Facts | None:
         """The table is seen with the shape `after`, which may be the one that it had. What is proven of the way there.
 
-        `plain`: its rows are staged as they are. The same shape proves nothing but what the statements themselves say:
+        `plain`: its rows are staged as they are. The same shape proves only what the statements themselves say:
         where they are not known, or say otherwise, they stay unknown until the shape is another one.
         """
         name = str(after.table)

@@ -180,7 +180,7 @@ class _Watched:
 
 @dataclass(eq=False)
 class Sources(Collector):
-    """The metrics of some sources, read anew by each scrape, once a second at most."""
+    """The metrics of some sources, read again by each scrape, once a second at most."""
 
     configs: Iterable[Config]
     _watched: list[_Watched] = field(init=False)

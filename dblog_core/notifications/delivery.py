@@ -77,7 +77,8 @@ class NoticeFollower:
         self._first: FirstLook | None = None
 
     def tell_news(self, stop: threading.Event) -> None:
-        """Tells all that is new. Raises NotToldYet where the channel does not take it; the next look goes on there."""
+        """Tells all that is new. Raises NotToldYet where the channel does not take it; the next look continues
+        there."""
         first = self._first = self._first or self._begin()
         ids = self._state.children("dumps")
         # Forgets dumps that are gone from the state store, so that the set stays bounded.

@@ -11,7 +11,7 @@ from dblog_core.model.events import FINISHED, REFRESH, SCHEMA
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Lines that go together. `ends`: no transaction goes on after them."""
+    """Lines that go together. `ends`: no transaction continues after them."""
 
     lines: tuple[Json, ...]
     ends: bool
@@ -20,7 +20,7 @@ class Part:
 def split_parts(lines: Iterable[Json], rows: int, *, until: int | None = None) -> Iterator[Part]:
     """All of the lines, which end between transactions, in parts of `rows` lines or a few more.
 
-    A part that has its lines goes on to the end of its transaction, unless that takes as many lines again. `until`: a
+    A part that has its lines continues to the end of its transaction, unless that takes as many lines again. `until`: a
     part ends after that offset, as one did before.
     """
     part: list[Json] = []

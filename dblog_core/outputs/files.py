@@ -1,4 +1,4 @@
-"""Files of lines in a directory or on S3, as JSON lines or Parquet: exactly once, and nothing but whole files.
+"""Files of lines in a directory or on S3, as JSON lines or Parquet: exactly once, and only whole files.
 
     PATH/SOURCE/OUTPUT/00000000000000000017.jsonl      lines from offset 17 or later, up to the next file's name
 

@@ -53,7 +53,7 @@ def read_place(state: StateStore, name: str) -> tuple[Place, int] | None:
 
 
 def forget_place(state: StateStore, name: str) -> None:
-    """The output begins anew."""
+    """The output begins again."""
     state.delete(f"{_NODE}/{name}")
 
 
@@ -78,7 +78,7 @@ class Record:
         return cls(state, name, place, 0)
 
     def resume(self, delivered: int | None, *, exactly_once: bool) -> int:
-        """The offset after which to go on. `delivered`: what the target tells.
+        """The offset after which to continue. `delivered`: what the target tells.
 
         A target that went back (it was restored) is given again what it lacks. Raises OutputRefused for one that lost
         its place altogether.

@@ -1,7 +1,7 @@
 """Renamed columns: what columns of rows that were staged, or merged, under older names are called by now.
 
 Marks of new shapes tell it where it is proven (`LogMark.renamed`). A row takes part in every rename that comes after
-it. A name that a rename, or a column with a known value, takes anew may have been another column's before, which was
+it. A name that a rename, or a column with a known value, takes later may have been another column's before, which was
 dropped since: that one is not to be mixed up with it, and gets a name that no table has.
 """
 

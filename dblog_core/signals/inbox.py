@@ -95,7 +95,7 @@ def list_signals(state: StateStore, among: Iterable[str] | None = None) -> list[
 
 
 def change_signal(state: StateStore, record: Json, changes: Json) -> Json | None:
-    """The signal with these changes; None where another has changed it since it was read, who goes on with it."""
+    """The signal with these changes; None where another has changed it since it was read, who continues with it."""
     after: Json = {**record, **changes}
 
     def unless_changed(now: Json | None) -> Json | None:

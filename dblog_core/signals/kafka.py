@@ -2,7 +2,7 @@
 
 Next offsets lie in the state store, one for each partition; they move past a message once it is in the inbox, so that a
 restart neither misses nor repeats one. Messages for other sources are passed over. One without an id gets one that is
-made of its place and its time: what comes again from there is the same signal, and that of a topic made anew is not.
+made of its place and its time: what comes again from there is the same signal, and that of a topic made again is not.
 """
 
 from __future__ import annotations

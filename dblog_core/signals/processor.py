@@ -51,7 +51,7 @@ class SignalProcessor:
         self._forget_old_signals()
 
     def _carry_out(self, record: Json) -> None:
-        """Until it is over. Raises what may pass, and VersionConflict where another goes on with it."""
+        """Until it is over. Raises what may pass, and VersionConflict where another continues with it."""
         try:
             self._carry_out_by_type(record)
         except StateError:

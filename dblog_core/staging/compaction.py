@@ -10,7 +10,7 @@ What is joined, and how it is named, stands in `blocks`. For each block of 16 se
    block does not refer to are removed, and then the parts' manifests; soon, where all rows lie in manifests.
 
 Any of it may end anywhere: what has not come to 2 is a leftover that no manifest names, what has is finished by the
-next one that looks. Two that do this at once (a leader that is none any more) differ in nothing but names: the block
+next one that looks. Two that do this at once (a leader that is none any more) differ only in names: the block
 that is created first counts. A capture's number stays taken: `Staging.publish` looks for a block over it.
 
 A block is joined only if a later segment is there, so that the newest manifest is always one of its own; if it ends
@@ -56,7 +56,7 @@ class Compactor:
         self._due: list[tuple[float, Block]] = []  # when the parts of a block can go
 
     def run(self, stop: threading.Event) -> None:
-        """Until `stop` is set. A fault is told, and the next look begins anew."""
+        """Until `stop` is set. A fault is told, and the next look begins again."""
         while not self._clock.wait(stop, _TICK):
             try:
                 began = self._clock.monotonic()
@@ -69,7 +69,7 @@ class Compactor:
                 self.again()
 
     def again(self) -> None:
-        """After a fault: the next look begins anew."""
+        """After a fault: the next look begins again."""
         self._next = {}
         self._due = []
 

@@ -1,4 +1,4 @@
-"""The manifest: what one segment of the super-changelog holds, and where a restart goes on.
+"""The manifest: what one segment of the super-changelog holds, and where a restart continues.
 
     STAGING/
       schemas/FINGERPRINT.json          table shapes, written once each
@@ -138,7 +138,7 @@ class Manifest:
 
     `first_offset` to `last_offset` is the range it takes up (empty: last = first - 1). `position`: where the source is
     read again after it; `partial`: row changes of the transaction beginning there that are staged already (not 0: the
-    transaction goes on in the next segment, and a merge does not stop here). `log_position` and `commit_time`: of the
+    transaction continues in the next segment, and a merge does not stop here). `log_position` and `commit_time`: of the
     last transaction, to show. `tasks`: progress of every unfinished dump task after this segment (`dumps.TaskProgress`
     as JSON): what a restart and the state store's mirror are made from. `schemas`: fingerprint of each table's
     newest shape, so that a restart repeats no s mark. PostgreSQL: `unseen_after` is the largest offset before every

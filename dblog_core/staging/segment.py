@@ -148,7 +148,7 @@ class SegmentWriter:
         return places[-1]
 
     def write(self) -> tuple[DataFile, ...]:
-        """Makes the rows durable, but for those that lie in the manifest. After StagingUnavailable it can be called
+        """Makes the rows durable, except for those that lie in the manifest. After StagingUnavailable it can be called
         again.
 
         Each try has a directory of its own: a file whose fsync has failed once is never trusted again.

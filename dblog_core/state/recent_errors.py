@@ -1,4 +1,4 @@
-"""What went wrong of late, kept in the state store: so that a person finds it without knowing whose log to read.
+"""What went wrong recently, kept in the state store: so that a person finds it without knowing whose log to read.
 
 Node `errors`: [{"at": µs UTC of the last time, "first": µs of the first, "times", "part", "error", "fix"}], the newest
 first. An error that comes again is counted, not listed again. It is news, not a record: where two write at the same

@@ -4,11 +4,11 @@
                            -> the log says so before its next row (`Unreadable`), or `Newcomers` finds it out
     a rule's column goes   -> the log's next shape of the table says so, or `Newcomers` finds it out
     while it is stopped    -> its rows, shapes and TRUNCATE are passed over; the others never notice
-    it is mended           -> the next `SchemaSeen` of the log, or a new term, has it dumped; only then it is forgotten
+    it is repaired         -> the next `SchemaSeen` of the log, or a new term, has it dumped; only then it is forgotten
 
 Node `stopped` of the state store: {table: {"why": text, "fix": text, "by": "log" | "source" | "either"}}. An entry
 is made before the manifest that goes past the first row which was passed over, and goes after the dump was requested: a
-crash anywhere at worst dumps twice. `by` says who tells that the table is mended: the log's own next shape of it, the
+crash anywhere at worst dumps twice. `by` says who tells that the table is repaired: the log's own next shape of it, the
 catalogue, or either of them, whichever is first.
 """
 

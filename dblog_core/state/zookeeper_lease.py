@@ -33,7 +33,8 @@ class LeasePaths:
 
 
 class ZookeeperLease:
-    """A held lease. A thread writes its lock node anew four times in a session timeout: each answer proves the session.
+    """A held lease. A thread writes its lock node four times in a session timeout: each answer proves the
+    session.
 
     A read would not: a server that is cut off from the others answers it for a while, and they may have ended the
     session by then. A write is agreed upon by most of them, and refused where the session has ended.
@@ -169,7 +170,7 @@ def _stand_in_line(
 ) -> tuple[str, list[str], _EpochNode]:
     """Our new lock node; the contenders, it among them, and the epoch as they were once it stood there.
 
-    All is asked for at once: a server carries the commands of a session out in their order. `anew`: nobody has asked
+    All is asked for at once: a server carries the commands of a session out in their order. `again`: nobody has asked
     for the lease before.
     """
 

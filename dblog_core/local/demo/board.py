@@ -69,7 +69,7 @@ class Board:
         self._brief = brief
 
     def tick(self) -> None:
-        """Draws anew; where there is no terminal, says a line if one is due."""
+        """Draws again; where there is no terminal, says a line if one is due."""
         if self._live is not None:
             self._live.update(self._render(), refresh=True)
         elif self._clock() >= self._due:

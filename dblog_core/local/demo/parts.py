@@ -72,7 +72,7 @@ class Edition:
     """How much a demo tells. `size`: of the shop; `rate`: transactions a second that the workload aims at;
     `takeover_after`: rows of the dump after which the leader is killed.
 
-    `whole`: with that takeover, a dump of a few keys, and a verification while the writers go on.
+    `whole`: with that takeover, a dump of a few keys, and a verification while the writers continue.
     """
 
     size: str

@@ -57,7 +57,7 @@ def _batches(connection: Any, kind: str, schema: TableSchema) -> Iterator[list[t
 
 
 def _cursor(connection: Any, kind: str) -> Any:
-    """One that leaves the result with the server, but for a batch."""
+    """One that leaves the result with the server, except for a batch."""
     if kind == "postgres":
         # A named cursor of PostgreSQL lives in a transaction.
         connection.autocommit = False

@@ -131,7 +131,7 @@ class Story:
         )
 
     def _take_over(self) -> None:
-        """kill -9 of the leading capture's task; the other DAG goes on."""
+        """kill -9 of the leading capture's task; the other DAG continues."""
         leader = self._state.leader("capture")
         if leader is None:
             raise LocalError("no capture leads", where="demo")
@@ -161,7 +161,7 @@ class Story:
         self._client.pause(_MERGE)  # the verification has no need of it, and two Sparks take twice as long
 
     def _verify(self) -> None:
-        """`dblog verify`, as a user runs it, while the writers go on."""
+        """`dblog verify`, as a user runs it, while the writers continue."""
         self._board.stage("dblog verify: source and lake compared by hashes, while the writers go on")
         began = time.monotonic()
         messages = self._parts.root / "verify.log"

@@ -137,7 +137,7 @@ class MysqlServer:
         self.execute(f"CREATE DATABASE `{name}` CHARACTER SET utf8mb4")
 
     def drop_database(self, name: str) -> None:
-        """Fails after a while, and does not wait for ever, when a forgotten transaction holds one of its tables."""
+        """Fails after a while, and does not wait forever, when a forgotten transaction holds one of its tables."""
         self.execute("SET SESSION lock_wait_timeout = 20", f"DROP DATABASE IF EXISTS `{name}`")
 
     def create_capture_user(self, database: str, *, user: str = "dblog", password: str | None = None) -> Account:

@@ -172,7 +172,7 @@ _PARTITIONS = """
 
 def partitions(connection: Connection, roots: Sequence[int]) -> list[Partition]:
     """The partitions of these tables. The row type of one that was made as such is of the same transaction as its place
-    in the tree (ATTACH writes its row of pg_class anew, but not that); one that holds nothing has brought nothing."""
+    in the tree (ATTACH writes its row of pg_class again, but not that); one that holds nothing has brought nothing."""
     return [Partition(*row) for row in rows(connection, _PARTITIONS, (list(roots),))] if roots else []
 
 

@@ -1,5 +1,5 @@
-"""Timelines: a server that was promoted, or restored to a point in time, goes on from an LSN where another one may have
-gone on too. So an LSN is a place in our log only together with the timeline that it was read on.
+"""Timelines: a server that was promoted, or restored to a point in time, continues from an LSN where another one may
+have gone on too. So an LSN is a place in our log only together with the timeline that it was read on.
 
 A slot that outlives a failover does not tell: the new primary's log soon ends behind our position, although it never
 had what we have read there, and had something else.
