@@ -48,7 +48,7 @@ for _byte, _letter in zip(b'"\\\b\t\n\f\r', b'"\\btnfr', strict=True):
     _ESCAPES[_byte] = _letter
 _TENS = np.array([float(10**i) for i in range(23)])
 _QUOTE, _BACKSLASH, _ZERO, _MINUS, _POINT, _COLON, _COMMA, _SPACE = b'"\\0-.:, '
-_OPEN_OBJECT, _CLOSE_OBJECT, _OPEN_ARRAY, _CLOSE_ARRAY = b"{}[]"
+_BRACKETS = np.frombuffer(b"[]{}", dtype=np.uint8)
 _NUMBER = 128
 """Room for a number, a literal, a mark or a sign; _ENDS: and for the ends of all containers behind it."""
 _ENDS = _NUMBER + DEPTH
@@ -240,14 +240,8 @@ def _write_head(
 
 
 @part
-def _write_opening(keys: Number, out: Bytes, at: Number) -> Number:
-    out[uintp(at)] = _OPEN_OBJECT if keys else _OPEN_ARRAY
-    return at + 1
-
-
-@part
-def _write_closing(keys: Number, out: Bytes, at: Number) -> Number:
-    out[uintp(at)] = _CLOSE_OBJECT if keys else _CLOSE_ARRAY
+def _write_bracket(keys: Number, closes: Number, out: Bytes, at: Number) -> Number:
+    out[uintp(at)] = _BRACKETS[uintp(2 * keys + closes)]
     return at + 1
 
 
@@ -349,7 +343,7 @@ def _write_document(raw: Bytes, start: Number, end: Number, out: Bytes, at: Numb
             depth = depth + 1
             size = 4 if kind & 1 else 2
             keys = int(kind < _ARRAY_SMALL)
-            at = _write_opening(keys, out, at)
+            at = _write_bracket(keys, 0, out, at)
         else:
             after = _write_value(raw, kind, place, end, out, at)
             if after < 0:
@@ -358,7 +352,7 @@ def _write_document(raw: Bytes, start: Number, end: Number, out: Bytes, at: Numb
             at = after
         # The last value of a container ends it, and perhaps the one around it.
         while depth > 0 and index == count:
-            at = _write_closing(keys, out, at)
+            at = _write_bracket(keys, 1, out, at)
             depth = depth - 1
             base = stack[uintp(4 * depth)]
             count = stack[uintp(4 * depth + 1)]
