@@ -64,27 +64,17 @@ def start_afresh(parts: Parts, lease: Lease, head: Manifest) -> Manifest:
     # Before the manifest: a crash between the two must not lose the dump; two of them would do no harm.
     dumps = _dump_all(parts)
     marks = new_tables.make_broken_marks(parts, head, head.schemas, dumps, place=parts.source.show(position))
-    manifest = replace(
+    afresh = replace(
         head,
-        segment=head.segment + 1,
-        epoch=lease.epoch,
-        first_offset=head.last_offset + 1,
-        last_offset=head.last_offset + len(marks),
         position=position,
         partial=0,
         log_position=parts.source.show(position),
-        sealed_at=parts.now_us(),
-        files=(),
-        chunks=(),
-        marks=marks,
-        probes=(),
         tasks=tasks,
-        unseen_after=head.last_offset + len(marks),
         start=start,
         altered=dict.fromkeys(head.altered),  # more of them may stand in the log that is given up
         born=(),  # rows as well
     )
-    parts.staging.publish(manifest)
+    manifest = new_tables.publish_marks(parts, lease, afresh, marks)
     log.warning("the log between %s and %s is given up", head.log_position, manifest.log_position)
     return manifest
 

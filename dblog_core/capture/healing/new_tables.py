@@ -95,22 +95,30 @@ def _take_in(
         return head, left
     # What their transactions have logged before this place is nowhere remembered: a chunk must see all of that. And so
     # it sees all that is staged: a dump that begins now heals what was lost while a table was not captured.
+    return publish_marks(parts, lease, replace(head, start=now, born=born), marks), left
+
+
+def publish_marks(parts: Parts, lease: Lease, head: Manifest, marks: tuple[LogMark, ...]) -> Manifest:
+    """Publishes a segment that has only these marks, and is otherwise as `head` says; returns its manifest.
+
+    A SELECT from here on must see all that `start` of `head` shows, and the marks.
+    """
+    last_offset = head.last_offset + len(marks)
     manifest = replace(
         head,
         segment=head.segment + 1,
         epoch=lease.epoch,
         first_offset=head.last_offset + 1,
-        last_offset=head.last_offset + len(marks),
+        last_offset=last_offset,
         sealed_at=parts.now_us(),
         files=(),
         chunks=(),
         marks=marks,
-        unseen_after=head.last_offset + len(marks),
-        start=now,
-        born=born,
+        probes=(),  # those of `head` stand at its own offsets
+        unseen_after=last_offset,
     )
     parts.staging.publish(manifest)
-    return manifest, left
+    return manifest
 
 
 def make_broken_marks(

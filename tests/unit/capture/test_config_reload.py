@@ -21,6 +21,7 @@ from dblog_core.errors import LeaseLost
 from dblog_core.lake.lake_status import LakeStatus, State, TableStatus, own_directory
 from dblog_core.model.task_id import TaskId
 from dblog_core.monitoring.status import read_source_status
+from dblog_core.staging.manifest import Probed
 from dblog_core.state import settings_in_force
 from tests.fake_source import FakeSource
 from tests.unit.reload_world import A, B, Crash, World, world
@@ -241,8 +242,9 @@ def test_a_new_table_of_postgres_waits_for_what_its_log_has_not_told(world: Worl
     staging, head = wiring.open_staging(world.config), wiring.open_staging(world.config).head()
     assert lease is not None and head is not None and head.start is None
     parts = Parts(world.config, Source(world.database), staging, world.state, SystemClock(), spawn_thread)
-    after = new_tables.put_in_force(parts, lease, head, shown_tables=None)
-    assert after == staging.head()
+    probed = replace(head, probes=(Probed(head.last_offset, "shop.a", "one", None, head.position),))
+    after = new_tables.put_in_force(parts, lease, probed, shown_tables=None)
+    assert after == staging.head() and after.probes == (), "they stand at offsets of the segment before"
     assert after == replace(
         head, segment=head.segment + 1, epoch=lease.epoch, first_offset=head.last_offset + 1,
         sealed_at=after.sealed_at, files=(), chunks=(), marks=(), unseen_after=head.last_offset, start="100:120:",
