@@ -53,7 +53,7 @@ def test_a_partition_whose_file_is_another_one_may_have_been_emptied() -> None:
     before = other({"10": 42, "11": 51})
     assert mixed_up(before, other({"10": 43, "11": 51}))
     assert not mixed_up(before, before)
-    assert not mixed_up(before, other({"11": 51})), "one that went is stamps_by_table by other means"
+    assert not mixed_up(before, other({"11": 51})), "one that went is found by other means"
 
 
 @pytest.mark.parametrize(
