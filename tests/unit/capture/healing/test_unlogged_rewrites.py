@@ -82,9 +82,9 @@ def test_what_was_not_saved_is_found_again() -> None:
     first.save()
     assert first.look(changed) == ["s.t"]
     assert first.look(changed) == []
-    again = Stamps(state)
-    assert again.look(changed) == ["s.t"]
-    again.save()
+    restored_stamps = Stamps(state)
+    assert restored_stamps.look(changed) == ["s.t"]
+    restored_stamps.save()
     assert Stamps(state).look(changed) == []
 
 
@@ -111,9 +111,9 @@ def test_many_wide_tables_fit_into_the_entries_of_a_state_store() -> None:
 
 def test_a_table_that_has_gone_is_forgotten() -> None:
     state = MemoryState()
-    for stamps_by_table in ({"s.t": BASE}, {"s.other": BASE}):
+    for stamps_of_look in ({"s.t": BASE}, {"s.other": BASE}):
         stamps = Stamps(state)
-        stamps.look(stamps_by_table)
+        stamps.look(stamps_of_look)
         stamps.save()
     assert Stamps(state).look({"s.t": other(v=[3, {}, 99, -1, "800"])}) == []
 
