@@ -47,11 +47,11 @@ def test_a_pod_has_the_secrets_that_it_needs_and_no_other(
         for entry in KUBERNETES
         if entry["kind"] == "Deployment" and entry["metadata"]["name"] == f"dblog-shop-{component}"
     ]
-    given = [holds[source["secretRef"]["name"]] for source in pod["envFrom"]]
-    for variable in given:
+    variables = [holds[source["secretRef"]["name"]] for source in pod["envFrom"]]
+    for variable in variables:
         monkeypatch.setenv(variable, f"of {variable}")
     config = load(tmp_path / "shop.toml", needs=_NEEDS[component])
-    assert sorted(secrets_of(config)) == sorted(f"of {variable}" for variable in given)
+    assert sorted(secrets_of(config)) == sorted(f"of {variable}" for variable in variables)
 
 
 def test_objects_of_kubernetes_select_each_other() -> None:
@@ -59,8 +59,8 @@ def test_objects_of_kubernetes_select_each_other() -> None:
     for entry in KUBERNETES:
         selector = entry.get("spec", {}).get("selector")
         if selector is not None:
-            wanted = selector.get("matchLabels", selector)
-            assert len([labels for labels in pods if wanted.items() <= labels.items()]) == 1, entry["metadata"]
+            wanted_labels = selector.get("matchLabels", selector)
+            assert len([labels for labels in pods if wanted_labels.items() <= labels.items()]) == 1, entry["metadata"]
     named = {entry["metadata"]["name"] for entry in KUBERNETES if entry["kind"] == "ConfigMap"}
     run = [entry["spec"] for entry in KUBERNETES if entry["kind"] in ("Deployment", "Pod")]
     templates = [spec.get("template", {}).get("spec", spec) for spec in run]

@@ -155,15 +155,15 @@ def test_a_low_watermark_that_the_log_repeats_opens_one_window(tmp_path: Path) -
 
 def test_joined_segments_keep_where_windows_lie(tmp_path: Path) -> None:
     log = Log(tmp_path)
-    found = []
+    published_probes = []
     for window in ("a", "b"):
         log.probe(window, high=False)
         log.change()
         log.probe(window, high=True)
-        found += log.publish()
+        published_probes += log.publish()
     both = join_manifests([log.staging.manifest(2), log.staging.manifest(3)], ())
-    assert list(both.probes) == found
-    assert list(both.cut(after=2).probes) == found[1:]
+    assert list(both.probes) == published_probes
+    assert list(both.cut(after=2).probes) == published_probes[1:]
     assert Manifest.from_json(both.to_json()) == both
 
 
