@@ -37,7 +37,9 @@ class TaskQueue:
         self._seen: list[DumpStatus] = []
         self._seen_at = -math.inf
         self._rest_seconds = _RELOOK_SECONDS
-        self._passed: set[str] = set()  # leases of tasks that were taken or over when we looked
+        # Tasks that were taken or over when we looked, by dump and number: each take passes over all of them again,
+        # and the names of their leases would be built anew each time (0.5 s of CPU in a dump of 1,000 tasks).
+        self._passed: set[tuple[str, int]] = set()
         self._permit_of: dict[str, Permit] = {}
         self._holds: Counter[str] = Counter()  # tasks that we have, by dump
 
@@ -79,7 +81,7 @@ class TaskQueue:
         """The worker is through with the task, or leaves what is left of it to whoever takes it next."""
         hold.release()
         self._holds[hold.dump_id] -= 1
-        self._passed.discard(_task_lease(hold.dump_id, hold.task))
+        self._passed.discard((hold.dump_id, hold.task.number))
 
     def close(self) -> None:
         """The worker ends."""
@@ -101,10 +103,9 @@ class TaskQueue:
         return None
 
     def _take(self, worker: WorkerContext, holder: str, dump: DumpStatus) -> Hold | None:
-        tasks = [task for task in dump.tasks if not task.over and _task_lease(dump.id, task) not in self._passed]
-        if not tasks:
-            return None
-        for task in tasks:
+        for task in dump.tasks:
+            if (dump.id, task.number) in self._passed or task.over:
+                continue
             try:
                 is_over, state, options = dump_store.look_for_work(self._state, TaskId(dump.id, task.number))
             except RequestError:
@@ -115,12 +116,12 @@ class TaskQueue:
             name = _task_lease(dump.id, task)
             # Beside a permit that is ours a lease costs no more than the question who has it.
             if is_over or (permit is None and self._state.leader(name) is not None):
-                self._passed.add(name)
+                self._passed.add((dump.id, task.number))
                 continue
             permit = permit or self._permit(dump.id, options.workers, holder, worker.config.state.ttl)
             if permit is None:
                 return None
-            self._passed.add(name)
+            self._passed.add((dump.id, task.number))
             lease = self._state.acquire(name, holder, ttl=worker.config.state.ttl, beside=permit.lease)
             if lease is not None and (hold := self._open(worker, dump, task, lease, permit)) is not None:
                 return hold

@@ -28,6 +28,7 @@ TABLES = 60
 CALLS = ("get", "get_all", "create", "update", "delete", "children", "acquire", "leader")
 WORKERS_SHARE = 9
 CAPTURES_SHARE = 3
+LEASE_NAMES_SHARE = 4
 
 
 def counted(asked: Counter[str]) -> type[MemoryState]:
@@ -74,6 +75,24 @@ def test_a_small_table_costs_few_requests_of_the_state_store_and_no_connection(
     assert call_counts.total() / TABLES <= WORKERS_SHARE, call_counts
     assert sorted({w.mark.table for w in world.watermarks() if isinstance(w, Low)}) == sorted(map(str, names))
     assert world.held() == []
+
+
+def test_tasks_that_are_taken_or_over_cost_a_worker_no_name_of_a_lease(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a task costs does not grow with the number of the dump's tasks."""
+    tables(world, TABLES)
+    lease_names: list[str] = []
+    task_lease = task_store.task_lease
+
+    def record_lease_name(task: TaskId) -> str:
+        lease_names.append(task_lease(task))
+        return lease_names[-1]
+
+    monkeypatch.setattr(task_store, "task_lease", record_lease_name)
+    world.work()
+    assert world.status().state == "done" and set(lease_names) == {task_lease(TaskId(DUMP, n)) for n in range(TABLES)}
+    assert len(lease_names) / TABLES <= LEASE_NAMES_SHARE
 
 
 def test_the_capture_asks_little_for_a_small_table_too(world: World, tmp_path: Path) -> None:
