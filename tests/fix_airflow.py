@@ -29,6 +29,7 @@ from dblog_core.staging.reader import lines
 from dblog_core.state.lease_holder import CAPTURE
 from tests.airflow import live_source
 from tests.fix_servers import Database
+from tests.marked import Marked
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
 DAGS = Path(__file__).parents[1] / "dags"
@@ -78,7 +79,7 @@ class Metrics:
 class Live:
     """An Airflow in which both captures of the source `live` run. Its merge is paused: tests let it run (`merge`), so
     that Spark starts no more often than they need it. `root`: where everything of it lies; `metadata`: the URL of its
-    database."""
+    database; `planted`: its configuration with all its secrets."""
 
     server: AirflowServer
     client: AirflowClient
@@ -87,6 +88,7 @@ class Live:
     root: Path
     metrics: Metrics
     metadata: str = field(repr=False)
+    planted: Marked = field(repr=False)
 
     @property
     def notified(self) -> Path:
@@ -237,7 +239,9 @@ def live(mysql: MysqlServer, postgres: PostgresServer, server_root: Path) -> Ite
     root = server_root / "airflow"
     configs = root / "sources"
     configs.mkdir(parents=True)
-    (configs / "live.toml").write_text(live_source.configuration(database, root))
+    planted = live_source.configuration(database, root)
+    text, variables = planted.with_variables()
+    (configs / "live.toml").write_text(text)
     (configs / "broken.toml").write_text("[source]\nname = 'broken'\n")
     library = root / "library"
     library.mkdir()
@@ -246,8 +250,7 @@ def live(mysql: MysqlServer, postgres: PostgresServer, server_root: Path) -> Ite
     events = {"type": "file", "log_file_path": str(root / "lineage"), "append": True}
     environment = {
         **QUIET_SETTINGS,
-        live_source.PASSWORD: database.account.password,
-        **{name: secrets.token_hex(16) for name in live_source.OTHERS},
+        **variables,
         "PYTHONPATH": str(library),
         "AIRFLOW__METRICS__STATSD_ON": "True",
         "AIRFLOW__METRICS__STATSD_PORT": str(metrics.port),
@@ -264,7 +267,7 @@ def live(mysql: MysqlServer, postgres: PostgresServer, server_root: Path) -> Ite
             client.pause(MERGE)
             for dag in CAPTURES:
                 client.pause(dag, False)
-            yield Live(server, client, database, config, root, metrics, url)
+            yield Live(server, client, database, config, root, metrics, url, planted)
         finally:
             metrics.close()
             server.kill()  # its data goes as well

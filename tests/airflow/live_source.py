@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
 from tests.fix_servers import Database
+from tests.marked import BASE, Marked, marked
 
-PASSWORD = "DBLOG_TEST_PASSWORD"
-OTHERS = ("DBLOG_TEST_HASH_KEY", "DBLOG_TEST_SECRET_KEY", "DBLOG_TEST_COPY")
-"""Variables of secrets that the source has beside its password."""
 SLICES = 2
+_BESIDE = {
+    **{name: BASE[name] for name in ("s3", "output", "spark")},
+    "signals": {"http": BASE["signals"]["http"]},
+    "notify": [{**receiver, "events": ["refused"]} for receiver in BASE["notify"]],
+}
+"""Sections with secrets that change nothing of what the tests look at: nobody asks for a dump by a signal."""
 _TOML = """
 [source]
 name = "live"
@@ -17,10 +22,9 @@ kind = "mysql"
 host = "{host}"
 port = {port}
 user = "{user}"
-password = "${{{variable}}}"
+password = "{password}"
 database = "{database}"
 tables = ["{database}.orders", "{database}.countries", "{database}.parcels"]
-hash_key = "${{DBLOG_TEST_HASH_KEY}}"
 [staging]
 path = "{root}/staging"
 [state]
@@ -28,14 +32,6 @@ url = "sqlite:///{root}/state.db"
 ttl = 4
 [lake]
 path = "{root}/lake"
-[s3]
-access_key = "an id"
-secret_key = "${{DBLOG_TEST_SECRET_KEY}}"
-[output.copy]
-kind = "postgres"
-database = "copy"
-user = "dblog"
-password = "${{DBLOG_TEST_COPY}}"
 [airflow]
 repair_slices = {slices}
 approve_rows = 1500
@@ -43,7 +39,7 @@ merged_within = "1s"
 [[airflow.notify]]
 notifier = "file_notifier.FileNotifier"
 dags = ["dump"]
-arguments = {{ path = "{root}/notified" }}
+arguments = {{ path = "{root}/notified", password = "{{}}" }}
 [[airflow.notify]]
 notifier = "file_notifier.LateNotifier"
 when = "late"
@@ -57,9 +53,10 @@ NOTIFIERS = """
 import json
 from airflow.sdk import BaseNotifier
 class FileNotifier(BaseNotifier):
-    def __init__(self, *, path):
+    def __init__(self, *, path, password=""):
         super().__init__()
         self.path = path
+        self.password = password
     def notify(self, context):
         with open(self.path, "a") as file:
             file.write(context["dag_run"].run_id + "\\n")
@@ -86,14 +83,15 @@ TABLES = (
 )
 
 
-def configuration(database: Database, root: Path) -> str:
-    """The TOML file of a source whose staging, state and lake lie below `root`."""
-    return _TOML.format(
+def configuration(database: Database, root: Path) -> Marked:
+    """A source whose staging, state and lake lie below `root`; every setting that takes a secret has one."""
+    text = _TOML.format(
         host=database.server.host,
         port=database.server.port,
         user=database.account.user,
-        variable=PASSWORD,
+        password=database.account.password,
         database=database.name,
         root=root,
         slices=SLICES,
     )
+    return marked(root, base=_BESIDE, **tomllib.loads(text))

@@ -22,7 +22,6 @@ from dblog_core.errors import LocalError
 from dblog_core.lake.lake_status import lake_at, table_location
 from dblog_core.model.schema import TableName
 from tests.airflow.approvals import large_dump
-from tests.airflow.live_source import OTHERS, PASSWORD
 from tests.fix_airflow import (
     CAPTURES,
     DUMP,
@@ -35,6 +34,7 @@ from tests.fix_airflow import (
     Live,
 )
 from tests.fix_airflow_lake import Dumped, Merged
+from tests.marked import secret_fields
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(1800)  # the first test waits for the servers too
@@ -245,8 +245,9 @@ def test_the_health_check_of_the_containers_tells_of_each_component(live: Live) 
 def test_nothing_that_airflow_keeps_holds_a_secret(live: Live, dumped: Dumped) -> None:
     """Its logs and files; and its database, with serialized DAGs, XCom, and what runs were asked for."""
     live.capturing()
-    environment = live.server.environment()
-    secrets = [environment[name].encode() for name in (PASSWORD, *OTHERS)]
+    unplanted = secret_fields() - live.planted.planted_fields()
+    assert unplanted == {("StateConfig", "password")}, "a state store in a file has none"
+    secrets = [secret.encode() for secret in live.planted.secrets.values()]
     contents_by_path = ((path, _content(path)) for path in live.root.rglob("*"))  # with staging, lake and lineage
     seen = set()
     for place, content in (*contents_by_path, *_tables(live.metadata)):
