@@ -74,6 +74,7 @@ def test_the_profiles_are_the_ones_that_the_page_names() -> None:
 def test_a_service_is_pinned_limited_watched_and_reached_from_this_machine_alone(name: str) -> None:
     service = SERVICES[name]
     if target := BUILT.get(service["image"]):
+        assert service["cap_drop"] == ["ALL"], "ours run as a user of their own"
         assert service["build"]["target"] == target and f"\nFROM base AS {target}\n" in _dockerfile()
     else:
         assert _PINNED.fullmatch(service["image"])

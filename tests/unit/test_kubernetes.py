@@ -68,4 +68,6 @@ def test_objects_of_kubernetes_select_each_other() -> None:
     assert len(templates) == 5 and mounted == named
     for spec in templates:
         assert spec["securityContext"]["runAsNonRoot"] and spec["securityContext"]["runAsUser"] == 10001
+        assert spec["automountServiceAccountToken"] is False, "no program of ours asks the cluster's API"
+        assert spec["containers"][0]["securityContext"]["capabilities"] == {"drop": ["ALL"]}
         assert spec["containers"][0]["resources"]["limits"]["memory"]
