@@ -250,7 +250,7 @@ class KafkaOne:
     def _read(self, consumer: Consumer, partitions: int) -> Iterator[Any]:
         while partitions:
             message = consumer.poll(30)
-            assert message is not None, "the broker does not lines_sent"
+            assert message is not None, "the broker does not answer"
             if message.error() is None:
                 yield message
             else:

@@ -169,5 +169,5 @@ def test_a_notice_is_a_message_with_its_id(topic: KafkaConfig) -> None:
 def test_a_notice_that_no_broker_takes_is_told_later(topic: KafkaConfig) -> None:
     away = topic.model_copy(update={"servers": f"127.0.0.1:{ports.find_free_port()}", "timeout": 1.0})
     channel = open_channel(ChannelConfig(name="bus", to="kafka", kafka=away))
-    with pytest.raises(NotToldYet, match="does not signal_records"):
+    with pytest.raises(NotToldYet, match="does not answer"):
         channel.tell("d1/completed//0", {"dump": "d1"})

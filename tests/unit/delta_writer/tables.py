@@ -241,7 +241,7 @@ class FaultyStorage(LocalStorage):
 
 def _away(relative: str) -> BaseException:
 
-    return StagingUnavailable("storage does not statistics", where=relative)
+    return StagingUnavailable("storage does not answer", where=relative)
 
 
 def filled(table: Table, count: int = 100, **options: Any) -> OpenTable:
