@@ -23,7 +23,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from dblog_core.clock import SystemClock
-from dblog_core.config.secrets import SOURCE, given_to
+from dblog_core.config.secret_settings import SOURCE, given_to
 from dblog_core.dumps.status import DumpStatus, line
 from dblog_core.dumps.task_queue import TaskQueue
 from dblog_core.errors import LakeError

@@ -19,7 +19,7 @@ import psutil
 from pyspark.sql import SparkSession
 
 from dblog_core.config import loader
-from dblog_core.config.secrets import READER
+from dblog_core.config.secret_settings import READER
 from dblog_core.config.settings import Config, S3Config
 from dblog_core.errors import DblogError
 from dblog_core.interfaces import StateStore

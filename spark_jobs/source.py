@@ -34,7 +34,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from dblog_core.config import loader
-from dblog_core.config.secrets import STORAGE, given_to
+from dblog_core.config.secret_settings import STORAGE, given_to
 from dblog_core.config.settings import Config
 from dblog_core.errors import RequestError
 from dblog_core.lake.spark_submit import config_json

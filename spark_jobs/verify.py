@@ -23,7 +23,7 @@ from dblog_core.storage.location import Location
 from dblog_core.verify.exchange import TOGETHER, Answer, Ask, Desk, Task
 from dblog_core.wiring import open_lake, open_staging
 from spark_jobs import entry_point
-from spark_jobs.verifying.verdict import Judge
+from spark_jobs.verifying.compare_hashes import Judge
 
 _POLL = 0.05  # seconds between two looks for a task
 _TRIES = 3

@@ -20,7 +20,7 @@ from dblog_core.verify.run import VerifyRequest
 from dblog_core.verify.table import Wish
 from dblog_core.wiring import open_lake, open_staging
 from spark_jobs.verify import answer_task
-from spark_jobs.verifying.verdict import Judge
+from spark_jobs.verifying.compare_hashes import Judge
 from tests.plain_judge import PlainLake
 
 Verify = Callable[..., Report]

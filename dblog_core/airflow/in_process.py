@@ -25,7 +25,7 @@ from dblog_core.airflow.links import SourcePage
 from dblog_core.errors import DblogError, RequestError
 
 if TYPE_CHECKING:
-    from dblog_core.config.secrets import Needs
+    from dblog_core.config.secret_settings import Needs
     from dblog_core.config.settings import Config
 
 Result = TypeVar("Result")
@@ -125,12 +125,12 @@ def remember(config: Config, part: str, error: DblogError) -> None:
 
 def configuration(file: str, needs: Needs = None) -> Config:
     """The source's configuration with its secrets and its Airflow connection, if it names one. From here on Airflow
-    masks the secrets in task logs. `needs`: of which sections (`config.secrets`). Raises ConfigError."""
+    masks the secrets in task logs. `needs`: of which sections (`config.secret_settings`). Raises ConfigError."""
     from airflow.sdk.log import mask_secret
 
     from dblog_core.airflow.connections import resolve
     from dblog_core.config.loader import load
-    from dblog_core.config.secrets import is_needed, secrets_of
+    from dblog_core.config.secret_settings import is_needed, secrets_of
 
     quiet_libraries()
     config = load(file, needs=needs)

@@ -16,7 +16,7 @@ from dblog_core.airflow import metrics
 from dblog_core.airflow.in_process import configuration
 from dblog_core.airflow.links import SourcePage
 from dblog_core.airflow.spark_connection import CONNECTION
-from dblog_core.config.secrets import LAKE
+from dblog_core.config.secret_settings import LAKE
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,7 +8,7 @@ import typer
 
 from dblog_core.commands.session import FAILED, JsonFlag, note, session_of, stopping
 from dblog_core.commands.terminal.progress import progress
-from dblog_core.config.secrets import CAPTURE
+from dblog_core.config.secret_settings import CAPTURE
 from dblog_core.model import position_spec
 from dblog_core.model.position_spec import Form, Place
 

@@ -8,7 +8,7 @@ import typer
 
 from dblog_core.commands.session import JsonFlag, session_of
 from dblog_core.commands.terminal.text_tables import moment
-from dblog_core.config.secrets import READER
+from dblog_core.config.secret_settings import READER
 
 if TYPE_CHECKING:
     from dblog_core.lake.cuts import At, CutAndNext

@@ -14,7 +14,7 @@ from dblog_core.commands.session import FAILED, JsonFlag, Session, note, session
 from dblog_core.commands.spark_workers import SparkFlag
 from dblog_core.commands.terminal.progress import progress
 from dblog_core.commands.terminal.text_tables import align
-from dblog_core.config.secrets import LAKE, SOURCE, STATE
+from dblog_core.config.secret_settings import LAKE, SOURCE, STATE
 from dblog_core.dumps.status import line
 from dblog_core.errors import DblogError, RequestError
 from dblog_core.model import table_names

@@ -9,7 +9,7 @@ import typer
 
 from dblog_core.commands.session import FAILED, JsonFlag, Session, note, session_of, stopping
 from dblog_core.commands.terminal.text_tables import align
-from dblog_core.config.secrets import LAKE
+from dblog_core.config.secret_settings import LAKE
 from dblog_core.errors import RequestError
 from dblog_core.model import table_names
 

@@ -11,7 +11,7 @@ import orjson
 import typer
 
 from dblog_core.commands.session import FAILED, JsonFlag, session_of, stopping
-from dblog_core.config.secrets import STORAGE
+from dblog_core.config.secret_settings import STORAGE
 from dblog_core.errors import StagingError
 from dblog_core.model.schema import TableName
 

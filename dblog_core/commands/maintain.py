@@ -8,7 +8,7 @@ import typer
 
 from dblog_core.commands.session import JsonFlag, note, session_of, stopping
 from dblog_core.commands.terminal.text_tables import align
-from dblog_core.config.secrets import LAKE
+from dblog_core.config.secret_settings import LAKE
 from dblog_core.model.sizes import text
 
 

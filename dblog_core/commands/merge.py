@@ -11,7 +11,7 @@ import typer
 
 from dblog_core.commands.session import FAILED, JsonFlag, Session, note, session_of, stopping
 from dblog_core.commands.terminal.text_tables import align
-from dblog_core.config.secrets import LAKE, READER
+from dblog_core.config.secret_settings import LAKE, READER
 from dblog_core.model import sizes
 
 

@@ -10,7 +10,7 @@ import typer
 from dblog_core.commands.options import address
 from dblog_core.commands.session import Session, note, session_of, stopping
 from dblog_core.config.loader import load
-from dblog_core.config.secrets import READER
+from dblog_core.config.secret_settings import READER
 from dblog_core.config.settings import Config
 from dblog_core.errors import ConfigError
 from dblog_core.model.hosts import are_all_loopback

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dblog_core.commands.session import FAILED, JsonFlag, note, session_of, stopping
-from dblog_core.config.secrets import READER
+from dblog_core.config.secret_settings import READER
 
 if TYPE_CHECKING:
     from dblog_core.outputs.relay import RelayStatus

@@ -11,7 +11,7 @@ import typer
 
 from dblog_core.commands.session import JsonFlag, Session, note, session_of, stopping
 from dblog_core.commands.terminal.text_tables import moment
-from dblog_core.config.secrets import LAKE, READER
+from dblog_core.config.secret_settings import LAKE, READER
 from dblog_core.errors import RequestError
 from dblog_core.lake.json_variants import json_columns, variant_name
 from dblog_core.model.schema import TableName

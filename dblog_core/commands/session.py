@@ -17,7 +17,7 @@ import typer
 from rich.console import Console
 
 from dblog_core.config.loader import load
-from dblog_core.config.secrets import Needs, is_needed, secrets_of
+from dblog_core.config.secret_settings import Needs, is_needed, secrets_of
 from dblog_core.config.settings import Config
 from dblog_core.errors import ConfigError
 from dblog_core.model.install_hints import with_extra
@@ -42,7 +42,7 @@ class Session:
     secrets: tuple[str, ...] = ()
 
     def config(self, needs: Needs = None) -> Config:
-        """`needs`: of which sections the command needs the secrets (`config.secrets`). Raises ConfigError."""
+        """`needs`: of which sections the command needs the secrets (`config.secret_settings`). Raises ConfigError."""
         if self.file is None:
             raise ConfigError("no configuration is given", fix="dblog --config FILE …, or set DBLOG_CONFIG")
         config = load(self.file, needs=needs)

@@ -11,7 +11,7 @@ import typer
 from dblog_core.commands.options import address
 from dblog_core.commands.session import JsonFlag, note, session_of, stopping
 from dblog_core.commands.terminal.text_tables import align
-from dblog_core.config.secrets import STATE
+from dblog_core.config.secret_settings import STATE
 from dblog_core.errors import ConfigError
 from dblog_core.model.hosts import are_all_loopback
 

@@ -10,7 +10,7 @@ import typer
 
 from dblog_core.commands.session import JsonFlag, session_of, stderr, stopping
 from dblog_core.commands.terminal.progress import progress
-from dblog_core.config.secrets import READER
+from dblog_core.config.secret_settings import READER
 from dblog_core.dumps.dump_records import OVER
 from dblog_core.model import sizes
 from dblog_core.model.durations import in_words

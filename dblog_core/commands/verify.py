@@ -11,7 +11,7 @@ from dblog_core.commands.options import AllTablesOption, TablesOption
 from dblog_core.commands.session import FAILED, JsonFlag, Session, note, session_of, stopping
 from dblog_core.commands.terminal.progress import progress
 from dblog_core.commands.terminal.text_tables import align
-from dblog_core.config.secrets import LAKE, SOURCE
+from dblog_core.config.secret_settings import LAKE, SOURCE
 from dblog_core.model.durations import in_words
 
 if TYPE_CHECKING:

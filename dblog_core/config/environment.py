@@ -8,7 +8,7 @@ from typing import Any
 
 from dblog_core.config.faults import Fault, Place
 from dblog_core.config.fields import FromEnvironment, Unset, Withheld
-from dblog_core.config.secrets import is_needed
+from dblog_core.config.secret_settings import is_needed
 
 NOTHING = object()
 """What a parser of DAG files needs."""

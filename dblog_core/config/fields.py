@@ -18,7 +18,7 @@ from pydantic import (
     field_validator,
 )
 
-from dblog_core.config import secrets
+from dblog_core.config import secret_settings
 from dblog_core.model import durations, sizes, table_names
 
 Whole = Annotated[int, Field(strict=True)]
@@ -64,7 +64,7 @@ class Section(BaseModel):
 
     def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
         for name, value in super().__repr_args__():
-            yield name, secrets.redact_setting(value, name or "")
+            yield name, secret_settings.redact_setting(value, name or "")
 
     @field_validator("*", mode="wrap")
     @classmethod
@@ -76,7 +76,7 @@ class Section(BaseModel):
         if _SIZE in field.metadata:
             convert = sizes.parse
         if isinstance(value, Withheld) and field.annotation is SecretStr:
-            return secrets.Absent(value)
+            return secret_settings.Absent(value)
         if isinstance(value, Unset):
             if convert is not str or field.annotation is SecretStr:
                 return field.get_default()

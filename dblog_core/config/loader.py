@@ -16,7 +16,7 @@ from dblog_core.config import output_validation
 from dblog_core.config.environment import NOTHING, expand
 from dblog_core.config.faults import NO_FILE, Fault
 from dblog_core.config.fields import Unset
-from dblog_core.config.secrets import Needs, is_needed
+from dblog_core.config.secret_settings import Needs, is_needed
 from dblog_core.config.settings import Config
 from dblog_core.config.validation import contradictions
 from dblog_core.config.validation_errors import to_fault
@@ -40,10 +40,9 @@ _OUTPUT_PATHS = ("path", "dead_letter", "registry_ca", "tls_ca", "tls_cert", "tl
 def load(path: Path | str, *, secrets: bool = True, needs: Needs = None) -> Config:
     """Reads and checks the file; paths in it that are not absolute are meant from its own directory.
 
-    `needs`: the sections (`config.secrets`) that the caller has use for: in others a ${ENV} may be unset, and files
-    that are named need not exist. `secrets=False`: so in all, for who needs no connection (Airflow's parsing of DAG
-    files). Raises ConfigError with every fault; no value of the file is in the message.
-    """
+    `needs`: the sections (`config.secret_settings`) that the caller has use for: in others a ${ENV} may be unset,
+    and files that are named need not exist. `secrets=False`: so in all, for who needs no connection (Airflow's
+    parsing of DAG files). Raises ConfigError with every fault; no value of the file is in the message."""
     file = Path(path)
     data = _read(file)
     faults: list[Fault] = []

@@ -9,7 +9,7 @@ from dblog_core.config.connection_validation import KAFKA_PAIRS, check_connectio
 from dblog_core.config.faults import Fault
 from dblog_core.config.fields import FromEnvironment
 from dblog_core.config.raw_config import RawConfig
-from dblog_core.config.secrets import SECRET_NAME
+from dblog_core.config.secret_settings import SECRET_NAME
 
 _WEBHOOK = ("url", "secret", "tls_ca")
 _FOREIGN = {"log": (*_WEBHOOK, "kafka"), "webhook": ("kafka",), "kafka": _WEBHOOK}

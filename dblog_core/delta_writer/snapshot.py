@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 import orjson
 
-from dblog_core.delta_writer import checkpoint
+from dblog_core.delta_writer import delta_log_checkpoint
 from dblog_core.delta_writer.features import check_writable, refusal
 from dblog_core.delta_writer.files import LOG, TableFiles
 from dblog_core.delta_writer.shape import Shape, shape_of
@@ -97,7 +97,7 @@ def newest(files: TableFiles, earlier: Snapshot | None = None) -> Snapshot:
         # Commits are cleaned away from the oldest on: while the one that we ended with is there, so is its successor.
         if commit_sum is not None or snapshot.version > earlier.version:
             return snapshot
-        if checkpoint.list_log(files.names(LOG)).newest == snapshot.version:
+        if delta_log_checkpoint.list_log(files.names(LOG)).newest == snapshot.version:
             return snapshot
         earlier = None  # the commits behind it were cleaned away: what is newer begins with a checkpoint
     raise LakeError(
@@ -195,16 +195,16 @@ def _read_checkpoint(files: TableFiles, *, by_hint: bool) -> Snapshot:
     """The newest checkpoint; nothing, where there is none. `by_hint`: the one that is said to be it will do."""
     for version, names in _checkpoints(files, by_hint=by_hint):
         try:
-            return _of_checkpoint(version, checkpoint.read_checkpoint(files, names), str(files))
+            return _of_checkpoint(version, delta_log_checkpoint.read_checkpoint(files, names), str(files))
         except FileNotFoundError:
             continue
     return Snapshot()
 
 
 def _checkpoints(files: TableFiles, *, by_hint: bool) -> Iterator[tuple[int, list[str]]]:
-    if by_hint and (hinted := checkpoint.last_checkpoint(files)) is not None:
+    if by_hint and (hinted := delta_log_checkpoint.last_checkpoint(files)) is not None:
         yield hinted
-    listing = checkpoint.list_log(files.names(LOG))
+    listing = delta_log_checkpoint.list_log(files.names(LOG))
     if listing.named > max([version for version, _ in listing.checkpoints], default=-1):
         raise refusal(str(files), "its log has checkpoints of the v2 form")
     yield from listing.checkpoints

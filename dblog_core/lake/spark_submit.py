@@ -23,7 +23,7 @@ from typing import IO
 import orjson
 from pydantic import SecretStr
 
-from dblog_core.config.secrets import READER, SECRET_NAME, SOURCE, given_to, secrets_of
+from dblog_core.config.secret_settings import READER, SECRET_NAME, SOURCE, given_to, secrets_of
 from dblog_core.config.settings import Config, uses_s3
 from dblog_core.errors import DblogError, LakeError
 from dblog_core.interfaces import Problem

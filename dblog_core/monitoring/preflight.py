@@ -18,7 +18,7 @@ from pathlib import Path
 
 from dblog_core import wiring
 from dblog_core.config import conflicts
-from dblog_core.config.secrets import named_secrets
+from dblog_core.config.secret_settings import named_secrets
 from dblog_core.config.settings import Config
 from dblog_core.config.source import ColumnRules
 from dblog_core.errors import DblogError, StagingError

@@ -19,7 +19,7 @@ import urllib3
 
 from dblog_core import signatures, tls
 from dblog_core.config.output import OutputConfig
-from dblog_core.config.secrets import without_secrets
+from dblog_core.config.secret_settings import without_secrets
 from dblog_core.errors import OutputError, OutputRefused, OutputUnavailable, PoisonLine
 from dblog_core.interfaces import Json
 

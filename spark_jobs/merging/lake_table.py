@@ -24,7 +24,7 @@ from dblog_core.model.table_names import quote_for_shell
 from dblog_core.model.values import Key
 from dblog_core.schema_evolution.renames import Renames
 from dblog_core.storage.location import Location
-from spark_jobs.delta_tables import alter_table, checkpoint, key_ranges, log, variants
+from spark_jobs.delta_tables import alter_table, delta_log_checkpoint, key_ranges, log, variants
 from spark_jobs.delta_tables.alter_table import KEY, DroppedColumns
 from spark_jobs.delta_tables.column_types import (
     OFFSET,
@@ -276,7 +276,7 @@ class LakeTable:
             .location(str(self.path))
             .addColumns(self._shape())
             .property(VECTORS, str(self._vectors).lower())
-            .property(checkpoint.INTERVAL, str(checkpoint.COMMITS))
+            .property(delta_log_checkpoint.INTERVAL, str(delta_log_checkpoint.COMMITS))
             .property("delta.feature.timestampNtz", "supported")  # so that such a column can be added later
             .property(KEY, json.dumps(list(self._schema.key)))
             .property(alter_table.TABLE, str(self._schema.table))
@@ -323,8 +323,8 @@ class LakeTable:
         if not done.already:
             ranges = key_ranges.of_keys(rows["key"].combine_chunks(), self._schema)
             self._highest.record_batch(self.path, done.version - 1, done.version, self._schema, ranges)
-            if checkpoint.is_due(done.version, table.snapshot.metadata.get("configuration") or {}):
-                checkpoint.write(self._spark, self.path)
+            if delta_log_checkpoint.is_due(done.version, table.snapshot.metadata.get("configuration") or {}):
+                delta_log_checkpoint.write(self._spark, self.path)
         return done
 
     def _newest(self) -> int:

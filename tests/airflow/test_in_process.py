@@ -29,7 +29,7 @@ from dblog_core.state import capture_status, recent_errors
 from dblog_core.state.capture_status import LeaderReport
 from dblog_core.state.lease_holder import CAPTURE
 from tests.airflow.test_factory import write
-from tests.unit.config.test_secrets import FIELDS, SECRETS
+from tests.unit.config.test_secret_settings import FIELDS, SECRETS
 from tests.unit.requests_world import make
 
 BUSY_SECONDS = 60.0  # for what takes half a second of a machine that does nothing else

@@ -15,13 +15,13 @@ from airflow.sdk.exceptions import AirflowException
 from dblog_core import wiring
 from dblog_core.airflow import merge_operator
 from dblog_core.airflow.in_process import configuration
-from dblog_core.config.secrets import LAKE
+from dblog_core.config.secret_settings import LAKE
 from dblog_core.interfaces import Lease
 from dblog_core.lake import lake_tasks
 from dblog_core.lake.lake_status import lake_at
 from dblog_core.lake.spark_submit import secret_settings
 from tests.airflow.test_lake_tasks import config
-from tests.unit.config.test_secrets import FIELDS, SECRETS
+from tests.unit.config.test_secret_settings import FIELDS, SECRETS
 
 State = dict[str, bool]
 

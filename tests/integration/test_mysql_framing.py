@@ -13,7 +13,7 @@ import pytest
 from dblog_core.sources.mysql.binlog import stream
 from dblog_core.sources.mysql.binlog.stream import StreamEnded
 from dblog_core.sources.mysql.position import Position
-from dblog_core.sources.mysql.row_events import batch as batching
+from dblog_core.sources.mysql.row_events import change_batch
 from dblog_core.sources.mysql.source import MysqlSource
 from tests.fix_servers import Database
 from tests.integration import mysql_types
@@ -152,7 +152,7 @@ def compressed(database: Database, *statements: str) -> None:
 def test_a_large_compressed_transaction_comes_in_parts_that_can_be_resumed(
     database: Database, source: MysqlSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batching, "EVENTS", 40)
+    monkeypatch.setattr(change_batch, "EVENTS", 40)
     execute(database, "CREATE TABLE a (id int PRIMARY KEY, v varchar(200))")
     start = source.current_position()
     every = list(_statements(200, 100))

@@ -1,7 +1,7 @@
 """No secret leaves those who need it: real commands on real servers, with a marked secret in every setting that is one.
 
 What Airflow keeps (its database, logs, serialized DAGs, XCom) is looked at by `tests/airflow/test_live.py`, what
-executors get by `tests/unit/config/test_secrets.py`.
+executors get by `tests/unit/config/test_secret_settings.py`.
 """
 
 from __future__ import annotations

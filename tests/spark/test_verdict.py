@@ -18,7 +18,7 @@ from dblog_core.staging import parquet
 from dblog_core.verify.exchange import Answer, Ask, Desk, Pin, Task
 from spark_jobs.delta_tables import log
 from spark_jobs.verify import answer_task
-from spark_jobs.verifying.verdict import Judge
+from spark_jobs.verifying.compare_hashes import Judge
 from tests.plain_hashes import row_hash
 from tests.spark.lakes import TestLake
 from tests.spark.segments import Row, table

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from dblog_core.lake.lake_status import read_status
 from dblog_core.model.schema import TableSchema
 from dblog_core.staging import Staging
-from spark_jobs.delta_tables import checkpoint, log
+from spark_jobs.delta_tables import delta_log_checkpoint, log
 from spark_jobs.merging.merge_results import Merged
 from tests.spark.lakes import TestLake
 from tests.spark.segments import Row, table
@@ -124,7 +124,7 @@ def test_vectors_that_are_switched_off_are_written_no_more(lake: TestLake) -> No
 
 def test_every_hundredth_commit_is_followed_by_a_checkpoint(lake: TestLake, monkeypatch: pytest.MonkeyPatch) -> None:
     lake.marks = True
-    monkeypatch.setattr(checkpoint, "COMMITS", 4)
+    monkeypatch.setattr(delta_log_checkpoint, "COMMITS", 4)
     merger = lake.merger()
     for i in range(9):
         lake.build.update(T, {"id": 1, "v": f"{i}"})

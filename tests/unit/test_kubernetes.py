@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dblog_core.config.loader import load
-from dblog_core.config.secrets import CAPTURE, LAKE, READER, secrets_of
+from dblog_core.config.secret_settings import CAPTURE, LAKE, READER, secrets_of
 from dblog_core.monitoring.clear_text import in_clear_text
 from tests.unit.container_files import KUBERNETES, ROOT, our_commands
 

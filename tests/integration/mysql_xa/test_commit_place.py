@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dblog_core.sources.mysql.row_events import batch as batching
+from dblog_core.sources.mysql.row_events import change_batch
 from dblog_core.sources.mysql.source import MysqlSource
 from tests.fix_servers import Database
 from tests.integration.mysql_source.log_rows import batches, execute
@@ -78,7 +78,7 @@ def test_ids_of_every_form(database: Database, source: MysqlSource, xid: str) ->
 def test_resuming_inside_the_rows_neither_loses_nor_repeats(
     database: Database, source: MysqlSource, ids: Ids, monkeypatch: pytest.MonkeyPatch, memory: str
 ) -> None:
-    monkeypatch.setattr(batching, "EVENTS", 2)  # a batch ends after so many
+    monkeypatch.setattr(change_batch, "EVENTS", 2)  # a batch ends after so many
     start = source.current_position()
     many = [
         "INSERT INTO a VALUES " + ", ".join(f"({i}, 1)" for i in range(low, low + 50)) for low in range(0, 1000, 50)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dblog_core.config.loader import json_schema, load
-from dblog_core.config.secrets import secrets_of
+from dblog_core.config.secret_settings import secrets_of
 from dblog_core.config.settings import Config
 from dblog_core.errors import ConfigError
 from dblog_core.model.schema import TableName

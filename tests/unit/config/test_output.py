@@ -9,7 +9,7 @@ import pytest
 
 from dblog_core.config.loader import load
 from dblog_core.config.output import OutputConfig
-from dblog_core.config.secrets import secrets_of
+from dblog_core.config.secret_settings import secrets_of
 from dblog_core.config.settings import Config
 from dblog_core.errors import ConfigError
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql.types import StructType
 
-from dblog_core.config.secrets import SOURCE
+from dblog_core.config.secret_settings import SOURCE
 from spark_jobs import dump
 from spark_jobs.source import _Query
 from tests.marked import MARK, Marked, marked

@@ -16,7 +16,7 @@ from dblog_core.sources.mysql.binlog.events import Event, Type
 from dblog_core.sources.mysql.binlog.framing import Events
 from dblog_core.sources.mysql.binlog.unread_tables import UnreadTables
 from dblog_core.sources.mysql.row_events import row_event_header, table_map
-from dblog_core.sources.mysql.row_events.batch import BatchBuilder
+from dblog_core.sources.mysql.row_events.change_batch import BatchBuilder
 from dblog_core.sources.mysql.row_events.row_event_header import DUMMY_TABLES, KINDS
 from dblog_core.sources.mysql.row_events.table_ids import TableNumbers
 from dblog_core.sources.mysql.row_events.table_map import TableVersion, Unread

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dblog_core.model.events import THEN_DUMPED, Transaction, Unreadable
 from dblog_core.model.schema import TableName
 from dblog_core.sources.mysql.ddl.statements import Means, Statement
-from dblog_core.sources.mysql.row_events.batch import BatchBuilder
+from dblog_core.sources.mysql.row_events.change_batch import BatchBuilder
 from dblog_core.sources.mysql.row_events.table_map import Unread
 from dblog_core.sources.mysql.values import types
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from dblog_core.model.events import CREATE, Transaction, Unreadable
-from dblog_core.sources.mysql.row_events.batch import BatchBuilder
+from dblog_core.sources.mysql.row_events.change_batch import BatchBuilder
 from dblog_core.sources.mysql.values import types
 from dblog_core.sources.mysql.values.types import ColumnType, Kind
 from tests.unit import mysql_rows

@@ -17,7 +17,7 @@ from dblog_core.sources.mysql.binlog.events import Type
 from dblog_core.sources.mysql.binlog.log_state import LogState
 from dblog_core.sources.mysql.binlog.progress import Progress
 from dblog_core.sources.mysql.position import MariadbGtids, MysqlGtids, Newest, Position
-from dblog_core.sources.mysql.row_events import batch as batching
+from dblog_core.sources.mysql.row_events import change_batch
 from dblog_core.sources.mysql.sql.catalogue import TableFilter
 from dblog_core.sources.mysql.values.charsets import Charsets
 from tests.unit import mysql_binlog as binlog
@@ -238,7 +238,7 @@ def shown(found: list[LogBatch]) -> list[Any]:
 def test_the_short_way_says_what_the_long_way_says(
     seed: int, mariadb: bool, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batching, "EVENTS", rows)
+    monkeypatch.setattr(change_batch, "EVENTS", rows)
     found = Writer(seed, mariadb=mariadb).write(60)
     long = list(long_way(state(mariadb=mariadb), found))
     short = list(short_way(state(mariadb=mariadb), found, random.Random(seed)))
@@ -255,9 +255,9 @@ def test_a_transaction_is_gone_on_with_after_any_part(
 ) -> None:
     """From every batch's position on, with its partial rows skipped, comes exactly what comes after that batch."""
     found = Writer(seed, mariadb=mariadb).write(25)
-    monkeypatch.setattr(batching, "EVENTS", 3)
+    monkeypatch.setattr(change_batch, "EVENTS", 3)
     whole = list(short_way(state(mariadb=mariadb), found, random.Random(seed)))
-    monkeypatch.setattr(batching, "EVENTS", 10_000)
+    monkeypatch.setattr(change_batch, "EVENTS", 10_000)
     places = places_of(found)
     for number, batch in enumerate(whole[:-1]):
         start = Position.decode(batch.position, mariadb=mariadb)
@@ -361,7 +361,7 @@ def test_numbers_mean_nothing_after_the_server_has_restarted(schema: str) -> Non
 
 
 def test_rows_that_are_not_delivered_again_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batching, "EVENTS", 2)
+    monkeypatch.setattr(change_batch, "EVENTS", 2)
     two = [binlog.image(1, "x"), binlog.image(2, "y")]
     events = [binlog.gtid(1), binlog.query("BEGIN"), binlog.table_map(1, "a"), *[binlog.rows(30, 1, two)] * 5]
     start = Position("binlog.000001", 4, MysqlGtids.parse(""), None, f"{binlog.UUID}:1")

@@ -24,7 +24,7 @@ from dblog_core.model.events import (
 )
 from dblog_core.model.schema import TableName
 from dblog_core.sources.mysql.row_events import row_decoder
-from dblog_core.sources.mysql.row_events.batch import BatchBuilder
+from dblog_core.sources.mysql.row_events.change_batch import BatchBuilder
 from dblog_core.sources.mysql.row_events.row_decoder import ColumnFault, EventFault, RowEvents
 from dblog_core.sources.mysql.row_events.table_map import TableVersion
 from dblog_core.sources.mysql.values import types

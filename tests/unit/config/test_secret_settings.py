@@ -12,7 +12,7 @@ import pytest
 from dblog_core.commands import session as sessions
 from dblog_core.commands.session import Session, set_up_logging
 from dblog_core.config.loader import load
-from dblog_core.config.secrets import (
+from dblog_core.config.secret_settings import (
     CAPTURE,
     LAKE,
     READER,
