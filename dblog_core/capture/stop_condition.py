@@ -12,7 +12,7 @@ LATE = 1_000_000
 
 
 class Goal(Protocol):
-    """What a capture does next."""
+    """Up to where a capture runs."""
 
     def is_reached(self, position: str, commit_time: int | None) -> bool:
         """Whether all of it lies before `position`; `commit_time`: of the last transaction before that."""

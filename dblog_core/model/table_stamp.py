@@ -33,7 +33,7 @@ class ColumnStamp:
 
     @classmethod
     def from_json(cls, data: list[Any]) -> Self:
-        number, labels, type_id, modifier, written = data
+        number, labels, type_id, modifier, written, *_ = data  # a later version may write more
         return cls(number, labels, type_id, modifier, written)
 
     def to_json(self) -> list[Any]:

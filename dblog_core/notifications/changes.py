@@ -34,7 +34,9 @@ class SentNotices:
 
     @classmethod
     def from_json(cls, data: Json) -> Self:
-        return cls(**{**data, "tables": tuple(data.get("tables", ()))})
+        # A later version may have written more.
+        fields = {name: value for name, value in data.items() if name in cls.__slots__}
+        return cls(**{**fields, "tables": tuple(data.get("tables", ()))})
 
     def to_json(self) -> Json:
         return {

@@ -12,9 +12,14 @@ from dblog_core.model.schema import TableName
 from dblog_core.model.table_names import keys_entry
 
 
-def explain_contradiction(table: TableName, entry: Collection[str], primary: Sequence[str]) -> str:
-    """Why the entry cannot stand beside the primary key, in words; empty if it may, or one of them is not there."""
-    if not entry or not primary or set(entry) == set(primary):
+def explain_contradiction(
+    table: TableName, entry: Collection[str], primary: Sequence[str], *, ignore_case: bool = False
+) -> str:
+    """Why the entry cannot stand beside the primary key, in words; empty if it may, or one of them is not there.
+
+    `ignore_case`: columns whose names differ in case alone are the same, as on MySQL and MariaDB.
+    """
+    if not entry or not primary or _names(entry, ignore_case) == _names(primary, ignore_case):
         return ""
     return f"{keys_entry(table)} names ({', '.join(entry)}), and its primary key is ({', '.join(primary)})"
 
@@ -22,3 +27,7 @@ def explain_contradiction(table: TableName, entry: Collection[str], primary: Seq
 def contradiction_fix(table: TableName) -> str:
     """What to do about it."""
     return f"remove {keys_entry(table)}: it is for a table without a primary key"
+
+
+def _names(columns: Collection[str], ignore_case: bool) -> set[str]:
+    return {column.lower() for column in columns} if ignore_case else set(columns)

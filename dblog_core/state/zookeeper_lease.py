@@ -170,7 +170,7 @@ def _stand_in_line(
 ) -> tuple[str, list[str], _EpochNode]:
     """Our new lock node; the contenders, it among them, and the epoch as they were once it stood there.
 
-    All is asked for at once: a server carries the commands of a session out in their order. `again`: nobody has asked
+    All is asked for at once: a server carries the commands of a session out in their order. `anew`: nobody has asked
     for the lease before.
     """
 

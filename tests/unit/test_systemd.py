@@ -36,6 +36,7 @@ def test_its_command_is_one_of_ours_with_options_that_there_are(unit: Path) -> N
     assert all(option in shown.stdout for option in options)
     assert service["KillSignal"] == "SIGTERM" and service["Restart"] == "always", "a stop is clean, a fault is no end"
     assert (service["UMask"], service["NoNewPrivileges"]) == ("0077", "yes")
-    assert (service["CacheDirectory"], service["CacheDirectoryMode"]) == ("dblog", "0700"), "kernels are code"
-    assert service["Environment"] == "DBLOG_CACHE_DIR=%C/dblog NUMBA_CACHE_DIR=%C/dblog/kernels"
+    # Kernels and jars are code: root's own, in /var/cache/dblog, must not come from a directory of the account.
+    assert (service["CacheDirectory"], service["CacheDirectoryMode"]) == ("dblog-service", "0700")
+    assert service["Environment"] == "DBLOG_CACHE_DIR=%C/dblog-service NUMBA_CACHE_DIR=%C/dblog-service/kernels"
     assert service["CapabilityBoundingSet"] == "" and service["PrivateDevices"] == service["LockPersonality"] == "yes"

@@ -37,7 +37,7 @@ def data_root(purpose: str) -> Path:
 def _make_ours(parent: Path) -> Path:
     """The directory, which nobody but us may write to."""
     with suppress(FileExistsError):
-        parent.mkdir(mode=0o755)
+        parent.mkdir(mode=0o755, parents=True)
     found = parent.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
         raise LocalError(

@@ -128,6 +128,7 @@ def test_what_a_channel_has_got_is_stored_in_the_form_that_was_always_read() -> 
     }  # fmt: skip
     assert orjson.dumps(SentNotices.from_json(stored).to_json()) == orjson.dumps(stored)
     assert SentNotices.from_json({"requested": True}) == SentNotices(requested=True), "an older channel wrote fewer"
+    assert SentNotices.from_json({"started": True, "later": 1}) == SentNotices(started=True), "a later one writes more"
 
 
 # The follower ---------------------------------------------------------------------------------------------------------

@@ -146,7 +146,7 @@ def parse(body: bytes, *, server: Charsets, keys: tuple[str, ...], mariadb: bool
     columns = _columns(codes, metas, fields, server, mariadb, names)
     shape = tuple(Column(name, column.text, column.arrow) for name, column in zip(names, columns, strict=True))
     primary = _key(fields, names)
-    if contradiction := source_key_faults.explain_contradiction(start.table, keys, primary):
+    if contradiction := source_key_faults.explain_contradiction(start.table, keys, primary, ignore_case=True):
         raise UnsupportedType(contradiction, source_key_faults.contradiction_fix(start.table))
     key = primary or _existing(keys, names)
     for name, column in zip(names, columns, strict=True):

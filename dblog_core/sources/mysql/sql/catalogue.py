@@ -210,7 +210,7 @@ def _describe(
     primary = tuple(str(column) for column, _ in indexes.pop("PRIMARY", ()))
     entry = tuple(keys.get(str(table), ()))
     key = primary or entry
-    contradiction = source_key_faults.explain_contradiction(table, entry, primary)
+    contradiction = source_key_faults.explain_contradiction(table, entry, primary, ignore_case=True)
     faults += [f"column {c.name}: {why}" for c in columns if c.name in key and (why := row_key.why_not_in_key(c))]
     nullable = {str(row[0]) for row in column_rows if row[6] == "YES"}
     unique = [whole for parts in indexes.values() if (whole := row_key.whole_columns(parts))]

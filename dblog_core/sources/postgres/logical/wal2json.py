@@ -143,7 +143,8 @@ class Wal2jsonDecoder:
             return
         version = self._version(name, record)
         if version.contradiction:
-            self._pass_over(name, version.contradiction, source_key_faults.contradiction_fix(name), refused=True)
+            self._versions[name] = version  # the catalogue is asked once, not for each row: it tells of a repair too
+            self._leave_out(name, version.contradiction, source_key_faults.contradiction_fix(name), refused=True)
             return
         if why := version.fault(record):
             self._pass_over(name, why, no_key_fix(name))
@@ -154,9 +155,12 @@ class Wal2jsonDecoder:
                 self._filled.append(version)
             version.add(record, sequence, self._assembly.transaction)
 
-    def _pass_over(self, name: TableName, why: str, fix: str, *, refused: bool = False) -> None:
+    def _pass_over(self, name: TableName, why: str, fix: str) -> None:
         """A row that its key does not identify: before the next good one the shape comes once more."""
         self._versions.pop(name, None)
+        self._leave_out(name, why, fix)
+
+    def _leave_out(self, name: TableName, why: str, fix: str, *, refused: bool = False) -> None:
         if name not in self._unreadable:
             self._unreadable.add(name)
             self._assembly.unreadable(name, why, fix, refused=refused)

@@ -84,8 +84,12 @@ class CatalogueTable:
     ancestors: tuple[int, ...]
 
     def key(self, config: SourceConfig) -> tuple[str, ...]:
-        """The key that rows are known by: its primary key, or its entry in `[source.keys]`."""
-        return self.primary_key or tuple(config.keys.get(str(self.name), ()))
+        """The key that rows are known by: its primary key, or its entry in `[source.keys]`.
+
+        An entry with the same columns keeps its order: tables that were captured with it have that key.
+        """
+        entry = tuple(config.keys.get(str(self.name), ()))
+        return entry if set(entry) == set(self.primary_key) else self.primary_key or entry
 
     def contradiction(self, config: SourceConfig) -> str:
         """That the entry names other columns than the primary key, in words; empty if it does not."""
