@@ -186,10 +186,11 @@ def test_mysql_a_key_of_the_configuration_that_is_none_any_more_stops_its_table_
 
 @pytest.mark.in_turn
 def test_a_table_that_is_given_another_primary_key_than_its_entry_names_stops_alone(
-    database: Database, tmp_path: Path
+    database: Database, tmp_path: Path, soak_seed: int
 ) -> None:
     keys = {f"{database.schema}.t": ["id"]}
-    config = database.config(tmp_path, source={"keys": keys})
+    plugin = {"plugin": ("pgoutput", "wal2json")[soak_seed % 2]} if database.kind == "postgres" else {}
+    config = database.config(tmp_path, source={"keys": keys, **plugin})
     database.execute("CREATE TABLE t (id int NOT NULL UNIQUE, v varchar(20))", f"CREATE TABLE u {SHAPE}")
     if database.kind == "postgres":
         database.execute("ALTER TABLE t REPLICA IDENTITY FULL")
@@ -201,7 +202,7 @@ def test_a_table_that_is_given_another_primary_key_than_its_entry_names_stops_al
         told = stopped(config)["t"]
         assert f'[source.keys] "{database.schema}.t" names (id), and its primary key is (id, v)' in told
         assert "fix: remove " in told
-    entered = database.config(tmp_path)
+    entered = database.config(tmp_path, source=plugin)
     with capturing(entered) as wait:
         wait(held(database, "t", "u"))
     assert stopped(entered) == {}
