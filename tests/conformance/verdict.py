@@ -21,7 +21,6 @@ _ROUNDS = 6
 """Of merges and the dumps that these request, at most."""
 _PATIENCE_SECONDS = 120.0
 """For a table to be told of, and to be equal after its fix."""
-_PAUSE_SECONDS = 0.5
 
 
 class Lake(Protocol):
@@ -177,7 +176,6 @@ def _look_until(world: World, lake: Lake, is_done: Callable[[Verdict], bool]) ->
         verdict = look(world, lake)
         if is_done(verdict) or time.monotonic() >= deadline:
             return verdict
-        time.sleep(_PAUSE_SECONDS)
 
 
 def _stopping(world: World) -> list[str]:

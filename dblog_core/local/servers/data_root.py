@@ -38,8 +38,8 @@ def _make_ours(parent: Path) -> Path:
     """The directory, which nobody but us may write to."""
     with suppress(FileExistsError):
         parent.mkdir(mode=0o755, parents=True)
-    found = parent.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+    entry = parent.lstat()
+    if not stat.S_ISDIR(entry.st_mode) or entry.st_uid != os.geteuid() or entry.st_mode & 0o022:
         raise LocalError(
             "another user can write where the local servers and their configurations lie",
             where=str(parent),
