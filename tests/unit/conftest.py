@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+
 import pytest
 
 
 @pytest.fixture(autouse=True)
 def _fakes_are_seen_by_dumps_of_the_system(system_dumps_in_this_process: None) -> None:
     return None
+
+
+@pytest.fixture(autouse=True)
+def _the_umask_is_what_it_was() -> Iterator[None]:
+    """Commands and jobs set it for their process, and here that is the process of the tests that follow."""
+    before = os.umask(0o022)
+    os.umask(before)
+    yield
+    os.umask(before)

@@ -23,10 +23,15 @@ def parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "shared"
 
 
-def test_root_makes_a_directory_that_others_may_enter_and_not_change(parent: Path) -> None:
-    root = data_root.data_root("stack")
-    assert root.is_dir() and root.is_relative_to(parent)
-    assert parent.stat().st_mode & 0o777 == 0o755
+@pytest.mark.parametrize("umask", [0o022, 0o077, 0o000], ids=oct)
+def test_root_makes_directories_that_others_may_enter_and_not_change(parent: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        root = data_root.data_root("stack")
+    finally:
+        os.umask(before)
+    assert root.parent.parent == parent
+    assert [oct(directory.stat().st_mode & 0o777) for directory in (parent, root.parent, root)] == ["0o755"] * 3
 
 
 def make_open(parent: Path) -> None:
