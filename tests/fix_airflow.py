@@ -91,12 +91,12 @@ class Live:
     planted: Marked = field(repr=False)
 
     @property
-    def notified(self) -> Path:
+    def notified_file(self) -> Path:
         """Where ended runs are told, a line for each."""
         return self.root / "notified"
 
     @property
-    def late(self) -> Path:
+    def late_file(self) -> Path:
         """Where late merges are told, a line for each."""
         return self.root / "late"
 
@@ -123,7 +123,7 @@ class Live:
         wait_until(lambda: wiring.open_staging(self.config).head(), "the place where the log begins is staged")
         return wait_until(self.leader, "a capture leads")
 
-    def staged(self, **values: Any) -> list[dict[str, Any]]:
+    def staged_lines(self, **values: Any) -> list[dict[str, Any]]:
         """The lines of the super-changelog that have these values."""
         every = lines(wiring.open_staging(self.config))
         return [line for line in every if all(line[name] == value for name, value in values.items())]
@@ -131,7 +131,9 @@ class Live:
     def write_and_wait(self, table: str, key: int, note: str) -> None:
         """Inserts a row, and returns once the log has brought it."""
         self.database.execute(f"INSERT INTO {table} VALUES ({key}, '{note}')")
-        wait_until(lambda: self.staged(table=self.table(table), key={"id": key}), f"row {key} of {table} is staged")
+        wait_until(
+            lambda: self.staged_lines(table=self.table(table), key={"id": key}), f"row {key} of {table} is staged"
+        )
 
     def dumps(self) -> list[DumpStatus]:
         with closing(wiring.open_state(self.config)) as state:

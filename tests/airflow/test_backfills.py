@@ -129,12 +129,14 @@ def _backfill(
         runs_within = [run for run in every if first <= dt.datetime.fromisoformat(run["data_interval_start"]) <= last]
         return {run["dag_run_id"]: run["state"] for run in runs_within}
 
-    def ended() -> list[str]:
+    def successful_runs() -> list[str]:
         now = states()
         assert "failed" not in now.values(), now
         return list(now) if list(now.values()) == runs * ["success"] else []
 
-    return wait_until(ended, f"the backfill of {dag} has ended", timeout=runs * SPARK_SECONDS, describe=states)
+    return wait_until(
+        successful_runs, f"the backfill of {dag} has ended", timeout=runs * SPARK_SECONDS, describe=states
+    )
 
 
 def _choose(page: Page, moment: dt.datetime) -> None:

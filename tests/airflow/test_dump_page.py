@@ -148,7 +148,8 @@ def _check_run_fails(live: Live, run: str) -> None:
     """Its own state says so, and Airflow's notifier is told."""
     assert live.end_of(DUMP, run) == "failed"
     wait_until(
-        lambda: live.notified.exists() and run in live.notified.read_text().split(), "the notifier of failures is told"
+        lambda: live.notified_file.exists() and run in live.notified_file.read_text().split(),
+        "the notifier of failures is told",
     )
 
 

@@ -38,7 +38,7 @@ def context(**params: Any) -> dict[str, Any]:
     return {"params": params, "dag_run": RUN}
 
 
-def submitted(world: World, run: Any = RUN) -> str:
+def submit_dump(world: World, run: Any = RUN) -> str:
     request = DumpRequest(("shop.orders",), ranges=1)
     return filing.submit(world.config, request, requested_by=dump_operators.requester(run), state=world.state)
 
@@ -52,9 +52,9 @@ def finish(state: MemoryState, dump_id: str) -> None:
 
 
 def test_a_run_ends_well_whose_dump_is_done(world: World) -> None:
-    earlier = submitted(world)
+    earlier = submit_dump(world)
     control.cancel(world.state, earlier)  # by `plan`, when the run was cleared
-    finish(world.state, submitted(world))
+    finish(world.state, submit_dump(world))
     close()
 
 
@@ -72,8 +72,8 @@ def test_a_run_ends_well_whose_dump_is_done(world: World) -> None:
 )
 def test_a_run_fails_whose_dump_is_not_done(world: World, end: Callable[[Any, str], None], reason: str) -> None:
     """`close` is the run's only leaf that counts: whatever failed before it, the run ends as it does."""
-    other = submitted(world, SimpleNamespace(dag_id="dblog_shop_dump", run_id="manual__2"))
-    own_dump_id = submitted(world)
+    other = submit_dump(world, SimpleNamespace(dag_id="dblog_shop_dump", run_id="manual__2"))
+    own_dump_id = submit_dump(world)
     end(world.state, own_dump_id)
     with pytest.raises(AirflowFailException, match=reason):
         close()
@@ -93,22 +93,22 @@ def test_a_dump_that_no_capture_serves_is_requested_with_a_warning_that_says_wha
 ) -> None:
     airflow = world.config.airflow.model_copy(update={"capture": capture})
     world.config = world.config.model_copy(update={"airflow": airflow})
-    planned(world)
+    plan_dump(world)
     assert "no capture of shop is running" in caplog.text and f"fix: {fix}" in caplog.text
 
 
 def test_a_plan_says_whether_all_tables_were_chosen(world: World, caplog: pytest.LogCaptureFixture) -> None:
     lease = world.state.acquire(CAPTURE, "elsewhere:7", ttl=300)
     with caplog.at_level(logging.INFO, logger=dump_operators.log.name):
-        planned(world, tables=["*.*"])
-        planned(world, tables=["shop.orders"])
+        plan_dump(world, tables=["*.*"])
+        plan_dump(world, tables=["shop.orders"])
     assert lease is not None and "no capture" not in caplog.text
     first, second = (line for line in caplog.text.splitlines() if " of " in line)
     assert "of all 4 captured tables that have a key: shop.customers, " in first
     assert second.endswith("of the tables named: shop.orders")
 
 
-def planned(world: World, **params: Any) -> None:
+def plan_dump(world: World, **params: Any) -> None:
     """Runs the task `plan`; its dump is filed then."""
     pushed: dict[str, str] = {}
     ti = SimpleNamespace(xcom_push=pushed.__setitem__)
@@ -118,7 +118,7 @@ def planned(world: World, **params: Any) -> None:
 
 def test_why_a_task_failed_is_among_the_recent_errors_of_its_source(world: World) -> None:
     with pytest.raises(RequestError) as refused:
-        planned(world, tables=["shop.ordrs"])
+        plan_dump(world, tables=["shop.ordrs"])
     assert isinstance(refused.value, SystemExit), "of an exit Airflow writes no traces"
     decision = in_process.ONLY_TRANSIENT.evaluate(exception=refused.value, try_number=1, max_tries=9, context=None)
     assert decision.action is RetryAction.FAIL

@@ -149,13 +149,13 @@ class World:
             describe=lambda: self.dump_of(run),
         )
 
-        def ended() -> bool:
+        def has_ended() -> bool:
             newest = self.dump_of(run)
             if newest and newest.state not in dump_records.OVER and newest.options.delay:
                 control.retune(self.state, newest.id, delay=0, chunk_size=1000)
             return self.client.run(DUMP, run)["state"] in ("success", "failed")
 
-        wait_until(ended, "the dump ends", timeout=DUMP_SECONDS, describe=lambda: self.dump_of(run))
+        wait_until(has_ended, "the dump ends", timeout=DUMP_SECONDS, describe=lambda: self.dump_of(run))
         self.check_success(run)
 
     def check_success(self, run: str) -> None:
@@ -205,11 +205,11 @@ def the_triggerer_is_killed(world: World) -> None:
     sealed = world.offset()
     world.airflow.start_component("triggerer")
 
-    def merged() -> bool:
+    def is_merged() -> bool:
         status = read_status(lake_at(world.config.lake.path))
         return status is not None and status.offset >= sealed
 
-    wait_until(merged, "what was sealed without a triggerer is merged")
+    wait_until(is_merged, "what was sealed without a triggerer is merged")
     world.client.pause(MERGE)
 
 

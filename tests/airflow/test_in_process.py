@@ -81,7 +81,7 @@ def task(tmp_path: Path) -> list[str]:
     return [str(file), str(tmp_path / "sources" / "shop.toml")]
 
 
-def started(command: list[str], home: Path) -> subprocess.Popen[str]:
+def start_python(command: list[str], home: Path) -> subprocess.Popen[str]:
     env = {**os.environ, "AIRFLOW_HOME": str(home), "A_SECRET_THAT_IS_NOT_SET": "x"}
     return subprocess.Popen([sys.executable, *command], env=env, stdout=subprocess.PIPE, text=True)
 
@@ -95,7 +95,7 @@ def running(process: subprocess.Popen[str]) -> int:
 
 
 def test_on_kill_sets_the_stop_flag_and_the_task_ends_in_order(task: list[str], tmp_path: Path) -> None:
-    process = started(task, tmp_path)
+    process = start_python(task, tmp_path)
     running(process)
     process.send_signal(signal.SIGTERM)
     output, _ = process.communicate(timeout=BUSY_SECONDS)
@@ -106,7 +106,7 @@ def test_on_kill_sets_the_stop_flag_and_the_task_ends_in_order(task: list[str], 
 def test_a_task_leaves_at_once_when_its_supervisor_is_killed(task: list[str], tmp_path: Path) -> None:
     supervisor = tmp_path / "supervisor.py"
     supervisor.write_text(_SUPERVISOR)
-    process = started([str(supervisor), *task], tmp_path)
+    process = start_python([str(supervisor), *task], tmp_path)
     orphan = psutil.Process(running(process))
     process.kill()
     ended, alive = psutil.wait_procs([orphan], timeout=BUSY_SECONDS)
@@ -132,7 +132,7 @@ def watch(tmp_path: Path) -> list[str]:
     return [str(tmp_path / "task.py"), str(file)]
 
 
-def watched(command: list[str], home: Path) -> subprocess.CompletedProcess[str]:
+def run_python(command: list[str], home: Path) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "AIRFLOW_HOME": str(home), "A_SECRET_THAT_IS_NOT_SET": "x"}
     return subprocess.run([sys.executable, *command], env=env, capture_output=True, text=True, check=False)
 
@@ -145,7 +145,7 @@ def test_a_capture_that_runs_elsewhere_is_watched(
         lease = state.acquire(CAPTURE, "elsewhere:1", ttl=300)
         assert lease is not None
         capture_status.put_status(state, LeaderReport(int(time.time() * 1e6), 2.5, 7, (), 1, True))
-        ended = watched(watch, tmp_path)
+        ended = run_python(watch, tmp_path)
         lease.release()
     assert ended.returncode == 0, ended.stderr
     assert "leading, epoch 1: segment 0, offset 0, lag 2.5 s, 7 rows/s" in ended.stdout
@@ -153,7 +153,7 @@ def test_a_capture_that_runs_elsewhere_is_watched(
 
 
 def test_the_watch_fails_once_nobody_leads(watch: list[str], tmp_path: Path) -> None:
-    ended = watched(watch, tmp_path)
+    ended = run_python(watch, tmp_path)
     assert ended.returncode == 1
     assert "no capture of shop has led for 2 s: start it where it runs" in ended.stderr
 
@@ -193,16 +193,16 @@ def test_the_watch_tells_airflows_notifiers_of_dumps_until_they_take_it(
     task.write_text(task.read_text().replace("slice_seconds=2, patience=1.5", "patience=600"))
     config.write_text(config.read_text() + _TOLD.replace("PATH", str(told_file)))
 
-    def seen() -> Notes:
+    def read_notes() -> Notes:
         return [json.loads(line) for line in told_file.read_text().splitlines()] if told_file.exists() else []
 
     with closing(wiring.open_state(load(config))) as state:
         dump = filing.submit(make(tmp_path, monkeypatch).config, DumpRequest(("shop.orders",)), state=state)
-        process = started(watch, tmp_path)
+        process = start_python(watch, tmp_path)
         requested = [["shop requested", f"{dump}/requested//0"]]
-        wait_until_told(seen, requested, process)
+        wait_until_told(read_notes, requested, process)
         control.cancel(state, dump)
-        wait_until_told(seen, [*requested, ["shop aborted", f"{dump}/aborted//0"]], process)
+        wait_until_told(read_notes, [*requested, ["shop aborted", f"{dump}/aborted//0"]], process)
         process.kill()
         process.communicate()
         (error,) = recent_errors.read(state)

@@ -154,10 +154,10 @@ def test_a_run_that_had_to_leave_a_table_out_fails_with_its_name(
     monkeypatch.setenv("AIRFLOW_CONN_DBLOG_SPARK", '{"conn_type": "spark", "host": "local[2]"}')
     refused = (Refusal("shop.v", "shop.v: it is system-versioned", "leave it out"),)
 
-    def verified(_: Config, request: VerifyRequest, **__: Any) -> Report:
+    def report_refused(_: Config, request: VerifyRequest, **__: Any) -> Report:
         return Report((TableReport("shop.a"),), refused, request.pass_over_refused)
 
-    monkeypatch.setattr(verification, "verify", verified)
+    monkeypatch.setattr(verification, "verify", report_refused)
     task = lake_operators.VerifyTables(task_id="verify", config_file="shop.toml")
     context = {**run({}), "ti": SimpleNamespace(xcom_push=lambda *_: None)}
     with pytest.raises(AirflowFailException, match=r"not compared: shop\.v: .* \(fix: leave it out\)"):

@@ -19,7 +19,7 @@ def config(kind: str, lake: str = "/lake") -> Config:
     return Config.model_validate({"source": source, **sections})
 
 
-def told(datasets: list[Any]) -> list[tuple[str, str]]:
+def dataset_names(datasets: list[Any]) -> list[tuple[str, str]]:
     return [(dataset.namespace, dataset.name) for dataset in datasets]
 
 
@@ -40,8 +40,8 @@ def test_a_dump_reads_tables_and_the_merge_reads_what_it_staged(
         {"table": "shop.orders", "rows": 5, "evicted": 0},
     ]
     dumped = openlineage.of_dump(own_config, {"tasks": tasks})
-    assert told(dumped.inputs) == [(namespace, name)]
-    assert told(dumped.outputs) == [("file", "/staging/shop/shop.orders")]
+    assert dataset_names(dumped.inputs) == [(namespace, name)]
+    assert dataset_names(dumped.outputs) == [("file", "/staging/shop/shop.orders")]
     assert dumped.outputs[0].outputFacets["outputStatistics"].rowCount == 12
     tables = {
         "shop.orders": TableStatus(State.OK, None, 1, 9, merged={"merge": 4, "applied": 11}),
@@ -49,8 +49,8 @@ def test_a_dump_reads_tables_and_the_merge_reads_what_it_staged(
         "shop.none": TableStatus(State.STOPPED, "why", 1, 9),
     }
     merged = openlineage.of_merge(own_config, LakeStatus(merge=4, tables=tables), 3)
-    assert told(merged.inputs) == told(dumped.outputs)
-    assert told(merged.outputs) == [("file", f"{tmp_path}/lake/shop/orders")]
+    assert dataset_names(merged.inputs) == dataset_names(dumped.outputs)
+    assert dataset_names(merged.outputs) == [("file", f"{tmp_path}/lake/shop/orders")]
     assert merged.outputs[0].outputFacets["outputStatistics"].rowCount == 11
 
 

@@ -83,7 +83,7 @@ def test_a_wrong_table_fails_at_once_with_the_reason(live: Live) -> None:
     assert [t["try_number"] for t in live.client.tasks(DUMP, run) if t["task_id"] == "approve"] == [1]
     assert live.database.account.password not in log
     wait_until(
-        lambda: live.notified.exists() and run in live.notified.read_text().split(),
+        lambda: live.notified_file.exists() and run in live.notified_file.read_text().split(),
         "the notifier of the configuration is told of its failure",
     )
 
@@ -167,8 +167,8 @@ def _lineage(live: Live) -> set[tuple[str, tuple[str, str], tuple[str, str]]]:
 
 
 def test_a_merge_that_takes_longer_than_it_may_is_told_while_it_runs_or_after(live: Live, merged: Merged) -> None:
-    wait_until(live.late.exists, "a late merge is told")  # one that starts Spark takes longer than its second
-    assert set(live.late.read_text().split()) <= {run["dag_run_id"] for run in live.client.runs(MERGE)}
+    wait_until(live.late_file.exists, "a late merge is told")  # one that starts Spark takes longer than its second
+    assert set(live.late_file.read_text().split()) <= {run["dag_run_id"] for run in live.client.runs(MERGE)}
 
 
 @pytest.mark.one_of(2)
@@ -226,7 +226,7 @@ def _wait_for_another(live: Live, epoch: int) -> None:
 
 
 def _staged_once(live: Live, key: int) -> Callable[[], bool]:
-    return lambda: len(live.staged(table=live.table("orders"), key={"id": key}, origin="log")) == 1
+    return lambda: len(live.staged_lines(table=live.table("orders"), key={"id": key}, origin="log")) == 1
 
 
 def test_the_health_check_of_the_containers_tells_of_each_component(live: Live) -> None:

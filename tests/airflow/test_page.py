@@ -71,7 +71,7 @@ def test_the_form_of_a_dump_takes_keys_line_by_line(live: Live, sign_in: SignIn,
     run = _trigger(live, page, DUMP)
     assert live.end_of(DUMP, run) == "success"
     assert live.client.xcom(DUMP, run, "complete")["rows"] == 3
-    lines = live.staged(table=live.table("countries"), origin="dump")
+    lines = live.staged_lines(table=live.table("countries"), origin="dump")
     assert {line["key"]["code"]: line["op"] for line in lines[-3:]} == {"de": "r", "fr": "r", "xx": "d"}
     page.goto(f"/dags/{DUMP}/runs/{run}")
     expect(page.get_by_text("complete", exact=True).first).to_be_visible()
@@ -139,11 +139,11 @@ def _trigger(live: Live, page: Page, dag: str) -> str:
     earlier = {run["dag_run_id"] for run in live.client.runs(dag)}
     page.get_by_role("button", name="Trigger").last.click()
 
-    def triggered() -> list[str]:
+    def new_runs() -> list[str]:
         manual = [run["dag_run_id"] for run in live.client.runs(dag) if run["run_type"] == "manual"]
         return [run for run in manual if run not in earlier]
 
-    (run,) = wait_until(triggered, f"the form of {dag} has started a run", describe=lambda: live.client.runs(dag))
+    (run,) = wait_until(new_runs, f"the form of {dag} has started a run", describe=lambda: live.client.runs(dag))
     page.goto("about:blank")  # the page of a DAG asks for news all the time that its run takes
     return run
 

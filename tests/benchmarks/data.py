@@ -52,7 +52,7 @@ class Table:
             numbers = f"SELECT generate_series({first}::bigint, {first + rows - 1}) AS i"
         return f"INSERT INTO {self.name} SELECT {self.values(kind)} FROM ({numbers}) AS rows_to_make"
 
-    def named(self, name: str) -> Table:
+    def with_name(self, name: str) -> Table:
         return Table(name, self.columns)
 
 
@@ -176,7 +176,7 @@ _BODY = ("RPAD(SHA2(i, 256), 10000, SHA2(i + 1, 256))", "rpad(md5(i::text), 1000
 LONG = Table("long_rows", (_column("id", "bigint NOT NULL", "i"), _column("body", ("mediumtext", "text"), _BODY)))
 """Rows of 10 kB."""
 
-MANY = tuple(ORDERS.named(f"orders_{n:03d}") for n in range(500))
+MANY = tuple(ORDERS.with_name(f"orders_{n:03d}") for n in range(500))
 """500 tables."""
 
 
@@ -191,7 +191,7 @@ def create(database: Database, *tables: Table) -> None:
 
 def fill(database: Database, table: Table, rows: int, *, per_transaction: int = 1_000, first: int = 1) -> None:
     """Rows `first` and on of an existing table, so many a transaction."""
-    with relaxed(database) as connection, connection.cursor() as cursor:
+    with connect_unsynced(database) as connection, connection.cursor() as cursor:
         if per_transaction == 1:
             _fill_singly(cursor, database.kind, table, first, rows)
             return
@@ -201,7 +201,7 @@ def fill(database: Database, table: Table, rows: int, *, per_transaction: int = 
 
 def fill_many(database: Database, tables: Sequence[Table], rows: int, *, at_once: int = 100, first: int = 1) -> None:
     """So many rows in all, `at_once` of each table, ten tables a transaction."""
-    with relaxed(database) as connection, connection.cursor() as cursor:
+    with connect_unsynced(database) as connection, connection.cursor() as cursor:
         pieces = [(n // len(tables), tables[n % len(tables)]) for n in range(rows // at_once)]
         for group in range(0, len(pieces), 10):
             transaction = [(table, first + turn * at_once, at_once) for turn, table in pieces[group : group + 10]]
@@ -209,7 +209,7 @@ def fill_many(database: Database, tables: Sequence[Table], rows: int, *, at_once
 
 
 @contextmanager
-def relaxed(database: Database) -> Iterator[Any]:
+def connect_unsynced(database: Database) -> Iterator[Any]:
     """A connection for filling; until it is closed the server does not sync what is committed."""
     connection = database.connect()
     try:

@@ -111,15 +111,17 @@ class Engine:
     def wait(self, pattern: str, timeout: float) -> datetime:
         """Waits until it logs a line that matches; when that was. Raises DebeziumFailed."""
         try:
-            wait_until(lambda: not self.alive() or self.logged(pattern) is not None, timeout=timeout, what=pattern)
+            wait_until(
+                lambda: not self.alive() or self.first_logged_at(pattern) is not None, timeout=timeout, what=pattern
+            )
         except LocalError as error:
             raise DebeziumFailed(self.end_of_log()) from error
-        match = self.logged(pattern)
+        match = self.first_logged_at(pattern)
         if match is None:
             raise DebeziumFailed(f"the engine ended before {pattern}:\n{self.end_of_log()}")
         return match
 
-    def logged(self, pattern: str) -> datetime | None:
+    def first_logged_at(self, pattern: str) -> datetime | None:
         """When it first logged a line that matches."""
         match = re.search(rf"^(\S+) .*{pattern}", self.log.read_text(errors="replace"), re.MULTILINE)
         return datetime.fromisoformat(match[1]) if match else None

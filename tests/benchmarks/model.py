@@ -45,7 +45,7 @@ class Axis:
     @property
     def model(self) -> Line:
         """From all points but the largest. Raises ValueError where they are too few."""
-        return fitted(dict(list(self.points.items())[:-1]))
+        return fit_line(dict(list(self.points.items())[:-1]))
 
     @property
     def error(self) -> float:
@@ -54,7 +54,7 @@ class Axis:
         return (self.model.at(size) - largest_value) / largest_value
 
 
-def fitted(points: Mapping[int, float]) -> Line:
+def fit_line(points: Mapping[int, float]) -> Line:
     """The line that leaves the least squares, each in parts of its point: the small sizes count as the large ones."""
     if len(points) < LEAST - 1:
         raise ValueError(f"{len(points)} points tell no line")

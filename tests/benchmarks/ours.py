@@ -232,6 +232,6 @@ def _read_captured(answer: dict[str, Any]) -> Captured:
     return Captured(Timeline(points), answer["all_cpu"], answer["peak"])
 
 
-def stopped(child: Child) -> Captured:
+def stop_capture(child: Child) -> Captured:
     """What a capture published until it was stopped just now."""
     return _read_captured(child.stop())

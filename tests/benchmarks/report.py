@@ -106,7 +106,7 @@ def _describe_bar(bar: Bar, medians: dict[str, float]) -> str:
     ratio = bar.of(medians)
     if ratio is None:
         return "not measured"
-    verdict = "yes" if bar.reached(medians) else "no"
+    verdict = "yes" if bar.is_reached(medians) else "no"
     return verdict if bar.other is None else f"{verdict}, {ratio:.2f} ×"
 
 

@@ -36,7 +36,7 @@ class Bar:
             return medians[OURS]
         return medians[OURS] / medians[self.other] if self.other in medians else None
 
-    def reached(self, medians: Mapping[str, float]) -> bool | None:
+    def is_reached(self, medians: Mapping[str, float]) -> bool | None:
         value = self.of(medians)
         if value is None:
             return None

@@ -70,7 +70,7 @@ def test_random_changes(marked: Marked, count: int, times: int, scale: Scale, re
     changes = min(count, rows // 10)
     series: dict[str, list[float]] = {OURS: [], PLAIN: []}
     for number in range(-1, scale.rounds):  # round -1 warms both
-        changed = marked.filled.changed(changes, rows)
+        changed = marked.filled.make_changes(changes, rows)
         seconds = {OURS: marked.apply(changed), PLAIN: marked.filled.plain(changed)}
         if number >= 0:
             for who, rounds in series.items():

@@ -11,7 +11,7 @@ import pytest
 from tests.benchmarks import data, tools
 from tests.benchmarks.data import NewDatabase, Table
 from tests.benchmarks.debezium import Debezium
-from tests.benchmarks.ours import Captured, Dumped, Ours, stopped
+from tests.benchmarks.ours import Captured, Dumped, Ours, stop_capture
 from tests.benchmarks.results import DEBEZIUM, NAMES, OURS, Bar, Figure, Results
 from tests.benchmarks.scale import Scale
 from tests.benchmarks.writers import FIRST, Writers
@@ -21,7 +21,7 @@ CHUNK = 10_000
 BUSY = 500  # transactions a second into the table that is dumped
 TOOLS = {"mysql": "mysql --quick", "mariadb": "mariadb --quick", "postgres": "psql COPY"}
 CPU_BARS = {"mysql": 3.0, "mariadb": 3.0, "postgres": 1.7}  # µs a row
-PEERS = data.ORDERS.named("orders_for_peers")
+PEERS = data.ORDERS.with_name("orders_for_peers")
 """The same rows, fewer of them: a peer needs minutes for as many as we read."""
 
 
@@ -59,21 +59,21 @@ def test_dump(
         peer.prepare()
     busy = Busy(database)
 
-    def loaded(table: Table) -> AbstractContextManager[None]:
+    def start_load(table: Table) -> AbstractContextManager[None]:
         return busy.writing(table) if load == "busy" else nullcontext()
 
     series: dict[str, list[float]] = {OURS: [], **({DEBEZIUM: []} if debezium else {}), TOOLS[kind]: []}
     for number in range(-1, scale.rounds):  # round -1 warms the server's pages
-        dumped, _ = dump(dblog, data.ORDERS, lambda: loaded(data.ORDERS))
+        dumped, _ = dump(dblog, data.ORDERS, lambda: start_load(data.ORDERS))
         if number < 0:
             continue
         series[OURS].append(dumped.rate)
         if debezium:
             rows = count(database, PEERS)
-            with peer.streaming(CHUNK) as engine, loaded(PEERS):
+            with peer.streaming(CHUNK) as engine, start_load(PEERS):
                 series[DEBEZIUM].append(rows / engine.dump(PEERS.name))
         rows = count(database, data.ORDERS)
-        with loaded(data.ORDERS):
+        with start_load(data.ORDERS):
             series[TOOLS[kind]].append(rows / tools.read_table(database, data.ORDERS.name).seconds)
     if load == "idle":
         with dblog.capturing():
@@ -114,7 +114,7 @@ def dump(
     """A dump of tables by our workers, and what the capture did meanwhile."""
     with dblog.capturing() as capture, loaded():
         dumped = dblog.dump(table.name, *(t.name for t in more))
-        return dumped, stopped(capture)
+        return dumped, stop_capture(capture)
 
 
 def count(database: Database, table: Table) -> int:

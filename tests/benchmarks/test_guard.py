@@ -15,7 +15,7 @@ import pytest
 from pymysql.cursors import SSCursor
 
 from tests.benchmarks import data
-from tests.benchmarks.ours import Ours, stopped
+from tests.benchmarks.ours import Ours, stop_capture
 from tests.fix_servers import Database
 
 ROWS = 100_000
@@ -37,7 +37,7 @@ def test_rows_of_log_and_dump_cost_less_than_those_of_a_driver(
     log = dblog.capture(ROWS).timeline.cpu_per_row()
     with dblog.capturing() as capture:
         dump = dblog.dump(data.ORDERS.name).cpu_per_row
-        stopped(capture)
+        stop_capture(capture)
     driver = _of_a_driver(database)
     record_property("microseconds a row", {"log": log, "dump": dump, "driver": driver})
     limit = driver * SHARE[database.kind]

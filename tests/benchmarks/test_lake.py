@@ -24,7 +24,7 @@ from tests.benchmarks.scale import Scale
 from tests.benchmarks.writers import Writers
 
 RATE = 500  # transactions a second
-TABLES = tuple(data.ORDERS.named(f"orders_{n}") for n in range(10))
+TABLES = tuple(data.ORDERS.with_name(f"orders_{n}") for n in range(10))
 
 
 class Merges:
@@ -54,7 +54,7 @@ class Merges:
         assert self._process.poll() is None, "the merge has ended"
         return self.ended[-1][1] if self.ended else 0
 
-    def seen(self, offsets: dict[int, int]) -> dict[int, float]:
+    def arrival_times(self, offsets: dict[int, int]) -> dict[int, float]:
         """When the keys of these offsets were in the lake, for those that are."""
         figures = {}
         ended = iter(self.ended)
@@ -93,7 +93,7 @@ def test_commit_to_delta(bench_database: NewDatabase, scale: Scale, results: Res
         follower.wait(load.committed)
         last = max(follower.offsets.values())
         wait_until(lambda: merges.offset() >= last, timeout=180, what="the last merge")
-    seen = merges.seen(follower.offsets)
+    seen = merges.arrival_times(follower.offsets)
     for since, until in spans:
         medians.append(percentile(latencies(load.committed, seen, since=since, until=until), 50) / 1000)
     title = f"commit to a row in Delta, `merge --continuous`, {RATE} transactions a second, {len(TABLES)} tables, p50"

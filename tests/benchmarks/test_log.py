@@ -117,12 +117,12 @@ def test_shapes(
 
 
 def _shape(shape: str, scale: Scale) -> tuple[str, Sequence[Table], int, Fill]:
-    def filled(table: Table, per_transaction: int) -> Fill:
+    def make_fill(table: Table, per_transaction: int) -> Fill:
         return lambda database, rows: data.fill(database, table, rows, per_transaction=per_transaction)
 
     return {
-        "tiny": ("transactions of 1 row", [data.ORDERS], scale.tiny, filled(data.ORDERS, 1)),
-        "wide": ("a table of 200 columns", [data.WIDE], scale.wide, filled(data.WIDE, 1_000)),
-        "long": ("rows of 10 kB", [data.LONG], scale.long, filled(data.LONG, 1_000)),
+        "tiny": ("transactions of 1 row", [data.ORDERS], scale.tiny, make_fill(data.ORDERS, 1)),
+        "wide": ("a table of 200 columns", [data.WIDE], scale.wide, make_fill(data.WIDE, 1_000)),
+        "long": ("rows of 10 kB", [data.LONG], scale.long, make_fill(data.LONG, 1_000)),
         "many": ("500 tables", data.MANY, scale.many, lambda d, rows: data.fill_many(d, data.MANY, rows)),
     }[shape]

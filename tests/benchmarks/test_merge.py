@@ -86,7 +86,7 @@ class Filled:
             self._session.conf.set(name, value)
         self._merger = self.lake.merger()
 
-    def changed(self, count: int, below: int) -> pa.RecordBatch:
+    def make_changes(self, count: int, below: int) -> pa.RecordBatch:
         """New values for rows spread over the keys below a limit."""
         keys = self._dice.sample(range(below), count)
         day = dt.datetime(2026, 1, 1)  # noqa: DTZ001 - as a source without zones has it
@@ -158,7 +158,7 @@ def filled(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, scale:
 def test_merge_of_changed_rows(filled: Filled, count: int, scale: Scale, results: Results) -> None:
     series: dict[str, list[float]] = {OURS: [], PLAIN: []}
     for number in range(-1, scale.rounds):  # round -1 warms both
-        changed = filled.changed(min(count, filled.rows // 10), filled.rows)
+        changed = filled.make_changes(min(count, filled.rows // 10), filled.rows)
         seconds = {OURS: filled.ours(changed), PLAIN: filled.plain(changed)}
         if number >= 0:
             for who, rounds in series.items():
@@ -177,7 +177,7 @@ def test_merge_where_changes_stay_in_a_tenth_of_the_keys(
     one = "the table"
     series: dict[str, list[float]] = {ten: [], one: []}
     for number in range(-1, scale.rounds):
-        seconds = {name: of.ours(of.changed(1_000, small.rows)) for name, of in ((ten, filled), (one, small))}
+        seconds = {name: of.ours(of.make_changes(1_000, small.rows)) for name, of in ((ten, filled), (one, small))}
         if number >= 0:
             for name, rounds in series.items():
                 rounds.append(seconds[name])

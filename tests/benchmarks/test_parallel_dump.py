@@ -34,7 +34,7 @@ BUSY = 100  # transactions a second into another table
 WIDTH = 6_000_000  # bytes a second of a connection
 LINEAR = 0.8  # of so many times the rate of one worker
 LOOK = 0.1
-OTHERS = data.ORDERS.named("orders_meanwhile")
+OTHERS = data.ORDERS.with_name("orders_meanwhile")
 
 
 @pytest.fixture(scope="module")

@@ -96,7 +96,7 @@ def test_tables(kind: str, bench_database: NewDatabase, scale: Scale, page: scal
     figures: dict[str, dict[int, list[float]]] = {"seconds": {}, "cpu": {}, "memory": {}}
     for count in sizes(scale, (1, 100, 300), 1000, 2000):
         database = bench_database(kind)
-        data.create(database, *(data.ORDERS.named(f"t{number:04}") for number in range(count)))
+        data.create(database, *(data.ORDERS.with_name(f"t{number:04}") for number in range(count)))
         dblog = Ours(database, tmp_path / f"{count}")
         dblog.prepare()
         for _ in range(scale.rounds):
@@ -200,7 +200,7 @@ def test_lake(spark: SparkSession, scale: Scale, page: scaling.Page, tmp_path: P
     room: dict[int, list[float]] = {}
     for count in counts:
         filled = Filled(spark, tmp_path / f"{count}", count)
-        found = [filled.ours(filled.changed(1_000, count)) for _ in range(scale.rounds + 1)]
+        found = [filled.ours(filled.make_changes(1_000, count)) for _ in range(scale.rounds + 1)]
         seconds[count] = found[1:]  # the first one warms
         room[count] = [sum(f.stat().st_size for f in filled.lake.path.rglob("*.parquet")) / 1e6]
     page.add(Axis("lake_merge", "merge of 1,000 changed rows", "s", "rows of the table", seconds, 100_000_000))

@@ -19,7 +19,7 @@ from tests.benchmarks.results import DEBEZIUM, NAMES, OURS, Bar, Figure, Results
 from tests.benchmarks.scale import Scale
 from tests.benchmarks.writers import Writers
 
-DUMPED = data.ORDERS.named("orders_dumped")
+DUMPED = data.ORDERS.with_name("orders_dumped")
 CHUNK = 10_000
 
 

@@ -157,7 +157,7 @@ class Case:
     early: int = 0
 
     @property
-    def told(self) -> str:
+    def script(self) -> str:
         """Its statements, for a person who runs them again."""
         return "\n".join(f"  {step.session}| {step.sql}" for step in self.steps)
 
@@ -188,9 +188,9 @@ class Maker:
             early = 0
         return Case(self._number, form, steps, tables, stops, early)
 
-    def quoted(self, name: str) -> str:
+    def quote(self, name: str) -> str:
         """A name in SQL."""
-        return quoted(self.kind, name)
+        return quote_name(self.kind, name)
 
     def _step(self, line: str) -> Step | None:
         match = _LINE.fullmatch(line)
@@ -216,9 +216,9 @@ class Maker:
 
     def fill(self, text: str) -> str:
         """The text with names and values in its holes."""
-        return _HOLE.sub(self._filled, text)
+        return _HOLE.sub(self._fill_hole, text)
 
-    def _filled(self, hole: re.Match[str]) -> str:
+    def _fill_hole(self, hole: re.Match[str]) -> str:
         if (make := self._values.get(hole[1])) is not None:
             return make(self._draw)
         match = _WORD.fullmatch(hole[1])
@@ -227,7 +227,7 @@ class Maker:
             return "'file'"
         if match[1] == "xid":
             return f"'{self._database}_{self._number}_{match[2]}'"
-        return self.quoted(self._name(match[1], match[2]))
+        return self.quote(self._name(match[1], match[2]))
 
     def _name(self, letter: str, number: str) -> str:
         match letter:
@@ -265,7 +265,7 @@ class Maker:
         return self._names[key]
 
 
-def quoted(kind: str, name: str) -> str:
+def quote_name(kind: str, name: str) -> str:
     """A name in SQL of that kind of server."""
     if kind == "postgres":
         return '"' + name.replace('"', '""') + '"'

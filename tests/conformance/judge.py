@@ -23,7 +23,7 @@ from dblog_core.config.settings import Config
 from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.schema_evolution import compatibility
 from dblog_core.staging.reader import lines
-from tests.contract.printed import printed, theirs
+from tests.contract.printed import print_columns, theirs
 from tests.fix_servers import Database
 
 UNKNOWN = "nobody has told"
@@ -82,7 +82,7 @@ class Copy:
         renamed = line.get("renamed") or {}
         filled = line.get("filled") or {}
         if self.shape is not None:
-            self.faults += compatibility.compare_schemas(_renamed(self.shape, renamed), schema).faults
+            self.faults += compatibility.compare_schemas(_rename_columns(self.shape, renamed), schema).faults
         self.shape = schema
         for key, row in self.rows.items():
             self.rows[key] = {
@@ -104,13 +104,13 @@ class Copy:
         return any(UNKNOWN in row.values() for row in self.rows.values())
 
 
-def _renamed(schema: TableSchema, renamed: dict[str, str]) -> TableSchema:
+def _rename_columns(schema: TableSchema, renamed: dict[str, str]) -> TableSchema:
     now = {old: new for new, old in renamed.items()}
     columns = (Column(now.get(c.name, c.name), c.source_type, c.type) for c in schema.columns)
     return TableSchema(schema.table, tuple(columns), tuple(now.get(name, name) for name in schema.key))
 
 
-def folded(config: Config, accepted: dict[str, int]) -> dict[str, Copy]:
+def fold_copies(config: Config, accepted: dict[str, int]) -> dict[str, Copy]:
     """Every table's copy by its name. `accepted`: offsets up to which nothing counts of a table, since its newest shape
     was accepted there."""
     copies: dict[str, Copy] = {}
@@ -157,16 +157,16 @@ class Source:
         return self._reader.schema(table)
 
     def rows(self, schema: TableSchema) -> list[dict[str, str | None]]:
-        """What it prints of each row, in the form of `shown`."""
+        """What it prints of each row, in the form of `value_text`."""
         kinds = {column.name: column for column in schema.columns}
         rules = self._config.source.columns.get(str(schema.table))
         nulled = {name for name, form in rules.staged_as.items() if form == "or_null"} if rules else set()
-        found = printed(self._database, schema, self._named(schema.table))
+        found = print_columns(self._database, schema, self._table_sql(schema.table))
         for row in found:
             row |= {name: None for name in nulled if not _is_date(row[name])}
         return [{n: None if v is None else theirs(v, kinds[n]) for n, v in row.items()} for row in found]
 
-    def _named(self, table: TableName) -> str:
+    def _table_sql(self, table: TableName) -> str:
         if self._database.kind == "postgres":
             schema, name = (part.replace('"', '""') for part in (table.schema, table.name))
             only = "" if table in self._partitioned else "ONLY "  # without the rows of its heirs
@@ -178,7 +178,7 @@ class Source:
 def differences(schema: TableSchema, source: list[dict[str, str | None]], copy: Iterable[Row]) -> str | None:
     """How a copy's rows differ from the server's; None: they are equal."""
     names = [column.name for column in schema.columns]
-    held = [{c.name: shown(row.get(c.name, UNKNOWN), c) for c in schema.columns} for row in copy]
+    held = [{c.name: value_text(row.get(c.name, UNKNOWN), c) for c in schema.columns} for row in copy]
     mine = Counter(tuple(row[name] for name in names) for row in held)
     given = Counter(tuple(row[name] for name in names) for row in source)
     lacking = given - mine
@@ -194,7 +194,7 @@ def _few(rows: Counter[tuple[str | None, ...]]) -> str:
     return "; ".join(shown_rows) or "none"
 
 
-def shown(value: Any, column: Column) -> str | None:
+def value_text(value: Any, column: Column) -> str | None:
     """A JSON value of ours in the form of `printed.theirs`; also one of the type that the column had before."""
     kind = column.type
     if value is None or value is UNKNOWN:

@@ -27,7 +27,7 @@ class Known:
 KNOWN: tuple[Known, ...] = ()
 
 
-def known(kind: str) -> list[Known]:
+def list_known(kind: str) -> list[Known]:
     """What the verdict may say on a kind of server."""
     return [entry for entry in KNOWN if kind in entry.on and not entry.form]
 

@@ -25,7 +25,7 @@ class SparkLake:
         self._merge = merge
 
     def merge(self) -> None:
-        self._merge(self._world.config)  # exits 1 while a table stands still, which `stopped` tells
+        self._merge(self._world.config)  # exits 1 while a table stands still, which `stopped_tables` tells
 
     def wants(self) -> list[str]:
         return []
@@ -41,7 +41,7 @@ class SparkLake:
         found = self._spark.read.format("delta").load(str(location)).toArrow().to_pylist()
         return [{name: to_json(value) for name, value in row.items()} for row in found]
 
-    def stopped(self) -> dict[str, str]:
+    def stopped_tables(self) -> dict[str, str]:
         return {name: str(t.error) for name, t in self._tables().items() if t.state is State.STOPPED}
 
     def accept(self, table: str) -> None:

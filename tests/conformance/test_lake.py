@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from dblog_core.config.settings import Config
 from tests.conformance.spark_lake import SparkLake
-from tests.conformance.verdict import judged
+from tests.conformance.verdict import judge_world
 from tests.conformance.world import World
 
 MANY = 400
@@ -42,6 +42,6 @@ def all_are_equal_or_told_of(world: World, spark: SparkSession, merge: Merge) ->
     world.run_early()
     world.begin()
     world.run_all({20: world.dump_beside, 50: lake.merge, 70: world.dump_beside, 80: world.again})
-    faults = judged(world, lake)
+    faults = judge_world(world, lake)
     world.end()
     assert not faults, "\n\n".join([f"{len(faults)} faults", *faults])

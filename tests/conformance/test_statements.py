@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.conformance.verdict import PlainLake, judged
+from tests.conformance.verdict import PlainLake, judge_world
 from tests.conformance.world import World
 
 MANY = 2_000
@@ -38,7 +38,7 @@ def all_are_equal_or_told_of(new_world: NewWorld, seed: int, wanted: int) -> Non
     world.run_early()
     world.begin()
     world.run_all({20: world.dump_beside, 50: world.again, 70: world.dump_beside})
-    faults = judged(world, PlainLake(world))
+    faults = judge_world(world, PlainLake(world))
     world.end()
     assert not faults, "\n\n".join([f"{len(faults)} faults", *faults])
     assert world.taken >= wanted, f"the server has taken {world.taken} statements"

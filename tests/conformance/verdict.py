@@ -14,7 +14,7 @@ from dblog_core.model.schema import TableName
 from tests.conformance import judge
 from tests.conformance.forms import Case, Stop
 from tests.conformance.judge import Row
-from tests.conformance.known import known
+from tests.conformance.known import list_known
 from tests.conformance.world import World
 
 _ROUNDS = 6
@@ -24,7 +24,7 @@ _PATIENCE_SECONDS = 120.0
 
 
 class Lake(Protocol):
-    """Where the lake is: merged tables, or what `judge.folded` says that they would be."""
+    """Where the lake is: merged tables, or what `judge.fold_copies` says that they would be."""
 
     def merge(self) -> None:
         """All that is staged by now."""
@@ -38,7 +38,7 @@ class Lake(Protocol):
     def rows(self) -> Mapping[str, list[Row]]:
         """What it holds of each table."""
 
-    def stopped(self) -> dict[str, str]:
+    def stopped_tables(self) -> dict[str, str]:
         """Tables that stand still, with the reason and the fix."""
 
     def accept(self, table: str) -> None:
@@ -54,7 +54,7 @@ class PlainLake:
         self._copies: dict[str, judge.Copy] = {}
 
     def merge(self) -> None:
-        self._copies = judge.folded(self._world.config, self._accepted)
+        self._copies = judge.fold_copies(self._world.config, self._accepted)
 
     def wants(self) -> list[str]:
         return [table for table, copy in self._copies.items() if copy.lacks and not copy.faults]
@@ -65,7 +65,7 @@ class PlainLake:
     def rows(self) -> Mapping[str, list[Row]]:
         return {table: copy.all_rows for table, copy in self._copies.items()}
 
-    def stopped(self) -> dict[str, str]:
+    def stopped_tables(self) -> dict[str, str]:
         fix = "fix: `dblog schema accept {}`"
         return {t: f"{'; '.join(c.faults)}; {fix.format(t)}" for t, c in self._copies.items() if c.faults}
 
@@ -85,15 +85,15 @@ class Verdict:
     equal: list[str] = field(default_factory=list)
 
 
-def settled(world: World, lake: Lake) -> None:
+def settle_lake(world: World, lake: Lake) -> None:
     """Merges, and the dumps that they request, until nothing more is to come."""
     for _ in range(_ROUNDS):
-        world.settled()
+        world.settle()
         lake.merge()
         if not (wanted := lake.wants()) and not lake.awaits():
             return
         world.dump(wanted)
-    world.settled()
+    world.settle()
     lake.merge()
 
 
@@ -101,8 +101,8 @@ def look(world: World, lake: Lake) -> Verdict:
     """How every table stands."""
     found = Verdict()
     rows = lake.rows()
-    checked = world.checked()
-    found.told = {**world.told(), **lake.stopped()}
+    checked = world.check_source()
+    found.told = {**world.table_faults(), **lake.stopped_tables()}
     with judge.source_of(world.database, world.config, world.schemas()) as source:
         tables = source.tables()
         for table in tables:
@@ -129,7 +129,7 @@ def _difference(source: judge.Source, table: TableName, rows: list[Row]) -> str 
     return judge.differences(schema, source.rows(schema), rows)
 
 
-def judged(world: World, lake: Lake) -> list[str]:
+def judge_world(world: World, lake: Lake) -> list[str]:
     """Everything that is wrong, in words; none: each table is equal, or was told of and is equal once mended."""
     stopping = _stopping(world)
     first = _look_until(world, lake, lambda verdict: verdict.told.keys() >= {*verdict.differs, *stopping})
@@ -142,13 +142,13 @@ def judged(world: World, lake: Lake) -> list[str]:
         told = first.told.get(name)
         if stop is not None and (told is not None or stop.always):
             if told is None or not re.search(stop.says, told, re.DOTALL):
-                faults.append(_told(world, name, f"is to be told of as {stop.says!r}, and is by {told!r}"))
+                faults.append(_describe_fault(world, name, f"is to be told of as {stop.says!r}, and is by {told!r}"))
             rules |= _type(world, name, stop)
             mended.append(name)
-        elif name not in first.differs and name not in lake.stopped():
+        elif name not in first.differs and name not in lake.stopped_tables():
             continue  # equal all the same: a warning, or a dump that failed before another one did not
         elif told is None:
-            faults.append(_told(world, name, f"differs, and nobody says so: {first.differs[name]}"))
+            faults.append(_describe_fault(world, name, f"differs, and nobody says so: {first.differs[name]}"))
         elif "schema accept" in told:
             lake.accept(name)
             mended.append(name)
@@ -156,15 +156,17 @@ def judged(world: World, lake: Lake) -> list[str]:
             world.dump([name])
             mended.append(name)
     if not mended:
-        return _unknown(faults, world)
+        return _unknown_faults(faults, world)
     if rules:
         world.again()
     second = _look_until(world, lake, lambda verdict: verdict.differs.keys().isdisjoint(mended))
     for name in mended:
         if name in second.differs:
             told = second.told.get(name) or first.told.get(name)
-            faults.append(_told(world, name, f"differs after its fix: {second.differs[name]}; told was {told!r}"))
-    return _unknown(faults, world)
+            faults.append(
+                _describe_fault(world, name, f"differs after its fix: {second.differs[name]}; told was {told!r}")
+            )
+    return _unknown_faults(faults, world)
 
 
 def _look_until(world: World, lake: Lake, is_done: Callable[[Verdict], bool]) -> Verdict:
@@ -172,7 +174,7 @@ def _look_until(world: World, lake: Lake, is_done: Callable[[Verdict], bool]) ->
     table and a mended one, the capture finds out at its own looks at the catalogue, and only then requests a dump."""
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while True:
-        settled(world, lake)
+        settle_lake(world, lake)
         verdict = look(world, lake)
         if is_done(verdict) or time.monotonic() >= deadline:
             return verdict
@@ -200,11 +202,11 @@ def case_of(world: World, table: str) -> Case | None:
     return next((case for case in world.cases if match and case.number == int(match[1])), None)
 
 
-def _told(world: World, table: str, what: str) -> str:
+def _describe_fault(world: World, table: str, what: str) -> str:
     case = case_of(world, table)
-    return f"{table} {what}" + (f"\n  of the form {case.form.name}, early {case.early}:\n{case.told}" if case else "")
+    return f"{table} {what}" + (f"\n  of the form {case.form.name}, early {case.early}:\n{case.script}" if case else "")
 
 
-def _unknown(faults: list[str], world: World) -> list[str]:
-    listed = known(world.database.kind)
+def _unknown_faults(faults: list[str], world: World) -> list[str]:
+    listed = list_known(world.database.kind)
     return [fault for fault in faults if not any(entry.means(fault) for entry in listed)]

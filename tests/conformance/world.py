@@ -172,7 +172,8 @@ class World:
         wait_until(lambda: self.look() or staging.head() is not None, "the capture has begun")
         self._begun += 1
         self.database.execute(f"INSERT INTO always VALUES ({1 + self._begun})")
-        self._staged()  # by this capture: whoever goes on from here is not before the dumps that its term requests
+        # By this capture: whoever goes on from here is not before the dumps that its term requests.
+        self._wait_until_staged()
 
     def end(self) -> None:
         self._open.close()
@@ -239,19 +240,19 @@ class World:
             with contextlib.suppress(DblogError):
                 filing.submit(self.config, DumpRequest((table,), chunk_size=CHUNK), requested_by=dump_records.SYSTEM)
 
-    def settled(self) -> None:
+    def settle(self) -> None:
         """All that is committed is staged, the capture knows the catalogue as it is, and every dump is over."""
-        self._staged()
-        self._noticed()
-        self._dumped()
-        self._staged()
+        self._wait_until_staged()
+        self._wait_until_noticed()
+        self._wait_until_dumped()
+        self._wait_until_staged()
 
-    def _noticed(self) -> None:
+    def _wait_until_noticed(self) -> None:
         """What no log tells of, the capture sees when it looks at the catalogue: tables that are made, altered, refused
         or mended. The dumps that it requests then are in the state store before what it remembers of the look."""
         source = wiring.open_source(self.config.source)
 
-        def unseen() -> dict[str, object]:
+        def unseen_changes() -> dict[str, object]:
             self.look()
             with closing(wiring.open_state(self.config)) as state:
                 refused = stopped_tables.entries_by_source(source.list_refusals())
@@ -265,21 +266,21 @@ class World:
                     found["altered"] = [*remembered.look(stamps), *remembered.reshaped]
                 return {what: tables for what, tables in found.items() if tables}
 
-        wait_until(lambda: not unseen(), "the capture knows the catalogue", describe=unseen)
+        wait_until(lambda: not unseen_changes(), "the capture knows the catalogue", describe=unseen_changes)
 
-    def _staged(self) -> None:
+    def _wait_until_staged(self) -> None:
         source = wiring.open_source(self.config.source)
         staging = wiring.open_staging(self.config)
         target = source.current_position()
 
-        def reached() -> bool:
+        def is_staged() -> bool:
             self.look()
             head = staging.head()
             return head is not None and not head.partial and source.has_reached(head.position, target)
 
-        wait_until(reached, "the log is staged")
+        wait_until(is_staged, "the log is staged")
 
-    def _dumped(self) -> None:
+    def _wait_until_dumped(self) -> None:
         def over() -> bool:
             self.look()
             with closing(wiring.open_state(self.config)) as state:
@@ -293,7 +294,7 @@ class World:
 
     # What came of it ------------------------------------------------------------------------------------------------
 
-    def told(self) -> dict[str, str]:
+    def table_faults(self) -> dict[str, str]:
         """What status, check and failed dumps say of tables, by the table's name."""
         found: dict[str, list[str]] = {}
         for table in read_source_status(self.config).to_json()["tables"]:
@@ -308,7 +309,7 @@ class World:
                     found.setdefault(refused.table, []).append(f"no dump: {refused.reason}; fix: {refused.fix}")
         return {table: "\n".join(dict.fromkeys(reasons)) for table, reasons in found.items()}
 
-    def checked(self) -> list[str]:
+    def check_source(self) -> list[str]:
         """What `dblog check` says of the source."""
         return [f"{p.what}\n  fix: {p.fix}" for p in wiring.open_source(self.config.source).check()]
 

@@ -18,7 +18,7 @@ from tests.contract.any_value import (
     decimals,
     document,
     floating,
-    hexed,
+    hex_literal,
     inet4,
     inet6,
     integers,
@@ -37,7 +37,7 @@ def _charset(name: str, longest: int, letters: str, codec: str = "utf-8") -> Mak
 
 def _latin(longest: int) -> Make:
     """Any bytes: each stands for a character of latin1."""
-    return hexed(octets(longest), "_latin1 ")
+    return hex_literal(octets(longest), "_latin1 ")
 
 
 def _clock(scale: int) -> Make:
@@ -105,7 +105,7 @@ def _binary_json(r: random.Random, depth: int = 3) -> str:
             lambda r: f"CAST({BOTH['ti6'](r)} AS TIME(6))",
             lambda r: f"CAST({_json_text(r)} AS JSON)",
             lambda r: f"CAST({integers(0, 2**64 - 1)(r)} AS UNSIGNED)",
-            lambda r: f"CAST({hexed(octets(200))(r)} AS BINARY)",
+            lambda r: f"CAST({hex_literal(octets(200))(r)} AS BINARY)",
             lambda r: f"CAST({floating('<d')(r)!r} AS DOUBLE)",
             _utf8(300),
         )
@@ -162,13 +162,13 @@ BOTH: dict[str, Make] = {
     "t2": _utf8(5000),
     "t3": _utf8(20_000),
     "t4": _utf8(300),
-    "b": hexed(octets(16)),
-    "b255": hexed(octets(255)),
-    "vb": hexed(octets(300)),
-    "b1": hexed(octets(255)),
-    "b2": hexed(octets(3000)),
-    "b3": hexed(octets(9000)),
-    "b4": hexed(octets(60)),
+    "b": hex_literal(octets(16)),
+    "b255": hex_literal(octets(255)),
+    "vb": hex_literal(octets(300)),
+    "b1": hex_literal(octets(255)),
+    "b2": hex_literal(octets(3000)),
+    "b3": hex_literal(octets(9000)),
+    "b4": hex_literal(octets(60)),
     "da": days(dt.date(1, 1, 1), dt.date(9999, 12, 31)),
     "dt": moments(*DATETIMES, 0),
     "dt3": moments(*DATETIMES, 3),

@@ -27,13 +27,13 @@ from tests.contract.any_value import (
 )
 
 
-def quoted(value: str) -> str:
+def quote_text(value: str) -> str:
     return "'" + value.replace("'", "''") + "'"
 
 
 def _text(longest: int) -> Make:
     make = text(longest)
-    return lambda r: quoted(make(r))
+    return lambda r: quote_text(make(r))
 
 
 def _float(form: str) -> Make:
@@ -77,21 +77,20 @@ def _range(make: Callable[[random.Random], Any], kind: str) -> Make:
 
 def _pairs(r: random.Random) -> str:
     items = {text(9)(r): None if r.random() < 0.2 else text(20)(r) for _ in range(r.randint(1, 5))}
-    keys = ", ".join(quoted(key) for key in items)
-    return (
-        f"hstore(ARRAY[{keys}], ARRAY[{', '.join('NULL' if v is None else quoted(v) for v in items.values())}]::text[])"
-    )
+    keys = ", ".join(quote_text(key) for key in items)
+    values = ", ".join("NULL" if value is None else quote_text(value) for value in items.values())
+    return f"hstore(ARRAY[{keys}], ARRAY[{values}]::text[])"
 
 
 def _any_json(r: random.Random) -> str:
-    return quoted(document(r))
+    return quote_text(document(r))
 
 
 def _jsonb(r: random.Random) -> str:
     """Numbers of any digits and size besides."""
     number = _numeric(r)[1:-1].removesuffix(".")
     more = f"[{number}, {document(r)}]"
-    return quoted(more if json.loads('"\\u0000"') not in more else "1").replace("\\u0000", "")
+    return quote_text(more if json.loads('"\\u0000"') not in more else "1").replace("\\u0000", "")
 
 
 def _plain_json(r: random.Random) -> str:
@@ -151,7 +150,7 @@ COLUMNS: dict[str, Make] = {
     "mo": lambda r: f"'{r.randrange(-(2**62), 2**62) / 100:.2f}'",
     "q": lambda r: f'({r.randint(-128, 127)})::"char"',
     "o": integers(0, 2**32 - 1),
-    "tsv": lambda r: f"array_to_tsvector(ARRAY[{', '.join(quoted(text(20)(r) + 'x') for _ in range(3))}])",
+    "tsv": lambda r: f"array_to_tsvector(ARRAY[{', '.join(quote_text(text(20)(r) + 'x') for _ in range(3))}])",
     "pt": lambda r: f"point({_float('<d')(r)}, {_float('<d')(r)})",
     "odd": lambda r: f"(enum_range(NULL::odd))[{r.randint(1, 8)}]",
     "odds": lambda r: f"(enum_range(NULL::odd))[{r.randint(1, 8)}:{r.randint(1, 8)}]",
@@ -171,6 +170,6 @@ COLUMNS: dict[str, Make] = {
     "mr": lambda r: f"int4multirange({_range(lambda r: r.randrange(99), 'int4range')(r)}::int4range, '[200,300)')",
     "tzr": lambda r: f"tstzrange({min(a := _zonedtime(r), b := _zonedtime(r))}, {max(a, b)}, '[]')",
     "h": _pairs,
-    "l": lambda r: quoted(".".join("".join(r.choices("aZ_9", k=r.randint(1, 9))) for _ in range(r.randint(0, 4)))),
+    "l": lambda r: quote_text(".".join("".join(r.choices("aZ_9", k=r.randint(1, 9))) for _ in range(r.randint(0, 4)))),
     "cit": _text(30),
 }

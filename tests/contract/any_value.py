@@ -111,7 +111,7 @@ def days(first: dt.date, last: dt.date) -> Make:
     return make
 
 
-def hexed(make: Callable[[random.Random], bytes], prefix: str = "") -> Make:
+def hex_literal(make: Callable[[random.Random], bytes], prefix: str = "") -> Make:
     return lambda r: f"{prefix}x'{make(r).hex()}'"
 
 

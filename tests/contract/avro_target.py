@@ -42,26 +42,26 @@ class AvroOne(KafkaOne):
     def subject(self, table: str, part: str = "value") -> str:
         return f"{self.settings['topic_prefix']}{table}-{part}"
 
-    def asked(self, path: str) -> Any:
+    def get_json(self, path: str) -> Any:
         with urllib.request.urlopen(self._registry.address() + path, timeout=PATIENCE_SECONDS) as answer:
             return orjson.loads(answer.read())
 
     def versions(self, subject: str) -> list[Json]:
         """The schemas of a subject, oldest first."""
-        numbers = self.asked(f"/subjects/{subject}/versions")
-        return [orjson.loads(self.asked(f"/subjects/{subject}/versions/{n}")["schema"]) for n in numbers]
+        numbers = self.get_json(f"/subjects/{subject}/versions")
+        return [orjson.loads(self.get_json(f"/subjects/{subject}/versions/{n}")["schema"]) for n in numbers]
 
     def values(self) -> list[tuple[Any, Json]]:
         """Messages and what their values say, by offset."""
-        messages_and_lines = [(m, self.decoded(m.value())) for m in self.messages() if m.value() is not None]
+        messages_and_lines = [(m, self.decode(m.value())) for m in self.messages() if m.value() is not None]
         return sorted(messages_and_lines, key=lambda message_and_line: message_and_line[1]["source"]["offset"])
 
-    def decoded(self, data: bytes, *, reader: Json | None = None) -> Json:
+    def decode(self, data: bytes, *, reader: Json | None = None) -> Json:
         """`reader`: the schema that a consumer has in its program."""
         magic, number = struct.unpack_from(">bI", data)
         assert magic == 0
         if number not in self._schemas:
-            self._schemas[number] = _parse_schema(self.asked(f"/schemas/ids/{number}")["schema"])
+            self._schemas[number] = _parse_schema(self.get_json(f"/schemas/ids/{number}")["schema"])
         reader_schema = None if reader is None else _parse_schema(orjson.dumps(reader).decode())
         rest = io.BytesIO(data[5:])
         decoded_value = avro.io.DatumReader(self._schemas[number], reader_schema).read(avro.io.BinaryDecoder(rest))
@@ -77,7 +77,7 @@ class AvroOne(KafkaOne):
         source = value["source"]
         before = value["before"]
         after = value["after"]
-        key = self.decoded(message.key()) if message.key() else None
+        key = self.decode(message.key()) if message.key() else None
         if before is not None and value["key_only"]:
             before = {name: before[name] for name in key or ()}
         if after is not None:

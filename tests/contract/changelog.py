@@ -45,7 +45,7 @@ def go_on(staging: Staging, segment: int, first: int, count: int = 2) -> None:
     publish(staging, segment, first, first + count - 1, (ORDERS, _creates(f"tx{first}", first, first + count - 1)))
 
 
-def torn(lines: Sequence[Json], whole: Sequence[Json]) -> bool:
+def ends_in_transaction(lines: Sequence[Json], whole: Sequence[Json]) -> bool:
     """Whether the lines end inside a transaction of the whole super-changelog."""
     rest = [line["transaction"] for line in whole if lines and line["offset"] > lines[-1]["offset"]]
     return bool(lines) and lines[-1]["transaction"] is not None and lines[-1]["transaction"] in rest

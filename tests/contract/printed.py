@@ -15,7 +15,7 @@ from dblog_core.sources.postgres.sql.connection import SESSION
 from tests.fix_servers import Database
 
 
-def printed(database: Database, schema: TableSchema, table: str = "a") -> list[dict[str, str | None]]:
+def print_columns(database: Database, schema: TableSchema, table: str = "a") -> list[dict[str, str | None]]:
     """What the server prints of each column of all rows: text forms that lose nothing, under the settings of our
     sessions. `table`: its name, quoted where it needs to be."""
     postgres = database.kind == "postgres"
@@ -49,7 +49,7 @@ def _mysql(column: Column) -> str:
     return f"CAST({name} AS CHAR)"
 
 
-def shown(value: Any, text: str, column: Column) -> tuple[str, str]:
+def value_and_text(value: Any, text: str, column: Column) -> tuple[str, str]:
     """A staged value and the server's text of it, in one form."""
     return ours(value), theirs(text, column)
 

@@ -34,11 +34,11 @@ def read(reader: ChunkReader, schema: TableSchema) -> dict[Any, Any]:
     return {row["id"]: row for row in read_rows.to_pylist()}
 
 
-def logged(source: Source, position: str) -> dict[Any, Any]:
+def read_logged_rows(source: Source, position: str) -> dict[Any, Any]:
     return {row["after"]["id"]: row["after"] for row in rows(list(log(source, position)))}
 
 
-def printed(database: Database, schema: TableSchema) -> dict[Any, dict[str, Any]]:
+def select_texts(database: Database, schema: TableSchema) -> dict[Any, dict[str, Any]]:
     """What the server prints of the columns that are staged as text."""
     names = [c.name for c in schema.columns if pa.types.is_string(c.type)]
     if database.kind == "postgres":
@@ -61,8 +61,8 @@ def test_log_chunk_and_server_agree_on_every_value(database: Database, source: S
     every_type.fill(database)
     schema = reader.schema(TableName(database.schema, "a"))
     chunk = read(reader, schema)
-    logged_rows = logged(source, position)
-    printed_rows = printed(database, schema)
+    logged_rows = read_logged_rows(source, position)
+    printed_rows = select_texts(database, schema)
     assert len(chunk) >= 4 and chunk.keys() == logged_rows.keys() == printed_rows.keys()
     for key, row in chunk.items():
         for name, value in row.items():
@@ -118,7 +118,7 @@ def test_no_time_zone_and_no_style_changes_a_value(database: Database, source: S
         expected |= {"r": '["2024-03-10 03:30:00+00","2024-03-11 03:30:00+00")', "s": '{"2024-03-10 03:30:00+00"}'}
     with closing(source.open_reader()) as reader:
         chunk = read(reader, reader.schema(TableName(database.schema, "a")))
-    assert chunk == logged(source, position) == {1: expected}
+    assert chunk == read_logged_rows(source, position) == {1: expected}
 
 
 @pytest.mark.parametrize("source_kind", MYSQL_KINDS, indirect=True)
@@ -143,7 +143,7 @@ def test_a_byte_that_ascii_does_not_have_is_what_the_server_prints(
     position = create(database, source, "a", "id int PRIMARY KEY, v varchar(9) CHARACTER SET ascii")
     run(database, "INSERT INTO a VALUES (1, _ascii x'41ff80')")
     chunk = read(reader, reader.schema(TableName(database.schema, "a")))
-    assert chunk == logged(source, position) == {1: {"id": 1, "v": "A??"}}
+    assert chunk == read_logged_rows(source, position) == {1: {"id": 1, "v": "A??"}}
 
 
 @pytest.mark.parametrize("source_kind", MYSQL_KINDS, indirect=True)

@@ -23,7 +23,7 @@ from dblog_core.rows.value_forms import FORMS
 from dblog_core.wiring import open_source
 from tests.contract import every_type
 from tests.contract.keyed import shape
-from tests.contract.printed import printed
+from tests.contract.printed import print_columns
 from tests.contract.test_every_type import start
 from tests.contract.test_generated_values import WHOLE, fill, same
 from tests.contract.test_source import create, log, run
@@ -34,14 +34,14 @@ BEYOND = {"n", "d65_0"}
 """Columns whose generated values are beyond a double, or need no other form."""
 
 
-def wanted(schema: TableSchema, form: str) -> dict[str, ColumnRules]:
+def form_rules(schema: TableSchema, form: str) -> dict[str, ColumnRules]:
     """The rules under which all columns that it fits have a form."""
     fitting = {c.name: form for c in schema.columns if FORMS[form].fits(c) and c.name not in {*schema.key, *BEYOND}}
     assert fitting, f"no column of {schema.table} can be staged as {form}"
     return {str(schema.table): ColumnRules.model_validate({"staged_as": fitting})}
 
 
-def staged(source: Source, position: str, rules: Rules) -> dict[Any, dict[str, Any]]:
+def stage_rows(source: Source, position: str, rules: Rules) -> dict[Any, dict[str, Any]]:
     """The rows that the log has, by key, as they are staged."""
     found = {}
     for batch in log(source, position):
@@ -53,7 +53,7 @@ def staged(source: Source, position: str, rules: Rules) -> dict[Any, dict[str, A
     return found
 
 
-def refused(source: Source, position: str, rules: Rules) -> str:
+def first_refusal(source: Source, position: str, rules: Rules) -> str:
     """Why the rows that the log has cannot be staged, as is told of the first."""
     changes_and_transactions = [
         (changes, batch.transactions) for batch in log(source, position) for changes in batch.changes
@@ -70,7 +70,7 @@ def test_log_chunk_and_hash_agree_on_values_of_any_seed_in_every_form(
     fill(database, soak_seed)
     usual = {row["id"]: row for row in reader.read(shape(database, reader), **WHOLE).rows.to_pylist()}
     for form in FORMS.keys() - {"bigint"}:
-        columns = wanted(shape(database, reader), form)
+        columns = form_rules(shape(database, reader), form)
         rules = Rules(columns)
         ruled = open_source(source_config.source.model_copy(update={"columns": columns}))
         with closing(ruled.open_reader()) as its_reader:
@@ -78,8 +78,8 @@ def test_log_chunk_and_hash_agree_on_values_of_any_seed_in_every_form(
             read = its_reader.read(schema, **WHOLE)
             rows = its_reader.hashes(schema, **WHOLE).rows.column(HASH).to_pylist()
         assert rows == of_rows(read, rules).rows.column(HASH).to_pylist(), f"{form}, seed {soak_seed}"
-        logged = staged(ruled, position, rules)
-        printed_by_id = {int(row["id"] or ""): row for row in printed(database, schema)}
+        logged = stage_rows(ruled, position, rules)
+        printed_by_id = {int(row["id"] or ""): row for row in print_columns(database, schema)}
         for row in rules.rows(schema, read.rows).to_pylist():
             key = row["id"]
             for name, value in row.items():
@@ -125,13 +125,13 @@ def test_numbers_that_fit_are_staged_as_bigint_and_others_are_an_error_that_name
         read = reader.read(schema, **WHOLE)
         rows = rules.rows(schema, read.rows).to_pylist()
         assert rows == [{"id": 1, "b": 2**63 - 1}, {"id": 2, "b": 0}, {"id": 3, "b": None}]
-        assert staged(source, position, rules) == {row["id"]: row for row in rows}
+        assert stage_rows(source, position, rules) == {row["id"]: row for row in rows}
         row_hashes = reader.hashes(schema, **WHOLE).rows.column(HASH).to_pylist()
         assert row_hashes == of_rows(read, rules).rows.column(HASH).to_pylist()
         run(database, "INSERT INTO a VALUES (4, 1)", f"UPDATE a SET b = {2**63} WHERE id = 2")
         with pytest.raises(ValueOutOfRange, match=f"a: column b: {2**63} is beyond 64 bits"):
             rules.rows(schema, reader.read(schema, **WHOLE).rows)
-    why = refused(source, position, rules)
+    why = first_refusal(source, position, rules)
     assert re.search(rf"a at \S+ \(transaction .+\): column b: {2**63} is beyond 64 bits", why)
 
 
@@ -161,12 +161,12 @@ def test_a_column_of_another_type_since_keeps_its_usual_form_where_it_has_no_oth
     alter = "ALTER TABLE a ALTER n TYPE" if database.kind == "postgres" else "ALTER TABLE a MODIFY n"
     run(database, "INSERT INTO a VALUES (1, 1.5)", f"{alter} bigint", "INSERT INTO a VALUES (2, 7)")
     rules = Rules({f"{database.schema}.a": ColumnRules.model_validate({"staged_as": {"n": "double"}})})
-    assert repr(staged(source, position, rules)) == repr({1: {"id": 1, "n": 1.5}, 2: {"id": 2, "n": 7}})
+    assert repr(stage_rows(source, position, rules)) == repr({1: {"id": 1, "n": 1.5}, 2: {"id": 2, "n": 7}})
     position = source.current_position()
     run(database, f"{alter} varchar(20)", "INSERT INTO a VALUES (3, '3.5')")
-    assert staged(source, position, rules) == {3: {"id": 3, "n": 3.5}}
+    assert stage_rows(source, position, rules) == {3: {"id": 3, "n": 3.5}}
     run(database, "INSERT INTO a VALUES (4, 'x')")
-    why = refused(source, position, rules)
+    why = first_refusal(source, position, rules)
     assert re.search(r"a at \S+ \(transaction .+\): column n: 'x' is no number", why)
 
 
@@ -205,8 +205,8 @@ def test_dates_that_have_no_other_form_are_staged_as_the_servers_text_or_null(
         )
     assert not list(form_problems(schema, columns[f"{database.schema}.a"]))
     chunk = {row["id"]: row for row in rules.rows(schema, read.rows).to_pylist()}
-    printed_by_id = {int(row["id"] or ""): row for row in printed(database, schema)}
-    assert staged(ruled, position, rules) == chunk
+    printed_by_id = {int(row["id"] or ""): row for row in print_columns(database, schema)}
+    assert stage_rows(ruled, position, rules) == chunk
     if form == "text":
         assert {key: {name: row[name] for name in names} for key, row in chunk.items()} == {
             key: {name: row[name] for name in names} for key, row in printed_by_id.items()
@@ -240,4 +240,4 @@ def test_no_number_in_a_decimal_has_its_form_as_a_double_and_as_text(
     assert rows == of_rows(read, rules).rows.column(HASH).to_pylist()
     chunk = {row["id"]: row for row in rules.rows(schema, read.rows).to_pylist()}
     assert repr(chunk) == repr({1: {"id": 1, "n": float("nan"), "m": "NaN"}, 2: {"id": 2, "n": 1.5, "m": "-0.50"}})
-    assert repr(staged(ruled, position, rules)) == repr(chunk)
+    assert repr(stage_rows(ruled, position, rules)) == repr(chunk)

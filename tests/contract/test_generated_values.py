@@ -17,7 +17,7 @@ from dblog_core.rows.row_hashes import HASH
 from dblog_core.wiring import open_source
 from tests.contract import every_type, generated
 from tests.contract.keyed import MYSQL_KINDS, every_way, shape
-from tests.contract.printed import printed, shown
+from tests.contract.printed import print_columns, value_and_text
 from tests.contract.test_every_type import start
 from tests.contract.test_source import create, log, rows, run
 from tests.fix_servers import Database
@@ -66,7 +66,7 @@ def test_log_chunk_hash_and_server_agree_on_values_of_any_seed(
     read = reader.read(schema, **WHOLE)
     read.rows.validate(full=True)
     chunk = {row["id"]: row for row in read.rows.to_pylist()}
-    printed_by_id = {int(row["id"] or ""): row for row in printed(database, schema)}
+    printed_by_id = {int(row["id"] or ""): row for row in print_columns(database, schema)}
     row_hashes = reader.hashes(schema, **WHOLE).rows.column(HASH).to_pylist()
     run(database, "DELETE FROM a")
     logged = rows(list(log(source, position)))
@@ -82,7 +82,7 @@ def test_log_chunk_hash_and_server_agree_on_values_of_any_seed(
             same(before[key][column.name], value, f"{place}: deleted")
             assert (value is None) == (text is None), place
             if text is not None and column.name != "dz":  # the server prints the zeros of ZEROFILL
-                same(*shown(value, text, column), f"{place}: the server")
+                same(*value_and_text(value, text, column), f"{place}: the server")
     assert row_hashes == of_rows(read, Rules({})).rows.column(HASH).to_pylist()
 
 

@@ -29,14 +29,14 @@ WHOLE: dict[str, Any] = {"after": None, "upto": None, "limit": 100_000}
 COMPUTED = ("virtual_", "stored_")
 
 
-def defined(reader: ChunkReader, schema: TableSchema, rules: Rules | None = None, **place: Any) -> Hashes:
+def hashes_by_definition(reader: ChunkReader, schema: TableSchema, rules: Rules | None = None, **place: Any) -> Hashes:
     """The hashes by the definition, of the rows that a chunk has."""
     return of_rows(reader.read(schema, **{**WHOLE, **place}), rules or Rules({}))
 
 
 def agree(reader: ChunkReader, schema: TableSchema, rules: Rules | None = None) -> list[int]:
     """Rows, keys and ranges of a table have the hashes that they have by definition; returns the rows'."""
-    expected = defined(reader, schema, rules)
+    expected = hashes_by_definition(reader, schema, rules)
     chunk = reader.hashes(schema, **WHOLE)
     assert chunk.rows.equals(expected.rows)
     keys = keys_of(chunk.rows, schema)
@@ -121,13 +121,13 @@ def ranges_cover(reader: ChunkReader, schema: TableSchema) -> None:
     sums = [range_hash.hash]
     place = None
     while range_hash.rows == 7:
-        assert numbers(range_hash) == numbers(total(defined(reader, schema, after=place, limit=7)))
+        assert numbers(range_hash) == numbers(total(hashes_by_definition(reader, schema, after=place, limit=7)))
         place = range_hash.last
         range_hash = reader.range_hash(schema, after=place, upto=last, limit=7)
         sums.append(range_hash.hash)
     assert sum(sums) == reader.range_hash(schema, **WHOLE).hash
     assert numbers(reader.range_hash(schema, after=None, upto=place, limit=10_000)) == numbers(
-        total(defined(reader, schema, upto=place))
+        total(hashes_by_definition(reader, schema, upto=place))
     )
     assert numbers(reader.range_hash(schema, after=last, upto=None, limit=7)) == (0, 0, "None")
 
@@ -143,7 +143,7 @@ def test_a_range_ends_in_the_servers_order_whatever_the_keys_type(
         schema = shape(database, reader)
         for limit in (2, len(values)):
             range_hash = reader.range_hash(schema, after=None, upto=None, limit=limit)
-            assert numbers(range_hash) == numbers(total(defined(reader, schema, limit=limit)))
+            assert numbers(range_hash) == numbers(total(hashes_by_definition(reader, schema, limit=limit)))
         run(database, "DROP TABLE a")
 
 

@@ -176,4 +176,8 @@ def test_a_stop_ends_it_between_transactions(world: World) -> None:
     output = Faulty(world.target.open(), ask)
     assert not run_relay(world.config(), "out", stop=stop, output=output)
     lines_received = world.target.lines()
-    assert lines_received and not changelog.torn(lines_received, world.all()) and len(lines_received) < len(world.all())
+    assert (
+        lines_received
+        and not changelog.ends_in_transaction(lines_received, world.all())
+        and len(lines_received) < len(world.all())
+    )

@@ -51,7 +51,7 @@ def test_a_death_at_any_call_loses_nothing_and_tears_no_transaction(world: World
         except Death:
             lines_received = world.target.lines()
             if kind in EXACT:
-                assert not changelog.torn(lines_received, world.all())
+                assert not changelog.ends_in_transaction(lines_received, world.all())
         assert world.relay()
         lines_received = world.target.lines()
         assert lines_received == world.all() if kind in EXACT else once_each(lines_received) == world.all()

@@ -76,19 +76,19 @@ def front(registry: RegistryServer) -> Iterator[Front]:
     registry_front.close()
 
 
-def told(world: World) -> list[Any]:
+def lines_with_message(world: World) -> list[Any]:
     """The lines that have a message: a new shape is told by its schema's id."""
     return [line for line in world.all() if line["op"] != "s"]
 
 
 def test_every_line_can_be_read_back_from_the_registrys_schemas(world: World, target: AvroOne) -> None:
     assert world.relay()
-    assert target.lines() == told(world)
+    assert target.lines() == lines_with_message(world)
     (orders,) = target.versions(target.subject("shop.orders"))
     assert (orders["namespace"], orders["name"]) == ("shop.orders", "Envelope")
     (key,) = target.versions(target.subject("shop.orders", "key"))
     assert [(f["name"], f["type"]) for f in key["fields"]] == [("id", "long")]
-    tombstones = [target.decoded(m.key()) for m in target.messages() if m.value() is None]
+    tombstones = [target.decode(m.key()) for m in target.messages() if m.value() is None]
     assert tombstones == [{"id": 3}]
 
 
@@ -102,7 +102,7 @@ def test_a_death_at_a_call_neither_loses_nor_repeats_a_line(world: World, target
         with pytest.raises(Death):
             world.relay(Faulty(target.open(), die))
     assert world.relay()
-    assert target.lines() == told(world)
+    assert target.lines() == lines_with_message(world)
 
 
 def test_every_staged_type_is_the_value_that_the_source_has(world: World, target: AvroOne) -> None:
@@ -119,7 +119,7 @@ def test_every_staged_type_is_the_value_that_the_source_has(world: World, target
     world.relay(tables=("shop.all*",))
     (message, first), (_, second), (_, third), (_, fourth) = target.values()
     read = first["after"]
-    assert target.decoded(message.key()) == {"_2nd": -5, "gr_u00f6_u00dfe": Decimal("-1.50")}
+    assert target.decode(message.key()) == {"_2nd": -5, "gr_u00f6_u00dfe": Decimal("-1.50")}
     assert read.pop("single") == pytest.approx(0.1)
     assert read.pop("instant") == LATEST.replace(tzinfo=dt.UTC)
     local = dt.timedelta(microseconds=read.pop("local"))  # which the library does not know
@@ -167,7 +167,7 @@ def test_an_added_and_a_widened_column_are_new_versions_by_which_old_messages_ar
     columns = [[f["name"] for f in v["fields"][0]["type"][1]["fields"]] for v in versions]
     assert columns == [["id", "name", "big"], *[["id", "name", "big", "more"]] * 2]
     decoded_lines = [
-        target.decoded(m.value(), reader=versions[-1]) for m, v in target.values() if v["source"]["table"] == "orders"
+        target.decode(m.value(), reader=versions[-1]) for m, v in target.values() if v["source"]["table"] == "orders"
     ]
     after = {v["source"]["offset"]: v["after"] for v in decoded_lines}
     assert [after[o]["more"] for o in (2, 16, 18, 19)] == [None, 7, 7, None]
@@ -201,14 +201,14 @@ def test_a_mark_has_the_schema_that_its_table_had_last(world: World, target: Avr
     ids = {v["source"]["offset"]: struct.unpack_from(">bI", m.value())[1] for m, v in target.values()}
     assert ids[15] == ids[10] and ids[16] != ids[17]
     assert [len(v["fields"][0]["type"][1]["fields"]) for v in target.versions(target.subject("shop.unseen"))] == [0, 3]
-    assert target.lines() == told(world)
+    assert target.lines() == lines_with_message(world)
 
 
 def test_a_registry_that_is_away_is_waited_for(world: World, target: AvroOne, front: Front) -> None:
     target.settings["registry"] = front.address
     front.answers = [503, 0, 429]
     assert world.relay()
-    assert not front.answers and target.lines() == told(world)
+    assert not front.answers and target.lines() == lines_with_message(world)
     target.empty()
     front.answers = [0] * 1000
     with pytest.raises(OutputUnavailable, match=r"(?s)schema registry http://127.0.0.1.*can be reached from here"):
@@ -246,4 +246,4 @@ def test_a_registry_is_asked_over_tls_by_one_whom_it_knows(
         assert world.relay()
     finally:
         front.close()
-    assert target.lines() == told(world)
+    assert target.lines() == lines_with_message(world)

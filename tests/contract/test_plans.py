@@ -36,7 +36,7 @@ def big(database: Database, columns: str, values: str) -> None:
     run(database, "ANALYZE a" if database.kind == "postgres" else "ANALYZE TABLE a")
 
 
-def touched(database: Database, source: Source, read: Callable[[ChunkReader], Any]) -> int:
+def count_visits(database: Database, source: Source, read: Callable[[ChunkReader], Any]) -> int:
     """Index entries and rows that the server visits for what `read` asks of a new reader. PostgreSQL: of table `a`."""
     with closing(source.open_reader()) as reader:
         schema = shape(database, reader)
@@ -107,7 +107,7 @@ def test_a_chunk_visits_its_rows_and_no_others(
     end = keys[1500]
 
     def visits(read: Callable[[ChunkReader], Any]) -> int:
-        return touched(database, source, read)
+        return count_visits(database, source, read)
 
     assert visits(lambda r: r.read(schema, after=middle, upto=end, limit=10)) < 60
     assert visits(lambda r: r.read(schema, after=middle, upto=end, limit=10, filters=passing)) < 300
@@ -140,7 +140,7 @@ def test_a_thousand_listed_keys_are_looked_up(
         _, keys = walk(reader, schema, limit=5000)
     keys_to_read = [*keys[:1000:2], *((-n, *rest) for n in range(1000))]
     found: list[Any] = []
-    assert touched(database, source, lambda r: found.append(r.read_keys(schema, keys_to_read).rows)) <= 2 * len(
+    assert count_visits(database, source, lambda r: found.append(r.read_keys(schema, keys_to_read).rows)) <= 2 * len(
         keys_to_read
     )
     assert keys_of(found[0], schema) == keys[:1000:2]

@@ -47,7 +47,7 @@ def fail_at(kind: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]
     def arm(number: int) -> None:
         count = 0
 
-        def reached() -> bool:
+        def is_reached() -> bool:
             nonlocal count
             count += 1
             return count == number
@@ -55,24 +55,24 @@ def fail_at(kind: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]
         fsync = os.fsync
 
         def full(descriptor: int) -> None:
-            if reached():
+            if is_reached():
                 raise OSError(28, "No space left on device")
             fsync(descriptor)
 
         def after(self: MemoryStorage, what: str, relative: str) -> None:
-            if reached():
+            if is_reached():
                 raise StagingUnavailable("there is no room", where=relative)
 
         put = S3Storage._put
 
-        def unanswered(self: S3Storage, key: str, data: Bytes, **options: Any) -> None:
+        def put_unanswered(self: S3Storage, key: str, data: Bytes, **options: Any) -> None:
             put(self, key, data, **options)
             after(MemoryStorage(Disk()), "put", key)
 
         if kind == "memory":
             monkeypatch.setattr(MemoryStorage, "_after", after)
         elif kind == "s3":
-            monkeypatch.setattr(S3Storage, "_put", unanswered)
+            monkeypatch.setattr(S3Storage, "_put", put_unanswered)
         else:
             monkeypatch.setattr(os, "fsync", full)
 

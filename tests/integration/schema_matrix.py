@@ -248,19 +248,19 @@ class Matrix:
         self._faults = faults
         yield
 
-    def staged(self) -> None:
+    def wait_until_staged(self) -> None:
         """All that is committed by now is staged."""
         source = wiring.open_source(self.config.source)
         staging = wiring.open_staging(self.config)
         target = source.current_position()
 
-        def reached() -> bool:
+        def is_staged() -> bool:
             if self._faults:
                 raise self._faults[0]
             head = staging.head()
             return head is not None and not head.partial and source.has_reached(head.position, target)
 
-        wait_until(reached, "the log is staged")
+        wait_until(is_staged, "the log is staged")
 
     def dump(self, *tables: str, by: str = dump_records.USER) -> str:
         """Requests a dump."""
@@ -270,7 +270,7 @@ class Matrix:
         """Works on a dump to its end."""
         work_loop.work(self.config, stop=threading.Event(), once=True, dump_id=dump_id)
 
-    def dumped(self) -> None:
+    def wait_until_dumped(self) -> None:
         """Every dump has ended, those too that the capture has requested by itself."""
 
         def over() -> bool:
@@ -291,9 +291,9 @@ class Matrix:
         at = At(self.moment, self.alter, self.draw)
         with self.workload():
             with self.capturing():
-                self.staged()
+                self.wait_until_staged()
                 self.work(self.dump())
-                self.staged()
+                self.wait_until_staged()
                 merge()
                 self._tell("the first dump is over")
                 if self.moment is not Moment.DOWN:
@@ -303,9 +303,9 @@ class Matrix:
         with self.capturing():
             self._tell("all is changed")
             self.write_last()
-            self.staged()
-            self.dumped()
-            self.staged()
+            self.wait_until_staged()
+            self.wait_until_dumped()
+            self.wait_until_staged()
             self._tell("all is staged")
             yield
             self._tell("over")
@@ -321,7 +321,7 @@ class Matrix:
             self._work_through(self.dump())
         if self.moment is not Moment.BEFORE:
             self._alter_all(but=at.done)
-        self.staged()
+        self.wait_until_staged()
 
     def _while_down(self) -> None:
         dump_id = self.dump()
@@ -344,7 +344,7 @@ class Matrix:
 
     # What is to come of it ------------------------------------------------------------------------------------------
 
-    def keyed(self, table: str) -> bool:
+    def has_key(self, table: str) -> bool:
         """Whether the table has a key now."""
         with closing(wiring.open_source(self.config.source).open_reader()) as reader:
             return bool(reader.schema(TableName.parse(table)).key)

@@ -121,10 +121,10 @@ def test_the_super_changelog_leads_to_the_source(
     faults = matrix.faults
     for _ in matrix.run(monkeypatch, lake.merge):
         for name in lake.lacking():
-            if matrix.keyed(name):
+            if matrix.has_key(name):
                 matrix.dump(name, by=dump_records.SYSTEM)
-        matrix.dumped()
-        matrix.staged()
+        matrix.wait_until_dumped()
+        matrix.wait_until_staged()
         copies = folded(matrix.config, lake.known)
         for name, change in matrix.changes.items():
             stopped = copies[name].stopped()

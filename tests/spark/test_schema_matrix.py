@@ -72,8 +72,8 @@ def test_the_lake_ends_as_the_source_or_says_why_not(
             lake.merge()
             if not lake.awaiting():
                 break
-            matrix.dumped()
-            matrix.staged()
+            matrix.wait_until_dumped()
+            matrix.wait_until_staged()
         stopped = lake.stopped()
         for name, change in matrix.changes.items():
             if change.stops or name in stopped:

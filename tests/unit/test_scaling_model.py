@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.benchmarks import scaling
-from tests.benchmarks.model import Axis, fitted
+from tests.benchmarks.model import Axis, fit_line
 
 
 def axis(rounds: dict[int, list[float]], **more: object) -> Axis:
@@ -18,7 +18,7 @@ def axis(rounds: dict[int, list[float]], **more: object) -> Axis:
 
 def test_a_line_is_found_whatever_its_scale() -> None:
     for fixed, slope in ((3.0, 0.5), (0.0, 1e-6), (1e6, 2.0)):
-        line = fitted({size: fixed + slope * size for size in (1, 10, 1000)})
+        line = fit_line({size: fixed + slope * size for size in (1, 10, 1000)})
         assert line.fixed == pytest.approx(fixed, abs=1e-6) and line.slope == pytest.approx(slope)
 
 

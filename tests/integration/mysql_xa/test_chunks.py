@@ -59,7 +59,7 @@ class Committers:
                     cursor.execute(statement)
 
 
-def unseen(database: Database, source: MysqlSource, ids: Ids, chunk_count: int) -> int:
+def count_missed_rows(database: Database, source: MysqlSource, ids: Ids, chunk_count: int) -> int:
     """Rows of XA COMMITs logged before a low watermark that the SELECT after it has missed, over many chunks."""
     start = source.current_position()
     writer = source.open_watermarks("w")
@@ -90,7 +90,7 @@ def unseen(database: Database, source: MysqlSource, ids: Ids, chunk_count: int) 
 def test_a_chunk_sees_every_xa_commit_that_is_logged_before_its_low_watermark(
     database: Database, source: MysqlSource, ids: Ids
 ) -> None:
-    assert unseen(database, source, ids, 400) == 0
+    assert count_missed_rows(database, source, ids, 400) == 0
 
 
 def test_mariadb_commits_xa_transactions_out_of_order(
@@ -102,7 +102,7 @@ def test_mariadb_commits_xa_transactions_out_of_order(
     missed = 0
     while not missed and database.kind == "mariadb":
         assert time.monotonic() < deadline, "nothing is missed without waiting: it protects from nothing"
-        missed = unseen(database, source, ids, 400)
+        missed = count_missed_rows(database, source, ids, 400)
         database.execute("DELETE FROM a")
 
 

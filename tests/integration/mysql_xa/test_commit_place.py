@@ -12,7 +12,7 @@ from dblog_core.sources.mysql.row_events import change_batch
 from dblog_core.sources.mysql.source import MysqlSource
 from tests.fix_servers import Database
 from tests.integration.mysql_source.log_rows import batches, execute
-from tests.integration.mysql_xa.transactions import Ids, finish, owners, shown
+from tests.integration.mysql_xa.transactions import Ids, finish, ops_and_ids, owners
 
 pytestmark = pytest.mark.parametrize("source_kind", ["mysql", "mariadb"], indirect=True)
 
@@ -31,7 +31,7 @@ def test_rows_stand_where_the_second_phase_commits_them(
     ids.rollback("two")
     ids.commit("three")
     log_batches = list(batches(source, start))
-    assert shown(log_batches) == [("c", 5), ("c", 1), ("c", 2), ("c", 3), ("c", 7), ("u", 1), ("c", 6)]
+    assert ops_and_ids(log_batches) == [("c", 5), ("c", 1), ("c", 2), ("c", 3), ("c", 7), ("u", 1), ("c", 6)]
     transactions = dict(owners(log_batches))
     assert transactions[2] == transactions[3] and len(set(transactions.values())) == 5
     assert "prepared" not in json.loads(log_batches[-1].position)
@@ -46,24 +46,24 @@ def test_an_outstanding_transaction_lives_in_the_position(database: Database, so
     ids.prepare("one", "INSERT INTO a VALUES (1, 1)")
     ids.prepare("two", "INSERT INTO a VALUES (2, 2)")
     log_batches = list(batches(source, start))
-    assert shown(log_batches) == []
+    assert ops_and_ids(log_batches) == []
     execute(database, "FLUSH BINARY LOGS", "INSERT INTO a VALUES (3, 3)")
     ids.commit("two")
     more = list(batches(source, log_batches[-1].position))
-    assert shown(more) == [("c", 3), ("c", 2)]
+    assert ops_and_ids(more) == [("c", 3), ("c", 2)]
     ids.commit("one")
     ids.prepare("one", "INSERT INTO a VALUES (4, 4)")  # the same id again
     ids.commit("one")
     last = list(batches(source, more[-1].position))
-    assert shown(last) == [("c", 1), ("c", 4)]
-    assert shown(list(batches(source, start))) == [("c", 3), ("c", 2), ("c", 1), ("c", 4)]
+    assert ops_and_ids(last) == [("c", 1), ("c", 4)]
+    assert ops_and_ids(list(batches(source, start))) == [("c", 3), ("c", 2), ("c", 1), ("c", 4)]
 
 
 def test_one_phase_counts_at_once(database: Database, source: MysqlSource, memory: str) -> None:
     start = source.current_position()
     execute(database, "XA START 'x'", "INSERT INTO a VALUES (1, 1)", "XA END 'x'", "XA COMMIT 'x' ONE PHASE")
     execute(database, "INSERT INTO a VALUES (2, 2)")
-    assert shown(list(batches(source, start))) == [("c", 1), ("c", 2)]
+    assert ops_and_ids(list(batches(source, start))) == [("c", 1), ("c", 2)]
 
 
 @pytest.mark.parametrize("xid", ["X'00ff27','b',LARGEST", "'it''s','',0", "X'0a',X'5c25'", "'x'"])
@@ -72,7 +72,7 @@ def test_ids_of_every_form(database: Database, source: MysqlSource, xid: str) ->
     start = source.current_position()
     execute(database, f"XA START {xid}", "INSERT INTO a VALUES (1, 1)", f"XA END {xid}", f"XA PREPARE {xid}")
     finish(database, f"XA COMMIT {xid}")
-    assert shown(list(batches(source, start))) == [("c", 1)]
+    assert ops_and_ids(list(batches(source, start))) == [("c", 1)]
 
 
 def test_resuming_inside_the_rows_neither_loses_nor_repeats(
@@ -97,12 +97,12 @@ def test_resuming_inside_the_rows_neither_loses_nor_repeats(
     )
     target = source.current_position()
     whole = list(batches(source, start, upto=target))
-    rows = shown(whole)
+    rows = ops_and_ids(whole)
     assert len(rows) == 2304 and sum(1 for batch in whole if batch.partial) > 10
     seen = 0
     for batch in whole[:-1]:
         seen += sum(change.batch.num_rows for change in batch.changes)
-        changes_after = shown(list(batches(source, batch.position, skip=batch.partial, upto=target)))
+        changes_after = ops_and_ids(list(batches(source, batch.position, skip=batch.partial, upto=target)))
         assert changes_after == rows[seen:]
 
 
@@ -124,7 +124,7 @@ def test_compressed_rows(database: Database, source: MysqlSource, memory: str) -
     finally:
         if database.kind == "mariadb":
             execute(database, "SET GLOBAL log_bin_compress = OFF")
-    assert shown(list(batches(source, start))) == [("c", 1000), *(("c", i) for i in range(200))]
+    assert ops_and_ids(list(batches(source, start))) == [("c", 1000), *(("c", i) for i in range(200))]
 
 
 def test_rows_of_other_tables_do_not_count(database: Database, config: Any, source: MysqlSource, ids: Ids) -> None:
@@ -137,4 +137,4 @@ def test_rows_of_other_tables_do_not_count(database: Database, config: Any, sour
         ids.commit(xid)
     ids.rollback("two")
     log_batches = list(batches(source_of_b, start))
-    assert shown(log_batches) == [("c", 1)] and "prepared" not in json.loads(log_batches[-1].position)
+    assert ops_and_ids(log_batches) == [("c", 1)] and "prepared" not in json.loads(log_batches[-1].position)

@@ -13,7 +13,7 @@ from dblog_core.model.schema import TableName
 from dblog_core.sources.mysql.source import MysqlSource
 from tests.fix_servers import Database
 from tests.integration.mysql_source.log_rows import batches, execute
-from tests.integration.mysql_xa.transactions import Ids, shown
+from tests.integration.mysql_xa.transactions import Ids, ops_and_ids
 
 pytestmark = pytest.mark.parametrize("source_kind", ["mysql", "mariadb"], indirect=True)
 
@@ -29,10 +29,10 @@ def test_rows_without_gtids_are_found_by_their_place(
     execute(database, "INSERT INTO a VALUES (2, 2)", "FLUSH BINARY LOGS")
     ids.commit("one")
     execute(database, "SET SESSION binlog_transaction_compression = ON", "INSERT INTO a VALUES (3, 3)")
-    assert shown(list(batches(source, json.dumps(position)))) == [("c", 2), ("c", 1), ("c", 3)]
+    assert ops_and_ids(list(batches(source, json.dumps(position)))) == [("c", 2), ("c", 1), ("c", 3)]
 
 
-def misplaced(position: str) -> str:
+def misplace_prepared(position: str) -> str:
     """The position as of a server whose files have other names and lengths."""
     data = json.loads(position)
     data["prepared"] = [[xid, "other.000077", 4, *gtids] for xid, _, _, *gtids in data["prepared"]]
@@ -46,7 +46,7 @@ def test_with_gtids_rows_are_found_on_another_server_too(database: Database, sou
     position = list(batches(source, start))[-1].position
     execute(database, "INSERT INTO a VALUES (3, 3)")
     ids.commit("one")
-    assert shown(list(batches(source, misplaced(position)))) == [("c", 3), ("c", 1)]
+    assert ops_and_ids(list(batches(source, misplace_prepared(position)))) == [("c", 3), ("c", 1)]
 
 
 def test_without_gtids_another_transaction_at_the_place_is_an_error(
@@ -110,7 +110,7 @@ def test_a_restart_of_the_server_between_the_phases(
     database.server.start()
     execute(database, "INSERT INTO a VALUES (2, 2)")
     ids.commit("one")
-    assert shown(list(batches(source, start))) == [("c", 2), ("c", 1), ("c", 1)]
+    assert ops_and_ids(list(batches(source, start))) == [("c", 2), ("c", 1), ("c", 1)]
 
 
 def test_rows_prepared_before_the_first_start_are_found(
@@ -130,7 +130,7 @@ def test_rows_prepared_before_the_first_start_are_found(
     ids.rollback("four")
     ids.commit("one")
     ids.commit("two")
-    assert shown(list(batches(capture, start))) == [("c", 1), ("c", 2)]
+    assert ops_and_ids(list(batches(capture, start))) == [("c", 1), ("c", 2)]
     assert capture.check() == [] and "prepared" not in json.loads(capture.start_position())
 
 

@@ -46,7 +46,7 @@ def finish(database: Database, statement: str) -> None:
                 raise
 
 
-def shown(found: list[LogBatch]) -> list[Any]:
+def ops_and_ids(found: list[LogBatch]) -> list[Any]:
     """Op and id of each change, in order."""
     return [(row["op"], (row["after"] or row["before"])["id"]) for row in changes(found)]
 

@@ -53,7 +53,7 @@ def test_a_wrong_password_and_an_absent_server_are_told_apart_and_nothing_secret
         PostgresSource(configure(port=1)).current_position()
 
 
-def found(problems: list[Problem], words: str) -> list[Problem]:
+def problems_about(problems: list[Problem], words: str) -> list[Problem]:
     return [problem for problem in problems if words in problem.what]
 
 
@@ -94,9 +94,9 @@ def test_check_finds_every_problem_at_once(lab: Database, configure: Callable[..
         "not a watermark table of ours",
         "publication",
     ):
-        assert found(problems, words), words
+        assert problems_about(problems, words), words
     assert all(problem.fix for problem in problems)
-    assert not found(problems, lab.account.password)
+    assert not problems_about(problems, lab.account.password)
     lab.execute(f'ALTER ROLE "{user}" REPLICATION')
 
 
@@ -140,8 +140,8 @@ def test_check_names_an_invalid_slot_and_a_filtered_publication(
     lab.execute(f"CREATE PUBLICATION dblog_{lab.name} FOR TABLE t (id) WHERE (id > 5)")
     lab.execute(f"SELECT pg_create_logical_replication_slot('dblog_{lab.name}', 'test_decoding')")
     problems = PostgresSource(configure()).check()
-    assert found(problems, "of plugin test_decoding")
-    assert found(problems, "leaves out rows or columns of public.t")
+    assert problems_about(problems, "of plugin test_decoding")
+    assert problems_about(problems, "leaves out rows or columns of public.t")
     with pytest.raises(SourceRefused, match="leaves out rows"):
         PostgresSource(configure()).prepare()
     lab.execute(f"DROP PUBLICATION dblog_{lab.name}", f"CREATE PUBLICATION dblog_{lab.name} FOR ALL TABLES")
