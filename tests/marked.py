@@ -108,7 +108,7 @@ class Marked:
         return [place for place, secret in self.secrets.items() if secret.encode() in data]
 
 
-def marked(directory: Path, *, base: Mapping[str, Any] = BASE, **sections: dict[str, Any]) -> Marked:
+def mark_config(directory: Path, *, base: Mapping[str, Any] = BASE, **sections: dict[str, Any]) -> Marked:
     """`base` with `sections` added or changed, and a secret in every place that the configuration takes one at; what is
     given already, and is a SecretStr, is one too."""
     data = copy.deepcopy(dict(base))

@@ -6,7 +6,7 @@ import tomllib
 from pathlib import Path
 
 from tests.fix_servers import Database
-from tests.marked import BASE, Marked, marked
+from tests.marked import BASE, Marked, mark_config
 
 SLICES = 2
 _BESIDE = {
@@ -94,4 +94,4 @@ def configuration(database: Database, root: Path) -> Marked:
         root=root,
         slices=SLICES,
     )
-    return marked(root, base=_BESIDE, **tomllib.loads(text))
+    return mark_config(root, base=_BESIDE, **tomllib.loads(text))

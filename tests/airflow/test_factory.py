@@ -17,7 +17,7 @@ from airflow.serialization.serialized_objects import DagSerialization
 from dblog_core.airflow.dag_factory import dags
 from tests.airflow import parsing
 from tests.airflow.parsing import DAGS
-from tests.marked import marked
+from tests.marked import mark_config
 
 GOOD = """
 [source]
@@ -207,7 +207,7 @@ def test_no_serialized_dag_has_a_secret(tmp_path: Path, monkeypatch: pytest.Monk
         {"notifier": "notes_with_a_secret.Note", "when": when, "arguments": {"password": "{}"}}
         for when in ("failure", "dump")
     ]
-    marked_config = marked(tmp_path, airflow={"notify": notify})
+    marked_config = mark_config(tmp_path, airflow={"notify": notify})
     (tmp_path / "sources").mkdir()
     text, variables = marked_config.with_variables()
     for name, secret in variables.items():

@@ -94,7 +94,7 @@ def test_both_lakes_hold_the_same_rows(lakes: tuple[TestLake, SimLake], schema: 
     real, simulated = lakes
     rows_by_key = {tuple(row[name] for name in schema.key): row for row in real.rows(schema)}
     assert rows_by_key
-    assert simulated.tables[str(schema.table)].whole() == rows_by_key
+    assert simulated.tables[str(schema.table)].whole_rows() == rows_by_key
 
 
 def test_both_lakes_withhold_the_same_keys(lakes: tuple[TestLake, SimLake]) -> None:
@@ -102,14 +102,14 @@ def test_both_lakes_withhold_the_same_keys(lakes: tuple[TestLake, SimLake]) -> N
     assert real.withheld is not None
     withheld = set(real.withheld.keys(str(SHAPE.table), SHAPE))
     assert withheld
-    assert set(simulated.tables[str(SHAPE.table)].withheld()) == withheld
+    assert set(simulated.tables[str(SHAPE.table)].withheld_keys()) == withheld
 
 
 def test_ghosts_go_and_what_the_log_brought_since_stays(lakes: tuple[TestLake, SimLake]) -> None:
     _, simulated = lakes
-    whole = {key: row["v"] for key, row in simulated.tables[str(WHOLE.table)].whole().items()}
+    whole = {key: row["v"] for key, row in simulated.tables[str(WHOLE.table)].whole_rows().items()}
     assert whole == {(3,): 1, (4,): 3, (5,): 2}
-    of_range = {key: row["v"] for key, row in simulated.tables[str(RANGE.table)].whole().items()}
+    of_range = {key: row["v"] for key, row in simulated.tables[str(RANGE.table)].whole_rows().items()}
     assert of_range == {(1,): 1, (2,): 1, (3,): 1, (4,): 3, (5,): 2, (7,): 1, (8,): 1}
 
 

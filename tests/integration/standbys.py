@@ -33,7 +33,7 @@ def standing_by(standby: PostgresServer, primary: PostgresServer) -> Iterator[Po
     primary.execute(f"SELECT pg_drop_replication_slot('{standby.slot}')")
 
 
-def filled(database: Database) -> None:
+def fill_quiet(database: Database) -> None:
     database.execute(
         "CREATE TABLE quiet (id int PRIMARY KEY, v int NOT NULL)",
         f"INSERT INTO quiet SELECT n, n % 7 FROM generate_series(0, {ROWS - 1}) n",
@@ -45,11 +45,11 @@ def caught_up(primary: Database, standby: PostgresServer) -> None:
     ((end,),) = primary.query("SELECT pg_current_wal_flush_lsn()::text")
     with closing(standby.connect()) as connection, connection.cursor() as cursor:
 
-        def replayed() -> bool:
+        def has_replayed() -> bool:
             cursor.execute("SELECT pg_last_wal_replay_lsn() >= %s::pg_lsn", (end,))
             return bool(cursor.fetchone()[0])
 
-        wait_until(replayed, "the standby has caught up")
+        wait_until(has_replayed, "the standby has caught up")
 
 
 @contextmanager
@@ -71,7 +71,7 @@ def telling(primary: Database) -> Iterator[None]:
 
 
 @contextmanager
-def captured(config: Config, primary: Database) -> Iterator[None]:
+def capturing_standby(config: Config, primary: Database) -> Iterator[None]:
     with telling(primary):
         wiring.open_source(config.source).prepare()
     with capturing(config):

@@ -90,7 +90,7 @@ class Workload:
             cursor.execute("UPDATE big SET op = %s WHERE id = %s", (self.operations, key))
 
 
-def selected(config: Config) -> dict[str, Counter[int]]:
+def count_selects(config: Config) -> dict[str, Counter[int]]:
     """Every chunk that was read, by task and ordinal: each SELECT makes a file in staging."""
     counters_by_op: dict[str, Counter[int]] = {}
     for file in Path(config.staging.path).rglob("chunks/*/*/*"):
@@ -99,18 +99,18 @@ def selected(config: Config) -> dict[str, Counter[int]]:
     return counters_by_op
 
 
-def placed(staging: Staging) -> dict[str, int]:
+def count_placed_chunks(staging: Staging) -> dict[str, int]:
     """Chunks in the super-changelog, by task."""
     return Counter(chunk.task for manifest in staging.manifests() for chunk in manifest.chunks)
 
 
-def told(config: Config) -> int:
+def count_told_chunks(config: Config) -> int:
     """Chunks that the state store has as placed."""
     with closing(wiring.open_state(config)) as state:
         return sum(dump.chunks for dump in dump_store.list_dumps(state))
 
 
-def replayed(staging: Staging, table: str) -> dict[str, np.ndarray[Any, Any]]:
+def replay_rows(staging: Staging, table: str) -> dict[str, np.ndarray[Any, Any]]:
     """The table's rows as the super-changelog has them: the last line of each key, but deletes."""
     parts: dict[str, list[Any]] = {"id": [], "offset": [], "op": [], "alive": []}
 
@@ -174,21 +174,27 @@ def test_a_dump_of_a_million_rows_goes_on_after_every_process_was_killed(databas
             options = ["--table", table, "--ranges", str(RANGES), "--workers", "3", "--rate", "25000"]
             work.append(dblog.start("dump", *options))
             wait_until(
-                lambda: sum(placed(staging).values()) >= ROWS / CHUNK / 4,
+                lambda: sum(count_placed_chunks(staging).values()) >= ROWS / CHUNK / 4,
                 "a quarter of the chunks",
                 describe=dblog.output,
             )
             for process in [*work, capture]:
                 kill(process)
-            killed = placed(staging)
-            before = selected(config)
+            killed = count_placed_chunks(staging)
+            before = count_selects(config)
             assert sum(killed.values()) < ROWS / CHUNK * 3 / 4, "it was to be killed in the middle"
             began = time.monotonic()
             capture = dblog.start("capture")
             # A worker that looks before reads a chunk again of whose placing the state store has not heard.
-            wait_until(lambda: told(config) >= sum(killed.values()), "what was placed is told", describe=dblog.output)
+            wait_until(
+                lambda: count_told_chunks(config) >= sum(killed.values()),
+                "what was placed is told",
+                describe=dblog.output,
+            )
             dblog.run("work", "--once")
-            wait_until(lambda: sum(placed(staging).values()) >= ROWS / CHUNK, "all chunks", describe=dblog.output)
+            wait_until(
+                lambda: sum(count_placed_chunks(staging).values()) >= ROWS / CHUNK, "all chunks", describe=dblog.output
+            )
             print(f"{database.kind}: {time.monotonic() - began:.0f} s for the rest, {workload.operations} operations")
         dblog.run("capture", "--until-current")
         kill(capture)
@@ -196,8 +202,8 @@ def test_a_dump_of_a_million_rows_goes_on_after_every_process_was_killed(databas
         dblog.close()
     with closing(wiring.open_state(config)) as state:
         assert [dump.state for dump in dump_store.list_dumps(state)] == ["done"]
-    judge(killed, before, selected(config), placed(staging))
-    check_equal(database, replayed(staging, table))
+    judge(killed, before, count_selects(config), count_placed_chunks(staging))
+    check_equal(database, replay_rows(staging, table))
 
 
 def judge(

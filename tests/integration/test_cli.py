@@ -74,7 +74,7 @@ def test_requests_of_every_kind_bring_the_rows_that_they_name(customers: Databas
     schema = customers.schema
     offset = 0
 
-    def dumped(*arguments: str) -> tuple[dict[str, Any], list[dict[str, Any]], list[dict[str, Any]]]:
+    def run_dump(*arguments: str) -> tuple[dict[str, Any], list[dict[str, Any]], list[dict[str, Any]]]:
         """The finished dump, the rows that it brought, and what it says of ghosts."""
         nonlocal offset
         status = dblog.json("dump", *arguments, "--chunk-size", "10", "--wait")
@@ -92,7 +92,7 @@ def test_requests_of_every_kind_bring_the_rows_that_they_name(customers: Databas
         assert table["rows"] == pytest.approx(1_000, rel=0.1)
     assert dblog.json("dumps") == []
 
-    whole, rows, ends = dumped("--table", f"{schema}.cust*", "--workers", "3")
+    whole, rows, ends = run_dump("--table", f"{schema}.cust*", "--workers", "3")
     assert (whole["rows"], whole["tasks_done"], len(whole["tasks"])) == (2_000, 24, 24)
     assert all(t["done"] and 50 <= t["rows"] <= 150 for t in whole["tasks"]), "balanced although the keys are not"
     assert {x["table"] for x in rows} == {x["table"] for x in ends} == {f"{schema}.cust_a", f"{schema}.cust_b"}
@@ -108,17 +108,17 @@ def test_requests_of_every_kind_bring_the_rows_that_they_name(customers: Databas
     ):
         options = [w for i in range(0, len(tests), 3) for w in ("--filter", *tests[i : i + 3])]
         _, rows, ends = (
-            dumped("--table", name, *options, "--ranges", "2")
+            run_dump("--table", name, *options, "--ranges", "2")
             if condition != "1 = 0"
             else (dblog.json("dump", "--table", name, *options, "--wait"), [], [])
         )
         expected_ids = [row[0] for row in customers.query(f"SELECT id FROM cust_a WHERE {condition} ORDER BY id")]
         assert (sorted(x["key"]["id"] for x in rows), ends) == (expected_ids, []), "a filtered dump tells of no ghosts"
 
-    part, rows, ends = dumped("--table", name, "--key-from", "100", "--key-to", "899", "--ranges", "5")
+    part, rows, ends = run_dump("--table", name, "--key-from", "100", "--key-to", "899", "--ranges", "5")
     assert (len(part["tasks"]), sorted(x["key"]["id"] for x in rows)) == (5, list(range(100, 900)))
     assert [(x["key_from"], x["key_to"]) for x in ends] == [(100, 899)]
-    both, rows, _ = dumped("--table", name, "--key-to", "300", "--filter", "city", "=", "Rome", "--ranges", "3")
+    both, rows, _ = run_dump("--table", name, "--key-to", "300", "--filter", "city", "=", "Rome", "--ranges", "3")
     assert sorted(x["key"]["id"] for x in rows) == [n for n in range(1, 301) if n % 3 == 1], both
     empty = dblog.json("dump", "--table", name, "--key-from", "9", "--key-to", "5", "--wait")
     assert empty["state"] == "done"

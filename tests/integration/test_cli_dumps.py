@@ -137,7 +137,7 @@ def test_the_log_goes_on_while_a_select_hangs_and_none_follows_once_a_dump_is_pa
     assert dblog.json("set", dump_id, "chunk_size=2", "delay=0.2")["options"]["chunk_size"] == 2
     assert dblog.json("resume", dump_id)["state"] != "paused"
     selects.grow(3)
-    with locked(tables, "a"):
+    with lock_table(tables, "a"):
         wait_until(selects.wait, "a SELECT to wait for the lock")
         rounds.go(3)
         assert selects.wait(), "the chunk is being read all the time"
@@ -153,7 +153,7 @@ def test_the_log_goes_on_while_a_select_hangs_and_none_follows_once_a_dump_is_pa
 
 
 @contextmanager
-def locked(database: Database, table: str) -> Iterator[None]:
+def lock_table(database: Database, table: str) -> Iterator[None]:
     """No SELECT of the table begins before this ends; who holds the lock has nothing in the log."""
     postgres = database.kind == "postgres"
     begin = ["BEGIN", f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE"] if postgres else [f"LOCK TABLES {table} WRITE"]

@@ -39,8 +39,8 @@ from dblog_core.staging import segment
 from dblog_core.staging.reader import lines
 from dblog_core.wiring import open_lake, open_staging
 from tests.fix_servers import Database
-from tests.integration.test_read_only import capturing, dumped
-from tests.integration.test_stopped_tables import stopped
+from tests.integration.test_read_only import capturing, run_dump
+from tests.integration.test_stopped_tables import stop_reasons
 from tests.integration.test_swapped_tables import capturing as capturing_until
 from tests.integration.test_swapped_tables import copies
 from tests.plain_judge import PlainLake
@@ -117,20 +117,20 @@ class Ruled:
             insert = self._insert(table, *range(1000, 1000 + MANY)).replace(EMAIL, OTHER).replace(BIG, MARK)
             self.database.execute(insert, f"DELETE FROM {table.name} WHERE id >= 1000")
 
-    def written(self) -> Iterator[tuple[str, bytes]]:
+    def written_files(self) -> Iterator[tuple[str, bytes]]:
         """Every file by its name, as it is and unpacked."""
         for file in sorted(path for path in self.directory.rglob("*") if path.is_file()):
             name = str(file.relative_to(self.directory))
             data = file.read_bytes()
             yield name, data
-            yield name, unpacked(data)
+            yield name, unpack(data)
         yield "lines", b"\n".join(orjson.dumps(line) for line in self.lines())
 
     def lines(self) -> list[dict[str, Any]]:
         return list(lines(open_staging(self.config)))
 
 
-def unpacked(data: bytes) -> bytes:
+def unpack(data: bytes) -> bytes:
     """The values of a Parquet file, or what is packed with zstd anywhere in another one."""
     if data.startswith(b"PAR1"):
         return repr(pq.read_table(io.BytesIO(data)).to_pylist()).encode()
@@ -155,8 +155,8 @@ def test_nothing_that_is_written_holds_a_value_of_a_column_under_a_rule(
     ruled.create()
     with capturing(ruled.config):
         ruled.change()
-        dumped(ruled.config, tables=tuple(map(str, ruled.tables)))
-        dumped(ruled.config, tables=(str(ruled.tables[0]),), keys=(1, 4))
+        run_dump(ruled.config, tables=tuple(map(str, ruled.tables)))
+        run_dump(ruled.config, tables=(str(ruled.tables[0]),), keys=(1, 4))
         ruled.change_many()
     run_capture(ruled.config, stop=threading.Event(), until_current=True)
     merge_here(ruled.config)
@@ -170,7 +170,7 @@ def search(ruled: Ruled) -> None:
     """No file and no line has a marked value, and the search sees the open ones in every place."""
     places = [place.format(ruled.database.schema) for place in PLACES]
     seen = set[str]()
-    for name, data in ruled.written():
+    for name, data in ruled.written_files():
         assert [needle for needle in NEEDLES if needle in data] == [], name
         if OPEN.encode() in data:
             seen.update(place for place in places if place in name)
@@ -230,7 +230,7 @@ def test_nothing_that_is_passed_on_or_told_holds_a_value_of_a_column_under_a_rul
         config = ruled.config.model_copy(update={"output": output_config})
         with capturing(config):
             ruled.change()
-            dumped(config, tables=tuple(map(str, ruled.tables)))
+            run_dump(config, tables=tuple(map(str, ruled.tables)))
             assert verify(config, certificate=certificate).equal
         for name in output_config:
             assert run_relay(config, name, stop=threading.Event(), once=True)
@@ -246,7 +246,7 @@ def test_nothing_that_is_passed_on_or_told_holds_a_value_of_a_column_under_a_rul
     }
     seen = {name for name, data in places.items() if OPEN.encode() in data}
     assert seen == {"bodies", "letters", "out", "log"}, "what the receiver says is told, and it says what it was sent"
-    for name, data in (*places.items(), *ruled.written()):
+    for name, data in (*places.items(), *ruled.written_files()):
         assert [needle for needle in NEEDLES if needle in data] == [], name
 
 
@@ -321,19 +321,19 @@ def test_a_table_whose_ruled_column_goes_away_stops_alone_and_leaves_nothing_in_
         wait(masked)
         database.execute(RENAMED, f"INSERT INTO t VALUES (2, '{MARK}')", "INSERT INTO u VALUES (1, 'goes on')")
         wait({**masked, "u": {1: "goes on"}})
-        stopped_tables = wait_until(lambda: stopped(config).get("t"), "the table is stopped")
+        stopped_tables = wait_until(lambda: stop_reasons(config).get("t"), "the table is stopped")
         assert f"{name} has no column v" in stopped_tables and "its columns are id, w" in stopped_tables
         (problem,) = [finding.problem for finding in findings(config) if finding.problem.fatal]
         assert problem.table == name and problem.what in stopped_tables
         database.execute("ALTER TABLE t RENAME COLUMN w TO v")
         masked = {"t": {1: "*****", 2: "*****"}}
         wait({**masked, "u": {1: "goes on"}})
-        assert stopped(config) == {}
+        assert stop_reasons(config) == {}
         database.execute(*SWAPPED, f"INSERT INTO t VALUES (3, '{MARK}')", "INSERT INTO u VALUES (2, 'goes on')")
         wait_until(lambda: copies(config).get("u") == {1: "goes on", 2: "goes on"}, "the other table goes on")
-        wait_until(lambda: "t" in stopped(config), "the table is stopped")
+        wait_until(lambda: "t" in stop_reasons(config), "the table is stopped")
     for file in (path for path in directory.rglob("*") if path.is_file()):
-        assert MARK.encode() not in file.read_bytes() + unpacked(file.read_bytes()), file
+        assert MARK.encode() not in file.read_bytes() + unpack(file.read_bytes()), file
 
 
 @pytest.mark.in_turn

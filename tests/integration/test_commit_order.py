@@ -183,7 +183,7 @@ def windows(database: Database, config: Config, seconds: float) -> list[dict[int
     return seen
 
 
-def logged(database: Database, start: tuple[str, int]) -> list[dict[int, int]]:
+def rows_at_watermarks(database: Database, start: tuple[str, int]) -> list[dict[int, int]]:
     """What the log says of every key up to each watermark, by the server's own tool."""
     rows: dict[int, int] = {}
     found: list[dict[int, int]] = []
@@ -200,7 +200,7 @@ def behind(database: Database, config: Config, seconds: float = 8) -> tuple[int,
     status = "SHOW BINARY LOG STATUS" if database.kind == "mysql" else "SHOW MASTER STATUS"
     file, position = database.query(status)[0][:2]
     seen = windows(database, config, seconds)
-    pairs = zip(seen, logged(database, (file, int(position))), strict=True)
+    pairs = zip(seen, rows_at_watermarks(database, (file, int(position))), strict=True)
     stale = [1 for rows, log in pairs if any(rows[key] < operation for key, operation in log.items())]
     print(f"{database.kind}: {len(stale)} of {len(seen)} windows hold a stale row")
     return len(stale), len(seen)

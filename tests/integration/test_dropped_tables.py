@@ -112,9 +112,9 @@ def test_rows_that_a_new_table_without_a_key_has_had_before_are_told_of(
             and "[source.keys]" in recent_error.fix
         )
 
-        def heard() -> bool:
+        def is_log_read() -> bool:
             database.execute("INSERT INTO log VALUES ('live')")
             return bool(watched.lines("log"))
 
-        wait_until(heard, "its log is read")
+        wait_until(is_log_read, "its log is read")
         assert {line["after"]["v"] for line in watched.lines("log") if line["op"] == "c"} == {"live"}

@@ -17,7 +17,7 @@ from dblog_core.dumps.dump_records import OVER
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.dumps.status import DumpStatus
 from tests.fix_servers import Database
-from tests.integration.test_swapped_tables import capturing, held
+from tests.integration.test_swapped_tables import capturing, source_rows
 from tests.waiting import wait_until
 
 SHAPE = "(id int PRIMARY KEY, v varchar(20))"
@@ -41,11 +41,11 @@ def test_row_security_and_a_missing_right_stop_neither_the_capture_nor_dumps_of_
         *(f"INSERT INTO {name} VALUES (1, '{name}')" for name in ("guarded", "hidden", "u", "made", "other")),
     )
     with capturing(config) as wait:  # it starts, and takes the new ones in
-        wait(held(database, "guarded", "hidden", "u", "made", "other"))
+        wait(source_rows(database, "guarded", "hidden", "u", "made", "other"))
         database.execute(f"CREATE TABLE late {SHAPE}", "ALTER TABLE late ENABLE ROW LEVEL SECURITY")
         database.execute(f"CREATE TABLE later {SHAPE}", "INSERT INTO later VALUES (1, 'x')")
-        wait(held(database, "guarded", "hidden", "u", "made", "other", "later"))
-        dump = whole(config)
+        wait(source_rows(database, "guarded", "hidden", "u", "made", "other", "later"))
+        dump = dump_all(config)
     refused = {r.table: r.reason for r in dump.refused}
     assert set(dump.tables) == {"public.u", "public.other", "public.later"} and dump.state == "done"
     assert set(refused) == {f"public.{name}" for name in ("guarded", "hidden", "made", "late")}
@@ -54,10 +54,10 @@ def test_row_security_and_a_missing_right_stop_neither_the_capture_nor_dumps_of_
     assert set(problems) == set(refused)
     database.execute(*problems.values())
     with capturing(config):
-        assert set(whole(config).tables) == {*dump.tables, *refused}
+        assert set(dump_all(config).tables) == {*dump.tables, *refused}
 
 
-def whole(config: Any) -> DumpStatus:
+def dump_all(config: Any) -> DumpStatus:
     """A dump of all, by the capture, once it is over."""
     dump_id = filing.submit(config, DumpRequest(None), requested_by=dump_records.SYSTEM)
     with contextlib.closing(wiring.open_state(config)) as state:

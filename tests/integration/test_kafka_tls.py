@@ -58,7 +58,7 @@ def topic(kafka: KafkaServer) -> str:
     return name
 
 
-def told(error: Exception, wrong: str, door: dict[str, Any]) -> None:
+def check_reason(error: Exception, wrong: str, door: dict[str, Any]) -> None:
     assert WRONG[wrong] in str(error), "the reason, not only that time was up"
     assert "hunter2secret" not in str(error) and door["password"] not in str(error)
 
@@ -84,7 +84,7 @@ def test_an_output_that_is_not_let_in_ends_with_the_reason(
     world = World(tmp_path, target)
     with pytest.raises(OutputRefused) as caught:
         world.relay()
-    told(caught.value, wrong, door)
+    check_reason(caught.value, wrong, door)
     (problem,) = output_problems(world.config(), "out")
     assert WRONG[wrong] in problem.what and "hunter2secret" not in problem.what
 
@@ -117,7 +117,7 @@ def test_a_topic_that_is_closed_to_us_is_told_with_the_reason(
     reader = SignalTopic(config, "shop", MemoryState(), SystemClock())
     with pytest.raises(SignalsUnavailable) as read:
         reader.read_new_messages()
-    told(read.value, wrong, door)
+    check_reason(read.value, wrong, door)
     with pytest.raises(NotToldYet) as sent:
         open_channel(ChannelConfig(name="bus", to="kafka", kafka=config)).tell("d1/completed//0", {"dump": "d1"})
-    told(sent.value, wrong, door)
+    check_reason(sent.value, wrong, door)

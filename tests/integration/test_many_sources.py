@@ -47,7 +47,7 @@ class Source:
     def write(self, *keys: int) -> None:
         self.database.execute(*(f"INSERT INTO {self.name} VALUES ({key}, '{self.name}')" for key in keys))
 
-    def staged(self) -> list[dict[str, Any]]:
+    def staged_rows(self) -> list[dict[str, Any]]:
         """Its rows in the super-changelog."""
         return [line["after"] for line in lines(wiring.open_staging(self.config)) if line["op"] == "c"]
 
@@ -147,16 +147,16 @@ def test_what_happens_to_one_capture_leaves_the_others_alone_and_metrics_tell_th
     wait_until(lambda: all(s.epoch() == 1 and wiring.open_staging(s.config).head() for s in sources), "all lead")
     for source in sources:
         source.write(1, 2)
-    wait_until(lambda: all(len(s.staged()) == 2 for s in sources), "all stage their rows")
+    wait_until(lambda: all(len(s.staged_rows()) == 2 for s in sources), "all stage their rows")
     killed, stopped, *others = sources
     kill(running[killed.name])
     running[stopped.name].send_signal(signal.SIGTERM)
     assert running[stopped.name].wait(60) == 0
     for source in sources:
         source.write(3)
-    wait_until(lambda: all(len(s.staged()) == 3 for s in others), "the others go on")
+    wait_until(lambda: all(len(s.staged_rows()) == 3 for s in others), "the others go on")
     wait_until(lambda: killed.epoch() is None and stopped.epoch() is None, "the two lead no more")
-    assert [len(s.staged()) for s in (killed, stopped)] == [2, 2]
+    assert [len(s.staged_rows()) for s in (killed, stopped)] == [2, 2]
     figures = {
         (sample.name, sample.labels["source"]): sample.value
         for family in Sources([s.config for s in fifty]).collect()
@@ -169,7 +169,7 @@ def test_what_happens_to_one_capture_leaves_the_others_alone_and_metrics_tell_th
         assert head is not None and figures["dblog_staged_offset", source.name] == head.last_offset
     for source in (killed, stopped):
         live[source.name][1].start("capture")
-    wait_until(lambda: all(len(s.staged()) == 3 for s in sources), "the two go on where they ended")
+    wait_until(lambda: all(len(s.staged_rows()) == 3 for s in sources), "the two go on where they ended")
     assert {s.name: s.epoch() for s in sources} == {s.name: 1 if s in others else 2 for s in sources}
     for source in sources:
-        assert source.staged() == [{"id": key, "source": source.name} for key in (1, 2, 3)]
+        assert source.staged_rows() == [{"id": key, "source": source.name} for key in (1, 2, 3)]

@@ -37,11 +37,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], i
     connect = psycopg2.connect
     query = pymysql.connections.Connection.query
 
-    def counted(connection: Any, *arguments: Any, **more: Any) -> Any:
+    def count_query(connection: Any, *arguments: Any, **more: Any) -> Any:
         _Counting.asked += 1
         return query(connection, *arguments, **more)
 
-    monkeypatch.setattr(pymysql.connections.Connection, "query", counted)
+    monkeypatch.setattr(pymysql.connections.Connection, "query", count_query)
     monkeypatch.setattr(psycopg2, "connect", lambda *a, **more: connect(*a, **{**more, "cursor_factory": _Counting}))
 
     def count(call: Callable[[], object]) -> int:

@@ -13,7 +13,7 @@ from dblog_core.model.schema import TableName
 from dblog_core.sources.mysql.source import MysqlSource
 from dblog_core.sources.mysql.values import charsets, multibyte
 from tests.fix_servers import Database
-from tests.integration.test_mysql_decode import images, prepared
+from tests.integration.test_mysql_decode import images, prepare_source
 
 CODES = {name: [code for _, code in multibyte.codes(form)] for name, form in multibyte.FORMS.items()}
 AT_ONCE = 2_000  # codes in a row
@@ -24,12 +24,12 @@ def every(database: Database) -> list[str]:
     return [str(row[0]) for row in database.query("SELECT CHARACTER_SET_NAME FROM information_schema.CHARACTER_SETS")]
 
 
-def known(database: Database) -> list[str]:
+def known_charsets(database: Database) -> list[str]:
     """Those of several bytes, but for Unicode's."""
     return [name for name in every(database) if name in multibyte.FORMS]
 
 
-def selected(source: MysqlSource, table: TableName) -> dict[int, Any]:
+def select_rows(source: MysqlSource, table: TableName) -> dict[int, Any]:
     """The rows of a chunk by their id."""
     reader = source.open_reader()
     try:
@@ -39,7 +39,7 @@ def selected(source: MysqlSource, table: TableName) -> dict[int, Any]:
     return {row["id"]: row for row in record_batch.to_pylist()}
 
 
-def logged(source: MysqlSource, start: str) -> dict[int, Any]:
+def read_logged_rows(source: MysqlSource, start: str) -> dict[int, Any]:
     return {after["id"]: after for _, _, after in images(source, start)}
 
 
@@ -51,10 +51,10 @@ def test_no_character_set_of_a_server_is_left_out(database: Database) -> None:
 @pytest.mark.parametrize("source_kind", ["mysql", "mariadb"], indirect=True)
 def test_every_code_reads_as_the_server_converts_it(database: Database, tmp_path: Path) -> None:
     """One statement a character set writes all of its codes; those of four bytes too that stand for nothing yet."""
-    names = known(database)
+    names = known_charsets(database)
     columns = ", ".join(f"{name} mediumtext CHARACTER SET {name}" for name in names)
     database.execute(f"CREATE TABLE t (id int PRIMARY KEY, {columns})")
-    source, start = prepared(database, tmp_path)
+    source, start = prepare_source(database, tmp_path)
     first = itertools.count(1)
     written = 0
     for name in names:
@@ -64,8 +64,8 @@ def test_every_code_reads_as_the_server_converts_it(database: Database, tmp_path
         values = ", ".join(f"({next(first)}, CONVERT(x'{text}' USING {name}))" for text in texts)
         database.execute(f"INSERT INTO t (id, {name}) VALUES {values}")
         written += len(codes)
-    log_batches = logged(source, start)
-    assert log_batches == selected(source, TableName(database.schema, "t"))
+    log_batches = read_logged_rows(source, start)
+    assert log_batches == select_rows(source, TableName(database.schema, "t"))
     assert sum(len(text) for row in log_batches.values() for text in list(row.values())[1:] if text) == written
     assert written > 120_000
 
@@ -76,14 +76,14 @@ def test_every_code_reads_as_the_server_converts_it(database: Database, tmp_path
 def test_no_bytes_that_the_server_takes_are_left_out(database: Database, tmp_path: Path, charset: str) -> None:
     """All pairs of bytes, and threes that begin as in Japanese, one in a row, as far as the server takes them. But for
     8EA0, which MySQL takes and prints as two question marks: to us it is no code, as in its own definition."""
-    if charset not in known(database):
+    if charset not in known_charsets(database):
         return
     database.execute(
         f"CREATE TABLE t (id int PRIMARY KEY, v varchar(9) CHARACTER SET {charset})",
         "CREATE TABLE n (n int PRIMARY KEY)",
         f"INSERT INTO n VALUES {', '.join(f'({n})' for n in range(256))}",
     )
-    source, start = prepared(database, tmp_path)
+    source, start = prepare_source(database, tmp_path)
     pair = "a.n * 256 + b.n"
     digits = "LPAD(HEX(a.n * 256 + b.n), 4, '0')"
     database.execute(
@@ -93,14 +93,14 @@ def test_no_bytes_that_the_server_takes_are_left_out(database: Database, tmp_pat
         f"INSERT IGNORE INTO t SELECT 65536 + {pair}, CONVERT(UNHEX(CONCAT('8F', {digits})) USING {charset})"
         " FROM n a, n b WHERE a.n > 158 AND b.n > 158",
     )
-    log_batches = logged(source, start)
-    assert len(log_batches) > 65_534 and log_batches == selected(source, TableName(database.schema, "t"))
+    log_batches = read_logged_rows(source, start)
+    assert len(log_batches) > 65_534 and log_batches == select_rows(source, TableName(database.schema, "t"))
 
 
 @pytest.mark.in_turn
 @pytest.mark.parametrize("source_kind", ["mysql", "mariadb"], indirect=True)
 def test_labels_and_keys_of_such_sets_are_read_and_asked_for(database: Database, tmp_path: Path) -> None:
-    source, start = prepared(database, tmp_path)  # the log meets the character sets while it is read
+    source, start = prepare_source(database, tmp_path)  # the log meets the character sets while it is read
     database.execute(
         "CREATE TABLE t (k varchar(9) CHARACTER SET gbk, id int, e enum('ソ', '表') CHARACTER SET cp932,"
         " s set('한', '글') CHARACTER SET euckr, PRIMARY KEY (k, e))",
@@ -108,8 +108,8 @@ def test_labels_and_keys_of_such_sets_are_read_and_asked_for(database: Database,
         "UPDATE t SET k = '構' WHERE id = 2",
     )
     table = TableName(database.schema, "t")
-    rows = logged(source, start)
-    assert rows == selected(source, table) and rows[1] == {"k": "汉字", "id": 1, "e": "表", "s": "한,글"}
+    rows = read_logged_rows(source, start)
+    assert rows == select_rows(source, table) and rows[1] == {"k": "汉字", "id": 1, "e": "表", "s": "한,글"}
     reader = source.open_reader()
     schema = reader.schema(table)
     assert reader.read_keys(schema, [("構", "ソ")]).rows.to_pylist() == [rows[2]]

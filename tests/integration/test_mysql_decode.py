@@ -41,7 +41,7 @@ def images(source: MysqlSource, start: str) -> list[tuple[str, Any, Any]]:
     raise AssertionError("the log did not reach its end in time")
 
 
-def prepared(database: Database, directory: Path) -> tuple[MysqlSource, str]:
+def prepare_source(database: Database, directory: Path) -> tuple[MysqlSource, str]:
     source = MysqlSource(database.config(directory).source)
     source.prepare()
     return source, source.current_position()
@@ -62,7 +62,7 @@ FUNCTIONS = (
 @pytest.mark.parametrize("source_kind", ["mysql"], indirect=True)
 def test_documents_are_printed_as_the_server_casts_them(database: Database, tmp_path: Path) -> None:
     database.execute("CREATE TABLE j (id int PRIMARY KEY AUTO_INCREMENT, j json)")
-    source, start = prepared(database, tmp_path)
+    source, start = prepare_source(database, tmp_path)
     r = random.Random(11)
     plain = []
     while len(plain) < 600:
@@ -106,7 +106,7 @@ def row(r: random.Random, identity: int) -> tuple[object, ...]:
     return (identity, *(None if r.random() < 0.1 else value for value in values))
 
 
-def replicated(database: Database, rows: int) -> list[tuple[str, Any, Any]]:
+def replicate_images(database: Database, rows: int) -> list[tuple[str, Any, Any]]:
     """The same, by mysql-replication, from the log's beginning on."""
     account = database.server.admin
     settings = {
@@ -157,7 +157,7 @@ def differences(own_images: list[tuple[str, Any, Any]], reference_images: list[t
 @pytest.mark.parametrize("source_kind", ["mysql", "mariadb"], indirect=True)
 def test_rows_are_those_that_were_written_and_those_of_mysql_replication(database: Database, tmp_path: Path) -> None:
     database.execute(f"CREATE TABLE t ({', '.join(f'{c} {t}' for c, t in COLUMNS.items())}) CHARACTER SET utf8mb4")
-    source, start = prepared(database, tmp_path)
+    source, start = prepare_source(database, tmp_path)
     r = random.Random(4)
     with database.connect() as connection, connection.cursor() as cursor:
         marks = ", ".join(["%s"] * len(COLUMNS))
@@ -174,5 +174,5 @@ def test_rows_are_those_that_were_written_and_those_of_mysql_replication(databas
     ]
     if database.kind == "mariadb":
         return  # after the first event of rows, the package connects anew there and begins at its first place
-    reference_images = replicated(database, len(own_images))
+    reference_images = replicate_images(database, len(own_images))
     assert len(reference_images) == len(own_images) and differences(own_images, reference_images) == []

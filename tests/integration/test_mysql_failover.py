@@ -164,11 +164,11 @@ def test_the_last_transaction_is_found_again_where_it_was_and_on_another_server_
     positions: list[Position] = []
     read = scan.read
 
-    def recorded(*arguments: Any, position: Position, **more: Any) -> bool:
+    def record_position(*arguments: Any, position: Position, **more: Any) -> bool:
         positions.append(position)
         return read(*arguments, position=position, **more)
 
-    monkeypatch.setattr(scan, "read", recorded)
+    monkeypatch.setattr(scan, "read", record_position)
     start = source.current_position()
     insert(database, 1, 2, 3)
     position = list(batches(source, start))[-1].position
@@ -223,11 +223,11 @@ def test_a_backup_that_was_put_back_and_has_given_our_numbers_to_other_transacti
         execute(database, "FLUSH BINARY LOGS")
         newest = database.query("SHOW BINARY LOGS")[-1][0]
 
-        def purged() -> bool:
+        def purge_logs() -> bool:
             execute(database, f"PURGE BINARY LOGS TO '{newest}'")  # not what a connection still reads
             return bool(database.query("SHOW BINARY LOGS")[0][0] == newest)
 
-        wait_until(purged, what="the files to be purged")
+        wait_until(purge_logs, what="the files to be purged")
         insert(database, 16)
         with caplog.at_level(logging.INFO):
             assert ids(list(batches(source, last))) == [16], "what is purged cannot be compared, and is not needed"

@@ -52,7 +52,7 @@ class _Heard:
         return getattr(self._socket, name)
 
 
-def sent(config: Any, position: str, *, mariadb: bool) -> bytes:
+def read_sent_bytes(config: Any, position: str, *, mariadb: bool) -> bytes:
     """All that the server sends from the position to the present end."""
     start = Position.decode(position, mariadb=mariadb)
     log = stream.connect(config, start, lambda: start, mariadb=mariadb, identity=77_001, blocking=False)
@@ -89,7 +89,7 @@ def test_events_of_a_server_are_those_of_plain_python(database: Database, source
         "BEGIN", "DELETE FROM a WHERE id > 1020", "DELETE FROM types", "COMMIT",
         "TRUNCATE TABLE a",
     )  # fmt: skip
-    data = whole_packets(sent(config, start, mariadb=database.kind == "mariadb"))
+    data = whole_packets(read_sent_bytes(config, start, mariadb=database.kind == "mariadb"))
     expected_events = list(binlog.split(data, checksums=True))
     assert len(expected_events) > 150
     for seed in range(30):
@@ -137,7 +137,7 @@ def test_files_with_and_without_checksums_follow_each_other(
         database.execute(f"SET GLOBAL binlog_checksum = {usual}")
 
 
-def compressed(database: Database, *statements: str) -> None:
+def execute_compressed(database: Database, *statements: str) -> None:
     on, off = (
         ("SET SESSION binlog_transaction_compression = ON", "SET SESSION binlog_transaction_compression = OFF")
         if database.kind == "mysql"
@@ -156,7 +156,7 @@ def test_a_large_compressed_transaction_comes_in_parts_that_can_be_resumed(
     execute(database, "CREATE TABLE a (id int PRIMARY KEY, v varchar(200))")
     start = source.current_position()
     every = list(_statements(200, 100))
-    compressed(database, "BEGIN", *every, "COMMIT", "INSERT INTO a VALUES (-1, 'last')")
+    execute_compressed(database, "BEGIN", *every, "COMMIT", "INSERT INTO a VALUES (-1, 'last')")
     target = source.current_position()
     whole = list(batches(source, start, upto=target))
     ids = [row["after"]["id"] for row in changes(whole)]

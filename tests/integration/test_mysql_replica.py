@@ -17,7 +17,7 @@ from dblog_core.local.servers.mysql import MysqlServer
 from dblog_core.local.servers.server import DatabaseServer
 from dblog_core.staging.reader import lines
 from tests.fix_servers import Database
-from tests.integration.test_read_only import ROWS, capturing, config_of, dumped, rows_of
+from tests.integration.test_read_only import ROWS, capturing, config_of, rows_of, run_dump
 from tests.read_only import reader_of
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
@@ -147,14 +147,14 @@ def test_a_replica_with_parallel_workers_is_captured_in_its_primarys_order_or_re
     assert [problem for problem in source.check() if problem.fatal] == []
     with capturing(config):
         with parallel_writes(pair.primary):
-            status = dumped(config, tables=(table,), chunk_size=20, workers=2)
+            status = run_dump(config, tables=(table,), chunk_size=20, workers=2)
         pair.catch_up()
         rows = dict(pair.primary.query("SELECT id, v FROM quiet"))
 
-        def staged() -> bool:
+        def is_staged() -> bool:
             return {key: row["v"] for key, row in rows_of(config, table).items()} == rows
 
-        wait_until(staged, "staging has the rows of the primary")
+        wait_until(is_staged, "staging has the rows of the primary")
     assert status.chunks >= 20, "a dump of many windows beside the writes"
     numbers = [
         int(line["transaction"].replace("-", ":").split(":")[-1])

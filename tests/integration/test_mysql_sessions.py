@@ -45,7 +45,7 @@ def capturing(config: Config) -> Iterator[None]:
         thread.join()
 
 
-def dumped(config: Config) -> dict[str, list[dict[str, object]]]:
+def dump_rows(config: Config) -> dict[str, list[dict[str, object]]]:
     """The rows of a dump of all tables, by table."""
     dump_id = submit(config, DumpRequest(tables=None))
     work_loop.work(config, stop=threading.Event(), once=True, dump_id=dump_id)
@@ -73,7 +73,7 @@ def test_a_dump_reads_what_is_committed(database: Database, tmp_path: Path, leve
                 "DELETE FROM a WHERE id = 2",
             ):
                 cursor.execute(statement)
-            rows = dumped(config)
+            rows = dump_rows(config)
             cursor.execute("ROLLBACK")
     finally:
         other.close()
@@ -87,7 +87,7 @@ def test_all_rows_of_all_tables_come_where_sessions_are_given_few(database: Data
     database.execute(*(f"CREATE TABLE {name} (id int PRIMARY KEY, v int)" for name in names))
     database.execute(*(f"INSERT INTO {name} SELECT seq.id, 1 FROM ({_numbers(35)}) AS seq" for name in names))
     with setting(database, "sql_select_limit", "2"), capturing(config):
-        dumped_rows = dumped(config)
+        dumped_rows = dump_rows(config)
     assert {name: len(rows) for name, rows in dumped_rows.items()} == dict.fromkeys(names, 35)
 
 
@@ -106,7 +106,7 @@ def test_a_key_that_the_server_has_made_and_hides(database: Database, tmp_path: 
         run_capture(config, stop=threading.Event(), until_current=True)
         database.execute("INSERT INTO a VALUES (30)", "UPDATE a SET v = 11 WHERE v = 10", "DELETE FROM a WHERE v = 20")
         with capturing(config):
-            rows = dumped(config)
+            rows = dump_rows(config)
     log = [(line["op"], line["key"]) for line in lines(wiring.open_staging(config)) if line["op"] in "cud"]
     assert log == [("c", {"my_row_id": "3"}), ("u", {"my_row_id": "1"}), ("d", {"my_row_id": "2"})]
     assert rows == {"a": [{"my_row_id": "1", "v": 11}, {"my_row_id": "3", "v": 30}]}

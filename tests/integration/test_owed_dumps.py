@@ -84,7 +84,7 @@ def lacks(config: Config, table: str) -> int | None:
     return lacks_since(works[table], 0)
 
 
-def staged(config: Config, table: str, op: str) -> int:
+def count_staged(config: Config, table: str, op: str) -> int:
     """How many lines of the kind the table has."""
     return sum(line["op"] == op and line["table"] == table for line in lines(wiring.open_staging(config)))
 
@@ -106,17 +106,17 @@ def test_a_first_dump_that_fails_is_made_again_once_its_cause_is_gone(database: 
         database.execute("INSERT INTO t VALUES (3, NULL)")
         if database.kind != "postgres":  # whose log tells of no CREATE
             database.execute("CREATE TABLE u (id int PRIMARY KEY)", "INSERT INTO u VALUES (1)")
-            wait_until(lambda: staged(config, u, "c"), "a row of the new table")
-            assert lacks(config, u) is None and staged(config, u, "f") == 0
-        wait_until(lambda: staged(config, t, "c"), "a row by the log")
+            wait_until(lambda: count_staged(config, u, "c"), "a row of the new table")
+            assert lacks(config, u) is None and count_staged(config, u, "f") == 0
+        wait_until(lambda: count_staged(config, t, "c"), "a row by the log")
         assert lacks(config, t) == 0
         if database.kind == "postgres":
             database.execute("ALTER TABLE t DROP COLUMN d")
-            wait_until(lambda: staged(config, t, "f"), "the dump after the statement")
+            wait_until(lambda: count_staged(config, t, "f"), "the dump after the statement")
     if database.kind != "postgres":
         config = database.config(tmp_path, source={"start": "initial", "zero_dates": "null"})
         with capturing(config):
-            wait_until(lambda: staged(config, t, "f"), "the dump after the start")
+            wait_until(lambda: count_staged(config, t, "f"), "the dump after the start")
     with closing(wiring.open_state(config)) as state:
         wait_until(
             lambda: owed_dumps.read(state) == {},

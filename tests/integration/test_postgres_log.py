@@ -97,11 +97,13 @@ def test_rows_of_other_tables_do_not_leave_the_server(lab: Database, tmp_path: P
     lab.execute("INSERT INTO other SELECT generate_series(1, 1000)", "INSERT INTO t VALUES (1)")
     assert len(rows(log, 1)) == 1
     log.close()
-    ((rows_sent,),) = lab.query(f"SELECT count(*) FROM {sent(config)} WHERE get_byte(data, 0) = ascii('I')")
+    ((rows_sent,),) = lab.query(
+        f"SELECT count(*) FROM {sent_messages_sql(config)} WHERE get_byte(data, 0) = ascii('I')"
+    )
     assert rows_sent == 1
 
 
-def sent(config: SourceConfig) -> str:
+def sent_messages_sql(config: SourceConfig) -> str:
     """What the plugin makes of the log for us, as a table."""
     options = f"'proto_version', '2', 'publication_names', '{config.publication}'"
     return f"pg_logical_slot_peek_binary_changes('{config.slot}', NULL, NULL, {options})"

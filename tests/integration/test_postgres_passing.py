@@ -27,14 +27,14 @@ def lab(postgres: PostgresServer, new_database: Callable[..., Database]) -> Data
     return lab
 
 
-def configured(lab: Database, tmp_path: Path, **changes: Any) -> SourceConfig:
+def source_config(lab: Database, tmp_path: Path, **changes: Any) -> SourceConfig:
     return lab.config(tmp_path).source.model_copy(update=changes)
 
 
 @PLUGINS
 @pytest.mark.in_turn("plugin")
 def test_logical_messages_are_passed_over_and_move_the_position(lab: Database, tmp_path: Path, plugin: str) -> None:
-    source = PostgresSource(configured(lab, tmp_path, plugin=plugin))
+    source = PostgresSource(source_config(lab, tmp_path, plugin=plugin))
     source.prepare()
     start = source.start_position()
     lab.execute(
@@ -61,7 +61,7 @@ def test_logical_messages_are_passed_over_and_move_the_position(lab: Database, t
 def test_an_idle_database_beside_a_busy_one_keeps_no_log(
     lab: Database, tmp_path: Path, plugin: str, new_database: Callable[..., Database], postgres: PostgresServer
 ) -> None:
-    source = PostgresSource(configured(lab, tmp_path, plugin=plugin))
+    source = PostgresSource(source_config(lab, tmp_path, plugin=plugin))
     source.prepare()
     busy = new_database(postgres)
     busy.execute("CREATE TABLE b (v text)")
@@ -98,7 +98,7 @@ COMPLETE = [
 def test_a_publication_that_somebody_made_is_used_as_it_is_where_it_leaves_nothing_out(
     lab: Database, tmp_path: Path, definition: str
 ) -> None:
-    source = PostgresSource(configured(lab, tmp_path))
+    source = PostgresSource(source_config(lab, tmp_path))
     source.prepare()  # the watermark table
     lab.execute(f"SELECT pg_drop_replication_slot('dblog_{lab.name}')")
     made_by_somebody(lab, definition)
@@ -127,7 +127,7 @@ def test_a_publication_that_leaves_something_out_is_refused_before_a_row_is_lost
     lab: Database, tmp_path: Path, what: str
 ) -> None:
     definition, says = LEAVING_OUT[what]
-    source = PostgresSource(configured(lab, tmp_path))
+    source = PostgresSource(source_config(lab, tmp_path))
     source.prepare()
     made_by_somebody(lab, definition)
     assert [p for p in source.check() if p.fatal and says in p.what]

@@ -61,7 +61,7 @@ def drain(log: LogStream) -> None:
         log.read(0.1)
 
 
-def told(batches: list[LogBatch]) -> list[tuple[Any, ...]]:
+def log_lines(batches: list[LogBatch]) -> list[tuple[Any, ...]]:
     """Rows and signals in log order, each with its transaction."""
     found = []
     for number, batch in enumerate(batches):
@@ -84,7 +84,7 @@ def told(batches: list[LogBatch]) -> list[tuple[Any, ...]]:
 
 def changes(batches: list[LogBatch]) -> list[tuple[Any, ...]]:
     """Without the first sight of shapes, which every new stream tells again."""
-    return [line for line in told(batches) if line[0][0] != "schema"]
+    return [line for line in log_lines(batches) if line[0][0] != "schema"]
 
 
 def streams(lab: Database) -> tuple[int, int]:
@@ -171,11 +171,15 @@ def test_streamed_transactions_are_told_as_if_they_had_been_kept(
     server_memory(lab, "64kB")
     streamed = read(source, told_story)
     assert settled_streams(lab, before)[1] > 20
-    assert told(streamed) == told(rows_of_story)
-    assert len(told(rows_of_story)) > 18_000 and not any(
-        "lost" in str(line) or "gone" in str(line) for line in told(rows_of_story)
+    assert log_lines(streamed) == log_lines(rows_of_story)
+    assert len(log_lines(rows_of_story)) > 18_000 and not any(
+        "lost" in str(line) or "gone" in str(line) for line in log_lines(rows_of_story)
     )
-    assert [line[0][1] for line in told(rows_of_story) if line[0][0] == "watermark"] == ["between", "inside", "after"]
+    assert [line[0][1] for line in log_lines(rows_of_story) if line[0][0] == "watermark"] == [
+        "between",
+        "inside",
+        "after",
+    ]
     assert all(sum(c.batch.num_rows for c in batch.changes) <= MAX_ROWS for batch in streamed)
 
 

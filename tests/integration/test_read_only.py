@@ -89,7 +89,7 @@ def capturing(config: Config) -> Iterator[None]:
     assert not faults, faults
 
 
-def dumped(config: Config, **options: Any) -> DumpStatus:
+def run_dump(config: Config, **options: Any) -> DumpStatus:
     dump_id = filing.submit(config, DumpRequest(**options))
     stop = threading.Event()
     work_loop.work(config, stop=stop, dump_id=dump_id)
@@ -117,7 +117,7 @@ def test_an_idle_server_is_dumped_in_a_hundred_chunks_without_waiting_for_an_eve
         reader.execute("FLUSH BINARY LOGS")  # the log's end has no transaction before it in its file
     with capturing(config):
         began = time.monotonic()
-        status = dumped(config, tables=(f"{reader.schema}.quiet",))
+        status = run_dump(config, tables=(f"{reader.schema}.quiet",))
         took = time.monotonic() - began
     assert status.chunks >= ROWS / CHUNK and took < SECONDS, (status.chunks, took)
     assert len(rows_of(config, f"{reader.schema}.quiet")) == ROWS
@@ -147,7 +147,7 @@ def test_nothing_is_written_by_capture_dump_or_verification(reader: Database, co
     """Beside what grants refuse: no statement is even sent that the server would have to refuse."""
     before = reader.query(WRITTEN[reader.kind])
     with capturing(config):
-        status = dumped(config, tables=(f"{reader.schema}.quiet",), keys=(1, ROWS + 5))
+        status = run_dump(config, tables=(f"{reader.schema}.quiet",), keys=(1, ROWS + 5))
     assert status.rows == 2, "one key is there, and of the other it is told that it is not"
     assert (WATERMARKS,) not in reader.query(TABLES[reader.kind].format(name=reader.name))
     assert reader.query(WRITTEN[reader.kind]) == before, "the log has not grown by a transaction"
@@ -220,7 +220,7 @@ def test_events_of_a_table_that_is_not_captured_move_a_window(reader: Database, 
         writer.start()
         try:
             began = time.monotonic()
-            status = dumped(config, tables=(f"{reader.schema}.quiet",), chunk_size=50)
+            status = run_dump(config, tables=(f"{reader.schema}.quiet",), chunk_size=50)
             took = time.monotonic() - began
         finally:
             stop.set()
@@ -262,12 +262,12 @@ def test_a_select_waits_for_commits_that_are_logged_and_hidden(reader: Database,
     table = f"{reader.schema}.quiet"
     seen = "SELECT v FROM quiet WHERE id = 3"
     with capturing(config):
-        dumped(config, tables=(table,), keys=(4,))  # all is warm by now
+        run_dump(config, tables=(table,), keys=(4,))  # all is warm by now
         writer = threading.Thread(target=reader.execute, args=("UPDATE quiet SET v = 500 WHERE id = 3",))
         writer.start()
         wait_until(lambda: rows_of(config, table).get(3, {}).get("v") == 500, "the change is staged")
         assert reader.query(seen) == [(3,)], "the change is hidden"
-        assert dumped(config, tables=(table,), keys=(3,)).rows == 1
+        assert run_dump(config, tables=(table,), keys=(3,)).rows == 1
         writer.join(timeout=PATIENCE_SECONDS)
     assert reader.query(seen) == [(500,)]
     assert rows_of(config, table)[3]["v"] == 500, "no dump has brought the old value back"

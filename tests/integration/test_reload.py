@@ -58,7 +58,7 @@ class Watched:
     def lines(self, name: str) -> list[dict[str, Any]]:
         return [x for x in lines(wiring.open_staging(self.base)) if x["table"] == f"{self.database.schema}.{name}"]
 
-    def replayed(self, name: str) -> list[tuple[int, str]]:
+    def replay(self, name: str) -> list[tuple[int, str]]:
         """What a keyed consumer ends with."""
         rows: dict[int, str] = {}
         seen: dict[int, int] = {}
@@ -73,7 +73,7 @@ class Watched:
                 rows = {k: v for k, v in rows.items() if seen[k] > line["since"]}
         return sorted(rows.items())
 
-    def held(self, name: str) -> list[tuple[int, str]]:
+    def source_rows(self, name: str) -> list[tuple[int, str]]:
         return sorted((int(k), str(v)) for k, v in self.database.query(f"SELECT id, v FROM {name}"))
 
     def in_force(self, *names: str) -> bool:
@@ -83,7 +83,7 @@ class Watched:
             f"{self.database.schema}.{name}" for name in names
         ]
 
-    def dumped(self, count: int) -> bool:
+    def has_dumped(self, count: int) -> bool:
         with contextlib.closing(wiring.open_state(self.base)) as state:
             return [d.state for d in dump_store.list_dumps(state)] == ["done"] * count
 
@@ -140,7 +140,7 @@ def test_every_row_is_right_of_a_table_that_comes_goes_and_comes_back(tables: Da
             leader = watched.leader()
             watched.write("a", "b*")
             wait_until(
-                lambda: watched.dumped(1) and any(x["op"] == "u" for x in watched.lines("b")),
+                lambda: watched.has_dumped(1) and any(x["op"] == "u" for x in watched.lines("b")),
                 "the dump of b is done, and b is written",
             )
             watched.write("a")
@@ -149,7 +149,7 @@ def test_every_row_is_right_of_a_table_that_comes_goes_and_comes_back(tables: Da
             wait_until(lambda: len(watched.lines("a")) > count + 20, "20 more lines of a are staged")
             assert len(watched.lines("b")) == ended, "its log goes on"
             watched.write("a", "b")
-            wait_until(lambda: watched.dumped(2), "the second dump of b is done")
+            wait_until(lambda: watched.has_dumped(2), "the second dump of b is done")
         for name in ("a", "b"):
             tables.execute(f"INSERT INTO {name} VALUES (0, 'last')")
             wait_until(
@@ -157,9 +157,9 @@ def test_every_row_is_right_of_a_table_that_comes_goes_and_comes_back(tables: Da
                 "the last row of the table is staged",
             )  # type: ignore[misc]
         assert watched.leader() == leader, "the lease was given up"
-    assert watched.replayed("b") == watched.held("b")
-    changed = dict(watched.replayed("a"))
-    rows = dict(watched.held("a"))
+    assert watched.replay("b") == watched.source_rows("b")
+    changed = dict(watched.replay("a"))
+    rows = dict(watched.source_rows("a"))
     assert {key: rows.get(key) for key in changed} == changed, "the first capture began at the log's end"
     deleted = {x["key"]["id"] for x in watched.lines("a") if x["op"] == "d"}
     created = {x["key"]["id"] for x in watched.lines("a") if x["op"] == "c"}
@@ -197,9 +197,9 @@ def test_a_publication_that_may_not_be_changed_is_waited_for(
         database.execute("INSERT INTO a VALUES (1, 'goes on')")
         wait_until(lambda: watched.lines("a"), "a is captured")
         database.execute(statement)
-        wait_until(lambda: watched.dumped(1), "the dump of b is done")
+        wait_until(lambda: watched.has_dumped(1), "the dump of b is done")
         database.execute("INSERT INTO b VALUES (2, 'live')")
-        wait_until(lambda: watched.replayed("b") == [(1, "old"), (2, "live")], "b is the source")
+        wait_until(lambda: watched.replay("b") == [(1, "old"), (2, "live")], "b is the source")
 
 
 def test_a_table_that_is_made_under_a_pattern_is_captured_and_its_first_rows_are_dumped(
@@ -220,10 +220,10 @@ def test_a_table_that_is_made_under_a_pattern_is_captured_and_its_first_rows_are
         database.execute(
             "CREATE TABLE b (id INTEGER NOT NULL PRIMARY KEY, v VARCHAR(50))", "INSERT INTO b VALUES (1, 'unseen')"
         )
-        wait_until(lambda: watched.dumped(1), "the dump of b is done")
+        wait_until(lambda: watched.has_dumped(1), "the dump of b is done")
         database.execute("INSERT INTO b VALUES (2, 'live')")
-        wait_until(lambda: watched.replayed("b") == [(1, "unseen"), (2, "live")], "b is the source")
+        wait_until(lambda: watched.replay("b") == [(1, "unseen"), (2, "live")], "b is the source")
         assert watched.leader() == leader
     database.execute("CREATE TABLE c (id INTEGER NOT NULL PRIMARY KEY, v VARCHAR(50))", "INSERT INTO c VALUES (1, 'x')")
     with watched.capturing():
-        wait_until(lambda: watched.replayed("c") == [(1, "x")], "c is the source")
+        wait_until(lambda: watched.replay("c") == [(1, "x")], "c is the source")

@@ -70,12 +70,12 @@ class Copy:
                 c.name: row.get(renamed.get(c.name, c.name), filled.get(c.name, UNKNOWN)) for c in schema.columns
             }
 
-    def stopped(self) -> list[str]:
+    def stop_reasons(self) -> list[str]:
         """Why a lake that had the shape `known` does not follow; nothing where it does."""
         return compatibility.compare_schemas(self.known, self.shape).faults if self.known and self.shape else []
 
 
-def folded(config: Config, shapes: dict[str, TableSchema]) -> dict[str, Copy]:
+def fold_copies(config: Config, shapes: dict[str, TableSchema]) -> dict[str, Copy]:
     copies: dict[str, Copy] = {}
     for line in lines(wiring.open_staging(config)):
         copies.setdefault(line["table"], Copy(shapes.get(line["table"]))).apply(line)
@@ -125,9 +125,9 @@ def test_the_super_changelog_leads_to_the_source(
                 matrix.dump(name, by=dump_records.SYSTEM)
         matrix.wait_until_dumped()
         matrix.wait_until_staged()
-        copies = folded(matrix.config, lake.known)
+        copies = fold_copies(matrix.config, lake.known)
         for name, change in matrix.changes.items():
-            stopped = copies[name].stopped()
+            stopped = copies[name].stop_reasons()
             if change.stops or stopped:
                 if not any(change.stops and change.stops in fault for fault in stopped):
                     faults.append(f"{name}: stops with {stopped}, expected {change.stops!r}")

@@ -21,7 +21,7 @@ from kazoo.client import KazooClient
 from dblog_core.config.loader import load
 from dblog_core.monitoring.status import read_source_status
 from tests.fix_servers import Database
-from tests.marked import MARK, Marked, marked
+from tests.marked import MARK, Marked, mark_config
 from tests.nemesis.processes import kill
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
@@ -79,7 +79,7 @@ class Commands:
     def run(self, *arguments: str) -> int:
         return self.start(*arguments).wait(timeout=PATIENCE_SECONDS)
 
-    def printed(self) -> str:
+    def printed_text(self) -> str:
         return "\n".join(log.read_text() for log in sorted(self._directory.iterdir()))
 
     def close(self) -> None:
@@ -93,7 +93,7 @@ def made(database: Database, tmp_path: Path, zookeeper_url: str) -> Marked:
     database.execute("INSERT INTO a VALUES (1, 'one'), (2, 'two')")
     source = database.config(tmp_path).source
     keys = ("name", "kind", "host", "port", "user", "database", "tables")
-    return marked(
+    return mark_config(
         tmp_path,
         source={
             **source.model_dump(mode="json", include=set(keys)),
@@ -121,19 +121,21 @@ def test_no_secret_leaves_those_who_need_it(made: Marked, dblog: Commands, tmp_p
     with Watch() as watch:
         capture = dblog.start("capture")
         check = dblog.start("check")
-        wait_until(lambda: read_source_status(config).to_json()["leader"], "a capture leads", describe=dblog.printed)
-        assert dblog.run("dump", "--all", "--wait") == 0, dblog.printed()
+        wait_until(
+            lambda: read_source_status(config).to_json()["leader"], "a capture leads", describe=dblog.printed_text
+        )
+        assert dblog.run("dump", "--all", "--wait") == 0, dblog.printed_text()
         relays = [dblog.start("relay", name, "--once") for name in ("post", "own", "db")]
-        assert dblog.run("merge") == 0, dblog.printed()
+        assert dblog.run("merge") == 0, dblog.printed_text()
         assert [relay.wait(timeout=PATIENCE_SECONDS) for relay in relays] == [1, 1, 1], "nobody answers them"
-        assert check.wait(timeout=PATIENCE_SECONDS) == 0, dblog.printed()
+        assert check.wait(timeout=PATIENCE_SECONDS) == 0, dblog.printed_text()
         assert dblog.run("status") == 0
         capture.terminate()
         assert capture.wait(timeout=PATIENCE_SECONDS) == 0
     wrong = {**made.data, "source": {**made.data["source"], "password": f"{MARK} is another's"}}
     Marked(wrong).write(tmp_path / "source.toml")
     assert dblog.run("check") == 1
-    printed = dblog.printed()
+    printed = dblog.printed_text()
     assert any("SparkSubmit" in arguments for arguments in watch.arguments) and watch.looks > 10
     assert "DEBUG kazoo" in printed, "all levels are looked at"
     assert made.shown_in(printed) == [] and MARK not in printed

@@ -19,7 +19,7 @@ from dblog_core.monitoring.status import read_source_status
 from dblog_core.staging.reader import lines
 from tests.fix_servers import Database
 from tests.fix_verify import Verify
-from tests.integration.test_swapped_tables import capturing, held
+from tests.integration.test_swapped_tables import capturing, source_rows
 from tests.plain_judge import PlainLake
 from tests.waiting import wait_until
 
@@ -49,9 +49,9 @@ def test_neither_the_log_nor_the_catalogue_has_a_sequence_for_a_table(
         )
         database.execute("CREATE TABLE like_it LIKE late", NEXT.format("like_it"), "RENAME TABLE late TO later")
         database.execute(NEXT.format("later"), "DROP TABLE gone", *TABLE_IN_ITS_PLACE, "INSERT INTO u VALUES (1, 'u')")
-        wait(held(database, "t", "u"))
+        wait(source_rows(database, "t", "u"))
         database.execute("CREATE OR REPLACE SEQUENCE t", NEXT.format("t"), "INSERT INTO u VALUES (2, 'after')")
-        wait(held(database, "u"))
+        wait(source_rows(database, "u"))
         filing.submit(config, DumpRequest(None), requested_by=dump_records.SYSTEM)
         with pytest.raises(RequestError, match=r"later"):
             filing.submit(config, DumpRequest((f"{database.name}.later",)))

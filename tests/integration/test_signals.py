@@ -56,7 +56,7 @@ def lab(database: Database) -> Database:
     return database
 
 
-def configured(
+def signals_config(
     lab: Database, tmp_path: Path, plugin: str = "pgoutput", *, kafka: dict[str, str] | None = None, **sections: Any
 ) -> Config:
     settings: dict[str, Any] = {} if kafka is None else {"kafka": kafka}
@@ -105,7 +105,7 @@ def over(config: Config, signal_id: str) -> Any:
 
 @pytest.mark.in_turn("source_kind")
 def test_a_transaction_of_very_many_signals_is_taken_in_in_part_and_told_of(lab: Database, tmp_path: Path) -> None:
-    config = configured(lab, tmp_path)
+    config = signals_config(lab, tmp_path)
     run_capture(config, stop=threading.Event(), until_current=True)
     ignored = ", ".join(f"('many {n}', 'snapshot-window-open', NULL)" for n in range(MOST_OF_A_TRANSACTION + 50))
     stop_all = row(lab, "after them", "stop-snapshot", {"data-collections": [f"{lab.schema}.a"]})
@@ -122,7 +122,7 @@ def test_all_channels_give_the_same_request(lab: Database, tmp_path: Path, plugi
     topic = f"t_{secrets.token_hex(4)}"
     admin = AdminClient({"bootstrap.servers": kafka.address()})
     admin.create_topics([NewTopic(topic, 1, 1)])[topic].result()
-    config = configured(lab, tmp_path, plugin, kafka={"servers": kafka.address(), "topic": topic})
+    config = signals_config(lab, tmp_path, plugin, kafka={"servers": kafka.address(), "topic": topic})
     assert [p for p in open_source(config.source).check() if p.fatal] == []
     table = f"{lab.schema}.a"
     condition = "note = 'note 1' AND price >= 10.50 AND id BETWEEN 5 AND 100"
@@ -227,7 +227,7 @@ def test_a_capture_that_is_killed_neither_misses_a_row_nor_repeats_it(
     lab: Database, tmp_path: Path, point: str
 ) -> None:
     """kill -9 right after the row has committed, wherever the capture is with it."""
-    config = configured(lab, tmp_path)
+    config = signals_config(lab, tmp_path)
     run_capture(config, stop=threading.Event(), until_current=True)
     child = subprocess.Popen([sys.executable, "-c", CHILD, point], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert child.stdin is not None and child.stdout is not None
@@ -259,7 +259,7 @@ def _secret(config: Config) -> bytes:
 
 def test_check_tells_how_to_make_the_signal_table(lab: Database, tmp_path: Path) -> None:
     lab.execute("DROP TABLE dblog_signal")
-    config = configured(lab, tmp_path)
+    config = signals_config(lab, tmp_path)
     (missing,) = [p for p in open_source(config.source).check() if p.fatal]
     assert "signal table" in missing.what and "CREATE TABLE" in missing.fix and "GRANT INSERT" in missing.fix
     lab.execute("CREATE TABLE dblog_signal (id INTEGER PRIMARY KEY, data BLOB)".replace(

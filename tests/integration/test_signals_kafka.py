@@ -49,7 +49,7 @@ def send(topic: KafkaConfig) -> Send:
     return give
 
 
-def taken(state: MemoryState) -> list[Json]:
+def taken_signals(state: MemoryState) -> list[Json]:
     return inbox.list_signals(state)
 
 
@@ -59,12 +59,12 @@ def look(topic: KafkaConfig, state: MemoryState, count: int) -> list[Json]:
     try:
         for _ in range(LOOKS):
             reader.read_new_messages()
-            if len(taken(state)) >= count:
+            if len(taken_signals(state)) >= count:
                 break
         reader.read_new_messages()
     finally:
         reader.close()
-    return taken(state)
+    return taken_signals(state)
 
 
 def test_messages_under_the_sources_name_are_signals_each_once_over_restarts(topic: KafkaConfig, send: Send) -> None:
@@ -122,10 +122,10 @@ def test_the_place_moves_only_past_what_is_in_the_inbox(
             reader.read_new_messages()
         except SignalsUnavailable:
             faults += 1
-        if len(taken(state)) == 2:
+        if len(taken_signals(state)) == 2:
             break
     reader.close()
-    assert faults == 1 and [record["id"] for record in taken(state)] == ["one", "two"]
+    assert faults == 1 and [record["id"] for record in taken_signals(state)] == ["one", "two"]
 
 
 def test_a_new_partition_is_read_too(topic: KafkaConfig, send: Send, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,11 +137,11 @@ def test_a_new_partition_is_read_too(topic: KafkaConfig, send: Send, monkeypatch
     admin.create_partitions([NewPartitions(topic.topic, 3)])[topic.topic].result()
     send({"id": "third"} | DUMP, partition=2)
     for _ in range(LOOKS):
-        if taken(state):
+        if taken_signals(state):
             break
         reader.read_new_messages()
     reader.close()
-    assert [record["id"] for record in taken(state)] == ["third"]
+    assert [record["id"] for record in taken_signals(state)] == ["third"]
 
 
 def test_a_topic_or_a_broker_that_is_away_is_told_and_tried_again(topic: KafkaConfig, send: Send) -> None:

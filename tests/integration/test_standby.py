@@ -24,8 +24,17 @@ from dblog_core.sources.postgres.position import Lsn, Point
 from dblog_core.sources.postgres.sql import standby as standby_module
 from dblog_core.verify import source_reader
 from tests.fix_servers import Database, drop, new, newest_programs, standby_of
-from tests.integration.standbys import captured, caught_up, filled, scans_of, source_rows, standing_by, telling, writing
-from tests.integration.test_read_only import CHUNK, ROWS, SECONDS, capturing, config_of, dumped, rows_of
+from tests.integration.standbys import (
+    capturing_standby,
+    caught_up,
+    fill_quiet,
+    scans_of,
+    source_rows,
+    standing_by,
+    telling,
+    writing,
+)
+from tests.integration.test_read_only import CHUNK, ROWS, SECONDS, capturing, config_of, rows_of, run_dump
 from tests.integration.verify_shop import Plainly
 from tests.read_only import forget, reader_of
 from tests.waiting import PATIENCE_SECONDS, wait_until
@@ -46,7 +55,7 @@ def newest_standby(newest_postgres: PostgresServer, server_root: Path) -> Iterat
 def primary(newest_postgres: PostgresServer) -> Iterator[Database]:
     """A database with a table of ROWS rows."""
     database = new(newest_postgres, f"t_standby_{time.monotonic_ns() % 10**9}")
-    filled(database)
+    fill_quiet(database)
     yield database
     drop(database)
 
@@ -72,9 +81,9 @@ def test_an_idle_standby_is_dumped_in_a_hundred_chunks_without_waiting_for_its_p
     primary: Database, config: Config
 ) -> None:
     assert [p for p in wiring.open_source(config.source).check() if p.fatal] == []
-    with captured(config, primary):
+    with capturing_standby(config, primary):
         began = time.monotonic()
-        status = dumped(config, tables=(QUIET,))
+        status = run_dump(config, tables=(QUIET,))
         took = time.monotonic() - began
     assert status.chunks >= ROWS / CHUNK and took < SECONDS, (status.chunks, took)
     assert rows_of(config, QUIET) == source_rows(primary)
@@ -85,9 +94,9 @@ def test_a_standby_under_the_writes_of_its_primary_is_dumped_and_verified_as_it_
 ) -> None:
     monkeypatch.setattr(source_reader, "WINDOW_ROWS", 100)
     verify, lake = verify_plainly(config)
-    with captured(config, primary):
+    with capturing_standby(config, primary):
         with writing(primary):
-            assert dumped(config, tables=(QUIET,), chunk_size=20, workers=2).chunks >= ROWS / 2 / 20
+            assert run_dump(config, tables=(QUIET,), chunk_size=20, workers=2).chunks >= ROWS / 2 / 20
             report = verify(config)
             assert report.equal, report.to_json()
             assert lake.asked
@@ -165,20 +174,20 @@ def test_a_slot_on_a_standby_waits_for_its_primary_and_says_so(
 
 
 def test_check_says_what_a_standby_lacks_and_who_mends_it(primary: Database, standby: Database, config: Config) -> None:
-    def found(**changed: Any) -> str:
+    def describe_problems(**changed: Any) -> str:
         source = wiring.open_source(config.source.model_copy(update=changed))
         return "\n".join(f"{p.what} -> {p.fix}" for p in source.check())
 
-    assert "read_only = true" in found(read_only=False)
+    assert "read_only = true" in describe_problems(read_only=False)
     with pytest.raises(SourceRefused, match="is a standby"):
         wiring.open_source(config.source.model_copy(update={"read_only": False})).prepare()
-    assert "on the primary" in found(publication="another")
-    assert "hot_standby_feedback" not in found()
+    assert "on the primary" in describe_problems(publication="another")
+    assert "hot_standby_feedback" not in describe_problems()
     standby.server.options = {}
     standby.server.stop()
     standby.server.start()
     try:
-        assert "hot_standby_feedback = on" in found()
+        assert "hot_standby_feedback = on" in describe_problems()
     finally:
         standby.server.options = {"hot_standby_feedback": "on"}
         standby.server.stop()
@@ -196,7 +205,7 @@ def test_a_slot_that_recovery_had_to_invalidate_is_lost_with_its_reason(
     standby.server.stop()
     standby.server.start()
 
-    def opened() -> bool:
+    def can_open() -> bool:
         """As long as the standby has not replayed it, or is about to invalidate the slot."""
         with suppress(SourceUnavailable), closing(source.open_log(position)) as log:
             while True:
@@ -206,7 +215,7 @@ def test_a_slot_that_recovery_had_to_invalidate_is_lost_with_its_reason(
     try:
         primary.execute("CREATE TABLE gone (id int)", "DROP TABLE gone", "VACUUM pg_class", "VACUUM pg_attribute")
         with pytest.raises(LogPositionLost, match="rows that it needed were removed: set hot_standby_feedback"):
-            wait_until(opened, "the slot is lost")
+            wait_until(can_open, "the slot is lost")
     finally:
         standby.server.options = {"hot_standby_feedback": "on"}
         standby.server.stop()
@@ -223,7 +232,7 @@ def replica(postgres: PostgresServer, server_root: Path) -> Iterator[PostgresSer
 def older(postgres: PostgresServer, replica: PostgresServer) -> Iterator[Database]:
     """A database that `replica` has too, and its user."""
     database = new(postgres, f"t_replica_{time.monotonic_ns() % 10**9}")
-    filled(database)
+    fill_quiet(database)
     caught_up(database, replica)
     yield database
     drop(database)
@@ -246,7 +255,7 @@ def test_chunks_come_from_a_standby_and_the_log_from_its_primary(
     before = scans_of(replica, older)
     with capturing(config):
         with writing(older):
-            assert dumped(config, tables=(QUIET,), chunk_size=20, workers=2).chunks >= ROWS / 2 / 20
+            assert run_dump(config, tables=(QUIET,), chunk_size=20, workers=2).chunks >= ROWS / 2 / 20
             report = verify(config)
             assert report.equal, report.to_json()
             assert lake.asked
@@ -289,19 +298,19 @@ def test_a_chunk_waits_until_its_standby_has_replayed_what_lies_before_its_windo
 def test_a_server_that_is_no_standby_of_the_primary_is_refused(
     older: Database, replica: PostgresServer, newest_standby: PostgresServer, tmp_path: Path
 ) -> None:
-    def found(server: PostgresServer, host: Database = older, **more: Any) -> str:
+    def describe_problems(server: PostgresServer, host: Database = older, **more: Any) -> str:
         config = config_of(
             host, tmp_path, **{"read_only": False, "read_replica": f"{server.host}:{server.port}", **more}
         )
         return "\n".join(f"{p.what} -> {p.fix}" for p in wiring.open_source(config.source).check())
 
-    assert found(replica) == ""
-    assert "is no standby -> name a hot standby" in found(older.server)
+    assert describe_problems(replica) == ""
+    assert "is no standby -> name a hot standby" in describe_problems(older.server)
     no_standby = {"read_only": False, "read_replica": f"{older.server.host}:{older.server.port}"}
     found_there = wiring.open_source(config_of(older, tmp_path, **no_standby).source).check()
     assert [p.fatal for p in found_there] == [False], "dumps wait for it, the log does not"
     as_its_own = {"user": newest_standby.admin.user, "password": newest_standby.admin.password, "database": "postgres"}
-    assert "cannot send its log" in found(replica, replace(older, server=replica), read_only=True)
+    assert "cannot send its log" in describe_problems(replica, replace(older, server=replica), read_only=True)
     config = config_of(older, tmp_path, **as_its_own).source.model_copy(update={"port": newest_standby.port})
     with closing(newest_standby.connect()) as connection, pytest.raises(SourceRefused, match="of database system"):
         standby_module.follow(connection, config, config_of(older, tmp_path).source)
@@ -326,12 +335,12 @@ def test_a_standby_that_is_promoted_under_the_capture_goes_on_on_its_new_timelin
 ) -> None:
     """Its slot is its own; a dump goes on over the promotion, and what is written afterwards is of another timeline."""
     first = new(pair[0], "shop")
-    filled(first)
+    fill_quiet(first)
     reader = reader_of(first, slot=False)
     caught_up(first, pair[1])
     second = replace(reader, server=pair[1])
     config = config_of(second, tmp_path)
-    with captured(config, first):
+    with capturing_standby(config, first):
         first.execute("UPDATE quiet SET v = 100 WHERE id = 3")
         dump_id = filing.submit(config, DumpRequest(tables=(QUIET,), delay=0.02))
         stop = threading.Event()

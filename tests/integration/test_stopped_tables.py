@@ -19,7 +19,7 @@ from dblog_core.monitoring.preflight import findings
 from dblog_core.monitoring.status import read_source_status
 from tests.fix_servers import Database
 from tests.fix_verify import Verify
-from tests.integration.test_swapped_tables import Wait, capturing, copies, healing, held
+from tests.integration.test_swapped_tables import Wait, capturing, copies, healing, source_rows
 from tests.plain_judge import PlainLake
 from tests.waiting import wait_until
 
@@ -34,7 +34,7 @@ def newcomers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(config_reload, "NEWCOMERS", 0.3)
 
 
-def stopped(config: Config) -> dict[str, str]:
+def stop_reasons(config: Config) -> dict[str, str]:
     """The tables that `status` shows as stopped, and why."""
     return {
         t["table"].partition(".")[2]: t["error"]
@@ -43,13 +43,13 @@ def stopped(config: Config) -> dict[str, str]:
     }
 
 
-def begun(database: Database, config: Config) -> dict[str, dict[int, str]]:
+def begin_capture(database: Database, config: Config) -> dict[str, dict[int, str]]:
     """A capture that has rows of both tables; returns them."""
     run_capture(config, stop=threading.Event(), until_current=True)
     database.execute("INSERT INTO t VALUES (1, 'a'), (2, 'b')", "INSERT INTO u VALUES (1, 'other')")
     run_capture(config, stop=threading.Event(), until_current=True)
-    assert copies(config) == held(database, "t", "u")
-    return held(database, "t")
+    assert copies(config) == source_rows(database, "t", "u")
+    return source_rows(database, "t")
 
 
 def taken_in(database: Database, config: Config, *tables: str) -> None:
@@ -57,22 +57,22 @@ def taken_in(database: Database, config: Config, *tables: str) -> None:
     the same time may be dumped twice."""
 
     def there() -> bool:
-        return not stopped(config) and copies(config) == held(database, *tables)
+        return not stop_reasons(config) and copies(config) == source_rows(database, *tables)
 
-    wait_until(there, "the tables are taken in", describe=lambda: (stopped(config), copies(config)))
+    wait_until(there, "the tables are taken in", describe=lambda: (stop_reasons(config), copies(config)))
 
 
 def runs(database: Database, wait: Wait, before: dict[str, dict[int, str]]) -> None:
     """The capture has begun its term."""
     database.execute("INSERT INTO u VALUES (100, 'runs')")
-    wait({**before, **held(database, "u")})
+    wait({**before, **source_rows(database, "u")})
 
 
 def others_go_on(database: Database, config: Config, wait: Wait, key: int, before: dict[str, dict[int, str]]) -> None:
     """The other table flows, and the one that has stopped stays as it was."""
     database.execute(f"INSERT INTO u VALUES ({key}, 'goes on')")
-    wait({**before, **held(database, "u")})
-    assert set(stopped(config)) == {"t"}
+    wait({**before, **source_rows(database, "u")})
+    assert set(stop_reasons(config)) == {"t"}
     problems = [f.problem for f in findings(config) if f.problem.fatal]
     assert {p.table for p in problems} == {str(t) for t in [f"{database.schema}.t"]} and all(p.fix for p in problems)
     with pytest.raises(RequestError) as refused:
@@ -91,27 +91,27 @@ def test_postgres_a_table_that_loses_its_key_stops_alone_and_is_dumped_when_it_h
     if plugin == "wal2json":
         database.execute(f"DROP PUBLICATION dblog_{database.name}")
     database.execute(f"CREATE TABLE t {SHAPE}", f"CREATE TABLE u {SHAPE}")
-    before = begun(database, config)
+    before = begin_capture(database, config)
     lose = "ALTER TABLE t DROP CONSTRAINT t_pkey"
     have = "ALTER TABLE t ADD PRIMARY KEY (id)"
     database.execute(lose, change.format(3))
     with capturing(config) as wait:
         others_go_on(database, config, wait, 2, before)
-        stopped_tables = stopped(config)["t"]
+        stopped_tables = stop_reasons(config)["t"]
         assert "identifies old rows of public.t by nothing, and its key is (none)" in stopped_tables
         assert "ALTER TABLE public.t REPLICA IDENTITY FULL, give it a primary key" in stopped_tables
         database.execute(have, "INSERT INTO t VALUES (4, 'after')")
-        wait(held(database, "t", "u"))
-        assert stopped(config) == {} and set(healing(config)) == {"t"}
-        before = held(database, "t")
+        wait(source_rows(database, "t", "u"))
+        assert stop_reasons(config) == {} and set(healing(config)) == {"t"}
+        before = source_rows(database, "t")
         database.execute(lose)
-        wait_until(lambda: bool(stopped(config)), "the table is stopped while the capture runs")
+        wait_until(lambda: bool(stop_reasons(config)), "the table is stopped while the capture runs")
         database.execute(change.format(5))
         others_go_on(database, config, wait, 3, before)
     database.execute(have, "DELETE FROM t WHERE id = 1")  # while none runs
     with capturing(config) as wait:
-        wait(held(database, "t", "u"))
-    assert stopped(config) == {}
+        wait(source_rows(database, "t", "u"))
+    assert stop_reasons(config) == {}
 
 
 @pytest.mark.parametrize("source_kind", ["postgres"], indirect=True)
@@ -120,7 +120,7 @@ def test_postgres_what_the_log_alone_has_told_is_dumped_too(database: Database, 
     """The catalogue is never seen without the key."""
     config = database.config(tmp_path, source={"tables": ["public.t", "public.u"]})
     database.execute(f"CREATE TABLE t {SHAPE}", f"CREATE TABLE u {SHAPE}")
-    before = begun(database, config)
+    before = begin_capture(database, config)
     statements = (
         "BEGIN; ALTER TABLE t DROP CONSTRAINT t_pkey; INSERT INTO t VALUES (3, 'missed'); "
         "ALTER TABLE t ADD PRIMARY KEY (id); COMMIT",
@@ -133,8 +133,8 @@ def test_postgres_what_the_log_alone_has_told_is_dumped_too(database: Database, 
         if moment == "while it runs":
             runs(database, wait, before)
             database.execute(*statements)
-        wait(held(database, "t", "u"))
-    assert set(healing(config)) == {"t"} and stopped(config) == {}
+        wait(source_rows(database, "t", "u"))
+    assert set(healing(config)) == {"t"} and stop_reasons(config) == {}
 
 
 @pytest.mark.parametrize("source_kind", ["postgres"], indirect=True)
@@ -145,17 +145,17 @@ def test_postgres_what_the_log_has_told_is_remembered_when_the_capture_ends(
     monkeypatch.setattr(config_reload, "NEWCOMERS", 3600)
     config = database.config(tmp_path, source={"tables": ["public.t", "public.u"]})
     database.execute(f"CREATE TABLE t {SHAPE}", f"CREATE TABLE u {SHAPE}")
-    before = begun(database, config)
+    before = begin_capture(database, config)
     with capturing(config) as wait:
         runs(database, wait, before)
         database.execute("ALTER TABLE t DROP CONSTRAINT t_pkey", "INSERT INTO t VALUES (3, 'missed')")
         database.execute("INSERT INTO u VALUES (2, 'later')")
-        wait({**before, **held(database, "u")})
-    assert set(stopped(config)) == {"t"}
+        wait({**before, **source_rows(database, "u")})
+    assert set(stop_reasons(config)) == {"t"}
     database.execute("ALTER TABLE t ADD PRIMARY KEY (id)")
     with capturing(config) as wait:
-        wait(held(database, "t", "u"))
-    assert stopped(config) == {}
+        wait(source_rows(database, "t", "u"))
+    assert stop_reasons(config) == {}
 
 
 @pytest.mark.in_turn
@@ -165,23 +165,23 @@ def test_mysql_a_key_of_the_configuration_that_is_none_any_more_stops_its_table_
 ) -> None:
     config = database.config(tmp_path, source={"keys": {f"{database.schema}.t": ["id"]}})
     database.execute("CREATE TABLE t (id int NOT NULL, v varchar(20), UNIQUE one (id))", f"CREATE TABLE u {SHAPE}")
-    before = begun(database, config)
+    before = begin_capture(database, config)
     database.execute("ALTER TABLE t DROP INDEX one", "INSERT INTO t VALUES (2, 'twice'), (3, 'missed')")
     with capturing(config) as wait:
         others_go_on(database, config, wait, 2, before)
-        assert "no unique index has exactly these columns" in stopped(config)["t"]
+        assert "no unique index has exactly these columns" in stop_reasons(config)["t"]
         database.execute("DELETE FROM t WHERE v = 'twice'", "ALTER TABLE t ADD UNIQUE one (id)")
-        wait(held(database, "t", "u"))
-        assert stopped(config) == {} and set(healing(config)) == {"t"}
-        before = held(database, "t")
+        wait(source_rows(database, "t", "u"))
+        assert stop_reasons(config) == {} and set(healing(config)) == {"t"}
+        before = source_rows(database, "t")
         database.execute("ALTER TABLE t DROP INDEX one")
-        wait_until(lambda: bool(stopped(config)), "the table is stopped while the capture runs")
+        wait_until(lambda: bool(stop_reasons(config)), "the table is stopped while the capture runs")
         pause = threading.Event()
         pause.wait(2.5)  # the leader looks about once a second
         database.execute("INSERT INTO t VALUES (5, 'missed')")
         others_go_on(database, config, wait, 3, before)
         database.execute("ALTER TABLE t ADD UNIQUE one (id)")
-        wait(held(database, "t", "u"))
+        wait(source_rows(database, "t", "u"))
 
 
 @pytest.mark.in_turn
@@ -194,18 +194,18 @@ def test_a_table_that_is_given_another_primary_key_than_its_entry_names_stops_al
     database.execute("CREATE TABLE t (id int NOT NULL UNIQUE, v varchar(20))", f"CREATE TABLE u {SHAPE}")
     if database.kind == "postgres":
         database.execute("ALTER TABLE t REPLICA IDENTITY FULL")
-    before = begun(database, config)
+    before = begin_capture(database, config)
     with capturing(config) as wait:
         runs(database, wait, before)
         database.execute("ALTER TABLE t ADD PRIMARY KEY (id, v)", "INSERT INTO t VALUES (3, 'missed')")
         others_go_on(database, config, wait, 2, before)
-        told = stopped(config)["t"]
+        told = stop_reasons(config)["t"]
         assert f'[source.keys] "{database.schema}.t" names (id), and its primary key is (id, v)' in told
         assert "fix: remove " in told
     entered = database.config(tmp_path, source=plugin)
     with capturing(entered) as wait:
-        wait(held(database, "t", "u"))
-    assert stopped(entered) == {}
+        wait(source_rows(database, "t", "u"))
+    assert stop_reasons(entered) == {}
 
 
 BY_ID = "ALTER TABLE {} DROP PRIMARY KEY, ADD PRIMARY KEY (id)"
@@ -258,8 +258,8 @@ def test_mysql_tables_that_have_no_exact_form_stop_alone_from_their_first_row_on
     with capturing(config) as wait:
         database.execute(*loose, *(create_statement for create_statement, _, _ in cases.values()))
         database.execute(*loose, *(INSERT.format(name, 1) for name in cases), INSERT.format("u", 2))
-        wait(held(database, "u"))
-        wait_until(lambda: set(stopped(config)) == set(cases), "all of them are stopped")
+        wait(source_rows(database, "u"))
+        wait_until(lambda: set(stop_reasons(config)) == set(cases), "all of them are stopped")
         verify, _ = verify_plainly(config)
         report = verify(config)
         assert {left.table for left in report.left_out} == set(names) and not report.equal
@@ -267,10 +267,10 @@ def test_mysql_tables_that_have_no_exact_form_stop_alone_from_their_first_row_on
         assert verify(config, pass_over_refused=True).equal
     database.execute(*loose, *(INSERT.format(name, 2) for name in cases), INSERT.format("u", 3))
     with capturing(config) as wait:  # a start is not refused
-        wait(held(database, "u"))
+        wait(source_rows(database, "u"))
         assert set(copies(config)) == {"u"}
         problems = {str(f.problem.table): f.problem for f in findings(config) if f.problem.fatal}
-        stopped_tables = stopped(config)
+        stopped_tables = stop_reasons(config)
         assert set(problems) == set(names) and all(says in stopped_tables[name] for name, (_, says, _) in cases.items())
         for name, (_, _, mends) in cases.items():
             fix = problems[f"{database.schema}.{name}"].fix
@@ -290,19 +290,19 @@ def test_mysql_a_table_that_shows_rows_of_others_stops_alone_until_it_has_rows_o
     run_capture(config, stop=threading.Event(), until_current=True)
     with capturing(config) as wait:
         database.execute("INSERT INTO u VALUES (1, 'one')")
-        wait(held(database, "u"))
+        wait(source_rows(database, "u"))
         database.execute(f"CREATE TABLE t {SHAPE} ENGINE = MERGE UNION = (u) INSERT_METHOD = LAST")
-        wait_until(lambda: set(stopped(config)) == {"t"}, "the table is stopped")
+        wait_until(lambda: set(stop_reasons(config)) == {"t"}, "the table is stopped")
         others_go_on(database, config, wait, 2, {})
-        assert "MRG_MYISAM keeps no rows" in stopped(config)["t"].replace("MyISAM", "MYISAM")
+        assert "MRG_MYISAM keeps no rows" in stop_reasons(config)["t"].replace("MyISAM", "MYISAM")
         (problem,) = [entry.problem for entry in findings(config) if entry.problem.fatal]
         database.execute(problem.fix.partition("source.tables, or ")[2], "INSERT INTO t VALUES (3, 'own')")
         taken_in(database, config, "t", "u")
-        assert len(held(database, "t")["t"]) == 3
+        assert len(source_rows(database, "t")["t"]) == 3
         if database.kind == "mysql":  # MariaDB has no BLACKHOLE unless it is installed
             database.execute(f"CREATE TABLE b {SHAPE} ENGINE = BLACKHOLE", "INSERT INTO b VALUES (1, 'nowhere')")
-            wait_until(lambda: set(stopped(config)) == {"b"}, "the table is stopped")
-            assert "BLACKHOLE keeps no rows" in stopped(config)["b"]
+            wait_until(lambda: set(stop_reasons(config)) == {"b"}, "the table is stopped")
+            assert "BLACKHOLE keeps no rows" in stop_reasons(config)["b"]
             (problem,) = [entry.problem for entry in findings(config) if entry.problem.fatal]
             database.execute(problem.fix.partition("source.tables, or ")[2], "INSERT INTO b VALUES (2, 'kept')")
             taken_in(database, config, "t", "u", "b")
@@ -315,15 +315,15 @@ def test_mysql_rows_that_a_session_logs_in_part_stop_their_table_alone_and_a_sta
 ) -> None:
     config = database.config(tmp_path)
     database.execute(f"CREATE TABLE t {SHAPE}", f"CREATE TABLE u {SHAPE}")
-    before = begun(database, config)
+    before = begin_capture(database, config)
     with capturing(config) as wait:
         database.execute("SET SESSION binlog_row_image = MINIMAL", "UPDATE t SET v = 'in part' WHERE id = 1")
         database.execute("UPDATE t SET v = 'whole' WHERE id = 2", "INSERT INTO u VALUES (2, 'goes on')")
-        wait({**before, **held(database, "u")})
-        assert set(stopped(config)) == {"t"} and "binlog_row_image = FULL" in stopped(config)["t"]
+        wait({**before, **source_rows(database, "u")})
+        assert set(stop_reasons(config)) == {"t"} and "binlog_row_image = FULL" in stop_reasons(config)["t"]
     with capturing(config) as wait:
-        wait(held(database, "t", "u"))
-    assert stopped(config) == {}
+        wait(source_rows(database, "t", "u"))
+    assert stop_reasons(config) == {}
 
 
 @pytest.mark.parametrize("source_kind", ["postgres"], indirect=True)

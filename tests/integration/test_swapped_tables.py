@@ -45,7 +45,7 @@ def copies(config: Config) -> dict[str, dict[int, str]]:
     return {table: rows_of_table for table, rows_of_table in rows.items() if rows_of_table}
 
 
-def held(database: Database, *tables: str) -> dict[str, dict[int, str]]:
+def source_rows(database: Database, *tables: str) -> dict[str, dict[int, str]]:
     """What the source has."""
     query_rows = {table: {int(k): str(v) for k, v in database.query(f"SELECT id, v FROM {table}")} for table in tables}
     return {table: rows for table, rows in query_rows.items() if rows}
@@ -93,7 +93,7 @@ def capturing(config: Config) -> Iterator[Wait]:
     assert not faults
 
 
-def captured(config: Config, expected_rows: dict[str, dict[int, str]]) -> None:
+def capture_until(config: Config, expected_rows: dict[str, dict[int, str]]) -> None:
     """A capture, for as long as it takes."""
     with capturing(config) as wait:
         wait(expected_rows)
@@ -119,11 +119,11 @@ def test_a_table_swapped_in_as_gh_ost_does_it_is_dumped_under_its_name(database:
         "INSERT INTO t VALUES (5, 'after', 0)",
         "UPDATE t SET v = 'again' WHERE id = 1",
     )
-    captured(config, held(database, "t", "_t_del"))
+    capture_until(config, source_rows(database, "t", "_t_del"))
     assert set(healing(config)) == {"t"}  # of the other one nobody has a copy yet
     database.execute("ALTER TABLE _t_del RENAME TO gone", "DROP TABLE gone", f"CREATE TABLE _t_del ({shape})")
     database.execute("INSERT INTO _t_del VALUES (9, 'anew')")
-    captured(config, held(database, "t", "_t_del"))
+    capture_until(config, source_rows(database, "t", "_t_del"))
 
 
 @pytest.mark.parametrize("source_kind", ["mysql", "mariadb"], indirect=True)
@@ -141,7 +141,7 @@ def test_both_tables_of_an_exchanged_partition_are_dumped(database: Database, tm
         "ALTER TABLE t EXCHANGE PARTITION p1 WITH TABLE u",
         "INSERT INTO t VALUES (2, 'after')",
     )
-    captured(config, held(database, "t", "u"))
+    capture_until(config, source_rows(database, "t", "u"))
     assert set(healing(config)) == {"t", "u"}
 
 
@@ -159,10 +159,10 @@ def test_a_dropped_database_empties_its_captured_tables_and_no_other(database: D
             "INSERT INTO t VALUES (1, 'stays')", f"INSERT INTO {other}.u VALUES (1, 'goes'), (2, 'goes too')",
             f"DROP DATABASE IF EXISTS {database.name}_never_was",
         )  # fmt: skip
-        captured(config, {"t": {1: "stays"}, "u": {1: "goes", 2: "goes too"}})
+        capture_until(config, {"t": {1: "stays"}, "u": {1: "goes", 2: "goes too"}})
         database.execute(f"DROP DATABASE {other}", *make, f"INSERT INTO {other}.u VALUES (2, 'anew')")
         database.execute("INSERT INTO t VALUES (2, 'after')")
-        captured(config, {"t": {1: "stays", 2: "after"}, "u": {2: "anew"}})
+        capture_until(config, {"t": {1: "stays", 2: "after"}, "u": {2: "anew"}})
     finally:
         database.execute(f"DROP DATABASE IF EXISTS {other}")
     ops = [(line["table"].partition(".")[2], line["op"]) for line in lines(wiring.open_staging(config))]
@@ -188,7 +188,7 @@ def test_mariadb_an_alter_that_fails_in_its_second_phase_changes_nothing(databas
         events_text = " ".join(str(event[5]) for event in cursor.fetchall())
     assert all(f"{phase} ALTER" in events_text for phase in ("START", "ROLLBACK", "COMMIT")), events_text
     database.execute("INSERT INTO t VALUES (3, 'c', 3, 4)")
-    captured(config, held(database, "t"))
+    capture_until(config, source_rows(database, "t"))
     staged_lines = list(lines(wiring.open_staging(config)))
     assert [line["op"] for line in staged_lines] == ["s", "c", "c", "s", "c"], "not emptied, and not dumped"
     assert staged_lines[-1]["after"] == {"id": 3, "v": "c", "x": 3, "w": 4}
@@ -224,10 +224,10 @@ def test_postgres_a_table_that_takes_anothers_name_is_published_and_dumped(datab
         "ALTER TABLE p DETACH PARTITION p2",
         "INSERT INTO t VALUES (5, 'after')",
     )  # fmt: skip
-    captured(config, held(database, "t", "u", "p"))
+    capture_until(config, source_rows(database, "t", "u", "p"))
     assert set(healing(config)) == {"t", "u", "p"}
     with capturing(config) as wait:  # and while it runs
         database.execute("DROP TABLE u", f"CREATE TABLE u {shape}", "INSERT INTO u VALUES (4, 'again')")
-        wait(held(database, "t", "u", "p"))
+        wait(source_rows(database, "t", "u", "p"))
         database.execute("TRUNCATE p1")  # of one partition: in no log
-        wait(held(database, "t", "u", "p"))
+        wait(source_rows(database, "t", "u", "p"))

@@ -99,7 +99,7 @@ def secured(source_kind: str, servers: Callable[[str], DatabaseServer], new_data
     return database
 
 
-def configured(database: Database, root: Path, **source: Any) -> Config:
+def tls_config(database: Database, root: Path, **source: Any) -> Config:
     config = database.config(root, dump={"chunk_size": 100, "workers": 2})
     source_settings = {**config.source.model_dump(mode="json"), "password": database.account.password, **source}
     return Config.model_validate({**config.model_dump(mode="json", exclude={"source"}), "source": source_settings})
@@ -107,7 +107,7 @@ def configured(database: Database, root: Path, **source: Any) -> Config:
 
 def test_log_and_dumps_come_over_tls_and_outlive_the_server(secured: Database, ours: Authority, tmp_path: Path) -> None:
     certificate, key = ours.sign("client")
-    config = configured(secured, tmp_path, tls="verify-full", tls_ca=ours.file, tls_cert=certificate, tls_key=key)
+    config = tls_config(secured, tmp_path, tls="verify-full", tls_ca=ours.file, tls_cert=certificate, tls_key=key)
     dblog = Dblog(config, tmp_path)
     start = oracles.source_rows(secured)
     reference = log_start(secured)
@@ -149,12 +149,12 @@ def test_settings_that_do_not_fit_are_refused_with_the_way_on(
         ({"host": "localhost"}, "match|IP address mismatch|Hostname mismatch|not valid for"),
         ({"tls_cert": None, "tls_key": None}, "denied|certificate"),
     ):
-        config = configured(secured, tmp_path, **{**fits, **wrong})
+        config = tls_config(secured, tmp_path, **{**fits, **wrong})
         with pytest.raises(SourceRefused, match=message) as refused:
             wiring.open_source(config.source).tables()
         assert refused.value.fix and secured.account.password not in str(refused.value), wrong
     for loose in ({"tls": "verify-ca", "host": "localhost"}, {"tls": "require", "tls_ca": None}):
-        config = configured(secured, tmp_path, **{**fits, **loose})
+        config = tls_config(secured, tmp_path, **{**fits, **loose})
         assert len(wiring.open_source(config.source).tables()) == 4, loose
 
 
@@ -162,7 +162,7 @@ def test_a_server_without_tls_is_refused(database: Database, tmp_path: Path) -> 
     """MySQL makes itself a certificate, which nobody has signed."""
     message = "self-signed" if database.kind == "mysql" else "does not support SSL|does not offer TLS"
     with pytest.raises(SourceRefused, match=message) as refused:
-        wiring.open_source(configured(database, tmp_path, tls="verify-full").source).tables()
+        wiring.open_source(tls_config(database, tmp_path, tls="verify-full").source).tables()
     assert "tls" in refused.value.fix
 
 
@@ -172,7 +172,7 @@ def test_a_connection_that_breaks_while_it_is_secured_is_made_again(
     certificate, key = ours.sign("client")
     fits = {"tls": "verify-full", "tls_ca": ours.file, "tls_cert": certificate, "tls_key": key}
     with _dying(secured.server.port) as port:
-        config = configured(secured, tmp_path, **fits, port=port)
+        config = tls_config(secured, tmp_path, **fits, port=port)
         source = wiring.open_source(config.source)
         table = wiring.open_output(_with_output(config, secured), "copy")
         for _ in range(3):
@@ -185,7 +185,7 @@ def test_a_connection_that_breaks_while_it_is_secured_is_made_again(
 def test_lines_go_into_a_table_over_tls(secured: Database, ours: Authority, tmp_path: Path) -> None:
     certificate, key = ours.sign("client")
     fits = {"tls": "verify-full", "tls_ca": ours.file, "tls_cert": certificate, "tls_key": key}
-    config = _with_output(configured(secured, tmp_path, **fits), secured)
+    config = _with_output(tls_config(secured, tmp_path, **fits), secured)
     if secured.kind != "postgres":
         secured.execute(f"GRANT ALL ON `{secured.name}`.* TO '{secured.account.user}'@'{ports.HOST}'")
     stop = threading.Event()

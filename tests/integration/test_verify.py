@@ -172,11 +172,11 @@ def test_who_takes_every_event_for_seen_raises_a_false_alarm(shop: Shop, verify_
     verify, lake = verify_plainly(shop.config)
     lake.blind = True
 
-    def alarmed() -> bool:
+    def has_differences() -> bool:
         return any(t.difference_count for t in verify(shop.config, shop.a).tables)
 
     with shop.workload():
-        wait_until(alarmed, "a false alarm")
+        wait_until(has_differences, "a false alarm")
 
 
 @pytest.mark.parametrize("mistaken", [False, True])

@@ -44,7 +44,7 @@ def test_exactly_the_damaged_rows_are_found_and_mended(
     """Nine seeds in a row are every number of rows on every database."""
     rows = ROWS if request.config.option.soak_seeds > 1 else FEW_ROWS
     database = new_database(request.getfixturevalue(KINDS[soak_seed % 3]))
-    damage = Damage.drawn(random.Random(soak_seed), rows, DAMAGED[soak_seed // 3 % 3])
+    damage = Damage.draw(random.Random(soak_seed), rows, DAMAGED[soak_seed // 3 % 3])
     fill(database, rows)
     shop = Shop(database, database.config(tmp_path))
     big = f"{database.schema}.big"
@@ -76,7 +76,7 @@ class Damage:
     added: list[int]
 
     @classmethod
-    def drawn(cls, chance: random.Random, rows: int, number: int) -> Damage:
+    def draw(cls, chance: random.Random, rows: int, number: int) -> Damage:
         checks = cls({}, [], [])
         for key in chance.sample(range(1, rows + 1), number):
             way = chance.choice((*COLUMNS, "removed", "added"))

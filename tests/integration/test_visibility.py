@@ -170,13 +170,13 @@ def gap(database: Database, config: Config, session: Callable[[], Session], *sta
     for one in (writer, *others):
         wait_until(lambda one=one: one.waits_for("SyncRep"), "a COMMIT that hangs")
 
-    def logged() -> bool:
+    def is_logged() -> bool:
         staged_lines = list(lines(wiring.open_staging(config)))[staged:]
         return {line["transaction"] for line in staged_lines if line["origin"] == "log"} - {None} != set() and (
             bool(statements) or any(line["after"] and line["after"].get("v") == "second" for line in staged_lines)
         )
 
-    wait_until(logged, "the log to show what hangs")
+    wait_until(is_logged, "the log to show what hangs")
     return [writer, *others]
 
 
@@ -310,10 +310,10 @@ def test_what_was_committed_before_the_slot_and_is_not_yet_seen_is_waited_for(
     with running(dblog) as leader:
         dump = dblog.start("dump", "--table", "public.t", "--wait")
         if restart:
-            wait_until(lambda: broken(config) >= 1, "an attempt to be refused")
+            wait_until(lambda: newest_attempt(config) >= 1, "an attempt to be refused")
             kill(leader)
             dblog.start("capture")
-        wait_until(lambda: broken(config) >= 3, "chunks that do not see it to be refused")
+        wait_until(lambda: newest_attempt(config) >= 3, "chunks that do not see it to be refused")
         assert not [line for line in lines(wiring.open_staging(config)) if line["op"] == "r"]
         hidden.cancel()
         assert source(database)[1,]["v"] == "hidden"
@@ -321,7 +321,7 @@ def test_what_was_committed_before_the_slot_and_is_not_yet_seen_is_waited_for(
     assert len(judge(database, config, source(database))) == 9
 
 
-def broken(config: Config) -> int:
+def newest_attempt(config: Config) -> int:
     """The newest attempt of the only dump that cannot go on."""
     state = wiring.open_state(config)
     try:

@@ -16,7 +16,7 @@ from dblog_core.config.settings import Config
 from dblog_core.interfaces import Problem
 from dblog_core.staging.reader import lines
 from tests.fix_servers import Database
-from tests.integration.test_read_only import capturing, config_of, dumped, rows_of
+from tests.integration.test_read_only import capturing, config_of, rows_of, run_dump
 
 MARKS = "marks"
 ROWS = 50
@@ -76,9 +76,9 @@ def test_watermarks_are_written_apart_with_the_least_rights_and_are_no_rows_of_t
     apart.grant()
     assert apart.problems() == []
     with capturing(apart.config):
-        assert dumped(apart.config, tables=(apart.table,)).rows == ROWS
+        assert run_dump(apart.config, tables=(apart.table,)).rows == ROWS
         apart.database.execute("UPDATE a SET v = 1 WHERE id = 7")
-        assert dumped(apart.config, tables=(apart.table,), keys=(7,)).rows == 1
+        assert run_dump(apart.config, tables=(apart.table,), keys=(7,)).rows == 1
     assert apart.database.query(f"SELECT worker FROM {apart.schema}.{MARKS}") != []
     existence_query = (
         "SELECT 1 FROM information_schema.tables WHERE table_name = 'dblog_watermark' AND table_schema = '{}'"
@@ -123,9 +123,9 @@ def test_rows_that_are_no_watermarks_stop_nothing(
             rows = [(f"somebody-{number}", text) for number, text in enumerate(texts)]
             cursor.executemany("INSERT INTO dblog_watermark (worker, payload) VALUES (%s, %s)", rows)
         database.execute("UPDATE dblog_watermark SET payload = 'anonymised'", "UPDATE a SET v = 1 WHERE id = -1")
-        assert dumped(config, tables=(table,)).rows == 2
+        assert run_dump(config, tables=(table,)).rows == 2
         database.execute("DELETE FROM dblog_watermark WHERE worker LIKE 'somebody%'")
-        assert dumped(config, tables=(table,), keys=(-2,)).rows == 1
+        assert run_dump(config, tables=(table,), keys=(-2,)).rows == 1
     assert {key: row["v"] for key, row in rows_of(config, table).items()} == {-2: 0, -1: 1}
     told = [
         record.getMessage() for record in caplog.records if "not a watermark of this version" in record.getMessage()

@@ -17,7 +17,7 @@ from dblog_core.staging.reader import lines
 from tests.fix_day import OfADay
 from tests.fix_servers import Database
 from tests.fix_verify import Verify
-from tests.integration.test_read_only import capturing, dumped
+from tests.integration.test_read_only import capturing, run_dump
 from tests.plain_judge import PlainLake
 from tests.waiting import wait_until
 from tests.worst_names import SCHEMAS, TABLES
@@ -39,31 +39,31 @@ class Worst:
         ]
         self.schemas = own_schemas
 
-    def quoted(self, *parts: str) -> str:
+    def quote(self, *parts: str) -> str:
         mark = '"' if self.postgres else "`"
         return ".".join(mark + part.replace(mark, mark * 2) + mark for part in parts)
 
     def of(self, table: TableName) -> str:
-        return self.quoted(table.schema, table.name)
+        return self.quote(table.schema, table.name)
 
     def create(self) -> None:
         user, labels = self.database.account.user, ", ".join("'" + each.replace("'", "''") + "'" for each in LABELS)
         labels = labels if self.postgres else labels.replace("\\", "\\\\")
         for schema in self.schemas:
-            self.database.execute(f"CREATE SCHEMA {self.quoted(schema)}")
+            self.database.execute(f"CREATE SCHEMA {self.quote(schema)}")
         for table in self.tables:
             kind = f"enum ({labels})"
             if self.postgres:
-                kind = self.quoted("public", table.name)
+                kind = self.quote("public", table.name)
                 self.database.execute(f"CREATE TYPE {kind} AS ENUM ({labels})")
-            name = self.quoted(table.name)
+            name = self.quote(table.name)
             self.database.execute(
                 f"CREATE TABLE {self.of(table)} ({name} varchar(40), kind {kind}, v int, PRIMARY KEY ({name}, kind))",
                 self._insert(table, "one", 1),
                 self._insert(table, "gone", 1),
             )
         if self.postgres:
-            for schema in map(self.quoted, self.schemas):
+            for schema in map(self.quote, self.schemas):
                 self.database.execute(
                     f"GRANT USAGE ON SCHEMA {schema} TO {user}",
                     f"GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {user}",
@@ -73,7 +73,7 @@ class Worst:
 
     def change(self) -> None:
         for table in self.tables:
-            name = self.quoted(table.name)
+            name = self.quote(table.name)
             self.database.execute(
                 self._insert(table, "two", 2),
                 f"UPDATE {self.of(table)} SET v = 3 WHERE {name} = 'one'",
@@ -82,7 +82,7 @@ class Worst:
 
     def drop(self) -> None:
         for schema in self.schemas if not self.postgres else ():
-            self.database.execute(f"DROP SCHEMA IF EXISTS {self.quoted(schema)}")
+            self.database.execute(f"DROP SCHEMA IF EXISTS {self.quote(schema)}")
 
     def _insert(self, table: TableName, key: str, value: int) -> str:
         label = LABELS[value % len(LABELS)].replace("'", "''")
@@ -116,10 +116,10 @@ def test_every_name_goes_through_log_dump_and_verification(
         worst.create()
         assert [each for each in findings(config) if each.problem.fatal] == []
         with capturing(config):
-            dump_of_one_table = dumped(config, tables=(str(worst.tables[0]),))
+            dump_of_one_table = run_dump(config, tables=(str(worst.tables[0]),))
             assert (dump_of_one_table.tables, dump_of_one_table.rows) == ((str(worst.tables[0]),), 2)
             worst.change()
-            every = dumped(config, tables=None)
+            every = run_dump(config, tables=None)
             assert sorted(every.tables) == sorted(map(str, worst.tables))
             verify, _ = verify_plainly(config)
             report = verify(config)

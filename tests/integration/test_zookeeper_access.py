@@ -24,14 +24,14 @@ from dblog_core.state import zookeeper, zookeeper_session
 from tests.certificates import Authority, authority
 
 
-def configured(root: Path, url: str, **state: Any) -> Config:
+def zookeeper_config(root: Path, url: str, **state: Any) -> Config:
     source = {"name": "shop", "kind": "mysql", "database": "shop", "tables": ["shop.a"]}
     sections = {"staging": {"path": str(root / "staging")}, "lake": {"path": str(root / "lake")}}
     return Config.model_validate({"source": source, **sections, "state": {"url": url, "ttl": 3, **state}})
 
 
 def test_nodes_of_a_user_are_closed_to_everybody_else(zookeeper_url: str, tmp_path: Path) -> None:
-    own_config = configured(tmp_path, zookeeper_url, user="dblog", password="a secret")
+    own_config = zookeeper_config(tmp_path, zookeeper_url, user="dblog", password="a secret")
     with closing(wiring.open_state(own_config)) as state:
         state.create("dumps/one", b"data")
         lease = state.acquire("capture", "me", ttl=3)
@@ -41,9 +41,9 @@ def test_nodes_of_a_user_are_closed_to_everybody_else(zookeeper_url: str, tmp_pa
             leader = second_state.leader("capture")
             assert leader is not None and leader.holder == "me"
         for other_config in (
-            configured(tmp_path, zookeeper_url),
-            configured(tmp_path, zookeeper_url, user="dblog", password="wrong"),
-            configured(tmp_path, zookeeper_url, user="other", password="a secret"),
+            zookeeper_config(tmp_path, zookeeper_url),
+            zookeeper_config(tmp_path, zookeeper_url, user="dblog", password="wrong"),
+            zookeeper_config(tmp_path, zookeeper_url, user="other", password="a secret"),
         ):
             with closing(wiring.open_state(other_config)) as other:
                 with pytest.raises(StateError, match="NoAuth") as refused:
@@ -59,7 +59,7 @@ def test_nodes_of_a_user_are_closed_to_everybody_else(zookeeper_url: str, tmp_pa
 
 
 def test_every_node_has_the_users_list_alone(zookeeper_url: str, tmp_path: Path) -> None:
-    with closing(wiring.open_state(configured(tmp_path, zookeeper_url, user="dblog", password="x"))) as state:
+    with closing(wiring.open_state(zookeeper_config(tmp_path, zookeeper_url, user="dblog", password="x"))) as state:
         state.create("dumps/one/tasks/0", b"")
         lease = state.acquire("capture", "me", ttl=3)
         assert lease is not None
@@ -105,12 +105,12 @@ def with_logins(tmp_path: Path) -> Iterator[ZookeeperServer]:
 
 def test_nodes_of_a_login_are_closed_to_every_other(with_logins: ZookeeperServer, tmp_path: Path) -> None:
     url = f"zookeeper://{with_logins.address()}/dblog"
-    own_config = configured(tmp_path, url, login="sasl", user="dblog", password="a secret")
+    own_config = zookeeper_config(tmp_path, url, login="sasl", user="dblog", password="a secret")
     with closing(wiring.open_state(own_config)) as state:
         state.create("dumps/one", b"data")
         lease = state.acquire("capture", "me", ttl=3)
         assert lease is not None and lease.valid()
-        other_config = configured(tmp_path, url, login="sasl", user="other", password="another")
+        other_config = zookeeper_config(tmp_path, url, login="sasl", user="other", password="another")
         with closing(wiring.open_state(other_config)) as other, pytest.raises(StateError, match="NoAuth"):
             other.get("dumps/one")
         with_logins.kill()
@@ -125,7 +125,7 @@ def test_a_wrong_login_is_told_at_once(
     monkeypatch.setattr(zookeeper_session, "ANSWER_SECONDS", 1000.0)
     monkeypatch.setattr(zookeeper, "_PATIENCE", 2.0)
     url = f"zookeeper://{with_logins.address()}/dblog"
-    wrong = configured(tmp_path, url, login="sasl", user="dblog", password="wrong")
+    wrong = zookeeper_config(tmp_path, url, login="sasl", user="dblog", password="wrong")
     with (
         closing(wiring.open_state(wrong)) as state,
         pytest.raises(StateUnavailable, match="refuses the login") as error_info,
@@ -188,7 +188,7 @@ def secure(tmp_path: Path) -> Iterator[Secure]:
 def test_leases_and_nodes_over_tls_with_certificates_of_both(secure: Secure, tmp_path: Path) -> None:
     certificate, key = secure.ca.sign("client")
     tls = {"tls": "verify-full", "tls_ca": secure.ca.file, "tls_cert": certificate, "tls_key": key}
-    config = configured(tmp_path, secure.url, user="dblog", password="x", **tls)
+    config = zookeeper_config(tmp_path, secure.url, user="dblog", password="x", **tls)
     with closing(wiring.open_state(config)) as state:
         state.create("dumps/one", b"data")
         assert state.get("dumps/one") == Entry(b"data", 0)
@@ -218,7 +218,7 @@ def test_a_connection_that_is_not_as_it_should_be_is_refused(
     else:
         url = url.replace("127.0.0.1", "localhost")  # the certificate is for the address alone
     with (
-        closing(wiring.open_state(configured(tmp_path, url, **tls))) as state,
+        closing(wiring.open_state(zookeeper_config(tmp_path, url, **tls))) as state,
         pytest.raises(StateUnavailable) as refused,
     ):
         state.get("dumps/one")

@@ -123,7 +123,7 @@ def check_replicas(
         name = f"{schema}.{table}"
         columns = next(iter(rows.values()), {}).keys()
         for who, state in (("the mirror", mirror.state), ("a consumer", consumer.state)):
-            held_rows = state.shaped(name, columns)
+            held_rows = state.rows_in_shape(name, columns)
             wrong = [
                 (k, rows.get(k), held_rows.get(k))
                 for k in rows.keys() | held_rows.keys()

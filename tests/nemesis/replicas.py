@@ -71,7 +71,7 @@ class State:
         self.know(table, after)
         self.put(table, key, {**{name: old[name] for name in unchanged if old and name in old}, **after})
 
-    def shaped(self, table: str, columns: Iterable[str]) -> dict[Key, Row]:
+    def rows_in_shape(self, table: str, columns: Iterable[str]) -> dict[Key, Row]:
         """The rows with these columns: without those that are gone, and with those that came after the last line."""
         names = list(columns)
         added_columns = _defaults(table, names)

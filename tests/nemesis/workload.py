@@ -101,7 +101,7 @@ class Writers:
             thread.join(timeout=PATIENCE_SECONDS)
 
     @property
-    def added(self) -> bool:
+    def has_added(self) -> bool:
         """Whether the column has come."""
         return self._added.is_set()
 
@@ -135,7 +135,7 @@ class Writers:
             if draw.random() < 0.8:
                 self.alters += 1  # before it: its answer may be lost
                 cursor.execute(self._alter(self._shape(cursor), draw))
-            elif self.transactions > 150 and not self.added:
+            elif self.transactions > 150 and not self.has_added:
                 if not self._has_column(cursor):
                     cursor.execute(f"ALTER TABLE {ADDED[0]} ADD COLUMN {ADDED[1]} varchar(20)")
                 self._added.set()
@@ -212,7 +212,7 @@ class Writers:
                     cursor.execute("INSERT INTO accounts (id, op, amount, note) VALUES (%s, %s, %s, %s)", values)
             case 4:
                 values = (operation, f"note {operation}", key)
-                column = ADDED[1] if self.added and operation % 3 == 0 else "note"
+                column = ADDED[1] if self.has_added and operation % 3 == 0 else "note"
                 cursor.execute(f"UPDATE accounts SET op = %s, {column} = %s WHERE id = %s", values)
             case 5:
                 cursor.execute("DELETE FROM names WHERE id = %s", (other,))

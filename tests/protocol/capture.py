@@ -122,7 +122,7 @@ class Capture:
         new.dumps, new.visibility = _copy_chunks(self.dumps)
         return new
 
-    def frozen(self) -> tuple[object, ...]:
+    def freeze(self) -> tuple[object, ...]:
         windows = self.dumps._windows
         memory = [
             (e.first, e.offset, e.xid, e.last_xid, e.retired_at, e.lost)
@@ -220,9 +220,9 @@ class Capture:
             raise Violation("a chunk was placed with an older shape of its table")
         if chunk.shape > self.now.shape:
             self._shape(chunk.shape)
-        self._placed(chunk, placement)
+        self._record_placed(chunk, placement)
 
-    def _placed(self, chunk: Chunk, placement: Placement) -> None:
+    def _record_placed(self, chunk: Chunk, placement: Placement) -> None:
         touched = {t.key[0] for r in self.now.recorded for e in r.events if e.op != "t" for t in (e.touch,)}
         touched |= {e.key for r in self.now.recorded for e in r.events}
         keys = frozenset(key for key, _ in chunk.rows)

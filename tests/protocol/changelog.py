@@ -74,7 +74,7 @@ class Replay:
             old = (UNKNOWN, UNKNOWN)
         self.rows[line.key] = _over(old, line.values)
 
-    def frozen(self) -> tuple[object, ...]:
+    def freeze(self) -> tuple[object, ...]:
         return (*sorted(self.rows.items()), *sorted(self.last.items()), self.shape)
 
 
@@ -121,5 +121,5 @@ class LakeTable:
         seen = frozenset().union(*(chunk.keys for chunk in chunks))
         return {key: row for key, row in rows.items() if row[1] > since or key in seen}
 
-    def frozen(self) -> tuple[object, ...]:
+    def freeze(self) -> tuple[object, ...]:
         return tuple(sorted(self.rows.items()))

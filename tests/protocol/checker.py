@@ -35,7 +35,7 @@ def search(scenario: Scenario, rules: Rules | None = None) -> Found:
     """Explores all states. Raises MemoryError if the scenario is too large to be explored."""
     begin = (ReadOnlyWorld if scenario.read_only else World).begin(scenario, rules or Rules())
     queue: deque[tuple[int, World]] = deque([(0, begin)])
-    seen = {hash(begin.frozen())}
+    seen = {hash(begin.freeze())}
     labels = [""]
     label_of = array("l", [0])
     parents = array("l", [-1])
@@ -54,7 +54,7 @@ def search(scenario: Scenario, rules: Rules | None = None) -> Found:
         try:
             for label, new in world.steps():
                 steps += 1
-                if (fingerprint := hash(new.frozen())) in seen:
+                if (fingerprint := hash(new.freeze())) in seen:
                     continue
                 seen.add(fingerprint)
                 if label not in numbers:

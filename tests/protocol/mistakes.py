@@ -169,7 +169,7 @@ def finished_at_first_part(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def evicted_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Evicted rows do not count as seen."""
-    placed = Capture._placed
+    placed = Capture._record_placed
 
     def mistaken_step(self: Capture, chunk: Any, placement: Any) -> None:
         placed(self, chunk, placement)
@@ -177,7 +177,7 @@ def evicted_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
         evicted = {chunk.rows[number][0] for number in placement.evicted}
         self.now = replace(self.now, chunks=(*rest, replace(last, keys=last.keys - evicted)))
 
-    monkeypatch.setattr(Capture, "_placed", mistaken_step)
+    monkeypatch.setattr(Capture, "_record_placed", mistaken_step)
 
 
 def absent_though_touched(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,7 +91,7 @@ def world(visible: Visible, *scripts: Script, **more: Any) -> Scenario:
     return Scenario("mutant", visible, scripts, **{"tasks": WHOLE, **more})
 
 
-def announced(visible: Visible, *scripts: Script, **more: Any) -> Scenario:
+def read_only_scenario(visible: Visible, *scripts: Script, **more: Any) -> Scenario:
     return read_only(world(visible, *scripts, **more))
 
 
@@ -194,19 +194,19 @@ MUTANTS = [
         Rules(acknowledge_early=True),
     ),
     Mutant("two leaders without fencing", world(ATOMIC, PUT, publish=2, takeovers=1), Rules(no_fencing=True)),
-    Mutant("a SELECT before its window is open", announced(ATOMIC, PUT), Rules(select_unopened=True)),
+    Mutant("a SELECT before its window is open", read_only_scenario(ATOMIC, PUT), Rules(select_unopened=True)),
     Mutant(
         "a window opened again, late, after a restart",
-        announced(ATOMIC, PUT, capture_crashes=1),
+        read_only_scenario(ATOMIC, PUT, capture_crashes=1),
         Rules(open_answered=True),
     ),
-    Mutant("a SELECT that may not see what is read", announced(LOG_ORDER, PUT), Rules(visible_unawaited=True)),
+    Mutant("a SELECT that may not see what is read", read_only_scenario(LOG_ORDER, PUT), Rules(visible_unawaited=True)),
     Mutant(
         "a standby that has not replayed so far", world(ANY_ORDER, PUT, standby=True), Rules(visible_unawaited=True)
     ),
     Mutant(
         "a standby that has not replayed what is read",
-        announced(ANY_ORDER, PUT, standby=True),
+        read_only_scenario(ANY_ORDER, PUT, standby=True),
         Rules(visible_unawaited=True),
     ),
     Mutant(
@@ -214,13 +214,13 @@ MUTANTS = [
         world(ANY_ORDER, PUT, OTHER, standby=True),
         Rules(standbys_snapshot=True),
     ),
-    Mutant("the second position not awaited", announced(ATOMIC, PUT), Rules(end_unawaited=True)),
-    Mutant("a second position before what was seen", announced(LOG_ORDER, PUT), Rules(end_early=True)),
-    Mutant("a window closed early, at its second position", announced(ATOMIC, PUT), Rules(close_at_end=True)),
-    Mutant("a chunk placed by the next event alone", announced(ATOMIC), Rules(wait_for_event=True)),
+    Mutant("the second position not awaited", read_only_scenario(ATOMIC, PUT), Rules(end_unawaited=True)),
+    Mutant("a second position before what was seen", read_only_scenario(LOG_ORDER, PUT), Rules(end_early=True)),
+    Mutant("a window closed early, at its second position", read_only_scenario(ATOMIC, PUT), Rules(close_at_end=True)),
+    Mutant("a chunk placed by the next event alone", read_only_scenario(ATOMIC), Rules(wait_for_event=True)),
     Mutant(
         "a chunk forgotten before it is published",
-        announced(ATOMIC, publish=2, capture_crashes=1),
+        read_only_scenario(ATOMIC, publish=2, capture_crashes=1),
         Rules(forget_unpublished=True),
     ),
 ]

@@ -43,8 +43,8 @@ class ReadOnlyWorld(World):
     term: int = 0
     fresh: bool = False
 
-    def frozen(self) -> tuple[object, ...]:
-        return (World.frozen(self), self.windows, self.term, self.fresh)
+    def freeze(self) -> tuple[object, ...]:
+        return (World.freeze(self), self.windows, self.term, self.fresh)
 
     # Workers --------------------------------------------------------------------------------------------------------
 

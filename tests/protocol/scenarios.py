@@ -188,7 +188,7 @@ def forgotten_keys_of_snapshots() -> Iterator[Scenario]:
     yield Scenario("forgotten, opened late", any_order, (BOTH, PUT), tasks=WHOLE, memory=1, opened_late=True)
 
 
-def announced(visible: Visible) -> Iterator[Scenario]:
+def announced_windows(visible: Visible) -> Iterator[Scenario]:
     """Sources that are never written: the capture's place in the log counts, so there is more to explore, and less of
     all else."""
     for name, world in {
@@ -237,7 +237,7 @@ def standbys() -> Iterator[Scenario]:
 
 
 def scenarios() -> list[Scenario]:
-    of_each = (windows, faults, changes_of_shape, keys, ghosts, arrivals, forgotten_keys, announced)
+    of_each = (windows, faults, changes_of_shape, keys, ghosts, arrivals, forgotten_keys, announced_windows)
     return [
         *(s for visible in Visible for of in of_each for s in of(visible)),
         *snapshots(),

@@ -118,11 +118,11 @@ class WorldState:
     replayed: int = 0
     cache: dict[tuple[int, ...], tuple[Rows, int]] = field(default_factory=dict)
 
-    def frozen(self) -> tuple[object, ...]:
+    def freeze(self) -> tuple[object, ...]:
         """Equal for equal states."""
         return (
-            self.budget, self.workers, self.attempts, self.lake.frozen(), self.log, self.visible, self.staged,
-            self.capture and self.capture.frozen(), self.zombie, self.horizon, self.horizon_at, self.merged,
+            self.budget, self.workers, self.attempts, self.lake.freeze(), self.log, self.visible, self.staged,
+            self.capture and self.capture.freeze(), self.zombie, self.horizon, self.horizon_at, self.merged,
             self.acknowledged, self.old_rows, self.replayed,
         )  # fmt: skip
 
@@ -308,7 +308,7 @@ class WorldState:
             for name, value, right in zip(("v", "big"), values, rows[key], strict=True):
                 if value not in (right, UNKNOWN):
                     raise Violation(f"key {key} has {name} of T{value}, and the source has that of T{right}")
-        for key in self._placed(capture):
+        for key in self._placed_keys(capture):
             if key in rows and key not in replay:
                 raise Violation(f"key {key} is in a placed range, and lost")
             if key in rows and UNKNOWN in replay[key] and not self._moves():
@@ -323,7 +323,7 @@ class WorldState:
         read that it has arrived at."""
         return sum(op.kind == "move" for script in self.scenario.scripts for op in script)
 
-    def _placed(self, capture: Capture) -> set[int]:
+    def _placed_keys(self, capture: Capture) -> set[int]:
         done = {task: progress.ordinal for task, progress in capture.now.tasks}
         return {
             key

@@ -6,7 +6,7 @@ from dblog_core.errors import SourceUnavailable
 from tests.simulation.scheduler import Simulation
 
 
-def broken() -> SourceUnavailable:
+def broken_connection() -> SourceUnavailable:
     return SourceUnavailable("the connection broke", where="the simulated source", fix="it is tried again")
 
 
@@ -20,12 +20,12 @@ class Connection:
 
     def _fail(self) -> SourceUnavailable:
         self._broken = True
-        return broken()
+        return broken_connection()
 
     def _before(self, what: str) -> None:
         self._simulation.step(f"{self._name} {what}", self._fail)
         if self._broken:
-            raise broken()
+            raise broken_connection()
 
     def _after(self, what: str) -> None:
         self._simulation.after(f"{self._name} {what}", self._fail)

@@ -32,7 +32,7 @@ class Table:
     rows: dict[Key, tuple[int, Row]] = field(default_factory=dict)
     gone: dict[Key, Row] = field(default_factory=dict)
 
-    def whole(self) -> dict[Key, Row]:
+    def whole_rows(self) -> dict[Key, Row]:
         """Rows of which all is known: what the lake shows, in the newest shape."""
         names = [c.name for c in self.schema.columns]
         return {
@@ -41,7 +41,7 @@ class Table:
             if UNKNOWN not in row.values()
         }
 
-    def withheld(self) -> list[Key]:
+    def withheld_keys(self) -> list[Key]:
         return sorted(key for key, (_, row) in self.rows.items() if UNKNOWN in row.values())
 
 

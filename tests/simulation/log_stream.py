@@ -43,9 +43,9 @@ class SimStream(Connection):
             if database.reader is not None:
                 raise SourceUnavailable("another reads the log", fix="it is tried again")
             database.reader = self
-            self._process.on_stop.append(self._stopped)
+            self._process.on_stop.append(self._end_later)
 
-    def _stopped(self, until: float | None) -> None:
+    def _end_later(self, until: float | None) -> None:
         """Our process is gone, or paused: the server notices after its timeout."""
         simulation = self._simulation
         paused = until is not None
@@ -98,8 +98,8 @@ class SimStream(Connection):
     def close(self) -> None:
         if not self._process.dead:
             self._let_go()
-            if self._stopped in self._process.on_stop:
-                self._process.on_stop.remove(self._stopped)
+            if self._end_later in self._process.on_stop:
+                self._process.on_stop.remove(self._end_later)
 
 
 class _Batch:

@@ -238,7 +238,7 @@ class _Walk:
             table = self._world.lake.tables.get(str(schema.table))
             for who, rows in (
                 ("replay", _filled(self._known[schema.table], names)),
-                ("lake", _filled(table.whole(), names) if table else {}),
+                ("lake", _filled(table.whole_rows(), names) if table else {}),
             ):
                 if rows != source:
                     raise Violation(f"{schema.table}: the {who} is not the source: {_difference(rows, source)}")

@@ -191,7 +191,7 @@ class Merger:
     def _ask(self, lake: SimLake) -> None:
         for table in lake.tables.values():
             name = table.schema.table
-            wanted = [k for k in table.withheld() if self._may_ask((name, k))][:20]
+            wanted = [k for k in table.withheld_keys() if self._may_ask((name, k))][:20]
             if wanted:
                 keys = tuple(key_to_json(k) for k in wanted)
                 request = DumpRequest((str(name),), keys=keys)

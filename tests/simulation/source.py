@@ -7,7 +7,7 @@ from dblog_core.interfaces import Problem, Strain
 from dblog_core.model.position_spec import Place
 from dblog_core.model.schema import TableName, TableSchema
 from tests.simulation import database as db
-from tests.simulation.connection import Connection, broken
+from tests.simulation.connection import Connection, broken_connection
 from tests.simulation.log_stream import SimStream
 from tests.simulation.reader import SimReader
 from tests.simulation.scheduler import EPOCH, Simulation
@@ -28,7 +28,7 @@ class SimSource(Connection):
         self.kind = database.kind
 
     def _fail(self) -> SourceUnavailable:
-        return broken()  # each call makes a connection of its own
+        return broken_connection()  # each call makes a connection of its own
 
     def check(self) -> list[Problem]:
         return []

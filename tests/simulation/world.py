@@ -263,7 +263,7 @@ class World:
         if head is not None and self.lake.offset != head.last_offset:
             return f"merged up to {self.lake.offset} of {head.last_offset}"
         for table in self.lake.tables.values():
-            if waiting := table.withheld():
+            if waiting := table.withheld_keys():
                 return f"{table.schema.table} waits for {waiting}"
         return ""
 

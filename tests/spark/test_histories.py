@@ -51,7 +51,7 @@ def test_two_readers_of_the_lines_that_share_no_code_agree(tmp_path: Path, numbe
         simulated.merge(staging)
         oracle.read(source.lines, simulated.offset)
         source.merged()
-        whole = simulated.tables[str(SHAPE.table)].whole().values()
+        whole = simulated.tables[str(SHAPE.table)].whole_rows().values()
         assert {(r["world"], r["k"]): {c: r[c] for c in ("a", "f", "big")} for r in whole} == oracle.rows
     _everything_happened(source, oracle, number)
 

@@ -251,7 +251,7 @@ def test_java_reads_settings_as_they_are() -> None:
 
 def test_every_secret_of_the_model_can_be_planted_and_is_known_as_one(tmp_path: Path) -> None:
     """What a setting has to be to be looked for by the tests of leaks."""
-    marked_config = marked.marked(tmp_path)
+    marked_config = marked.mark_config(tmp_path)
     assert marked_config.planted_fields() == marked.secret_fields(), (
         "add a section to marked.BASE that may have the new setting"
     )
@@ -274,7 +274,7 @@ def test_no_address_takes_a_password_within_it(tmp_path: Path) -> None:
         "lake": {"path": "s3://bucket/lake"},
         "output": {"out": {"kind": "files", "path": "s3://bucket/out"}},
     }
-    settings = marked.marked(tmp_path, **sections)
+    settings = marked.mark_config(tmp_path, **sections)
     file = settings.write(tmp_path / "shop.toml")
     assert load(file).s3.endpoint
     tried = set()

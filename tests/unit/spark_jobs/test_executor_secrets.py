@@ -13,12 +13,12 @@ from pyspark.sql.types import StructType
 from dblog_core.config.secret_settings import SOURCE
 from spark_jobs import dump
 from spark_jobs.source import _Query
-from tests.marked import MARK, Marked, marked
+from tests.marked import MARK, Marked, mark_config
 
 
 @pytest.fixture
 def planted(tmp_path: Path) -> Marked:
-    return marked(tmp_path)
+    return mark_config(tmp_path)
 
 
 @pytest.fixture
