@@ -29,7 +29,7 @@ class Spent:
     teardown: float = 0.0
 
     @property
-    def whole(self) -> float:
+    def total(self) -> float:
         return self.setup + self.call + self.teardown
 
     def add(self, line: dict[str, Any]) -> None:
@@ -38,12 +38,12 @@ class Spent:
         setattr(self, line["when"], getattr(self, line["when"]) + line["seconds"])
 
 
-def spent(lines: Iterable[dict[str, Any]], group: Callable[[str], str]) -> dict[str, Spent]:
+def sum_times(lines: Iterable[dict[str, Any]], group: Callable[[str], str]) -> dict[str, Spent]:
     """The seconds of each group that `group` makes of the tests' ids, the longest first."""
     groups: dict[str, Spent] = defaultdict(Spent)
     for line in lines:
         groups[group(line["test"])].add(line)
-    return dict(sorted(groups.items(), key=lambda item: -item[1].whole))
+    return dict(sorted(groups.items(), key=lambda item: -item[1].total))
 
 
 def fixtures(lines: Iterable[dict[str, Any]]) -> dict[str, tuple[int, float]]:
@@ -65,22 +65,24 @@ def report(machine: dict[str, Any], lines: list[dict[str, Any]], slowest: int) -
         (
             f"{machine['began']}, commit {machine['commit']}: {whole_minutes:.1f} minutes; {machine['cores']} cores, "
             f"{machine['memory_gib']} GiB; load {machine['load']:.1f} before, {load:.1f} in the median",
-            *_table("directory", spent(lines, lambda test: test.partition("::")[0].rpartition("/")[0]), 1.0),
-            *_table("file", spent(lines, lambda test: test.partition("::")[0]), 5.0),
+            *_table("directory", sum_times(lines, lambda test: test.partition("::")[0].rpartition("/")[0]), 1.0),
+            *_table("file", sum_times(lines, lambda test: test.partition("::")[0]), 5.0),
             "",
             "| fixture | set up | seconds |",
             "|---|---:|---:|",
             *(f"| `{name}` | {count} | {s:.1f} |" for name, (count, s) in fixtures(lines).items() if s >= 1),
-            *_table(f"the {slowest} slowest tests", dict(list(spent(lines, lambda test: test).items())[:slowest]), 0.0),
+            *_table(
+                f"the {slowest} slowest tests", dict(list(sum_times(lines, lambda test: test).items())[:slowest]), 0.0
+            ),
         )
     )
 
 
 def _table(title: str, groups: dict[str, Spent], least_seconds: float) -> list[str]:
     rows = [
-        f"| `{name}` | {len(g.tests)} | {g.setup:.1f} | {g.call:.1f} | {g.teardown:.1f} | {g.whole:.1f} |"
+        f"| `{name}` | {len(g.tests)} | {g.setup:.1f} | {g.call:.1f} | {g.teardown:.1f} | {g.total:.1f} |"
         for name, g in groups.items()
-        if g.whole >= least_seconds
+        if g.total >= least_seconds
     ]
     return ["", f"| {title} | tests | set-up | call | teardown | seconds |", "|---|---:|---:|---:|---:|---:|", *rows]
 

@@ -173,7 +173,7 @@ POSTGRES_ROWS = (
 """PostgreSQL 15."""
 
 
-def catalogued(declared: str) -> tuple[str, str, int | None, int | None, str | None]:
+def catalogue_entry(declared: str) -> tuple[str, str, int | None, int | None, str | None]:
     """What MySQL's information_schema says of a column: type, whole type, precision, scale and character set."""
     match = re.match(r"(\w+)(?:\((\d+)(?:,(\d+))?\))?", declared)
     assert match
@@ -183,12 +183,12 @@ def catalogued(declared: str) -> tuple[str, str, int | None, int | None, str | N
     return name, declared, precision, scale, charset
 
 
-def staged(kind: str, declared: str) -> pa.DataType:
+def staged_type(kind: str, declared: str) -> pa.DataType:
     """The Arrow type that the code gives a column of a source of this kind."""
-    return postgres.arrow_type(declared) if kind == POSTGRES else mysql.from_catalogue(*catalogued(declared))
+    return postgres.arrow_type(declared) if kind == POSTGRES else mysql.from_catalogue(*catalogue_entry(declared))
 
 
-def printed(value: Any, kind: pa.DataType) -> str:
+def print_value(value: Any, kind: pa.DataType) -> str:
     """A staged value as `dblog log` prints it."""
     return orjson.dumps(to_json(pa.scalar(value, kind).as_py())).decode()
 
@@ -202,13 +202,13 @@ def _table(rows: tuple[Row, ...], kind: str) -> Iterator[str]:
     yield "| column type | staged (Arrow) | Delta | JSON of `log`: ends and examples | at the edges |"
     yield "|---|---|---|---|---|"
     for row in rows:
-        (arrow,) = {staged(kind, declared) for declared in row.declared}
+        (arrow,) = {staged_type(kind, declared) for declared in row.declared}
         alone = {(MYSQL,): " (MySQL)", (MARIADB,): " (MariaDB)"}.get(row.on, "") if kind == MYSQL else ""
         cells = (
             ", ".join(map(_code, row.declared)) + alone,
             _code(str(arrow)),
             _code(spark_type(arrow).simpleString()),
-            " ".join(_code(printed(value, arrow)) for _, value in row.examples),
+            " ".join(_code(print_value(value, arrow)) for _, value in row.examples),
             row.edges,
         )
         yield f"| {' | '.join(cells)} |"
@@ -218,7 +218,7 @@ def _code(text: str) -> str:
     return "`" + text.replace("|", "\\|") + "`"
 
 
-def written(page: str) -> str:
+def write_tables(page: str) -> str:
     """The page with its tables as they must be."""
     for name, table in tables().items():
         marked = re.compile(rf"(<!-- {name}: [^\n]*-->\n).*?(<!-- end -->)", re.DOTALL)
@@ -229,4 +229,4 @@ def written(page: str) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(written(PAGE.read_text()))
+    PAGE.write_text(write_tables(PAGE.read_text()))

@@ -34,7 +34,7 @@ def rows(*keys: int, v: int) -> list[Row]:
 def _histories(build: SegmentBuilder, seed: int) -> None:
     dice = random.Random(seed)
     source = Source(build, dice, WORLDS)
-    source.unseen(0.3)
+    source.add_unseen_rows(0.3)
     for _ in range(4):
         for world in range(WORLDS):
             for _ in range(dice.randrange(3)):

@@ -13,7 +13,7 @@ from dblog_core.wiring import open_source
 from tests import types_page
 from tests.contract.test_source import create, log, rows, run
 from tests.fix_servers import Database
-from tests.types_page import POSTGRES, Row, catalogued, printed, staged
+from tests.types_page import POSTGRES, Row, catalogue_entry, print_value, staged_type
 
 
 @pytest.fixture
@@ -45,14 +45,14 @@ def test_types_and_examples_are_those_of_the_server(database: Database, source: 
         read = reader.read(schema, after=None, upto=None, limit=9).rows.to_pylist()
     logged = [row["after"] for row in rows(list(log(source, start)))]
     assert {c.name: c.type for c in schema.columns[1:]} == {
-        f"c{number}": staged(database.kind, text) for number, text in enumerate(declared)
+        f"c{number}": staged_type(database.kind, text) for number, text in enumerate(declared)
     }
     for row in listed:
         name = f"c{declared.index(row.declared[0])}"
-        kind = staged(database.kind, row.declared[0])
+        kind = staged_type(database.kind, row.declared[0])
         for number, (_, value) in enumerate(row.examples):
             for found in (read[number][name], logged[number][name]):
-                assert printed(found, kind) == printed(value, kind), row.declared[0]
+                assert print_value(found, kind) == print_value(value, kind), row.declared[0]
 
 
 @pytest.mark.parametrize("source_kind", ["mysql", "mariadb"], indirect=True)
@@ -66,7 +66,7 @@ def test_the_catalogue_prints_types_as_the_page_does(database: Database) -> None
     for text, (name, whole, precision, scale, charset) in zip(declared, query_rows, strict=True):
         numbers = (precision, scale) if name == "decimal" else (None, None)
         type_parts = (name, "unsigned" in whole, *numbers, charset)
-        expected = catalogued(text)
+        expected = catalogue_entry(text)
         assert type_parts == (expected[0], "unsigned" in text, *expected[2:]), text
 
 

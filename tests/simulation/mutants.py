@@ -56,13 +56,13 @@ def rows_of_an_earlier_try() -> Iterator[None]:
     real = SimReader.read
     read: dict[Any, Chunk] = {}
 
-    def reused(self: SimReader, schema: Any, **bounds: Any) -> Chunk:
+    def reuse_rows(self: SimReader, schema: Any, **bounds: Any) -> Chunk:
         what = (id(self._database), schema.fingerprint, repr(bounds))
         if what not in read:
             read[what] = real(self, schema, **bounds)
         return read[what]
 
-    with mock.patch.object(SimReader, "read", reused):
+    with mock.patch.object(SimReader, "read", reuse_rows):
         yield
 
 

@@ -103,16 +103,16 @@ class _Walk:
 
     def line(self, line: Line) -> None:
         if line["offset"] <= self._offset:
-            self._wrong(line, f"its offset follows {self._offset}")
+            self._raise_violation(line, f"its offset follows {self._offset}")
         while self._jumps and self._jumps[0][0] < line["offset"]:
             self._jump(*self._jumps.pop(0))
         self._offset = line["offset"]
         if line["table"] not in _OF:
-            self._wrong(line, "it is of no captured table")
+            self._raise_violation(line, "it is of no captured table")
         op = line["op"]
         origin = line["origin"]
         if origin == "dump" and self._left:
-            self._wrong(line, f"it stands inside transaction {self._open}")
+            self._raise_violation(line, f"it stands inside transaction {self._open}")
         if op in "cudt" and origin == "log":
             self._log_row(line)
         elif op == "r":
@@ -133,11 +133,11 @@ class _Walk:
     def _log_row(self, line: Line) -> None:
         transaction, change, op, self._left = next(self._expected, (None, None, None, 0))
         if transaction is None or change is None:
-            self._wrong(line, "the source's log has no more rows")
+            self._raise_violation(line, "the source's log has no more rows")
         self._open = transaction
         where = f"the log has {op} of {change} in {transaction.name} (entry {transaction.index})"
         if (line["op"], line["table"], line["transaction"]) != (op, str(change.table), transaction.name):
-            self._wrong(line, where)
+            self._raise_violation(line, where)
         table = change.table
         if op == "t":
             db.apply(self._truth, change)
@@ -146,7 +146,7 @@ class _Walk:
         key = _key(line)
         if op == "d":
             if key != db.key_of(change.schema, change.before or {}):
-                self._wrong(line, where)
+                self._raise_violation(line, where)
             row = self._known[table].pop(key, self._nothing(change.schema))
             self._gone[table, key] = row, self._told.pop((table, key), {})
             if change.op == "d":
@@ -154,7 +154,7 @@ class _Walk:
             return
         shown = {n: v for n, v in (change.after or {}).items() if n not in change.unchanged}
         if line["after"] != shown or set(line["unchanged"]) != set(change.unchanged):
-            self._wrong(line, where)
+            self._raise_violation(line, where)
         db.apply(self._truth, change)
         self._apply(line, table, key, change.schema)
 
@@ -181,10 +181,10 @@ class _Walk:
         key = _key(line)
         true = self._truth[table].get(key)
         if true is None:
-            self._wrong(line, "the row was deleted before this place of the log")
+            self._raise_violation(line, "the row was deleted before this place of the log")
         wrong = {n: (v, true.get(n)) for n, v in line["after"].items() if v != true.get(n)}
         if wrong:
-            self._wrong(line, f"the row has other values at this place of the log: {wrong}")
+            self._raise_violation(line, f"the row has other values at this place of the log: {wrong}")
         if line["unchanged"]:
             self._world.simulation.count("rows evicted in part")
         self._apply(line, table, key, self._world.database.schemas[table])
@@ -193,7 +193,7 @@ class _Walk:
         table = _OF[line["table"]].table
         key = _key(line)
         if key in self._truth[table]:
-            self._wrong(line, "the row is there at this place of the log")
+            self._raise_violation(line, "the row is there at this place of the log")
         self._known[table].pop(key, None)
 
     def _finished(self, line: Line) -> None:
@@ -208,7 +208,7 @@ class _Walk:
         truth = self._truth[schema.table]
         for key in [k for k in known if inside(k) and self._seen[schema.table, k] <= line["since"]]:
             if key in truth:
-                self._wrong(line, f"it takes {key} away, which is there")
+                self._raise_violation(line, f"it takes {key} away, which is there")
             del known[key]
             self._world.simulation.count("ghosts")
         if line["since"] < self._jumped:
@@ -216,11 +216,11 @@ class _Walk:
         have = {k for k in known if inside(k)}
         there = {k for k in truth if inside(k)}
         if have != there:
-            self._wrong(line, f"ghosts {sorted(have - there)}, missing {sorted(there - have)}")
+            self._raise_violation(line, f"ghosts {sorted(have - there)}, missing {sorted(there - have)}")
         for key in have:
             told = self._told[schema.table, key]
             if old := [name for name, offset in told.items() if offset <= line["since"]]:
-                self._wrong(line, f"nobody has told columns {old} of {key} since")
+                self._raise_violation(line, f"nobody has told columns {old} of {key} since")
 
     # The end --------------------------------------------------------------------------------------------------------
 
@@ -232,18 +232,18 @@ class _Walk:
             raise Violation(f"a row of the log is not staged: {left}")
         for schema in self._world.database.schemas.values():
             names = [c.name for c in schema.columns]
-            source = _filled(self._world.database.rows[schema.table], names)
-            if source != _filled(self._truth[schema.table], names):
+            source = _fill_columns(self._world.database.rows[schema.table], names)
+            if source != _fill_columns(self._truth[schema.table], names):
                 raise Violation(f"{schema.table}: the simulated source itself is not what its log says")
             table = self._world.lake.tables.get(str(schema.table))
             for who, rows in (
-                ("replay", _filled(self._known[schema.table], names)),
-                ("lake", _filled(table.whole_rows(), names) if table else {}),
+                ("replay", _fill_columns(self._known[schema.table], names)),
+                ("lake", _fill_columns(table.whole_rows(), names) if table else {}),
             ):
                 if rows != source:
                     raise Violation(f"{schema.table}: the {who} is not the source: {_difference(rows, source)}")
 
-    def _wrong(self, line: Line, why: str) -> NoReturn:
+    def _raise_violation(self, line: Line, why: str) -> NoReturn:
         raise Violation(f"line {line}: {why}")
 
 
@@ -269,7 +269,7 @@ def _key(line: Line) -> Key:
     return tuple(line["key"].values())
 
 
-def _filled(rows: dict[Key, Row], names: list[str]) -> dict[Key, Row]:
+def _fill_columns(rows: dict[Key, Row], names: list[str]) -> dict[Key, Row]:
     return {key: {name: row.get(name) for name in names} for key, row in rows.items()}
 
 
@@ -317,12 +317,12 @@ class _Evictions:
         rows = staging.read_chunk(chunk.path, checksum=chunk.checksum).combine_chunks().to_batches()[0]
         keys = keys_of(rows, schema)
         index = self.highs[chunk.path][0]
-        reasons = self._unseen(chunk, read if index is None else index)
+        reasons = self._unseen_changes(chunk, read if index is None else index)
         for number in chunk.evicted:
             if not any(_touches(c, schema.table, keys[number]) for c in reasons):
                 raise Violation(f"row {keys[number]} of {chunk} was evicted without a reason in the log")
 
-    def _unseen(self, chunk: ChunkRef, index: int) -> list[db.Change]:
+    def _unseen_changes(self, chunk: ChunkRef, index: int) -> list[db.Change]:
         high = self.highs[chunk.path][1]
         log = self._world.database.log[: index + 1]
         low = self._lows[high.mark.window]

@@ -83,12 +83,12 @@ class SimState(MemoryState):
         return self._call(f"get {len(paths)} from {paths[0]}", lambda: MemoryState.get_all(self, paths))
 
     def create(self, path: str, data: bytes) -> None:
-        def made() -> None:
+        def create_node() -> None:
             MemoryState.create(self, path, data)
             if path.startswith("windows/"):
                 self._announced.append((path, data))
 
-        self._call(f"create {path}", made)
+        self._call(f"create {path}", create_node)
 
     def create_all(self, nodes: Mapping[str, bytes]) -> None:
         if nodes:

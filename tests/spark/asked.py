@@ -22,7 +22,7 @@ def ask(lake: TestLake, kind: str, arguments: dict[str, Any], *, dumps: Dumps | 
     return outcome
 
 
-def done(lake: TestLake, kind: str, arguments: dict[str, Any], *, dumps: Dumps | None = None) -> dict[str, Any]:
+def ask_well(lake: TestLake, kind: str, arguments: dict[str, Any], *, dumps: Dumps | None = None) -> dict[str, Any]:
     """As `ask`, and it must succeed."""
     outcome = ask(lake, kind, arguments, dumps=dumps)
     assert outcome.error is None and outcome.result is not None, outcome
@@ -47,7 +47,7 @@ def dies(lake: TestLake, kind: str, arguments: dict[str, Any], step: str, *, dum
 def replay(lake: TestLake, start: int, end: int, *tables: str) -> dict[str, Any]:
     """A replay by offsets: counts by table."""
     arguments = {"from": {"offset": start}, "to": {"offset": end}, "tables": list(tables)}
-    result = done(lake, "replay", arguments)
+    result = ask_well(lake, "replay", arguments)
     assert [t["error"] for t in result["tables"]] == [None] * len(result["tables"])
     return {t["table"]: {k: v for k, v in t.items() if k not in ("table", "error")} for t in result["tables"]}
 

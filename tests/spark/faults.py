@@ -95,20 +95,20 @@ def _name_history(history: History, _lines: Any, app: str, _version: int) -> str
 
 
 @contextmanager
-def counted(points: Points) -> Iterator[None]:
+def count_points(points: Points) -> Iterator[None]:
     """Everything that mergers do within passes these points."""
 
     def around(target: Any, name: str, kind: Callable[..., str]) -> Any:
         real = getattr(target, name)
 
-        def called(*args: Any, **kwargs: Any) -> Any:
+        def call_and_reach(*args: Any, **kwargs: Any) -> Any:
             what = kind(*args)
             points.reach(f"before {what}")
             result = real(*args, **kwargs)
             points.reach(f"after {what}")
             return result
 
-        return mock.patch.object(target, name, called)
+        return mock.patch.object(target, name, call_and_reach)
 
     with ExitStack() as stack:
         for target, name, kind in (
@@ -161,7 +161,7 @@ class Happened:
 def _kill_merger(lake: TestLake, kinds: tuple[str, ...], at: int) -> Happened:
     """A merger dies."""
     points = Points(kinds, at, lambda kind: points.die())
-    with counted(points):
+    with count_points(points):
         try:
             rounds(lake.merger(step=points.step))
         except Crash:
@@ -176,7 +176,7 @@ def _lose_answer(lake: TestLake, kinds: tuple[str, ...], at: int) -> Happened:
         raise LakeError("the answer was lost") if kind == "after cut" else PySparkException("the answer was lost")
 
     points, then = Points(kinds, at, lose), ""
-    with counted(points):
+    with count_points(points):
         try:
             rounds(lake.merger(step=points.step))
         except LakeError as error:
@@ -205,7 +205,7 @@ def _with_another(lake: TestLake, kinds: tuple[str, ...], at: int, *, wait: bool
             other.join(DEADLINE)
 
     points, gave_up, name = Points(kinds, at, take_over), "", "overtaken" if wait else "together"
-    with counted(points):
+    with count_points(points):
         try:
             rounds(lake.merger(step=points.step))
         except LeaseLost:

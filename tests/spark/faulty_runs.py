@@ -81,7 +81,7 @@ class Model:
         kind = PlainSource if plain else Source
         self.sources = {name: kind(lake.build, dice, WORLDS, _shape(name)) for name in NAMES}
         for source in self.sources.values():
-            source.unseen(0.0 if plain else 0.3)
+            source.add_unseen_rows(0.0 if plain else 0.3)
 
     def change(self, fault: Fault | None) -> None:
         """A segment or two of changes; among them what it takes to come by the fault's point."""

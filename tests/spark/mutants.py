@@ -60,11 +60,11 @@ def the_record_is_written_after_the_commits() -> Iterator[None]:
         begun[id(self)] = intent
         return True
 
-    def recorded(self: Records, status: Any) -> Any:
+    def begin_and_finish(self: Records, status: Any) -> Any:
         begin(self, begun[id(self)])
         return finish(self, status)
 
-    with mock.patch.object(Records, "begin", later), mock.patch.object(Records, "finish", recorded):
+    with mock.patch.object(Records, "begin", later), mock.patch.object(Records, "finish", begin_and_finish):
         yield
 
 
@@ -128,13 +128,16 @@ def the_history_follows_the_table() -> Iterator[None]:
     def wait(self: TableMerge, *arguments: Any, **more: Any) -> None:
         waiting[id(self)] = arguments, more
 
-    def committed(self: TableMerge, *arguments: Any, **how: Any) -> int:
+    def commit_and_tell(self: TableMerge, *arguments: Any, **how: Any) -> int:
         withheld = commit(self, *arguments, **how)
         told, more = waiting.pop(id(self))
         tell(self, *told, **more)
         return withheld
 
-    with mock.patch.object(TableMerge, "_append_history", wait), mock.patch.object(TableMerge, "_commit", committed):
+    with (
+        mock.patch.object(TableMerge, "_append_history", wait),
+        mock.patch.object(TableMerge, "_commit", commit_and_tell),
+    ):
         yield
 
 
@@ -152,12 +155,12 @@ def keys_are_withheld_after_the_commit() -> Iterator[None]:
     def later(self: Withheld, table: str, keys: Iterable[Key]) -> None:
         waiting.add = lambda: add(self, table, keys)
 
-    def applied(self: LakeTable, batch: Batch, number: int, **more: Any) -> Any:
+    def apply_and_withhold(self: LakeTable, batch: Batch, number: int, **more: Any) -> Any:
         done = apply(self, batch, number, **more)
         waiting.add()
         return done
 
-    with mock.patch.object(Withheld, "add", later), mock.patch.object(LakeTable, "merge", applied):
+    with mock.patch.object(Withheld, "add", later), mock.patch.object(LakeTable, "merge", apply_and_withhold):
         yield
 
 

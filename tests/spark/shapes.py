@@ -39,7 +39,7 @@ def status(lake: TestLake) -> TableStatus:
     return table_status.tables["shop.t"]
 
 
-def told(lake: TestLake, *names: str) -> list[tuple[Any, ...]]:
+def history_rows(lake: TestLake, *names: str) -> list[tuple[Any, ...]]:
     """The history's lines, in order."""
     frame = lake.spark.read.format("delta").load(str(history_location(lake.location, OLD.table)))
     return [tuple(row[n] for n in names) for row in frame.orderBy("_dblog_offset").collect()]
@@ -58,7 +58,7 @@ def at_the_end(lake: TestLake, schema: TableSchema, before: tuple[int, int], *, 
     return sorted((row.asDict() for row in rows), key=lambda row: int(row[key]))
 
 
-def dropped(lake: TestLake) -> tuple[int, int]:
+def drop_column(lake: TestLake) -> tuple[int, int]:
     """Rows of both shapes: 1 is not written again, 2 is written before the drop, 3 after it, 4 is seen by a dump."""
     build = lake.build
     for key in (1, 2, 3, 4):

@@ -11,10 +11,10 @@ import pytest
 from dblog_core.lake.lake_status import State
 from spark_jobs.delta_tables import log
 from spark_jobs.merging.lake_table import LakeTable
-from tests.spark.asked import done, replay
+from tests.spark.asked import ask_well, replay
 from tests.spark.lakes import Crash, TestLake
 from tests.spark.segments import table
-from tests.spark.shapes import NEW, OLD, at_the_end, dropped, new, old, status
+from tests.spark.shapes import NEW, OLD, at_the_end, drop_column, new, old, status
 
 pytestmark = pytest.mark.one_of(4)
 
@@ -97,7 +97,7 @@ HELD = {
 OTHERS = {**HELD, "n": 7, "word": None, "moment": dt.datetime(2000, 1, 1, tzinfo=dt.UTC)}
 
 
-def filled(lake: TestLake, *, partial: bool) -> tuple[int, int]:
+def fill_columns(lake: TestLake, *, partial: bool) -> tuple[int, int]:
     """Columns come with constants: 1 is not written again, 2 and 3 are written before, by log and dump, 4 and 5 after
     it, and 6, where it is `partial`, by a change that leaves all but `v` out."""
     build = lake.build
@@ -125,7 +125,7 @@ def test_an_added_column_has_its_constant_in_rows_from_before_by_the_merge_alone
     def die(*_: object, **__: object) -> None:
         raise Crash
 
-    before = filled(lake, partial=partial)
+    before = fill_columns(lake, partial=partial)
     others = {**OTHERS, "moment": dt.datetime.fromisoformat("2000-01-01T00:00:00")}
     right = [{**new(key, v), **HELD} for key, v in ((1, "a"), (2, "b"), (3, "c"))]
     right += [{**new(key, v), **others} for key, v in ((4, "d"), (5, "a"))]
@@ -147,13 +147,13 @@ def test_an_added_column_has_its_constant_in_rows_from_before_by_the_merge_alone
         replay(lake, 1, lake.build.offset)
         assert lake.rows(MORE) == right
         lake.spark.sql(harm)
-        done(lake, "rebuild", {"table": "shop.t"})
+        ask_well(lake, "rebuild", {"table": "shop.t"})
         assert lake.rows(MORE) == right
 
 
 def test_a_constant_is_followed_through_what_becomes_of_its_column(lake: TestLake) -> None:
     """It is widened and renamed within the same merge; one of its name that was dropped before is another column."""
-    dropped(lake)
+    drop_column(lake)
     build = lake.build
     back = table("t", id=pa.int64(), v=pa.string(), gone=pa.int32())
     build.schema(back, filled={"gone": 5})
@@ -171,7 +171,7 @@ def test_a_constant_is_followed_through_what_becomes_of_its_column(lake: TestLak
 def test_a_history_has_the_values_of_an_added_column_by_a_dump(lake: TestLake) -> None:
     """Which tells them as lines; the history's own, from before the column, are not written anew."""
     lake.history = True
-    filled(lake, partial=False)
+    fill_columns(lake, partial=False)
     lake.merge_well()
     assert lake.dumps.asked == [("shop.t", [])]
     assert status(lake).state is State.INCOMPLETE

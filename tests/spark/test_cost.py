@@ -263,13 +263,13 @@ def test_the_look_for_what_is_to_be_compacted_costs_what_was_merged(lake: TestLa
     merger, version = lake.merger(compact_after=3), log.version
     merger.run_round(retry_stopped=False)
 
-    def counted(path: Location) -> int | None:
+    def look_up_version(path: Location) -> int | None:
         looked.append(path.path)
         return version(path)
 
     def look() -> list[str]:
         looked.clear()
-        with mock.patch("spark_jobs.delta_tables.join_files.log.version", counted):
+        with mock.patch("spark_jobs.delta_tables.join_files.log.version", look_up_version):
             compacted = merger.compact()
         return [*([compacted] if compacted else []), *dict.fromkeys(looked)]
 

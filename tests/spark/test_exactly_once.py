@@ -96,9 +96,9 @@ def test_a_lost_lease_stops_the_merge_before_it_commits(lake: TestLake, spark: S
     lake.build.create(ONE, {"id": 1, "v": "a"})
     lake.build.seal()
 
-    def lost() -> None:
+    def lose_lease() -> None:
         raise LeaseLost("gone")
 
     with pytest.raises(LeaseLost):
-        lake.merge(check=lost)
+        lake.merge(check=lose_lease)
     assert log.version(lake.table(ONE)) is None

@@ -34,7 +34,7 @@ def _burst(source: Source, dice: random.Random, number: int, *, dump: bool) -> N
             source.full_dump()
         partial = int(number == 0) if segment == 0 else dice.choice((0, 1)) if segment == 1 else 0
         source.build.seal(partial=partial)
-        source.sealed(partial)
+        source.end_segment(partial)
 
 
 @pytest.mark.parametrize("number", range(2))
@@ -45,12 +45,12 @@ def test_two_readers_of_the_lines_that_share_no_code_agree(tmp_path: Path, numbe
     source = Source(SegmentBuilder(staging), dice, WORLDS)
     oracle = Oracle()
     simulated = SimLake()
-    source.unseen(0.3)
+    source.add_unseen_rows(0.3)
     for burst in range(3):
         _burst(source, dice, burst, dump=burst == 2 or (burst, number) == (0, 1))
         simulated.merge(staging)
         oracle.read(source.lines, simulated.offset)
-        source.merged()
+        source.end_merge()
         whole = simulated.tables[str(SHAPE.table)].whole_rows().values()
         assert {(r["world"], r["k"]): {c: r[c] for c in ("a", "f", "big")} for r in whole} == oracle.rows
     _everything_happened(source, oracle, number)
@@ -79,13 +79,13 @@ def test_the_lake_is_what_the_lines_say_after_every_merge(lake: TestLake, number
     dice = random.Random(f"{soak_seed}/{number}")
     source = Source(lake.build, dice, WORLDS)
     oracle = Oracle()
-    source.unseen(0.3)
+    source.add_unseen_rows(0.3)
     settings: tuple[JsonAs, ...] = ("text", "variant", "variant") if number else ("variant", "text", "variant")
     for burst, lake.json_as in enumerate(settings):
         _burst(source, dice, burst, dump=burst == 2 or (burst, number) == (0, 1))
         for merged in lake.merge_well(max_rows=dice.choice((100, 10_000))):
             oracle.read(source.lines, merged.offset)
-        source.merged()
+        source.end_merge()
         _check_variants(lake)
         have = {(r["world"], r["k"]): {c: r[c] for c in ("a", "f", "big")} for r in lake.rows(SHAPE)}
         assert have == oracle.rows

@@ -43,7 +43,7 @@ def lines(lake: TestLake, schema: TableSchema) -> list[Row]:
     return [row.asDict(recursive=True) for row in lake.spark.read.format("delta").load(str(path)).collect()]
 
 
-def told(lake: TestLake, schema: TableSchema) -> list[tuple[Any, ...]]:
+def history_rows(lake: TestLake, schema: TableSchema) -> list[tuple[Any, ...]]:
     """Offset, op and the row, in order."""
     names = [c.name for c in schema.columns]
     rows = sorted(lines(lake, schema), key=lambda row: row["_dblog_offset"])
@@ -74,7 +74,7 @@ def test_every_change_is_told_with_where_it_comes_from(lake_with_history: TestLa
     assert (deleted["_dblog_op"], deleted["id"], deleted["_dblog_unchanged"]) == ("d", 2, ["v", "big"])
     assert (born["_dblog_op"], born["id"], born["_dblog_moved_from"]) == ("c", 3, {"id": 2})
     # Staged with the key alone, whatever stands beside it.
-    assert told(lake_with_history, ITEMS)[2] == (3, "d", 1, None, None)
+    assert history_rows(lake_with_history, ITEMS)[2] == (3, "d", 1, None, None)
     assert lake_with_history.merge_well() == []
 
 
@@ -90,7 +90,7 @@ def test_a_row_of_a_dump_is_told_only_where_it_changes_something(lake_with_histo
     build.delete(ITEMS, {"id": 3}, origin="dump")
     build.seal()
     lake_with_history.merge_well()
-    assert told(lake_with_history, ITEMS) == [
+    assert history_rows(lake_with_history, ITEMS) == [
         (1, "r", 1, "v", "b"), (2, "r", 2, "v", "b"), (3, "r", 3, "v", "b"),
         (4, "u", 2, "later", "b"), (5, "d", 3, None, None),
         (changed + 2, "r", 3, "v", "b"), (changed + 4, "r", 1, "new", "b"), (changed + 5, "d", 3, None, None),
@@ -119,7 +119,7 @@ def test_values_that_the_log_left_out_are_filled_in_where_they_are_known(lake_wi
     build.delete(ITEMS, {"id": 7}, origin="dump")
     build.seal()
     lake_with_history.merge_well()
-    assert told(lake_with_history, ITEMS)[-1][:3] == (build.offset, "d", 7)
+    assert history_rows(lake_with_history, ITEMS)[-1][:3] == (build.offset, "d", 7)
 
 
 def test_a_truncate_is_one_line_and_what_follows_is_new(lake_with_history: TestLake) -> None:
@@ -134,7 +134,7 @@ def test_a_truncate_is_one_line_and_what_follows_is_new(lake_with_history: TestL
     build.create(ITEMS, item(1, "x"))
     build.seal()
     lake_with_history.merge_well()
-    assert told(lake_with_history, ITEMS)[2:] == [
+    assert history_rows(lake_with_history, ITEMS)[2:] == [
         (3, "u", 1, "w", "b"), (4, "t", None, None, None), (5, "r", 2, "v", "b"), (6, "t", None, None, None),
         (7, "c", 1, "x", "b"),
     ]  # fmt: skip
@@ -154,7 +154,7 @@ def test_a_ghost_is_a_delete_of_the_dump_that_shows_it(lake_with_history: TestLa
     build.seal()
     lake_with_history.merge_well()
     assert [r["id"] for r in lake_with_history.rows(ITEMS)] == [0, 2, 9]
-    assert told(lake_with_history, ITEMS)[4:] == [
+    assert history_rows(lake_with_history, ITEMS)[4:] == [
         (since + 1, "c", 9, "v", "b"), (ended, "d", 1, None, None), (ended, "d", 3, None, None),
     ]  # fmt: skip
 
@@ -170,7 +170,7 @@ def test_a_table_without_a_key_has_its_history_alone(lake_with_history: TestLake
     build.truncate(EVENTS)
     build.seal()
     lake_with_history.merge_well()
-    assert told(lake_with_history, EVENTS) == [
+    assert history_rows(lake_with_history, EVENTS) == [
         (1, "c", "a", 1),
         (3, "c", "a", 1),
         (4, "u", "b", 1),
@@ -198,7 +198,7 @@ def test_added_columns_are_followed_and_a_history_may_begin_late(lake_with_histo
     build.chunk(wider, [{**item(1, "old"), "n": None}, {**item(2), "n": None}])
     build.seal()
     lake_with_history.merge_well()
-    assert told(lake_with_history, wider) == [
+    assert history_rows(lake_with_history, wider) == [
         (2, "u", 1, "kept", "b", None), (3, "u", 1, "old", "b", None), (6, "r", 2, "v", "b", None),
     ]  # fmt: skip
 
@@ -269,7 +269,7 @@ def test_a_crash_at_any_step_neither_loses_nor_repeats_a_line(lake_with_history:
         build.seal()
         lake_with_history.merge_well()
         assert segment < build.segment
-        assert told(lake_with_history, ITEMS) == expected, step
+        assert history_rows(lake_with_history, ITEMS) == expected, step
 
 
 def test_a_crash_between_a_ghosts_line_and_its_delete_tells_it_once(
@@ -295,7 +295,7 @@ def test_a_crash_between_a_ghosts_line_and_its_delete_tells_it_once(
     assert len(lake_with_history.rows(ITEMS)) == 2
     lake_with_history.merge_well()
     assert lake_with_history.rows(ITEMS) == [item(0)]
-    assert told(lake_with_history, ITEMS)[2:] == [(build.offset, "d", 1, None, None)]
+    assert history_rows(lake_with_history, ITEMS)[2:] == [(build.offset, "d", 1, None, None)]
 
 
 def test_a_table_that_stopped_after_its_history_goes_on_without_repeating_it(
@@ -316,14 +316,14 @@ def test_a_table_that_stopped_after_its_history_goes_on_without_repeating_it(
     build.seal()
     lake_with_history.merge_well()
     assert lake_with_history.rows(ITEMS) == [item(1), item(2)]
-    assert told(lake_with_history, ITEMS) == [(1, "c", 1, "v", "b"), (3, "r", 2, "v", "b")]
+    assert history_rows(lake_with_history, ITEMS) == [(1, "c", 1, "v", "b"), (3, "r", 2, "v", "b")]
 
 
 def test_the_history_is_what_a_reader_of_the_lines_would_have_kept(lake_with_history: TestLake) -> None:
     dice = random.Random(0)
     source = Source(lake_with_history.build, dice, WORLDS)
     expected = Expected()
-    source.unseen(0.3)
+    source.add_unseen_rows(0.3)
     for burst in range(2):
         for number in range(3):
             for world in range(WORLDS):
@@ -394,7 +394,7 @@ def test_a_row_is_erased_from_a_history_as_the_page_on_privacy_says(lake_with_hi
     build.create(ITEMS, item(3))
     build.seal()
     lake_with_history.merge_well()
-    assert [(op, key) for _, op, key, *_ in told(lake_with_history, ITEMS)] == [("c", 2), ("c", 3)]
+    assert [(op, key) for _, op, key, *_ in history_rows(lake_with_history, ITEMS)] == [("c", 2), ("c", 3)]
     session.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
     session.sql(f"VACUUM delta.`{path}` RETAIN 0 HOURS")
     assert path.local is not None

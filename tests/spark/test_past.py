@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from dblog_core.lake import lake_tasks
 from dblog_core.lake.lake_status import history_location
 from spark_jobs.delta_tables import log
-from tests.spark.asked import Dumps, ask, damage, dies, done
+from tests.spark.asked import Dumps, ask, ask_well, damage, dies
 from tests.spark.lakes import TestLake
 from tests.spark.segments import Row, table
 from tests.spark.worlds import SHAPE, Key, Oracle, Source
@@ -52,7 +52,7 @@ def _merge(lake: TestLake) -> list[Row]:
 def _rebuilt(lake: TestLake) -> str:
     """What a rebuild of a harmed table was made of."""
     damage(lake, T).update("true", {"v": F.lit("harmed")})
-    return str(done(lake, "rebuild", {"table": "shop.t"})["from"])
+    return str(ask_well(lake, "rebuild", {"table": "shop.t"})["from"])
 
 
 def _refusal_of_rebuild(lake: TestLake) -> str:
@@ -66,7 +66,7 @@ def test_a_random_past_gives_the_table_that_merging_gave(lake_with_history: Test
     dice = random.Random(soak_seed)
     source = Source(lake_with_history.build, dice, 30)
     oracle = Oracle()
-    source.unseen(0.3)
+    source.add_unseen_rows(0.3)
     for burst in range(3):
         _live(source, dice, burst, dump=burst == 2 or (burst == 0 and dice.random() < 0.5))
         for merged in lake_with_history.merge_well(max_rows=dice.choice((200, 10_000))):
@@ -106,7 +106,7 @@ def _live(source: Source, dice: random.Random, burst: int, *, dump: bool) -> Non
         if dump and segment == 0:
             source.full_dump()
         source.build.seal()
-    source.merged()
+    source.end_merge()
 
 
 def _by_key(rows: list[Row]) -> dict[Key, dict[str, Any]]:
@@ -156,7 +156,7 @@ def test_a_history_that_begins_late_tells_all_from_a_reset_on(lake_with_history:
     _merge(lake_with_history)
     _forget(lake_with_history, 1)
     assert "when the table had rows" in _refusal_of_rebuild(lake_with_history)
-    done(lake_with_history, "reset", {"table": "shop.t"}, dumps=Dumps())
+    ask_well(lake_with_history, "reset", {"table": "shop.t"}, dumps=Dumps())
     lake_with_history.build.chunk(T, [{"id": 2, "v": "dumped"}])
     lake_with_history.build.create(T, {"id": 3, "v": "live"})
     right = _merge(lake_with_history)

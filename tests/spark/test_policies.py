@@ -8,7 +8,7 @@ import pytest
 from dblog_core.lake.lake_status import LakeStatus, State, TableStatus, read_status
 from dblog_core.maintenance.retention_needs import of_lake
 from dblog_core.model.schema import TableSchema
-from tests.spark.asked import ask, dies, done
+from tests.spark.asked import ask, ask_well, dies
 from tests.spark.lakes import TestLake
 from tests.spark.segments import Row, table
 
@@ -42,7 +42,7 @@ def status(lake: TestLake, name: str = "shop.t") -> TableStatus:
     return lake_status(lake).tables[name]
 
 
-def begun(lake: TestLake) -> None:
+def begin_tables(lake: TestLake) -> None:
     for key in (1, 2, 3):
         lake.build.create(FIRST, first(key))
     lake.build.create(OTHER, {"id": 1, "v": "a"})
@@ -50,7 +50,7 @@ def begun(lake: TestLake) -> None:
     lake.merge_well()
 
 
-def changed(lake: TestLake, schema: TableSchema, *rows: Row) -> None:
+def change_shape(lake: TestLake, schema: TableSchema, *rows: Row) -> None:
     """The shape, then rows of it, and one of the other table."""
     lake.build.schema(schema)
     for row in rows:
@@ -59,7 +59,7 @@ def changed(lake: TestLake, schema: TableSchema, *rows: Row) -> None:
     lake.build.seal()
 
 
-def dumped(lake: TestLake, schema: TableSchema, dump: str, rows: list[Row]) -> None:
+def merge_dump(lake: TestLake, schema: TableSchema, dump: str, rows: list[Row]) -> None:
     """The full dump, merged."""
     since = lake.build.offset
     lake.build.chunk(schema, rows, dump=dump)
@@ -71,19 +71,19 @@ def dumped(lake: TestLake, schema: TableSchema, dump: str, rows: list[Row]) -> N
 
 def test_ignore_keeps_the_lakes_columns_and_takes_what_fits_them_exactly(lake: TestLake) -> None:
     lake.changes = "ignore"
-    begun(lake)
-    changed(lake, SECOND, second(2, 7), second(4, None), second(5, 2**31 - 1))
+    begin_tables(lake)
+    change_shape(lake, SECOND, second(2, 7), second(4, None), second(5, 2**31 - 1))
     lake.merge_well()
     right = [first(1), first(2, 7, None), first(3), first(4, None, None), first(5, 2**31 - 1, None)]
     assert lake.rows(FIRST) == right and lake.dumps.asked == []
     assert (status(lake).waits, status(lake).ignored) == (False, ["more"])
-    changed(lake, SECOND, second(3, 2**31), second(6))
+    change_shape(lake, SECOND, second(3, 2**31), second(6))
     lake.merge()
     error = str(status(lake).error)
     assert f"column n: the value at offset {lake.build.offset - 2} is bigint, and fits no int" in error
     assert "dblog schema accept shop.t" in error
     assert lake.rows(FIRST) == right and lake.rows(OTHER)[0]["v"] == f"after {lake.build.offset - 1}"
-    outcome = done(lake, "accept", {"table": "shop.t"})
+    outcome = ask_well(lake, "accept", {"table": "shop.t"})
     assert (outcome["way"], outcome["dump"], status(lake).state) == ("take", "dump1", State.STOPPED)
     lake.merge_well()
     rows = lake.rows(SECOND)
@@ -93,8 +93,8 @@ def test_ignore_keeps_the_lakes_columns_and_takes_what_fits_them_exactly(lake: T
 
 def test_a_table_that_ignored_a_column_has_it_dumped_when_it_follows_again(lake: TestLake) -> None:
     lake.changes = "ignore"
-    begun(lake)
-    changed(lake, SECOND, second(2, 7))
+    begin_tables(lake)
+    change_shape(lake, SECOND, second(2, 7))
     lake.merge_well()
     lake.changes = "evolve"
     lake.build.update(SECOND, second(3, 2**40))
@@ -108,13 +108,13 @@ def test_a_table_that_ignored_a_column_has_it_dumped_when_it_follows_again(lake:
 @pytest.mark.soak
 def test_ignore_stops_at_another_key_and_at_a_type_that_has_no_value_in_common(lake: TestLake) -> None:
     lake.changes = "ignore"
-    begun(lake)
+    begin_tables(lake)
     flag = table("t", id=pa.int64(), n=pa.bool_(), old=pa.string())
     for schema, row, told in (
         (flag, {"id": 4, "n": True, "old": None}, "column n is bool"),
         (KEYED, first(5), "the key is another one"),
     ):
-        changed(lake, schema, row)
+        change_shape(lake, schema, row)
         lake.merge()
         assert told in str(status(lake).error)
         assert lake.rows(FIRST) == [first(1), first(2), first(3)]
@@ -122,9 +122,9 @@ def test_ignore_stops_at_another_key_and_at_a_type_that_has_no_value_in_common(l
 
 def test_fail_stops_at_any_change_and_what_the_table_needs_stays_until_it_is_accepted(lake: TestLake) -> None:
     lake.changes = "fail"
-    begun(lake)
+    begin_tables(lake)
     segment = lake.build.segment
-    changed(lake, SECOND, second(2, 2**40))
+    change_shape(lake, SECOND, second(2, 2**40))
     lake.merge()
     error = str(status(lake).error)
     for words in ("column more was added (string)", "column old was dropped", "n was int32 and is int64", "accept"):
@@ -137,14 +137,14 @@ def test_fail_stops_at_any_change_and_what_the_table_needs_stays_until_it_is_acc
     lake.merger().run_task()
     assert status(lake).accepted == lake.build.offset
     third = table("t", id=pa.int64(), n=pa.int64(), more=pa.string(), again=pa.string())
-    changed(lake, third, {**second(3), "again": "z"})
+    change_shape(lake, third, {**second(3), "again": "z"})
     lake.merge()  # this change is another one
     assert "column again was added" in str(status(lake).error) and lake.rows(FIRST) == [first(1), first(2), first(3)]
-    assert done(lake, "accept", {"table": "shop.t"})["way"] == "follow"
+    assert ask_well(lake, "accept", {"table": "shop.t"})["way"] == "follow"
     lake.merge_well()
     assert [r["n"] for r in lake.rows(third)] == [1, 2**40, 1]
     assert (status(lake).state, status(lake).awaits, status(lake).accepted) == (State.INCOMPLETE, "dump1", None)
-    changed(lake, SECOND, second(1))
+    change_shape(lake, SECOND, second(1))
     lake.merge()  # what was accepted is done with
     assert "column again was dropped" in str(status(lake).error)
 
@@ -152,8 +152,8 @@ def test_fail_stops_at_any_change_and_what_the_table_needs_stays_until_it_is_acc
 def test_an_accepted_type_takes_the_place_of_the_old_one_and_a_dump_brings_its_values(
     lake: TestLake, soak_seed: int
 ) -> None:
-    begun(lake)
-    changed(lake, TEXT, {"id": 2, "n": "two", "old": "x"})
+    begin_tables(lake)
+    change_shape(lake, TEXT, {"id": 2, "n": "two", "old": "x"})
     lake.build.delete(TEXT, {"id": 3})
     lake.build.seal()
     lake.merge()
@@ -168,32 +168,32 @@ def test_an_accepted_type_takes_the_place_of_the_old_one_and_a_dump_brings_its_v
     lake.merge_well()
     assert [row["n"] for row in lake.rows(TEXT)] == [None, None, None, "four"]
     rows = [{"id": k, "n": n, "old": o} for k, n, o in ((1, "1", "x"), (2, "two", "x"), (4, "four", None))]
-    dumped(lake, TEXT, dump, rows)
+    merge_dump(lake, TEXT, dump, rows)
 
 
 @pytest.mark.soak
 def test_another_key_is_accepted_by_a_dump_in_place_and_nothing_is_accepted_that_no_shape_has_stopped(
     lake: TestLake,
 ) -> None:
-    begun(lake)
+    begin_tables(lake)
     assert "the lake has its newest shape" in str(ask(lake, "accept", {"table": "shop.t"}).error)
-    changed(lake, KEYED, first(4))
+    change_shape(lake, KEYED, first(4))
     lake.merge()
     assert "the key is another one" in str(status(lake).error)
-    assert done(lake, "accept", {"table": "shop.t"})["way"] == "reload"
+    assert ask_well(lake, "accept", {"table": "shop.t"})["way"] == "reload"
     assert lake.rows(KEYED) == []
-    dumped(lake, KEYED, "dump1", [first(1), first(1, 2), first(4)])
+    merge_dump(lake, KEYED, "dump1", [first(1), first(1, 2), first(4)])
 
 
 def test_a_table_that_loses_its_key_stops_and_misses_nothing_when_it_has_it_again(lake: TestLake) -> None:
-    begun(lake)
-    changed(lake, KEYLESS, first(7))
+    begin_tables(lake)
+    change_shape(lake, KEYLESS, first(7))
     lake.merge()
     assert "the table has lost its key" in str(status(lake).error)
     assert lake.rows(FIRST) == [first(1), first(2), first(3)]
-    changed(lake, FIRST, first(8))
+    change_shape(lake, FIRST, first(8))
     lake.merge()
     assert "the key is another one" in str(status(lake).error)
     assert lake.rows(FIRST) == [first(1), first(2), first(3)]
-    assert done(lake, "accept", {"table": "shop.t"})["way"] == "reload"
-    dumped(lake, FIRST, "dump1", [first(1), first(2), first(3), first(7), first(8)])
+    assert ask_well(lake, "accept", {"table": "shop.t"})["way"] == "reload"
+    merge_dump(lake, FIRST, "dump1", [first(1), first(2), first(3), first(7), first(8)])

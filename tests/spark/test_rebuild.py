@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from dblog_core.lake import lake_tasks
 from spark_jobs.delta_tables import log
-from tests.spark.asked import ask, damage, dies, done
+from tests.spark.asked import ask, ask_well, damage, dies
 from tests.spark.lakes import TestLake
 from tests.spark.segments import Row, table
 from tests.spark.worlds import SHAPE, Key, Oracle, Source
@@ -46,7 +46,7 @@ def test_a_rebuilt_table_has_no_trace_of_what_was_done_to_it_and_cuts_stay_reada
     u = log.version(lake.table(U))
     damage(lake, T).update("id > 0", {"v": F.lit("harmed")})
     lake.spark.sql(f"ALTER TABLE delta.`{lake.table(T)}` ADD COLUMNS (extra string)")
-    assert done(lake, "rebuild", {"table": "shop.t"}) == {
+    assert ask_well(lake, "rebuild", {"table": "shop.t"}) == {
         "table": "shop.t", "from": "the first segment", "rows": 3, "withheld": 0
     }  # fmt: skip
     assert lake.rows(T) == right
@@ -82,7 +82,7 @@ def test_the_newest_full_dump_is_enough_and_its_ghosts_stay_away(lake: TestLake)
     for number in (1, 2, 3):
         _drop_segment(lake, number)
     damage(lake, T).delete("id = 0")
-    assert done(lake, "rebuild", {"table": "shop.t"})["from"] == "dump d1"
+    assert ask_well(lake, "rebuild", {"table": "shop.t"})["from"] == "dump d1"
     assert lake.rows(T) == right
 
 
@@ -104,7 +104,7 @@ def test_a_rebuild_of_a_random_history_is_what_merging_gave(lake: TestLake, soak
     dice = random.Random(soak_seed)
     source = Source(lake.build, dice, 60)
     oracle = Oracle()
-    source.unseen(0.2)
+    source.add_unseen_rows(0.2)
     for number in range(6):
         for world in range(source.worlds):
             source.change(world)
@@ -120,7 +120,7 @@ def test_a_rebuild_of_a_random_history_is_what_merging_gave(lake: TestLake, soak
     have = _rows(lake)
     assert have == oracle.rows
     damage(lake, SHAPE).delete("world % 2 = 0")
-    assert done(lake, "rebuild", {"table": "shop.worlds"})["from"] == "dump full"
+    assert ask_well(lake, "rebuild", {"table": "shop.worlds"})["from"] == "dump full"
     assert lake.withheld is not None
     withheld = set(lake.withheld.keys("shop.worlds", SHAPE))
     rebuilt = _rows(lake)

@@ -166,7 +166,7 @@ def test_a_replay_of_any_interval_leaves_a_lake_that_is_right_as_it_is(lake: Tes
     dice = random.Random(soak_seed)
     source = Source(lake.build, dice, 60)
     oracle = Oracle()
-    source.unseen(0.3)
+    source.add_unseen_rows(0.3)
     for number in range(4):
         for world in range(source.worlds):
             source.change(world)

@@ -9,7 +9,7 @@ from dblog_core.errors import SourceUnavailable
 from dblog_core.lake import lake_tasks
 from dblog_core.lake.lake_status import State, TableStatus, read_status
 from spark_jobs.delta_tables import log
-from tests.spark.asked import ask, dies, done
+from tests.spark.asked import ask, ask_well, dies
 from tests.spark.lakes import Dumps, TestLake
 from tests.spark.segments import table
 
@@ -43,7 +43,7 @@ def test_a_reset_table_is_incomplete_until_its_dump_is_merged_and_its_log_flows(
     lake.build.create(T, {"id": 9, "v": "staged, and not merged: the dump brings it"})
     lake.build.seal()
     dumps = Dumps()
-    assert done(lake, "reset", {"table": "shop.t"}, dumps=dumps)["dump"] == "dump1"
+    assert ask_well(lake, "reset", {"table": "shop.t"}, dumps=dumps)["dump"] == "dump1"
     assert dumps.asked == [("shop.t", [])]
     assert lake.rows(T) == [] and log.version(lake.table(U)) == u
     assert (_status(lake).state, _status(lake).awaits) == (State.INCOMPLETE, "dump1")
@@ -72,7 +72,7 @@ def test_a_table_that_stopped_because_of_its_shape_lives_again_with_another_key_
     lake.build.seal()
     lake.merge()
     assert _status(lake).state is State.STOPPED and "dblog reset shop.t" in (_status(lake).error or "")
-    done(lake, "reset", {"table": "shop.t"}, dumps=Dumps())
+    ask_well(lake, "reset", {"table": "shop.t"}, dumps=Dumps())
     assert (_status(lake).state, _status(lake).error) == (State.INCOMPLETE, None)
     since = lake.build.offset
     lake.build.create(WIDE, {"id": "y", "part": 2, "v": "live", "w": 6})
@@ -95,7 +95,7 @@ def test_lines_that_the_dump_may_not_see_are_merged_again(lake: TestLake) -> Non
     lake.build.seal(unseen_after=before)
     lake.merge_well()
     u = log.version(lake.table(U))
-    done(lake, "reset", {"table": "shop.t"}, dumps=Dumps())
+    ask_well(lake, "reset", {"table": "shop.t"}, dumps=Dumps())
     assert _status(lake).offset == before
     lake.build.chunk(T, [{"id": 0, "v": "a"}, {"id": 1, "v": "a"}, {"id": 2, "v": "a"}], evicted=[1], dump="dump1")
     lake.build.finished(T, "dump1", since=before, since_segment=2)
@@ -108,7 +108,7 @@ def test_lines_that_the_dump_may_not_see_are_merged_again(lake: TestLake) -> Non
 
 def test_any_later_full_dump_completes_the_table(lake: TestLake) -> None:
     _merge_tables(lake)
-    done(lake, "reset", {"table": "shop.t"}, dumps=Dumps())
+    ask_well(lake, "reset", {"table": "shop.t"}, dumps=Dumps())
     since = lake.build.offset
     lake.build.chunk(T, [{"id": 1, "v": "x"}], dump="part")
     lake.build.finished(T, "part", since=since, since_segment=2, key_from=0, key_to=5)

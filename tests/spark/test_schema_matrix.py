@@ -38,7 +38,7 @@ class SparkLake:
         """Tables that a dump is on its way for."""
         return [name for name, table in self._tables().items() if table.awaits is not None]
 
-    def stopped(self) -> dict[str, str]:
+    def stopped_tables(self) -> dict[str, str]:
         """Tables that stand still, with the reason."""
         return {name: table.error or "" for name, table in self._tables().items() if table.state is State.STOPPED}
 
@@ -74,7 +74,7 @@ def test_the_lake_ends_as_the_source_or_says_why_not(
                 break
             matrix.wait_until_dumped()
             matrix.wait_until_staged()
-        stopped = lake.stopped()
+        stopped = lake.stopped_tables()
         for name, change in matrix.changes.items():
             if change.stops or name in stopped:
                 faults += stops_as_told(name, change.stops, stopped.get(name))

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 
 from spark_jobs.delta_tables import log
-from tests.spark.asked import done, replay
+from tests.spark.asked import ask_well, replay
 from tests.spark.lakes import TestLake
 from tests.spark.segments import Row, table
-from tests.spark.shapes import NEW, OLD, WIDE, at_the_end, dropped, new, old, status, told, wide
+from tests.spark.shapes import NEW, OLD, WIDE, at_the_end, drop_column, history_rows, new, old, status, wide
 
 pytestmark = pytest.mark.one_of(4)
 
@@ -22,12 +22,12 @@ NARROW = table("t", id=pa.int32(), n=pa.int16(), d=pa.decimal128(5, 2), day=pa.d
 
 def test_a_dropped_column_keeps_its_values_but_in_rows_that_are_written(lake: TestLake) -> None:
     lake.history = True
-    before = dropped(lake)
+    before = drop_column(lake)
     lake.merge_until("history shop.t")  # the shape is changed, the rows are not
     lake.merge_well()
     right = [old(1), old(2, "b", "y"), old(3, "b", None), old(4), old(5, "a", None)]
     assert lake.rows(OLD) == right
-    assert told(lake, "id", "v", "gone")[4:] == [(2, "b", "y"), (3, "b", None), (5, "a", None)]
+    assert history_rows(lake, "id", "v", "gone")[4:] == [(2, "b", "y"), (3, "b", None), (5, "a", None)]
     assert at_the_end(lake, NEW, before) == [new(1), new(2, "b"), new(3, "b"), new(4), new(5)]
     lake.build.chunk(NEW, [new(4), new(1, "c")])  # a dump writes what it changes
     lake.build.seal()
@@ -37,7 +37,7 @@ def test_a_dropped_column_keeps_its_values_but_in_rows_that_are_written(lake: Te
     lake.spark.sql(f"UPDATE delta.`{lake.table(OLD)}` SET v = 'harmed' WHERE id = 2")
     replay(lake, 1, lake.build.offset)
     assert lake.rows(OLD) == right
-    done(lake, "rebuild", {"table": "shop.t"})
+    ask_well(lake, "rebuild", {"table": "shop.t"})
     # A refresh counts as the last line of its row here, and has no such column.
     assert lake.rows(OLD) == [*right[:3], old(4, "a", None), right[4]]
     lake.build.schema(table("t", id=pa.int64(), v=pa.string(), more=pa.bool_()))
@@ -48,11 +48,11 @@ def test_a_dropped_column_keeps_its_values_but_in_rows_that_are_written(lake: Te
 
 def test_drop_columns_drops_them_and_they_may_come_back_as_something_else(lake: TestLake) -> None:
     lake.drop_columns = True
-    dropped(lake)
+    drop_column(lake)
     lake.merge_well()
     rows = [new(1), new(2, "b"), new(3, "b"), new(4), new(5)]
     assert lake.rows(NEW) == rows
-    done(lake, "rebuild", {"table": "shop.t"})
+    ask_well(lake, "rebuild", {"table": "shop.t"})
     assert lake.rows(NEW) == rows
     back = table("t", id=pa.int64(), gone=pa.int32(), v=pa.string())
     lake.build.schema(back)
@@ -64,7 +64,7 @@ def test_drop_columns_drops_them_and_they_may_come_back_as_something_else(lake: 
 
 
 def test_a_kept_column_that_comes_back_as_something_else_stops_the_table_until_it_may_go(lake: TestLake) -> None:
-    dropped(lake)
+    drop_column(lake)
     lake.merge_well()
     back = table("t", id=pa.int64(), v=pa.string(), gone=pa.int32())
     lake.build.schema(back)
@@ -103,12 +103,12 @@ def test_types_are_widened_in_place_with_keys_and_history_and_rows_of_both_types
     rows = sorted(lake.rows(WIDE), key=lambda row: int(row["id"]))
     assert rows == right
     assert lake.spark.read.format("delta").option("versionAsOf", version).load(str(lake.table(WIDE))).count() == 3
-    moved = told(lake, "id", "n", "_dblog_moved_from")[3:]
+    moved = history_rows(lake, "id", "n", "_dblog_moved_from")[3:]
     assert [(i, n and str(n), m and m.id) for i, n, m in moved] == [
         (2, "8.00", None), (3, None, None), (4, "7.00", 3), (2, "8.50", None), (2**40, "7.00", None)
     ]  # fmt: skip
     assert at_the_end(lake, WIDE, before) == right
-    done(lake, "rebuild", {"table": "shop.t"})
+    ask_well(lake, "rebuild", {"table": "shop.t"})
     assert sorted(lake.rows(WIDE), key=lambda row: int(row["id"])) == right
 
 
@@ -122,11 +122,11 @@ def two(key: int, a: str = "a", b: str = "b") -> Row:
     return {"id": key, "a": a, "b": b}
 
 
-def swapped(key: int, b: str = "a", a: str = "b", c: str | None = None) -> Row:
+def swapped_row(key: int, b: str = "a", a: str = "b", c: str | None = None) -> Row:
     return {"no": key, "b": b, "a": a, "c": c}
 
 
-def renamed(lake: TestLake) -> tuple[int, int]:
+def rename_columns(lake: TestLake) -> tuple[int, int]:
     """Two columns swap names, the key has another one, and a column comes: rows of both shapes in one merge."""
     build = lake.build
     for key in (1, 2, 3, 4):
@@ -138,21 +138,21 @@ def renamed(lake: TestLake) -> tuple[int, int]:
     build.update(TWO, two(3, "", "z"), unchanged=["a"])
     build.move(TWO, {"id": 4}, two(5))
     build.schema(SWAPPED, renamed={"no": "id", "b": "a", "a": "b"}, filled={"c": None})
-    build.update(SWAPPED, swapped(2, "x", "new", "c"))
-    build.create(SWAPPED, swapped(6))
+    build.update(SWAPPED, swapped_row(2, "x", "new", "c"))
+    build.create(SWAPPED, swapped_row(6))
     build.seal()
     return before
 
 
 def test_renamed_columns_are_renamed_wherever_a_merge_dies_and_whatever_is_done_after_it(lake: TestLake) -> None:
     lake.history = True
-    before = renamed(lake)
-    right = [swapped(1), swapped(2, "x", "new", "c"), swapped(3, "a", "z"), swapped(5), swapped(6)]
+    before = rename_columns(lake)
+    right = [swapped_row(1), swapped_row(2, "x", "new", "c"), swapped_row(3, "a", "z"), swapped_row(5), swapped_row(6)]
     lake.merge_until("history shop.t")
     lake.merge_well()
     assert lake.rows(SWAPPED) == right and not lake.dumps.asked
     assert at_the_end(lake, SWAPPED, before, key="no") == right
-    lines = told(lake, "no", "b", "a", "c", "_dblog_moved_from")
+    lines = history_rows(lake, "no", "b", "a", "c", "_dblog_moved_from")
     assert [(no, b, a, c, m and m.no) for no, b, a, c, m in lines[4:]] == [
         (2, "x", "y", None, None), (3, "a", "z", None, None), (4, None, None, None, None), (5, "a", "b", None, 4),
         (2, "x", "new", "c", None), (6, "a", "b", None, None),
@@ -163,13 +163,13 @@ def test_renamed_columns_are_renamed_wherever_a_merge_dies_and_whatever_is_done_
     replay(lake, 1, lake.build.offset)
     assert lake.rows(SWAPPED) == right
     lake.spark.sql(harm)
-    done(lake, "rebuild", {"table": "shop.t"})
+    ask_well(lake, "rebuild", {"table": "shop.t"})
     assert lake.rows(SWAPPED) == right
 
 
 def test_a_name_that_a_dropped_column_had_is_taken_by_another_one_and_columns_swap_in_one_shape(lake: TestLake) -> None:
     lake.history = True
-    dropped(lake)  # in the same merge
+    drop_column(lake)  # in the same merge
     shape_with_name_taken = table("t", id=pa.int64(), gone=pa.string())
     lake.build.update(NEW, new(1, "z"))
     lake.build.schema(shape_with_name_taken, renamed={"gone": "v"})
@@ -181,7 +181,7 @@ def test_a_name_that_a_dropped_column_had_is_taken_by_another_one_and_columns_sw
     (until,) = [
         n for n in lake.spark.read.format("delta").load(str(lake.path / "shop/t__history")).columns if "until" in n
     ]
-    assert told(lake, "id", "gone", until)[0] == (1, "a", "x")
+    assert history_rows(lake, "id", "gone", until)[0] == (1, "a", "x")
     two_of_it = table("t", id=pa.int64(), gone=pa.string(), v=pa.string())
     lake.build.schema(two_of_it, filled={"v": None})
     lake.build.schema(two_of_it, renamed={"gone": "v", "v": "gone"})
@@ -203,4 +203,4 @@ def test_a_dump_that_began_before_its_keys_column_was_renamed_shows_what_is_gone
     build.finished(SWAPPED, "d2", since=since, since_segment=build.segment + 1)
     build.seal()
     lake.merge_well()
-    assert lake.rows(SWAPPED) == [swapped(1), swapped(3)]
+    assert lake.rows(SWAPPED) == [swapped_row(1), swapped_row(3)]

@@ -141,20 +141,20 @@ def test_filters_leave_segments_unread(shop: Shop, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(source, "_ROWS", 1)  # each segment is a task of its own
     schema = StructType.fromDDL(DblogSource({}).schema())
 
-    def planned(*filters: Any) -> tuple[list[Any], list[Any]]:
+    def plan_filters(*filters: Any) -> tuple[list[Any], list[Any]]:
         reader = DblogSource({"config": str(shop.config)}).reader(schema)
         left = list(reader.pushFilters(list(filters)))
         return left, list(reader.partitions())
 
-    every = planned()[1]
+    every = plan_filters()[1]
     assert len(every) == 3 and [part.first for part in every[1:]] == [part.last + 1 for part in every[:-1]]
     second = every[1]
     within = [GreaterThan(("offset",), second.first - 1), LessThan(("offset",), second.last + 1)]
-    assert planned(*within) == ([], [second])
+    assert plan_filters(*within) == ([], [second])
     other = StringContains(("op",), "c")
-    assert planned(LessThanOrEqual(("offset",), 2), other) == ([other], [Lines(0, 2)])
-    assert planned(EqualTo(("offset",), 10**6)) == ([], [Lines(0, -1)])
-    assert planned(In(("table",), ("shop.names",)), EqualTo(("table",), "shop.names"))[0] == []
+    assert plan_filters(LessThanOrEqual(("offset",), 2), other) == ([other], [Lines(0, 2)])
+    assert plan_filters(EqualTo(("offset",), 10**6)) == ([], [Lines(0, -1)])
+    assert plan_filters(In(("table",), ("shop.names",)), EqualTo(("table",), "shop.names"))[0] == []
 
 
 def test_a_transaction_that_goes_on_is_left_for_later(shop: Shop) -> None:

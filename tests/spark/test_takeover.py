@@ -41,7 +41,7 @@ class Pause:
             self._reached.set()
             assert self._go.wait(SECONDS), "it was never let go"
 
-    def reached(self, sleeper: Future[None]) -> bool:
+    def wait_for_sleeper(self, sleeper: Future[None]) -> bool:
         """Waits until the sleeper stands at the point, or has ended."""
         _until(lambda: self._reached.is_set() or sleeper.done())
         return self._reached.is_set()
@@ -57,11 +57,11 @@ def _points(pause: Pause, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     def before(target: Any, name: str, point: Callable[..., str]) -> None:
         real = getattr(target, name)
 
-        def paused(*args: Any, **kwargs: Any) -> Any:
+        def call_paused(*args: Any, **kwargs: Any) -> Any:
             pause.at(point(*args))
             return real(*args, **kwargs)
 
-        patch.setattr(target, name, paused)
+        patch.setattr(target, name, call_paused)
 
     with monkeypatch.context() as patch:
         before(LakeTable, "upsert", lambda table, *_: f"mark {table.path.path}")
@@ -142,7 +142,7 @@ def test_a_merger_that_wakes_up_after_another_took_over_changes_nothing(
         pause = Pause(point.format(next=f"{status.merge + 1:012d}", **names))
         _segment(lake, number)
         with _points(pause, monkeypatch), _asleep(lake, pause) as sleeper:
-            assert pause.reached(sleeper), (pause.point, sleeper)
+            assert pause.wait_for_sleeper(sleeper), (pause.point, sleeper)
             left = _take_over(lake)
             pause.go()
             error = sleeper.exception(SECONDS)
@@ -167,7 +167,7 @@ def _still_in_delta(lake: TestLake, statement: str) -> Iterator[Any]:
         phase.entryBarrier().unblock()
     real, taken_over = getattr(LakeTable, statement), threading.Event()
 
-    def observed(table: LakeTable, *args: Any, **kwargs: Any) -> Any:
+    def call_observed(table: LakeTable, *args: Any, **kwargs: Any) -> Any:
         if taken_over.is_set() or not table.path.path.endswith("shop/one"):
             return real(table, *args, **kwargs)
         taken_over.set()
@@ -179,7 +179,7 @@ def _still_in_delta(lake: TestLake, statement: str) -> Iterator[Any]:
             delta.TransactionExecutionObserver.setObserver(before)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LakeTable, statement, observed)
+        patch.setattr(LakeTable, statement, call_observed)
         commit = phases.commitPhase()
         try:
             yield commit

@@ -24,7 +24,7 @@ from spark_jobs.delta_tables import clustering, log
 from spark_jobs.delta_tables.column_types import PROVENANCE
 from spark_jobs.delta_tables.variants import METADATA, OTHER
 from spark_jobs.verifying import expected_rows
-from tests.spark.asked import done, replay
+from tests.spark.asked import ask_well, replay
 from tests.spark.lakes import TestLake
 from tests.spark.segments import Row, json_in, table
 
@@ -44,7 +44,7 @@ def doc(key: int, j: str | None, v: str = "a") -> Row:
     return {"id": key, "j": j, "v": v}
 
 
-def shown(lake: TestLake, schema: TableSchema = DOC) -> list[Row]:
+def printed_rows(lake: TestLake, schema: TableSchema = DOC) -> list[Row]:
     """The table's rows by key, each VARIANT as it prints; no name of ours."""
     frame = lake.spark.read.format("delta").load(str(lake.table(schema)))
     printed = {f.name: F.to_json(f.name) for f in frame.schema if f.dataType.typeName() == "variant"}
@@ -66,7 +66,7 @@ def status(lake: TestLake) -> TableStatus:
 def state(lake: TestLake, schema: TableSchema = DOC) -> tuple[list[str], bool]:
     """The columns of the source's, and whether the table wants the feature of its readers."""
     features = ByDeltaRs(str(lake.table(schema))).protocol().reader_features or []
-    return list(shown(lake, schema)[0]), "variantType" in features
+    return list(printed_rows(lake, schema)[0]), "variantType" in features
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_every_change_of_a_text_is_one_of_its_variant_and_what_equals_is_not_wri
         both(5, "null", "null"),
         both(6, '"x"', '"x"'),
     ]
-    assert shown(lake) == right
+    assert printed_rows(lake) == right
     build.update(DOC, doc(1, "[1]"))
     build.update(DOC, doc(2, None, "b"), unchanged=["j"])  # a long value that the log leaves out
     build.update(DOC, doc(5, "", "b"), unchanged=["j"])
@@ -102,14 +102,14 @@ def test_every_change_of_a_text_is_one_of_its_variant_and_what_equals_is_not_wri
     (merged,) = lake.merge_well()
     right = [both(1, "[1]", "[1]"), both(2, TWICE, None, "b"), right[2], both(4, '{"z": 1}', '{"z":1}')]
     right += [both(5, "null", "null", "b"), both(7, "7", "7")]
-    assert shown(lake) == right
+    assert printed_rows(lake) == right
     assert (merged.tables[0].updated, merged.tables[0].unchanged) == (4, 1)
     assert state(lake) == (["id", "j", "j_variant", "v"], True)
     history = lake.spark.read.format("delta").load(f"{lake.table(DOC)}__history")
     assert [name for name in history.columns if "variant" in name] == []
 
 
-def filled(lake: TestLake) -> None:
+def fill_texts(lake: TestLake) -> None:
     """A table of text, as it was before the setting."""
     for key, j in ((1, '{"a": 1}'), (2, None), (3, TWICE)):
         lake.build.create(DOC, doc(key, j))
@@ -122,14 +122,14 @@ FILLED = [both(1, '{"a": 1}', '{"a":1}'), both(2, None, None), both(3, TWICE, No
 
 
 def test_the_setting_fills_the_rows_that_are_there_once_and_its_end_takes_them_away(lake: TestLake) -> None:
-    filled(lake)
+    fill_texts(lake)
     lake.json_as = "variant"
     lake.merge_well()
     assert state(lake) == (["id", "j", "v"], False)  # no row came: nobody has looked
     lake.build.create(DOC, doc(4, "[4]"))
     lake.build.seal()
     lake.merge_well()
-    assert shown(lake) == [*FILLED, both(4, "[4]", "[4]")]
+    assert printed_rows(lake) == [*FILLED, both(4, "[4]", "[4]")]
     assert status(lake).merged is not None and status(lake).merged["updated"] == 0
     version = log.version(lake.table(DOC)) or 0
     lake.build.create(DOC, doc(5, "[5]"))
@@ -138,16 +138,16 @@ def test_the_setting_fills_the_rows_that_are_there_once_and_its_end_takes_them_a
     assert log.version(lake.table(DOC)) == version + 1  # nothing but its own commit
     lake.json_as = "text"
     replay(lake, 1, lake.build.offset)  # before a merge has looked: what is there is kept up
-    assert shown(lake)[3:] == [both(4, "[4]", "[4]"), both(5, "[5]", "[5]")]
+    assert printed_rows(lake)[3:] == [both(4, "[4]", "[4]"), both(5, "[5]", "[5]")]
     lake.build.update(DOC, doc(1, '{"a": 2}'))
     lake.build.seal()
     lake.merge_well()
-    assert shown(lake)[:2] == [doc(1, '{"a": 2}'), doc(2, None)]
+    assert printed_rows(lake)[:2] == [doc(1, '{"a": 2}'), doc(2, None)]
     assert state(lake)[0] == ["id", "j", "v"]
 
 
 def test_what_dies_while_the_setting_is_turned_on_is_finished_by_the_next_merge(lake: TestLake) -> None:
-    filled(lake)
+    fill_texts(lake)
     sql = f"delta.`{lake.table(DOC)}`"
     lake.json_as = "variant"
     lake.spark.sql(f"ALTER TABLE {sql} ADD COLUMNS (j_variant VARIANT AFTER j)")  # and no more: it died there
@@ -158,12 +158,12 @@ def test_what_dies_while_the_setting_is_turned_on_is_finished_by_the_next_merge(
     lake.build.update(DOC, doc(2, "[2]"))
     lake.build.seal()
     lake.merge_well()
-    assert shown(lake) == [FILLED[0], both(2, "[2]", "[2]"), FILLED[2]]
+    assert printed_rows(lake) == [FILLED[0], both(2, "[2]", "[2]"), FILLED[2]]
     lake.spark.sql(f"ALTER TABLE {sql} ALTER COLUMN j_variant COMMENT ''")  # as if it had died before it said so
     lake.build.update(DOC, doc(2, "[3]"))
     lake.build.seal()
     lake.merge_well()
-    assert shown(lake) == [FILLED[0], both(2, "[3]", "[3]"), FILLED[2]]
+    assert printed_rows(lake) == [FILLED[0], both(2, "[3]", "[3]"), FILLED[2]]
     operations = [log.operation(lake.table(DOC), n) for n in range(log.version(lake.table(DOC)) or 0)]
     assert operations.count("UPDATE") == 1
 
@@ -186,22 +186,24 @@ def test_a_variant_follows_its_text_through_renames_drops_and_returns(variants: 
     rows = [
         dict(zip(names, (n, f"[{n}]", f"[{n}]", "a", m, m), strict=True)) for n, m in ((1, None), (2, None), (3, "{}"))
     ]
-    assert shown(lake, LATER) == rows
+    assert printed_rows(lake, LATER) == rows
     without = table("t", id=pa.int64(), v=pa.string())
     build.schema(without)
     build.update(without, {"id": 2, "v": "b"})
     build.seal()
     lake.merge_well()
     rows[1] |= {"k": None, "k_variant": None, "v": "b"}
-    assert shown(lake, LATER) == rows
-    done(lake, "rebuild", {"table": "shop.t"})
-    assert shown(lake, LATER) == rows
+    assert printed_rows(lake, LATER) == rows
+    ask_well(lake, "rebuild", {"table": "shop.t"})
+    assert printed_rows(lake, LATER) == rows
     lake.drop_columns = True
     build.schema(DOC)
     build.create(DOC, doc(4, "[4]"))
     build.seal()
     lake.merge_well()
-    assert shown(lake) == [both(n, None, None, v) for n, v in ((1, "a"), (2, "b"), (3, "a"))] + [both(4, "[4]", "[4]")]
+    assert printed_rows(lake) == [both(n, None, None, v) for n, v in ((1, "a"), (2, "b"), (3, "a"))] + [
+        both(4, "[4]", "[4]")
+    ]
 
 
 def test_two_documents_swap_their_names(variants: TestLake) -> None:
@@ -216,7 +218,7 @@ def test_two_documents_swap_their_names(variants: TestLake) -> None:
     build.seal()
     lake.merge_well()
     swapped = [("[2]", "[2]", "[1]", "[1]"), ("[3]", "[3]", "[4]", "[4]")]
-    assert [tuple(row[n] for n in ("a", "a_variant", "b", "b_variant")) for row in shown(lake, two)] == swapped
+    assert [tuple(row[n] for n in ("a", "a_variant", "b", "b_variant")) for row in printed_rows(lake, two)] == swapped
     path = lake.table(two)
     assert {*lake.rows(two, provenance=True)[0]} == {*lake.rows(two)[0], *(f.name for f in PROVENANCE)}
     operations = [log.operation(path, n) for n in range((log.version(path) or 0) + 1)]
@@ -234,7 +236,7 @@ def test_a_column_that_is_no_json_any_more_loses_its_variant(variants: TestLake)
     build.create(plain, {**doc(2, "[2]"), "w": "w"})
     build.seal()
     lake.merge_well()
-    assert shown(lake, plain) == [{**doc(1, "[1]"), "w": None}, {**doc(2, "[2]"), "w": "w"}]
+    assert printed_rows(lake, plain) == [{**doc(1, "[1]"), "w": None}, {**doc(2, "[2]"), "w": "w"}]
 
 
 def test_a_column_of_the_source_with_the_name_of_a_variant_stops_its_table_alone(variants: TestLake) -> None:
@@ -257,10 +259,10 @@ def test_a_column_of_the_source_with_the_name_of_a_variant_stops_its_table_alone
     error_text = str(status(lake).error)
     assert "the source has a column J_variant: the VARIANT of j cannot be named j_variant" in error_text
     assert 'json_as = "text" under [lake.tables."shop.t"]' in error_text
-    assert [row["j_variant"] for row in shown(lake, other)] == ["[1]", "[2]"]
+    assert [row["j_variant"] for row in printed_rows(lake, other)] == ["[1]", "[2]"]
     lake.json_as = "text"
     lake.merge_well()
-    assert [row["J_variant"] for row in shown(lake, shape_with_name_taken)] == [None, "x"]
+    assert [row["J_variant"] for row in printed_rows(lake, shape_with_name_taken)] == [None, "x"]
 
 
 def test_a_variant_that_is_not_its_texts_is_found_and_a_dump_of_the_row_mends_it(variants: TestLake) -> None:
@@ -270,33 +272,33 @@ def test_a_variant_that_is_not_its_texts_is_found_and_a_dump_of_the_row_mends_it
         build.create(DOC, doc(key, j))
     build.seal()
     lake.merge_well()
-    right = shown(lake)
+    right = printed_rows(lake)
     harm = "UPDATE delta.`{}` SET j_variant = parse_json('{{\"a\": 2}}') WHERE id < 4"
     lake.spark.sql(harm.format(lake.table(DOC)))
 
-    def seen() -> list[str | None]:
+    def document_texts() -> list[str | None]:
         pinned = Pin(log.version(lake.table(DOC)) or 0, build.offset, build.segment, build.offset)
         return [
             row.row.j
             for row in expected_rows.lake_rows(lake.spark, lake.table(DOC), pinned, DOC).orderBy("key").collect()
         ]
 
-    assert seen() == [f'{{"a": 1}}{OTHER}', OTHER, f"{TWICE}{OTHER}", "[4]"]
+    assert document_texts() == [f'{{"a": 1}}{OTHER}', OTHER, f"{TWICE}{OTHER}", "[4]"]
     build.chunk(DOC, [doc(1, '{"a": 1}'), doc(2, None), doc(3, TWICE), doc(4, "[4]")], dump="mends")
     build.seal()
     (merged,) = lake.merge_well()
     assert (merged.tables[0].updated, merged.tables[0].unchanged) == (3, 1)
-    assert shown(lake) == right
-    assert seen() == ['{"a": 1}', None, TWICE, "[4]"]
+    assert printed_rows(lake) == right
+    assert document_texts() == ['{"a": 1}', None, TWICE, "[4]"]
     lake.spark.sql(harm.format(lake.table(DOC)))
     replay(lake, 1, build.offset)
-    assert shown(lake) == right
+    assert printed_rows(lake) == right
 
 
 def test_maintenance_cuts_and_other_readers_of_the_log_know_such_a_table(
     lake: TestLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    filled(lake)
+    fill_texts(lake)
     (before,) = lake.cuts()
     lake.json_as = "variant"
     lake.build.update(DOC, doc(2, "[0]"))
@@ -323,7 +325,7 @@ def test_maintenance_cuts_and_other_readers_of_the_log_know_such_a_table(
         6,
         0,
     )
-    assert shown(lake) == right
+    assert printed_rows(lake) == right
     time_travel.check_readable(lake.location, newest)
     then = views.at_cut(lake.spark, lake.location, cut=newest.number).table("shop.t")
     assert then.where("variant_get(j_variant, '$[0]', 'int') = 0").count() == 2
@@ -345,7 +347,7 @@ def _config(directory: Path) -> Config:
 
 
 def test_a_table_that_is_made_anew_or_keeps_its_columns_has_its_variants_too(lake: TestLake) -> None:
-    filled(lake)
+    fill_texts(lake)
     lake.json_as = "variant"
     lake.changes = "ignore"
     wider = json_in(table("t", id=pa.int64(), j=pa.string(), v=pa.string(), more=pa.string()), j="jsonb", more="json")
@@ -354,26 +356,26 @@ def test_a_table_that_is_made_anew_or_keeps_its_columns_has_its_variants_too(lak
     lake.build.create(named_so, {**doc(4, "[4]"), "j_variant": "left out"})
     lake.build.seal()
     lake.merge_well()
-    assert shown(lake) == [*FILLED, both(4, "[4]", "[4]")] and status(lake).ignored == ["j_variant"]
+    assert printed_rows(lake) == [*FILLED, both(4, "[4]", "[4]")] and status(lake).ignored == ["j_variant"]
     lake.build.schema(wider)
     lake.build.seal()
     lake.merge_well()
     assert status(lake).ignored == ["more"]
     lake.json_as = "text"
-    done(lake, "rebuild", {"table": "shop.t"})
-    assert shown(lake) == [doc(1, '{"a": 1}'), doc(2, None), doc(3, TWICE), doc(4, "[4]")]
+    ask_well(lake, "rebuild", {"table": "shop.t"})
+    assert printed_rows(lake) == [doc(1, '{"a": 1}'), doc(2, None), doc(3, TWICE), doc(4, "[4]")]
     lake.json_as = "variant"
-    done(lake, "rebuild", {"table": "shop.t"})
-    assert shown(lake) == [*FILLED, both(4, "[4]", "[4]")]
+    ask_well(lake, "rebuild", {"table": "shop.t"})
+    assert printed_rows(lake) == [*FILLED, both(4, "[4]", "[4]")]
     rebuilt = lake.spark.read.format("delta").load(str(lake.table(DOC))).schema
     assert rebuilt["j_variant"].metadata == METADATA  # so that no merge fills it again
-    done(lake, "reset", {"table": "shop.t"})
+    ask_well(lake, "reset", {"table": "shop.t"})
     since = lake.build.offset
     lake.build.chunk(wider, [{**doc(1, "[1]"), "more": "{}"}], dump="dump1")
     lake.build.finished(wider, "dump1", since=since, since_segment=lake.build.segment + 1)
     lake.build.seal()
     lake.merge_well()
-    assert shown(lake, wider) == [{**both(1, "[1]", "[1]"), "more": "{}", "more_variant": "{}"}]
+    assert printed_rows(lake, wider) == [{**both(1, "[1]", "[1]"), "more": "{}", "more_variant": "{}"}]
     commits = log.version(lake.table(DOC))
     lake.build.create(wider, {**doc(2, "[2]"), "more": None})
     lake.build.seal()

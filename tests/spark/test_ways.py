@@ -58,7 +58,7 @@ def test_both_ways_give_the_same_rows(both: tuple[TestLake, TestLake], soak_seed
     marking, merging = both
     dice = random.Random(f"ways {soak_seed}")
     source = Source(marking.build, dice, 40)
-    source.unseen(0.3)
+    source.add_unseen_rows(0.3)
     for burst in range(4):
         for _ in range(2):
             for world in range(source.worlds):

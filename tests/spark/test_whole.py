@@ -10,7 +10,7 @@ import pytest
 
 from dblog_core.lake.lake_status import State, TableStatus, read_status
 from spark_jobs.merge import Job
-from tests.spark.asked import done, replay
+from tests.spark.asked import ask_well, replay
 from tests.spark.lakes import TestLake
 from tests.spark.segments import table
 
@@ -31,7 +31,7 @@ def state(lake: TestLake, name: str = "t") -> TableStatus:
     return status.tables[f"shop.{name}"]
 
 
-def dumped(lake: TestLake, *keys: int) -> None:
+def merge_dump(lake: TestLake, *keys: int) -> None:
     """A full dump of T, merged."""
     since = lake.build.offset
     lake.build.chunk(T, [row(key) for key in keys], dump="full")
@@ -60,13 +60,13 @@ def test_a_table_is_incomplete_until_a_full_dump_of_it_is_merged(
     assert {state(lake, name).state for name in ("u", "log")} == {State.OK}
     replay(lake, 1, build.offset)
     assert state(lake).state is State.INCOMPLETE
-    done(lake, "rebuild", {"table": "shop.t"})
+    ask_well(lake, "rebuild", {"table": "shop.t"})
     assert state(lake).state is State.INCOMPLETE
     build.delete(U, {"id": 1})
     build.seal()
     lake.merge_well()
     assert state(lake).state is State.INCOMPLETE
-    dumped(lake, 1, 2)
+    merge_dump(lake, 1, 2)
     assert (state(lake).state, state(lake).lacks) == (State.OK, None)
 
 
@@ -102,7 +102,7 @@ def test_rows_that_may_be_lost_make_it_incomplete_until_a_later_dump_or_a_trunca
     lake.merge_well()
     assert (state(lake).state, state(lake, "u").state) == (State.INCOMPLETE, State.INCOMPLETE)
     build.truncate(U)
-    dumped(lake, 1)
+    merge_dump(lake, 1)
     assert (state(lake).state, state(lake, "u").state) == (State.OK, State.OK)
 
 

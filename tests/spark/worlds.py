@@ -65,7 +65,7 @@ class Source:
     _batch: int = 0  # where in `lines` the present batch begins
     _dumps: int = 0
 
-    def unseen(self, share: float) -> None:
+    def add_unseen_rows(self, share: float) -> None:
         """Rows that were there before the log began."""
         for world in range(self.worlds):
             for k in "abcd":
@@ -103,11 +103,11 @@ class Source:
         else:
             self._update(key)
 
-    def sealed(self, partial: int) -> None:
+    def end_segment(self, partial: int) -> None:
         """A segment has ended, in the midst of a transaction if `partial`."""
         self.seen["transaction over segments"] += partial
 
-    def merged(self) -> None:
+    def end_merge(self) -> None:
         """What comes next is of another merge."""
         self._batch = len(self.lines)
 

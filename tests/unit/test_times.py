@@ -78,7 +78,7 @@ def test_the_time_of_a_run_is_told_by_directory_file_and_fixture(tmp_path: Path)
     printed, _ = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 0, printed
     machine, *lines = [json.loads(line) for line in (tmp_path / "run" / FILE).read_text().splitlines()]
-    (whole,) = times.spent(lines, lambda test: test.partition("::")[0]).values()
+    (whole,) = times.sum_times(lines, lambda test: test.partition("::")[0]).values()
     assert len(whole.tests) == 2 and whole.setup >= 0.2
     fixtures = times.fixtures(lines)
     assert fixtures["server"][0] == fixtures["database"][0] == 1

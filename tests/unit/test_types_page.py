@@ -6,17 +6,17 @@ import pytest
 
 from dblog_core.sources.mysql.values import types
 from tests import types_page
-from tests.types_page import MARIADB, MYSQL, MYSQL_ROWS, NAMES, catalogued
+from tests.types_page import MARIADB, MYSQL, MYSQL_ROWS, NAMES, catalogue_entry
 
 
 def test_the_page_is_what_the_code_does() -> None:
     page = types_page.PAGE.read_text()
-    assert page == types_page.written(page), "run `python -m tests.types_page`, and read what has changed"
+    assert page == types_page.write_tables(page), "run `python -m tests.types_page`, and read what has changed"
 
 
 @pytest.mark.parametrize("kind", [MYSQL, MARIADB])
 def test_every_type_of_the_manual_is_on_the_page(kind: str) -> None:
-    listed = {catalogued(declared)[0] for row in MYSQL_ROWS if kind in row.on for declared in row.declared}
+    listed = {catalogue_entry(declared)[0] for row in MYSQL_ROWS if kind in row.on for declared in row.declared}
     assert listed == NAMES[kind]
 
 

@@ -50,7 +50,7 @@ def dump(state: str, *tasks: TaskStatus) -> DumpStatus:
     )
 
 
-def told(status: DumpStatus, place: SentNotices | None = None) -> tuple[list[str], SentNotices | None]:
+def told_ids(status: DumpStatus, place: SentNotices | None = None) -> tuple[list[str], SentNotices | None]:
     notices = list(notices_since(status, place))
     return [notice.id for notice, _ in notices], notices[-1][1] if notices else place
 
@@ -59,31 +59,33 @@ def told(status: DumpStatus, place: SentNotices | None = None) -> tuple[list[str
 
 
 def test_a_dump_that_nobody_has_looked_at_is_told_whole_and_in_order() -> None:
-    ids, place = told(dump("done", task(0, "shop.a", 2, done=True), task(1, "shop.b", 1, done=True)))
+    ids, place = told_ids(dump("done", task(0, "shop.a", 2, done=True), task(1, "shop.b", 1, done=True)))
     assert ids == [
         "d1/requested//0", "d1/started//0", "d1/chunk/shop.a/0.1", "d1/chunk/shop.a/0.2", "d1/chunk/shop.b/1.1",
         "d1/table/shop.a/0", "d1/table/shop.b/0", "d1/completed//0",
     ]  # fmt: skip
-    assert told(dump("done", task(0, "shop.a", 2, done=True)), place)[0] == []
+    assert told_ids(dump("done", task(0, "shop.a", 2, done=True)), place)[0] == []
 
 
 def test_each_look_tells_what_is_new() -> None:
-    ids, place = told(dump("requested", task(0, "shop.a")))
+    ids, place = told_ids(dump("requested", task(0, "shop.a")))
     assert ids == ["d1/requested//0"]
-    ids, place = told(dump("running", task(0, "shop.a", 1)), place)
+    ids, place = told_ids(dump("running", task(0, "shop.a", 1)), place)
     assert ids == ["d1/started//0", "d1/chunk/shop.a/0.1"]
     for number in (1, 2):
-        ids, place = told(dump("paused", task(0, "shop.a", 1)), place)
+        ids, place = told_ids(dump("paused", task(0, "shop.a", 1)), place)
         assert ids == [f"d1/paused//{number}"]
-        ids, place = told(dump("running", task(0, "shop.a", 1)), place)
+        ids, place = told_ids(dump("running", task(0, "shop.a", 1)), place)
         assert ids == [f"d1/resumed//{number}"]
-    ids, place = told(dump("running", task(0, "shop.a", 2, done=True), task(1, "shop.a")), place)
+    ids, place = told_ids(dump("running", task(0, "shop.a", 2, done=True), task(1, "shop.a")), place)
     assert ids == ["d1/chunk/shop.a/0.2"], "the table's other range is not done"
-    assert told(dump("cancelled", task(0, "shop.a", 2, done=True), task(1, "shop.a")), place)[0] == ["d1/aborted//0"]
+    assert told_ids(dump("cancelled", task(0, "shop.a", 2, done=True), task(1, "shop.a")), place)[0] == [
+        "d1/aborted//0"
+    ]
 
 
 def test_a_table_with_a_fault_is_never_told_as_done() -> None:
-    ids, _ = told(dump("failed", task(0, "shop.a", 1, done=True), task(1, "shop.b", error="gone")))
+    ids, _ = told_ids(dump("failed", task(0, "shop.a", 1, done=True), task(1, "shop.b", error="gone")))
     assert ids[-2:] == ["d1/table/shop.a/0", "d1/failed//0"] and not any("table/shop.b" in i for i in ids)
 
 
@@ -106,7 +108,7 @@ def _lives(draw: st.DrawFn) -> list[DumpStatus]:
 def test_whenever_it_is_looked_at_and_wherever_it_dies_all_is_told_and_repeats_have_the_same_id(
     life: list[DumpStatus], data: st.DataObject
 ) -> None:
-    whole = set(told(life[-1])[0])
+    whole = set(told_ids(life[-1])[0])
     seen = list[str]()
     place = None
     looked = [*[status for status in life[:-1] if data.draw(st.booleans())], life[-1]]
@@ -114,11 +116,11 @@ def test_whenever_it_is_looked_at_and_wherever_it_dies_all_is_told_and_repeats_h
         for _ in range(data.draw(st.integers(0, 2))):  # it dies after some were sent, before the place was written
             notices = list(notices_since(status, place))
             seen += [notice.id for notice, _ in notices[: data.draw(st.integers(0, len(notices)))]]
-        ids, place = told(status, place)
+        ids, place = told_ids(status, place)
         seen += ids
     assert whole <= set(seen)
     assert {i for i in seen if "/paused/" not in i and "/resumed/" not in i} == whole
-    assert seen[-1] == told(life[-1])[0][-1]
+    assert seen[-1] == told_ids(life[-1])[0][-1]
 
 
 def test_what_a_channel_has_got_is_stored_in_the_form_that_was_always_read() -> None:
@@ -307,17 +309,17 @@ def test_an_answer_other_than_2xx_is_not_taken_for_one(hook: Hook, status: int) 
 
 
 def test_a_receiver_that_fails_for_a_while_gets_everything_over_a_restart(world: World, hook: Hook) -> None:
-    def restarted() -> NoticeFollower:
+    def restart_follower() -> NoticeFollower:
         return NoticeFollower(channels.receiver(webhook(hook.port)), "shop", world.state, SystemClock())
 
-    restarted().tell_news(STOP)
+    restart_follower().tell_news(STOP)
     control.cancel(world.state, request(world))
     hook.answers = [500, 503, 204, 500]
     for _ in range(3):
         with pytest.raises(NotToldYet):
-            restarted().tell_news(STOP)
-    restarted().tell_news(STOP)
-    restarted().tell_news(STOP)
+            restart_follower().tell_news(STOP)
+    restart_follower().tell_news(STOP)
+    restart_follower().tell_news(STOP)
     assert [orjson.loads(body)["event"] for _, body in hook.got] == ["requested", "aborted"]
 
 

@@ -311,7 +311,7 @@ class Beside:
             name = self.dice.choice(sorted(self.windows))
             opened, then = self.windows.pop(name)
             seen = self.dice.choice((self.snapshot(), then, None))
-            judged_rows, expected = (judged(w, name, seen) for w in (self.joining, self.twin))
+            judged_rows, expected = (close_window(w, name, seen) for w in (self.joining, self.twin))
             if judged_rows != "too many" or opened > self.horizon_at or seen != then:
                 assert judged_rows == expected
 
@@ -325,7 +325,7 @@ def test_what_is_lost_is_judged_joined_as_it_is_alone(seed: int, monkeypatch: py
     assert beside.joined
 
 
-def judged(w: Windows, name: str, snapshot: str | None) -> object:
+def close_window(w: Windows, name: str, snapshot: str | None) -> object:
     try:
         return w.close(name, snapshot)
     except TooManyKeys:

@@ -72,12 +72,12 @@ class Term:
         text = f"{by}\n{watermark.encode(high(of, end))}"
         self.state.create(read_only_windows.conclusion(of.window), text.encode())
 
-    def answered(self, of: Mark) -> str | None:
+    def read_answer(self, of: Mark) -> str | None:
         entry = self.state.get(read_only_windows.answer(of.window))
         return None if entry is None else entry.data.decode()
 
     @property
-    def broken(self) -> int:
+    def broken_count(self) -> int:
         progress = self.sequencer.dumps.progress()
         return progress[TASK].broken if TASK in progress else 0
 
@@ -90,7 +90,7 @@ def term(tmp_path: Path) -> Term:
 def test_an_answer_tells_the_place_from_which_is_collected(term: Term) -> None:
     term.announce(mark())
     term.look()
-    assert term.answered(mark()) == term.sequencer.position
+    assert term.read_answer(mark()) == term.sequencer.position
     assert len(term.sequencer.dumps.open_windows()) == 1
 
 
@@ -99,7 +99,7 @@ def test_a_chunk_whose_end_is_not_read_yet_waits(term: Term) -> None:
     term.look()
     term.conclude(mark(), by=term.sequencer.position, end="7")
     term.look()
-    assert len(term.sequencer.dumps.open_windows()) == 1 and term.broken == 0
+    assert len(term.sequencer.dumps.open_windows()) == 1 and term.broken_count == 0
 
 
 def test_a_window_that_another_term_has_answered_is_void(term: Term) -> None:
@@ -109,7 +109,7 @@ def test_a_window_that_another_term_has_answered_is_void(term: Term) -> None:
     assert term.sequencer.dumps.open_windows() == []
     term.conclude(mark(), by="another place")
     term.look()
-    assert term.broken == 1, "its worker hears that it has to read the chunk again"
+    assert term.broken_count == 1, "its worker hears that it has to read the chunk again"
 
 
 def test_a_worker_that_went_by_another_answer_has_no_window_of_ours(term: Term) -> None:
@@ -118,13 +118,13 @@ def test_a_worker_that_went_by_another_answer_has_no_window_of_ours(term: Term) 
     term.look()
     term.conclude(mark(), by="another place")
     term.look()
-    assert term.broken == 1 and term.sequencer.dumps.open_windows() == []
+    assert term.broken_count == 1 and term.sequencer.dumps.open_windows() == []
 
 
 def test_what_is_left_of_a_removed_window_breaks_its_attempt(term: Term) -> None:
     term.conclude(mark(), by="0")
     term.look()
-    assert term.broken == 1
+    assert term.broken_count == 1
 
 
 def test_nodes_go_when_what_became_of_them_is_published(term: Term) -> None:

@@ -133,7 +133,7 @@ class Scripted:
         work(config, self.state, self.clock, self.stop, on_fault=self.faults.append)
 
 
-def filed(state: MemoryState, by: str) -> None:
+def file_dump(state: MemoryState, by: str) -> None:
     state.create("dumps/d1/tasks/0/task", orjson.dumps({"table": "a.b", "keys": None, "key_from": None, "attempt": 0,
                                                         "key_to": None}))  # fmt: skip
     record = {"tables": ["a.b"], "options": OPTIONS, "state": "requested", "error": None, "requested_by": by,
@@ -145,7 +145,7 @@ def test_a_process_that_dies_is_replaced_later_each_time_and_its_death_is_told(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = Scripted(monkeypatch, -signal.SIGKILL, 1, dump_process.FAULT, -signal.SIGKILL, 0)
-    filed(script.state, dump_records.SYSTEM)
+    file_dump(script.state, dump_records.SYSTEM)
     script.work(config)
     waits = [b - a for a, b in zip(script.began, script.began[1:], strict=False)]
     assert waits == [2.0, 4.0, 8.0, 16.0]
@@ -157,7 +157,7 @@ def test_a_process_that_dies_is_replaced_later_each_time_and_its_death_is_told(
 
 def test_no_process_is_started_for_dumps_of_people_or_for_none(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     script = Scripted(monkeypatch, 0)
-    filed(script.state, dump_records.USER)
+    file_dump(script.state, dump_records.USER)
 
     def over() -> None:
         if script.clock.now > 1_010:

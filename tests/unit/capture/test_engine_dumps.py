@@ -107,10 +107,10 @@ def test_a_key_in_another_spelling_is_not_absent(running: World, monkeypatch: py
     running.put(5)
     real = FakeReader.read_keys
 
-    def spelled(self: FakeReader, schema: Any, keys: Any, **more: Any) -> Any:
+    def read_respelled(self: FakeReader, schema: Any, keys: Any, **more: Any) -> Any:
         return real(self, schema, [(key[0] % 1000,) for key in keys], **more)
 
-    monkeypatch.setattr(FakeReader, "read_keys", spelled)
+    monkeypatch.setattr(FakeReader, "read_keys", read_respelled)
     dump_id = filing.submit(running.config, DumpRequest(("shop.orders",), keys=(1005, 1007)))
     work_loop.work(running.config, stop=threading.Event(), dump_id=dump_id)
     dumped = [(line["op"], line["key"]["id"]) for line in running.lines() if line["origin"] == "dump"]
@@ -191,13 +191,13 @@ def test_a_paused_or_cancelled_dump_reads_nothing_while_the_log_goes_on(
     read = FakeReader.read
     order = {3: functools.partial(control.pause, running.state, first)}
 
-    def ordered(reader: FakeReader, schema: TableSchema, **place: Any) -> Chunk:
+    def read_and_order(reader: FakeReader, schema: TableSchema, **place: Any) -> Chunk:
         limits.append(place["limit"])
         if (give := order.pop(len(limits), None)) is not None:
             give()
         return read(reader, schema, **place)
 
-    monkeypatch.setattr(FakeReader, "read", ordered)
+    monkeypatch.setattr(FakeReader, "read", read_and_order)
     with working(running, first):
         wait_until(lambda: dump_store.read_dump(running.state, first).state == "paused", "a pause")
         stage_each(running, range(100, 104))

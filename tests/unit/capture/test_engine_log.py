@@ -73,14 +73,14 @@ def test_a_restart_inside_a_large_transaction_goes_on_after_the_staged_rows(
     real = FakeStream.read
     calls = 0
 
-    def broken(self: FakeStream, timeout: float, *, linger: float = 0.0) -> LogBatch | None:
+    def break_every_fourth(self: FakeStream, timeout: float, *, linger: float = 0.0) -> LogBatch | None:
         nonlocal calls
         calls += 1
         if calls % 4 == 0:
             raise SourceUnavailable("the connection broke")
         return real(self, timeout, linger=linger)
 
-    monkeypatch.setattr(FakeStream, "read", broken)
+    monkeypatch.setattr(FakeStream, "read", break_every_fourth)
     world.capture()
     created = [line["key"]["id"] for line in world.lines() if line["op"] == "c"]
     assert created == list(range(95))
@@ -104,14 +104,14 @@ def test_a_fresh_start_whose_answer_was_lost_is_not_done_twice(world: World, mon
     publish = Staging.publish
     lost = list[int]()
 
-    def unanswered(self: Staging, manifest: Manifest) -> None:
+    def publish_unanswered(self: Staging, manifest: Manifest) -> None:
         publish(self, manifest)
         if not lost:
             lost.append(manifest.segment)
             world.put(4)
             raise StagingUnavailable("the answer is lost")
 
-    monkeypatch.setattr(Staging, "publish", unanswered)
+    monkeypatch.setattr(Staging, "publish", publish_unanswered)
     world.capture_until_dumped(fresh_start=True)
     assert lost == [2]
     assert [(line["op"], line["key"]["id"]) for line in world.lines() if line["origin"] == "log" and line["key"]] == [
@@ -139,14 +139,14 @@ def test_a_fresh_start_gives_up_lost_log_though_a_dead_capture_s_segment_lands_l
             raise StagingUnavailable("the storage does not answer")
         publish(self, manifest)
 
-    def purged(self: FakeSource, position: str, *, skip: int = 0) -> FakeStream:
+    def open_purged_log(self: FakeSource, position: str, *, skip: int = 0) -> FakeStream:
         if late and position == late[0].position:
             raise LogPositionLost("the log begins later", fix="start afresh")
         return open_log(self, position, skip=skip)
 
     open_log = FakeSource.open_log
     monkeypatch.setattr(Staging, "publish", landing_late)
-    monkeypatch.setattr(FakeSource, "open_log", purged)
+    monkeypatch.setattr(FakeSource, "open_log", open_purged_log)
     world.capture_until_dumped(fresh_start=True)
     assert late and world.replay() == world.rows() and world.rows()
 

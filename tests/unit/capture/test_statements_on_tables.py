@@ -23,7 +23,7 @@ def log_with(path: Path, *tables: TableName) -> Log:
     return log
 
 
-def emptied(log: Log) -> list[str]:
+def truncated_tables(log: Log) -> list[str]:
     log.publish()
     return [line["table"] for line in lines(log.staging) if line["op"] == "t"]
 
@@ -32,26 +32,26 @@ def test_a_statement_means_the_table_that_differs_in_case_alone(tmp_path: Path) 
     log = log_with(tmp_path, UPPER)
     log.take(None, Truncated(0, 0, LOWER, any_case=True))
     log.take(None, Rewritten(0, 0, LOWER, any_case=True))
-    assert log.sequencer.tables.follow_ups.take_rewritten().keys() == {UPPER} and emptied(log) == [str(UPPER)]
+    assert log.sequencer.tables.follow_ups.take_rewritten().keys() == {UPPER} and truncated_tables(log) == [str(UPPER)]
 
 
 def test_dropping_a_database_means_its_tables_in_any_case(tmp_path: Path) -> None:
     log = log_with(tmp_path, UPPER)
     log.take(None, DatabaseDropped(0, 0, UPPER.schema.upper(), any_case=True))
-    assert emptied(log) == [str(UPPER)]
+    assert truncated_tables(log) == [str(UPPER)]
 
 
 def test_where_two_tables_had_the_name_only_dumps_tell_which_is_meant(tmp_path: Path) -> None:
     log = log_with(tmp_path, LOWER, UPPER)
     log.take(None, Truncated(0, 0, LOWER, any_case=True))
-    assert log.sequencer.tables.follow_ups.take_rewritten().keys() == {LOWER, UPPER} and emptied(log) == []
+    assert log.sequencer.tables.follow_ups.take_rewritten().keys() == {LOWER, UPPER} and truncated_tables(log) == []
 
 
 @pytest.mark.parametrize("signal", [Truncated(0, 0, LOWER), Altered(0, 0, LOWER, None), Rewritten(0, 0, LOWER)])
 def test_where_the_server_minds_the_case_the_name_is_the_tables(tmp_path: Path, signal: Truncated) -> None:
     log = log_with(tmp_path, UPPER)
     log.take(None, signal)
-    assert UPPER not in log.sequencer.tables.follow_ups.take_rewritten() and str(UPPER) not in emptied(log)
+    assert UPPER not in log.sequencer.tables.follow_ups.take_rewritten() and str(UPPER) not in truncated_tables(log)
 
 
 def test_a_known_table_that_was_altered_is_to_show_its_shape_until_a_row_has(tmp_path: Path) -> None:

@@ -129,19 +129,19 @@ def test_log_that_the_last_leader_has_acknowledged_since_is_not_lost(term: Term)
     """It published once more after we had read the newest manifest: we begin again after that one."""
     term.staging.publish(empty(1))
 
-    def gone() -> None:
+    def raise_lost() -> None:
         raise LogPositionLost("the slot is confirmed up to 9")
 
     def published_since() -> None:
         term.staging.publish(empty(2))
-        gone()
+        raise_lost()
 
     term.source.on_open = published_since
     lease = term.lease()
     with pytest.raises(SegmentTaken):
         term.run(lease)
     lease.release()
-    term.source.on_open = gone
+    term.source.on_open = raise_lost
     lease = term.lease()
     with pytest.raises(LogPositionLost):
         term.run(lease)

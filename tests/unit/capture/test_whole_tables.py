@@ -217,19 +217,21 @@ def test_an_incomplete_table_says_why_and_what_mends_it(tmp_path: Path, monkeypa
     lacking = replace(INCOMPLETE, lacks=0)
     owed = {NAME: OwedDump("d1", "NaN in n", 1)}
 
-    def told(table: TableStatus, **owed: Any) -> str:
+    def health_text(table: TableStatus, **owed: Any) -> str:
         return ": ".join(map(str, table_health.of_table(NAME, table, dump_store.list_dumps(world.state), owed)))
 
-    assert "no full dump of it is merged: `dblog dump --table shop.orders`" in told(lacking)
-    assert "dump d1 has failed: NaN in n: mend that" in told(lacking, **owed)
-    assert "waits for dump d9, which is not known any more: `dblog dump" in told(replace(INCOMPLETE, awaits="d9"))
-    assert told(replace(INCOMPLETE, withheld=2)).startswith("2 rows wait for a dump of their keys")
-    assert told(replace(INCOMPLETE, state=State.OK)) == "None: None"
-    assert told(replace(INCOMPLETE, state=State.STOPPED, error="no\n  fix: yes")) == "no: yes"
+    assert "no full dump of it is merged: `dblog dump --table shop.orders`" in health_text(lacking)
+    assert "dump d1 has failed: NaN in n: mend that" in health_text(lacking, **owed)
+    assert "waits for dump d9, which is not known any more: `dblog dump" in health_text(
+        replace(INCOMPLETE, awaits="d9")
+    )
+    assert health_text(replace(INCOMPLETE, withheld=2)).startswith("2 rows wait for a dump of their keys")
+    assert health_text(replace(INCOMPLETE, state=State.OK)) == "None: None"
+    assert health_text(replace(INCOMPLETE, state=State.STOPPED, error="no\n  fix: yes")) == "no: yes"
     dump = submit(world.config, WHOLE, state=world.state)
-    assert told(lacking).startswith(f"dump {dump} is not merged yet: none while")
+    assert health_text(lacking).startswith(f"dump {dump} is not merged yet: none while")
     control.cancel(world.state, dump)
-    assert told(replace(INCOMPLETE, awaits=dump)).startswith(
+    assert health_text(replace(INCOMPLETE, awaits=dump)).startswith(
         f"it waits for dump {dump}, which was cancelled: `dblog dump"
     )
 

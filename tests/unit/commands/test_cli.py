@@ -175,10 +175,10 @@ def test_errors_become_messages_and_exit_codes(
 
 
 def test_an_unknown_error_is_one_line_with_a_hint(run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: Any, **__: Any) -> str:
+    def raise_unknown_error(*_: Any, **__: Any) -> str:
         raise ZeroDivisionError(f"with {PASSWORD} in it")
 
-    monkeypatch.setattr(filing, "submit", broken)
+    monkeypatch.setattr(filing, "submit", raise_unknown_error)
     result = run("dump", "--all")
     assert result.exit_code == 1
     assert "ZeroDivisionError: with ***** in it" in result.stderr

@@ -108,7 +108,7 @@ def test_a_table_that_nothing_is_known_of_is_an_error_with_a_way_on(shop: Shop) 
     assert shop.run("orders").exit_code == 2
 
 
-def stopped(shop: Shop, **more: object) -> None:
+def stop_table(shop: Shop, **more: object) -> None:
     """The lake has the second shape, and stands before the third."""
     status = TableStatus(State.STOPPED, "it cannot follow", 4, 45, 7, schema=SECOND.fingerprint)
     status = replace(status, **more)  # type: ignore[arg-type] # a test's own choice of fields
@@ -129,7 +129,7 @@ def test_accept_says_what_it_will_do_and_does_nothing_unless_it_is_told_to(
         return {"table": "shop.orders", "way": "reload", "dump": "dump7"}
 
     monkeypatch.setattr(lake_tasks, "carry_out", carry_out)
-    stopped(shop)
+    stop_table(shop)
     result = shop.run("accept", "shop.orders")
     assert (result.exit_code, requests) == (2, []) and "--yes" in result.stderr
     assert "column c was int64 and is string" in result.stderr and "is emptied" in result.stderr
@@ -173,7 +173,7 @@ def test_a_shape_is_accepted_in_the_way_that_ends_with_what_the_source_has(
 
 def test_the_policy_of_a_table_changes_what_is_told_of_its_changes(shop: Shop) -> None:
     tables = '\n[lake.tables."shop.ord*"]\nschema_changes = "{}"\n'
-    stopped(shop, ignored=["d"], state=State.OK, error=None)
+    stop_table(shop, ignored=["d"], state=State.OK, error=None)
     shop.file.write_text(CONFIG + tables.format("ignore"))
     output = shop.run("shop.orders").stdout
     assert "d added: string  ->  left out" in output and 'schema_changes = "ignore"' in output

@@ -38,7 +38,7 @@ def write(
     return file
 
 
-def found(file: Path) -> list[str]:
+def clash_messages(file: Path) -> list[str]:
     return [clash.message for clash in conflicts.beside(file, load(file))]
 
 
@@ -69,7 +69,7 @@ def test_what_two_must_not_share_is_told_with_the_file_that_has_it_too(
     problems = [p for p in _file(first_file, load(first_file)) if expected_text in p.what]
     assert [p.what.partition(" is that of ")[2] for p in problems] == ["b.toml too"] and problems[0].fix
     assert problems[0].fatal == ("lake" not in expected_text and "signals" not in expected_text)
-    assert all(line.endswith("is that of b.toml too") for line in found(first_file))
+    assert all(line.endswith("is that of b.toml too") for line in clash_messages(first_file))
 
 
 @pytest.mark.parametrize(
@@ -78,4 +78,4 @@ def test_what_two_must_not_share_is_told_with_the_file_that_has_it_too(
 def test_the_same_on_another_server_is_no_clash(tmp_path: Path, other_settings: dict[str, str]) -> None:
     first_file = write(tmp_path, "a", more="server_id = 7")
     write(tmp_path, "b", **other_settings)
-    assert found(first_file) == []
+    assert clash_messages(first_file) == []

@@ -13,4 +13,4 @@ from tests.unit.delta_writer.tables import (
 
 @pytest.fixture
 def table(tmp_path: Path) -> Table:
-    return Table.made(tmp_path)
+    return Table.create_at(tmp_path)

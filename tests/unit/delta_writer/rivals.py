@@ -19,24 +19,24 @@ def rival(work: Callable[[Table], None]) -> Callable[[Table], None]:
     return work
 
 
-def opened(table: Table) -> DeltaTable:
+def open_delta(table: Table) -> DeltaTable:
     return DeltaTable(str(table.path))
 
 
 @rival
 def optimizes(table: Table) -> None:
-    opened(table).optimize.compact()
+    open_delta(table).optimize.compact()
 
 
 @rival
 def deletes(table: Table) -> None:
-    opened(table).delete("id % 7 = 3")
+    open_delta(table).delete("id % 7 = 3")
     table.rows = {key: row_values for key, row_values in table.rows.items() if key[0] % 7 != 3}
 
 
 @rival
 def updates(table: Table) -> None:
-    opened(table).update({"note": "'updated'"}, predicate="id % 11 = 5")
+    open_delta(table).update({"note": "'updated'"}, predicate="id % 11 = 5")
     for key, row_values in table.rows.items():
         if key[0] % 11 == 5:
             row_values["note"] = "updated"
@@ -51,16 +51,16 @@ def appends(table: Table) -> None:
 
 @rival
 def checkpoints(table: Table) -> None:
-    opened(table).create_checkpoint()
+    open_delta(table).create_checkpoint()
 
 
 @rival
 def vacuums(table: Table) -> None:
-    opened(table).optimize.compact()
-    opened(table).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+    open_delta(table).optimize.compact()
+    open_delta(table).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
 
 
 @rival
 def widens(table: Table) -> None:
     """A property of the table changes."""
-    opened(table).alter.set_table_properties({"delta.logRetentionDuration": "interval 9 days"})
+    open_delta(table).alter.set_table_properties({"delta.logRetentionDuration": "interval 9 days"})

@@ -41,13 +41,13 @@ ARROW = {
 def schema_string(fields: Mapping[str, str], *, mapped: bool = False, about: Mapping[str, Any] | None = None) -> str:
     """`about`: metadata of all columns."""
 
-    def told(number: int, name: str) -> dict[str, Any]:
+    def column_metadata(number: int, name: str) -> dict[str, Any]:
         if not mapped:
             return dict(about or {})
         return {"delta.columnMapping.id": number + 1, "delta.columnMapping.physicalName": f"col-{number}"}
 
     columns = [
-        {"name": name, "type": kind, "nullable": True, "metadata": told(i, name)}
+        {"name": name, "type": kind, "nullable": True, "metadata": column_metadata(i, name)}
         for i, (name, kind) in enumerate(fields.items())
     ]
     return json.dumps({"type": "struct", "fields": columns})
@@ -110,7 +110,7 @@ class Table:
         return self.lake / "table"
 
     @classmethod
-    def made(cls, lake: Path, *, mapped: bool = False, reader: Sequence[str] = (), **options: Any) -> Table:
+    def create_at(cls, lake: Path, *, mapped: bool = False, reader: Sequence[str] = (), **options: Any) -> Table:
         table = cls(lake, mapped=mapped, **options)
         conf = {"delta.columnMapping.mode": "name", "delta.columnMapping.maxColumnId": "99"} if mapped else {}
         more = ["columnMapping"] if mapped else []
@@ -244,7 +244,7 @@ def _away(relative: str) -> BaseException:
     return StagingUnavailable("storage does not answer", where=relative)
 
 
-def filled(table: Table, count: int = 100, **options: Any) -> OpenTable:
+def fill_table(table: Table, count: int = 100, **options: Any) -> OpenTable:
     """A writer that has put rows 0 to count - 1, in two files."""
     writer = table.writer(**options)
     half = count // 2

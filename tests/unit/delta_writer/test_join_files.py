@@ -16,10 +16,10 @@ from tests.unit.delta_writer.tables import APP, Table, commit_of, newest, row, w
 
 @pytest.fixture
 def table(tmp_path: Path) -> Table:
-    return Table.made(tmp_path)
+    return Table.create_at(tmp_path)
 
 
-def filled(table: Table, files: int = 5) -> OpenTable:
+def fill_files(table: Table, files: int = 5) -> OpenTable:
     writer = table.writer()
     for i in range(files):
         table.merge(writer, [row(k, offset=i) for k in range(i * 20 + 19, i * 20 - 1, -1)])
@@ -28,7 +28,7 @@ def filled(table: Table, files: int = 5) -> OpenTable:
 
 
 def test_rows_stay_and_the_dead_ones_go(table: Table) -> None:
-    writer = filled(table)
+    writer = fill_files(table)
     assert join_files(writer) == 5
     assert len(writer.snapshot.files) == 1 and next(iter(writer.snapshot.files.values())).vector is None
     actions = [a.get("add") or a.get("remove") for a in commit_of(table.path, newest(table.path))]
@@ -38,7 +38,7 @@ def test_rows_stay_and_the_dead_ones_go(table: Table) -> None:
 
 def test_the_index_knows_the_new_rows(table: Table) -> None:
     """Mutant: wrong row number after a join of files."""
-    writer = filled(table)
+    writer = fill_files(table)
     join_files(writer)
     for k in range(1, 100, 10):
         table.merge(writer, [row(k, "after", offset=50)], [row(k + 1)])
@@ -49,7 +49,7 @@ def test_the_index_knows_the_new_rows(table: Table) -> None:
 
 
 def test_no_file_is_read_for_the_index_after_a_join(table: Table) -> None:
-    writer = filled(table)
+    writer = fill_files(table)
     join_files(writer)
     shape = writer.refresh()
     files = writer.snapshot.files
@@ -71,7 +71,7 @@ def test_files_are_joined_as_in_an_lsm(table: Table) -> None:
 
 
 def test_only_small_files_are_joined(table: Table) -> None:
-    writer = filled(table)
+    writer = fill_files(table)
     assert join_files(writer, below=100) == 0
     assert join_files(writer, at_least=6) == 0
     assert join_files(writer, together=2500) in (2, 3, 4)
@@ -89,7 +89,7 @@ def test_files_whose_rows_are_all_dead_leave_none(table: Table) -> None:
 
 
 def test_a_file_without_rows_is_joined_too(table: Table) -> None:
-    writer = filled(table, 1)
+    writer = fill_files(table, 1)
     for name in ("none", "more"):
         pq.write_table(table.arrow([]), table.path / f"{name}.parquet")
         size = (table.path / f"{name}.parquet").stat().st_size
@@ -107,7 +107,7 @@ def test_a_file_without_rows_is_joined_too(table: Table) -> None:
 
 
 def test_whoever_commits_in_between_is_heard(table: Table) -> None:
-    writer = filled(table)
+    writer = fill_files(table)
     met: list[str] = []
 
     def between() -> None:
@@ -128,7 +128,7 @@ def test_whoever_commits_in_between_is_heard(table: Table) -> None:
 
 
 def test_who_is_overtaken_each_time_gives_up(table: Table) -> None:
-    writer = filled(table)
+    writer = fill_files(table)
     other = table.writer()
 
     def between() -> None:

@@ -28,21 +28,21 @@ def siphash_128(secret: bytes, message: bytes) -> bytes:
     k0, k1 = struct.unpack("<QQ", secret)
     v = [k0 ^ 0x736F6D6570736575, k1 ^ 0x646F72616E646F6D ^ 0xEE, k0 ^ 0x6C7967656E657261, k1 ^ 0x7465646279746573]
 
-    def turned(word: int, bits: int) -> int:
+    def rotate(word: int, bits: int) -> int:
         return (word << bits | word >> (64 - bits)) & full
 
     def rounds(count: int) -> None:
         for _ in range(count):
             v[0] = (v[0] + v[1]) & full
-            v[1] = turned(v[1], 13) ^ v[0]
-            v[0] = turned(v[0], 32)
+            v[1] = rotate(v[1], 13) ^ v[0]
+            v[0] = rotate(v[0], 32)
             v[2] = (v[2] + v[3]) & full
-            v[3] = turned(v[3], 16) ^ v[2]
+            v[3] = rotate(v[3], 16) ^ v[2]
             v[0] = (v[0] + v[3]) & full
-            v[3] = turned(v[3], 21) ^ v[0]
+            v[3] = rotate(v[3], 21) ^ v[0]
             v[2] = (v[2] + v[1]) & full
-            v[1] = turned(v[1], 17) ^ v[2]
-            v[2] = turned(v[2], 32)
+            v[1] = rotate(v[1], 17) ^ v[2]
+            v[2] = rotate(v[2], 32)
 
     padded = message + b"\0" * (7 - len(message) % 8) + bytes([len(message) & 0xFF])
     for (word,) in struct.iter_unpack("<Q", padded):
@@ -223,7 +223,7 @@ def test_rows_without_a_key_have_no_entry() -> None:
     assert len(index) == 2 and places(index, column([0, 5], False)) == {(0, "file", 1), (1, "file", 3)}
 
 
-def saved(directory: Path) -> None:
+def save_index(directory: Path) -> None:
     index = new(directory)
     index.add("file", 10, [(0, column(list(range(5000)), False))])
     index.save()
@@ -234,7 +234,7 @@ def saved(directory: Path) -> None:
     [("other", ["id"], pa.int64()), ("table", ["no"], pa.int64()), ("table", ["id"], pa.int32())],
 )
 def test_another_tables_index_is_not_used(tmp_path: Path, table: str, keys: list[str], kind: pa.DataType) -> None:
-    saved(tmp_path)
+    save_index(tmp_path)
     assert key_index.load(tmp_path, "table", ["id"], [pa.int64()]).covers("file", 10)
     assert not key_index.load(tmp_path, table, keys, [kind]).covers("file", 10)
 
@@ -242,7 +242,7 @@ def test_another_tables_index_is_not_used(tmp_path: Path, table: str, keys: list
 @pytest.mark.parametrize("name", ["index.json", "*.heads", "*.run"])
 @pytest.mark.parametrize("how", ["gone", "short", "long", "flipped", "empty"])
 def test_a_damaged_index_is_seen_before_it_is_believed(tmp_path: Path, name: str, how: str) -> None:
-    saved(tmp_path)
+    save_index(tmp_path)
     (path,) = tmp_path.glob(name)
     data = path.read_bytes()
     middle = len(data) // 2

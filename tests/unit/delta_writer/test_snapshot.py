@@ -34,7 +34,7 @@ from tests.unit.delta_writer.tables import (
 
 @pytest.fixture
 def table(tmp_path: Path) -> Table:
-    new_table = Table.made(tmp_path)
+    new_table = Table.create_at(tmp_path)
     writer = new_table.writer()
     new_table.merge(writer, [row(i, offset=1) for i in range(50)])
     new_table.merge(writer, [row(60, offset=2)], [row(3), row(4)])
@@ -125,7 +125,7 @@ def test_a_table_in_the_place_of_one_that_a_checkpoint_told_of_is_read_anew(tabl
     files = TableFiles.at(table.location())
     of_checkpoint = snapshot.newest(files)
     shutil.rmtree(table.path)
-    other = Table.made(table.lake)
+    other = Table.create_at(table.lake)
     writer = other.writer()
     for i in range(4):
         other.merge(writer, [row(i, offset=1)])

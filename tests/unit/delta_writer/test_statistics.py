@@ -48,7 +48,7 @@ TYPES: dict[str, tuple[pa.DataType, list[Any]]] = {
 }
 
 
-def told(kind: str, values: list[Any], **configuration: str) -> dict[str, Any]:
+def statistics_for(kind: str, values: list[Any], **configuration: str) -> dict[str, Any]:
     shape = shape_of(metadata(schema_string({"v": kind}))["metaData"], "here")
     text = statistics_of(pa.table({"v": pa.array(values, TYPES[kind][0])}), shape, configuration)
     json.loads(text)  # plain JSON
@@ -72,7 +72,7 @@ def test_bounds_hold_for_all_values(kind: str, seed: int) -> None:
     dice = random.Random(seed)
     for _ in range(20):
         chosen = [dice.choice([*TYPES[kind][1], None]) for _ in range(dice.randint(1, 4))]
-        statistics = told(kind, chosen)
+        statistics = statistics_for(kind, chosen)
         values = [v for v in chosen if v is not None]
         assert statistics["numRecords"] == len(chosen) and statistics["nullCount"] == {"v": len(chosen) - len(values)}
         low = statistics["minValues"].get("v")
@@ -92,19 +92,19 @@ def _order(value: Any) -> Any:
 @pytest.mark.parametrize("kind", ["byte", "long", "double", "decimal(38,10)", "decimal(20,0)", "date"])
 def test_bounds_of_simple_types_are_the_values(kind: str) -> None:
     values = TYPES[kind][1]
-    statistics = told(kind, values)
+    statistics = statistics_for(kind, values)
     assert as_value(kind, statistics["minValues"]["v"]) == min(values)
     assert as_value(kind, statistics["maxValues"]["v"]) == max(values)
 
 
 def test_long_text_is_cut_and_the_upper_bound_is_above_it() -> None:
-    statistics = told("string", ["a" * 40, "a" * 50])
+    statistics = statistics_for("string", ["a" * 40, "a" * 50])
     assert statistics["minValues"]["v"] == "a" * 32 and statistics["maxValues"]["v"] == "a" * 32 + "\U0010ffff"
-    assert "v" not in told("string", ["z" * 32 + "\U0010ffff" * 2])["maxValues"], "nothing short is above it"
+    assert "v" not in statistics_for("string", ["z" * 32 + "\U0010ffff" * 2])["maxValues"], "nothing short is above it"
 
 
 def test_times_are_told_in_milliseconds_below_and_above() -> None:
-    statistics = told("timestamp", [dt.datetime(2024, 1, 1, 0, 0, 0, 1001, tzinfo=UTC)])
+    statistics = statistics_for("timestamp", [dt.datetime(2024, 1, 1, 0, 0, 0, 1001, tzinfo=UTC)])
     assert (
         statistics["minValues"]["v"] == "2024-01-01T00:00:00.001Z"
         and statistics["maxValues"]["v"] == "2024-01-01T00:00:00.002Z"
@@ -113,7 +113,7 @@ def test_times_are_told_in_milliseconds_below_and_above() -> None:
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 def test_what_is_no_number_of_json_has_no_bounds(value: float) -> None:
-    statistics = told("double", [1.0, value])
+    statistics = statistics_for("double", [1.0, value])
     assert statistics["minValues"] == {} == statistics["maxValues"] and statistics["nullCount"] == {"v": 0}
 
 
@@ -174,7 +174,7 @@ def test_json_is_that_of_its_values() -> None:
 def test_readers_find_every_row_by_its_value(tmp_path: Path) -> None:
     """Mutant: statistics too tight. delta-rs leaves files out by what we write."""
     fields = {**FIELDS, "at": "timestamp", "half": "double"}
-    table = Table.made(tmp_path, fields=fields)
+    table = Table.create_at(tmp_path, fields=fields)
     writer = table.writer()
     at = dt.datetime(2024, 1, 1, tzinfo=UTC)
 

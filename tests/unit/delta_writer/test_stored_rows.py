@@ -18,7 +18,7 @@ def test_rows_are_the_same_whether_a_group_is_read_whole_or_in_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
     monkeypatch.setattr(stored_rows, "_AT_ONCE", at_once)
-    table, dice = Table.made(tmp_path), random.Random(at_once)
+    table, dice = Table.create_at(tmp_path), random.Random(at_once)
     writer = table.writer()
     rows = [row(i, f"note {dice.random()}", amount=Decimal(i), offset=i) for i in range(500)]
     table.merge(writer, rows)

@@ -20,7 +20,7 @@ from tests.unit.delta_writer.tables import APP, Row, Table, newest, row
 
 @pytest.fixture
 def table(tmp_path: Path) -> Table:
-    return Table.made(tmp_path)
+    return Table.create_at(tmp_path)
 
 
 class Keeping:

@@ -15,7 +15,7 @@ from tests.unit.delta_writer.tables import (
     OFFSET,
     Table,
     commit_of,
-    filled,
+    fill_table,
     newest,
     row,
     write_commit,
@@ -23,7 +23,7 @@ from tests.unit.delta_writer.tables import (
 
 
 def test_each_change_is_in_the_table_once(table: Table) -> None:
-    writer = filled(table)
+    writer = fill_table(table)
     puts = [row(i, "new", offset=2) for i in (3, 70, 500)]
     done = table.merge(writer, puts, [row(4), row(71), row(600)])
     assert (done.inserted, done.updated, done.deleted, done.absent) == (1, 2, 2, 1)
@@ -31,7 +31,7 @@ def test_each_change_is_in_the_table_once(table: Table) -> None:
 
 
 def test_a_commit_is_one_version_with_its_transaction(table: Table) -> None:
-    writer = filled(table)
+    writer = fill_table(table)
     table.merge(writer, [row(3, "new", offset=2)], [row(70)])
     actions = commit_of(table.path, 3)
     assert [a["txn"]["version"] for a in actions if "txn" in a] == [3]
@@ -43,7 +43,7 @@ def test_a_commit_is_one_version_with_its_transaction(table: Table) -> None:
 
 
 def test_the_same_merge_again_changes_nothing(table: Table) -> None:
-    writer = filled(table)
+    writer = fill_table(table)
     second_outcome = upsert(writer, table.changes([row(3, "again", offset=9)]), APP, 2)
     assert second_outcome.already and second_outcome.version == 2
     fresh = upsert(table.writer(), table.changes([row(3, "again", offset=9)]), APP, 1)
@@ -52,7 +52,7 @@ def test_the_same_merge_again_changes_nothing(table: Table) -> None:
 
 
 def test_an_empty_work_leaves_its_transaction(table: Table) -> None:
-    writer = filled(table)
+    writer = fill_table(table)
     table.merge(writer, [], [row(1000)])
     assert writer.snapshot.txns == {APP: 3} and newest(table.path) == 3
     table.check()
@@ -60,7 +60,7 @@ def test_an_empty_work_leaves_its_transaction(table: Table) -> None:
 
 def test_a_vector_grows_on_the_one_before(table: Table) -> None:
     """Mutant: vector not merged with the old one."""
-    writer = filled(table)
+    writer = fill_table(table)
     for i in range(0, 30, 3):
         table.merge(writer, [], [row(i)])
         table.check()
@@ -70,7 +70,7 @@ def test_a_vector_grows_on_the_one_before(table: Table) -> None:
 
 
 def test_a_file_without_a_live_row_is_gone(table: Table) -> None:
-    writer = filled(table)
+    writer = fill_table(table)
     table.merge(writer, [], [row(i) for i in range(50)])
     assert len(writer.snapshot.files) == 1
     table.check()
@@ -78,7 +78,7 @@ def test_a_file_without_a_live_row_is_gone(table: Table) -> None:
 
 def test_a_dump_row_loses_against_a_newer_one(table: Table) -> None:
     """Mutant: delete of the wrong version of a key."""
-    writer = filled(table)
+    writer = fill_table(table)
     table.merge(writer, [row(1, "newer", offset=50), row(2, "same", offset=20)])
     puts = [row(i, "dump", offset=20) for i in (1, 2, 3, 200)]
     done = upsert(writer, table.changes(puts, [row(1, offset=20), row(60, offset=20)][1:], dump=True), APP, 4)
@@ -88,7 +88,7 @@ def test_a_dump_row_loses_against_a_newer_one(table: Table) -> None:
 
 
 def test_a_dead_row_is_no_row_of_its_key(table: Table) -> None:
-    writer = filled(table)
+    writer = fill_table(table)
     table.merge(writer, [row(1, "newer", offset=50)], [row(2)])
     table.merge(writer, [], [row(1)])
     done = upsert(writer, table.changes([row(1, "dump", offset=20), row(2, "dump", offset=20)], dump=True), APP, 5)
@@ -103,7 +103,7 @@ def test_a_dead_row_is_no_row_of_its_key(table: Table) -> None:
 
 def test_a_dump_row_that_says_nothing_new_is_left_out(table: Table) -> None:
     table.fields["score"] = "double"
-    table = Table.made(table.lake / "other", fields=table.fields)
+    table = Table.create_at(table.lake / "other", fields=table.fields)
     writer = table.writer()
     nan = float("nan")
     table.merge(writer, [row(1, offset=1, score=-0.0), row(2, offset=1, score=nan), row(3, offset=1, note="")])
@@ -116,7 +116,7 @@ def test_a_dump_row_that_says_nothing_new_is_left_out(table: Table) -> None:
 
 
 def test_rows_without_an_offset_are_older_than_any(table: Table) -> None:
-    writer = filled(table)
+    writer = fill_table(table)
     write_deltalake(str(table.path), table.arrow([{"id": 900, "note": "foreign"}]), mode="append")
     done = upsert(writer, table.changes([row(900, "dump", offset=1)], dump=True), APP, 3)
     assert done.updated == 1
@@ -126,7 +126,7 @@ def test_rows_without_an_offset_are_older_than_any(table: Table) -> None:
 
 def test_keys_that_somebody_doubled_are_one_again_after_their_next_change(table: Table) -> None:
     """Mutant: stale index believed."""
-    writer = filled(table)
+    writer = fill_table(table)
     for _ in range(2):
         write_deltalake(str(table.path), table.arrow([row(5, "twin"), row(6, "twin"), row(7, "twin")]), mode="append")
     assert len(table.read()) == 106
@@ -140,7 +140,7 @@ def test_keys_that_somebody_doubled_are_one_again_after_their_next_change(table:
 
 
 def test_a_doubled_key_with_a_newer_row_is_left_to_it(table: Table) -> None:
-    writer = filled(table)
+    writer = fill_table(table)
     write_deltalake(str(table.path), table.arrow([row(5, "twin", offset=90)]), mode="append")
     done = upsert(writer, table.changes([row(5, "dump", offset=50)], dump=True), APP, 3)
     assert done.older == 1 and len(table.read("id = 5")) == 2
@@ -148,7 +148,7 @@ def test_a_doubled_key_with_a_newer_row_is_left_to_it(table: Table) -> None:
 
 def test_a_file_that_tells_of_too_few_rows_loses_none(table: Table) -> None:
     for told, gone in ((1, 2), (2, 3)):
-        table = Table.made(table.lake / str(told))
+        table = Table.create_at(table.lake / str(told))
         writer = table.writer()
         table.merge(writer, [row(i, offset=1) for i in range(4)])
         actions = commit_of(table.path, 1)
@@ -162,9 +162,9 @@ def test_a_file_that_tells_of_too_few_rows_loses_none(table: Table) -> None:
 
 
 def test_a_table_that_was_put_in_the_place_of_another_is_read_anew(table: Table) -> None:
-    writer = filled(table)
+    writer = fill_table(table)
     shutil.rmtree(table.path)
-    other = Table.made(table.lake)
+    other = Table.create_at(table.lake)
     others = other.writer()
     for i in range(4):
         other.merge(others, [row(i, "of the other", offset=1)])

@@ -21,7 +21,7 @@ from tests.unit.delta_writer.tables import (
     Row,
     Table,
     commit_of,
-    filled,
+    fill_table,
     row,
     write_commit,
 )
@@ -36,7 +36,7 @@ class TestKeys:
         from decimal import Decimal
 
         fields = {**kinds, "note": "string", OFFSET: "long"}
-        table = Table.made(tmp_path, fields=fields, keys=tuple(kinds))
+        table = Table.create_at(tmp_path, fields=fields, keys=tuple(kinds))
 
         def one(i: int, note: str) -> Row:
             day = dt.date(1970, 1, 1) + dt.timedelta(days=i % 5 - 2)
@@ -59,27 +59,27 @@ class TestKeys:
         table.check()
 
     def test_a_key_without_a_value_is_refused(self, table: Table) -> None:
-        writer = filled(table)
+        writer = fill_table(table)
         changes = table.changes([{"id": None, "note": "x", OFFSET: 1, "amount": None}])
         with pytest.raises(LakeError, match="no value in id"):
             upsert(writer, changes, APP, 3)
 
     def test_two_changes_of_a_key_are_a_defect(self, table: Table) -> None:
-        writer = filled(table)
+        writer = fill_table(table)
         with pytest.raises(LakeError, match="two changes"):
             upsert(writer, table.changes([row(1, "a"), row(1, "b")]), APP, 3)
 
     def test_rows_of_others_without_a_key_stay(self, table: Table) -> None:
         write_deltalake(str(table.path), table.arrow([{"id": None, "note": "foreign"}]), mode="append")
-        writer = filled(table)
+        writer = fill_table(table)
         table.expect([{"id": None, "note": "foreign"}])
         table.merge(writer, [row(0, "new", offset=4)])
         table.check()
 
 
 def test_names_are_the_tables_and_files_have_the_physical_ones(tmp_path: Path) -> None:
-    table = Table.made(tmp_path, mapped=True)
-    writer = filled(table)
+    table = Table.create_at(tmp_path, mapped=True)
+    writer = fill_table(table)
     table.merge(writer, [row(3, "new", offset=2)], [row(70)])
     table.check()
     added = [a["add"] for a in commit_of(table.path, 3) if "add" in a]
@@ -93,7 +93,7 @@ def test_names_are_the_tables_and_files_have_the_physical_ones(tmp_path: Path) -
 @pytest.mark.parametrize("saved", [False, True], ids=["in memory", "from disk"])
 def test_a_name_that_becomes_that_of_another_column_is_another_key(tmp_path: Path, saved: bool) -> None:
     """Mutant: stale index believed."""
-    table = Table.made(tmp_path, mapped=True, fields={**FIELDS, "other": "long"})
+    table = Table.create_at(tmp_path, mapped=True, fields={**FIELDS, "other": "long"})
     writer = table.writer(index=tmp_path / "index")
     table.merge(writer, [row(i, offset=1, other=99 - i) for i in range(10)])
     writer.save()
@@ -114,7 +114,7 @@ def test_a_name_that_becomes_that_of_another_column_is_another_key(tmp_path: Pat
 
 
 def test_a_column_that_takes_no_null_gets_none(table: Table) -> None:
-    writer = filled(table)
+    writer = fill_table(table)
     changed = json.loads(json.dumps(next(a for a in commit_of(table.path, 0) if "metaData" in a)))
     shape = json.loads(changed["metaData"]["schemaString"])
     shape["fields"][1]["nullable"] = False
@@ -129,7 +129,7 @@ def test_a_column_that_takes_no_null_gets_none(table: Table) -> None:
 
 @pytest.mark.parametrize(("codec", "name"), [("snappy", "SNAPPY"), ("GZIP", "GZIP"), ("uncompressed", "UNCOMPRESSED")])
 def test_the_table_says_how_files_are_compressed(table: Table, codec: str, name: str) -> None:
-    writer = filled(table)
+    writer = fill_table(table)
     changed = json.loads(json.dumps(next(a for a in commit_of(table.path, 0) if "metaData" in a)))
     changed["metaData"]["configuration"]["delta.parquet.compression.codec"] = codec
     write_commit(table.path, 3, changed)
@@ -141,7 +141,7 @@ def test_the_table_says_how_files_are_compressed(table: Table, codec: str, name:
 
 
 def test_a_key_column_that_somebody_drops_stops_the_table(table: Table) -> None:
-    writer = filled(table)
+    writer = fill_table(table)
     changed = json.loads(json.dumps(next(a for a in commit_of(table.path, 0) if "metaData" in a)))
     shape = json.loads(changed["metaData"]["schemaString"])
     shape["fields"] = [f for f in shape["fields"] if f["name"] != "id"]
@@ -152,7 +152,7 @@ def test_a_key_column_that_somebody_drops_stops_the_table(table: Table) -> None:
 
 
 def test_wrong_rows_are_told_by_their_columns(table: Table) -> None:
-    writer = filled(table)
+    writer = fill_table(table)
     changes = table.changes([row(3)])
     wrong = Changes(changes.rows.drop_columns(["note"]), changes.deleted, changes.guarded)
     with pytest.raises(LakeError, match="note"):

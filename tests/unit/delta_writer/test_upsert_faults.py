@@ -12,12 +12,12 @@ from dblog_core.delta_writer.join_files import join_files
 from dblog_core.delta_writer.upsert import upsert
 from dblog_core.errors import LakeError, StagingUnavailable
 from dblog_core.storage.location import Location
-from tests.unit.delta_writer.rivals import RIVALS, opened
+from tests.unit.delta_writer.rivals import RIVALS, open_delta
 from tests.unit.delta_writer.tables import (
     APP,
     FaultyStorage,
     Table,
-    filled,
+    fill_table,
     newest,
     row,
 )
@@ -27,8 +27,8 @@ from tests.unit.delta_writer.tables import (
 @pytest.mark.parametrize("dies", [False, True], ids=["the same process goes on", "a new one goes on"])
 def test_a_fault_at_any_step_loses_and_doubles_nothing(tmp_path: Path, late: bool, dies: bool) -> None:
     """Each call of storage fails once: before it does anything, or with its answer lost."""
-    base = Table.made(tmp_path / "0")
-    filled(base)
+    base = Table.create_at(tmp_path / "0")
+    fill_table(base)
     merged = FaultyStorage(base.lake)
     writer = base.writer(Location(merged, "table"))
     upsert(writer, base.changes([]), APP, 0)  # reads the log and the keys, so that the calls are those of the merge
@@ -39,8 +39,8 @@ def test_a_fault_at_any_step_loses_and_doubles_nothing(tmp_path: Path, late: boo
     calls = merged.calls[began:]
     assert [c.split()[0] for c in calls].count("create") == 3, "a file of vectors, one of rows, and the commit"
     for number in range(1, len(calls) + 1):
-        table = Table.made(tmp_path / f"{number}-{late}")
-        filled(table)
+        table = Table.create_at(tmp_path / f"{number}-{late}")
+        fill_table(table)
         faulty = FaultyStorage(table.lake, late=late)
         writer = table.writer(Location(faulty, "table"))
         upsert(writer, table.changes([]), APP, 0)
@@ -60,7 +60,7 @@ def test_a_fault_at_any_step_loses_and_doubles_nothing(tmp_path: Path, late: boo
 
 
 def test_an_answer_that_is_lost_is_looked_up(table: Table) -> None:
-    filled(table)
+    fill_table(table)
     faulty = FaultyStorage(table.lake, late=True)
     writer = table.writer(Location(faulty, "table"))
     create = faulty.create
@@ -79,13 +79,13 @@ def test_an_answer_that_is_lost_is_looked_up(table: Table) -> None:
 
 def test_a_log_that_was_cleaned_behind_a_stopped_process_is_not_gone_on_with(table: Table) -> None:
     """Its next version is free again: only the commit before it tells."""
-    writer = filled(table)
+    writer = fill_table(table)
     other = table.writer()
     for i in range(3):
         table.merge(other, [row(i, "meanwhile", offset=7 + i)])
 
     def clean() -> None:
-        opened(table).create_checkpoint()
+        open_delta(table).create_checkpoint()
         for version in range(5):
             (table.path / "_delta_log" / f"{version:020d}.json").unlink()
 
@@ -96,19 +96,19 @@ def test_a_log_that_was_cleaned_behind_a_stopped_process_is_not_gone_on_with(tab
 
 
 def test_a_process_that_is_stopped_right_before_its_commit_says_that_it_was_lost(table: Table) -> None:
-    writer = filled(table)
+    writer = fill_table(table)
 
-    def stopped() -> None:
+    def overtake() -> None:
         other = table.writer()
         for i in range(3):
             table.merges += 1
             upsert(other, table.changes([row(i, "meanwhile", offset=7 + i)]), "other", i)
             table.expect([row(i, "meanwhile", offset=7 + i)])
-        opened(table).create_checkpoint()
+        open_delta(table).create_checkpoint()
         for version in range(5):
             (table.path / "_delta_log" / f"{version:020d}.json").unlink()
 
-    writer.check = stopped
+    writer.check = overtake
     with pytest.raises(LakeError, match="stopped for too long"):
         upsert(writer, table.changes([row(50, "lost", offset=20)]), APP, 3)
     assert table.read() == table.model()
@@ -118,7 +118,7 @@ def test_a_process_that_is_stopped_right_before_its_commit_says_that_it_was_lost
 def test_whatever_happens_in_any_order_the_rows_are_right(tmp_path: Path, soak_seed: int, soak_round: int) -> None:
     """Random batches, rivals at any point, restarts with and without the saved index, files joined."""
     dice = random.Random(soak_seed)
-    table = Table.made(tmp_path, mapped=dice.random() < 0.3)
+    table = Table.create_at(tmp_path, mapped=dice.random() < 0.3)
     rivals = ["checkpoints"] if table.mapped else [name for name in RIVALS if name != "widens"]  # delta-rs can no more
     writer = table.writer(index=tmp_path / "index")
     index = tmp_path / "index"

@@ -14,7 +14,7 @@ from tests.unit.delta_writer.tables import (
     APP,
     Table,
     commit_of,
-    filled,
+    fill_table,
     newest,
     row,
     write_commit,
@@ -23,7 +23,7 @@ from tests.unit.delta_writer.tables import (
 
 @pytest.mark.parametrize("what", RIVALS)
 def test_whoever_commits_in_between_is_heard(table: Table, what: str) -> None:
-    writer = filled(table)
+    writer = fill_table(table)
     table.merge(writer, [row(21, "marked before", offset=2)], [row(20), row(80)])
     puts = [row(i, "ours", offset=5) for i in (3, 55, 10_000)]
     deletes = [row(10), row(60)]
@@ -44,7 +44,7 @@ def test_whoever_commits_in_between_is_heard(table: Table, what: str) -> None:
 
 
 def test_a_file_that_a_vacuum_took_before_its_commit_is_written_again(table: Table) -> None:
-    writer = filled(table)
+    writer = fill_table(table)
     files_before = set(table.path.glob("*.parquet"))
 
     def vacuum() -> None:
@@ -60,7 +60,7 @@ def test_a_file_that_a_vacuum_took_before_its_commit_is_written_again(table: Tab
 
 
 def test_a_twin_that_commits_the_same_merge_wins(table: Table) -> None:
-    writer = filled(table)
+    writer = fill_table(table)
     twin = table.writer()
     puts = [row(3, "once", offset=5), row(700, "once", offset=5)]
     writer.check = lambda: None if newest(table.path) > 2 else upsert(twin, table.changes(puts), APP, 3) and None
@@ -71,7 +71,7 @@ def test_a_twin_that_commits_the_same_merge_wins(table: Table) -> None:
 
 
 def test_a_shape_that_changes_in_between_stops_the_merge(table: Table) -> None:
-    writer = filled(table)
+    writer = fill_table(table)
 
     def drop() -> None:
         head = commit_of(table.path, 0)
@@ -88,7 +88,7 @@ def test_a_shape_that_changes_in_between_stops_the_merge(table: Table) -> None:
 
 
 def test_a_feature_that_appears_in_between_stops_the_merge(table: Table) -> None:
-    writer = filled(table)
+    writer = fill_table(table)
 
     def feed() -> None:
         changed = json.loads(json.dumps(next(a for a in commit_of(table.path, 0) if "metaData" in a)))
@@ -101,19 +101,19 @@ def test_a_feature_that_appears_in_between_stops_the_merge(table: Table) -> None
 
 
 def test_others_who_commit_all_the_time_are_an_error(table: Table) -> None:
-    writer = filled(table, 10)
+    writer = fill_table(table, 10)
     writer.check = lambda: write_commit(table.path, newest(table.path) + 1, {"commitInfo": {}})
     with pytest.raises(Overtaken, match="20 times"):
         upsert(writer, table.changes([row(3, "new", offset=5)]), APP, 3)
 
 
 def test_who_has_lost_the_lake_commits_nothing(table: Table) -> None:
-    writer = filled(table)
+    writer = fill_table(table)
 
-    def lost() -> None:
+    def lose_lease() -> None:
         raise LeaseLost("another merge has taken the lake over")
 
-    writer.check = lost
+    writer.check = lose_lease
     with pytest.raises(LeaseLost):
         upsert(writer, table.changes([row(3, "new", offset=5)]), APP, 3)
     assert newest(table.path) == 2

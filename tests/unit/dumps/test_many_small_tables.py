@@ -31,7 +31,7 @@ CAPTURES_SHARE = 3
 LEASE_NAMES_SHARE = 4
 
 
-def counted(asked: Counter[str]) -> type[MemoryState]:
+def counting_client(asked: Counter[str]) -> type[MemoryState]:
     """A client that counts what it asks."""
 
     def counting(name: str) -> Any:
@@ -59,7 +59,7 @@ def test_a_small_table_costs_few_requests_of_the_state_store_and_no_connection(
     names = tables(world, TABLES)
     call_counts = Counter[str]()
     opened = Counter[str]()
-    client = counted(call_counts)
+    client = counting_client(call_counts)
     monkeypatch.setattr(wiring, "open_state", lambda config: client(shared=world.state))
     for what in ("open_reader", "open_watermarks"):
         real = getattr(world.source, what)
@@ -99,7 +99,7 @@ def test_the_capture_asks_little_for_a_small_table_too(world: World, tmp_path: P
     tables(world, TABLES)
     call_counts = Counter[str]()
     mine = world.state
-    world.state = counted(call_counts)(shared=world.state)
+    world.state = counting_client(call_counts)(shared=world.state)
     world.work()
     assert dump_store.read_dump(mine, DUMP).state == "done"
     assert call_counts.total() / TABLES <= CAPTURES_SHARE, call_counts

@@ -26,7 +26,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     return requests_world.make(tmp_path, monkeypatch, chunk_size=10, workers=2)
 
 
-def filed(world: World, request: DumpRequest) -> DumpStatus:
+def file_dump(world: World, request: DumpRequest) -> DumpStatus:
     return dump_store.read_dump(world.state, filing.submit(world.config, request))
 
 
@@ -45,7 +45,7 @@ def filed(world: World, request: DumpRequest) -> DumpStatus:
     ],
 )
 def test_patterns_name_tables_each_once(world: World, names: tuple[str, ...] | None, tables: list[str]) -> None:
-    status = filed(world, DumpRequest(names))
+    status = file_dump(world, DumpRequest(names))
     assert list(status.tables) == tables
     assert [t.table for t in status.tasks] == tables
 
@@ -53,26 +53,26 @@ def test_patterns_name_tables_each_once(world: World, names: tuple[str, ...] | N
 def test_a_pattern_is_no_regular_expression(world: World) -> None:
     for name in ("shop.custom.", "shop.(orders|lines)", "shop.[a-z]*", "shopXorders", "*", "SHOP.ord*"):
         with pytest.raises(RequestError, match="captured table"):
-            filed(world, DumpRequest((name,)))
+            file_dump(world, DumpRequest((name,)))
     assert dump_store.list_dumps(world.state) == []
 
 
 def test_a_table_whose_name_looks_like_a_pattern_is_that_table(world: World) -> None:
     odd = requests_world.table("cust*")
     world.database.schemas[odd.table] = odd
-    assert filed(world, DumpRequest(("shop.cust*",))).tables == ("shop.cust*",)
+    assert file_dump(world, DumpRequest(("shop.cust*",))).tables == ("shop.cust*",)
 
 
 def test_a_table_without_a_key_is_refused_by_name_and_left_out_of_patterns(world: World) -> None:
     with pytest.raises(RequestError, match="no primary key") as refused:
-        filed(world, DumpRequest(("shop.events",)))
+        file_dump(world, DumpRequest(("shop.events",)))
     assert '[source.keys] "shop.events"' in str(refused.value)
     for names in (None, ("shop.*",), ("shop.e*", "shop.orders")):
-        status = filed(world, DumpRequest(names))
+        status = file_dump(world, DumpRequest(names))
         assert "shop.events" not in status.tables
         assert [r.table for r in status.refused] == ["shop.events"], "it is told what was left out"
     with pytest.raises(RequestError, match=r"shop\.events"):
-        filed(world, DumpRequest(("shop.e*",)))
+        file_dump(world, DumpRequest(("shop.e*",)))
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_what_cannot_be_carried_out_is_refused_by_name_and_not_filed(
     world: World, request_: DumpRequest, words: str
 ) -> None:
     with pytest.raises(RequestError, match=words) as refused:
-        filed(world, request_)
+        file_dump(world, request_)
     assert refused.value.fix
     assert dump_store.list_dumps(world.state) == []
     assert world.walked == [], "the source is not read for a request that is refused"
@@ -118,7 +118,7 @@ def test_what_cannot_be_carried_out_is_refused_by_name_and_not_filed(
 
 def test_listed_keys_are_read_once_each_in_tasks_of_bounded_size(world: World) -> None:
     keys = [n % 6_000 for n in range(12_000)]
-    status = filed(world, DumpRequest(("shop.orders",), keys=tuple(keys)))
+    status = file_dump(world, DumpRequest(("shop.orders",), keys=tuple(keys)))
     assert [len(t.record.keys or ()) for t in status.tasks] == [5_000, 1_000]
     assert sorted(k for t in status.tasks for k in t.record.keys or ()) == list(range(6_000))
     assert {(t.record.parts, t.record.heals is None, t.record.estimated) for t in status.tasks} == {
@@ -145,7 +145,7 @@ def test_listed_keys_are_read_once_each_in_tasks_of_bounded_size(world: World) -
 def test_a_typed_value_is_what_its_column_makes_of_it(
     world: World, column: str, operator: str, text: str, values: list[Any]
 ) -> None:
-    status = filed(world, DumpRequest(("shop.customers",), filters=((column, operator, Typed(text)),)))
+    status = file_dump(world, DumpRequest(("shop.customers",), filters=((column, operator, Typed(text)),)))
     assert status.tasks[0].record.filters == (FiledFilter(column, operator, tuple(values)),)
 
 
@@ -164,14 +164,14 @@ def test_a_typed_value_is_what_its_column_makes_of_it(
 )
 def test_a_typed_value_that_does_not_fit_is_refused(world: World, column: str, operator: str, text: str) -> None:
     with pytest.raises(RequestError, match=column):
-        filed(world, DumpRequest(("shop.customers",), filters=((column, operator, Typed(text)),)))
+        file_dump(world, DumpRequest(("shop.customers",), filters=((column, operator, Typed(text)),)))
 
 
 def test_filters_are_anded_and_a_filtered_dump_heals_nothing(world: World) -> None:
     world.fill(CUSTOMERS, [(n,) for n in range(1_000)])
     world.passing = 500
     tests = (("name", "=", "x"), ("id", ">", 5))
-    status = filed(world, DumpRequest(("shop.customers",), filters=tests))
+    status = file_dump(world, DumpRequest(("shop.customers",), filters=tests))
     assert len(status.tasks) > 1
     for task in status.tasks:
         assert [(f.column, f.op) for f in task.record.filters] == [("name", "="), ("id", ">")]
@@ -182,7 +182,7 @@ def test_filters_are_anded_and_a_filtered_dump_heals_nothing(world: World) -> No
 def test_a_filter_that_few_rows_pass_is_one_range_and_reads_no_boundaries(world: World) -> None:
     world.fill(CUSTOMERS, [(n,) for n in range(10_000)])
     world.passing = 3
-    status = filed(world, DumpRequest(("shop.customers",), filters=(("name", "=", "x"),)))
+    status = file_dump(world, DumpRequest(("shop.customers",), filters=(("name", "=", "x"),)))
     assert [(t.record.parts, t.record.estimated) for t in status.tasks] == [(1, 3)]
     assert world.walked == []
 
@@ -190,7 +190,7 @@ def test_a_filter_that_few_rows_pass_is_one_range_and_reads_no_boundaries(world:
 # Ranges ---------------------------------------------------------------------------------------------------------------
 
 
-def covered(status: DumpStatus, keys: list[int]) -> list[int]:
+def count_covered(status: DumpStatus, keys: list[int]) -> list[int]:
     """How many of the keys each task reads; each key is read by exactly one."""
     tasks = status.tasks
     hits = [[i for i, t in enumerate(tasks) if _reads(t, key)] for key in keys]
@@ -214,8 +214,8 @@ def test_ranges_cover_every_key_once_and_are_balanced_whatever_the_server_believ
     world.fill(ORDERS, [(k,) for k in keys])
     if believed is not None:
         world.estimates[ORDERS.table] = believed
-    status = filed(world, DumpRequest(("shop.orders",)))
-    sizes = covered(status, keys)
+    status = file_dump(world, DumpRequest(("shop.orders",)))
+    sizes = count_covered(status, keys)
     assert {(t.record.parts, t.record.heals) for t in status.tasks} == {(len(sizes), Heals())}
     assert (status.tasks[0].record.after, status.tasks[-1].record.key_to) == (None, None)
     if believed is not None and believed > 100 * len(keys):
@@ -229,16 +229,16 @@ def test_a_stale_estimate_never_makes_more_than_64_ranges(world: World) -> None:
     keys = list(range(50_000))
     world.fill(ORDERS, [(k,) for k in keys])
     world.estimates[ORDERS.table] = 1
-    status = filed(world, DumpRequest(("shop.orders",), chunk_size=1, workers=64))
+    status = file_dump(world, DumpRequest(("shop.orders",), chunk_size=1, workers=64))
     assert len(status.tasks) == 64
-    sizes = covered(status, keys[::7])
+    sizes = count_covered(status, keys[::7])
     assert max(sizes) <= 1.5 * min(sizes)
 
 
 @pytest.mark.parametrize(("rows", "ranges"), [(0, 1), (1, 1), (200, 1), (220, 4), (320, 6), (5_000, 8)])
 def test_small_tables_stay_whole_and_no_range_is_smaller_than_five_chunks(world: World, rows: int, ranges: int) -> None:
     world.fill(ORDERS, [(k,) for k in range(rows)])
-    status = filed(world, DumpRequest(("shop.orders",)))
+    status = file_dump(world, DumpRequest(("shop.orders",)))
     assert len(status.tasks) == ranges
 
 
@@ -247,23 +247,23 @@ def test_small_tables_stay_whole_and_no_range_is_smaller_than_five_chunks(world:
 )
 def test_the_number_of_ranges_can_be_asked_for(world: World, range_count: int, rows: int, ranges: int) -> None:
     world.fill(ORDERS, [(k,) for k in range(rows)])
-    status = filed(world, DumpRequest(("shop.orders",), ranges=range_count))
+    status = file_dump(world, DumpRequest(("shop.orders",), ranges=range_count))
     assert len(status.tasks) == ranges
-    covered(status, list(range(rows)))
+    count_covered(status, list(range(rows)))
     assert world.walked or range_count == 1, "one range needs no boundaries"
 
 
 def test_a_key_order_that_no_index_serves_is_read_in_one_range(world: World) -> None:
     world.fill(ORDERS, [(k,) for k in range(5_000)])
     world.scans.add(ORDERS.table)
-    assert len(filed(world, DumpRequest(("shop.orders",), ranges=8)).tasks) == 1
+    assert len(file_dump(world, DumpRequest(("shop.orders",), ranges=8)).tasks) == 1
     assert world.walked == []
 
 
 def test_a_key_range_keeps_its_ends_and_heals_between_them(world: World) -> None:
     world.fill(ORDERS, [(k,) for k in range(10_000)])
-    status = filed(world, DumpRequest(("shop.orders",), key_from=1_000, key_to=5_999))
-    sizes = covered(status, list(range(1_000, 6_000)))
+    status = file_dump(world, DumpRequest(("shop.orders",), key_from=1_000, key_to=5_999))
+    sizes = count_covered(status, list(range(1_000, 6_000)))
     assert len(sizes) == 8
     assert not any(_reads(t, k) for t in status.tasks for k in (999, 6_000))
     assert {t.record.heals for t in status.tasks} == {Heals(1000, 5999)}
@@ -273,14 +273,14 @@ def test_a_key_range_keeps_its_ends_and_heals_between_them(world: World) -> None
 def test_a_small_part_of_a_huge_table_is_cut_by_its_own_size(world: World) -> None:
     world.fill(ORDERS, [(k,) for k in range(10_000)])
     world.estimates[ORDERS.table] = 10**9
-    status = filed(world, DumpRequest(("shop.orders",), key_from=1_000, key_to=5_999))
-    assert max(covered(status, list(range(1_000, 6_000)))) <= 700
+    status = file_dump(world, DumpRequest(("shop.orders",), key_from=1_000, key_to=5_999))
+    assert max(count_covered(status, list(range(1_000, 6_000)))) <= 700
     assert sum(t.record.estimated or 0 for t in status.tasks) == pytest.approx(5_000, rel=0.02)
 
 
 def test_a_range_whose_ends_are_the_wrong_way_round_is_an_empty_range(world: World) -> None:
     world.fill(ORDERS, [(k,) for k in range(10_000)])
-    status = filed(world, DumpRequest(("shop.orders",), key_from=6_000, key_to=5))
+    status = file_dump(world, DumpRequest(("shop.orders",), key_from=6_000, key_to=5))
     assert [(t.record.key_from, t.record.after, t.record.key_to, t.record.parts) for t in status.tasks] == [
         (6_000, None, 5, 1)
     ]
@@ -289,18 +289,18 @@ def test_a_range_whose_ends_are_the_wrong_way_round_is_an_empty_range(world: Wor
 def test_only_keys_that_the_lake_orders_as_the_database_does_heal_a_range(world: World) -> None:
     world.fill(CUSTOMS, [(f"{k:05}",) for k in range(1_000)])
     world.fill(LINES, [(k // 10, str(k % 10)) for k in range(1_000)])
-    assert {t.record.heals for t in filed(world, DumpRequest(("shop.customs",), key_from="00100")).tasks} == {None}
-    lines = filed(world, DumpRequest(("shop.lines",), key_to=[50, "x"]))
+    assert {t.record.heals for t in file_dump(world, DumpRequest(("shop.customs",), key_from="00100")).tasks} == {None}
+    lines = file_dump(world, DumpRequest(("shop.lines",), key_to=[50, "x"]))
     assert len(lines.tasks) > 1
     assert {t.record.heals for t in lines.tasks} == {None}
-    whole = filed(world, DumpRequest(("shop.customs",)))
+    whole = file_dump(world, DumpRequest(("shop.customs",)))
     assert {t.record.heals for t in whole.tasks} == {Heals()}
 
 
 def test_each_table_of_a_dump_has_its_own_ranges(world: World) -> None:
     world.fill(ORDERS, [(k,) for k in range(5_000)])
     world.fill(CUSTOMERS, [(k,) for k in range(30)])
-    status = filed(world, DumpRequest(None))
+    status = file_dump(world, DumpRequest(None))
     parts = {t.table: t.record.parts for t in status.tasks}
     assert parts == {"shop.customers": 1, "shop.customs": 1, "shop.lines": 1, "shop.orders": 8}
     assert [t.number for t in status.tasks] == list(range(11))
@@ -308,7 +308,7 @@ def test_each_table_of_a_dump_has_its_own_ranges(world: World) -> None:
 
 def test_options_come_from_the_request_and_else_from_the_configuration(world: World) -> None:
     request = DumpRequest(("shop.orders",), workers=5, adaptive=True, max_retained=1 << 40)
-    options = filed(world, request).options
+    options = file_dump(world, request).options
     assert (options.workers, options.adaptive, options.max_retained) == (5, True, 1 << 40)
     assert (options.chunk_size, options.delay, options.rate, options.in_flight) == (10, 0.0, 0, 16)
 
@@ -335,7 +335,7 @@ def test_a_table_that_is_altered_while_it_is_planned_is_planned_anew(
     explain = requests_world.Reader.explain
     said = []
 
-    def altered(self: requests_world.Reader, schema: TableSchema, **arguments: Any) -> ReadPlan:
+    def alter_and_explain(self: requests_world.Reader, schema: TableSchema, **arguments: Any) -> ReadPlan:
         database_schema = world.database.schemas[schema.table]
         if len(said) < 2:
             said.append(schema)
@@ -346,8 +346,8 @@ def test_a_table_that_is_altered_while_it_is_planned_is_planned_anew(
             raise told
         return explain(self, schema, **arguments)
 
-    monkeypatch.setattr(requests_world.Reader, "explain", altered)
-    assert filed(world, DumpRequest(("shop.orders",))).tables == ("shop.orders",)
+    monkeypatch.setattr(requests_world.Reader, "explain", alter_and_explain)
+    assert file_dump(world, DumpRequest(("shop.orders",))).tables == ("shop.orders",)
     assert len(said) == 2
 
 
@@ -364,7 +364,7 @@ def test_a_table_that_cannot_be_read_is_left_out_alone(
         return explain(self, schema, **arguments)
 
     monkeypatch.setattr(requests_world.Reader, "explain", read)
-    status = filed(world, DumpRequest(None))
+    status = file_dump(world, DumpRequest(None))
     assert status.tables == ("shop.customers", "shop.customs", "shop.lines")
     refusals_by_table = {r.table: (r.reason, r.fix) for r in status.refused}
     assert refusals_by_table["shop.orders"] == ("shop.orders: column paid: a value is no date", "correct the value")
@@ -374,10 +374,10 @@ def test_a_table_that_cannot_be_read_is_left_out_alone(
         r.table for r in dump_plan.refused
     }
     with pytest.raises(RequestError, match="column paid") as refused:
-        filed(world, DumpRequest(("shop.orders",)))
+        file_dump(world, DumpRequest(("shop.orders",)))
     assert refused.value.fix == "correct the value"
     with pytest.raises(RequestError, match="column paid: a value is no date"):
-        filed(world, DumpRequest(("shop.order*",)))
+        file_dump(world, DumpRequest(("shop.order*",)))
 
 
 def test_a_server_that_refuses_the_same_table_twice_is_believed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,7 +44,7 @@ class Lake:
     def __init__(self, path: Path, dice: random.Random) -> None:
         self.staging = Staging(str(path / "staging"), source="shop")
         self.source = Source(SegmentBuilder(self.staging), dice, 120)
-        self.table = Table.made(path / "lake", fields=dict(FIELDS), keys=SHAPE.key)
+        self.table = Table.create_at(path / "lake", fields=dict(FIELDS), keys=SHAPE.key)
         self.tables = OpenTables(path / "index")
         self.withheld: set[Key] = set()
         self.number = self.segment = self.offset = 0
@@ -88,12 +88,12 @@ def change(lake: Lake) -> None:
 def test_a_table_is_what_the_lines_say_after_every_merge(tmp_path: Path, soak_seed: int, number: int) -> None:
     lake = Lake(tmp_path, random.Random(f"{soak_seed}/{number}"))
     oracle = Oracle()
-    lake.source.unseen(0.3)
+    lake.source.add_unseen_rows(0.3)
     for _ in range(5):
         change(lake)
         lake.merge()
         oracle.read(lake.source.lines, lake.offset)
-        lake.source.merged()
+        lake.source.end_merge()
         rows = lake.rows()
         assert rows == oracle.rows
         assert oracle.withheld <= lake.withheld, "a row is left out, and nobody asks for it"

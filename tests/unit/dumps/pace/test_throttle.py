@@ -26,7 +26,7 @@ def read(pace: Pace, *, began: float = 0.0, seconds: float = 1.0, rows: int = 10
     pace.record_chunk(of=("shop.orders", size), began=began, select_seconds=seconds, ended=began + seconds, rows=rows)
 
 
-def slowed(pace: Pace) -> Pace:
+def slow_down(pace: Pace) -> Pace:
     """Two looks at a source that suffers: a quarter of the time is left."""
     pace.record_strain(strain(lag=60.0), ADAPTIVE)
     pace.record_strain(strain(lag=60.0), ADAPTIVE)
@@ -59,7 +59,7 @@ def test_the_rate_counts_from_the_beginning_of_the_chunk() -> None:
 
 
 def test_whichever_limit_asks_for_most_holds() -> None:
-    pace = slowed(Pace())
+    pace = slow_down(Pace())
     read(pace, began=0.0, seconds=2.0, rows=100)
     assert pace.rest(2.0, replace(ADAPTIVE, delay=1.0, rate=1)) == pytest.approx(98.0)
     assert pace.rest(2.0, replace(ADAPTIVE, delay=50.0, rate=0)) == pytest.approx(50.0)
@@ -134,7 +134,7 @@ def test_without_adaptive_nothing_of_this_counts_and_switching_it_off_ends_it() 
     pace = Pace()
     pace.record_strain(strain(lag=60.0, running=900), FREE)
     assert (pace.factor, pace.slowdown) == (1.0, None)
-    slowed(pace).follow(FREE)
+    slow_down(pace).follow(FREE)
     assert (pace.factor, pace.slowdown) == (1.0, None)
 
 

@@ -64,14 +64,14 @@ def test_a_held_worker_still_hears_of_a_cancel(world: World) -> None:
     world.request({}, max_retained=1)
     world.source.suffers = lambda: Strain(None, None, 2)
     world.clock.hooks.append(
-        lambda: control.cancel(world.state, DUMP) if len(world.source.looks) == 5 and not cancelled() else None
+        lambda: control.cancel(world.state, DUMP) if len(world.source.looks) == 5 and not is_cancelled() else None
     )
 
-    def cancelled() -> bool:
+    def is_cancelled() -> bool:
         return world.status().state == "cancelled"
 
     world.work()
-    assert cancelled() and world.held() == [] and world.source.reads == []
+    assert is_cancelled() and world.held() == [] and world.source.reads == []
     assert node(world, "pace") == {"held": None, "factor": 1.0}, "nothing holds a task that nobody works on"
 
 
