@@ -180,7 +180,7 @@ def _is_usage(error: Exception) -> bool:
 
 
 def _close_stdout() -> None:
-    """Whoever read our output has gone; the interpreter's last flush must not complain about it."""
+    """The reader of our output has gone; the interpreter's last flush must not complain about it."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -3,7 +3,7 @@
     DblogError                       what happened, where, and what to do about it
     ├── ConfigError                  the configuration file is wrong (all its faults in one)
     ├── RequestError                 a command or a dump request that cannot be carried out as asked
-    │   └── TableGone                its table is not in the source, or not any more
+    │   └── TableGone                its table is not in the source, or no longer
     ├── SourceError                  the source database
     │   ├── SourceUnavailable        transient: it cannot be reached, or went away
     │   │   └── NoWatermarkTable     no capture has made the watermark table yet
@@ -71,7 +71,7 @@ class RequestError(DblogError):
 
 
 class TableGone(RequestError):
-    """The source has no such table, or not any more."""
+    """The source has no such table, or no longer."""
 
 
 class SourceError(DblogError):
@@ -96,8 +96,9 @@ class SourceRefused(SourceError):
 
 
 class SourceReadOnly(SourceRefused):
-    """The server takes no writes. Whoever begins on such a server cannot continue; a dump that is under way waits,
-    since a primary is read-only while it is switched over."""
+    """The server takes no writes. A process that begins on such a server cannot continue; a dump that is under way
+    waits, since a primary is read-only while it is switched over.
+    """
 
 
 class SourceForbids(SourceRefused):
@@ -169,7 +170,7 @@ class LakeBusy(LakeError):
 
 
 class NotToldYet(DblogError):
-    """A receiver of notices has not taken one: it is told again."""
+    """A receiver of notices has not taken one: it is sent again."""
 
     transient = True
 

@@ -11,7 +11,7 @@ from dblog_core.tls import TlsSettings
 
 
 class Brokers(TlsSettings, Protocol):
-    """How brokers are reached, and as whom: part of a configuration."""
+    """How brokers are reached, and as which user: part of a configuration."""
 
     @property
     def servers(self) -> str: ...
@@ -41,7 +41,7 @@ class ConnectionErrors:
 
 
 def librdkafka_settings(brokers: Brokers, client_id: str, ear: ConnectionErrors) -> dict[str, Any]:
-    """Settings of librdkafka, which says nothing by itself."""
+    """Settings of librdkafka, which logs nothing without them."""
     tls = brokers.tls != "off"
     sasl = bool(brokers.user)
     files = {"ca": brokers.tls_ca, "certificate": brokers.tls_cert, "key": brokers.tls_key}

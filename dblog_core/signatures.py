@@ -1,4 +1,4 @@
-"""Requests of ours to others' addresses, signed: a receiver knows that one is ours, whole, and not an old one.
+"""Our requests to others' addresses, signed: a receiver knows that a request is ours, whole, and not an old one.
 
     Dblog-Signature: t=SECONDS,v1=HEX       HMAC-SHA256 of "SECONDS.KEY." and the body, with the secret
 

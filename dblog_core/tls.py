@@ -48,7 +48,7 @@ def client_context(settings: TlsSettings) -> ssl.SSLContext:
 
 
 def libpq_options(settings: TlsSettings) -> dict[str, Any]:
-    """The same as psycopg2 is told it."""
+    """The same in psycopg2's arguments."""
     import psycopg2.extensions
 
     mode = settings.tls or "verify-full"
@@ -60,7 +60,7 @@ def libpq_options(settings: TlsSettings) -> dict[str, Any]:
 
 
 def pymysql_options(settings: TlsSettings) -> dict[str, Any]:
-    """The same as PyMySQL is told it. To a server that has not proven who it is, no password goes as it is, whatever
+    """The same in PyMySQL's arguments. To a server that has not proven who it is, no password goes as it is, whatever
     plugin it asks for. Raises OSError, ssl.SSLError too, where a file is no good."""
     options: dict[str, Any] = {"ssl_disabled": True} if settings.tls == "off" else {"ssl": client_context(settings)}
     if settings.tls not in ("verify-full", "verify-ca"):
@@ -97,7 +97,7 @@ def is_lasting_in_libpq(message: str) -> bool:
 
 
 def trust_by_default(authority: Path) -> None:
-    """Lets delta-rs trust a private authority, which can be told of none: from now on it is among those that this
+    """Lets delta-rs trust a private authority, for which it has no setting: from now on it is among those that this
     process trusts where nothing else is given. A variable that the user has set stays as it is.
 
     delta-rs reads the variable when it first connects. OpenSSL heeds it too, in place of its own file of authorities:

@@ -112,7 +112,7 @@ class SparkCrew:
 
 
 def _collect_errors(running: Future[list[list[str]]]) -> list[str]:
-    """What the workers have told. Raises LakeError where executors could not run them."""
+    """What the workers have reported. Raises LakeError where executors could not run them."""
     try:
         return sorted({text for texts in running.result() for text in texts})
     except (Py4JError, PySparkException) as error:

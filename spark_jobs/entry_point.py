@@ -145,7 +145,7 @@ def session(name: str, stop: threading.Event, *, s3: S3Config | None = None) -> 
 
 
 def stop_on_signals(stop: threading.Event | None = None) -> threading.Event:
-    """An event that is set when this process is told to end."""
+    """An event that is set when this process is asked to end."""
     event = stop or threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: event.set())

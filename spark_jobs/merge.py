@@ -47,7 +47,7 @@ def _parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _run_when_free(options: argparse.Namespace) -> int:
-    """Runs once nobody else merges; told to stop before that, it has done all that was asked of it."""
+    """Runs once nobody else merges. If it is asked to stop before that, it has done all that was asked of it."""
     try:
         return _run(options)
     except LakeBusy:
@@ -80,7 +80,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 class Job:
-    """Rounds until all is merged, or until told to stop."""
+    """Rounds until all is merged, or until it is asked to stop."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class Job:
         json: bool,
         upkeep: Callable[[], object] = lambda: None,
     ) -> None:
-        """`upkeep`: asks for the maintenance of the lake when it is time; only a merge that goes on does."""
+        """`upkeep`: asks for the maintenance of the lake when it is time; only a continuous merge does."""
         self._merger = merger
         self._withheld = withheld
         self._dumps = dumps
@@ -115,7 +115,7 @@ class Job:
         return 1 if self._stop.is_set() or self._tell_stopped() else 0
 
     def continuous(self) -> int:
-        """Goes on until stopped, or until the process that started us is gone."""
+        """Continues until stopped, or until the process that started us is gone."""
         self._merger.load()
         retried = looked = float("-inf")
         while not self._stop.is_set() and self._starters.are_alive():

@@ -83,7 +83,7 @@ class Merger:
         config: Config | None = None,
         dumps: Dumps | None = None,
     ) -> None:
-        """`step` is told each step as it has been done: where tests stop a run. `compact_after`: see `compact`.
+        """`step` gets each step as it has been done: where tests stop a run. `compact_after`: see `compact`.
         `config` and `dumps` are for lake tasks."""
         self._spark = spark
         self._staging = staging
@@ -315,7 +315,7 @@ class Merger:
             raise spark_gone_error(task.kind) from error
 
     def _carry_out(self, intent: Intent, task: Json) -> Merged:
-        """A lake task. Its outcome lies there before the status says that the merge has ended: a crash in between has
+        """A lake task. Its outcome exists before the status says that the merge has ended: a crash in between has
         it done again, and keeps the outcome."""
         began = time.monotonic()
         self._check()

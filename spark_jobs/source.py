@@ -101,7 +101,7 @@ class DblogSource(DataSource):
 
 @dataclass(frozen=True, slots=True)
 class _Query:
-    """What is to be read. It goes to executors: `config` is JSON, with storage's secrets alone."""
+    """What the reader wants. It goes to executors: `config` is JSON, with storage's secrets alone."""
 
     config: str = field(repr=False)
     columns: tuple[str, ...]

@@ -30,7 +30,7 @@ _TRIES = 3
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code: 0 told to end, 1 failed or interrupted."""
+    """Exit code: 0 asked to end, 1 failed or interrupted."""
     parser = entry_point.build_parser("Compare what the source has said with the lake.")
     parser.add_argument("--desk", required=True, help="the directory of the tasks, below the staging")
     options = parser.parse_args(arguments)

@@ -79,7 +79,7 @@ class CaptureWatch(InProcess, BaseSensorOperator):
         return self.run_engine(partial(self._watch_and_tell, context))
 
     def _watch_and_tell(self, context: Any, config: Config, stop: threading.Event) -> str:
-        """The capture that is watched cannot call Airflow's notifiers: so the watch tells of dumps."""
+        """The capture that is watched cannot call Airflow's notifiers: so the watch reports dumps."""
         over = threading.Event()
         threads = []
         for receiver in receivers(config, context):
@@ -118,7 +118,7 @@ class CaptureWatch(InProcess, BaseSensorOperator):
 
 
 def _tell(receiver: Receiver, config: Config, stop: threading.Event) -> None:
-    """Tells of dumps until `stop` is set; while the state store is away it waits for it."""
+    """Reports dumps until `stop` is set; while the state store is away it waits for it."""
     from dblog_core import wiring
     from dblog_core.clock import SystemClock
     from dblog_core.errors import StateUnavailable
@@ -134,7 +134,9 @@ def _tell(receiver: Receiver, config: Config, stop: threading.Event) -> None:
 
 
 def _read_status(config: Config) -> CaptureStatus:
-    """What staging and state store say of a capture that runs elsewhere; an outage of theirs is told, not raised."""
+    """What staging and state store say of a capture that runs elsewhere; if one of them is away, that is reported, not
+    raised.
+    """
     from dblog_core.errors import DblogError
     from dblog_core.monitoring.status import read_capture_status
     from dblog_core.state.capture_status import CaptureStatus

@@ -1,7 +1,7 @@
 """Makes the DAGs of every source from the TOML files in a directory.
 
 Parsing opens no connection, needs no secret and loads no driver. A file that is wrong costs its own source its DAGs and
-no other's; `faults` tells of it, for a DAG file of its own whose import error Airflow then shows.
+no other's; `faults` names it, for a DAG file of its own whose import error Airflow then shows.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What Airflow's own database says of a source's DAGs: which are paused, which runs have failed, what others say.
 
-For the page, in the API server's process. A run that was killed has told nobody why; here it is found all the same.
+For the page, in the API server's process. A run that was killed has reported nothing; it is found here.
 """
 
 from __future__ import annotations

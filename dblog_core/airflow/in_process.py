@@ -58,8 +58,9 @@ ONLY_TRANSIENT = ExceptionRetryPolicy(
 
 
 class Refused(RequestError, SystemExit):
-    """What somebody has asked for and cannot have. Airflow writes 20 lines of traces for whatever a task raises, but
-    for an exit: of a slip in a form, what the log has said before is enough."""
+    """What somebody has asked for and cannot have. Airflow writes 20 lines of traces for whatever a task raises, except
+    for an exit: of a slip in a form, what the log has said before is enough.
+    """
 
     def __init__(self, error: RequestError) -> None:
         super().__init__(error.message, where=error.where, fix=error.fix)
@@ -84,7 +85,7 @@ class InProcess:
 
     @property
     def stopped(self) -> bool:
-        """Whether Airflow has told the task to stop."""
+        """Whether Airflow has asked the task to stop."""
         return self._killed
 
     def run_engine(self, step: Callable[[Config, threading.Event], Result]) -> Result:

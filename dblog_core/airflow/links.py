@@ -15,7 +15,7 @@ _DAG = re.compile(rf"dblog_(?P<source>[a-z][a-z0-9_]*?)_({'|'.join(get_args(Dag)
 
 
 def source_of(dag_id: str) -> str | None:
-    """The source that a DAG is of; None: it is none of ours."""
+    """The source that a DAG belongs to; None: dblog did not make this DAG."""
     match = _DAG.fullmatch(dag_id)
     return match["source"] if match else None
 

@@ -73,7 +73,9 @@ class MergeOperator(SparkSubmitOperator):
             super().on_kill()
 
     def _has_to_merge(self, config: Config) -> bool:
-        """Whether the lake lacks anything, once nobody else holds it. Raises AirflowException when told to stop."""
+        """Whether the lake lacks anything, once nobody else holds it. Raises AirflowException when it is asked to
+        stop.
+        """
         from dblog_core.wiring import open_state
 
         parent = os.getppid()

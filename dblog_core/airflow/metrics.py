@@ -1,4 +1,4 @@
-"""Our figures among Airflow's own metrics (StatsD, OpenTelemetry, Datadog), where it is told to send any."""
+"""Our figures among Airflow's own metrics (StatsD, OpenTelemetry, Datadog), where it is configured to send any."""
 
 from __future__ import annotations
 

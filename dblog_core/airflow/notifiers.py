@@ -1,6 +1,6 @@
-"""Whom Airflow tells of ended runs, late runs and dumps: its own notifiers, as `[[airflow.notify]]` names them.
+"""Who gets Airflow's notices of ended runs, late runs and dumps: its own notifiers, as `[[airflow.notify]]` names them.
 
-Airflow calls those of runs. Of dumps, whoever asked for them, the task tells that captures, or watches the capture:
+Airflow calls those of runs. The task that captures, or watches the capture, reports all dumps:
 like any other receiver of notices (`dblog_core.notifications`), so none is lost, and some may come twice under the
 same id.
 """
@@ -37,7 +37,7 @@ def notifiers(
 
 
 def deadlines(config: Config) -> list[DeadlineAlert]:
-    """Of merges: one that is not over within `merged_within` of its being queued is told, whatever keeps it."""
+    """Of merges: one that is not over within `merged_within` of its being queued is reported, whatever keeps it."""
     late = [each for each in config.airflow.notify if each.when == "late"]
     return [
         DeadlineAlert(

@@ -50,7 +50,7 @@ def _path(path: str) -> Place:
 
 
 def of_dump(config: Config, dump: Json) -> Lineage:
-    """`dump`: what `dblog dumps --json` tells of it."""
+    """`dump`: what `dblog dumps --json` says about it."""
     rows: dict[str, int] = {}
     for task in dump["tasks"]:
         rows[task["table"]] = rows.get(task["table"], 0) + task["rows"]

@@ -42,7 +42,7 @@ def form(config: Config) -> dict[str, Param]:
 
 
 def replay_form(config: Config) -> dict[str, Param]:
-    """Of a replay; a run that has a data interval needs none of it."""
+    """Of a replay; a run that has a data interval does not need them."""
     text: dict[str, Any] = {"type": ["null", "string"]}
     place = "a commit time such as 2026-11-21T14:00:00Z, or an offset"
     first = f"Where the replay begins: {place}. Empty: with the run's interval, or an hour before its end."
@@ -70,7 +70,7 @@ def verify_form(config: Config) -> dict[str, Param]:
 
 
 def repair_form(config: Config) -> dict[str, Param]:
-    """Of a repair; a run that has a data interval needs none of it."""
+    """Of a repair; a run that has a data interval does not need them."""
     number: dict[str, Any] = {"type": ["null", "integer"], "minimum": 1}
     text = f"Which of {config.airflow.repair_slices} slices of each table's keys. Empty: that of the run's interval."
     rate = "Rows a second that the source hashes, at most. Empty: no limit."

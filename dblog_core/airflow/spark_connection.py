@@ -13,8 +13,9 @@ CONNECTION = "dblog_spark"
 
 
 def on_connection(config: Config) -> Config:
-    """The configuration with the connection's master in place of `[spark] master`, for jobs that the engine starts by
-    itself. Raises AirflowException where the connection is missing."""
+    """The configuration with the connection's master in place of `[spark] master`, for jobs that the engine starts
+    without Airflow's operator. Raises AirflowException where the connection is missing.
+    """
     connection = Connection.get(CONNECTION)
     host = connection.host or ""
     # As SparkSubmitOperator reads it: a URL in the host's field, or its scheme as the connection's type.

@@ -1,4 +1,4 @@
-"""The page in Airflow's UI: what `dblog status` tells of every source, its recent lag, and control of its dumps.
+"""The page in Airflow's UI: what `dblog status` says about every source, its recent lag, and control of its dumps.
 
 With what Airflow says of the source's DAGs: those that are paused, and runs that failed. Served behind Airflow's own
 login. Who may read a source's dump DAG sees the source; who may trigger it may pause,

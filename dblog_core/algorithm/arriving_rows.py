@@ -1,13 +1,13 @@
 """Rows that change their key while a dump reads: where a dump that heals has still to look for them.
 
 Such a row may leave a range that is still to be read for one that has been, so that no chunk finds it; where the log
-leaves columns out of that change, nobody has told them. It has *arrived*. Its *trail* is remembered: the key that it
-has by the log, and the keys that it left, where a SELECT finds it that does not see the change yet.
+leaves columns out of that change, nobody has seen their values. It has *arrived*. Its *trail* is remembered: the key
+that it has by the log, and the keys that it left, where a SELECT finds it that does not see the change yet.
 
-A dump ends, whatever is written, since it looks for a row no more once it has brought it whole, wherever the row goes:
+A dump ends, whatever is written, since it stops looking for a row once it has brought it whole, wherever the row goes:
 
 - A chunk finds the row under a key of its trail. What the SELECT did not see of the row's way stands in the window, and
-  gives the key that the row has by now. The row is brought, and each later change of its key carries that along.
+  gives the row's present key. The row is brought, and each later change of its key carries that along.
 - Once all ranges are read, a row without a trail has been brought. Its changes of key leave no trail from then on. So
   trails only become fewer: a look at a row that finds it is the last one.
 - A look misses a row that has changed its key between the last published progress and the SELECT. After a few looks the
@@ -36,7 +36,7 @@ LOOKS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a placed chunk tells of rows that have arrived, up to its place in the log.
+    """What a placed chunk says about rows that have arrived, up to its place in the log.
 
     `keys`: those that it is of; `whole`: it is of the whole table; `touched`: keys of events that its SELECT may
     not have seen; `missed`: keys of rows of which those events alone do not tell all and that the chunk does not have,

@@ -178,8 +178,9 @@ class Chunks:
             self._discard_void()
 
     def _require_ours(self, high: High, is_ours: Callable[[], bool]) -> None:
-        """The log may be older than our staging, and tell of dumps into one that is gone; and a staging that was put
-        back from a copy may lack the later chunks of an attempt. Raises Refused."""
+        """The log may be older than our staging, and hold watermarks of dumps into one that is gone; and a staging that
+        was put back from a copy may lack the later chunks of an attempt. Raises Refused.
+        """
         if not is_ours():
             reason = "its chunk is not in this staging directory: it was dumped into another one"
             self._tasks.break_attempt(high.mark, reason)
@@ -197,7 +198,7 @@ class Chunks:
         raise AssertionError("void() raises")
 
     def _finished(self, mark: Mark) -> Finished | None:
-        """The end of a dump's last task for the table, where that tells of ghosts."""
+        """The end of a dump's last task for the table, where that shows ghosts."""
         dump = mark.task.dump
         done = [p for p in self._tasks.of(dump, mark.table) if p.done]
         if mark.heals is None or len(done) < mark.parts:
@@ -216,7 +217,7 @@ class Chunks:
         """The largest offset before every event that the SELECT of a verification may not have seen.
 
         None: nobody can tell (its low watermark lies before a restart, the table was altered meanwhile, or it may not
-        have seen what was logged before the log was first opened), so it is to be read again.
+        have seen what was logged before the log was first opened), so it must be read again.
         """
         was_open = self._probes.pop(probe.window, None) is not None
         if not was_open or not self._visibility.admits(probe.snapshot):

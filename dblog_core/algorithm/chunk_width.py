@@ -1,6 +1,6 @@
 """How many rows of a table its next chunk may ask for, so that it stays within `chunk_bytes`. Pure: no clock, no I/O.
 
-A chunk is bounded by rows alone until one has told how wide they are. From then on as many are asked for as would fill
+A chunk is bounded by rows alone until one has shown how wide they are. From then on as many are asked for as would fill
 three quarters of the bytes, at most twice as many as the chunk before had: rows that grow wider fit most of the time,
 and one stretch of narrow ones does not lead to a chunk that has to be given up. A chunk that was given up asks for what
 of it had come, and at most half of what it asked for; one row alone is never given up.
@@ -13,7 +13,7 @@ GROWTH = 2
 
 
 class Width:
-    """What chunks of one table have told; `whole`: whether nothing has shown that the table does not fit into one."""
+    """What chunks of one table have shown; `whole`: whether nothing has shown that the table does not fit into one."""
 
     def __init__(self) -> None:
         self._rows: int | None = None

@@ -33,10 +33,10 @@ _HEALING = frozenset({"parts", "arrived", "ended", "looks", "forgotten"})
 class TaskProgress:
     """How far a task has come, by what manifests hold.
 
-    `ordinal`: chunks placed; `key`: JSON key that the next chunk starts after; `broken`: newest attempt that cannot go
-    on (0: none); `since`, `since_segment`: an offset before every event that any SELECT of this task may not have seen,
-    and the segment where its chunks begin; `began`, `at`: commit times (microseconds UTC, 0: none yet) of its first low
-    watermark and of its last placed chunk.
+    `ordinal`: chunks placed; `key`: JSON key that the next chunk starts after; `broken`: newest attempt that cannot
+    continue (0: none); `since`, `since_segment`: an offset before every event that any SELECT of this task may not have
+    seen, and the segment where its chunks begin; `began`, `at`: commit times (microseconds UTC, 0: none yet) of its
+    first low watermark and of its last placed chunk.
 
     Of a dump that heals: `parts`: its tasks for the table (0: it does not heal); `arrived`: trails of rows that a
     worker of this task is to look for; `ended`: those are all that is left of it; `looks`: chunks of trails' keys since
@@ -73,7 +73,7 @@ class TaskProgress:
         return {name: value for name, value in asdict(self).items() if value or name not in _HEALING}
 
     def follows(self, other: TaskProgress) -> bool:
-        """Whether this may stand in a later manifest than `other`, of the same task: none of these ever falls."""
+        """Whether this may stand in a later manifest than `other`, of the same task: these numbers never fall."""
         return all(
             later >= earlier
             for later, earlier in (
@@ -197,7 +197,7 @@ class Tasks:
                 self._put(task, replace(self._tasks[task], arrived=short if task == owner else ()))
 
     def record_look(self, task: TaskId, look: Look) -> None:
-        """A chunk of the task tells of rows that have arrived."""
+        """Takes what a chunk of the task says about rows that have arrived."""
         whole_rows = self._whole_rows(task)
         for name in self._beside(task):
             progress = self._tasks[name]
@@ -208,7 +208,7 @@ class Tasks:
         return any(self._tasks[name].forgotten for name in self._beside(task))
 
     def forget_arrivals(self, table: str) -> None:
-        """The table has no rows any more."""
+        """The table no longer has rows."""
         for task in self._of_table.get(table, ()):
             self._put(task, replace(self._tasks[task], arrived=()))
             self._brought.pop(self._heap(task), None)

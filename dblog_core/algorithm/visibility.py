@@ -29,7 +29,7 @@ class Snapshot:
         return full < self.xmin or (full < self.xmax and full not in self.running)
 
     def sees_all(self, first: int, last: int) -> bool:
-        """Whether every transaction of these ids, ends included, has ended by now, so that all that committed are
+        """Whether every transaction of these ids, ends included, has ended, so that all that committed are
         visible."""
         lowest = self.widen(first)
         highest = self.widen(last)

@@ -26,8 +26,9 @@ stand in for watermarks. Each of four steps is needed:
    window: what was logged in between, it would not know. The worker tells with its chunk which answer it went by.
 2. The worker waits until all before that place is *visible* to it (`ChunkReader.sees`): an event is in the log, and
    read by the capture, before its commit shows. Under `LogOrder` the window's low offset is then what a low watermark
-   makes of it. Under `Snapshots` nothing is to be waited for: the snapshot tells. A standby is waited for until it has
-   replayed up to that place, whose log it is whether the capture reads it there or on the primary.
+   makes of it. Under `Snapshots` there is nothing to wait for: the snapshot says which events the SELECT has seen. A
+   standby is waited for until it has replayed up to that place, whose log it is whether the capture reads it there or
+   on the primary.
 3. The SELECT may have seen anything that was logged by the time at which it ended. So the worker reads the log's *end*
    after it: a place after whatever can have been visible. That is not the set of transactions that the server calls
    executed: MySQL shows a commit before it is in that set. Nor is it what PostgreSQL has flushed: a commit that does
@@ -231,7 +232,7 @@ def _both(before: RecordedEvents, entry: RecordedEvents) -> RecordedEvents:
 class _Ended:
     """Joins transactions that a horizon sees, where none between their ids still runs by then.
 
-    Such a one would have the range count as unseen for as long as it runs. As none does, all of the range has ended, so
+    It would have the range count as unseen for as long as it runs. As none does, all of the range has ended, so
     that every snapshot from then on sees it: joined or not, later windows fare the same. One that was read before the
     horizon may count as unseen what it saw, and is read again.
     """

@@ -27,7 +27,8 @@ FORGOTTEN = 1800.0  # seconds after which the node of a window goes that came to
 @dataclass(slots=True)
 class _Window:
     """A node that we know. `mark`, `place`: as we have opened it and answered (None: we have not); `high`: what its
-    worker has told at last."""
+    worker has written last.
+    """
 
     seen_at: float
     mark: Low | Probe | None = None
@@ -94,7 +95,7 @@ class Openings:
             window.place = place
 
     def _ask(self, sequencer: Sequencer) -> None:
-        """Hears what workers have told; one that went by another term's answer has no window of ours."""
+        """Reads what workers have written; a worker that used another term's answer has no window in this term."""
         for name, window in self._windows.items():
             if window.high is not None or (entry := self._state.get(read_only_windows.conclusion(name))) is None:
                 continue
@@ -133,8 +134,9 @@ class Openings:
 
 
 def _went_by(our_place: str, place: str) -> bool:
-    """Whether a worker's answer was ours. The same place is the same answer, whoever gave it: what comes after it is
-    collected."""
+    """Whether a worker's answer was ours. The same place is the same answer, whichever term gave it: what comes after
+    it is collected.
+    """
     return our_place == place
 
 
@@ -144,8 +146,9 @@ def _order(window: _Window) -> tuple[str, int, int]:
 
 
 def _follows(mark: Low | Probe, others: Iterable[_Window]) -> bool:
-    """Whether a chunk of the same attempt comes before it that is not judged yet: their ends are told in their order,
-    and one may be told between our looks at the two."""
+    """Whether a chunk of the same attempt comes before it that is not judged yet: workers write their ends in order,
+    and one may be written between our looks at the two.
+    """
     if isinstance(mark, Probe):
         return False
     before = [other.mark.mark for other in others if isinstance(other.mark, Low)]

@@ -1,6 +1,6 @@
 """What runs beside a leader's loop, each in a thread of its own: dumps without a worker, compaction, signals, notices.
 
-None of them holds the log up, and a fault of theirs ends no term: it is told, and tried again.
+They never hold up the log, and their faults end no term: a fault is reported, and the work is tried again.
 """
 
 from __future__ import annotations
@@ -91,6 +91,6 @@ class BackgroundThreads:
                 self._trouble("signals", error)
 
     def _trouble(self, part: str, error: DblogError) -> None:
-        """Told, and shown by `status`."""
+        """Logs the fault, and shows it by `status`."""
         log.warning("%s: %s", part, error)
         recent_errors.record(self._state, part, error, self._clock.time())

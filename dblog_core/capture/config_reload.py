@@ -2,8 +2,8 @@
 
     the file changes -> `Watch.look`: read, compared, checked -> the capture begins a term with it, under its lease
     a table is made, takes another's name, or loses a partition
-                     -> `Newcomers.look`: where the log does not tell of that, the capture begins a term
-    a term begins    -> `find_new_tables`: which tables the one before did not read -> a dump of each -> `put_in_force`
+                     -> `Newcomers.look`: where the log does not say so, the capture begins a term
+    a term begins    -> `find_new_tables`: which tables the term before did not read -> a dump of each -> `put_in_force`
 
 The state store keeps what was in force last (node `tables`), and of a source that shows the log of chosen tables alone
 (PostgreSQL's publication) which those were (node `shown`: `identities`). So it makes no difference whether the file has
@@ -100,7 +100,8 @@ class Watch:
 
 class Newcomers:
     """Looks for tables that were made under a pattern in force, of which the source does not show the log yet, for
-    those that the source refuses by now, and for stopped ones that are repaired."""
+    those that the source now refuses, and for stopped ones that are repaired.
+    """
 
     def __init__(self, state: StateStore, clock: Clock, *, ready: Callable[[Config], None]) -> None:
         """`ready`: as that of `Watch`; it has the source show them."""
@@ -139,6 +140,6 @@ class Newcomers:
         return False
 
     def _remember(self, before: set[str], now: frozenset[str]) -> None:
-        """New, empty partitions: when one of them goes, it is to be missed."""
+        """Remembers new, empty partitions, so that a later look notices when one of them is gone."""
         if more := table_identity.entries_to_remember(now) - before:
             put_shown(self._state, before | more)

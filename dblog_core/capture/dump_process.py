@@ -50,7 +50,7 @@ OnFault = Callable[[DblogError], None]
 
 
 def work(config: Config, state: StateStore, clock: Clock, stop: threading.Event, *, on_fault: OnFault) -> None:
-    """Has such dumps worked on until `stop` is set; `on_fault` is told why a process died."""
+    """Has such dumps worked on until `stop` is set; `on_fault` gets the reason why a process died."""
     finder = TaskQueue(state, None, REQUESTED_BY)
     deaths = 0
     wait = LOOK
@@ -81,7 +81,7 @@ def _death_error(code: int) -> DblogError:
 
 
 def _run(config: Config, stop: threading.Event) -> int:
-    """The exit code of one process, which is told to end when `stop` is set."""
+    """The exit code of one process, which is asked to end when `stop` is set."""
     with _start_process(config) as process:
         assert process.stdin is not None  # a pipe, as asked for
         assert process.stdout is not None
@@ -201,7 +201,7 @@ def _until_the_capture_ends(stop: threading.Event) -> None:
 
 
 def _be_the_first_to_go() -> None:
-    """Where memory runs out, the kernel is to end this process, and not the capture."""
+    """Where memory runs out, the kernel should end this process, and not the capture."""
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("500")
 

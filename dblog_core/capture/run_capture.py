@@ -1,4 +1,5 @@
-"""The capture: waits for the lease, then turns the source's log into published segments, one loop, until told to stop.
+"""The capture: waits for the lease, then turns the source's log into published segments, one loop, until it is asked to
+stop.
 
 There is one way back from every fault that may pass (a broken connection, a full disk, a lost lease): what is not
 published is thrown away, and the log is read again from the last manifest. Nothing is acknowledged before it is
@@ -195,7 +196,7 @@ class _Capture:
             watcher.join(timeout=self._parts.config.state.ttl)
 
     def has_new_configuration(self) -> bool:
-        """Whether another configuration is to come into force."""
+        """Whether another configuration should come into force."""
         return self._next is not None
 
     def _lead(self, lease: Lease) -> None:

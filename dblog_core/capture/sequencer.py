@@ -148,7 +148,7 @@ class Sequencer:
         self._tables.record_rewrite(table, Transaction("", self._log_position, self._commit_time or 0))
 
     def heal(self, table: TableName, dump: str, since: Transaction) -> None:
-        """Tells whoever has a copy of the table that it is not right before the end of this dump, which has not begun:
+        """Tells consumers that their copy of the table is not right before the end of this dump, which has not begun:
         an s line that repeats the shape."""
         if (fingerprint := self._tables.shapes.fingerprint(table)) is not None:
             self._draft.add_mark("s", table, since, schema=fingerprint, dump=dump)
@@ -264,7 +264,7 @@ class Sequencer:
         self._mark_window(mark, self._place_at(at), at)
 
     def _place_at(self, at: int) -> Transaction:
-        """Our place in the log, where no transaction of ours stands."""
+        """Our place in the log, where no captured transaction stands."""
         return Transaction("", self._log_position, at if self._commit_time is None else self._commit_time)
 
     def _take_watermark(self, payload: str, transaction: Transaction) -> None:

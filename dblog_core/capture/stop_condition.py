@@ -1,4 +1,4 @@
-"""When a capture that is to end somewhere has come far enough."""
+"""When a capture that ends at a given place has come far enough."""
 
 from __future__ import annotations
 

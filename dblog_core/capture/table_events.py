@@ -93,7 +93,7 @@ class TableEvents:
         self.follow_ups.add_rewritten(table, since)
 
     def record_reshape(self, table: TableName) -> None:
-        """The table may have another shape by now, and no row may come to show it."""
+        """The table may now have another shape, and no row may come to show it."""
         if table in self.shapes:
             self.follow_ups.add_reshaped(table)
 
@@ -141,7 +141,8 @@ class TableEvents:
 
     def _find_tables_meant(self, signal: Truncated | Altered | Rewritten) -> list[TableName]:
         """The tables that a statement may be about: more than one only where names differ in case alone, of which the
-        server has one by now."""
+        server now has one.
+        """
         if not signal.any_case:
             return [signal.table]
         return [table for table in self._list_tables() if table.in_lower_case == signal.table.in_lower_case] or [

@@ -86,7 +86,7 @@ class TableShapes:
         return bool(self._staging.schema(fingerprint).key)
 
     def note_empty(self, table: TableName) -> None:
-        """The table has no row here; remembered until its first shape says so to whoever reads it."""
+        """The table has no row here; remembered until its first shape says so to readers."""
         name = str(table)
         if name in self._fingerprints:
             return

@@ -60,7 +60,7 @@ class Reign(Protocol):
         """Why to end now; `position`: up to where all is published, with the time of the last transaction before it."""
 
     def has_new_configuration(self) -> bool:
-        """Whether another configuration is to come into force: the term ends at the next transaction boundary."""
+        """Whether another configuration should come into force: the term ends at the next transaction boundary."""
 
     def healthy(self) -> None:
         """A segment is published: the next fault is a first one."""
@@ -140,7 +140,7 @@ class Term:
         self._report = TermReport(parts.clock, lease, sequencer, began=began, answers=self._openings is not None)
 
     def run(self) -> None:
-        """Until the capture is to end, or to continue with another configuration. Raises as `run_term`."""
+        """Until the capture should end, or continue with another configuration. Raises as `run_term`."""
         self._mirror.put(self._sequencer.take_progress(), self._published)
         self._broken_tables.look_at_stamps()
         self._advance_horizon()  # at once: a dump heals only what lies before all that its windows may not see

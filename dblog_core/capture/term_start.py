@@ -23,8 +23,9 @@ log = logging.getLogger(__name__)
 
 
 def find_first_position(parts: Parts) -> str | None:
-    """Where a first capture begins that is told to begin elsewhere than at the present end. Asked before anything is
-    made at the source: what is made now has no past."""
+    """Where a first capture begins that is configured to begin elsewhere than at the present end. Asked before anything
+    is made at the source: what is made now has no past.
+    """
     source = parts.config.source
     if parts.staging.head() is not None or source.start in (position_spec.LATEST, position_spec.INITIAL):
         return None
@@ -124,8 +125,9 @@ def break_attempts(state: StateStore, tasks: Json) -> Json:
 
 
 def _dump_all(parts: Parts) -> dict[str, str]:
-    """Requests a dump of every table; its id, by table. What cannot be dumped is told and owed, and keeps no other
-    table's log waiting."""
+    """Requests a dump of every table; its id, by table. A table that cannot be dumped is reported, its dump stays owed,
+    and no other table's log waits for it.
+    """
     try:
         dump = filing.submit(parts.config, WHOLE, requested_by=dump_records.SYSTEM, state=parts.state)
     except RequestError as error:

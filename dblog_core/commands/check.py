@@ -55,6 +55,6 @@ def check(context: typer.Context, json: JsonFlag = False) -> None:
 
 
 def no_capture(source: str) -> str:
-    """What is to be done once all is well, for a person."""
+    """What a person does next, once all is well."""
     dag = f"dblog_{source}_capture"
     return f"no capture is running yet: `dblog capture`, or unpause {dag} and {dag}_standby in Airflow, starts one"

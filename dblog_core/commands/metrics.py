@@ -1,4 +1,4 @@
-"""`dblog metrics`: what `status` tells of one source or many, for Prometheus."""
+"""`dblog metrics`: what `status` says about one source or many, for Prometheus."""
 
 from __future__ import annotations
 

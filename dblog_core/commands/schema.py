@@ -44,11 +44,11 @@ def schema(
 
     Since when it has had each, what changed, and what the lake makes of it.
 
-    It is told from staging and the lake's status alone: neither the source nor a capture is asked.
+    It comes from staging and the lake's status alone: neither the source nor a capture is asked.
 
-    accept: a table whose shape changed in a way that the lake does not take by itself (it has stopped, or
+    accept: a table whose shape changed in a way that the lake does not follow (it has stopped, or
     `schema_changes` is ignore or fail) continues under its newest shape. It says first what it will do, and asks; what
-    the log cannot tell comes by a full dump that is requested by itself. The merge that runs carries it out, or one
+    the log cannot tell comes by a full dump that is requested automatically. The merge that runs carries it out, or one
     that this command starts.
 
     \b

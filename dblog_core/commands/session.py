@@ -1,4 +1,4 @@
-"""One run of the command line: its global options, where its words go, and how it is told to stop."""
+"""One run of the command line: its global options, where its words go, and how it is asked to stop."""
 
 from __future__ import annotations
 

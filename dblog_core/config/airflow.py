@@ -23,7 +23,7 @@ Dag = Literal["capture", "capture_standby", "dump", "merge", "replay", "verify",
 
 
 class NotifyConfig(Section):
-    """Whom Airflow tells of ended runs, and of dumps."""
+    """Who gets Airflow's notices of ended runs, and of dumps."""
 
     notifier: str = Field(
         pattern=r"^[A-Za-z_][\w.]*\.[A-Za-z_]\w*$",

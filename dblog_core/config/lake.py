@@ -77,7 +77,7 @@ class LakeConfig(Section):
         return next(policies, self.schema_changes)
 
     def json_as_of(self, table: TableName) -> JsonAs:
-        """What the JSON columns of a table are, told alike."""
+        """What the JSON columns of a table are, in one form."""
         forms = (entry.json_as for entry in self._entries_of(table) if entry.json_as)
         return next(forms, self.json_as)
 

@@ -17,7 +17,7 @@ _FOREIGN = {"log": (*_WEBHOOK, "kafka"), "webhook": ("kafka",), "kafka": _WEBHOO
 
 
 def check_late_notices(raw: RawConfig) -> Iterator[Fault]:
-    """Lateness is told to somebody, and somebody is told of what has a limit."""
+    """Lateness is reported to somebody, and somebody hears of each limit that is exceeded."""
     within = raw.section("airflow").get("merged_within", "never")
     late = [(i, notifier) for i, notifier in raw.entries("airflow", "notify") if notifier.get("when") == "late"]
     if within != "never" and not late:

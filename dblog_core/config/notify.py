@@ -24,7 +24,7 @@ DumpEvent = Literal[
 
 
 class ChannelConfig(Section):
-    """Whom a capture tells of dumps."""
+    """Who gets a capture's notices of dumps."""
 
     name: str = Field(
         pattern=r"^[a-z][a-z0-9_]*$",

@@ -165,8 +165,7 @@ class SourceConfig(Section):
         return self.server_id or 1_000_001 + zlib.crc32(self.name.encode()) % 4_000_000_000
 
     def hashed_by_server(self, table: TableName) -> ColumnRules:
-        """The rules of a table as its server computes row hashes: it is told no key, so that it leaves out what is
-        keyed."""
+        """The rules of a table as its server computes row hashes: it gets no key, so it leaves out what is keyed."""
         rules = self.columns.get(str(table), ColumnRules())
         if not self.hash_key.get_secret_value():
             return rules

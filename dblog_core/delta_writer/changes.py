@@ -18,7 +18,7 @@ class Changes:
     table's row of the key is older by the order column. `same`: a guarded row that equals the table's in these columns
     is left as it is, unless it was `born` since (so is one that keeps values of another key); none: it is always
     written. `unchanged_toast`: by column the rows that keep the table's value in it; the row to take it from is that of
-    the change's own key, or of the key in `origins`: the one before it changed.
+    the change's own key, or of the key in `origins`: its key before the change.
     """
 
     rows: pa.Table
@@ -37,7 +37,7 @@ class Upserted:
 
     `already`: an earlier run had committed them, and the counts say nothing. `older`: a guarded change lost against a
     newer row; `unchanged`: the table had the row like that; `absent`: a delete of a key that is not there; `withheld`:
-    a row that keeps a value which the table does not have, so that the key is in the table no more.
+    a row that keeps a value which the table does not have, so that the key is no longer in the table.
     """
 
     version: int

@@ -63,8 +63,8 @@ def commit_data(actions: Sequence[Json]) -> bytes:
 def create_commit(files: TableFiles, version: int, data: bytes) -> bool:
     """Makes this version of `commit_data`; False if it is another's.
 
-    An answer that is lost is looked up. Raises StagingError where nobody knows what became of it: whoever reads the
-    table's log later sees it. Raises LakeError where the log was cleaned meanwhile, and has newer versions.
+    An answer that is lost is looked up. Raises StagingError where nobody knows what became of it: a later reading of
+    the table's log shows it. Raises LakeError where the log was cleaned meanwhile, and has newer versions.
     """
     path = commit_path(version)
     try:

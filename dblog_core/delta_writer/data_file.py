@@ -24,7 +24,7 @@ reads no day before 1582-10-15 and no time before 1900."""
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A file that is to be written: its name in the table, its bytes, its rows as the file has them (physical names),
+    """A file to write: its name in the table, its bytes, its rows as the file has them (physical names),
     and their statistics."""
 
     name: str

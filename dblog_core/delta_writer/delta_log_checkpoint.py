@@ -43,7 +43,7 @@ class Listing:
 
     @property
     def newest(self) -> int:
-        """The newest version that anything tells of; -1: there is no table."""
+        """The newest version that a commit or a checkpoint shows; -1: there is no table."""
         return max(self.commit, self.checkpoints[0][0] if self.checkpoints else -1, self.named)
 
 

@@ -1,6 +1,6 @@
 """Which tables this package may write: what it does not know by name is refused, with the reason.
 
-A commit of ours must be right for every other reader and writer, so a feature is on the list only where a commit of
+Our commit must be right for every other reader and writer, so a feature is on the list only where a commit of
 removed and added files keeps to all that it asks for.
 """
 

@@ -1,4 +1,4 @@
-"""Small files of a table become one, without their dead rows, like the runs of an LSM: each row is written anew as
+"""Small files of a table become one, without their dead rows, like the runs of an LSM: each row is written again as
 often as the logarithm of the rows says. No reader sees a change; the index learns the new places.
 """
 

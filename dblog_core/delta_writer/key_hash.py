@@ -47,7 +47,7 @@ def is_exact(kinds: Sequence[pa.DataType]) -> bool:
 
 
 def hash_keys(columns: Sequence[pa.Array], secret: bytes) -> KeyHashes:
-    """The keys whose columns these are, none of them NULL. `secret`: 16 bytes."""
+    """The keys whose columns these are; no key is NULL. `secret`: 16 bytes."""
     if is_exact([column.type for column in columns]):
         # With the sign bit flipped, unsigned numbers are in the order of the keys: neighbours share a page of a run.
         return KeyHashes(np.asarray(columns[0].cast(pa.int64())).view(np.uint64) ^ _SIGN, None)

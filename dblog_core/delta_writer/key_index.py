@@ -1,6 +1,6 @@
 """Key -> file and row of a table: a cache, ruled by the snapshot's list of files.
 
-An entry may be out of date: its row is dead, or its file is gone from the table. Whoever looks it up checks that. A
+An entry may be out of date: its row is dead, or its file is gone from the table. A look-up checks that. A
 live row without an entry must not be: so the files of a snapshot that the index does not cover are read first.
 """
 
@@ -157,7 +157,7 @@ class KeyIndex:
         return alike[-1] if alike else None
 
     def _shed(self) -> None:
-        """Writes runs anew that are half out of date."""
+        """Writes runs again that are half out of date."""
         live = self._live()
         for i, run in enumerate(self._runs):
             numbers = (np.asarray(run.entries[:: max(1, len(run) // 4096), 1]) >> ROW_BITS).astype(np.int64)  # a sample
@@ -181,7 +181,7 @@ class KeyIndex:
                     return
 
     def save(self) -> None:
-        """Keeps the index for the next process; where the disk has no room, that one makes it anew."""
+        """Keeps the index for the next process; where the disk has no room, that one makes it again."""
         if self.directory is None:
             return
         try:

@@ -32,7 +32,7 @@ Json = dict[str, Any]
 
 
 class IndexDamaged(Exception):
-    """A file of the index is not what was written: the index is made anew."""
+    """A file of the index is not what was written: the index is made again."""
 
 
 @dataclass(slots=True)
@@ -167,7 +167,7 @@ def _map_run(path: Path, shape: tuple[int, ...], sparse: Entries, sums: npt.NDAr
 
 @dataclass(frozen=True, slots=True)
 class StoredRuns:
-    """Runs as the index's own record tells of them."""
+    """Runs as the index's own record describes them."""
 
     runs: list[Json] = field(default_factory=list)
     heads: bytes = b""

@@ -91,7 +91,7 @@ class OpenTable:
         return cached[1]
 
     def commit(self, operation: str, metrics: dict[str, int], actions: list[Json]) -> bool:
-        """Makes the actions the snapshot's next version, and goes on to it; False if somebody else was faster."""
+        """Makes the actions the snapshot's next version, and moves to it; False if somebody else was faster."""
         info = commit_info(
             operation,
             metrics,

@@ -192,7 +192,9 @@ def _follow_log(files: TableFiles, snapshot: Snapshot) -> Snapshot:
 
 
 def _read_checkpoint(files: TableFiles, *, by_hint: bool) -> Snapshot:
-    """The newest checkpoint; nothing, where there is none. `by_hint`: the one that is said to be it will do."""
+    """The newest checkpoint; nothing, where there is none. `by_hint`: the one that `_last_checkpoint` names is
+    enough.
+    """
     for version, names in _checkpoints(files, by_hint=by_hint):
         try:
             return _of_checkpoint(version, delta_log_checkpoint.read_checkpoint(files, names), str(files))

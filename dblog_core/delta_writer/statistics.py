@@ -1,8 +1,8 @@
 """Minima, maxima and null counts of a data file, as Delta's log has them: never narrower than the values.
 
-A reader leaves out a file by them, so a bound that cannot be told exactly is made wider, or left out: text is cut at 32
-characters, timestamps are told in milliseconds, a column with NaN or an infinite value has no bounds.
-Source: PROTOCOL.md, "Per-file Statistics".
+A reader leaves out a file by them, so a bound that cannot be given exactly is made wider, or left out: text is cut at
+32 characters, timestamps are given in milliseconds, a column with NaN or an infinite value has no bounds. Source:
+PROTOCOL.md, "Per-file Statistics".
 """
 
 from __future__ import annotations

@@ -3,8 +3,9 @@
   newest version -> the index covers its files -> rows of the keys -> vectors grown -> one file of vectors, one of new
   rows -> `txn`, `remove` and `add` as the next version, created if absent
 
-Whoever commits in between makes ours fail: his commit is read, and all is planned again. Nothing is changed in memory
-before the commit is made, so a fault at any step leaves files that no version names, for VACUUM, and no more.
+A commit of another writer in between makes ours fail: it is read, and all is planned again. Nothing is changed in
+memory before the commit is made, so a fault at any step leaves files that no version names, for VACUUM, and nothing
+else.
 """
 
 from __future__ import annotations
@@ -69,8 +70,8 @@ class _Plan:
 def upsert(
     table: OpenTable, changes: Changes, app: str, number: int, *, withhold: Callable[[Rows], None] = lambda rows: None
 ) -> Upserted:
-    """Commits the changes as transaction `number` of `app`, whatever others commit meanwhile. `withhold` is told,
-    before the commit, the numbers of the changes whose row has a value that nobody knows.
+    """Commits the changes as transaction `number` of `app`, whatever others commit meanwhile. `withhold` gets, before
+    the commit, the numbers of the changes whose row has a value that nobody knows.
 
     Raises TableRefused where the table needs another writer, Overtaken where others leave no room, and StagingError
     with storage's own faults: then the same call later finds out what became of the commit.

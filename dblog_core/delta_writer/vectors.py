@@ -1,4 +1,4 @@
-"""Deletion vectors: which rows of a data file are dead, told inline in the log or in a file that many of them share.
+"""Deletion vectors: which rows of a data file are dead, either inline in the log or in a file that many of them share.
 
 Sources: PROTOCOL.md, "Deletion Vector Descriptor Schema" and "Deletion Vector File Storage Format"; Z85 is ZeroMQ's
 RFC 32.
@@ -59,7 +59,7 @@ def unique_id(vector: Json | None) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class VectorFile:
-    """A file of vectors that is to be written: its name in the table, its bytes, and the descriptor of each vector."""
+    """A file of vectors to write: its name in the table, its bytes, and the descriptor of each vector."""
 
     name: str
     data: bytes
@@ -67,7 +67,7 @@ class VectorFile:
 
 
 def vector_file(vectors: Sequence[RowSet], name: uuid.UUID) -> VectorFile:
-    """One file with all these vectors, none of them empty."""
+    """One file with all these vectors; no vector is empty."""
     parts = [_VERSION]
     at = 1
     descriptors = []

@@ -1,9 +1,10 @@
 """One attempt of a worker on its task: chunk after chunk, without waiting for the log, at the pace that is asked for.
 
-The worker continues at once with the next chunk, up to `in_flight` that the capture has not yet placed; the one before
-is staged meanwhile. What is placed it learns from the task's progress; when that says that the attempt is broken (the
-capture was restarted, the table was altered, another worker took over) it begins a new attempt after the last placed
-chunk. Options are read again for every chunk. There is no other wait than the clock's, and that for a chunk's staging.
+The worker continues at once with the next chunk, up to `in_flight` that the capture has not yet placed; the previous
+chunk is staged meanwhile. What is placed it learns from the task's progress; when that says that the attempt is broken
+(the capture was restarted, the table was altered, another worker took over) it begins a new attempt after the last
+placed chunk. Options are read again for every chunk. There is no other wait than the clock's, and that for a chunk's
+staging.
 """
 
 from __future__ import annotations

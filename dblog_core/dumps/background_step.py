@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 class BackgroundStep:
-    """Steps of one worker, each begun when the one before is over; for one thread."""
+    """Steps of one worker, each begun when the previous one is over; for one thread."""
 
     def __init__(self, spawn: Spawn) -> None:
         self._spawn = spawn
@@ -22,7 +22,9 @@ class BackgroundStep:
         self._fault: BaseException | None = None
 
     def begin(self, name: str, step: Callable[[], None]) -> None:
-        """Starts the step as soon as the one before is over. Raises the fault of that one, and then starts nothing."""
+        """Starts the step as soon as the previous one is over. Raises the fault of that one, and then starts
+        nothing.
+        """
         self.wait()
         self._running = self._spawn(name, lambda: self._run(step))
 

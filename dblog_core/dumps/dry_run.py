@@ -1,7 +1,7 @@
-"""What a request would do, told before it is filed: indexes, rows, ranges, chunks and time of every table.
+"""What a request would do, shown before it is filed: indexes, rows, ranges, chunks and time of every table.
 
 Reads the catalogue, asks the server how it would read, and reads no rows. Times come from the newest dump of the same
-table that has measured any, else from what the request's own limits allow, else from an assumption that is told.
+table that has measured any, else from what the request's own limits allow, else from an assumption that is named.
 """
 
 from __future__ import annotations

@@ -124,8 +124,8 @@ class TaskRecord:
 
     It reads the listed `keys`, or the range from `key_from` (included) or beyond `after` (not included) to `key_to`
     (included; None: the largest key when the attempt starts), in both cases JSON keys. `parts` tasks of the dump cover
-    the table, or its range, together; `heals`: the range in which their common end tells of ghosts (None: nowhere).
-    `estimated`: rows, None if unknown. `order`: the key's, as `ChunkReader.key_order` told it at the request; None if
+    the table, or its range, together; `heals`: the range in which their common end shows ghosts (None: nowhere).
+    `estimated`: rows, None if unknown. `order`: the key's, as `ChunkReader.key_order` gave it at the request; None if
     nobody asked then. `attempt`: the newest one.
     """
 
@@ -166,8 +166,8 @@ class TaskStatus:
     """One task: what it reads, and how far it is.
 
     `error`: why it cannot continue, ever; `held`: why it is slowed or stands now; `listed`: how many keys it lists; of
-    a task that was recalled nothing else is known of them, nor the key's order. `gone`: its table is not in the source
-    any more, as `error` says.
+    a task that was recalled nothing else is known of them, nor the key's order. `gone`: its table is no longer in the
+    source, as `error` says.
     """
 
     number: int

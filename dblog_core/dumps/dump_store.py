@@ -125,10 +125,10 @@ def read_records(state: StateStore, ids: Sequence[str]) -> list[DumpRecord | Non
 
 
 def is_dump_over(state: StateStore, dump_id: str) -> bool:
-    """Whether a dump has ended, whichever way; one that is not in the store (any more) has.
+    """Whether a dump has ended, whichever way; one that is not in the store, or no longer in it, has.
 
     The capture asks every second: it reads no more than the last task that is not over, which comes last as a rule.
-    Once all are over that is recorded, whoever asked for the dump, and whether or not anybody still waits for it.
+    Once all are over that is recorded, also for a dump for which nobody waits.
     """
     record = _find_record(state, dump_id)
     if record is None or record.over:
@@ -179,7 +179,7 @@ def remove_dump(state: StateStore, dump_id: str) -> None:
 
 
 def fail_task_of_gone_table(state: StateStore, task: TaskId, error: str) -> bool:
-    """The task's table is not in the source any more. Whether the dump fails by it: one that the system has requested
+    """The task's table is no longer in the source. Whether the dump fails by it: one that the system has requested
     counts the table, and continues."""
     record = _find_record(state, task.dump)
     if record is None:

@@ -50,8 +50,8 @@ def submit(
 ) -> str:
     """Checks the request against the catalogue, cuts it into tasks and files it; returns the dump's id.
 
-    Reads the boundaries of the ranges from the key's index, which takes its time on a very large table: `on_table` is
-    told the name of each. Raises RequestError before anything is filed.
+    Reads the boundaries of the ranges from the key's index, which takes its time on a very large table: `on_table` gets
+    the name of each. Raises RequestError before anything is filed.
     """
     draft = make_draft(config, request, requested_by=requested_by, clock=clock, new_id=new_id, on_table=on_table)
     if state is None:

@@ -164,7 +164,7 @@ def _rows(seen: int, step: int, estimate: int | None) -> int:
 
 
 def _balance(sample: Sequence[Key], step: int, ends: Range, rows: int, number: int) -> list[Range]:
-    """`number` ranges that differ by less than a step, or fewer where the sample has no more."""
+    """`number` ranges that differ by less than a step, or fewer where the sample has fewer."""
     places = sorted({round(i * rows / number / step) - 1 for i in range(1, number)})
     places = [place for place in places if 0 <= place < len(sample)]
     keys = [key_to_json(sample[place]) for place in places]

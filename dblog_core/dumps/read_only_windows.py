@@ -28,7 +28,7 @@ _STILL_WANTED_SECONDS = 0.25  # between two looks at whether anybody still wants
 
 
 class NotOpened(Exception):
-    """The window is not wanted any more, or the worker was told to stop, before it was open."""
+    """The window is no longer wanted, or the worker was asked to stop, before it was open."""
 
 
 def announcement(window: str) -> str:

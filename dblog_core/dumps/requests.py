@@ -175,7 +175,9 @@ def _check_shape(request: DumpRequest) -> None:
 
 
 def _check_chunk_key(request: DumpRequest, schemas: Sequence[TableSchema]) -> None:
-    """A chunk's rows are told apart, evicted and gone on from by one key. Raises RequestError for another one."""
+    """One key tells a chunk's rows apart, evicts them, and says where the next chunk begins. Raises RequestError for
+    another one.
+    """
     for schema in schemas if request.chunk_by is not None else ():
         if schema.key != (request.chunk_by,):
             raise RequestError(

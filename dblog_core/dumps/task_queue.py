@@ -78,7 +78,7 @@ class TaskQueue:
         return hold
 
     def give_back(self, hold: Hold) -> None:
-        """The worker is through with the task, or leaves what is left of it to whoever takes it next."""
+        """The worker is through with the task, or leaves the rest of it to the next worker."""
         hold.release()
         self._holds[hold.dump_id] -= 1
         self._passed.discard((hold.dump_id, hold.task.number))
@@ -159,7 +159,7 @@ class TaskQueue:
         return None
 
     def _give_back_permits(self) -> None:
-        """Of dumps of which we have no task any more."""
+        """Of dumps of which we no longer have a task."""
         for dump_id in [dump_id for dump_id in self._permit_of if self._holds[dump_id] <= 0]:
             give_back(self._permit_of.pop(dump_id).lease)
 

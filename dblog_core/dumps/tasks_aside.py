@@ -1,8 +1,8 @@
 """Tasks of a worker whose chunks are all read and wait to be placed: kept aside, while the worker reads for others.
 
-A capture publishes a few times a second, so a worker that waited for each task would read a few small tables a
-second. A task that has something left to be done, since its attempt is broken or rows have arrived, is given back:
-whoever takes it next continues after its last placed chunk.
+A capture publishes a few times a second, so a worker that waited for each task would read a few small tables a second.
+A task that has something left to be done, since its attempt is broken or rows have arrived, is given back: the worker
+that takes it next continues after its last placed chunk.
 """
 
 from __future__ import annotations

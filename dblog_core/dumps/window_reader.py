@@ -203,7 +203,7 @@ class WindowReader:
         return schema
 
     def _check_order(self, schema: TableSchema) -> None:
-        """Raises RequestError if the database does not order the key any more as it did when the dump was requested.
+        """Raises RequestError if the database no longer orders the key as it did when the dump was requested.
 
         Looked at after the SELECTs of a chunk, since that look alone counts: a DDL may come between any look before and
         the SELECT, which then runs in the new order from a last key of the old one. What a SELECT has met, a later look

@@ -25,7 +25,7 @@ _CATCH_UP_SECONDS = 10.0  # in which a capture whose file has changed comes to g
 
 
 def work_until_none_is_free(queue: TaskQueue, context: WorkerContext) -> list[DblogError]:
-    """One worker, in the calling thread: takes tasks and works on them until none is free, or it is told to stop.
+    """One worker, in the calling thread: takes tasks and works on them until none is free, or it is asked to stop.
 
     Returns the faults of tasks that can never be done; each is recorded with its task. Raises what keeps this worker
     from working at all (it cannot connect), and a fault that may pass after FAULTY_ATTEMPTS on one task.

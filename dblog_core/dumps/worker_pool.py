@@ -59,7 +59,7 @@ class WorkerPool:
 
     def run(self) -> None:
         """Raises what ends a worker for good, once the other workers are through, and with `once` also the first fault
-        that made a task impossible, and faults that may pass. Otherwise those are told, and the work continues."""
+        that made a task impossible, and faults that may pass. Otherwise those are reported, and the work continues."""
         with ThreadPoolExecutor(_MOST_WORKERS, thread_name_prefix="dump") as pool:
             try:
                 self._keep_up(pool)
@@ -135,7 +135,7 @@ class WorkerPool:
             return 0
 
     def _reap(self) -> bool:
-        """Takes note of workers that have ended; whether any has. Raises what is no fault of ours to know."""
+        """Takes note of workers that have ended; whether any has. Raises what is no DblogError."""
         done = {member for member in self._members if member.done()}
         self._members -= done
         for member in done:

@@ -59,7 +59,7 @@ class Chunk:
 
 
 class ChunkTooLarge(Exception):
-    """A chunk has more bytes than it may have: it was given up, and its reader is of no use any more.
+    """A chunk has more bytes than it may have: it was given up, and its reader can no longer be used.
 
     `rows`: how many of its rows had arrived whole.
     """
@@ -174,7 +174,7 @@ class ChunkReader(Protocol):
 
     def sees(self, place: str) -> bool:
         """Whether every SELECT from now on, over this connection, sees all that is in the log before `place`
-        (`Source.place`), except for what its snapshot tells of. Raises SourceUnavailable where this is not the server
+        (`Source.place`), except for what its snapshot names. Raises SourceUnavailable where this is not the server
         whose log that is."""
 
     def log_end(self) -> str:
@@ -215,7 +215,7 @@ class Source(Protocol):
         one takes the place of another, and shows all of them from their beginning."""
 
     def shows_whole_logs(self) -> bool:
-        """Whether the log tells of a new table from its beginning, whenever we meet it."""
+        """Whether the log has all events of a new table, whenever we meet it."""
 
     def current_position(self) -> str:
         """A resume position at the present end of the log."""
@@ -224,10 +224,10 @@ class Source(Protocol):
         """Where a first capture begins: the present end (PostgreSQL: where the slot begins)."""
 
     def begin(self, place: Place) -> str:
-        """Where a first capture begins that is to begin at `place`: between two transactions, before every one that is
+        """Where a first capture begins that starts at `place`: between two transactions, before every one that is
         committed at or after it; where it lies inside a transaction, before that one. Nothing is made for it.
 
-        Raises SourceRefused where the log does not have it, or not any more, with what there is.
+        Raises SourceRefused where the log does not have it, or no longer, with what there is.
         """
 
     def find_target(self, place: Place) -> str:
@@ -243,7 +243,7 @@ class Source(Protocol):
         """A resume position of the open log for `ChunkReader.sees`, with the server that it is of."""
 
     def has_passed(self, position: str, end: str) -> bool:
-        """Whether the open log was read up to `end`, which a `ChunkReader.log_end` has told."""
+        """Whether the open log was read up to `end`, which a `ChunkReader.log_end` has given."""
 
     def show(self, position: str) -> str:
         """A resume position as people read it."""
@@ -264,7 +264,7 @@ class Source(Protocol):
     def horizon(self) -> str | None:
         """PostgreSQL: `pg_current_snapshot()` now, with its end after every transaction that has begun (the server's
         own ends after the newest that has *completed*); None where visibility follows the log's order, as on a standby:
-        a log that is opened after such an answer raises SourceUnavailable once that is not so any more."""
+        a log that is opened after such an answer raises SourceUnavailable once that is no longer so."""
 
     def stamps(self) -> dict[str, TableStamp] | None:
         """PostgreSQL: of each wanted table, what tells that its rows were changed and no log says so (`stamps`); None

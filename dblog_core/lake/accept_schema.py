@@ -1,4 +1,4 @@
-"""What `dblog schema accept` does with a table whose shape the lake does not follow by itself: planned here without
+"""What `dblog schema accept` does with a table whose shape the lake does not follow: planned here without
 Spark, from staging and the lake's status; carried out by a lake task (`spark_jobs.lake_tasks.accept_schema`).
 
 Whatever the log cannot tell comes by a full dump, so that the lake equals the source once that is merged.
@@ -49,7 +49,9 @@ _DOES = {
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`schema`: the fingerprint of the shape that is accepted; `offset`: what is staged by now; `changes`: in words."""
+    """`schema`: the fingerprint of the shape that is accepted; `offset`: what is staged at present; `changes`: in
+    words.
+    """
 
     table: str
     way: Way

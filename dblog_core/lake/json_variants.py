@@ -1,7 +1,7 @@
 """JSON columns that the lake has as Delta's VARIANT too, each beside its text: `[lake] json_as = "variant"`. No Spark.
 
 The text is what counts: merges, histories, hashes and repairs go by it. The VARIANT is always what the text becomes
-when it is parsed, so that nothing is lost by it, and it can be made anew at any time.
+when it is parsed, so that nothing is lost by it, and it can be made again at any time.
 """
 
 from __future__ import annotations

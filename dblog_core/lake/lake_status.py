@@ -1,4 +1,4 @@
-"""What the lake tells of its merges without Spark: small JSON files below LAKE/_dblog, replaced whole.
+"""What the lake says about its merges, read without Spark: small JSON files below LAKE/_dblog, replaced whole.
 
 LAKE/_dblog/
   merges/NUMBER.json     what merge NUMBER will apply, written before it applies anything
@@ -49,8 +49,8 @@ class TableStatus:
     A table that was reset says nothing of changes up to the offset `reset_at`, and lacks rows for as long as it
     `awaits` a full dump (its id). So does one that lacks values of columns in rows from before the offset `added_at`.
     `version` is None for a table without a key: it has a history alone. `merged`: what the last merge that had rows of
-    it did (the counts of `spark_jobs.merging.merge_results.Applied`), and its number. `told`: whether that
-    merge has told the history as well. `ignored`: the columns of that shape that the lake leaves out, by `[lake]
+    it did (the counts of `spark_jobs.merging.merge_results.Applied`), and its number. `told`: whether that merge has
+    written the history as well. `ignored`: the columns of that shape that the lake leaves out, by `[lake]
     schema_changes`; None where it has taken the shape. `accepted`: shapes up to this offset are, though that is "fail".
     `lacks`: rows may be missing that only a full dump brings which begins at or after this offset (0: any); None: none
     are. `withheld`: how many rows wait for a dump of their keys. `merge_because`: why its small batches are MERGEs, and
@@ -121,7 +121,7 @@ def own_directory(lake: Location) -> Location:
 
 
 def table_location(lake: Location, table: TableName) -> Location:
-    """LAKE/SCHEMA/TABLE, each as `_file_name` writes it. Raises LakeError for the name of ours."""
+    """LAKE/SCHEMA/TABLE, each as `_file_name` writes it. Raises LakeError for the name of dblog's own folder."""
     if table.schema.casefold() == OWN:  # in any case: a file system may not tell them apart
         raise LakeError(
             f"a schema named {OWN} has no place in the lake", where=str(table), fix="leave it out of `tables`"
@@ -221,7 +221,7 @@ def _read_outcome(path: Location) -> LakeStatus | None:
 
 
 def read_progress(config: Config) -> Progress:
-    """What `status` tells of the merge and its tables. Raises LakeError."""
+    """What `status` says about the merge and its tables. Raises LakeError."""
     return Progress(read_status(open_lake(config)) or LakeStatus())
 
 

@@ -3,7 +3,7 @@
     LAKE/_dblog/tasks/ID.json        what to do: kind and arguments; ids grow with time
     LAKE/_dblog/tasks/ID.done.json   what came of it: `Outcome`
 
-Whoever holds the lake's lock carries them out between two merges. So a command neither waits for a lease that a
+The holder of the lake's lock carries them out between two merges. So a command neither waits for a lease that a
 continuous merge never gives up, nor starts a Spark session beside it.
 """
 
@@ -142,7 +142,7 @@ def _see_through(
 
 
 def _visible_outcome(lake: Location, task: LakeTask) -> Outcome | None:
-    """The outcome, once the merge that it was has ended, so that whoever reads the status next sees it."""
+    """The outcome, once the merge that it was has ended, so that the next reader of the status sees it."""
     outcome = read_outcome(lake, task.id)
     if outcome is None or not outcome.merge:
         return outcome
@@ -158,7 +158,7 @@ def _merging(config: Config) -> str | None:
 
 
 def _wait(config: Config, lake: Location, task: LakeTask, stop: threading.Event) -> None:
-    """Until the task is settled, nobody merges any more, or `stop` is set."""
+    """Until the task is settled, nobody merges, or `stop` is set."""
     with closing(open_state(config)) as state:
         while (
             _visible_outcome(lake, task) is None and state.leader("merge") is not None and not stop.wait(_LOOK_SECONDS)

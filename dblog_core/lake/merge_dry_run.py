@@ -98,7 +98,7 @@ def _table(staging: Staging, work: Work, status: TableStatus | None, lake: LakeC
 
 
 def _renamed_columns(work: Work, staging: Staging, before: str | None) -> dict[str, str]:
-    """The columns of the shape before that have another name by now."""
+    """The columns of the shape before that now have another name."""
     names = [] if before is None else [c.name for c in staging.schema(before).columns]
     return {name: now for name in names if (now := work.renames.current_name(name)) != name}
 

@@ -290,7 +290,7 @@ def _reveal_secret(value: object) -> str:
 
 
 def _wait(process: subprocess.Popen[str], stop: threading.Event) -> int:
-    """The exit code of a job that ends by itself, or at its next round's end once `stop` is set."""
+    """The exit code of a job that ends when it is done, or at its next round's end once `stop` is set."""
     while process.poll() is None:
         if stop.wait(0.1):
             os.killpg(process.pid, signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""Why a table's lake copy is not well, and what mends that: `cause` and `fix` of a table in `status`."""
+"""Why a table's lake copy is not well, and what repairs it: `cause` and `fix` of a table in `status`."""
 
 from __future__ import annotations
 

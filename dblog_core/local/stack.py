@@ -171,7 +171,7 @@ def _database(kind: str) -> str:
 
 
 def _password(stack: Stack) -> str:
-    """A command that prints it: it is not for the terminal's history of whoever only starts the stack."""
+    """A command that prints it: a start of the stack should not leave it in the terminal's history."""
     file = stack.airflow_home / airflow_settings.PASSWORDS
     code = f"import json; print(json.load(open({str(file)!r}))[{airflow_settings.USER!r}])"
     return f".venv/bin/python -c {shlex.quote(code)}"

@@ -1,8 +1,8 @@
 """Removes dumps of long ago from the state store, so that it does not grow with every dump that ever was.
 
 A dump goes when it has been over for `[dump] keep`, or when MOST newer ones are over too; never within SHORTEST, in
-which whoever waits for it still sees its end, and while a channel of notices has not reported that end, not before
-LONG times as long. The leader looks now and then. When a dump was over is what the leader's clock said when it saw that
+which a waiting process still sees its end, and while a channel of notices has not reported that end, not before LONG
+times as long. The leader looks now and then. When a dump was over is what the leader's clock said when it saw that
 first: no other clock has to be right.
 """
 

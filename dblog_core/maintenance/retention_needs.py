@@ -28,7 +28,7 @@ from dblog_core.staging.manifest import Manifest
 def needs(
     staging: Staging, state: StateStore, lake: LakeStatus | None, *, outputs: Mapping[str, str | int]
 ) -> list[Need]:
-    """All needs. `lake`: the last finished merge, by whoever holds the lake's lock; None: none has finished yet;
+    """All needs. `lake`: the last finished merge, by the holder of the lake's lock; None: none has finished yet;
     `outputs`: where each that is configured begins.
 
     Raises CorruptSegment, StateError.
@@ -75,7 +75,7 @@ def _of_task(dump: str, progress: TaskProgress) -> Iterator[Need]:
 
 
 def _of_ends(staging: Staging, lake: LakeStatus | None) -> Iterator[Need]:
-    """Dumps whose end is staged and not merged by all tables: ghosts are told by all of its chunks."""
+    """Dumps whose end is staged and not merged by all tables: all of its chunks are needed to find ghosts."""
     if lake is None or not lake.merge:
         return
     merged = min([lake.segment, *(t.segment for t in lake.tables.values())])
@@ -92,7 +92,7 @@ def _of_unseen(staging: Staging, head: Manifest) -> Iterator[Need]:
 
 
 def _of_outputs(staging: Staging, head: Manifest, state: StateStore, starts: Mapping[str, str | int]) -> Iterator[Need]:
-    """Of outputs that are configured: the others need nothing any more."""
+    """Of outputs that are configured: the others no longer need anything."""
     for name, start in sorted(starts.items()):
         entry = positions.read_place(state, name)
         if entry is None and start != "latest":  # that one begins where the log is when it begins

@@ -1,4 +1,4 @@
-"""What maintenance tells of the lake, without Spark: LAKE/_dblog/maintained.json, and when it is due again.
+"""What maintenance says about the lake, read without Spark: LAKE/_dblog/maintained.json, and when it is due again.
 
 Sizes are those of the tables as maintenance left them; looking at every file of a lake takes too long for `status`.
 """
@@ -33,7 +33,7 @@ class TableSize:
     """A Delta table: the files of its newest version, and all files of its directory (`disk_…`), old versions included.
 
     `deleted`: rows in its files that are marked as deleted; `rows`: those that are not; None: not counted. `marked_at`:
-    a time (seconds UTC) before which none of those was marked since we began to look; None: none is marked.
+    a time (seconds UTC) before which no such row was marked since we began to look; None: no row is marked.
     """
 
     table: str
@@ -80,7 +80,7 @@ class Timetable:
         self._look = -math.inf if math.isfinite(self._every) else math.inf
 
     def is_due(self, now: float) -> bool:
-        """Whether it is to be done now (seconds UTC): once, and again in an hour if it then was not.
+        """Whether it is due now (seconds UTC): once, and again in an hour if it then was not.
 
         What the command has done meanwhile counts too. Raises LakeError.
         """

@@ -49,7 +49,7 @@ def scalar(value: Any, column: Column) -> pa.Scalar:
 
 
 def kind_of(column: Column) -> Kind | None:
-    """The kind of a column's type; None for one of which values are not told."""
+    """The kind of a column's type; None for a type whose values are not given."""
     kind = column.type
     if pa.types.is_boolean(kind):
         return "flag"

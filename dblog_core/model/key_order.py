@@ -1,7 +1,7 @@
 """How a database orders and compares a table's key, as a text that a dump remembers from its request to its last chunk.
 
 A dump's ranges and last keys mean something in one order alone. A changed collation or moved ENUM labels leave names
-and Arrow types as they are, so the schema's fingerprint does not tell of them.
+and Arrow types as they are, so the schema's fingerprint does not show them.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ WITHOUT_ZONE = "is a time without its zone: end it with Z, or with an offset suc
 
 
 class Form(Enum):
-    """How a place is told."""
+    """How a place is named."""
 
     EARLIEST = "the oldest log that the server still has"
     TIME = "a time of commits"

@@ -95,7 +95,7 @@ def prove_changes(before: TableSchema, after: TableSchema, steps: Sequence[Step]
 
 
 def _values_in_old_rows(constants: _Constants, after: TableSchema) -> dict[str, Any]:
-    """What added columns hold, as far as it is a value of the type that they have by now."""
+    """What added columns hold, as far as it is a value of their present type."""
     filled: dict[str, Any] = {}
     for column in after.columns:
         constant = constants.get(column.name)
@@ -166,7 +166,7 @@ class Pending:
 
     def add(self, table: TableName, step: Step | None, tables: Iterable[str]) -> None:
         """Takes a statement about one of `tables`; None: what it did is not known. Where the name differs in upper and
-        lower case alone it may be of any of them, so that nothing is known of them any more."""
+        lower case alone it may be of any of them, so that nothing is known of them from there on."""
         if step == Step():
             return
         for name in tables:

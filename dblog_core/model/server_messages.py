@@ -19,7 +19,7 @@ def by_mysql(code: int, text: str) -> str:
 
 
 def by_postgres(error: Any) -> str:
-    """`error`: of psycopg2. Of errors about values only the first line is told, since the others quote rows."""
+    """`error`: of psycopg2. Of errors about values only the first line is shown, since the others quote rows."""
     code = error.pgcode or ""
     primary = error.diag.message_primary if code.startswith(_POSTGRES_QUOTE) else None
     if primary is None:

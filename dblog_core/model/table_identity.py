@@ -24,12 +24,12 @@ def write_entry(name: str, oid: int, partition: int | None = None, *, brought_ro
 
 
 def entries_to_remember(entries: Iterable[str]) -> set[str]:
-    """What is to be known the next time."""
+    """What the next look must know."""
     return {entry.removesuffix(BROUGHT_ROWS) for entry in entries}
 
 
 def find_other_tables(remembered: Set[str], present: Iterable[str]) -> set[str]:
-    """The names of tables whose rows the log does not tell of: new ones, others under an old name, and those of which a
+    """The names of tables whose rows are not in the log: new ones, others under an old name, and those of which a
     partition has come with rows, or gone."""
     names = set()
     present_entries = entries_to_remember(present)

@@ -32,10 +32,10 @@ class Heals:
 class Mark:
     """Which window of which dump a watermark belongs to.
 
-    `task`: one key range or key list of one table; `attempt` grows with each worker (or restart of one)
-    that takes the task up; `ordinal` counts the task's chunks over all attempts; `window` is a fresh id per chunk read;
-    `parts`: how many tasks of the dump cover the table, or its range, together; `heals`: what their common end tells of
-    ghosts (None: nothing; keys of a range, or `Heals()` for the whole table).
+    `task`: one key range or key list of one table; `attempt` grows with each worker (or restart of one) that takes the
+    task up; `ordinal` counts the task's chunks over all attempts; `window` is a fresh id per chunk read; `parts`: how
+    many tasks of the dump cover the table, or its range, together; `heals`: what their common end says about ghosts
+    (None: nothing; keys of a range, or `Heals()` for the whole table).
     """
 
     source: str
@@ -112,7 +112,7 @@ def encode(watermark: Low | High | Probe) -> str:
 
 
 def parse(payload: str) -> Low | High | Probe:
-    """The watermark of a payload. Raises UnknownLogEvent where the text is none of ours or of a newer format."""
+    """The watermark of a payload. Raises UnknownLogEvent where the text is not in our format, or in a newer one."""
     return _parse_fields(payload, _load_json(payload))
 
 

@@ -1,6 +1,6 @@
-"""What a configuration sends over a network in clear text, and what it leaves open to whoever reaches it.
+"""What a configuration sends over a network in clear text, and what it leaves open to anybody who reaches it.
 
-Each is somebody's choice, or a default of theirs, and hinders nothing: so each is a warning of `dblog check`.
+Each is somebody's choice, or a default, and hinders nothing: so each is a warning of `dblog check`.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _carried_by_kafka(user: str, sasl: str) -> str:
 
 
 def _spark(config: Config) -> Iterator[tuple[str, str]]:
-    """A cluster of one's own: executors get the secrets of storage with their tasks, dump workers the source's too."""
+    """A standalone cluster: executors get the secrets of storage with their tasks, dump workers the source's too."""
     master = config.spark.master
     conf = config.spark.conf
     if not master.startswith("spark://") or are_all_loopback(*hosts_of(master)):

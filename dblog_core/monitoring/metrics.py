@@ -1,6 +1,6 @@
-"""What `dblog status` tells of sources as metrics for Prometheus.
+"""What `dblog status` says about sources as metrics for Prometheus.
 
-Read when somebody asks, by a process of its own: a scrape never holds a capture up, and tells of a dead one too.
+Read when somebody asks, by a process of its own: a scrape never holds a capture up, and reports a dead one too.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ def capture_runs(config: Config) -> bool | None:
 
 
 def _begins(config: Config, source: Source) -> None:
-    """Raises SourceRefused where a first capture is still to come, and cannot begin where it is told to."""
+    """Raises SourceRefused where a first capture is still to come, and cannot begin at the configured place."""
     if config.source.start in (position_spec.LATEST, position_spec.INITIAL):
         return
     try:

@@ -1,7 +1,7 @@
-"""What `status` tells of room and of retention: bytes and files of staging and lake, and what keeps old segments.
+"""What `status` says about room and retention: bytes and files of staging and lake, and what keeps old segments.
 
 Counting stops after half a second, and is done once a minute at most: of tables that it has not come to, the sizes of
-the last maintenance are told, with their time; rows are counted by maintenance alone. What nobody knows is null.
+the last maintenance are shown, with their time; rows are counted by maintenance alone. What nobody knows is null.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class SentNotices:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """One thing to tell: `id` is the same whenever it is told again."""
+    """One thing to tell: `id` is the same whenever it is sent again."""
 
     id: str
     event: str
@@ -137,6 +137,6 @@ def _notice(status: DumpStatus, event: str, table: str | None = None, ordinal: i
 
 
 def refusal_notice(name: str, record: Json) -> Notice:
-    """What is told of a signal that was refused; `name`: of its node."""
+    """What is reported of a signal that was refused; `name`: of its node."""
     more = {"type": record["type"], "channel": record["channel"], "error": record["error"], "fix": record["fix"]}
     return Notice(f"{name}/refused//0", "refused", None, record["id"], None, more)

@@ -31,7 +31,7 @@ class LogChannel:
 
 @dataclass(frozen=True, slots=True)
 class Receiver:
-    """Whom to tell, and of which events (none: of all); `name`: of its place."""
+    """Who gets notices, and of which events (none: of all); `name`: of its place."""
 
     name: str
     channel: Channel

@@ -1,8 +1,8 @@
 """Tells one channel what happens to dumps, from what the state store says of them: the capture never waits for it.
 
     notify/NAME            {"began": ISO time, "open": [dumps that were not over then]}: the first look
-    dumps/ID/told/NAME     what the channel was told of the dump (`changes`)
-    signals/KEY/told/NAME  whether it was told of a signal that was refused
+    dumps/ID/told/NAME     what the channel has reported of the dump (`changes`)
+    signals/KEY/told/NAME  whether it has reported a refused signal
 
 A notice is sent first and remembered then, so a crash repeats some and loses none.
 """

@@ -1,6 +1,7 @@
 """Notices as messages of a Kafka topic: the key is the dump's id, the value the notice as JSON, its id a header.
 
-A notice is told once all replicas in sync have it. One that may have arrived, and whose answer was lost, comes again.
+A notice counts as sent once all replicas in sync have it. One that may have arrived, and whose answer was lost, comes
+again.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class KafkaChannel:
         return self._producer
 
     def _give_up(self) -> None:
-        """Nothing of it may come later, after what is told next."""
+        """Nothing of it may come later, after the next notice."""
         if self._producer is not None:
             self._producer.purge()
             self._producer = None

@@ -1,6 +1,6 @@
 """A table's rows and lines in Avro: pure. Which schemas a shape has, and a line as the value and the key of a message.
 
-    Key        the key's columns, none of them null
+    Key        the key's columns, never null
     Envelope   before, after: Value, each column null or of its type (so that columns may come and go)
                unchanged, key_only, moved_from: what is not in them; finished: the end of a dump
                source, op, ts_ms, ts_us: as in Debezium's envelope, with our position and offset

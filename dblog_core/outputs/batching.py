@@ -38,7 +38,7 @@ def split_parts(lines: Iterable[Json], rows: int, *, until: int | None = None) -
 
 
 def split_singly(part: Part) -> Iterator[Part]:
-    """Each line by itself."""
+    """Each line alone."""
     last = len(part.lines) - 1
     return (Part((line,), part.ends and number == last) for number, line in enumerate(part.lines))
 

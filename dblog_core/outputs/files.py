@@ -2,7 +2,7 @@
 
     PATH/SOURCE/OUTPUT/00000000000000000017.jsonl      lines from offset 17 or later, up to the next file's name
 
-A file's name is the first offset that the files before it do not tell of, and it is created if absent. So the newest
+A file's name is the first offset that the files before it do not hold, and it is created if absent. So the newest
 file tells the place (its own last line), and of two relays that stand at one place a single one gets the name.
 """
 
@@ -114,7 +114,7 @@ def _last_of_parquet(data: bytes) -> int:
 
 
 class _Spool:
-    """A file of ours that grows on this machine until it goes to its place: a transaction may be larger than memory."""
+    """Our file that grows on this machine until it goes to its place: a transaction may be larger than memory."""
 
     def __init__(self, form: str) -> None:
         # Without a name: a relay that is killed leaves nothing behind.

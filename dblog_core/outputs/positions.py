@@ -102,7 +102,7 @@ class Record:
         self.save()
 
     def advance(self, offset: int, *, delivered: int | None = None, commit_time: int | None = None) -> None:
-        """All up to `offset` needs no more; not saved yet."""
+        """All up to `offset` is done; not saved yet."""
         self.place = replace(
             self.place,
             offset=max(offset, self.place.offset),

@@ -1,8 +1,8 @@
 """The relay of one output: the lease that makes it the only one, term after term, and what becomes of errors.
 
 may pass            the next term, after a wait that grows unless lines were delivered meanwhile
-we are replaced     the lease is given back, and waited for as a standby; an output that keeps its place has let
-                    nothing of ours through since
+we are replaced     the lease is given back, and waited for as a standby; an output that keeps its place has let nothing
+from us through since
 a line is poison    the lines around it go one by one until it is found; then the output stops, or notes it
 anything else       ends the relay
 """
@@ -43,7 +43,7 @@ _STANDBY_SECONDS = 1.0  # between two words of a standby
 
 @dataclass(frozen=True, slots=True)
 class RelayStatus:
-    """What a relay tells of itself: `holder` is another that passes lines on; `error` is waited out."""
+    """What a relay reports about itself: `holder` is another that passes lines on; `error` is waited out."""
 
     holder: str | None = None
     error: str | None = None

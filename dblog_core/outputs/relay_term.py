@@ -1,4 +1,4 @@
-"""One term of a relay: an output is opened, told its place, and given the lines after it until something goes wrong.
+"""One term of a relay: an output is opened, gets its place, and then the lines after it until something goes wrong.
 
 A term ends with the first error, whatever it is; what was not committed is gone then, and the next term begins at the
 place that the target tells.
@@ -169,7 +169,7 @@ class Term:
             )
 
     def _is_time_to_pause(self) -> bool:
-        """Whether lines have been read for so long that what there is goes out, and the place is told."""
+        """Whether lines have been read for so long that what there is goes out, and the place is saved."""
         patience = max(_SAVE_SECONDS, self._context.settings.every)
         self._paused = self._context.stop.is_set() or self._clock.monotonic() - self._read_since >= patience
         return self._paused

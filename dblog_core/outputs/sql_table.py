@@ -41,7 +41,7 @@ class Dialect(Protocol):
     """The place table's name, as SQL."""
 
     def connect(self) -> Any:
-        """A connection that commits when it is told to. Raises OutputUnavailable, OutputRefused."""
+        """A connection that commits on request only. Raises OutputUnavailable, OutputRefused."""
 
     def insert_rows(self, cursor: Any, rows: Sequence[tuple[Any, ...]]) -> None: ...
 

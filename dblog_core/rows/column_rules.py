@@ -63,8 +63,9 @@ class Rules:
         return Rules({**self._rules, str(table): left}, self._hash_key)
 
     def shape_for_hashes(self, schema: TableSchema) -> TableSchema:
-        """The shape that is staged, as row hashes take it: keyed hashes are no part of them (`hashes`), since whoever
-        computed them on a server would have to tell it the key."""
+        """The shape that is staged, as row hashes take it: keyed hashes are no part of them (`hashes`), since a server
+        that computed them would have to get the key.
+        """
         rules = self._rules.get(str(schema.table))
         staged = self.schema(schema)
         if rules is None or not self._hash_key:
@@ -127,7 +128,9 @@ class Rules:
     def changes(
         self, changes: TableChanges, transactions: Sequence[Transaction]
     ) -> tuple[TableChanges, Unreadable | None]:
-        """Row changes as they are staged, up to the first whose value a form does not hold, and what tells of that."""
+        """Row changes as they are staged, up to the first whose value a form does not hold, and the error that names
+        it.
+        """
         unreadable = None
         while True:
             try:

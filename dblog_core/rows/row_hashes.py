@@ -57,7 +57,7 @@ _FLOATING = re.compile(r"(float|double|real)\b(?!.*\[\])", re.IGNORECASE)
 def is_compared(column: Column) -> bool:
     """Whether the hash covers a column of a staged schema: all but floats under the rule `hash`, and keyed hashes.
 
-    Those are staged as the SHA-256 of what Python prints, which no server prints; a key is told to no server.
+    Those are staged as the SHA-256 of what Python prints, which no server prints; no server gets a key.
     """
     return column.source_type != KEYED and not (pa.types.is_string(column.type) and _FLOATING.match(column.source_type))
 
@@ -135,7 +135,7 @@ def hashed_shape(schema: TableSchema) -> tuple[Column, ...]:
 
 
 def range_shape(schema: TableSchema) -> tuple[Column, ...]:
-    """The columns of the one row by which a server tells of a range: those of its last key, then three numbers."""
+    """The columns of the one row by which a server describes a range: those of its last key, then three numbers."""
     numbers = [Column(name, "bigint", pa.int64()) for name in (COUNTED, HASHED)]
     return *schema.key_columns, *numbers, Column(SUM, "numeric(38,0)", pa.decimal128(38, 0))
 

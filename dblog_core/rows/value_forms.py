@@ -55,7 +55,7 @@ class Form:
 def shape_to_read(schema: TableSchema, columns: Mapping[str, ColumnRules]) -> TableSchema:
     """The shape as its source is to read it: what `is_read_as_text` names is text from the beginning, as the server
     prints, since some of its values have no other form: zero dates, infinity, years before 1, PostgreSQL's NaN in
-    decimals; or these values are NULL (`or_null`). What is excluded is text too: none of its values is to be refused;
+    decimals; or these values are NULL (`or_null`). What is excluded is text too: no value of it may be refused;
     what becomes something else by a rule is `hidden`."""
     rules = columns.get(str(schema.table))
     if rules is None or not (rules.staged_as or rules.exclude or rules.mask or rules.hash):
@@ -92,10 +92,10 @@ def _is_moment(column: Column) -> bool:
 
 
 def form_of(column: Column, staged_as: Mapping[str, str]) -> str | None:
-    """The name of the form that is wanted of a column of the source, if it takes the type that the column has by now.
+    """The name of the form that is wanted of a column of the source, if it takes the column's present type.
 
     It does when a capture begins: `check` sees to that. A column that was altered since to a type that the form cannot
-    take keeps the usual form of the new type, which loses nothing; the lake tells of the change.
+    take keeps the usual form of the new type, which loses nothing; the lake reports the change.
     """
     name = staged_as.get(column.name)
     return name if name is not None and FORMS[name].takes(column.type) else None

@@ -1,4 +1,4 @@
-"""What a change of a table's shape means for its lake copy, told from two shapes alone; no Spark.
+"""What a change of a table's shape means for its lake copy, as two shapes alone show it; no Spark.
 
 A column is known by its name. Its type may become a wider one, if every old value is a value of the new type too and
 Delta widens it in place, so that files which lie there need not be written again.

@@ -1,4 +1,4 @@
-"""Renamed columns: what columns of rows that were staged, or merged, under older names are called by now.
+"""Renamed columns: what columns of rows that were staged, or merged, under older names are called now.
 
 Marks of new shapes tell it where it is proven (`LogMark.renamed`). A row takes part in every rename that comes after
 it. A name that a rename, or a column with a known value, takes later may have been another column's before, which was
@@ -85,7 +85,7 @@ class Renames:
         return self.steps[-1].offset if self.steps else 0
 
     def current_name(self, name: str) -> str:
-        """What the column is called by now."""
+        """What the column is called now."""
         for step in self.steps:
             name = step.current_name(name)
         return name

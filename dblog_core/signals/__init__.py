@@ -7,5 +7,5 @@ processor        carries out what lies in the inbox, in order
 file             lines that are appended to a file
 kafka            messages of a topic
 table            rows of a table in the source, which come through its log
-http             HTTP, for whoever has the token; http_limits: its limits and its certificate
+http             HTTP, for callers that have the token; http_limits: its limits and its certificate
 """

@@ -1,7 +1,7 @@
 """Signals as lines of a file: JSON objects {"id", "type", "data"}, which others append.
 
 The place up to which the file is read lies in the state store; it moves past a line once that is in the inbox. A line
-without its end waits. Where the file is another one by now (its first bytes differ, or it is shorter), it is read from
+without its end waits. Where the file is now another one (its first bytes differ, or it is shorter), it is read from
 its beginning: ids that came before are known.
 """
 

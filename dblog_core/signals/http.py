@@ -45,7 +45,7 @@ class Answer(Exception):
 
 
 class Signals:
-    """What the endpoint does, without HTTP. State stores of ours serve many threads."""
+    """What the endpoint does, without HTTP. Our state stores serve many threads."""
 
     def __init__(self, config: Config, state: StateStore, clock: Clock) -> None:
         self._config = config

@@ -1,7 +1,7 @@
-"""What a server of HTTP does for its safety: limits for callers, of whom it knows nothing at first; its certificate.
+"""What a server of HTTP does for its safety: limits for callers, of which it knows nothing at first; its certificate.
 
-Python's own server has none of this, and no protection against the rest of what the Internet sends: where callers are
-more than a few of one's own, put a proxy before it.
+Python's own server has none of this, and no protection against the rest of what the Internet sends: where it has more
+callers than a few known ones, put a proxy before it.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ class Certificate:
             log.warning("the new certificate cannot be used, and the one before goes on: %s", error)
 
     def _load_context(self) -> ssl.SSLContext:
-        """A context of its own: one that has taken half of a new pair is of no use any more."""
+        """A context of its own: one that has taken half of a new pair cannot be used again."""
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.load_cert_chain(*self._files)
         if self._clients:

@@ -2,7 +2,7 @@
 
     signals/KEY      a signal and what has become of it: {"id", "type", "data", "channel", "at": µs UTC, "state",
                      "dump", "what", "error", "fix"}; KEY is made of the id
-    signals/KEY/told/NAME  whether the channel NAME of `[[notify]]` was told that it is refused (`notifications`)
+    signals/KEY/told/NAME  whether the channel NAME of `[[notify]]` has reported its refusal (`notifications`)
     signals-at/NAME  how far a channel is read that has a place of its own (a file)
 
 A state is waiting (nobody has looked at it), filing (its dump is cut, and certain to be filed), done or refused. What a

@@ -61,7 +61,7 @@ class SignalTopic:
             inbox.put_position(self._state, CHANNEL, {"topic": self._config.topic, "next": self._next_offsets})
 
     def close(self) -> None:
-        """What was not taken in is read again by whoever comes next."""
+        """What was not taken in is read again by the next process."""
         if self._consumer is not None:
             self._consumer.close()
             self._consumer = None

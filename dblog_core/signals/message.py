@@ -1,4 +1,4 @@
-"""What a signal asks for: Debezium's form, translated into the one dump request, or into a word to running dumps.
+"""What a signal asks for: Debezium's form, translated into the one dump request, or into an order to running dumps.
 
 `data` is a JSON object. Its patterns are the configuration's, in which Debezium's `.*` and `\\.` are understood;
 `blocking` is an ordinary dump, since no dump needs to pause the log.
@@ -43,7 +43,9 @@ class Verb(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A word to the dumps of some tables (patterns; None: to all), or to one: `dump` is its id, or its signal's."""
+    """An order to the dumps of some tables (patterns; None: to all), or to one dump: `dump` is its id, or its
+    signal's.
+    """
 
     verb: Verb
     tables: tuple[str, ...] | None
@@ -144,9 +146,11 @@ def _patterns(patterns: Any) -> tuple[str, ...]:
 
 
 def _pattern(text: str) -> str:
-    """SCHEMA.TABLE with `*` and `?`, of a name, of a pattern of ours, or of a regular expression that says no more.
+    """SCHEMA.TABLE with `*` and `?`, of a name, of our kind of pattern, or of a regular expression that says nothing
+    beyond that.
 
-    Whose schema stands in double quotes is a name or a pattern of ours, as it is: it may hold what is special there.
+    Whose schema stands in double quotes is a name or a pattern in our form, as it is: it may hold what is special
+    there.
     """
     if table_names.is_quoted(text):
         return table_names.canonical(text)

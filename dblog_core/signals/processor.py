@@ -1,6 +1,6 @@
 """The desk of the capture's leader: carries out what lies in the inbox, in the order in which it came.
 
-A dump is filed in three steps, each safe to be found half done by whoever comes next, also beside another who is slow:
+A dump is filed in three steps, each safe to be found half done by the next process, also beside a slow one:
 
 1. its tasks are written under a fresh id; nobody sees them without its request;
 2. the signal's node changes from waiting to filing, with that id and the request: of two only one can do that;

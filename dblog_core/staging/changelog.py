@@ -58,7 +58,7 @@ class Staging:
         """Makes the segment part of the super-changelog; its files are durable already.
 
         Raises SegmentTaken if the number is another capture's. After StagingUnavailable it is right to call it again
-        with the same manifest, whether or not the first call got through.
+        with the same manifest, even if the first call got through.
         """
         number = manifest.segment
         self._check_predecessor(number)

@@ -6,11 +6,12 @@ What is joined, and how it is named, stands in `blocks`. For each block of 16 se
    where they are, and only the reference moves;
 2. the manifest of the block is created if absent, which makes it durable. From here on readers take it, and a reader
    that stands within it takes the rest of it (`Manifest.cut`);
-3. after a grace time, in which whoever has read a part's manifest can read its files, the parts' own files that the
+3. after a grace time, in which a reader that has read a part's manifest can read its files, the parts' own files that
+   the
    block does not refer to are removed, and then the parts' manifests; soon, where all rows lie in manifests.
 
 Any of it may end anywhere: what has not come to 2 is a leftover that no manifest names, what has is finished by the
-next one that looks. Two that do this at once (a leader that is none any more) differ only in names: the block
+next one that looks. Two that do this at once (one is a leader that has lost its lease) differ only in names: the block
 that is created first counts. A capture's number stays taken: `Staging.publish` looks for a block over it.
 
 A block is joined only if a later segment is there, so that the newest manifest is always one of its own; if it ends
@@ -56,7 +57,7 @@ class Compactor:
         self._due: list[tuple[float, Block]] = []  # when the parts of a block can go
 
     def run(self, stop: threading.Event) -> None:
-        """Until `stop` is set. A fault is told, and the next look begins again."""
+        """Until `stop` is set. A fault is reported, and the next look begins again."""
         while not self._clock.wait(stop, _TICK):
             try:
                 began = self._clock.monotonic()
@@ -90,7 +91,7 @@ class Compactor:
             yield
 
     def _begin(self) -> None:
-        """Finds what was joined already, and what of it is to be removed."""
+        """Finds what was joined already, and which files of it must be removed."""
         storage = self._staging.storage
         blocks = [block for name in storage.names("compacted") if (block := compaction_blocks.parse_name(name))]
         # By two listings: of a busy source's blocks most are too large to be joined further, and stay.

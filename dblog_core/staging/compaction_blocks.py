@@ -1,9 +1,9 @@
 """Which segments are joined: aligned blocks of growing size, so that a name follows from a number without a listing.
 
 A block of level 1 stands for 16 segments, one of level 2 for 16 blocks of level 1, and so on. A block is created while
-what it stands for is there, and that is removed only after the block is durable. So whoever looks for a segment by its
-own manifest first and then by the blocks of rising levels finds it, whatever is joined and removed in between; and
-where a block is found it counts: a manifest beside it is about to be removed, or was never published.
+what it stands for is there, and that is removed only after the block is durable. So a reader that looks for a segment
+by its own manifest first and then by the blocks of rising levels finds it, whatever is joined and removed in between;
+and where a block is found it counts: a manifest beside it is about to be removed, or was never published.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NAME = re.compile(r"(\d{20})-(\d{20})\.json")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Block:
-    """Segments `first` to `last`; level 0: a segment by itself."""
+    """Segments `first` to `last`; level 0: a single segment."""
 
     first: int
     last: int

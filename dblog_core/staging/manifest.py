@@ -91,7 +91,7 @@ class LogMark:
     What is proven of the way from the table's shape before to this one (s): `renamed` {new name: old name}, and
     `filled` {added column: what rows hold that nothing has touched since, in the JSON form of `log`}.
 
-    `whole` (s): true: the table had no row before this line, and the log misses none of it; false: rows of the table
+    `whole` (s): true: the table had no row before this line, and the log has all of it; false: rows of the table
     may be missing from here on, and only a full dump that begins later brings them. None: it says nothing of that.
     """
 
@@ -120,7 +120,7 @@ def is_full(mark: LogMark) -> bool:
 @dataclass(frozen=True, slots=True)
 class Probed:
     """Where the SELECT of a verification's `window` lies: it saw every event up to offset `since`, and none above
-    `offset`, the place of its high watermark. `since` None: nobody can tell, it is to be read again.
+    `offset`, the place of its high watermark. `since` None: nobody can tell, it must be read again.
 
     It is no line of the log and changes no row.
     """
@@ -145,7 +145,7 @@ class Manifest:
     event that a SELECT from here on may not see, and `start` a snapshot that it must see all of (None: it does): what a
     restart rebuilds its memory from. `altered`: statements (`alterations.Step` as JSON) that tables have had since
     their newest shape, and that no row or chunk has followed yet; None where one of them is not known.
-    `layouts`: tokens of those newest shapes of which the source has told a layout (`alterations.Layout`).
+    `layouts`: tokens of those newest shapes for which the source has given a layout (`alterations.Layout`).
     `born`: tables without a shape so far that are known to have no row at this place in the log.
 
     Of joined segments the first is `first_segment` (0: `segment` is the only one), `ends` holds the last offset of

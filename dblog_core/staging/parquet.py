@@ -1,4 +1,4 @@
-"""Arrow rows to Parquet bytes and back: one place for how staged files are encoded and told whole.
+"""Arrow rows to Parquet bytes and back: one place for how staged files are encoded and checked for completeness.
 
 The encodings are those that cost least in writing and reading, measured on rows of a dozen columns: no statistics but
 of the offset (they cost a quarter of the encoder's time, and nothing else is looked up), differences for whole numbers

@@ -28,7 +28,7 @@ Row = dict[str, Any]
 
 
 class Line(dict[str, Any]):
-    """A line, and the shape of its row; a mark has the one that it tells of, or none."""
+    """A line, and the shape of its row; a mark has the one that it names, or none."""
 
     __slots__ = ("shape",)
     shape: TableSchema | None
@@ -112,7 +112,9 @@ class Follower:
         return not manifest.partial or manifest.segment < self._whole_upto
 
     def _begin(self) -> bool:
-        """Finds the place; False: there is nothing yet. Whoever has read up to a place must not miss what came next."""
+        """Finds the place; False: there is nothing yet. A reader that has read up to a place must not miss what came
+        next.
+        """
         if (head := self._staging.head()) is None:
             return False
         if self._offset > 1:

@@ -69,7 +69,7 @@ def decide(manifests: Iterable[Manifest], *, head: int, before: float, needs: Se
 
 
 class Retention:
-    """Retention of one source's staging, by whoever holds the lake's lock.
+    """Retention of one source's staging, by the holder of the lake's lock.
 
     `keep`: seconds, which may be infinite; `now`: seconds UTC; `over`: whether a dump of that id has ended.
     """

@@ -27,7 +27,7 @@ def random_id() -> str:
 
 
 def give_back(lease: Lease) -> None:
-    """Releases a lease now, or, where the state store cannot be reached, lets it end by itself."""
+    """Releases a lease now, or, where the state store cannot be reached, lets it expire."""
     try:
         lease.release()
     except StateError as error:

@@ -4,7 +4,7 @@
     a term begins (a start, other settings), the table is altered -> it is requested again, at once
     nothing of that                                          -> again after an hour, two, four, … a day
     it fails again                                           -> each wait is twice as long
-    a full dump of the table ends in the log, whoever asked  -> forgotten; so is one that somebody cancels
+    a full dump of the table ends in the log, also a requested one -> forgotten; so is one that somebody cancels
 
 Node `owed` of the state store: {table: {"dump": id of what failed last, "why": text, "times": how often it has failed,
 "asked": id of the one that was requested since, or null}}.

@@ -92,7 +92,7 @@ def find_new_tables(before: LiveSettings, source: SourceConfig, tables: Iterable
 
 
 def is_new(table: TableName, before: LiveSettings, source: SourceConfig) -> bool:
-    """Whether the log of a table was not read as it is to be now."""
+    """Whether the log of a table was read in another way than now."""
     name = str(table)
     now = LiveSettings.of(source)
     if before.columns.get(name) != now.columns.get(name) or before.keys.get(name) != now.keys.get(name):

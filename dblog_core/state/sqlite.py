@@ -1,6 +1,6 @@
 """The state store in one SQLite file: many processes of one machine, no server.
 
-A lease is a row that its holder renews; it ends by itself on the machine's boot-time clock, or at once when its
+A lease is a row that its holder renews; it expires on the machine's boot-time clock, or at once when its
 process is dead. Every lease call reads and writes within one write transaction, so two can never hold a name.
 """
 

@@ -1,4 +1,4 @@
-"""Tables that stop alone: captured ones that the source refuses by now, or of which rows were passed over.
+"""Tables that stop alone: captured ones that the source now refuses, or of which rows were passed over.
 
     a table loses its key, or holds a value or takes a shape without an exact form
                            -> the log says so before its next row (`Unreadable`), or `Newcomers` finds it out
@@ -80,10 +80,10 @@ def entries_by_source(problems: Iterable[Problem]) -> Entries:
 
 
 def look_again(state: StateStore, refused: Callable[[], Iterable[Problem]]) -> bool:
-    """Notes what the source refuses by now; whether something that it has refused before is mended.
+    """Notes what the source now refuses; whether something that it has refused before is repaired.
 
     `refused` is asked after the node was read, and again where an entry came or went meanwhile: its answer may be of
-    before, and a table that the log has shown to be mended since would be stopped once more. Raises StateError, and
+    before, and a table that the log has since shown to be repaired would be stopped once more. Raises StateError, and
     what `refused` raises.
     """
     mended = False

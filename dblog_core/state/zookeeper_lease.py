@@ -221,8 +221,9 @@ def raise_epoch(session: Session, paths: LeasePaths, least: int) -> None:
 
 def _try_raise_epoch(session: Session, paths: LeasePaths, epoch: int, lock: str, version: int | None) -> bool:
     """Whether the epoch node still had `version`. One write of two steps: it is done while our lock node is there, or
-    not at all. Otherwise whoever lost its session in the queue would name itself beside the one who came next, of whom
-    nobody could tell then that it holds the lease. Raises StateUnavailable."""
+    not at all. Otherwise a candidate that lost its session in the queue would name itself beside the next one, and
+    nobody could then tell that the next one holds the lease. Raises StateUnavailable.
+    """
     data = orjson.dumps({"epoch": epoch, "lock": lock})
 
     def both_steps(client: Any) -> Any:

@@ -1,4 +1,4 @@
-"""One session with ZooKeeper: every question has a deadline, every driver error becomes one of ours."""
+"""One session with ZooKeeper: every question has a deadline, every driver error becomes one of `errors`."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ Request = Callable[[KazooClient], Any]
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How servers are reached, and as whom. With a `user` our nodes are that user's alone.
+    """How servers are reached, and as which user. With a `user` our nodes are that user's alone.
 
-    `login`: digest, whose user is whoever knows the password, or sasl, whose users the servers know (DIGEST-MD5).
+    `login`: digest, whose user is anybody who knows the password, or sasl, whose users the servers know (DIGEST-MD5).
     `tls`: verify-full, verify-ca, require or off; the files are PEM.
     """
 
@@ -58,7 +58,7 @@ class Access:
 
     @property
     def fix(self) -> str:
-        """What to look at when no server answers: kazoo tells of no refused handshake."""
+        """What to look at when no server answers: kazoo reports no refused handshake."""
         fix = "start ZooKeeper, or correct [state] url"
         if self.tls == "off":
             return fix

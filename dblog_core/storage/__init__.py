@@ -17,7 +17,7 @@ Bytes: TypeAlias = "bytes | pa.Buffer"
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A file as a listing tells of it: its path below the root, its bytes, and when it was written (seconds, UTC)."""
+    """A file as a listing shows it: its path below the root, its bytes, and when it was written (seconds, UTC)."""
 
     path: str
     bytes: int

@@ -158,7 +158,7 @@ class LocalStorage:
             self._prune(path)
 
     def _prune(self, path: Path) -> None:
-        """Nobody writes there any more: what `log` and `chunks` hold is removed when it is old, or when it failed."""
+        """Nobody writes there now: what `log` and `chunks` hold is removed when it is old, or when it failed."""
         first = path.relative_to(self.root).parts[0]
         if first not in _DIRECTORIES:
             return

@@ -51,7 +51,7 @@ class S3Storage:
 
     @property
     def delta_options(self) -> dict[str, str]:
-        """The same settings as delta-rs names them; what is left out it finds by itself. It knows no setting for an
+        """The same settings as delta-rs names them; it finds alone what is left out. It knows no setting for an
         authority."""
         s = self._settings
         if s.tls_ca:

@@ -14,13 +14,13 @@ the lake. Spark hashes those rows in the same way (`dblog_core.rows.row_hashes`)
 move, the source is read once, and no order of keys is asked of Spark.
 
 A key that changed between is equal if the source showed any state that the log led it through there. Otherwise it is
-undecided, and read again by itself, in a window that is shorter by far. A key that differs is read again too: it counts
+undecided, and read again alone, in a window that is shorter by far. A key that differs is read again too: it counts
 only if two readings, each of which decides, find it different. What is not decided after `ROUNDS` readings is named as
 that; it is no proof of equality.
 
 exchange          files between us and the Spark job       delta_version  the version of the lake to begin with
 source_reader     one SELECT between its watermarks        window_positions  where the capture says that they lie
-recheck           pure: which keys are read again          confidence     pure: what a sample tells of the whole
+recheck           pure: which keys are read again          confidence     pure: what a sample says about the whole
 spark_job         the Spark job, seen from here            table          one table, from the pin to its verdict
 certificate       what was found, to be checked later      repair         dumps of what differs, merged
 report            what users get                           run            all of it

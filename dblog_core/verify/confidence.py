@@ -1,4 +1,4 @@
-"""What a sample tells of the whole: the exact binomial bound of Clopper and Pearson, one-sided. Pure."""
+"""What a sample says about the whole: the exact binomial bound of Clopper and Pearson, one-sided. Pure."""
 
 from __future__ import annotations
 

@@ -61,8 +61,8 @@ class Task:
     """`since`, `upto`: the source's SELECTs saw every event up to the first offset and none above the second.
 
     `pin` None: there is no lake copy. `asked`: `files` hold chosen keys, those that the source lacks without a hash;
-    otherwise all rows of the table, or of the ranges `within` (JSON keys: the one before the first, and the last; None:
-    open). `bounds`: JSON keys between which SUMS counts. `rows`, `seed`: of a SAMPLE.
+    otherwise all rows of the table, or of the ranges `within` (JSON keys: the key before the first, and the last key;
+    None: open). `bounds`: JSON keys between which SUMS counts. `rows`, `seed`: of a SAMPLE.
     """
 
     ask: Ask

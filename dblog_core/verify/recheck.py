@@ -1,7 +1,7 @@
 """Which keys are read again, and what is said of them in the end. Pure.
 
 A key is a suspect until a reading finds it equal. It is a difference once `READINGS` readings have found it different
-in whichever way, and what the last one says is told. A reading that leaves it undecided counts neither way.
+in whichever way, and the last reading is reported. A reading that leaves it undecided counts neither way.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Mending a table: a dump of exactly the keys that differ, merged into the lake.
+"""The repair of a table: a dump of exactly the keys that differ, merged into the lake.
 
 A key that the source does not have becomes a delete. More keys than a dump takes are repaired by a dump of the table.
 """

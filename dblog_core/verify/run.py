@@ -50,7 +50,7 @@ class VerifyRequest:
 
 @dataclass(frozen=True, slots=True)
 class ClaimCheck:
-    """Whether the lake still gives what a certificate says of a table; `error`: why that cannot be told."""
+    """Whether the lake still gives what a certificate says of a table; `error`: why that is unknown."""
 
     table: str
     version: int

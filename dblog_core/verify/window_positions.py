@@ -16,7 +16,7 @@ _PATIENCE_SECONDS = 60.0  # without any capture: long enough for a standby
 
 
 class Interrupted(Exception):
-    """The verification was told to stop."""
+    """The verification was asked to stop."""
 
 
 class Patience:

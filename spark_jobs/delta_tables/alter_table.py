@@ -3,10 +3,10 @@
 A column that is proven to be renamed is renamed, by column mapping, in two halves: where another column has had one of
 the two names, first each gets a name in between, then the new one. So columns may swap their names. The property
 `dblog.renamed` is set between the halves: it is the offset up to which renames are done, and says which half a later
-run is to end.
+run must finish.
 
 A column that the source drops stays in the lake: rows that are not written again keep its values. The property
-`dblog.dropped` names such columns, so that they are told from those that somebody else has added. With
+`dblog.dropped` names such columns, so that they differ from those that somebody else has added. With
 `[lake] drop_columns` they go, by column mapping, which leaves files as they are. A type is widened in place. Where a
 column that is JSON has a VARIANT beside it, that one follows it (`variants`).
 """
@@ -43,11 +43,11 @@ _WIDENING = "delta.enableTypeWidening"
 
 @dataclass(frozen=True, slots=True)
 class DroppedColumns:
-    """What is known of columns that the source does not have any more.
+    """What is known of columns that the source no longer has.
 
-    `had`: names of columns that it has had; `in_batch`: columns of the shape in question that it has no more, but rows
-    of the batch have; `drop`: the lake drops what the source drops; `replaced`: columns that may go with their values
-    where their type is another one now, since a full dump brings them anew.
+    `had`: names of columns that it has had; `in_batch`: columns of the shape in question that it no longer has, but
+    rows of the batch have; `drop`: the lake drops what the source drops; `replaced`: columns that may go with their
+    values where their type is another one now, since a full dump brings them again.
     """
 
     had: frozenset[str] = frozenset()
@@ -57,12 +57,12 @@ class DroppedColumns:
 
 
 def is_another(properties: Mapping[str, str], table: TableName) -> str | None:
-    """The source's table that a Delta table of ours is of, if it is another one; older ones do not say it."""
+    """The source's table of our Delta table, if it is another one; older tables do not say it."""
     return other if (other := properties.get(TABLE, str(table))) != str(table) else None
 
 
 def kept_columns(properties: Mapping[str, str]) -> list[str]:
-    """The columns that the lake table has and the source has no more."""
+    """The columns that the lake table has and the source no longer has."""
     return [str(name) for name in json.loads(properties.get(DROPPED, "[]"))]
 
 
@@ -242,7 +242,7 @@ def is_wider(have: t.DataType, want: t.DataType, *, or_equal: bool = False) -> b
 
 
 def widening_statements(table: str, have: t.StructType, want: t.StructType) -> list[str] | None:
-    """The statements for those columns of both that are wider by now, fields of structs too; None where one is
+    """The statements for those columns of both that are now wider, fields of structs too; None where one is
     neither equal nor wider. `table` is set up for it first."""
     if (paths := _wider(have, want)) is None:
         return None
@@ -271,7 +271,7 @@ def shape_to_fold_into(
     newest: TableSchema, older: list[TableSchema], lake_names: set[str], dropped: DroppedColumns
 ) -> tuple[TableSchema, DroppedColumns]:
     """The shape that rows of `older` shapes and of the newest are folded into, so that it makes no difference where a
-    merge ends: the newest, and columns that it has no more, but older rows and the lake (`lake_names`) have."""
+    merge ends: the newest, and columns that it no longer has, but older rows and the lake (`lake_names`) have."""
     names = {c.name for c in newest.columns}
     in_batch: dict[str, Column] = {}
     for column in (c for schema in older for c in schema.columns if c.name in lake_names and c.name not in names):

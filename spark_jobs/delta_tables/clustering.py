@@ -3,7 +3,7 @@
 A merge carries literal ranges of its keys, and Delta leaves out the files whose smallest and largest keys lie outside.
 That works while files hold keys that are near each other; rows that are changed at random come to lie in new files
 with keys from everywhere. With how many others a file shares its keys is read from the Delta log. Where that is too
-many, all files are written anew by Z-order of the key's columns.
+many, all files are written again by Z-order of the key's columns.
 
 Z-order, and not liquid clustering: it works on the tables as they are, with no feature that a reader or the next writer
 has to know, and for any key that Delta keeps statistics of; and it happens when this rule says so. Liquid clustering

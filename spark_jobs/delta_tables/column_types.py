@@ -72,7 +72,7 @@ def lake_shape(schema: TableSchema) -> t.StructType:
 
 
 def history_shape(schema: TableSchema) -> t.StructType:
-    """The history table: the source's columns, then what is told of the change."""
+    """The history table: the source's columns, then what describes the change."""
     change = [
         t.StructField(OP, t.StringType()),
         *PROVENANCE,

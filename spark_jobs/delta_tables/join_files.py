@@ -1,6 +1,6 @@
 """Small files and deletion vectors pile up with every merge: when a table has had enough of them, they are joined.
 
-Only files below MIN_FILE and those of which a fifth is deleted are written anew, so the cost follows what was changed,
+Only files below MIN_FILE and those of which a fifth is deleted are written again, so the cost follows what was changed,
 not the table. It runs between two merges, one table at a time; no row changes, and a crash leaves the table as it was.
 """
 
@@ -55,6 +55,6 @@ def compact(spark: SparkSession, table: Location) -> None:
 
 
 def prepare_session(spark: SparkSession) -> None:
-    """What a session needs before it writes files of a table anew."""
+    """What a session needs before it writes files of a table again."""
     for name, value in _SETTINGS.items():
         spark.conf.set(name, value)

@@ -1,8 +1,8 @@
 """A Delta table's own log, read from its newest commits without a Spark job: version, what a merge committed, and
 whether somebody else wrote.
 
-Nobody but the holder of the lake's lock should write these tables. Each commit of ours carries a mark (`COMMIT_MARK`,
-set for all our sessions), so that others' are told from them.
+Nobody but the holder of the lake's lock should write these tables. Each of our commits carries a mark (`COMMIT_MARK`,
+set for all our sessions), so that they differ from others' commits.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def version(table: Location) -> int | None:
 
 
 def newest_transaction(table: Location, app: str) -> int | None:
-    """The newest transaction version that `app` has committed; None if no commit that is left tells of one."""
+    """The newest transaction version that `app` has committed; None if no remaining commit names one."""
     newest = version(table)
     while newest is not None and newest >= 0 and (data := _commit(table / "_delta_log", newest).read()) is not None:
         for line in data.splitlines():
@@ -71,7 +71,7 @@ def _info(table: Location, number: int) -> dict[str, Any] | None:
 
 
 def others_wrote(table: Location, after: int, upto: int) -> bool:
-    """Whether one of the commits `after` + 1 to `upto` changed rows or shape and is not ours, or is gone by now."""
+    """Whether one of the commits `after` + 1 to `upto` changed rows or shape and is not ours, or no longer exists."""
     return any(_is_foreign(table, number) for number in range(after + 1, upto + 1))
 
 

@@ -60,7 +60,7 @@ def reach_s3(spark: SparkSession, settings: S3Config) -> None:
 
 
 def s3a(settings: S3Config) -> dict[str, str]:
-    """The settings as Hadoop's S3A names them; what is left out it finds by itself, like our own client."""
+    """The settings as Hadoop's S3A names them; it finds alone what is left out, like our own client."""
     options = {
         "path.style.access": str(settings.path_style).lower(),
         "input.stream.type": "classic",  # Parquet reads few ranges of a file, and knows which

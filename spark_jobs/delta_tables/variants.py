@@ -41,7 +41,9 @@ def is_filled(field: t.StructField) -> bool:
 
 
 def is_own(field: t.StructField) -> bool:
-    """Whether the column of a lake table is a VARIANT of ours. One whose rename is under way is not yet again."""
+    """Whether the column of a lake table is a VARIANT that dblog has added. One whose rename is under way is not yet
+    again.
+    """
     return (
         isinstance(field.dataType, t.VariantType)
         and field.name.endswith(SUFFIX)
@@ -85,8 +87,9 @@ def mark_other_variants(rows: DataFrame) -> DataFrame:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a lake table's VARIANT columns want: the texts whose VARIANT is to be added, and (these too) to be filled;
-    the VARIANTs that go."""
+    """What a lake table's VARIANT columns want: the texts whose VARIANT must be added, and (these too) must be filled;
+    the VARIANTs that go.
+    """
 
     add: tuple[str, ...]
     fill: tuple[str, ...]
@@ -99,7 +102,7 @@ class Plan:
 def plan(have: t.StructType, schema: TableSchema, *, is_wanted: bool, going: Sequence[str] = ()) -> Plan:
     """`going`: columns of the table that are dropped, though one of the same name may come in their place.
 
-    A column that the source has no more keeps its VARIANT as it keeps its text. Raises LakeError where another column
+    A column that the source no longer has keeps its VARIANT as it keeps its text. Raises LakeError where another column
     has the name of a VARIANT.
     """
     by_text = of(have)

@@ -3,7 +3,7 @@
 A folded row has `key`, `op`, `offset`, `position`, `commit_time`, `origin` (those of the key's last event), `inserted`,
 `missing` and `row`. Its op is PUT, DELETE, or WITHHOLD: the row lives, and a value of it is known to nobody. `missing`
 names columns that keep the lake's value: unchanged TOAST, left out of every event since the last that set them.
-`inserted`: the log itself tells of the row's birth in this span, so it is written even where it equals the lake's row.
+`inserted`: the log itself has the row's birth in this span, so it is written even where it equals the lake's row.
 """
 
 from __future__ import annotations

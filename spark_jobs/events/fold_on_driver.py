@@ -260,7 +260,7 @@ def _add_unchanged(
 
 
 def _rename_unchanged(unchanged: pa.ChunkedArray, shape: TableSchema, later: Renames) -> pa.ChunkedArray:
-    """The names that columns have by now."""
+    """The names that columns have now."""
     if not later:
         return unchanged
     now = {c.name: later.current_name(c.name) for c in shape.columns}
@@ -271,7 +271,7 @@ def _rename_unchanged(unchanged: pa.ChunkedArray, shape: TableSchema, later: Ren
 def _chunk_events(
     rows: pa.Table, chunk: ChunkRef, first: int, shape: TableSchema, schema: TableSchema, later: Renames
 ) -> pa.Table:
-    """Rows of a chunk from number `first` on, but for the evicted ones."""
+    """Rows of a chunk from number `first` on, except for the evicted ones."""
     count = len(rows)
     index = pa.array(range(first, first + count), pa.int64())
     meta = {
@@ -311,8 +311,9 @@ def _image(lines: pa.Table, side: str, shape: TableSchema, later: Renames) -> di
 def _values(
     image: dict[str, pa.ChunkedArray], schema: TableSchema, count: int, later: Renames
 ) -> dict[str, pa.ChunkedArray]:
-    """The image in the newest shape: columns that came `later` are NULL or hold a constant, those that are wider by now
-    hold the same."""
+    """The image in the newest shape: columns that came `later` are NULL or hold a constant, those that are now wider
+    hold the same.
+    """
     constants = later.constants
 
     def value(column: Column) -> pa.ChunkedArray:

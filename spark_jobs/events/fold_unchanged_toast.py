@@ -101,7 +101,7 @@ class _Walk:
         )
 
     def _last_life(self, key: int) -> _Life:
-        """The life of a key that has just ended, or goes on."""
+        """The life of a key that has just ended, or continues."""
         return self.dead.get(key) or self.live.get(key) or self._of_lake(key)
 
     def _of_lake(self, key: int) -> _Life:

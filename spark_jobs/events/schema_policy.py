@@ -48,7 +48,7 @@ def columns_not_in_lake(schema: TableSchema, have: t.StructType) -> list[str]:
 
 
 def check_key(before: TableSchema, shapes: Iterable[TableSchema]) -> None:
-    """Raises LakeError where the key changes, or the type of a column of it: rows could not be told apart."""
+    """Raises LakeError where the key changes, or the type of a column of it: rows could not be distinguished."""
     for schema in shapes:
         if schema.key != before.key:
             raise refuse_shape(schema, ["the key is another one"])

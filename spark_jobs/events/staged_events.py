@@ -77,7 +77,7 @@ def _sums(staging: Staging, files: Sequence[DataFile | ChunkRef]) -> dict[str, t
 def _sums_apart(
     spark: SparkSession, staging: Staging, files: Sequence[DataFile | ChunkRef]
 ) -> dict[str, tuple[int, str]]:
-    """As `_sums`, by the executors, which need no code of ours: the function goes to them by value."""
+    """As `_sums`, by the executors, which need no code of dblog: the function goes to them by value."""
 
     def compute_sums(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -151,7 +151,7 @@ def _log_events(
 
 
 def _rename_columns(lines: DataFrame, shape: TableSchema, later: Renames) -> tuple[DataFrame, TableSchema]:
-    """The lines with the names that columns have by now."""
+    """The lines with the names that columns have now."""
     if not later:
         return lines, shape
     now = later.rename_columns(shape)

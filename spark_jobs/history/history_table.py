@@ -6,8 +6,8 @@ version, up to which offset the history is complete: what a merge brings again, 
 stopped, is known by its offset.
 
 Properties of the Delta table say from where on it tells every change, and whether the table had no row then: such a
-history is all that the table can be made of again (`past`). A merge without history leaves a gap; the next one that
-tells closes it by beginning anew, in the same table.
+history is all that the table can be made of again (`past`). A merge without history leaves a gap; the next one with
+history closes it: it begins again, in the same table.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class History:
         return log.version(self.path)
 
     def newest_offset(self) -> int:
-        """The last offset of the newest merge that has told its changes; 0 where the log that is left names none."""
+        """The last offset of the newest merge that has written its changes; 0 where the log that is left names none."""
         return log.newest_transaction(self.path, self._app) or 0
 
     def begin(self) -> Begin | None:
@@ -114,7 +114,7 @@ class History:
         return dict(table.detail().select("properties").collect()[0][0])
 
     def lines(self, renames: Renames | None = None) -> DataFrame:
-        """All of them; with the names that columns have by now, if some were renamed since the last line."""
+        """All of them; with the names that columns have now, if some were renamed since the last line."""
         lines = self._spark.read.format("delta").load(str(self.path))
         later = renames.after(alter_table.renamed_upto(self._properties())) if renames else None
         return lines.toDF(*map(later.current_name, lines.columns)) if later else lines
@@ -160,7 +160,7 @@ class History:
         """Makes the table, or widens it and adds the columns that are new. Raises LakeError for a shape that it can
         not take.
 
-        `before` (None: somebody has prepared it already): where it begins, if the last changes were not told.
+        `before` (None: somebody has prepared it already): where it begins, if the last changes were not written.
         """
         self._check()
         if self.version() is None:
@@ -318,7 +318,7 @@ class History:
 
 
 def _stale(work: Work, staging: Staging) -> list[TableColumn]:
-    """Columns of the work's rows whose names others have by now, each in its widest type."""
+    """Columns of the work's rows whose names other columns now have, each in its widest type."""
     widest: dict[str, TableColumn] = {}
     for column in (c for shape in work.shapes(staging.schema) for c in shape.columns if is_stale(c.name)):
         widest_column = widest.get(column.name)

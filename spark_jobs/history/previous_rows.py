@@ -48,7 +48,7 @@ def add_previous_values(
     schema: TableSchema,
     truncates: Sequence[LogMark],
 ) -> DataFrame:
-    """The events but for those of a dump that change nothing, with the values that were known before them.
+    """The events except for those of a dump that change nothing, with the values that were known before them.
 
     `unchanged` then names what nobody knew. `lake` (None: no table) and `withheld` are as before the first event.
     """

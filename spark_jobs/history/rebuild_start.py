@@ -48,7 +48,7 @@ class Past:
 
 
 def find_past(history: History, schema: TableSchema, status: TableStatus) -> Past:
-    """What the history tells of the table, up to what the lake has. Raises LakeError where that is not all of it."""
+    """What the history says about the table, up to what the lake has. Raises LakeError where that is not all of it."""
     if history.version() is None:
         raise _unusable_history("there is none")
     lines = history.lines()
@@ -64,7 +64,7 @@ def find_past(history: History, schema: TableSchema, status: TableStatus) -> Pas
 
 
 def _upto(history: History, lines: DataFrame, after: int, status: TableStatus) -> int:
-    """Up to where no change is missing: what the last merges changed without history is not told."""
+    """Up to where no change is missing: changes that the last merges made without history are not in it."""
     if status.told:
         return status.offset
     newest = lines.agg(F.max(OFFSET)).collect()[0][0] or 0

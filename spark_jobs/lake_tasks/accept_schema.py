@@ -1,4 +1,4 @@
-"""The acceptance of a shape that the lake does not take by itself (`dblog_core.lake.accept_schema` says which way).
+"""The acceptance of a shape that the lake does not follow (`dblog_core.lake.accept_schema` says which way).
 
 Each way may be begun again after any step: a dump too many harms nobody, and what gives the table its shape leaves out
 what is done.
@@ -104,7 +104,7 @@ def _follow_from_stop(status: TableStatus, planned: Json) -> TableStatus:
 
 
 def _follow_from_dump(status: TableStatus, planned: Json) -> TableStatus:
-    """What is staged by now is left to the dump, as after a reset: rows that it does not show go with its end."""
+    """What is staged at present is left to the dump, as after a reset: rows that it does not show go with its end."""
     return replace(
         status,
         state=State.INCOMPLETE,

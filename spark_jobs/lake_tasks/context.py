@@ -19,8 +19,8 @@ from spark_jobs.merging.withheld_keys import Dumps, Withheld
 class Tools:
     """`number`: the merge that the task is, and so its transaction in Delta; `status`: the lake after the merge before.
 
-    `session`: a table's own session; `check` raises LeaseLost once the lake's lock is in doubt; `step` is told each
-    step as it has been done. `config` and `dumps` are None only where a test has none.
+    `session`: a table's own session; `check` raises LeaseLost once the lake's lock is in doubt; `step` gets each step
+    as it has been done. `config` and `dumps` are None only where a test has none.
     """
 
     number: int

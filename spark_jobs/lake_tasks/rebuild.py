@@ -1,7 +1,7 @@
-"""The rebuild: a table's lake copy made anew from staging and history alone, whatever stands in the lake.
+"""The rebuild: a table's lake copy made again from staging and history alone, whatever stands in the lake.
 
 It begins with the newest full dump that is staged whole, or with the first segment if none was ever removed, or else
-with the table's history, and replaces the table's rows in one commit. Versions go on, so that cuts before it stay
+with the table's history, and replaces the table's rows in one commit. Versions continue, so that cuts before it stay
 readable.
 """
 
@@ -29,8 +29,9 @@ from spark_jobs.lake_tasks.refold import TableEvents
 
 
 def plan(tools: Tools, arguments: Json) -> Json:
-    """The segment to begin after, and what the history tells of before. Raises LakeError where both do not hold enough
-    for the whole table."""
+    """The segment to begin after, and what the history says about the time before. Raises LakeError where both do not
+    hold enough for the whole table.
+    """
     name = arguments["table"]
     status = refold.table_of(tools, name)
     staging = tools.staging

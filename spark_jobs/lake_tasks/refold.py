@@ -1,8 +1,8 @@
-"""What staging tells by now of a table that was merged long ago: its events folded anew, up to what the lake has;
-where that is wanted after what the history tells of the time before (`past`).
+"""What staging now says about a table that was merged long ago: its events folded again, up to what the lake has; where
+that is wanted after what the history says about the time before (`past`).
 
 A row lives if its key has an event after everything that ends rows at once (a TRUNCATE, a full dump, whose living keys
-all have an event after its `since`, a reset) and none of those events says that it is deleted.
+all have an event after its `since`, a reset) and no such event says that it is deleted.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ def _status(tools: Tools, name: str, status: TableStatus, lake: LakeTable) -> Ta
 
 
 def _rows(events: TableEvents, planned: Json, lake: LakeTable) -> DataFrame:
-    """The last change of each key of the interval, as it is to be in the lake; none of them counts as a birth, so that
+    """The last change of each key of the interval, as it should be in the lake; no change counts as a birth, so that
     what equals the lake's row is left alone."""
     keys = compute_once(events.events.where(_inside(planned)).select("key").distinct())
     rows = refold.fold_events(keys.sparkSession, events, keys)

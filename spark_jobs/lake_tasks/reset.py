@@ -1,7 +1,7 @@
-"""The reset: a table emptied, in its newest shape, and dumped anew, without touching the others.
+"""The reset: a table emptied, in its newest shape, and dumped again, without touching the others.
 
-Log lines that are staged by now count no more, but for those that the dump's SELECTs may not see: a row that such a
-line has touched is left out of the dump, since the log has it.
+Log lines that are staged at present no longer count, except for those that the dump's SELECTs may not see: a row that
+such a line has touched is left out of the dump, since the log has it.
 """
 
 from __future__ import annotations

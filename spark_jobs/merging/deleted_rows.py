@@ -1,6 +1,6 @@
 """Ghosts: lake rows whose key a finished dump of the table has not seen, and that nothing has touched since.
 
-A dump of a key range tells of that range alone. It says so only where the lake orders the key as the database does.
+A dump of a key range says nothing about other keys. It says so only where the lake orders the key as the database does.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Which merger may write: each one claims the next number in LAKE/_dblog/mergers, and only the newest claim counts.
 
 The lease says who *should* merge, by clocks and by a state store that may be wiped or another one. The claims lie in
-the lake itself and are created, never replaced: whoever was paused finds a newer one when it wakes up, and stops.
+the lake itself and are created, never replaced: a merger that was paused finds a newer claim when it wakes up, and
+stops.
 """
 
 from __future__ import annotations

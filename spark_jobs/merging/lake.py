@@ -56,7 +56,7 @@ class Lake:
         dropped: DroppedColumns | None = None,
         renames: Renames | None = None,
     ) -> LakeTable:
-        """`dropped`: what is known of columns that the source has no more; `renames`: those that led to the shape."""
+        """`dropped`: what is known of columns that the source no longer has; `renames`: those that led to the shape."""
         location = table_location(self.location, schema.table)
         link_encoded_name(self.location, schema.table)
         app = f"{self.app}:{schema.table}"
@@ -129,7 +129,7 @@ class Lake:
         return self.open_history(spark, schema, renames) if self.history else None
 
     def open_history(self, spark: SparkSession, schema: TableSchema, renames: Renames | None = None) -> History:
-        """The history of a table, whether or not it is to go on."""
+        """The history of a table, even if it does not continue."""
         location = history_location(self.location, schema.table)
         link_encoded_name(self.location, history_name(schema.table))
         app = f"{self.app}:{schema.table}:history"

@@ -132,7 +132,7 @@ class LakeTable:
         self._settled.add(self.path)
 
     def _check_owner(self) -> None:
-        """Raises LakeError where what is there is not this table."""
+        """Raises LakeError where another table has this place."""
         properties = self._properties()
         where = str(self.path)
         if KEY not in properties and OP in self.rows().columns:
@@ -207,8 +207,8 @@ class LakeTable:
     def answer_others(self, *, after: int, merged: int) -> int:
         """Looks at what somebody else wrote since version `after`; returns the version up to which it has looked.
 
-        A row without an offset, or beyond `merged` (the highest that a row of ours can have here), counts as older than
-        all of ours from now on. Raises LakeError where the table is not the one that `after` was a version of.
+        A row without an offset, or beyond `merged` (the highest that one of our rows can have here), counts as older
+        than all our rows from now on. Raises LakeError where the table is not the one that `after` was a version of.
         """
         newest = self.version()
         if newest is None or newest < after:
@@ -236,7 +236,7 @@ class LakeTable:
 
     def replace(self, rows: DataFrame | None, number: int, *, renamed: int = 0) -> None:
         """Commits these folded rows, all of them whole (None: no row), in this shape, as merge `number` in place of all
-        that the table has. Its versions go on. `renamed`: the offset of a rename in it that is still to be met."""
+        that the table has. Its versions continue. `renamed`: the offset of a rename in it that is still to be met."""
         self._check_names()
         self._check()
         self._set_properties(renamed)
@@ -267,7 +267,7 @@ class LakeTable:
         return dict(table.detail().select("properties").collect()[0][0])
 
     def kept_columns(self) -> list[str]:
-        """The columns that the table has and the source has no more."""
+        """The columns that the table has and the source no longer has."""
         return alter_table.kept_columns(self._properties())
 
     def _create(self) -> None:
@@ -334,7 +334,7 @@ class LakeTable:
         return version
 
     def _has_none_of(self, batch: Batch, version: int) -> bool:
-        """Whether the table is certain to hold no key of the batch: nothing is to be compared then."""
+        """Whether the table is certain to hold no key of the batch: then there is nothing to compare."""
         if version == 0:  # just made
             return True
         if not batch.births or batch.deletes or batch.keeps:
@@ -342,7 +342,7 @@ class LakeTable:
         return self._highest.all_above(self.path, version, self.rows(), self._schema, batch.ranges)
 
     def _append(self, batch: Batch) -> dict[str, int]:
-        """The table has none of these keys: nothing to compare with."""
+        """The table has no row of these keys: nothing to compare with."""
         whole = batch.rows.where((F.col("op") == PUT) & F.col("missing").isNull())
         beside = variants.of(self.rows().schema) if json_columns(self._schema) else {}
         columns = [value.alias(name) for name, value in delta_merge.new_values(self._schema, "", beside).items()]

@@ -53,7 +53,7 @@ def lake_lock(
 
 
 def _seconds_left(deadline: float) -> float:
-    """Seconds to wait for the lease before the next look whether to go on."""
+    """Seconds to wait for the lease before the next look whether to continue."""
     return min(_LOOK, max(0.0, deadline - time.monotonic()))
 
 

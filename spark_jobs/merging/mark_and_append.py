@@ -42,7 +42,7 @@ class OpenTables:
     """A lake's tables that are open for writing; each is used by one thread at a time."""
 
     def __init__(self, directory: Path | None = None, *, memory: int = MEMORY) -> None:
-        """`directory`: of this machine, for indexes of keys; what lies there is a cache."""
+        """`directory`: of this machine, for indexes of keys; the folder is a cache."""
         self._directory = directory
         self._memory = memory
         self._open: dict[Location, OpenTable] = {}
@@ -89,9 +89,9 @@ def write(
 ) -> Upserted:
     """Commits folded rows (`fold`) as merge `number` of `app`, once, whatever others commit meanwhile.
 
-    `merged`: the highest offset that a row of ours can have in the table; rows beyond it are newer than all that is
-    there, and nothing is compared. `withhold` gets, before the commit, the keys of rows with a value that nobody
-    knows. Raises TableRefused for a table that Spark must write, LeaseLost where another may merge.
+    `merged`: the highest offset that one of our rows can have in the table; rows beyond it are newer than all rows in
+    it, and nothing is compared. `withhold` gets, before the commit, the keys of rows with a value that nobody knows.
+    Raises TableRefused for a table that Spark must write, LeaseLost where another may merge.
     """
     if (lost := rows.filter(pc.equal(rows["op"], WITHHOLD))).num_rows:
         withhold(keys_of(lost, schema))

@@ -81,7 +81,7 @@ class Records:
         return status
 
     def drop_before(self, number: int) -> None:
-        """Drops records of merges before `number`, but for the newest of all."""
+        """Drops records of merges before `number`, except for the newest of all."""
         for old in sorted(self._numbers())[:-1]:
             if old < number:
                 self._merge(old).remove()

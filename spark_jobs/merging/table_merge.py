@@ -51,7 +51,7 @@ class TableMerge:
         *,
         step: Callable[[str], None] = lambda name: None,
     ) -> None:
-        """`step` is told each step as it has been done: where tests stop a run."""
+        """`step` gets each step as it has been done: where tests stop a run."""
         self._spark = spark
         self._step = step
         self._staging = staging
@@ -64,8 +64,8 @@ class TableMerge:
     ) -> Applied | None:
         """Applies the work as part of merge `number` of `span`; None for a table without a key that has no history.
 
-        `status`: what the last merge left here; `merged`: the highest offset that a row of ours can have before this
-        one; `is_repeated`: an earlier run may have committed it.
+        `status`: what the last merge left here; `merged`: the highest offset that one of our rows can have before this
+        merge; `is_repeated`: an earlier run may have committed it.
         """
         began = time.monotonic()
         self._merge_because = status.merge_because if status else None
@@ -115,7 +115,7 @@ class TableMerge:
         )
 
     def _ignored_columns(self, work: Work, lake: LakeTable) -> list[str] | None:
-        """The columns of the newest shape that the lake leaves out; None where it has none of its own."""
+        """The columns of the newest shape that the lake leaves out; None where it has no such columns."""
         newest = self._staging.schema(work.schema)
         if not self._lake.keeps_columns(newest) or not lake.exists():
             return None
@@ -127,7 +127,7 @@ class TableMerge:
         )
 
     def _shape(self, work: Work, status: TableStatus | None) -> tuple[TableSchema, DroppedColumns]:
-        """What the work's rows are folded into, and what is known of columns that the source has no more."""
+        """What the work's rows are folded into, and what is known of columns that the source no longer has."""
         newest = self._staging.schema(work.schema)
         renames = work.renames
         older = [s for s in work.shapes(self._staging.schema) if s.fingerprint != newest.fingerprint]
@@ -212,7 +212,7 @@ class TableMerge:
     ) -> None:
         """Takes the work into history. `whole`: the part of it whose files have been compared already.
 
-        Where the lake table begins anew with a dump, so does the history if what came before has a shape that it can
+        Where the lake table begins again with a dump, so does the history if what came before has a shape that it can
         not take.
         """
         if whole is not None and whole is not work and not self._is_followed(work, schema):
@@ -319,7 +319,7 @@ class TableMerge:
         return fold.column_by_column(events, schema)
 
     def _settle(self, lake: LakeTable, schema: TableSchema) -> None:
-        """Forgets the withheld keys that the lake has by now."""
+        """Forgets the withheld keys that the lake now has."""
         table = str(schema.table)
         if self._withheld.waits(table):
             rows = lake.rows().select(F.struct(*(F.col(quote(n)).alias(n) for n in schema.key)).alias("key"))
@@ -343,7 +343,7 @@ def _before(rows: DataFrame | None, withheld: Sequence[Key], status: TableStatus
 
 
 def _check_never_had_key(schema: TableSchema, status: TableStatus | None) -> None:
-    """Raises LakeError where the lake has rows of a table that has no key any more: what changes meanwhile would be
+    """Raises LakeError where the lake has rows of a table that no longer has a key: what changes meanwhile would be
     missed, and nobody would notice once it has its key again."""
     if status is not None and status.version is not None:
         raise LakeError(

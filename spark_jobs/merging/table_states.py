@@ -37,7 +37,7 @@ class TableStates:
         return merge_plan.lacks_before(work.with_nulls_alone() if self.history else work, lake_shape, columns)
 
     def after(self, intent: Intent, works: Mapping[str, Work], done: list[Applied]) -> dict[str, TableStatus]:
-        """All tables after the merge: those that are well have all of it, whether or not it had rows of theirs."""
+        """All tables after the merge: those that are well have all of it, even if it had no rows for them."""
         span = intent.span
         nowhere = works.keys() - {applied.table for applied in done}  # without a key, and history is off
         tables = {

@@ -73,7 +73,7 @@ class Withheld:
         self._requested_at: dict[str, float] = {}
 
     def load(self, epoch: int, check: Callable[[], None]) -> None:
-        """Goes on from the newest file, as merger `epoch`; `check` raises LeaseLost once there is another one."""
+        """Continues from the newest file, as merger `epoch`; `check` raises LeaseLost once there is another one."""
         self._check = check
         self._file = _name(epoch)
         earlier = sorted(name for name in (self._records.directory / _DIRECTORY).names() if name < f"{epoch:012d}")
@@ -113,7 +113,7 @@ class Withheld:
             self._records.write(self._file, self._keys)
 
     def find_ended(self, dumps: Dumps) -> set[str]:
-        """The dumps that keys wait for and that have ended by now: all they bring is staged."""
+        """The dumps that keys wait for and that have ended: all they bring is staged."""
         return {
             d for d in {d for keys in self._keys.values() for d in keys.values()} if d is not None and dumps.is_over(d)
         }

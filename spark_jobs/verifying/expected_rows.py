@@ -61,8 +61,8 @@ def lake_rows(
     """The rows of the pinned version: `key` and `row` (structs in the shape `schema`), `offset`. `renames`: those of
     the stretch that is staged after it.
 
-    A column that the lake does not have yet is NULL, or what rows are known to hold in it; a text whose VARIANT is
-    another is told apart from itself. Raises LakeError where it lacks a column of the key.
+    A column that the lake does not have yet is NULL, or what rows are known to hold in it; a text whose VARIANT differs
+    counts as different. Raises LakeError where it lacks a column of the key.
     """
     frame = variants.mark_other_variants(spark.read.format("delta").option("versionAsOf", pin.version).load(str(table)))
     for step in renames.after(pin.offset).steps if renames else ():

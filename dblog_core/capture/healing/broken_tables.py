@@ -77,7 +77,7 @@ class BrokenTables:
         self._owed.request_due(self._sequencer.tables.leaves_out, offset=self._sequencer.last_offset)
 
     def look_at_stamps(self) -> None:
-        """Has tables dumped whose rows are others by now than the log says."""
+        """Has tables dumped whose rows now differ from what the log says."""
         now = self._clock.monotonic()
         if now - self._stamped_at < STAMPS_SECONDS or (stamps := self._source.stamps()) is None:
             return

@@ -16,7 +16,7 @@ from dblog_core.model.table_names import some
 
 @dataclass(slots=True)
 class RequestedDumps:
-    """`dumps`: the id of each table's dump; `gone`: tables that are not there by now; `keyless`: those without a key,
+    """`dumps`: the id of each table's dump; `gone`: tables that no longer exist; `keyless`: those without a key,
     of which neither dump nor lake has anything; `refused`: others that cannot be dumped, and why."""
 
     dumps: dict[str, str] = field(default_factory=dict)

@@ -1,4 +1,6 @@
-"""What a term does about tables that the one before did not read: each is dumped, whoever changed the configuration."""
+"""What a term does about tables that the previous term did not read: each is dumped, whichever process changed the
+configuration.
+"""
 
 from __future__ import annotations
 
@@ -124,7 +126,7 @@ def publish_marks(parts: Parts, lease: Lease, head: Manifest, marks: tuple[LogMa
 def make_broken_marks(
     parts: Parts, head: Manifest, tables: Iterable[str], dumps: Mapping[str, str], *, place: str
 ) -> tuple[LogMark, ...]:
-    """Tells whoever has a copy of a table that it is not right before the end of its dump, or of any later one where
+    """Tells consumers that their copy of a table is not right before the end of its dump, or of any later one where
     none could be requested: the shape, once more. Of tables that are captured, and have a key."""
     captured = parts.config.source.tables
     time = head.commit_time or 0
@@ -164,7 +166,7 @@ def _tell_of_keyless(parts: Parts, tables: list[str]) -> None:
 
 
 def _give_up(parts: Parts, before: LiveSettings, now: LiveSettings) -> None:
-    """Ends dumps of tables whose log is no longer read: what a chunk of theirs does not see, nobody would tell."""
+    """Ends dumps of tables whose log is no longer read: nothing would report what their chunks do not see."""
     for status in dump_store.list_unfinished_dumps(parts.state):
         for task in status.tasks:
             if settings_in_force.is_captured(task.table, before) and not settings_in_force.is_captured(task.table, now):

@@ -29,7 +29,7 @@ class OwedDumps:
         self._noticed: dict[str, int] = {}
 
     def nudge(self, tables: Iterable[str]) -> None:
-        """These tables are others by now: what has kept them from being dumped may be gone."""
+        """These tables have changed: what has kept them from being dumped may be gone."""
         if tables := set(tables):
             self._waits.nudge(tables & owed_dumps.read(self._state).keys())
 
@@ -47,7 +47,7 @@ class OwedDumps:
 
     def request_due(self, passes_over: Callable[[str], bool], *, offset: int) -> None:
         """Requests what is due. `passes_over`: tables that are stopped, whose dump is requested once they are repaired;
-        `offset`: the last one by now.
+        `offset`: the newest one.
 
         Raises what the state store raises.
         """
@@ -78,8 +78,9 @@ class OwedDumps:
             log.warning("%s is dumped again, as dump %s; it has failed: %s", table, dump, entries[table].why)
 
     def _look_at_asked(self, dumps: dict[str, str]) -> None:
-        """What became of dumps that were requested again: one that is done, or that somebody has cancelled, is owed no
-        more; one that is gone was of another state store."""
+        """What became of dumps that were requested again: one that is done, or that somebody has cancelled, is no
+        longer owed; one that is gone was of another state store.
+        """
         for table, dump in dumps.items():
             status = dump_store.find_dump(self._state, dump)
             if status is None:

@@ -1,9 +1,9 @@
-"""Rows that are others than before while no log says so: what a source's catalogue tells of that.
+"""Rows that are others than before while no log says so: what a source's catalogue shows of that.
 
 PostgreSQL logs nothing of what ALTER TABLE makes of rows that are there. A stamp says of a table which column a name
-stands for, which files hold its rows, and when the description of each column was written last; two stamps tell that
-rows hold other values by now under names and types that may be the same. The state store keeps those that were looked
-at last, so that it makes no difference whether a capture ran meanwhile.
+stands for, which files hold its rows, and when the description of each column was written last; two stamps show that
+rows now hold other values under names and types that may be the same. The state store keeps those that were looked at
+last, so that it makes no difference whether a capture ran meanwhile.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ class Pace:
             self._adapt(self._find_strain(strain, limits))
 
     def follow(self, limits: Limits) -> None:
-        """Options that were switched off hold nothing back any more."""
+        """Options that were switched off hold nothing back now."""
         if not limits.adaptive:
             self.factor = 1.0
             self._why = None
@@ -132,7 +132,7 @@ class Pace:
                 self._why = None
 
     def _find_strain(self, strain: Strain | None, limits: Limits) -> str | None:
-        """What the source suffers from; the text has no numbers, so that it is told once."""
+        """What the source suffers from; the text has no numbers, so that it is reported once."""
         slow = self._selects.judge()  # also where another reason comes first
         if strain is not None:
             why = self._find_lag(strain.replication_lag) or self._find_load(strain.running, limits)

@@ -173,7 +173,7 @@ class Parts:
 
 
 class Workload:
-    """The workload's process, and what it last told."""
+    """The workload's process, and what it last printed."""
 
     def __init__(self, database: DatabaseServer, *, size: str, rate: float) -> None:
         command = [sys.executable, "-m", "dblog_core.local.demo.workload", "--kind", database.kind]
@@ -192,7 +192,7 @@ class Workload:
         self._reader.start()
 
     def check(self) -> None:
-        """Raises LocalError if it has ended by itself."""
+        """Raises LocalError if it has ended before it was stopped."""
         if self._process.poll() is not None and not self._is_stopped:
             assert self._process.stderr is not None
             output = self._process.stderr.read().strip()[-1500:]

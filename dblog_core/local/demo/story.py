@@ -211,7 +211,7 @@ class Story:
         return verdict
 
     def _stop_airflow(self) -> None:
-        """Once the last merge is over, which has done its work by now: one that is stopped would run again later."""
+        """Once the last merge is over, which has now done its work: one that is stopped would run again later."""
         wait_until(self._merges_are_over, timeout=120, what=f"the runs of {_MERGE} to end")
         self._parts.airflow.stop()
 
@@ -271,6 +271,6 @@ class Story:
 
 
 def _newest_line(file: Path) -> str:
-    """What a command has said last; Java's own warnings are none of it."""
+    """What a command has said last; without Java's own warnings."""
     lines = [line for line in file.read_text().splitlines() if not line.startswith("WARNING")]
     return lines[-1] if lines else "begins"

@@ -64,7 +64,7 @@ class View:
         self._lags: list[float] = []
 
     def look(self) -> Sight:
-        """Raises LocalError if the workload has ended by itself."""
+        """Raises LocalError if the workload has ended before it was stopped."""
         self._workload.check()
         leader = self._state.leader("capture")
         report = capture_status.read_status(self._state)

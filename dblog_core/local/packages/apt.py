@@ -158,7 +158,7 @@ class PrivateApt:
 
 
 def unpack(package: Path, tree: Path) -> None:
-    """Extracts a package's files; none of its scripts is run."""
+    """Extracts a package's files, and runs no script of it."""
     _run_command(["dpkg-deb", "-x", str(package), str(tree)], env=dict(os.environ))
 
 

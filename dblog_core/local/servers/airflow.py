@@ -157,7 +157,7 @@ class AirflowServer:
         return self._daemons[component].pid
 
     def scheduler_of(self, task: psutil.Process) -> str:
-        """Which of the schedulers runs a task. Raises LocalError: none of them."""
+        """Which of the schedulers runs a task. Raises LocalError if no scheduler does."""
         above = {process.pid for process in task.parents()}
         for name in self.schedulers:
             if self.pid(name) in above:

@@ -82,7 +82,7 @@ class AirflowClient:
         return state
 
     def mark(self, dag: str, run: str, state: str) -> None:
-        """Marks the run `failed` or `success`: its running tasks are told to stop."""
+        """Marks the run `failed` or `success`: its running tasks are asked to stop."""
         self.call("PATCH", f"/dags/{_quote(dag)}/dagRuns/{_quote(run)}", {"state": state})
 
     def clear(self, dag: str, run: str) -> None:
@@ -98,7 +98,7 @@ class AirflowClient:
         return self.get(f"{path}?deserialize=true")["value"]
 
     def log(self, dag: str, run: str, task: str, *, attempt: int | None = None, index: int = -1) -> str:
-        """What one attempt of a task wrote; the newest, unless told otherwise."""
+        """What one attempt of a task wrote; the newest by default."""
         if attempt is None:
             named = [t for t in self.tasks(dag, run) if (t["task_id"], t["map_index"]) == (task, index)]
             attempt = max((int(t["try_number"]) for t in named), default=1)

@@ -64,7 +64,7 @@ def runs(process: psutil.Process) -> bool:
 
 
 def find(pid: int, created: float) -> psutil.Process | None:
-    """The process, unless it has ended (its number may belong to another by now)."""
+    """The process, unless it has ended (its number may then belong to another)."""
     try:
         process = psutil.Process(pid)
         # psutil computes the time from the boot time, which a clock that is set moves a little.

@@ -23,8 +23,8 @@ from dblog_core.local.servers.server import Account, merge_options, remembered_p
 class PostgresServer:
     """PostgreSQL on loopback, data in `directory`. As root it runs under another user, since it refuses to be root.
 
-    `programs`: where the server's programs are; None: those of the distribution's version, in the cache. `primary`: of
-    whom it is a hot standby, made from a base backup over a physical slot of its own.
+    `programs`: where the server's programs are; None: those of the distribution's version, in the cache. `primary`: the
+    primary of which it is a hot standby, made from a base backup over a physical slot of its own.
     """
 
     kind = "postgres"
@@ -194,7 +194,7 @@ class PostgresServer:
         return "postgres" if "postgres" in user_names else "nobody"
 
     def _known_settings(self) -> dict[str, str]:
-        """The settings without the one of ours that an older minor version does not know, and would not start with."""
+        """The settings without the one that an older minor version does not know, and would not start with."""
         settings = merge_options(self.settings, self.options)
         described = [str(self.tool("postgres")), "--describe-config"]
         described_settings = run_to_end(described, where=self.name, cwd=self._dir, **as_user(self._user))

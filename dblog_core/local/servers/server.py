@@ -57,7 +57,7 @@ class DatabaseServer(Server, Protocol):
         """The server process while it runs."""
 
     def connect(self, database: str = "", *, account: Account | None = None) -> Any:
-        """A driver connection in autocommit mode, as the administrator unless told otherwise."""
+        """A driver connection in autocommit mode, as the administrator by default."""
 
     def execute(self, *statements: str, database: str = "") -> None:
         """Runs statements as the administrator, each in a transaction of its own."""

@@ -135,8 +135,9 @@ def _log(connection: Connection[Any], config: SourceConfig, tables: TableFilter)
 
 
 def _try_log(config: SourceConfig, connection: Connection[Any]) -> None:
-    """Asks for the log from its end, under an id of its own: the server ends the stream of whoever has the same one, so
-    neither a running capture's, nor one that the check of a process in another container may have."""
+    """Asks for the log from its end, under an id of its own: the server ends the older stream with the same id. So the
+    id is neither a running capture's, nor one that a check in another container may have.
+    """
     from dblog_core.sources.mysql.binlog.log_state import LogState
     from dblog_core.sources.mysql.sql import server
     from dblog_core.sources.mysql.values import charsets, multibyte

@@ -173,8 +173,8 @@ class PostgresSource:
         """`pg_current_snapshot()`, with every transaction that has begun below its xmax.
 
         The server's own xmax is one after the newest transaction that has *ended*: one whose commit is in the log and
-        not visible yet may lie above it. Its lock shows it. Locks are read first: whoever has none by then has
-        ended, so that the snapshot sees it, or has not come to its commit.
+        not visible yet may lie above it. Its lock shows it. Locks are read first: a transaction that has none by then
+        has ended, so that the snapshot sees it, or has not come to its commit.
 
         None on a standby, where visibility follows the log's order.
         """

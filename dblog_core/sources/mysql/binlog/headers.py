@@ -254,8 +254,10 @@ def _code(raw: Bytes, state: Int64s, out: Any, n: int, kind: int, start: int, st
 
 @part
 def _begins_anew(out: Any, n: int, kind: int) -> bool:
-    """Whether what the numbers of tables mean must be told again after the event: the server may have restarted, XA
-    rows or those of a compressed transaction may come between, or rows are held back with the maps before them."""
+    """Whether table maps must come again after the event, to say what the numbers of tables mean: the server may have
+    restarted, XA rows or those of a compressed transaction may come between, or rows are held back with the maps before
+    them.
+    """
     if out[CODE, n] == MARIADB_GTID:
         return bool(out[C, n] & _PREPARED)
     if out[CODE, n] != OTHER:
@@ -342,7 +344,7 @@ def _in_file(raw: Bytes, filled: int, state: Int64s) -> int:
 
 @part
 def _says_nothing_new(out: Any, n: int) -> bool:
-    """Whether event `n` may be left out; a GTID that its BEGIN follows is told so."""
+    """Whether event `n` may be left out; a GTID that its BEGIN follows gets a mark that says so."""
     if out[CODE, n] == BEGIN and n > 0 and out[CODE, n - 1] == GTID:
         out[CODE, n - 1] = GTID_BEGIN
         return True

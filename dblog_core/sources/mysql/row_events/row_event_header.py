@@ -97,8 +97,9 @@ def images(event: Event, version: TableVersion) -> tuple[bytes, int]:
 def read_watermark_payloads(
     version: TableVersion, op: str, body: Buffer, at: int, zero_dates: str, end: int | None = None
 ) -> list[str]:
-    """The payloads that an event on the watermark table writes. Of an update counts the image after: the one before was
-    seen when it was written."""
+    """The payloads that an event on the watermark table writes. Of an update the image after counts: the image before
+    was seen when it was written.
+    """
     if op == DELETE:
         return []
     event_rows = RowEvents(version)

@@ -29,8 +29,8 @@ _NO_ACCESS = 1227
 def await_xa_commits(connection: Connection[Any], config: SourceConfig) -> None:
     """Returns when every XA COMMIT that was logged before the call is visible to a SELECT after it.
 
-    A transaction is in XA RECOVER until its commit is visible. So nothing is to be waited for where that is empty,
-    which needs no grant; else those sessions are waited for that may be committing one of its transactions. Raises
+    A transaction is in XA RECOVER until its commit is visible. So there is no wait where that is empty, which needs no
+    grant. Otherwise the SELECT waits for those sessions that may be committing one of its transactions. Raises
     ServerNotSafe where they cannot be seen, SourceUnavailable after a minute.
     """
     if config.kind != "mariadb":

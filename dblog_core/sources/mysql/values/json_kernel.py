@@ -1,7 +1,7 @@
 """MySQL's binary JSON as the text that the server prints: compiled (sql-common/json_binary.h).
 
 A document is a tree of containers whose headers tell where keys and values lie. It is walked with a stack of its own,
-every place checked against the document's end, and no more values are visited than its bytes can hold, so that a
+every place checked against the document's end, and it visits at most as many values as its bytes can hold, so that a
 document that points into itself ends. Two kinds of values are not printed here: doubles whose shortest form needs more
 than 15 digits, and opaque values, which only functions put into documents. A mark in the text shows where each of them
 lies (`json_text`).

@@ -51,7 +51,7 @@ def layout(connection: Connection, oid: int, columns: Sequence[Column]) -> Layou
 
 
 def _constant(column: Column, text: str | None) -> Any | None:
-    """The JSON form of a value of which the catalogue has the text; None where that is not certain to be it."""
+    """The JSON form of a value of which the catalogue has the text; None where that is not certain."""
     if text is None or (kind := kind_of(column)) is None:
         return None
     return Constant(kind, text).value(column)

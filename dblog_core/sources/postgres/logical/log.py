@@ -155,7 +155,7 @@ class PostgresLog:
         return self._stream
 
     def _is_position_due(self, now: float) -> bool:
-        """Whether the position alone is worth a batch: nothing of ours comes, and the log has moved on all the same."""
+        """Whether the position alone is worth a batch: no captured row comes, and the log has moved on all the same."""
         return self._assembly.position > self._handed_position and now - self._last_batch >= _POSITION_SECONDS
 
     def _take(self, now: float) -> LogBatch:

@@ -87,7 +87,7 @@ def decode(schema: TableSchema, raw: Bytes, rows: Places) -> pa.RecordBatch:
 def decode_placed(
     schema: TableSchema, raw: Bytes, rows: Places, where: Callable[[int], str]
 ) -> tuple[pa.RecordBatch, Unreadable | None]:
-    """`decode` of the rows before the first one with a value that has no exact form, and what tells of that one.
+    """`decode` of the rows before the first one with a value that has no exact form, and the error for it.
 
     `where`: the place of a transaction, by its number, for messages. Columns are decoded as wholes, which know of no
     rows; so the row is looked for by halves, once something is wrong. Raises UnknownLogEvent.

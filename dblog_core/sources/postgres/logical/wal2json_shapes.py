@@ -78,7 +78,7 @@ class Version:
         return fits
 
     def fault(self, record: Json) -> str:
-        """Why the old row of a row that fits can be told neither by the key nor as a whole; empty if it can."""
+        """Why the old row of a row that fits can be found neither by the key nor as a whole; empty if it can."""
         if record["action"] == "I":
             return ""
         names = {c["name"] for c in record.get("identity", ())} - self._ignored

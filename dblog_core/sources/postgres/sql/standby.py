@@ -143,7 +143,7 @@ def await_replayed(is_met: Callable[[], bool], connection: Connection, replica: 
 
 
 class Waiting:
-    """A wait for a standby: told once it is long, and ended."""
+    """A wait for a standby: reported once it is long, and ended."""
 
     def __init__(self, connection: Connection, config: SourceConfig, what: str) -> None:
         """`what` the standby does not do, as people read it."""

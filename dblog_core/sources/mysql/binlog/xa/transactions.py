@@ -3,7 +3,7 @@
     undecided   from XA START to XA PREPARE nobody knows what becomes of them (`Group.undecided`)
     prepared    their place stands in the position; small ones are kept in memory too
     due         XA COMMIT, or PREPARE in one phase: they come next, as rows of the transaction that commits them
-    finished    the last of them was taken, or XA ROLLBACK: the position does not name them any more
+    finished    the last of them was taken, or XA ROLLBACK: the position no longer names them
 
 Since only the place of prepared rows is remembered, and in the position itself, a restart forgets nothing, and memory
 does not grow with them.
