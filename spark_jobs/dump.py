@@ -119,7 +119,7 @@ def _collect_errors(running: Future[list[list[str]]]) -> list[str]:
         reasons = [line for line in str(error).splitlines() if _REASON.match(line)] or [type(error).__name__]
         raise LakeError(
             f"an executor cannot work: {reasons[-1]}",
-            fix="see that each has dblog, under the driver's Python or spark.pyspark.python; `dblog work` goes on",
+            fix="see that each has dblog, under the driver's Python or spark.pyspark.python; `dblog work` continues",
         ) from error
 
 

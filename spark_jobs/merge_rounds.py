@@ -202,7 +202,7 @@ class Merger:
                 raise LakeError(
                     f"merge {intent.number} was finished by another process",
                     where=str(self._records.directory),
-                    fix="merge again: it goes on from there",
+                    fix="merge again: it continues from there",
                 )
             return self._finish(begun)
         self._step("recorded")

@@ -45,7 +45,7 @@ class LakeAtCut:
             raise LakeError(
                 f"{name} had stopped at offset {offset}, and cut {self.cut.number} is at {self.cut.offset}",
                 where=str(self.lake),
-                fix="take a cut of before it stopped, or of after it was mended (`dblog status`)",
+                fix="take a cut of before it stopped, or of after it was repaired (`dblog status`)",
             )
         path = table_location(self.lake, TableName.parse(name))
         return self.spark.read.format("delta").option("versionAsOf", version).load(str(path))

@@ -103,7 +103,7 @@ class WorkDump(_DumpTask):
         """Raises what makes the dump impossible."""
         self.run_engine(self._work)
         if self.stopped:
-            raise AirflowException("told to stop before the dump was over; another attempt goes on with it")
+            raise AirflowException("the task was asked to stop before the dump was over; another attempt continues it")
 
     def _work(self, config: Config, stop: threading.Event) -> None:
         from dblog_core.dumps import work_loop
@@ -133,7 +133,7 @@ class CompleteDump(_DumpTask):
         status = self.run_engine(self._complete)
         log.info("%s", describe(status))
         if self.stopped:
-            raise AirflowException("told to stop before the dump was over; another attempt goes on with it")
+            raise AirflowException("the task was asked to stop before the dump was over; another attempt continues it")
         if status.state != "done":
             raise AirflowFailException(ending(status))
         self._done = status

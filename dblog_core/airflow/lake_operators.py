@@ -151,7 +151,7 @@ class VerifyTables(_OnLake):
             try:
                 return verify(on_connection(config), request, stop=stop, say=_line)
             except Interrupted as error:
-                raise AirflowException("told to stop: nothing is known") from error
+                raise AirflowException("this task was asked to stop; it has no result") from error
 
         report = self.run_engine(compare)
         context["ti"].xcom_push("tables", [summary(table) for table in report.tables])

@@ -89,7 +89,9 @@ class MergeOperator(SparkSubmitOperator):
                     reported_at = time.monotonic()
                 time.sleep(LOOK)
                 if self._killed:
-                    raise AirflowException("told to stop while it waited for the lake; the next merge takes all")
+                    raise AirflowException(
+                        "the merge was asked to stop while it waited for the lake; the next merge takes all"
+                    )
                 if os.getppid() != parent:
                     os._exit(1)  # the supervisor is gone: another attempt may already run
         return False

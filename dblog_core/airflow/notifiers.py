@@ -73,7 +73,7 @@ class NotifierChannel:
             raise NotToldYet(
                 f"{self._wanted.notifier} has not taken notice {notice_id}: {type(error).__name__}: {error}",
                 where=f"[[airflow.notify]] {self._wanted.name}",
-                fix="mend what the notifier says; it is tried again until it is taken",
+                fix="repair what the notifier names; the notice is sent again until it is taken",
             ) from error
 
 

@@ -265,4 +265,4 @@ def _bytes(text: str | None) -> int | None:
     try:
         return sizes.parse(text)
     except ValueError as error:
-        raise RequestError(f"{text!r} {error}", where="max_retained", fix="mend it, or leave it empty") from error
+        raise RequestError(f"{text!r} {error}", where="max_retained", fix="correct it, or leave it empty") from error

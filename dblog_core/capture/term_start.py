@@ -96,8 +96,8 @@ def check_epoch(parts: Parts, lease: Lease, head: Manifest, *, first: bool) -> N
     raise StateError(
         f"the state store gave epoch {lease.epoch} and staging holds epoch {head.epoch}: it was replaced",
         where=where,
-        fix="make sure that no other capture of this source runs, then start the capture again: it goes on "
-        "with a higher epoch; dump requests of the old state store are gone, request them again",
+        fix="make sure that no other capture of this source runs. Then start the capture again: it continues "
+        "with a higher epoch. Dump requests of the old state store are gone: request them again",
     )
 
 

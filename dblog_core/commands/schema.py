@@ -82,7 +82,7 @@ def _show(session: Session, name: str) -> None:
         raise RequestError(
             "the super-changelog says nothing of this table",
             where=name,
-            fix="`dblog check` lists the tables that are captured; a table is told of from its first change or dump on",
+            fix="`dblog check` lists the tables that are captured; a table appears here with its first change or dump",
         )
     status = read_status(open_lake(config))
     lake = None if status is None else status.tables.get(name)

@@ -63,7 +63,7 @@ def load(path: Path | str, *, secrets: bool = True, needs: Needs = None) -> Conf
         raise ConfigError(
             "\n".join(["one fault" if len(lines) == 1 else f"{len(lines)} faults", *lines]),
             where=str(file),
-            fix="mend them; docs/configuration.md explains every key, `dblog config schema` prints the JSON schema",
+            fix="correct them; docs/configuration.md explains every key, `dblog config schema` prints the JSON schema",
         )
     return config
 
@@ -88,7 +88,7 @@ def _read(file: Path) -> dict[str, Any]:
         ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(
-            f"is not TOML: {error}", where=str(file), fix="mend that line; docs/configuration.md shows a whole file"
+            f"is not TOML: {error}", where=str(file), fix="correct that line; docs/configuration.md shows a whole file"
         ) from error
 
 

@@ -123,5 +123,5 @@ def missing(where: str) -> LakeError:
     return LakeError(
         "a data file of the table is missing",
         where=where,
-        fix="restore it from a backup, or run `dblog reset` for the table: it is built anew",
+        fix="restore it from a backup, or run `dblog reset` for the table: it is built again",
     )

@@ -81,7 +81,7 @@ class KeyIndex:
         """
         number = len(self._files)
         if number >> 32:
-            raise LakeError("the index has seen too many files", where=self.table, fix="remove it: it is made anew")
+            raise LakeError("the index has seen too many files", where=self.table, fix="remove it: it is made again")
         self._files.append((path, size))  # so that its entries stay where runs are joined meanwhile
         try:
             for keys, rows in _portions(self._entries(first, arrays) for first, arrays in columns):

@@ -65,9 +65,9 @@ class OpenTable:
         shape = self.snapshot.shape(str(self.files))
         if missing := {*self.keys, self.order} - set(shape.names):
             raise LakeError(
-                f"the table has no column {', '.join(sorted(missing))} any more, by which its rows are told apart",
+                f"the table no longer has the column {', '.join(sorted(missing))}, which identifies its rows",
                 where=str(self.files),
-                fix="give it the column again, or run `dblog reset` for the table: it is built anew",
+                fix="give it the column again, or run `dblog reset` for the table: it is built again",
             )
         live = self.snapshot.files
         self.vectors = {path: cached for path, cached in self.vectors.items() if path in live}

@@ -168,7 +168,8 @@ def _apply_actions(
         path = _path(action["path"], where)
         if path in live and unique_id(live[path].vector) != unique_id(action.get("deletionVector")):
             raise LakeError(
-                f"a commit adds the file {path} with another deletion vector, and does not remove the one before",
+                f"a commit adds the file {path} with another deletion vector, and does not remove the file's "
+                "previous entry",
                 where=where,
                 fix="restore the table to the version before, or run `dblog reset` for it",
             )

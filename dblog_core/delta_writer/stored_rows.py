@@ -80,7 +80,7 @@ def rows_at(
             raise LakeError(
                 f"row {rows.max()} is asked of a file of {edges[-1]} rows",
                 where=files.url(live.path),
-                fix="this is a defect: report it; remove the table's index to go on",
+                fix="this is a defect: report it; remove the table's index to continue",
             )
         groups = np.searchsorted(edges, rows, side="right") - 1
         for group in np.unique(groups).tolist():

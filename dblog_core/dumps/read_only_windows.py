@@ -96,14 +96,14 @@ class AnnouncedWindows:
         checked_at = self.clock.monotonic()
         while not condition():
             if self.clock.wait(self.stop, pause_seconds):
-                raise NotOpened("the worker was told to stop")
+                raise NotOpened("the worker was asked to stop")
             pause_seconds = min(2 * pause_seconds, LONGEST_PAUSE_SECONDS)
             now = self.clock.monotonic()
             if now - checked_at >= _STILL_WANTED_SECONDS:
                 checked_at = now
                 check()
                 if not self.is_wanted():
-                    raise NotOpened("the window is not wanted any more")
+                    raise NotOpened("the window is no longer wanted")
 
     def _put(self, path: str, payload: str) -> None:
         """Ids are never used twice: a node that is there is ours, and its answer was lost."""

@@ -206,7 +206,7 @@ def update_node(state: StateStore, path: str, change: Callable[[Json], Json]) ->
 
     def change_existing(data: Any) -> Any:
         if data is None:
-            raise RequestError(f"{path} is not in the state store any more", fix="`dblog dumps` lists what is there")
+            raise RequestError(f"{path} is no longer in the state store", fix="`dblog dumps` lists the dumps in it")
         return change(data)
 
     written: Json = compare_and_set.change(state, path, change_existing)

@@ -199,7 +199,7 @@ class WindowReader:
     def _read_schema(self) -> TableSchema:
         schema = self._connections.reader.schema(self._name)
         if not schema.key:
-            raise RequestError(f"{self._name} has no key any more", fix="give it one, and request the dump again")
+            raise RequestError(f"{self._name} no longer has a key", fix="give it one, and request the dump again")
         return schema
 
     def _check_order(self, schema: TableSchema) -> None:

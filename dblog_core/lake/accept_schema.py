@@ -131,7 +131,7 @@ def _has_another_key(older: TableSchema, newest: TableSchema) -> bool:
 def _nothing_to_accept(table: str, status: TableStatus, *, changed: bool) -> LakeError:
     if status.state is State.STOPPED:
         what = f"the table has not stopped because of its shape: {status.error}"
-        return LakeError(what, where=table, fix=f"mend that, or run `dblog reset {quote_for_shell(table)}`")
+        return LakeError(what, where=table, fix=f"repair that, or run `dblog reset {quote_for_shell(table)}`")
     if changed:
         return LakeError("nothing stands in its way", where=table, fix="run `dblog merge`: it follows the change")
     return LakeError("the lake has its newest shape: there is nothing to accept", where=table)

@@ -298,7 +298,7 @@ def _wait(process: subprocess.Popen[str], stop: threading.Event) -> int:
                 return process.wait(_GRACE_SECONDS)
             except subprocess.TimeoutExpired as error:
                 raise LakeError(
-                    f"the job did not end within {_GRACE_SECONDS:.0f} s of being told to",
+                    f"the job did not end within {_GRACE_SECONDS:.0f} s of being asked to",
                     fix="run it again: the next one finishes its work",
                 ) from error
     return process.returncode

@@ -59,7 +59,7 @@ class DeadLetters:
 
     def _unusable(self, error: Exception) -> OutputRefused:
         return OutputRefused(
-            f"the file of dead letters cannot be used: {error}", where=str(self._path), fix="mend or move the file"
+            f"the file of dead letters cannot be used: {error}", where=str(self._path), fix="repair or move the file"
         )
 
 

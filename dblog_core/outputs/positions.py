@@ -88,8 +88,8 @@ class Record:
         # To start anew in silence would give the target every line a second time.
         if delivered is None and self.place.delivered is not None:
             raise OutputRefused(
-                f"the target tells of no place, and was given all up to offset {self.place.delivered}",
-                fix="restore it; or give it all anew, from the output's start on: `dblog relay NAME --restart`",
+                f"the target has no place, but has received all up to offset {self.place.delivered}",
+                fix="restore it; or send it all again, from the output's start on: `dblog relay NAME --restart`",
             )
         if delivered is not None and delivered != self.place.delivered:
             self.place = replace(self.place, offset=delivered, delivered=delivered)

@@ -188,14 +188,14 @@ class Relay:
             raise OutputRefused(
                 f"the target refuses lines, and not one by one: {error.message}",
                 where=f"output {self._context.name}",
-                fix="mend the target",
+                fix="repair the target",
             ) from error
         where = f"output {self._context.name}, offset {line['offset']}, {line['table']}"
         if self._context.settings.poison == "stop":
             raise OutputRefused(
                 f"the target refuses the line: {error.message}",
                 where=where,
-                fix='mend the target; or set poison = "dead_letter", and a dead_letter file that takes such lines',
+                fix='repair the target; or set poison = "dead_letter", and a dead_letter file that takes such lines',
             ) from error
         self._context.letters.note_line(line, error.message)
         log.warning("%s: noted as a dead letter: %s", where, error.message)

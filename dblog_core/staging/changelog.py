@@ -94,7 +94,7 @@ class Staging:
             )
         if number == 1 and not self.is_published(1) and (first := self.first_number()):
             raise SegmentTaken(
-                f"the super-changelog begins at segment {first} by now",
+                f"the super-changelog now begins at segment {first}",
                 where=self.storage.url(""),
                 fix="start the capture again",
             )

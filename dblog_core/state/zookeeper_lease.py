@@ -269,7 +269,9 @@ def _read_epoch(session: Session, paths: LeasePaths, answer: Any = None) -> _Epo
         return int(content["epoch"]), str(content["lock"]), stat.version
     except (ValueError, KeyError, TypeError) as error:
         raise StateError(
-            "the epoch node holds something else", where=paths.epoch, fix="remove that node; epochs go on from staging"
+            "the epoch node holds something else",
+            where=paths.epoch,
+            fix="remove that node; epochs continue from staging",
         ) from error
 
 

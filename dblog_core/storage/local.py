@@ -220,7 +220,7 @@ def translate_errors(path: Path) -> Iterator[None]:
         what = error.strerror or str(error)
         if error.errno in _FULL:
             raise StagingUnavailable(
-                f"there is no room: {what}", where=where, fix="free or add disk space; it goes on by itself then"
+                f"there is no room: {what}", where=where, fix="free or add disk space; dblog then tries again"
             ) from error
         if error.errno in _AWAY or isinstance(error, FileNotFoundError):
             raise StagingUnavailable(

@@ -283,7 +283,7 @@ def _translation(response: Mapping[str, Any], bucket: str, where: str) -> Stagin
     status = int(about.get("HTTPStatusCode", 0))
     message = f"{code}: {response['Error'].get('Message', '')}".rstrip(": ")
     if code == "NoSuchBucket":
-        return StagingError(f"there is no bucket {bucket}", where=where, fix="make it, or mend the path")
+        return StagingError(f"there is no bucket {bucket}", where=where, fix="make it, or correct the path")
     if code in _MISSING:
         return _Missing(message, where=where)
     if code in _BEYOND:
@@ -296,10 +296,10 @@ def _translation(response: Mapping[str, Any], bucket: str, where: str) -> Stagin
         return StagingError(
             f"the object store refuses the credentials: {message}",
             where=where,
-            fix="mend [s3] access_key and secret_key",
+            fix="correct [s3] access_key and secret_key",
         )
     if code in _ELSEWHERE:
-        return StagingError(f"the bucket is elsewhere: {message}", where=where, fix="mend [s3] region or endpoint")
+        return StagingError(f"the bucket is elsewhere: {message}", where=where, fix="correct [s3] region or endpoint")
     if code == "NotImplemented" or status == 501:
         return StagingError(
             f"the server cannot do that: {message}",

@@ -44,7 +44,7 @@ def dump_differences(config: Config, report: TableReport, *, stop: threading.Eve
         raise DblogError(
             f"dump {dump_id} is {status.state}: {status.error or 'it was ended'}",
             where=report.table,
-            fix="mend its cause, and verify again",
+            fix="remove its cause, and verify again",
         )
     return dump_id
 

@@ -150,5 +150,5 @@ def refuse_shape(schema: TableSchema, faults: list[str]) -> LakeError:
         f"the table's shape changed in a way that the lake does not follow: {'; '.join(faults)}",
         where=str(schema.table),
         fix=f"run {accept}, which says first what it does: the table takes its new shape, and a dump brings what it "
-        f"lacks; or {reset}: it is emptied, and dumped anew",
+        f"lacks; or {reset}: it is emptied, and dumped again",
     )

@@ -131,5 +131,5 @@ def _not_accepted(before: TableSchema, after: TableSchema, offset: int) -> LakeE
         where=str(after.table),
         fix='`[lake] schema_changes` is "fail" for it: run '
         f"`dblog schema accept {quote_for_shell(after.table)}` and merge again, "
-        f"or `dblog reset {quote_for_shell(after.table)}`, which dumps it anew",
+        f"or `dblog reset {quote_for_shell(after.table)}`, which dumps it again",
     )

@@ -48,7 +48,7 @@ def plan(tools: Tools, arguments: Json) -> Json:
             f"staging holds neither a full dump of it that has finished nor its whole life: it begins with segment "
             f"{first}; and its history does not help: {why.message}",
             where=name,
-            fix=f"run `dblog reset {quote_for_shell(name)}`, which dumps it anew; "
+            fix=f"run `dblog reset {quote_for_shell(name)}`, which dumps it again; "
             f"or `dblog dump --table {quote_for_shell(name)} --wait`, and rebuild it",
         ) from why
 

@@ -109,7 +109,7 @@ def table_of(tools: Tools, table: str) -> TableStatus:
         raise LakeError(
             f"the table is stopped: {status.error}",
             where=table,
-            fix=f"mend that first, or run `dblog reset {quote_for_shell(table)}`",
+            fix=f"repair that first, or run `dblog reset {quote_for_shell(table)}`",
         )
     return status
 

@@ -170,7 +170,7 @@ def _check_reach(staging: Staging, oldest: Manifest, name: str, value: int) -> N
         raise LakeError(
             "the interval begins before what staging has kept",
             where=staging.storage.url(""),
-            fix=f"begin at offset {oldest.first_offset}{since}; `dblog verify --repair` mends older damage",
+            fix=f"begin at offset {oldest.first_offset}{since}; `dblog verify --repair` repairs older damage",
         )
 
 

@@ -56,7 +56,7 @@ def append(
         raise LakeError(
             f"the cut of merge {intent.number} cannot be written: {' '.join(str(error).split())}",
             where=str(path),
-            fix="merge again: it goes on where this one stopped",
+            fix="merge again: it continues where this one stopped",
         ) from error
     log.check_committed(path, app, intent.number)
 

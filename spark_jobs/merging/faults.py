@@ -28,7 +28,7 @@ OVERTAKEN = (
 
 
 def spark_gone_error(where: str) -> LakeError:
-    return LakeError("Spark went away", where=where, fix="merge again: it goes on where this one stopped")
+    return LakeError("Spark went away", where=where, fix="merge again: it continues where this one stopped")
 
 
 def outcome_of_fault(merge: int, error: Exception) -> Outcome:

@@ -201,7 +201,7 @@ class LakeTable:
             raise LakeError(
                 f"somebody has changed the column {', '.join(lost)}, which tells what has been merged",
                 where=str(self.path),
-                fix=f"undo it, or run `dblog reset {quote_for_shell(self._schema.table)}`: the table is built anew",
+                fix=f"undo it, or run `dblog reset {quote_for_shell(self._schema.table)}`: the table is built again",
             )
 
     def answer_others(self, *, after: int, merged: int) -> int:
@@ -216,7 +216,7 @@ class LakeTable:
             raise LakeError(
                 f"the lake table {what}; a merge left version {after}",
                 where=str(self.path),
-                fix=f"restore it, or run `dblog reset {quote_for_shell(self._schema.table)}`: the table is built anew",
+                fix=f"restore it, or run `dblog reset {quote_for_shell(self._schema.table)}`: the table is built again",
             )
         while log.others_wrote(self.path, after, newest):
             self.prepare()

@@ -43,7 +43,7 @@ def lake_lock(
                 raise LeaseLost(
                     "the lease on the lake is in doubt",
                     where=str(directory),
-                    fix="merge again: it goes on where this one stopped",
+                    fix="merge again: it continues where this one stopped",
                 )
 
         try:

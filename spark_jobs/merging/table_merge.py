@@ -347,7 +347,7 @@ def _check_never_had_key(schema: TableSchema, status: TableStatus | None) -> Non
     missed, and nobody would notice once it has its key again."""
     if status is not None and status.version is not None:
         raise LakeError(
-            "the table has lost its key, so that its rows cannot be told apart",
+            "the table has lost its key, so nothing identifies its rows",
             where=str(schema.table),
             fix="give it its key again, or name unique, never-null columns in [source.keys]; then run "
             f"`dblog schema accept {quote_for_shell(schema.table)}`: a dump brings what was missed",

@@ -94,7 +94,7 @@ def test_a_merge_that_waits_ends_when_it_is_told_to(
     task: merge_operator.MergeOperator, lease: Lease, merged: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at_the_third_look(monkeypatch, task.on_kill, merged)
-    with pytest.raises(AirflowException, match="told to stop while it waited for the lake"):
+    with pytest.raises(AirflowException, match="asked to stop while it waited for the lake"):
         task.execute({})
     assert not merged["spark"] and lease.valid()
 

@@ -112,7 +112,7 @@ def test_a_target_that_was_restored_gets_what_it_lacks(world: World, kind: str) 
 def test_a_target_that_lost_its_place_is_not_filled_from_the_middle(world: World) -> None:
     world.relay()
     world.target.empty()
-    with pytest.raises(OutputRefused, match="tells of no place"):
+    with pytest.raises(OutputRefused, match="the target has no place"):
         world.relay()
     assert world.relay(restart=True)
     assert world.target.lines() == world.all()

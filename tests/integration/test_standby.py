@@ -167,7 +167,7 @@ def test_a_slot_on_a_standby_waits_for_its_primary_and_says_so(
     with closing(primary.connect()) as connection, connection.cursor() as cursor:
         connection.autocommit = False
         cursor.execute("UPDATE quiet SET v = 500 WHERE id = 3")  # what runs keeps a slot from being made, too
-        with caplog.at_level(logging.WARNING), pytest.raises(SourceUnavailable, match="has not told") as refused:
+        with caplog.at_level(logging.WARNING), pytest.raises(SourceUnavailable, match="has not yet said") as refused:
             source.prepare()
         connection.rollback()
     assert "pg_log_standby_snapshot" in refused.value.fix and "pg_log_standby_snapshot" in caplog.text

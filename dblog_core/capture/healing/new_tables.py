@@ -159,7 +159,7 @@ def _tell_of_keyless(parts: Parts, tables: list[str]) -> None:
     error = RequestError(
         f"captured from here on, without the rows that they have by now: {table_names.some(tables)}",
         fix="a table without a key cannot be dumped. Give it a primary key, or name its unique, "
-        "never-null columns under [source.keys]: then it is dumped by itself",
+        "never-null columns under [source.keys]: then it is dumped automatically",
     )
     log.warning("%s", error)
     recent_errors.record(parts.state, "capture", error, parts.clock.time())

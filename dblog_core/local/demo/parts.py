@@ -196,7 +196,7 @@ class Workload:
         if self._process.poll() is not None and not self._is_stopped:
             assert self._process.stderr is not None
             output = self._process.stderr.read().strip()[-1500:]
-            raise LocalError(f"the workload has ended by itself:\n{output}", where="demo")
+            raise LocalError(f"the workload has ended early:\n{output}", where="demo")
 
     def stop(self) -> None:
         """Lets it finish its transactions."""

@@ -249,7 +249,7 @@ class PostgresServer:
             closed = [str(p) for p in [path, *path.parents] if not p.stat().st_mode & 0o001]
             if closed:
                 raise LocalError(
-                    f"user {self._user}, whom PostgreSQL runs as, cannot enter {closed[0]}",
+                    f"user {self._user}, as which PostgreSQL runs, cannot enter {closed[0]}",
                     where=str(path),
                     fix="choose another place (DBLOG_CACHE_DIR, DBLOG_DATA_DIR), or run as an ordinary user",
                 )

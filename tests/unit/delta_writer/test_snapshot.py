@@ -157,7 +157,7 @@ def test_the_vector_tells_which_file_is_removed(table: Table) -> None:
     write_commit(table.path, 3, stale)
     assert path in read(table).files, "the file with another vector is another file"
     write_commit(table.path, 4, {"add": {**live.add, "deletionVector": {**live.add["deletionVector"], "offset": 99}}})
-    with pytest.raises(LakeError, match="does not remove the one before"):
+    with pytest.raises(LakeError, match="does not remove the file's previous entry"):
         read(table)
 
 

@@ -147,7 +147,7 @@ def test_a_key_column_that_somebody_drops_stops_the_table(table: Table) -> None:
     shape["fields"] = [f for f in shape["fields"] if f["name"] != "id"]
     changed["metaData"]["schemaString"] = json.dumps(shape)
     write_commit(table.path, 3, changed)
-    with pytest.raises(LakeError, match="no column id any more"):
+    with pytest.raises(LakeError, match="no longer has the column id"):
         upsert(writer, table.changes([row(3, offset=5)]), APP, 3)
 
 

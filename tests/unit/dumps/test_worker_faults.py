@@ -82,7 +82,7 @@ def test_a_filter_or_a_key_that_no_longer_fits_fails_its_task(world: World, task
 def test_a_table_that_loses_its_key_fails_its_task(world: World) -> None:
     world.database.schemas[ORDERS.table] = TableSchema(ORDERS.table, ORDERS.columns, ())
     world.request({})
-    with pytest.raises(RequestError, match="no key any more"):
+    with pytest.raises(RequestError, match="no longer has a key"):
         world.work()
 
 

@@ -353,7 +353,7 @@ def refuse_any_order(connection: Connection[Any], config: SourceConfig) -> None:
         raise ServerNotSafe(
             "binlog_order_commits is OFF: a chunk could miss what the log already holds, and stale rows would win",
             where=where(config),
-            fix="SET PERSIST binlog_order_commits = ON; then `dblog work --once` goes on with the dump",
+            fix="SET PERSIST binlog_order_commits = ON; then `dblog work --once` continues the dump",
         )
 
 

@@ -45,7 +45,7 @@ def await_xa_commits(connection: Connection[Any], config: SourceConfig) -> None:
         if time.monotonic() > deadline:
             raise SourceUnavailable(
                 f"sessions {sorted(session for session, _ in busy)} have been committing XA transactions for"
-                f" {_PATIENCE:.0f} s, and it cannot be told which rows a chunk would see",
+                f" {_PATIENCE:.0f} s, and nobody knows which rows a chunk would see",
                 where=where(config),
                 fix="look at them with SHOW PROCESSLIST",
             )

@@ -92,5 +92,5 @@ def _unavailable(error: OSError) -> StagingUnavailable:
     return StagingUnavailable(
         f"a large transaction cannot wait here for its commit: {error.strerror or error}",
         where=tempfile.gettempdir(),
-        fix="make room, or let TMPDIR name a directory with more of it; it is tried again by itself",
+        fix="make room, or let TMPDIR name a directory with more of it; the capture tries again",
     )

@@ -57,7 +57,7 @@ class Streams:
             self._drop(xid)
             self._spools[xid] = Spool()
         elif xid not in self._spools:
-            raise UnknownLogEvent(f"a streamed transaction, {xid}, goes on that never began", fix="report this")
+            raise UnknownLogEvent(f"a streamed transaction, {xid}, continues that never began", fix="report this")
         self._block = self._spools[xid]
 
     def add(self, arrived: Messages) -> None:

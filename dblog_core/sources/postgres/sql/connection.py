@@ -133,9 +133,9 @@ def _error(error: psycopg2.Error, config: SourceConfig, where: str) -> SourceErr
     code = error.pgcode
     message = server_messages.by_postgres(error)
     if code is None and isinstance(error, psycopg2.OperationalError | psycopg2.InterfaceError | psycopg2.DatabaseError):
-        return SourceUnavailable(message, where=where, fix="the connection broke: it is made again by itself")
+        return SourceUnavailable(message, where=where, fix="the connection broke: dblog opens it again")
     if code is not None and code.startswith(transient_errors.POSTGRES):
-        return SourceUnavailable(message, where=where, fix="it is tried again by itself")
+        return SourceUnavailable(message, where=where, fix="dblog tries again")
     if code == "25006":
         return SourceReadOnly(
             f"{message} (SQLSTATE {code})", where=where, fix="the server must accept writes: connect to the primary"

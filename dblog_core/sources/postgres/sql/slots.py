@@ -177,17 +177,17 @@ def _create(connection: Connection, config: SourceConfig) -> None:
     except psycopg2.errors.QueryCanceled as error:
         if replays:
             raise SourceUnavailable(
-                f"slot {config.slot} could not be made within {_CREATION_LIMIT}: the standby's primary has not told "
-                "yet which transactions run, or older ones run still",
+                f"slot {config.slot} could not be made within {_CREATION_LIMIT}: the standby's primary has not yet "
+                "said which transactions run, or older ones still run",
                 where=_where(config),
-                fix=f"it is tried again; to help, {_WORD}, and end its oldest transactions",
+                fix=f"dblog tries again. To help, {_WORD}, and end its oldest transactions",
             ) from error
         raise SourceUnavailable(
             f"slot {config.slot} could not be made within {_CREATION_LIMIT}: transactions that are older run still",
             where=_where(config),
-            fix="it is tried again; to help, end the oldest of SELECT pid, xact_start, query FROM pg_stat_activity "
-            "WHERE backend_xid IS NOT NULL ORDER BY xact_start, and commit or roll back what SELECT gid, prepared FROM "
-            "pg_prepared_xacts shows",
+            fix="dblog tries again. To help, end the oldest of SELECT pid, xact_start, query FROM pg_stat_activity "
+            "WHERE backend_xid IS NOT NULL ORDER BY xact_start. Then commit or roll back what SELECT gid, prepared "
+            "FROM pg_prepared_xacts shows",
         ) from error
     except psycopg2.errors.ObjectNotInPrerequisiteState as error:
         raise SourceRefused(
