@@ -55,8 +55,8 @@ def _quoted_row(declared: str | tuple[str, ...], *values: str, edges: str = "", 
     return Row(listed, tuple(("'" + value.replace("'", "''") + "'", value) for value in values), edges, on)
 
 
-_NO_DATE = 'a date with a zero part or of no calendar: an error, NULL with `zero_dates = "null"`, or NULL or the server\'s text with `staged_as`'
-_CHARSETS = "every character set of the servers, as they convert it themselves: what each code of one that is not Unicode becomes is asked of the server, and a code that stands for nothing is its `?`. Bytes that are no code (half a pair of surrogates, say) are an error"
+_NO_DATE = 'A date with a zero part or of no calendar: an error, NULL with `zero_dates = "null"`, or NULL or the server\'s text with `staged_as`'
+_CHARSETS = "every character set of the servers, as they convert it themselves. Of one that is not Unicode, dblog asks the server what each code becomes; a code that stands for nothing is its `?`. Bytes that are no code (half a pair of surrogates, say) are an error"
 _NINES = "9" * 35 + "." + "9" * 30
 _SHAPES = ("point", "linestring", "polygon", "multipoint", "multilinestring", "multipolygon")
 _ORIGIN = bytes(4) + bytes.fromhex("0101000000") + bytes(16)
@@ -82,7 +82,7 @@ MYSQL_ROWS = (
     Row(("binary(4)",), (("x'00ff'", b"\0\xff\0\0"),), "with the zero bytes up to its length that a SELECT gives and the log leaves out"),
     Row(("varbinary(300)", "tinyblob", "blob", "mediumblob", "longblob"), (("x''", b""), ("x'00ff'", b"\0\xff")), "the same bytes"),
     Row(("date",), (("'1000-01-01'", dt.date(1000, 1, 1)), ("'9999-12-31'", dt.date(9999, 12, 31))), _NO_DATE),
-    Row(("datetime(6)", "datetime", "datetime(3)"), (("'1000-01-01 00:00:00'", dt.datetime(1000, 1, 1)), ("'9999-12-31 23:59:59.999999'", dt.datetime(9999, 12, 31, 23, 59, 59, 999999))), f"the clock's numbers, shifted by no time zone; {_NO_DATE}"),
+    Row(("datetime(6)", "datetime", "datetime(3)"), (("'1000-01-01 00:00:00'", dt.datetime(1000, 1, 1)), ("'9999-12-31 23:59:59.999999'", dt.datetime(9999, 12, 31, 23, 59, 59, 999999))), f"the clock's numbers, shifted by no time zone. {_NO_DATE}"),
     Row(("timestamp(6)", "timestamp"), (("'1970-01-01 00:00:01'", dt.datetime(1970, 1, 1, 0, 0, 1, tzinfo=dt.UTC)), ("'2038-01-19 03:14:07.999999'", dt.datetime(2038, 1, 19, 3, 14, 7, 999999, tzinfo=dt.UTC))), "the moment in UTC, whatever the time zone of server and session; `0000-00-00` as above"),
     _quoted_row(("time(6)", "time"), "-838:59:59.000000", "838:59:59.000000", "-00:00:00.000001", edges="no time of a day, but hours up to 838 with a sign: the server's text"),
     Row(("year",), (("1901", 1901), ("2155", 2155), ("0", 0)), "`0000` is 0"),
@@ -115,7 +115,7 @@ NAMES = {
     MARIADB: MYSQL_NAMES | {"geometrycollection", "inet4", "inet6", "uuid"},
 }
 
-_FAR = "before year 1, after 9999, `infinity` and `-infinity`: an error that names the column, or the server's text or NULL with `staged_as`"
+_FAR = "Before year 1, after 9999, `infinity` and `-infinity`: an error that names the column, or the server's text or NULL with `staged_as`"
 _PRINTED = "the server's text"
 
 POSTGRES_ROWS = (
@@ -133,8 +133,8 @@ POSTGRES_ROWS = (
     _quoted_row(("name", '"char"'), "x", edges=_PRINTED),
     Row(("bytea",), ((r"'\x'", b""), (r"'\x00ff'", b"\0\xff")), "the same bytes"),
     Row(("date",), (("'0001-01-01'", dt.date(1, 1, 1)), ("'9999-12-31'", dt.date(9999, 12, 31))), _FAR),
-    Row(("timestamp without time zone", "timestamp(3) without time zone"), (("'0001-01-01'", dt.datetime(1, 1, 1)), ("'9999-12-31 23:59:59.999999'", dt.datetime(9999, 12, 31, 23, 59, 59, 999999))), f"shifted by no time zone; {_FAR}"),
-    Row(("timestamp with time zone", "timestamp(3) with time zone"), (("'2024-01-01 12:00+05:30'", dt.datetime(2024, 1, 1, 6, 30, tzinfo=dt.UTC)),), f"the moment in UTC, whatever the time zone of server and session; {_FAR}"),
+    Row(("timestamp without time zone", "timestamp(3) without time zone"), (("'0001-01-01'", dt.datetime(1, 1, 1)), ("'9999-12-31 23:59:59.999999'", dt.datetime(9999, 12, 31, 23, 59, 59, 999999))), f"shifted by no time zone. {_FAR}"),
+    Row(("timestamp with time zone", "timestamp(3) with time zone"), (("'2024-01-01 12:00+05:30'", dt.datetime(2024, 1, 1, 6, 30, tzinfo=dt.UTC)),), f"the moment in UTC, whatever the time zone of server and session. {_FAR}"),
     _quoted_row(("time without time zone", "time(3) without time zone"), "00:00:00.000001", "24:00:00", edges="the server's text: `24:00:00` is a time to it"),
     _quoted_row(("time with time zone", "time(3) with time zone"), "12:34:56+05:30", edges="the server's text, with the zone that was written"),
     _quoted_row(("interval", "interval day to second"), "1 year 2 mons -3 days +04:05:06.789", edges="the server's text in style `postgres`: months, days and seconds are three numbers that have no sum"),
