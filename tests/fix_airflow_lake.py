@@ -80,7 +80,7 @@ class Merged:
 
 
 @pytest.fixture(scope="package")
-def dumped(live: Live) -> Dumped:
+def finished_dump(live: Live) -> Dumped:
     live.capturing()
     tables = [live.table("orders"), live.table("countries"), ""]
     run = live.client.trigger(DUMP, {"tables": tables, "chunk_size": 100, "workers": 2})
@@ -89,7 +89,7 @@ def dumped(live: Live) -> Dumped:
 
 
 @pytest.fixture(scope="package")
-def merged(live: Live, dumped: Dumped) -> Merged:
+def merged_lake(live: Live, finished_dump: Dumped) -> Merged:
     this_hour = dt.datetime.now(dt.UTC).replace(minute=0, second=0, microsecond=0)
     first = this_hour - 5 * HOUR
     second = this_hour - 7 * HOUR

@@ -28,27 +28,27 @@ Rows = dict[int, Row]
 
 
 def test_backfills_by_clicks_mend_the_rows_that_another_writer_has_damaged(
-    live: Live, merged: Merged, sign_in: SignIn, picture: Callable[[Page, str], None]
+    live: Live, merged_lake: Merged, sign_in: SignIn, picture: Callable[[Page, str], None]
 ) -> None:
     """A replay mends those that changed in its hour, and a repair of as many days as there are slices all others."""
-    intact = merged.parcels.rows()
-    _damage(merged.parcels, intact, above=0, added=GONE)
-    _damage(merged.parcels, intact, above=100, added=100 + _ADDED)
-    damaged = merged.parcels.rows()
+    intact = merged_lake.parcels.rows()
+    _damage(merged_lake.parcels, intact, above=0, added=GONE)
+    _damage(merged_lake.parcels, intact, above=100, added=100 + _ADDED)
+    damaged = merged_lake.parcels.rows()
     assert _differences(intact, damaged) == {_UPDATED, _DELETED, GONE, 107, 109, 199}
 
     page = sign_in()
-    (replay,) = _backfill(live, page, REPLAY, merged.first_hour, merged.first_hour, runs=1, picture=picture)
+    (replay,) = _backfill(live, page, REPLAY, merged_lake.first_hour, merged_lake.first_hour, runs=1, picture=picture)
     (parcels,) = [t for t in _result(live, REPLAY, replay) if t["table"] == live.table("parcels")]
     written = {name: parcels[name] for name in ("keys", "inserted", "updated", "deleted")}
     assert written == {"keys": PARCELS, "inserted": 1, "updated": 1, "deleted": 1}
-    in_hour = {key: row for key, row in intact.items() if key in merged.first_keys}
-    beyond = {key: row for key, row in damaged.items() if key not in merged.first_keys}
-    assert merged.parcels.rows() == in_hour | beyond, "what changed in the hour is as it was, and no other row is"
+    in_hour = {key: row for key, row in intact.items() if key in merged_lake.first_keys}
+    beyond = {key: row for key, row in damaged.items() if key not in merged_lake.first_keys}
+    assert merged_lake.parcels.rows() == in_hour | beyond, "what changed in the hour is as it was, and no other row is"
 
     last = dt.datetime.now(dt.UTC).replace(hour=0, minute=0, second=0, microsecond=0) - 2 * DAY
     repairs = _backfill(live, page, REPAIR, last - (SLICES - 1) * DAY, last, runs=SLICES)
-    mended = merged.parcels.rows()
+    mended = merged_lake.parcels.rows()
     assert _differences(intact, mended) <= {107, 109}, "a row that was right is not written"
     assert {key: row["note"] for key, row in mended.items()} == dict(live.database.query("SELECT * FROM parcels"))
     _check_all_slices(live, repairs)

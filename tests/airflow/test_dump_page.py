@@ -66,7 +66,7 @@ def _dump_id(live: Live, run: str) -> str:
 
 
 def test_the_page_tells_of_capture_dumps_lake_and_errors(
-    live: Live, sign_in: SignIn, merged: Merged, slow_dump: str, picture: Keep
+    live: Live, sign_in: SignIn, merged_lake: Merged, slow_dump: str, picture: Keep
 ) -> None:
     leader = live.capturing()
     with closing(wiring.open_state(live.config)) as store:

@@ -67,12 +67,12 @@ def _capture_logs(live: Live) -> dict[str, str]:
     return texts
 
 
-def test_a_dump_with_parameters_ends_with_its_chunks_in_the_super_changelog(live: Live, dumped: Dumped) -> None:
-    result = dumped.result
+def test_a_dump_with_parameters_ends_with_its_chunks_in_the_super_changelog(live: Live, finished_dump: Dumped) -> None:
+    result = finished_dump.result
     chunks = [c for m in wiring.open_staging(live.config).manifests() for c in m.chunks if c.dump == result["id"]]
     assert sum(c.rows for c in chunks if c.table == live.table("orders")) == result["rows"] - 3 >= 500
-    assert len([t for t in live.client.tasks(DUMP, dumped.run) if t["task_id"] == "work"]) == 2
-    assert live.task_states(DUMP, dumped.run)["close"] == {"success"}
+    assert len([t for t in live.client.tasks(DUMP, finished_dump.run) if t["task_id"] == "work"]) == 2
+    assert live.task_states(DUMP, finished_dump.run)["close"] == {"success"}
 
 
 def test_a_wrong_table_fails_at_once_with_the_reason(live: Live) -> None:
@@ -109,33 +109,33 @@ def test_a_large_dump_that_is_rejected_requests_nothing(live: Live) -> None:
     assert live.dump_of(run) is None
 
 
-def test_airflows_notifiers_are_told_what_happens_to_a_dump(live: Live, dumped: Dumped) -> None:
-    dump = dumped.result["id"]
+def test_airflows_notifiers_are_told_what_happens_to_a_dump(live: Live, finished_dump: Dumped) -> None:
+    dump = finished_dump.result["id"]
     wait_until(lambda: "completed" in _events(live, dump), "the end is told", describe=lambda: _events(live, dump))
     notices = live.notices_of(dump)
     order = list(dict.fromkeys(event for event in _events(live, dump) if event != "chunk"))
     assert order == ["requested", "started", "table", "completed"]
     assert len({notice["id"] for notice in notices if notice["event"] == "chunk"}) == notices[-1]["chunks"] >= 6
     assert {notice["text"] for notice in notices} == {f"capture: {event}" for event in _events(live, dump)}
-    assert notices[0]["requested_by"] == f"airflow:{DUMP}/{dumped.run}"
-    assert notices[-1]["rows"] == dumped.result["rows"]
+    assert notices[0]["requested_by"] == f"airflow:{DUMP}/{finished_dump.run}"
+    assert notices[-1]["rows"] == finished_dump.result["rows"]
 
 
 def _events(live: Live, dump: str) -> list[str]:
     return [notice["event"] for notice in live.notices_of(dump)]
 
 
-def test_sealed_segments_start_the_merge_and_the_lake_gets_the_rows(live: Live, merged: Merged) -> None:
+def test_sealed_segments_start_the_merge_and_the_lake_gets_the_rows(live: Live, merged_lake: Merged) -> None:
     earlier = {run["dag_run_id"] for run in live.client.runs(MERGE, state="success")}
     with live.merging():
         live.client.parse_again(MERGE)
         live.database.execute("INSERT INTO orders VALUES (70001, 'for the lake')")
-        wait_until(lambda: 70001 in merged.orders.rows(), "the row is in the lake", timeout=SPARK_SECONDS)
+        wait_until(lambda: 70001 in merged_lake.orders.rows(), "the row is in the lake", timeout=SPARK_SECONDS)
         types = {run["run_type"] for run in live.client.runs(MERGE) if run["dag_run_id"] not in earlier}
     assert types == {"asset_triggered"}
 
 
-def test_airflows_metrics_have_our_figures(live: Live, merged: Merged) -> None:
+def test_airflows_metrics_have_our_figures(live: Live, merged_lake: Merged) -> None:
     captured = {"leader_epoch", "lag_seconds", "rows_per_second", "staged_offset", "windows"}
     written = {"merged_offset", "dump.rows", "dump.chunks", "dump.evicted"}
     names = {f"dblog.live.{name}" for name in captured | written}
@@ -146,7 +146,7 @@ def test_airflows_metrics_have_our_figures(live: Live, merged: Merged) -> None:
     assert 503 <= live.metrics.values["dblog.live.merged_offset"] <= head.last_offset
 
 
-def test_lineage_leads_from_the_source_to_the_lake(live: Live, merged: Merged) -> None:
+def test_lineage_leads_from_the_source_to_the_lake(live: Live, merged_lake: Merged) -> None:
     table = live.table("countries")
     source = (f"mysql://{live.database.server.host}:{live.database.server.port}", table)
     staged = ("file", f"{live.config.staging.path}/live/{table}")
@@ -166,13 +166,13 @@ def _lineage(live: Live) -> set[tuple[str, tuple[str, str], tuple[str, str]]]:
     return pairs
 
 
-def test_a_merge_that_takes_longer_than_it_may_is_told_while_it_runs_or_after(live: Live, merged: Merged) -> None:
+def test_a_merge_that_takes_longer_than_it_may_is_told_while_it_runs_or_after(live: Live, merged_lake: Merged) -> None:
     wait_until(live.late_file.exists, "a late merge is told")  # one that starts Spark takes longer than its second
     assert set(live.late_file.read_text().split()) <= {run["dag_run_id"] for run in live.client.runs(MERGE)}
 
 
 @pytest.mark.one_of(2)
-def test_maintenance_by_hand_says_what_it_did(live: Live, merged: Merged) -> None:
+def test_maintenance_by_hand_says_what_it_did(live: Live, merged_lake: Merged) -> None:
     run = live.client.trigger(MAINTENANCE)
     assert live.end_of(MAINTENANCE, run, timeout=SPARK_SECONDS) == "success"
     result = live.client.xcom(MAINTENANCE, run, "maintain")
@@ -242,7 +242,7 @@ def test_the_health_check_of_the_containers_tells_of_each_component(live: Live) 
     assert check_component("oracle").returncode != 0, "one that there is not is not well"
 
 
-def test_nothing_that_airflow_keeps_holds_a_secret(live: Live, dumped: Dumped) -> None:
+def test_nothing_that_airflow_keeps_holds_a_secret(live: Live, finished_dump: Dumped) -> None:
     """Its logs and files; and its database, with serialized DAGs, XCom, and what runs were asked for."""
     live.capturing()
     unplanted = secret_fields() - live.planted.planted_fields()

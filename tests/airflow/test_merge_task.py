@@ -46,7 +46,7 @@ def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> merge_operator.Merg
 
 
 @pytest.fixture
-def merged(monkeypatch: pytest.MonkeyPatch) -> State:
+def merge_state(monkeypatch: pytest.MonkeyPatch) -> State:
     """Whether the lake has all, and whether Spark was started."""
     state = {"has all": False, "spark": False}
     monkeypatch.setattr(merge_operator, "up_to_date", lambda _: state["has all"])
@@ -70,33 +70,33 @@ def at_the_third_look(monkeypatch: pytest.MonkeyPatch, step: Callable[[], object
 def test_a_merge_waits_for_the_lake_and_says_so_once_a_minute(
     task: merge_operator.MergeOperator,
     lease: Lease,
-    merged: State,
+    merge_state: State,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    at_the_third_look(monkeypatch, lease.release, merged)
+    at_the_third_look(monkeypatch, lease.release, merge_state)
     with caplog.at_level(logging.INFO, logger=merge_operator.log.name):
         task.execute({})
-    assert merged["spark"]
+    assert merge_state["spark"]
     lines = [record.getMessage() for record in caplog.records]
     assert lines == ["waits for the lake: elsewhere:7 is at work on it (replay)"]
 
 
 def test_what_the_holder_of_the_lake_has_merged_meanwhile_needs_no_spark(
-    task: merge_operator.MergeOperator, lease: Lease, merged: State, monkeypatch: pytest.MonkeyPatch
+    task: merge_operator.MergeOperator, lease: Lease, merge_state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    at_the_third_look(monkeypatch, lambda: merged.update({"has all": True}), merged)
+    at_the_third_look(monkeypatch, lambda: merge_state.update({"has all": True}), merge_state)
     task.execute({})
-    assert not merged["spark"] and lease.valid()
+    assert not merge_state["spark"] and lease.valid()
 
 
 def test_a_merge_that_waits_ends_when_it_is_told_to(
-    task: merge_operator.MergeOperator, lease: Lease, merged: State, monkeypatch: pytest.MonkeyPatch
+    task: merge_operator.MergeOperator, lease: Lease, merge_state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    at_the_third_look(monkeypatch, task.on_kill, merged)
+    at_the_third_look(monkeypatch, task.on_kill, merge_state)
     with pytest.raises(AirflowException, match="asked to stop while it waited for the lake"):
         task.execute({})
-    assert not merged["spark"] and lease.valid()
+    assert not merge_state["spark"] and lease.valid()
 
 
 @pytest.mark.parametrize("master", ["local[2]", "yarn"])

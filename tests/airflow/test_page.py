@@ -80,7 +80,7 @@ def test_the_form_of_a_dump_takes_keys_line_by_line(live: Live, sign_in: SignIn,
 
 @pytest.mark.one_of(2)
 def test_a_verification_that_its_form_has_started_tells_the_rows_of_its_tables(
-    live: Live, sign_in: SignIn, merged: Merged, picture: Keep
+    live: Live, sign_in: SignIn, merged_lake: Merged, picture: Keep
 ) -> None:
     live.unpause(VERIFY)
     page = sign_in(size=TALL)

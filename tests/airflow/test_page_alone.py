@@ -53,7 +53,7 @@ STATUS = {
 
 
 @pytest.fixture
-def shown(chromium: Browser) -> Iterator[Callable[..., Page]]:
+def show_page(chromium: Browser) -> Iterator[Callable[..., Page]]:
     """Opens the page over an answer; what it is asked to change is refused."""
     windows = []
 
@@ -83,8 +83,10 @@ def shown(chromium: Browser) -> Iterator[Callable[..., Page]]:
         window.close()
 
 
-def test_names_are_shown_as_they_are_and_figures_with_their_words(shown: Callable[..., Page], picture: Keep) -> None:
-    page = shown()
+def test_names_are_shown_as_they_are_and_figures_with_their_words(
+    show_page: Callable[..., Page], picture: Keep
+) -> None:
+    page = show_page()
     assert page.locator("#tables strong").all_text_contents() == NAMES
     first, second = page.locator("#dumps .dump").all()
     expect(first).to_contain_text(f"and {len(NAMES) - 8} more")
@@ -98,8 +100,8 @@ def test_names_are_shown_as_they_are_and_figures_with_their_words(shown: Callabl
     picture(page, "alone")
 
 
-def test_a_slip_in_a_number_is_told_beside_its_field(shown: Callable[..., Page]) -> None:
-    page = shown()
+def test_a_slip_in_a_number_is_told_beside_its_field(show_page: Callable[..., Page]) -> None:
+    page = show_page()
     dump = page.locator("#dumps .dump").first
     dump.get_by_label("workers").fill("999")
     dump.get_by_role("button", name="Set").click()
@@ -110,8 +112,8 @@ def test_a_slip_in_a_number_is_told_beside_its_field(shown: Callable[..., Page])
 
 
 @pytest.mark.parametrize("dark", [False, True])
-def test_it_fits_a_phone_and_its_chart_can_be_read(shown: Callable[..., Page], picture: Keep, dark: bool) -> None:
-    page = shown(size=PHONE, dark=dark)
+def test_it_fits_a_phone_and_its_chart_can_be_read(show_page: Callable[..., Page], picture: Keep, dark: bool) -> None:
+    page = show_page(size=PHONE, dark=dark)
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
     picture(page, f"alone-phone-{'dark' if dark else 'light'}")
     # Each in one look: the page draws the chart anew each second, and one that has left the page has no size.

@@ -59,19 +59,19 @@ class Marked:
 
 
 @pytest.fixture(scope="module")
-def marked(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, scale: Scale) -> Marked:
+def marked_table(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, scale: Scale) -> Marked:
     return Marked(Filled(spark, tmp_path_factory.mktemp("marked"), scale.lake_rows))
 
 
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(("count", "times"), [(1_000, 100), (100_000, 20)])
-def test_random_changes(marked: Marked, count: int, times: int, scale: Scale, results: Results) -> None:
-    rows = marked.filled.rows
+def test_random_changes(marked_table: Marked, count: int, times: int, scale: Scale, results: Results) -> None:
+    rows = marked_table.filled.rows
     changes = min(count, rows // 10)
     series: dict[str, list[float]] = {OURS: [], PLAIN: []}
     for number in range(-1, scale.rounds):  # round -1 warms both
-        changed = marked.filled.make_changes(changes, rows)
-        seconds = {OURS: marked.apply(changed), PLAIN: marked.filled.plain(changed)}
+        changed = marked_table.filled.make_changes(changes, rows)
+        seconds = {OURS: marked_table.apply(changed), PLAIN: marked_table.filled.plain(changed)}
         if number >= 0:
             for who, rounds in series.items():
                 rounds.append(seconds[who])
@@ -81,7 +81,7 @@ def test_random_changes(marked: Marked, count: int, times: int, scale: Scale, re
 
 
 @pytest.mark.timeout(3600)
-def test_index_made_anew(marked: Marked, scale: Scale, results: Results) -> None:
-    series = {OURS: [marked.begin_anew() for _ in range(scale.rounds)]}
-    title = f"index of {marked.filled.rows:,} integer keys made from the data files"
+def test_index_made_anew(marked_table: Marked, scale: Scale, results: Results) -> None:
+    series = {OURS: [marked_table.begin_anew() for _ in range(scale.rounds)]}
+    title = f"index of {marked_table.filled.rows:,} integer keys made from the data files"
     results.add(Figure("marked_index", "Lake", title, "s", series, ()))

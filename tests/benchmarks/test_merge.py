@@ -149,38 +149,40 @@ class Filled:
 
 
 @pytest.fixture(scope="module")
-def filled(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, scale: Scale) -> Filled:
+def filled_table(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, scale: Scale) -> Filled:
     return Filled(spark, tmp_path_factory.mktemp("merge"), scale.lake_rows)
 
 
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("count", [1_000, 100_000])
-def test_merge_of_changed_rows(filled: Filled, count: int, scale: Scale, results: Results) -> None:
+def test_merge_of_changed_rows(filled_table: Filled, count: int, scale: Scale, results: Results) -> None:
     series: dict[str, list[float]] = {OURS: [], PLAIN: []}
     for number in range(-1, scale.rounds):  # round -1 warms both
-        changed = filled.make_changes(min(count, filled.rows // 10), filled.rows)
-        seconds = {OURS: filled.ours(changed), PLAIN: filled.plain(changed)}
+        changed = filled_table.make_changes(min(count, filled_table.rows // 10), filled_table.rows)
+        seconds = {OURS: filled_table.ours(changed), PLAIN: filled_table.plain(changed)}
         if number >= 0:
             for who, rounds in series.items():
                 rounds.append(seconds[who])
-    title = f"merge of {count:,} changed rows into a table of {filled.rows:,}"
+    title = f"merge of {count:,} changed rows into a table of {filled_table.rows:,}"
     bar = Bar(1 / 3, PLAIN, at_most=True)
     results.add(Figure(f"merge_{count}", "Lake", title, "s", series, (bar,)))
 
 
 @pytest.mark.timeout(3600)
 def test_merge_where_changes_stay_in_a_tenth_of_the_keys(
-    spark: SparkSession, filled: Filled, scale: Scale, results: Results, tmp_path: Path
+    spark: SparkSession, filled_table: Filled, scale: Scale, results: Results, tmp_path: Path
 ) -> None:
-    small = Filled(spark, tmp_path, filled.rows // 10)
+    small = Filled(spark, tmp_path, filled_table.rows // 10)
     ten = "ten times the table"
     one = "the table"
     series: dict[str, list[float]] = {ten: [], one: []}
     for number in range(-1, scale.rounds):
-        seconds = {name: of.ours(of.make_changes(1_000, small.rows)) for name, of in ((ten, filled), (one, small))}
+        seconds = {
+            name: of.ours(of.make_changes(1_000, small.rows)) for name, of in ((ten, filled_table), (one, small))
+        }
         if number >= 0:
             for name, rounds in series.items():
                 rounds.append(seconds[name])
-    title = f"merge of 1,000 rows within a tenth of the keys: {filled.rows:,} rows against {small.rows:,}"
+    title = f"merge of 1,000 rows within a tenth of the keys: {filled_table.rows:,} rows against {small.rows:,}"
     ratio = [a / b for a, b in zip(series[ten], series[one], strict=True)]
     results.add(Figure("merge_tenth", "Lake", f"{title}, times as long", "×", {OURS: ratio}, (Bar(2, at_most=True),)))

@@ -43,33 +43,33 @@ class Shared:
 
 
 @pytest.fixture
-def shared(bucket: Bucket, tmp_path_factory: pytest.TempPathFactory) -> Shared:
+def shared_table(bucket: Bucket, tmp_path_factory: pytest.TempPathFactory) -> Shared:
     return Shared(bucket, Table(tmp_path_factory.mktemp("rows")))
 
 
-def test_changes_on_s3_are_read_back(shared: Shared) -> None:
-    writer = shared.writer()
-    upsert(writer, shared.made.changes([row(i, offset=1) for i in range(50)]), "shop", 1)
-    upsert(writer, shared.made.changes([row(3, "new", offset=2)], [row(4)]), "shop", 2)
-    upsert(shared.writer(), shared.made.changes([row(5, "newer", offset=3)], [row(6)]), "shop", 3)
-    rows = shared.read()
+def test_changes_on_s3_are_read_back(shared_table: Shared) -> None:
+    writer = shared_table.writer()
+    upsert(writer, shared_table.made.changes([row(i, offset=1) for i in range(50)]), "shop", 1)
+    upsert(writer, shared_table.made.changes([row(3, "new", offset=2)], [row(4)]), "shop", 2)
+    upsert(shared_table.writer(), shared_table.made.changes([row(5, "newer", offset=3)], [row(6)]), "shop", 3)
+    rows = shared_table.read()
     assert [r["id"] for r in rows] == [i for i in range(50) if i not in (4, 6)]
     assert {r["id"]: r["note"] for r in rows if r["id"] in (3, 5)} == {3: "new", 5: "newer"}
-    assert join_files(writer) > 0 and shared.read() == rows
+    assert join_files(writer) > 0 and shared_table.read() == rows
 
 
-def test_two_writers_at_once_lose_nothing(shared: Shared) -> None:
+def test_two_writers_at_once_lose_nothing(shared_table: Shared) -> None:
     """Each changes keys of its own, and one that both have; with one driver's look and put, commits would vanish."""
-    upsert(shared.writer(), shared.made.changes([row(i, offset=1) for i in range(20)]), "shop", 1)
+    upsert(shared_table.writer(), shared_table.made.changes([row(i, offset=1) for i in range(20)]), "shop", 1)
     rounds = 8
     faults = list[BaseException]()
 
     def work(who: int) -> None:
-        writer = shared.writer()
+        writer = shared_table.writer()
         try:
             for number in range(rounds):
                 puts = [row(100 * who + number, f"of {who}", offset=5), row(7, f"of {who}", offset=5)]
-                upsert(writer, shared.made.changes(puts, [row(who * 10 + number)]), f"app {who}", number)
+                upsert(writer, shared_table.made.changes(puts, [row(who * 10 + number)]), f"app {who}", number)
         except BaseException as error:  # noqa: BLE001  # told by the test
             faults.append(error)
 
@@ -79,9 +79,9 @@ def test_two_writers_at_once_lose_nothing(shared: Shared) -> None:
     for thread in threads:
         thread.join()
     assert faults == []
-    rows = shared.read()
+    rows = shared_table.read()
     own_keys = {100 * who + number for who in (1, 2) for number in range(rounds)}
     deleted_keys = {who * 10 + number for who in (1, 2) for number in range(rounds)}
     assert [r["id"] for r in rows] == sorted((own_keys | set(range(20))) - deleted_keys | {7})
-    log = [name for name in (shared.place() / "_delta_log").names() if name.endswith(".json")]
+    log = [name for name in (shared_table.place() / "_delta_log").names() if name.endswith(".json")]
     assert len(log) == 2 + 2 * rounds, "a version each"

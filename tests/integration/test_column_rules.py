@@ -139,7 +139,7 @@ def unpack(data: bytes) -> bytes:
 
 
 @pytest.fixture
-def ruled(database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ruled:
+def ruled_tables(database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ruled:
     monkeypatch.setattr(segment, "INLINE_BYTES", 100_000)  # else the log of so few rows lies in manifests alone
     directory = tmp_path / "written"
     directory.mkdir()
@@ -150,20 +150,20 @@ def ruled(database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_nothing_that_is_written_holds_a_value_of_a_column_under_a_rule(
-    ruled: Ruled, merge_here: Callable[[Config], None], spark: SparkSession
+    ruled_tables: Ruled, merge_here: Callable[[Config], None], spark: SparkSession
 ) -> None:
-    ruled.create()
-    with capturing(ruled.config):
-        ruled.change()
-        run_dump(ruled.config, tables=tuple(map(str, ruled.tables)))
-        run_dump(ruled.config, tables=(str(ruled.tables[0]),), keys=(1, 4))
-        ruled.change_many()
-    run_capture(ruled.config, stop=threading.Event(), until_current=True)
-    merge_here(ruled.config)
-    search(ruled)
-    check_lines(ruled.lines())
-    for table in ruled.tables:
-        check_lake(ruled, table, spark)
+    ruled_tables.create()
+    with capturing(ruled_tables.config):
+        ruled_tables.change()
+        run_dump(ruled_tables.config, tables=tuple(map(str, ruled_tables.tables)))
+        run_dump(ruled_tables.config, tables=(str(ruled_tables.tables[0]),), keys=(1, 4))
+        ruled_tables.change_many()
+    run_capture(ruled_tables.config, stop=threading.Event(), until_current=True)
+    merge_here(ruled_tables.config)
+    search(ruled_tables)
+    check_lines(ruled_tables.lines())
+    for table in ruled_tables.tables:
+        check_lake(ruled_tables, table, spark)
 
 
 def search(ruled: Ruled) -> None:
@@ -210,14 +210,14 @@ class Receiver:
 
 @pytest.mark.in_turn
 def test_nothing_that_is_passed_on_or_told_holds_a_value_of_a_column_under_a_rule(
-    ruled: Ruled, verify_plainly: Callable[[Config], tuple[Any, PlainLake]], caplog: pytest.LogCaptureFixture
+    ruled_tables: Ruled, verify_plainly: Callable[[Config], tuple[Any, PlainLake]], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Outputs, dead letters, certificates, logs at every level, the state store and `status`."""
-    ruled.create()
-    directory = ruled.directory
+    ruled_tables.create()
+    directory = ruled_tables.directory
     receiver = Receiver()
-    certificate = ruled.directory / "certificate.json"
-    verify, _ = verify_plainly(ruled.config)
+    certificate = ruled_tables.directory / "certificate.json"
+    verify, _ = verify_plainly(ruled_tables.config)
     with caplog.at_level(logging.DEBUG), receiver.serving() as url:
         post = {"kind": "http", "url": url, "secret": "of the receiver", "poison": "dead_letter"}
         outputs = {
@@ -227,10 +227,10 @@ def test_nothing_that_is_passed_on_or_told_holds_a_value_of_a_column_under_a_rul
         output_config = {
             name: OutputConfig.model_validate({"start": "earliest", **keys}) for name, keys in outputs.items()
         }
-        config = ruled.config.model_copy(update={"output": output_config})
+        config = ruled_tables.config.model_copy(update={"output": output_config})
         with capturing(config):
-            ruled.change()
-            run_dump(config, tables=tuple(map(str, ruled.tables)))
+            ruled_tables.change()
+            run_dump(config, tables=tuple(map(str, ruled_tables.tables)))
             assert verify(config, certificate=certificate).equal
         for name in output_config:
             assert run_relay(config, name, stop=threading.Event(), once=True)
@@ -246,7 +246,7 @@ def test_nothing_that_is_passed_on_or_told_holds_a_value_of_a_column_under_a_rul
     }
     seen = {name for name, data in places.items() if OPEN.encode() in data}
     assert seen == {"bodies", "letters", "out", "log"}, "what the receiver says is told, and it says what it was sent"
-    for name, data in (*places.items(), *ruled.written_files()):
+    for name, data in (*places.items(), *ruled_tables.written_files()):
         assert [needle for needle in NEEDLES if needle in data] == [], name
 
 

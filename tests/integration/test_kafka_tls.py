@@ -41,7 +41,7 @@ def door(kafka: KafkaServer, kafka_authority: Authority) -> dict[str, Any]:
 
 
 @pytest.fixture
-def closed(door: dict[str, Any], wrong: str, tmp_path: Path) -> dict[str, Any]:
+def closed_door(door: dict[str, Any], wrong: str, tmp_path: Path) -> dict[str, Any]:
     """As `door`, with one thing wrong."""
     return door | {"timeout": 5.0, wrong: {"password": "hunter2secret"}.get(wrong) or _others(tmp_path)}
 
@@ -77,10 +77,10 @@ def test_the_output_is_let_in_and_its_lines_arrive(
 
 @wrong
 def test_an_output_that_is_not_let_in_ends_with_the_reason(
-    tmp_path: Path, kafka: KafkaServer, closed: dict[str, Any], wrong: str, door: dict[str, Any]
+    tmp_path: Path, kafka: KafkaServer, closed_door: dict[str, Any], wrong: str, door: dict[str, Any]
 ) -> None:
     target = KafkaOne(kafka)
-    target.settings |= closed
+    target.settings |= closed_door
     world = World(tmp_path, target)
     with pytest.raises(OutputRefused) as caught:
         world.relay()
@@ -111,9 +111,9 @@ def test_signals_are_read_and_notices_told(kafka: KafkaServer, topic: str, door:
 
 @wrong
 def test_a_topic_that_is_closed_to_us_is_told_with_the_reason(
-    topic: str, closed: dict[str, Any], wrong: str, door: dict[str, Any]
+    topic: str, closed_door: dict[str, Any], wrong: str, door: dict[str, Any]
 ) -> None:
-    config = KafkaConfig(topic=topic, **closed)
+    config = KafkaConfig(topic=topic, **closed_door)
     reader = SignalTopic(config, "shop", MemoryState(), SystemClock())
     with pytest.raises(SignalsUnavailable) as read:
         reader.read_new_messages()

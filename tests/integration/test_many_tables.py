@@ -32,7 +32,7 @@ class _Counting(psycopg2.extensions.cursor):
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], int]:
+def count_statements(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], int]:
     """How many statements a call sends to the server."""
     connect = psycopg2.connect
     query = pymysql.connections.Connection.query
@@ -58,14 +58,14 @@ def looks(source: Source) -> list[Callable[[], object]]:
 
 
 def test_what_a_start_asks_of_the_catalogue_does_not_grow_with_the_tables(
-    database: Database, source_config: Config, asked: Callable[[Callable[[], object]], int]
+    database: Database, source_config: Config, count_statements: Callable[[Callable[[], object]], int]
 ) -> None:
     source = open_source(source_config.source)
     counts = []
     for numbers in (range(FEW), range(FEW, MANY)):
         database.execute(*(f"CREATE TABLE t{n} (id int PRIMARY KEY, v varchar(9))" for n in numbers))
         source.prepare()
-        counts.append([asked(look) for look in looks(source)])
+        counts.append([count_statements(look) for look in looks(source)])
     few, many = counts
     assert all(later <= before for before, later in zip(few, many, strict=True)), "fewer, where a type is known by then"
     assert sum(counts[0]) > 0

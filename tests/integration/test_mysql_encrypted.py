@@ -72,7 +72,7 @@ SERVERS = {"mysql": EncryptedMysql, "mariadb": EncryptedMariadb}
 
 
 @pytest.fixture(scope="module")
-def encrypted(server_root: Path) -> Iterator[dict[str, MysqlServer]]:
+def encrypted_servers(server_root: Path) -> Iterator[dict[str, MysqlServer]]:
     """Servers of these tests alone."""
     servers = {
         kind: server_class(server_root / f"{kind}-sealed", options={"server_id": "21"})
@@ -84,9 +84,9 @@ def encrypted(server_root: Path) -> Iterator[dict[str, MysqlServer]]:
 
 
 @pytest.fixture
-def source_server(source_kind: str, encrypted: dict[str, MysqlServer]) -> MysqlServer:
-    encrypted[source_kind].start()
-    return encrypted[source_kind]
+def source_server(source_kind: str, encrypted_servers: dict[str, MysqlServer]) -> MysqlServer:
+    encrypted_servers[source_kind].start()
+    return encrypted_servers[source_kind]
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from tests.fix_servers import Database
 from tests.integration import mysql_types
 from tests.integration.mysql_source.log_rows import END, batches, changes, execute, insert_all_types
 from tests.unit import mysql_binlog as binlog
-from tests.unit.sources.mysql.binlog.test_framing import cut, fed, taken
+from tests.unit.sources.mysql.binlog.test_framing import cut, feed_pieces, take_events
 
 pytestmark = pytest.mark.parametrize("source_kind", ["mysql", "mariadb"], indirect=True)
 
@@ -93,7 +93,7 @@ def test_events_of_a_server_are_those_of_plain_python(database: Database, source
     expected_events = list(binlog.split(data, checksums=True))
     assert len(expected_events) > 150
     for seed in range(30):
-        assert taken(fed(cut(data, random.Random(seed)), checksums=True)) == expected_events
+        assert take_events(feed_pieces(cut(data, random.Random(seed)), checksums=True)) == expected_events
 
 
 @pytest.mark.parametrize("size", [17_000_000, 0xFFFFFF - 40])

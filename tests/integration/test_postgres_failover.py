@@ -111,7 +111,7 @@ def test_a_promoted_standby_goes_on_if_it_has_all_that_we_have_read_and_is_refus
 
 
 @pytest.fixture
-def synchronized(server_root: Path) -> Iterator[tuple[PostgresServer, PostgresServer]]:
+def synchronized_pair(server_root: Path) -> Iterator[tuple[PostgresServer, PostgresServer]]:
     """A primary that lets no capture be ahead of its standby, and the standby, which keeps its failover slots."""
     programs = newest_programs()
     primary = PostgresServer(server_root / "failover-primary", programs=programs)
@@ -129,10 +129,10 @@ def synchronized(server_root: Path) -> Iterator[tuple[PostgresServer, PostgresSe
 
 @pytest.mark.in_turn
 def test_a_capture_goes_on_from_the_slot_that_the_promoted_standby_has_kept(
-    synchronized: tuple[PostgresServer, PostgresServer], tmp_path: Path
+    synchronized_pair: tuple[PostgresServer, PostgresServer], tmp_path: Path
 ) -> None:
     """The primary is killed under writes; nothing that the standby has is lost, and nothing comes twice."""
-    primary, standby = synchronized
+    primary, standby = synchronized_pair
     shop = new(primary, "shop")
     shop.execute("CREATE TABLE t (id int PRIMARY KEY)")
     config = shop.config(tmp_path)

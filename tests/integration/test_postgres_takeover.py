@@ -33,7 +33,7 @@ def captures(request: pytest.FixtureRequest, lab: Database, tmp_path: Path) -> l
 
 
 @pytest.fixture
-def held(captures: list[PostgresSource]) -> Iterator[PostgresLog]:
+def held_log(captures: list[PostgresSource]) -> Iterator[PostgresLog]:
     """The log as a leader named `one` reads it: hung, since nobody reads on."""
     captures[0].succeed("one", frozenset())
     log = captures[0].open_log(captures[0].start_position())
@@ -42,7 +42,7 @@ def held(captures: list[PostgresSource]) -> Iterator[PostgresLog]:
 
 
 def test_a_leader_takes_the_slot_of_the_one_before_it(
-    captures: list[PostgresSource], held: PostgresLog, lab: Database
+    captures: list[PostgresSource], held_log: PostgresLog, lab: Database
 ) -> None:
     second = captures[1]
     second.succeed("two", frozenset({"zero", "one"}))
@@ -50,7 +50,7 @@ def test_a_leader_takes_the_slot_of_the_one_before_it(
     try:
         assert [row[0].split()[1] for row in lab.query(HOLDERS)] == ["two"]
         with pytest.raises(SourceUnavailable):
-            read_on(held)
+            read_on(held_log)
     finally:
         log.close()
 
@@ -66,7 +66,7 @@ def read_on(log: PostgresLog) -> None:
     ids=["none", "another's", "parts of a name"],
 )
 def test_nobody_elses_connection_is_ended(
-    captures: list[PostgresSource], held: PostgresLog, lab: Database, before: frozenset[str]
+    captures: list[PostgresSource], held_log: PostgresLog, lab: Database, before: frozenset[str]
 ) -> None:
     other = captures[2]
     other.succeed("two", before)
@@ -74,4 +74,4 @@ def test_nobody_elses_connection_is_ended(
         other.open_log(other.start_position())
     assert "another state store" in refused.value.fix
     assert [row[0].split()[1] for row in lab.query(HOLDERS)] == ["one"]
-    held.read(0.1)
+    held_log.read(0.1)

@@ -88,7 +88,7 @@ class Commands:
 
 
 @pytest.fixture
-def made(database: Database, tmp_path: Path, zookeeper_url: str) -> Marked:
+def marked_config(database: Database, tmp_path: Path, zookeeper_url: str) -> Marked:
     database.execute("CREATE TABLE a (id INTEGER NOT NULL PRIMARY KEY, note VARCHAR(50))")
     database.execute("INSERT INTO a VALUES (1, 'one'), (2, 'two')")
     source = database.config(tmp_path).source
@@ -107,16 +107,18 @@ def made(database: Database, tmp_path: Path, zookeeper_url: str) -> Marked:
 
 
 @pytest.fixture
-def dblog(made: Marked, tmp_path: Path) -> Iterator[Commands]:
+def dblog(marked_config: Marked, tmp_path: Path) -> Iterator[Commands]:
     logs = tmp_path / "logs"
     logs.mkdir()
-    commands = Commands(made.write(tmp_path / "source.toml"), logs)
+    commands = Commands(marked_config.write(tmp_path / "source.toml"), logs)
     yield commands
     commands.close()
 
 
 @pytest.mark.one_of(2)
-def test_no_secret_leaves_those_who_need_it(made: Marked, dblog: Commands, tmp_path: Path, zookeeper_url: str) -> None:
+def test_no_secret_leaves_those_who_need_it(
+    marked_config: Marked, dblog: Commands, tmp_path: Path, zookeeper_url: str
+) -> None:
     config = load(tmp_path / "source.toml")
     with Watch() as watch:
         capture = dblog.start("capture")
@@ -132,19 +134,19 @@ def test_no_secret_leaves_those_who_need_it(made: Marked, dblog: Commands, tmp_p
         assert dblog.run("status") == 0
         capture.terminate()
         assert capture.wait(timeout=PATIENCE_SECONDS) == 0
-    wrong = {**made.data, "source": {**made.data["source"], "password": f"{MARK} is another's"}}
+    wrong = {**marked_config.data, "source": {**marked_config.data["source"], "password": f"{MARK} is another's"}}
     Marked(wrong).write(tmp_path / "source.toml")
     assert dblog.run("check") == 1
     printed = dblog.printed_text()
     assert any("SparkSubmit" in arguments for arguments in watch.arguments) and watch.looks > 10
     assert "DEBUG kazoo" in printed, "all levels are looked at"
-    assert made.shown_in(printed) == [] and MARK not in printed
-    assert made.shown_in("\n".join(watch.arguments)) == []
-    assert made.shown_in("\n".join(watch.environments)) == OF_A_JOB
+    assert marked_config.shown_in(printed) == [] and MARK not in printed
+    assert marked_config.shown_in("\n".join(watch.arguments)) == []
+    assert marked_config.shown_in("\n".join(watch.environments)) == OF_A_JOB
     written = [path for path in (tmp_path / "written").rglob("*") if path.is_file()]
-    assert len(written) > 10 and [path for path in written if made.shown_in(path.read_bytes())] == []
-    nodes = list(_nodes(zookeeper_url, made.data["state"]))
-    assert len(nodes) > 10 and [path for path, data in nodes if made.shown_in(path.encode() + data)] == []
+    assert len(written) > 10 and [path for path in written if marked_config.shown_in(path.read_bytes())] == []
+    nodes = list(_nodes(zookeeper_url, marked_config.data["state"]))
+    assert len(nodes) > 10 and [path for path, data in nodes if marked_config.shown_in(path.encode() + data)] == []
 
 
 def _nodes(url: str, state: dict[str, Any]) -> Iterator[tuple[str, bytes]]:

@@ -90,7 +90,7 @@ def _with_tls(kind: str, directory: Path, own_authority: Authority) -> DatabaseS
 
 
 @pytest.fixture
-def secured(source_kind: str, servers: Callable[[str], DatabaseServer], new_database: NewDatabase) -> Database:
+def secured_database(source_kind: str, servers: Callable[[str], DatabaseServer], new_database: NewDatabase) -> Database:
     """A database whose capture user is let in with a certificate alone."""
     database = new_database(servers(source_kind))
     if database.kind != "postgres":
@@ -105,27 +105,31 @@ def tls_config(database: Database, root: Path, **source: Any) -> Config:
     return Config.model_validate({**config.model_dump(mode="json", exclude={"source"}), "source": source_settings})
 
 
-def test_log_and_dumps_come_over_tls_and_outlive_the_server(secured: Database, ours: Authority, tmp_path: Path) -> None:
+def test_log_and_dumps_come_over_tls_and_outlive_the_server(
+    secured_database: Database, ours: Authority, tmp_path: Path
+) -> None:
     certificate, key = ours.sign("client")
-    config = tls_config(secured, tmp_path, tls="verify-full", tls_ca=ours.file, tls_cert=certificate, tls_key=key)
+    config = tls_config(
+        secured_database, tmp_path, tls="verify-full", tls_ca=ours.file, tls_cert=certificate, tls_key=key
+    )
     dblog = Dblog(config, tmp_path)
-    start = oracles.source_rows(secured)
-    reference = log_start(secured)
+    start = oracles.source_rows(secured_database)
+    reference = log_start(secured_database)
     try:
         dblog.run("check")
         dblog.run("capture", "--until-current")
         capture = dblog.start("capture")
-        with Writers(secured, seed=1) as writers:
+        with Writers(secured_database, seed=1) as writers:
             dblog.run("dump", "--all", "--wait")
-            secured.server.kill()
-            secured.server.start()
-            _many_records(secured)
+            secured_database.server.kill()
+            secured_database.server.start()
+            _many_records(secured_database)
             dblog.run("dump", "--all", "--wait")
         assert not writers.faults, writers.faults
         assert capture.poll() is None, "a server that went and came back is no reason to end"
         kill(capture)
         dblog.run("capture", "--until-current")
-        judge_log(config, secured, start, reference())
+        judge_log(config, secured_database, start, reference())
     except BaseException:
         print(dblog.output())
         raise
@@ -139,7 +143,7 @@ def _many_records(database: Database) -> None:
 
 
 def test_settings_that_do_not_fit_are_refused_with_the_way_on(
-    secured: Database, ours: Authority, tmp_path: Path
+    secured_database: Database, ours: Authority, tmp_path: Path
 ) -> None:
     other = authority(tmp_path / "other", "another")
     certificate, key = ours.sign("client")
@@ -149,12 +153,12 @@ def test_settings_that_do_not_fit_are_refused_with_the_way_on(
         ({"host": "localhost"}, "match|IP address mismatch|Hostname mismatch|not valid for"),
         ({"tls_cert": None, "tls_key": None}, "denied|certificate"),
     ):
-        config = tls_config(secured, tmp_path, **{**fits, **wrong})
+        config = tls_config(secured_database, tmp_path, **{**fits, **wrong})
         with pytest.raises(SourceRefused, match=message) as refused:
             wiring.open_source(config.source).tables()
-        assert refused.value.fix and secured.account.password not in str(refused.value), wrong
+        assert refused.value.fix and secured_database.account.password not in str(refused.value), wrong
     for loose in ({"tls": "verify-ca", "host": "localhost"}, {"tls": "require", "tls_ca": None}):
-        config = tls_config(secured, tmp_path, **{**fits, **loose})
+        config = tls_config(secured_database, tmp_path, **{**fits, **loose})
         assert len(wiring.open_source(config.source).tables()) == 4, loose
 
 
@@ -167,14 +171,14 @@ def test_a_server_without_tls_is_refused(database: Database, tmp_path: Path) -> 
 
 
 def test_a_connection_that_breaks_while_it_is_secured_is_made_again(
-    secured: Database, ours: Authority, tmp_path: Path
+    secured_database: Database, ours: Authority, tmp_path: Path
 ) -> None:
     certificate, key = ours.sign("client")
     fits = {"tls": "verify-full", "tls_ca": ours.file, "tls_cert": certificate, "tls_key": key}
-    with _dying(secured.server.port) as port:
-        config = tls_config(secured, tmp_path, **fits, port=port)
+    with _dying(secured_database.server.port) as port:
+        config = tls_config(secured_database, tmp_path, **fits, port=port)
         source = wiring.open_source(config.source)
-        table = wiring.open_output(_with_output(config, secured), "copy")
+        table = wiring.open_output(_with_output(config, secured_database), "copy")
         for _ in range(3):
             with pytest.raises(SourceUnavailable):
                 source.tables()
@@ -182,18 +186,20 @@ def test_a_connection_that_breaks_while_it_is_secured_is_made_again(
                 table.open(1)
 
 
-def test_lines_go_into_a_table_over_tls(secured: Database, ours: Authority, tmp_path: Path) -> None:
+def test_lines_go_into_a_table_over_tls(secured_database: Database, ours: Authority, tmp_path: Path) -> None:
     certificate, key = ours.sign("client")
     fits = {"tls": "verify-full", "tls_ca": ours.file, "tls_cert": certificate, "tls_key": key}
-    config = _with_output(tls_config(secured, tmp_path, **fits), secured)
-    if secured.kind != "postgres":
-        secured.execute(f"GRANT ALL ON `{secured.name}`.* TO '{secured.account.user}'@'{ports.HOST}'")
+    config = _with_output(tls_config(secured_database, tmp_path, **fits), secured_database)
+    if secured_database.kind != "postgres":
+        secured_database.execute(
+            f"GRANT ALL ON `{secured_database.name}`.* TO '{secured_database.account.user}'@'{ports.HOST}'"
+        )
     stop = threading.Event()
     run_capture(config, stop=stop, until_current=True)
-    secured.execute("UPDATE accounts SET op = op + 1 WHERE id < 10")
+    secured_database.execute("UPDATE accounts SET op = op + 1 WHERE id < 10")
     run_capture(config, stop=stop, until_current=True)
     assert run_relay(config, "copy", stop=stop, once=True)
-    assert secured.query("SELECT count(*) FROM copied WHERE op = 'u'") == secured.query(
+    assert secured_database.query("SELECT count(*) FROM copied WHERE op = 'u'") == secured_database.query(
         "SELECT count(*) FROM accounts WHERE id < 10"
     )
     loose = config.output["copy"].model_copy(update={"tls": "off", "tls_ca": None, "tls_cert": None, "tls_key": None})

@@ -93,7 +93,7 @@ def test_hundreds_of_seeds_come_to_rest_with_the_lake_as_the_source(pytestconfig
 
 
 @pytest.fixture(scope="module")
-def happened(pytestconfig: pytest.Config) -> Iterator[Counter[str]]:
+def event_counts(pytestconfig: pytest.Config) -> Iterator[Counter[str]]:
     """What the seeds of the whole soak did; of a thousand, everything."""
     counts = Counter[str]()
     yield counts
@@ -103,8 +103,8 @@ def happened(pytestconfig: pytest.Config) -> Iterator[Counter[str]]:
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
-def test_more_seeds(soak_seed: int, happened: Counter[str]) -> None:
-    happened.update(run_all(FIRST + soak_seed * SOAK, SOAK))
+def test_more_seeds(soak_seed: int, event_counts: Counter[str]) -> None:
+    event_counts.update(run_all(FIRST + soak_seed * SOAK, SOAK))
 
 
 FINDERS = {

@@ -34,7 +34,7 @@ OTHER = table("other", id=pa.int64())
 
 
 @pytest.fixture
-def merged(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[int]]:
+def merged_ids(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[int]]:
     """The ids that were merged, by table."""
     rows: dict[str, list[int]] = {str(ONE.table): [], str(OTHER.table): []}
 
@@ -111,21 +111,21 @@ def segments(lake: TestLake) -> list[Path]:
 
 
 def test_a_manifest_or_the_rows_in_it_that_are_damaged_stop_the_merge_before_them(
-    lake: TestLake, merged: dict[str, list[int]], segments: list[Path], monkeypatch: pytest.MonkeyPatch
+    lake: TestLake, merged_ids: dict[str, list[int]], segments: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for damage in DAMAGES:
         with _with_damage(segments[2], damage):
             _stops_before(lake, segments[2], 2)
-    assert merged[str(ONE.table)] == [1, 2]
+    assert merged_ids[str(ONE.table)] == [1, 2]
     with monkeypatch.context() as older:
         older.setattr(manifest, "_READABLE", {manifest.FORMAT - 1})
         with pytest.raises(CorruptSegment, match=r"00003\.json: .*newer(.|\n)*upgrade dblog"):
             _anew(lake).merge()
     _anew(lake).merge_well()
-    assert merged[str(ONE.table)] == [1, 2, 3, 4, 5]
+    assert merged_ids[str(ONE.table)] == [1, 2, 3, 4, 5]
 
 
-def test_a_damaged_block_stops_the_merge_before_it(lake: TestLake, merged: dict[str, list[int]]) -> None:
+def test_a_damaged_block_stops_the_merge_before_it(lake: TestLake, merged_ids: dict[str, list[int]]) -> None:
     for number in range(1, 19):
         lake.build.create(ONE, {"id": number, "v": "v"})
         lake.build.seal()
@@ -138,12 +138,12 @@ def test_a_damaged_block_stops_the_merge_before_it(lake: TestLake, merged: dict[
             _anew(lake).merge()
         assert str(block) in str(error.value) and read_status(lake.location) is None
     _anew(lake).merge_well()
-    assert merged[str(ONE.table)] == list(range(1, 19))
+    assert merged_ids[str(ONE.table)] == list(range(1, 19))
 
 
 @pytest.mark.parametrize("kind", ["log", "chunks", "schemas"])
 def test_a_damaged_file_of_a_table_stops_that_table_alone(
-    lake: TestLake, merged: dict[str, list[int]], kind: str, monkeypatch: pytest.MonkeyPatch
+    lake: TestLake, merged_ids: dict[str, list[int]], kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(segment, "INLINE_BYTES", 0)
     if kind == "chunks":
@@ -166,6 +166,6 @@ def test_a_damaged_file_of_a_table_stops_that_table_alone(
         assert status.tables[str(ONE.table)].state is State.STOPPED
         assert str(path) in str(status.tables[str(ONE.table)].error), damage
         assert status.tables[str(OTHER.table)].state is not State.STOPPED
-        assert merged == {str(ONE.table): [], str(OTHER.table): [1]}
+        assert merged_ids == {str(ONE.table): [], str(OTHER.table): [1]}
     _anew(lake).merge_well()
-    assert merged == {str(ONE.table): [1], str(OTHER.table): [1]}
+    assert merged_ids == {str(ONE.table): [1], str(OTHER.table): [1]}

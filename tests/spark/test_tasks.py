@@ -55,7 +55,7 @@ def marks(monkeypatch: pytest.MonkeyPatch) -> Marks:
 
 
 @pytest.fixture
-def merged(lake: TestLake) -> TestLake:
+def merged_lake(lake: TestLake) -> TestLake:
     lake.build.create(ONE, {"id": 1, "v": "a"})
     lake.build.seal()
     lake.merge_well()
@@ -72,66 +72,68 @@ def _outcome(lake: TestLake, task: str) -> lake_tasks.Outcome:
     return outcome
 
 
-def test_a_task_is_a_merge_of_its_own(merged: TestLake, marks: Marks) -> None:
-    task = _file(merged)
-    merger = merged.merger()
+def test_a_task_is_a_merge_of_its_own(merged_lake: TestLake, marks: Marks) -> None:
+    task = _file(merged_lake)
+    merger = merged_lake.merger()
     done = merger.run_task()
     assert done is not None and (done.number, done.task, done.tables) == (2, "mark", ())
     assert merger.run_task() is None and marks.done == [2]
-    assert _outcome(merged, task) == lake_tasks.Outcome(2, {"planned": 2})
-    first_cut, two = merged.cuts()
+    assert _outcome(merged_lake, task) == lake_tasks.Outcome(2, {"planned": 2})
+    first_cut, two = merged_lake.cuts()
     assert two["offset"] == first_cut["offset"] and two["tables"] == {"shop.one": first_cut["tables"]["shop.one"] + 1}
-    status = read_status(merged.location)
+    status = read_status(merged_lake.location)
     assert status is not None and status.tables["shop.one"].state is State.INCOMPLETE
     assert (status.segment, status.offset) == (1, first_cut["offset"])
     # Merges go on behind it.
-    merged.build.create(ONE, {"id": 2, "v": "b"})
-    merged.build.seal()
-    merged.merge_well()
-    assert [row["id"] for row in merged.rows(ONE)] == [1, 2]
+    merged_lake.build.create(ONE, {"id": 2, "v": "b"})
+    merged_lake.build.seal()
+    merged_lake.merge_well()
+    assert [row["id"] for row in merged_lake.rows(ONE)] == [1, 2]
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_task_that_died_is_done_to_its_end_by_the_next_merge(merged: TestLake, marks: Marks, step: str) -> None:
-    task = _file(merged)
-    merged.die_at(step)
-    assert (lake_tasks.read_outcome(merged.location, task) is not None) == (step == "finished")
-    merged.merge_well()
-    assert merged.merger().run_task() is None
-    assert _outcome(merged, task) == lake_tasks.Outcome(2, {"planned": 2})
-    assert [cut["cut"] for cut in merged.cuts()] == [1, 2]
+def test_a_task_that_died_is_done_to_its_end_by_the_next_merge(merged_lake: TestLake, marks: Marks, step: str) -> None:
+    task = _file(merged_lake)
+    merged_lake.die_at(step)
+    assert (lake_tasks.read_outcome(merged_lake.location, task) is not None) == (step == "finished")
+    merged_lake.merge_well()
+    assert merged_lake.merger().run_task() is None
+    assert _outcome(merged_lake, task) == lake_tasks.Outcome(2, {"planned": 2})
+    assert [cut["cut"] for cut in merged_lake.cuts()] == [1, 2]
     assert marks.done == ([2] if step in ("recorded", "finished") else [2, 2])
 
 
-def test_a_task_that_is_refused_becomes_no_merge(merged: TestLake, marks: Marks) -> None:
-    task = _file(merged, "shop.none")
-    assert merged.merger().run_task() is None
-    assert _outcome(merged, task) == lake_tasks.Outcome(0, None, "the lake has no such table", "shop.none", "name one")
-    assert len(merged.cuts()) == 1 and marks.done == []
+def test_a_task_that_is_refused_becomes_no_merge(merged_lake: TestLake, marks: Marks) -> None:
+    task = _file(merged_lake, "shop.none")
+    assert merged_lake.merger().run_task() is None
+    assert _outcome(merged_lake, task) == lake_tasks.Outcome(
+        0, None, "the lake has no such table", "shop.none", "name one"
+    )
+    assert len(merged_lake.cuts()) == 1 and marks.done == []
 
 
-def test_a_task_that_fails_says_so_and_the_merge_goes_on(merged: TestLake, marks: Marks) -> None:
-    task = _file(merged)
+def test_a_task_that_fails_says_so_and_the_merge_goes_on(merged_lake: TestLake, marks: Marks) -> None:
+    task = _file(merged_lake)
     marks.error = LakeError("cannot", where="shop.one", fix="x")
-    assert merged.merger().run_task() is not None
-    assert _outcome(merged, task) == lake_tasks.Outcome(2, None, "cannot", "shop.one", "x")
+    assert merged_lake.merger().run_task() is not None
+    assert _outcome(merged_lake, task) == lake_tasks.Outcome(2, None, "cannot", "shop.one", "x")
     marks.error = None
-    second = _file(merged)
-    assert merged.merger().run_task() is not None and _outcome(merged, second).merge == 3
+    second = _file(merged_lake)
+    assert merged_lake.merger().run_task() is not None and _outcome(merged_lake, second).merge == 3
 
 
-def test_a_task_of_another_version_of_dblog_is_refused_by_name(merged: TestLake, marks: Marks) -> None:
-    task = lake_tasks.file_task(merged.location, "unheard", {}).id
-    assert merged.merger().run_task() is None
-    assert "knows no lake task unheard" in (_outcome(merged, task).error or "")
+def test_a_task_of_another_version_of_dblog_is_refused_by_name(merged_lake: TestLake, marks: Marks) -> None:
+    task = lake_tasks.file_task(merged_lake.location, "unheard", {}).id
+    assert merged_lake.merger().run_task() is None
+    assert "knows no lake task unheard" in (_outcome(merged_lake, task).error or "")
 
 
-def test_a_lost_lease_leaves_the_task_for_another(merged: TestLake, marks: Marks) -> None:
-    task = _file(merged)
+def test_a_lost_lease_leaves_the_task_for_another(merged_lake: TestLake, marks: Marks) -> None:
+    task = _file(merged_lake)
     marks.error = LeaseLost("gone")
     with pytest.raises(LeaseLost):
-        merged.merger().run_task()
-    assert lake_tasks.read_outcome(merged.location, task) is None
+        merged_lake.merger().run_task()
+    assert lake_tasks.read_outcome(merged_lake.location, task) is None
     marks.error = None
-    merged.merge_well()
-    assert _outcome(merged, task).merge == 2
+    merged_lake.merge_well()
+    assert _outcome(merged_lake, task).merge == 2

@@ -65,12 +65,12 @@ def take(log: LogState, *found: bytes) -> None:
 XID = "X'78',X'',1"
 
 
-def prepared(*, one_phase: bool = False, xid: bytes = b"x", end: int = 0) -> bytes:
+def xa_prepare(*, one_phase: bool = False, xid: bytes = b"x", end: int = 0) -> bytes:
     return event(events.Type.XA_PREPARE, struct.pack("<?III", one_phase, 1, len(xid), 0) + xid, end=end)
 
 
 def prepare(log: LogState, number: int = 1, xid: bytes = b"x") -> None:
-    take(log, gtid(number), query(f"XA START X'{xid.hex()}',X'',1"), query("XA END"), prepared(xid=xid, end=700))
+    take(log, gtid(number), query(f"XA START X'{xid.hex()}',X'',1"), query("XA END"), xa_prepare(xid=xid, end=700))
 
 
 def reread(log: LogState, *found: bytes) -> None:
@@ -78,7 +78,7 @@ def reread(log: LogState, *found: bytes) -> None:
         log.take_prepared(mysql_binlog.parse(data, 0, False))
 
 
-def spoken(sql: bytes, *, collation: int | None = None, schema: bytes = b"shop") -> bytes:
+def session_query(sql: bytes, *, collation: int | None = None, schema: bytes = b"shop") -> bytes:
     """A QUERY event as servers log it: with flags, sql_mode and catalogue before the session's character sets."""
     variables = b"\0" + bytes(4) + b"\1" + bytes(8) + b"\6\3std" + b"\3" + bytes(4)
     if collation is not None:

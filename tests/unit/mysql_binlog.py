@@ -179,7 +179,7 @@ def payload(inner: bytes, *, size: int | None = None, compress: bool = True) -> 
     return _field(2, b"\0" if compress else b"\xfc\xff\0") + _field(3, plain) + b"\0" + data
 
 
-def unpacked(body: bytes) -> Iterator[Event]:
+def unpack_events(body: bytes) -> Iterator[Event]:
     """The events inside, as a whole."""
     at = 0
     size = 0

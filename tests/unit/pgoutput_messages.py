@@ -62,7 +62,7 @@ def stream_abort(xid: int, sub: int) -> bytes:
     return struct.pack(">cII", b"A", xid, sub)
 
 
-def streamed(message: bytes, xid: int) -> bytes:
+def streamed_message(message: bytes, xid: int) -> bytes:
     """The message as it lies in a block of a stream."""
     return message[:1] + struct.pack(">I", xid) + message[1:]
 

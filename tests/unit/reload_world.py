@@ -95,7 +95,7 @@ class World:
         return loader.load(self.file)
 
     @property
-    def watched(self) -> ConfigFile:
+    def config_file(self) -> ConfigFile:
         return ConfigFile(self.file, loader.load)
 
     def put(self, schema: TableSchema, *keys: int, v: str = "v") -> None:
@@ -112,7 +112,7 @@ class World:
     @contextmanager
     def capturing(self, **options: Any) -> Iterator[threading.Thread]:
         stop = threading.Event()
-        settings = {"stop": stop, "file": self.watched, **options}
+        settings = {"stop": stop, "file": self.config_file, **options}
         thread = threading.Thread(target=run_capture, args=(self.config,), kwargs=settings)
         thread.start()
         try:
@@ -125,7 +125,7 @@ class World:
     def lines(self, schema: TableSchema) -> list[dict[str, Any]]:
         return [line for line in lines(wiring.open_staging(self.config)) if line["table"] == str(schema.table)]
 
-    def replayed(self, schema: TableSchema) -> dict[Any, Any]:
+    def replay(self, schema: TableSchema) -> dict[Any, Any]:
         """What a keyed consumer ends with."""
         rows: dict[int, Any] = {}
         seen: dict[int, int] = {}
@@ -140,7 +140,7 @@ class World:
                 rows = {k: v for k, v in rows.items() if seen[k] > line["since"]}
         return {(k,): v for k, v in rows.items()}
 
-    def held(self, schema: TableSchema) -> dict[Any, Any]:
+    def source_rows(self, schema: TableSchema) -> dict[Any, Any]:
         return dict(self.database.rows.get(schema.table, {}))
 
     def dumps(self) -> list[tuple[str, tuple[str, ...]]]:

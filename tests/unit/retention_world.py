@@ -107,7 +107,7 @@ class RetentionWorld(World):
         assert now in (self.begun, self.durable)
         self.begun = now
 
-    def kept(self) -> list[Line]:
+    def kept_lines(self) -> list[Line]:
         return [line for line in self.expected if line["offset"] >= self.begun.offset]
 
     def look(self) -> None:
@@ -127,7 +127,7 @@ class RetentionWorld(World):
         return self.begun.segment - 1
 
     def judge(self) -> None:
-        assert list(lines(self.open())) == self.kept()
+        assert list(lines(self.open())) == self.kept_lines()
         fresh = self.open()
         assert fresh.head_number() == self.number
         assert fresh.first_number() == (self.begun.segment if self.number else 0)

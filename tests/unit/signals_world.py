@@ -51,7 +51,7 @@ class Fragile:
             self.create(path, data)
 
     def _count_calls(self, change: Callable[..., Any]) -> Callable[..., Any]:
-        def counted(*arguments: Any) -> Any:
+        def count_change(*arguments: Any) -> Any:
             self._left -= 1
             if self._left == 0 and not self._after:
                 raise Dies
@@ -60,7 +60,7 @@ class Fragile:
                 raise Dies
             return found
 
-        return counted
+        return count_change
 
 
 def line(id_: str, **more: Any) -> bytes:

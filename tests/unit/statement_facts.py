@@ -31,6 +31,6 @@ EMPTY = Constant("text", "")
 EXTRA = table("shop.t", m=pa.int64(), n=pa.int64(), key=()).columns
 
 
-def named(schema: TableSchema, *names: str, key: tuple[str, ...] = ("id",)) -> TableSchema:
+def rename_columns(schema: TableSchema, *names: str, key: tuple[str, ...] = ("id",)) -> TableSchema:
     columns = tuple(replace(c, name=n) for c, n in zip(schema.columns, names, strict=True))
     return replace(schema, columns=columns, key=key)

@@ -13,7 +13,7 @@ from tests.conformance.cases import FORMS
 from tests.conformance.forms import Case, Form, Maker, woven
 
 
-def made(kind: str, seed: int) -> list[Case]:
+def make_cases(kind: str, seed: int) -> list[Case]:
     module = FORMS[kind]
     draw = random.Random(seed)
     maker = Maker(kind, "t_ab", draw, module.values(kind))
@@ -23,8 +23,8 @@ def made(kind: str, seed: int) -> list[Case]:
 @pytest.mark.parametrize("kind", FORMS)
 def test_every_hole_of_every_form_is_filled_and_a_seed_gives_the_same_statements(kind: str) -> None:
     for seed in range(3):
-        first = made(kind, seed)
-        assert [case.steps for case in first] == [case.steps for case in made(kind, seed)]
+        first = make_cases(kind, seed)
+        assert [case.steps for case in first] == [case.steps for case in make_cases(kind, seed)]
     assert sum(len(case.steps) for case in first) > 1000
     assert not [case.form.name for case in first if len(case.steps) < 2]
     letters = {case.form.name: {stop.table for stop in case.stops} - set(case.tables.values()) for case in first}
@@ -41,7 +41,7 @@ def test_what_stands_in_front_of_a_statement_is_no_part_of_it() -> None:
 
 
 def test_the_steps_of_a_case_stay_in_order_and_none_is_lost() -> None:
-    cases = made("postgres", 5)
+    cases = make_cases("postgres", 5)
     ran: dict[int, list[object]] = {case.number: list(case.steps[: case.early]) for case in cases}
     for case, step in woven(cases, random.Random(2)):
         ran[case.number].append(step)

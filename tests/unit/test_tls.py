@@ -25,7 +25,7 @@ from tests.waiting import PATIENCE_SECONDS
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> Path:
+def own_certificate(tmp_path: Path) -> Path:
     file = tmp_path / "ca.pem"
     file.write_text("of one's own\n")
     return file
@@ -37,25 +37,27 @@ def _usual(monkeypatch: pytest.MonkeyPatch, file: Path) -> None:
 
 
 def test_an_authority_stands_beside_those_of_the_system(
-    own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    own_certificate: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usual = tmp_path / "usual.pem"
     _usual(monkeypatch, usual)
     monkeypatch.setenv("SSL_CERT_FILE", "")
-    tls.trust_by_default(own)
-    assert os.environ["SSL_CERT_FILE"] == str(own), "a directory of them is heeded whatever the variable says"
+    tls.trust_by_default(own_certificate)
+    assert os.environ["SSL_CERT_FILE"] == str(own_certificate), (
+        "a directory of them is heeded whatever the variable says"
+    )
     usual.write_text("the system's\n")
     monkeypatch.setenv("SSL_CERT_FILE", "")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    tls.trust_by_default(own)
+    tls.trust_by_default(own_certificate)
     assert Path(os.environ["SSL_CERT_FILE"]).read_text().split("\n\n") == ["the system's", "of one's own\n"]
     tls.trust_by_default(tmp_path / "another")
     assert "another" not in os.environ["SSL_CERT_FILE"]
 
 
-def test_what_the_user_has_set_stays(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_user_has_set_stays(own_certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", "/the/users.pem")
-    settings = S3Config.model_validate({"endpoint": "https://far.example:9000", "tls_ca": str(own)})
+    settings = S3Config.model_validate({"endpoint": "https://far.example:9000", "tls_ca": str(own_certificate)})
     assert S3Storage("bucket", "", settings=settings).delta_options["aws_endpoint_url"] == "https://far.example:9000"
     assert os.environ["SSL_CERT_FILE"] == "/the/users.pem"
 

@@ -78,6 +78,6 @@ def leave(taken: Hold) -> None:
     _FINDERS[taken].close()
 
 
-def told(world: World) -> list[str]:
+def watermarks_in_order(world: World) -> list[str]:
     """Watermarks in the log's order: low or high, and the chunk."""
     return [f"{type(w).__name__.lower()} {w.mark.ordinal}" for w in world.watermarks()]

@@ -209,7 +209,7 @@ class World:
     def highs(self) -> list[High]:
         return [w for w in self.watermarks() if isinstance(w, High)]
 
-    def dumped(self) -> list[int]:
+    def placed_keys(self) -> list[int]:
         """Keys of all placed chunks, in their order."""
         found: list[int] = []
         for published in self.staging.manifests():
@@ -217,13 +217,13 @@ class World:
                 found += self.staging.read_chunk(ref.path).column("id").to_pylist()
         return found
 
-    def held(self) -> list[str]:
+    def held_leases(self) -> list[str]:
         """Leases that are held now."""
         return sorted(self.state._nodes.leases)
 
     def expire(self, *names: str) -> None:
         """Leases end by themselves, as those of a dead process do."""
-        for name in names or self.held():
+        for name in names or self.held_leases():
             self.state._nodes.leases[name].expire()
 
 

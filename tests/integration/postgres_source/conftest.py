@@ -42,7 +42,7 @@ def exact(configure: Callable[..., SourceConfig]) -> PostgresSource:
 
 
 @pytest.fixture
-def logged(lab: Database) -> Iterator[Callable[..., list[LogBatch]]]:
+def read_log(lab: Database) -> Iterator[Callable[..., list[LogBatch]]]:
     """Reads all that is committed by now, from a position on."""
     opened = []
 

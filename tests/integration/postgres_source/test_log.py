@@ -19,7 +19,7 @@ from tests.integration.postgres_source.log_rows import begin, lines, read_to
 
 
 def test_changes_come_in_commit_order_with_what_the_log_knows_of_them(
-    lab: Database, source: PostgresSource, logged: Callable[..., list[LogBatch]]
+    lab: Database, source: PostgresSource, read_log: Callable[..., list[LogBatch]]
 ) -> None:
     lab.execute(
         "CREATE TABLE t (a int, b text, v text, big text, PRIMARY KEY (b, a))",
@@ -55,7 +55,7 @@ def test_changes_come_in_commit_order_with_what_the_log_knows_of_them(
         first.commit()
     first.close()
     second.close()
-    staged_lines = lines(logged(source, position))
+    staged_lines = lines(read_log(source, position))
     operations = [
         (f["op"], f["table"], f.get("before"), f.get("after"), f.get("unchanged"), f.get("key_only"))
         for f in staged_lines
@@ -75,13 +75,13 @@ def test_changes_come_in_commit_order_with_what_the_log_knows_of_them(
 
 
 def test_the_key_is_in_key_order_and_transactions_are_described(
-    lab: Database, source: PostgresSource, logged: Callable[..., list[LogBatch]]
+    lab: Database, source: PostgresSource, read_log: Callable[..., list[LogBatch]]
 ) -> None:
     lab.execute("CREATE TABLE t (a int, b text, PRIMARY KEY (b, a))")
     position = begin(source)
     lab.execute("INSERT INTO t VALUES (1, 'x')")
     ((xid, commit_time),) = lab.query("SELECT xmin::text::bigint, extract(epoch FROM now()) * 1000000 FROM t")
-    batches = logged(source, position)
+    batches = read_log(source, position)
     (transaction,) = [t for batch in batches for t in batch.transactions]
     assert (transaction.id, transaction.xid) == (str(xid), xid)
     assert abs(transaction.commit_time - float(commit_time)) < 60_000_000
@@ -92,18 +92,18 @@ def test_the_key_is_in_key_order_and_transactions_are_described(
 
 
 def test_a_large_toasted_key_is_never_lost(
-    lab: Database, source: PostgresSource, logged: Callable[..., list[LogBatch]]
+    lab: Database, source: PostgresSource, read_log: Callable[..., list[LogBatch]]
 ) -> None:
     lab.execute("CREATE TABLE t (k text PRIMARY KEY, v int)", "ALTER TABLE t ALTER k SET STORAGE EXTERNAL")
     position = begin(source)
     lab.execute("INSERT INTO t VALUES (repeat('k', 2500), 1)", "UPDATE t SET v = 2", "DELETE FROM t")
-    created, updated, deleted = lines(logged(source, position))
+    created, updated, deleted = lines(read_log(source, position))
     assert updated["after"] == {"k": "k" * 2500, "v": 2} and updated["unchanged"] is None
     assert deleted["before"]["k"] == created["after"]["k"] == "k" * 2500
 
 
 def test_a_transaction_of_many_rows_resumes_inside_at_every_batch(
-    lab: Database, source: PostgresSource, logged: Callable[..., list[LogBatch]]
+    lab: Database, source: PostgresSource, read_log: Callable[..., list[LogBatch]]
 ) -> None:
     lab.execute("CREATE TABLE t (id int PRIMARY KEY, v text)", "CREATE TABLE other (id int PRIMARY KEY)")
     position = begin(source)
@@ -116,7 +116,7 @@ def test_a_transaction_of_many_rows_resumes_inside_at_every_batch(
         )
         cursor.execute("INSERT INTO other VALUES (2)")
     connection.close()
-    batches = logged(source, position)
+    batches = read_log(source, position)
     everything = [(line["op"], line["table"], line.get("after")) for line in lines(batches)]
     assert len(everything) == 50_004 and len({str(line[2]) for line in everything if line[1] == "public.t"}) == 50_000
     assert all(sum(c.batch.num_rows for c in batch.changes) <= 10_000 for batch in batches)
@@ -124,12 +124,12 @@ def test_a_transaction_of_many_rows_resumes_inside_at_every_batch(
     assert len(inside) >= 4
     for number in inside[:: max(1, len(inside) // 4)]:
         before = lines(batches[: number + 1])
-        after = lines(logged(source, batches[number].position, skip=batches[number].partial))
+        after = lines(read_log(source, batches[number].position, skip=batches[number].partial))
         assert [(line["op"], line["table"], line.get("after")) for line in before + after] == everything
 
 
 def test_watermarks_are_signals_in_their_place(
-    lab: Database, source: PostgresSource, logged: Callable[..., list[LogBatch]]
+    lab: Database, source: PostgresSource, read_log: Callable[..., list[LogBatch]]
 ) -> None:
     lab.execute("CREATE TABLE t (id int PRIMARY KEY)")
     position = begin(source)
@@ -140,7 +140,7 @@ def test_watermarks_are_signals_in_their_place(
     writer.write(payload)
     writer.write(payload)
     writer.close()
-    batches = logged(source, position)
+    batches = read_log(source, position)
     assert [s.payload for batch in batches for s in batch.signals if isinstance(s, WatermarkSeen)][:2] == [
         "first",
         payload,
@@ -169,12 +169,15 @@ def test_an_idle_source_moves_its_slot_and_nothing_is_confirmed_by_itself(
 
 
 def test_a_lost_or_foreign_slot_says_what_is_lost(
-    lab: Database, exact: PostgresSource, configure: Callable[..., SourceConfig], logged: Callable[..., list[LogBatch]]
+    lab: Database,
+    exact: PostgresSource,
+    configure: Callable[..., SourceConfig],
+    read_log: Callable[..., list[LogBatch]],
 ) -> None:
     lab.execute("CREATE TABLE t (id int PRIMARY KEY)")
     position = begin(exact)
     lab.execute("INSERT INTO t VALUES (1)")
-    batches = logged(exact, position, acknowledge=True)
+    batches = read_log(exact, position, acknowledge=True)
     deadline = time.monotonic() + 10
     while exact.start_position() != batches[-1].position:
         assert time.monotonic() < deadline, "the slot did not move"
@@ -200,7 +203,7 @@ def test_a_slot_in_use_is_a_passing_trouble(lab: Database, source: PostgresSourc
 
 
 def test_an_identity_that_is_not_the_key_is_told_and_its_rows_are_passed_over(
-    lab: Database, source: PostgresSource, logged: Callable[..., list[LogBatch]], plugin: str
+    lab: Database, source: PostgresSource, read_log: Callable[..., list[LogBatch]], plugin: str
 ) -> None:
     lab.execute("CREATE TABLE t (id int PRIMARY KEY, other int NOT NULL UNIQUE, v int)")
     position = begin(source)
@@ -208,7 +211,7 @@ def test_an_identity_that_is_not_the_key_is_told_and_its_rows_are_passed_over(
         "ALTER TABLE t REPLICA IDENTITY USING INDEX t_other_key", "INSERT INTO t VALUES (1, 2, 3)", "DELETE FROM t"
     )
     assert any("identifies" in problem.what for problem in source.check())
-    batches = logged(source, position)
+    batches = read_log(source, position)
     (unreadable,) = [s for batch in batches for s in batch.signals if isinstance(s, Unreadable)]
     assert unreadable.table.name == "t" and "by (other), and the key is (id)" in unreadable.why
     # wal2json says nothing of an INSERT's identity.
@@ -216,7 +219,7 @@ def test_an_identity_that_is_not_the_key_is_told_and_its_rows_are_passed_over(
 
 
 def test_partitions_come_under_the_name_of_their_root(
-    lab: Database, configure: Callable[..., SourceConfig], logged: Callable[..., list[LogBatch]]
+    lab: Database, configure: Callable[..., SourceConfig], read_log: Callable[..., list[LogBatch]]
 ) -> None:
     lab.execute(
         "CREATE TABLE p (id int, v text, PRIMARY KEY (id)) PARTITION BY RANGE (id)",
@@ -230,7 +233,7 @@ def test_partitions_come_under_the_name_of_their_root(
     lab.execute(f"ALTER PUBLICATION dblog_{lab.name} SET (publish_via_partition_root = true)")
     position = begin(source)
     lab.execute("INSERT INTO p VALUES (1, 'a'), (11, 'b')", "UPDATE p SET id = 12 WHERE id = 1")
-    operations = [(line["op"], line["table"], line["after"]) for line in lines(logged(source, position))]
+    operations = [(line["op"], line["table"], line["after"]) for line in lines(read_log(source, position))]
     assert {table for _, table, _ in operations} == {"public.p"} and operations[1][2] == {"id": 11, "v": "b"}
     chunk = source.open_reader().read(source.tables()[0], after=(11,), upto=None, limit=5)
     assert chunk.rows.to_pylist() == [{"id": 12, "v": "a"}]

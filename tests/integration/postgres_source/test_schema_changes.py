@@ -18,19 +18,19 @@ from tests.integration.postgres_source.log_rows import begin, lines
 
 
 def test_a_schema_change_is_seen_before_its_first_row(
-    lab: Database, source: PostgresSource, logged: Callable[..., list[LogBatch]]
+    lab: Database, source: PostgresSource, read_log: Callable[..., list[LogBatch]]
 ) -> None:
     lab.execute("CREATE TABLE t (id int PRIMARY KEY, v int)")
     position = begin(source)
     lab.execute("INSERT INTO t VALUES (1, 1)", "ANALYZE t")
-    first = logged(source, position)
+    first = read_log(source, position)
     lab.execute(
         "INSERT INTO t VALUES (2, 2)",
         "ALTER TABLE t ADD w text DEFAULT 'd', ALTER v TYPE bigint",
         "INSERT INTO t VALUES (3, 3)",
         "UPDATE t SET w = NULL WHERE id = 1",
     )
-    batches = [*first, *logged(source, first[-1].position)]
+    batches = [*first, *read_log(source, first[-1].position)]
     signals = [
         (n, s.sequence, [str(c.type) for c in s.schema.columns])
         for n, b in enumerate(batches)
@@ -80,7 +80,7 @@ UNKNOWN = {"numeric": "1.10", "bytea": "'x'", "text[]": "'{a}'", "jsonb": "'{}'"
 
 
 def test_what_is_told_of_renamed_columns_is_what_the_server_made_of_a_row(
-    lab: Database, exact: PostgresSource, logged: Callable[..., list[LogBatch]], tmp_path: Path
+    lab: Database, exact: PostgresSource, read_log: Callable[..., list[LogBatch]], tmp_path: Path
 ) -> None:
     lab.execute("CREATE TABLE w (id int PRIMARY KEY, a text, b text, n int)")
     position = begin(exact)
@@ -95,7 +95,7 @@ def test_what_is_told_of_renamed_columns_is_what_the_server_made_of_a_row(
         head = staging.head()
         assert head is not None
         log = Sequencer(staging, source="s", epoch=1, head=head, visibility=LogOrder(), rules=Rules({}))  # a restart
-        for batch in logged(exact, position):
+        for batch in read_log(exact, position):
             log.process(batch)
             position = batch.position
         sealed = log.seal(0)
@@ -108,7 +108,7 @@ def test_what_is_told_of_renamed_columns_is_what_the_server_made_of_a_row(
 
 
 def test_what_is_told_of_added_columns_is_what_rows_hold_in_them(
-    lab: Database, exact: PostgresSource, logged: Callable[..., list[LogBatch]], tmp_path: Path
+    lab: Database, exact: PostgresSource, read_log: Callable[..., list[LogBatch]], tmp_path: Path
 ) -> None:
     lab.execute("CREATE TABLE w (id int PRIMARY KEY)")
     position = begin(exact)
@@ -118,13 +118,13 @@ def test_what_is_told_of_added_columns_is_what_rows_hold_in_them(
     head = staging.head()
     assert head is not None
     log = Sequencer(staging, source="s", epoch=1, head=head, visibility=LogOrder(), rules=Rules({}))
-    (first,) = logged(exact, position)  # the catalogue has the shape that the log shows
+    (first,) = read_log(exact, position)  # the catalogue has the shape that the log shows
     log.process(first)
     names = {f"c{i}": (kind, value) for i, (kind, value) in enumerate((CONSTANTS | UNKNOWN).items())}
     parts = ", ".join(f"ADD {name} {kind} DEFAULT {value}" for name, (kind, value) in names.items())
     lab.execute(f"ALTER TABLE w {parts}")
     lab.execute("INSERT INTO w VALUES (1)")  # whose row event has the same values
-    for batch in logged(exact, first.position):
+    for batch in read_log(exact, first.position):
         log.process(batch)
     staging.publish(log.seal(0))
     marks = [line for line in log_lines(staging) if line["op"] == "s"]

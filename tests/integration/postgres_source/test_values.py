@@ -23,13 +23,13 @@ from tests.waiting import wait_until
 
 
 def test_every_type_has_one_value_in_log_and_chunk(
-    lab: Database, source: PostgresSource, logged: Callable[..., list[LogBatch]]
+    lab: Database, source: PostgresSource, read_log: Callable[..., list[LogBatch]]
 ) -> None:
     make_types(lab)
     position = begin(source)
     for number in range(3):
         lab.execute(f"INSERT INTO types VALUES ({', '.join(values[number] for _, values in ALL_TYPES.values())})")
-    batches = logged(source, position)
+    batches = read_log(source, position)
     reader = source.open_reader()
     schema = reader.schema(TableName("public", "types"))
     chunk = reader.read(schema, after=None, upto=None, limit=10)
@@ -41,12 +41,12 @@ def test_every_type_has_one_value_in_log_and_chunk(
 
 
 def test_not_a_number_and_infinities_are_kept(
-    lab: Database, exact: PostgresSource, logged: Callable[..., list[LogBatch]]
+    lab: Database, exact: PostgresSource, read_log: Callable[..., list[LogBatch]]
 ) -> None:
     lab.execute("CREATE TABLE odd (id int PRIMARY KEY, f real, g double precision, n numeric)")
     position = begin(exact)
     lab.execute("INSERT INTO odd VALUES (1, 'NaN', '-Infinity', 'NaN'), (2, 'Infinity', 'NaN', '-Infinity')")
-    (_, first), (_, second) = [(str(line["after"]["f"]), line["after"]) for line in lines(logged(exact, position))]
+    (_, first), (_, second) = [(str(line["after"]["f"]), line["after"]) for line in lines(read_log(exact, position))]
     assert (str(first["f"]), first["g"], first["n"]) == ("nan", float("-inf"), "NaN")
     assert (second["f"], str(second["g"]), second["n"]) == (float("inf"), "nan", "-Infinity")
     chunk = exact.open_reader().read(exact.tables()[0], after=None, upto=None, limit=5)
@@ -64,26 +64,26 @@ def test_not_a_number_and_infinities_are_kept(
     ],
 )
 def test_a_value_without_an_exact_form_is_refused_by_name(
-    lab: Database, exact: PostgresSource, logged: Callable[..., list[LogBatch]], column: str, value: str
+    lab: Database, exact: PostgresSource, read_log: Callable[..., list[LogBatch]], column: str, value: str
 ) -> None:
     lab.execute(f"CREATE TABLE odd (id int PRIMARY KEY, {column})")
     position = begin(exact)
     lab.execute(f"INSERT INTO odd VALUES (1, {value})")
     name = f"public.odd.{column.split()[0]}"
-    (unreadable,) = [s for batch in logged(exact, position) for s in batch.signals if isinstance(s, Unreadable)]
+    (unreadable,) = [s for batch in read_log(exact, position) for s in batch.signals if isinstance(s, Unreadable)]
     assert unreadable.why.startswith(f"{name} at LSN") and "staged_as" in unreadable.fix
     with pytest.raises(ValueOutOfRange, match=name):
         exact.open_reader().read(exact.tables()[0], after=None, upto=None, limit=5)
 
 
 def test_wal2json_passes_over_a_null_that_cannot_be_one_and_its_table(
-    lab: Database, configure: Callable[..., SourceConfig], logged: Callable[..., list[LogBatch]]
+    lab: Database, configure: Callable[..., SourceConfig], read_log: Callable[..., list[LogBatch]]
 ) -> None:
     lab.execute("CREATE TABLE odd (id int PRIMARY KEY, f real NOT NULL)")
     source = PostgresSource(configure(plugin="wal2json"))
     position = begin(source)
     lab.execute("INSERT INTO odd VALUES (1, 1.5), (2, 'NaN'), (3, 2)")
-    batches = logged(source, position)
+    batches = read_log(source, position)
     (unreadable,) = [s for batch in batches for s in batch.signals if isinstance(s, Unreadable)]
     assert "NaN" in unreadable.why and "LSN" in unreadable.why and "pgoutput" in unreadable.fix
     rows = [row for batch in batches for changes in batch.changes for row in changes.batch.to_pylist()]
@@ -123,7 +123,7 @@ def test_rows_of_a_type_that_was_dropped_since_are_text(lab: Database, source: P
 
 
 def test_generated_columns_are_left_out_of_log_and_chunk(
-    lab: Database, source: PostgresSource, logged: Callable[..., list[LogBatch]]
+    lab: Database, source: PostgresSource, read_log: Callable[..., list[LogBatch]]
 ) -> None:
     lab.execute("CREATE TABLE t (id int PRIMARY KEY, g int GENERATED ALWAYS AS (id * 2) STORED, v text)")
     position = begin(source)
@@ -133,7 +133,7 @@ def test_generated_columns_are_left_out_of_log_and_chunk(
         "DELETE FROM t",
         "INSERT INTO t (id, v) VALUES (2, 'c')",
     )
-    batches = logged(source, position)
+    batches = read_log(source, position)
     assert [line["after"] for line in lines(batches)] == [
         {"id": 1, "v": "a"},
         {"id": 1, "v": "b"},

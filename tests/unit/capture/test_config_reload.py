@@ -75,7 +75,7 @@ def test_a_table_comes_goes_and_comes_back_while_the_capture_runs(world: World) 
         world.put(A, 0, v="last")
         wait_until(lambda: world.lines(A)[-1]["after"]["v"] == "last", "the last row is staged")
         assert world.state.leader("capture") == leader, "the lease was given up"
-    assert world.replayed(A) == world.held(A) and world.replayed(B) == world.held(B)
+    assert world.replay(A) == world.source_rows(A) and world.replay(B) == world.source_rows(B)
     staged = [line["after"]["v"] for line in world.lines(A) if line["op"] == "c"]
     assert staged == [*(f"a{n}" for n in range(1, len(staged))), "last"], "each row of the other table, once, in order"
     assert [names for _, names in world.dumps()] == [("shop.b",)] * 2
@@ -92,7 +92,7 @@ def test_rows_deleted_while_a_table_was_not_captured_are_gone_when_it_is_back(wo
     world.write("shop.*")
     with world.capturing():
         wait_until(lambda: finished(world, 1), "the dump is done")
-    assert world.replayed(B) == world.held(B) and (2,) not in world.held(B)
+    assert world.replay(B) == world.source_rows(B) and (2,) not in world.source_rows(B)
 
 
 def test_a_change_between_two_captures_is_seen_by_the_next(world: World) -> None:
@@ -121,7 +121,7 @@ def test_a_table_made_under_an_old_pattern_needs_no_dump(world: World) -> None:
     world.put(B, 1)
     world.write("shop.*", "shop.b")
     world.capture()
-    assert world.dumps() == [] and world.replayed(B) == world.held(B)
+    assert world.dumps() == [] and world.replay(B) == world.source_rows(B)
 
 
 def test_a_crash_between_the_request_and_the_record_dumps_twice(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,7 +182,7 @@ def test_a_transaction_that_is_staged_in_part_is_read_by_the_tables_of_its_begin
     assert partial.is_set()
     staged = [line["key"]["id"] for line in world.lines(A) if line["op"] == "c"]
     assert staged == [*range(150), 1000]
-    assert world.replayed(B) == world.held(B)
+    assert world.replay(B) == world.source_rows(B)
 
 
 def test_dumps_of_a_table_that_is_no_longer_captured_end(world: World) -> None:

@@ -17,7 +17,7 @@ __all__ = ["world"]
 
 def watch(world: World, *, ready: Callable[[Config], None] = lambda config: None) -> tuple[Watch, Clock]:
     clock = Clock()
-    return Watch(world.config, world.watched, clock, ready=ready), clock
+    return Watch(world.config, world.config_file, clock, ready=ready), clock
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:

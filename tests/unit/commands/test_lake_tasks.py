@@ -53,7 +53,7 @@ def run(tmp_path: Path) -> Callable[..., Any]:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
+def asked_tasks(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
     """What the commands ask of the merge, which answers that all went well."""
     found: list[tuple[str, dict[str, Any]]] = []
     row = {"table": "shop.orders", "keys": 3, "inserted": 0, "updated": 1, "deleted": 0, "withheld": 0, "error": None}
@@ -96,27 +96,27 @@ def test_an_interval_that_is_none_is_refused(start: str | None, end: str | None)
     ],
 )
 def test_wrong_use_is_told_before_anything_is_asked(
-    run: Callable[..., Any], asked: list[Any], arguments: tuple[str, ...]
+    run: Callable[..., Any], asked_tasks: list[Any], arguments: tuple[str, ...]
 ) -> None:
     result = run(*arguments)
     assert result.exit_code == 2, result.output
-    assert asked == []
+    assert asked_tasks == []
     if "shop.none" in arguments:
         assert "it has shop.orders" in result.stderr
 
 
-def test_the_commands_ask_for_what_they_were_told(run: Callable[..., Any], asked: list[Any]) -> None:
+def test_the_commands_ask_for_what_they_were_told(run: Callable[..., Any], asked_tasks: list[Any]) -> None:
     assert run("replay", "--from", "3", "--to", "1970-01-01T00:00:01Z", "--table", "shop.orders").exit_code == 0
     assert "2 rows wait for a dump" in run("rebuild", "shop.orders").stdout
     assert "dump d7" in run("reset", "shop.orders").stdout
-    assert asked == [
+    assert asked_tasks == [
         ("replay", {"from": {"offset": 3}, "to": {"time": 1_000_000}, "tables": ["shop.orders"]}),
         ("rebuild", {"table": "shop.orders"}),
         ("reset", {"table": "shop.orders"}),
     ]
 
 
-def test_the_answer_is_json_where_it_is_wanted(run: Callable[..., Any], asked: list[Any]) -> None:
+def test_the_answer_is_json_where_it_is_wanted(run: Callable[..., Any], asked_tasks: list[Any]) -> None:
     assert json.loads(run("replay", "--json").stdout)["tables"][0]["updated"] == 1
 
 

@@ -23,7 +23,7 @@ def test_wide_rows_make_chunks_within_the_bytes_and_all_of_them_come(world: Worl
     world.fill(*range(1, 101), name=WIDE)
     world.request({}, chunk_size=50, chunk_bytes=10_000)
     world.work()
-    assert sorted(world.dumped()) == list(range(1, 101))
+    assert sorted(world.placed_keys()) == list(range(1, 101))
     assert max(sizes(world)) <= 10, "as many rows as fit"
     assert len(sizes(world)) <= 20, "and no fewer than that needs"
     assert world.status().state == "done"
@@ -34,7 +34,7 @@ def test_a_row_that_is_larger_than_a_chunk_may_be_passes_alone(world: World) -> 
     world.fill(15, name=20 * WIDE)
     world.request({}, chunk_size=30, chunk_bytes=5_000)
     world.work()
-    assert sorted(world.dumped()) == list(range(1, 31))
+    assert sorted(world.placed_keys()) == list(range(1, 31))
     assert world.status().state == "done"
 
 
@@ -51,7 +51,7 @@ def test_what_was_read_before_is_placed_before_another_attempt_begins(world: Wor
     world.fill(*range(41, 61), name=WIDE)
     world.request({}, chunk_size=10, chunk_bytes=5_000)
     world.work()
-    assert sorted(world.dumped()) == list(range(1, 61))
+    assert sorted(world.placed_keys()) == list(range(1, 61))
     starts = [after for after, _, _ in world.source.reads]
     assert starts.count(None) == 1, "no chunk that had been read was read again"
     assert world.status().tasks[0].record.attempt == 2
@@ -71,7 +71,7 @@ def test_a_chunk_that_the_capture_has_not_placed_yet_is_waited_for_before_anothe
 
     world.clock.hooks.append(capture_after_some_waits)
     world.work()
-    assert sorted(world.dumped()) == list(range(1, 21))
+    assert sorted(world.placed_keys()) == list(range(1, 21))
     assert [after for after, _, _ in world.source.reads].count(None) == 1, "its rows were read again"
 
 
@@ -81,7 +81,7 @@ def test_listed_keys_of_wide_rows_come_in_smaller_chunks_and_those_that_are_not_
     world.fill(*range(1, 41), name=WIDE)
     world.request({"keys": list(range(45))}, chunk_bytes=6_000)
     world.work()
-    assert sorted(world.dumped()) == list(range(1, 41))
+    assert sorted(world.placed_keys()) == list(range(1, 41))
     absent = [key for high in world.highs() for key in high.absent]
     assert sorted(absent) == [0, 41, 42, 43, 44]
     assert world.status().state == "done"
@@ -103,7 +103,7 @@ def test_the_bytes_may_be_changed_while_a_dump_runs(world: World) -> None:
     world.source.before_read = before  # type: ignore[method-assign]
     world.work()
     assert sizes(world)[0] == 50 and max(sizes(world)[1:]) <= 10
-    assert sorted(world.dumped()) == list(range(1, 101))
+    assert sorted(world.placed_keys()) == list(range(1, 101))
 
 
 def test_a_request_of_an_earlier_version_has_the_bytes_of_the_configuration(

@@ -74,7 +74,7 @@ def test_a_small_table_costs_few_requests_of_the_state_store_and_no_connection(
     assert opened == {"open_reader": 1, "open_watermarks": 2}
     assert call_counts.total() / TABLES <= WORKERS_SHARE, call_counts
     assert sorted({w.mark.table for w in world.watermarks() if isinstance(w, Low)}) == sorted(map(str, names))
-    assert world.held() == []
+    assert world.held_leases() == []
 
 
 def test_tasks_that_are_taken_or_over_cost_a_worker_no_name_of_a_lease(
@@ -121,7 +121,7 @@ def test_tables_are_read_while_others_wait_to_be_placed(world: World) -> None:
     world.clock.hooks.insert(0, lambda: lows.append(len([w for w in world.watermarks() if isinstance(w, Low)])))
     world.work()
     assert lows[0] == tasks_aside.MOST + 1, "before the first wait"
-    assert world.status().state == "done" and len(world.dumped()) == 10 * (tasks_aside.MOST + 20)
+    assert world.status().state == "done" and len(world.placed_keys()) == 10 * (tasks_aside.MOST + 20)
 
 
 def test_tables_whose_attempts_break_while_they_wait_are_read_again(world: World) -> None:
@@ -145,9 +145,9 @@ def test_tables_whose_attempts_break_while_they_wait_are_read_again(world: World
 
     world.clock.hooks.insert(0, goes_on_elsewhere)
     world.work()
-    assert world.status().state == "done" and len(world.dumped()) == 50
+    assert world.status().state == "done" and len(world.placed_keys()) == 50
     assert {task.record.attempt for task in world.status().tasks} == {2}
-    assert world.held() == []
+    assert world.held_leases() == []
 
 
 def test_a_worker_that_is_told_to_stop_gives_back_what_it_holds_and_what_it_was_to_do_next(
@@ -165,7 +165,7 @@ def test_a_worker_that_is_told_to_stop_gives_back_what_it_holds_and_what_it_was_
         patch.setattr(MemoryState, "acquire", acquiring)
         world.work()
     assert len(world.source.begun) == 2
-    assert world.held() == []
+    assert world.held_leases() == []
     world.stop.clear()
     world.work()
-    assert world.status().state == "done" and world.held() == []
+    assert world.status().state == "done" and world.held_leases() == []

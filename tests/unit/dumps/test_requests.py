@@ -381,9 +381,9 @@ def test_a_table_that_cannot_be_read_is_left_out_alone(
 
 
 def test_a_server_that_refuses_the_same_table_twice_is_believed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(self: requests_world.Reader, schema: TableSchema, **_: Any) -> ReadPlan:
+    def refuse_plan(self: requests_world.Reader, schema: TableSchema, **_: Any) -> ReadPlan:
         raise SourceError("no right to it")
 
-    monkeypatch.setattr(requests_world.Reader, "explain", refused)
+    monkeypatch.setattr(requests_world.Reader, "explain", refuse_plan)
     with pytest.raises(SourceError, match="no right to it"):
         filing.submit(world.config, DumpRequest(("shop.orders",)))

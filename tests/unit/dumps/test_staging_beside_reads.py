@@ -13,7 +13,7 @@ from dblog_core.errors import (
 from dblog_core.staging import Staging
 from dblog_core.staging.changelog import ChunkFile
 from tests.fake_source import ORDERS, Change
-from tests.unit.worker_moments import at_read, told
+from tests.unit.worker_moments import at_read, watermarks_in_order
 from tests.unit.workers_world import World, world
 
 __all__ = ["world"]
@@ -42,11 +42,11 @@ def test_a_chunk_is_staged_while_the_next_is_read(world: World) -> None:
     Late(world)
     world.request({}, chunk_size=10)
     seen: list[list[str]] = []
-    world.source.on_read = lambda: seen.append(told(world))
+    world.source.on_read = lambda: seen.append(watermarks_in_order(world))
     world.work()
     assert seen[:3] == [["low 0"], ["low 0", "low 1"], ["low 0", "low 1", "high 0", "low 2"]]
     assert [w.mark.ordinal for w in world.highs()] == list(range(len(world.highs())))
-    assert (world.dumped(), world.status().state) == (list(range(1, 31)), "done")
+    assert (world.placed_keys(), world.status().state) == (list(range(1, 31)), "done")
 
 
 def test_rows_that_change_under_overlapping_windows_are_evicted_from_both(world: World) -> None:
@@ -86,7 +86,7 @@ def test_a_chunk_that_cannot_be_staged_is_read_again_and_no_later_one_is_told_of
     world.work()
     first = [w.mark.ordinal for w in world.highs() if w.mark.attempt == 1]
     assert (len(failed), first) == (1, list(range(chunk)))
-    assert (world.dumped(), world.status().state) == (list(range(1, 26)), "done")
+    assert (world.placed_keys(), world.status().state) == (list(range(1, 26)), "done")
 
 
 def test_nothing_is_told_of_a_chunk_whose_lease_ends_while_it_is_staged(
@@ -107,7 +107,7 @@ def test_nothing_is_told_of_a_chunk_whose_lease_ends_while_it_is_staged(
     monkeypatch.setattr(Staging, "write_chunk", slow)
     world.work()
     assert [w.mark.ordinal for w in world.highs() if w.mark.attempt == 1] == [0]
-    assert (world.dumped(), world.status().state) == (list(range(1, 31)), "done")
+    assert (world.placed_keys(), world.status().state) == (list(range(1, 31)), "done")
 
 
 def test_a_worker_leaves_its_task_when_the_last_chunk_is_told_of(world: World) -> None:
@@ -117,6 +117,6 @@ def test_a_worker_leaves_its_task_when_the_last_chunk_is_told_of(world: World) -
     world.request({}, chunk_size=10)
     at_read(world, 2, world.stop.set)
     world.work()
-    assert told(world) == ["low 0", "low 1", "high 0", "high 1"]
+    assert watermarks_in_order(world) == ["low 0", "low 1", "high 0", "high 1"]
     late.join()
-    assert told(world)[-1] == "high 1"
+    assert watermarks_in_order(world)[-1] == "high 1"

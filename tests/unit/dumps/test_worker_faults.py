@@ -42,7 +42,7 @@ def test_a_dropped_table_fails_its_own_task_and_the_others_go_on(world: World) -
     assert [t.progress.done for t in status.tasks] == [False, True]
     assert "does not exist" in (status.tasks[0].error or "")
     assert status.state == "failed"
-    assert world.held() == []
+    assert world.held_leases() == []
 
 
 def test_a_failed_task_is_not_taken_up_again(world: World) -> None:
@@ -57,13 +57,13 @@ def test_a_task_that_fails_between_look_and_grasp_is_not_taken(world: World, mon
     world.request({})
     real = type(world.state).acquire
 
-    def late(self: Any, name: str, holder: str, **more: Any) -> MemoryLease | None:
+    def acquire_late(self: Any, name: str, holder: str, **more: Any) -> MemoryLease | None:
         task_store.fail_task(world.state, TaskId(DUMP, 0), "gone")
         return real(self, name, holder, **more)
 
-    monkeypatch.setattr(type(world.state), "acquire", late)
+    monkeypatch.setattr(type(world.state), "acquire", acquire_late)
     assert take(world) is None
-    assert world.held() == []
+    assert world.held_leases() == []
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_a_filter_or_a_key_that_no_longer_fits_fails_its_task(world: World, task
     with pytest.raises(RequestError, match=words):
         world.work()
     assert [t.over for t in world.status().tasks] == [True, True]
-    assert world.dumped() == list(range(1, 31))
+    assert world.placed_keys() == list(range(1, 31))
 
 
 def test_a_table_that_loses_its_key_fails_its_task(world: World) -> None:
@@ -99,7 +99,7 @@ def test_a_table_that_is_altered_before_the_select_is_read_by_a_new_attempt(worl
     at_read(world, 2, alter)
     world.work()
     assert world.status().state == "done"
-    assert world.dumped() == list(range(1, 31))
+    assert world.placed_keys() == list(range(1, 31))
 
 
 def test_faults_that_may_pass_are_tried_again_and_counted_from_the_last_progress(world: World) -> None:
@@ -114,7 +114,7 @@ def test_faults_that_may_pass_are_tried_again_and_counted_from_the_last_progress
     world.source.on_read = sometimes
     world.work()
     assert next(strikes) > 2 * FAULTY_ATTEMPTS
-    assert world.dumped() == list(range(1, 201))
+    assert world.placed_keys() == list(range(1, 201))
 
 
 def test_a_fault_that_does_not_pass_leaves_the_task_to_others(world: World) -> None:
@@ -128,7 +128,7 @@ def test_a_fault_that_does_not_pass_leaves_the_task_to_others(world: World) -> N
     with pytest.raises(SourceUnavailable):
         world.work()
     assert len(world.source.reads) == FAULTY_ATTEMPTS
-    assert (world.held(), world.status().tasks[0].error) == ([], None)
+    assert (world.held_leases(), world.status().tasks[0].error) == ([], None)
 
 
 def test_a_server_that_is_read_only_for_a_while_fails_no_task(world: World) -> None:
@@ -142,22 +142,22 @@ def test_a_server_that_is_read_only_for_a_while_fails_no_task(world: World) -> N
     world.source.on_read = switched_over
     with pytest.raises(SourceReadOnly):
         world.work()
-    assert (world.held(), world.status().tasks[0].error) == ([], None)
+    assert (world.held_leases(), world.status().tasks[0].error) == ([], None)
     world.source.on_read = None
     world.work()
-    assert world.dumped() == list(range(1, 31))
+    assert world.placed_keys() == list(range(1, 31))
 
 
 def test_a_worker_that_may_not_connect_fails_no_task(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.request({})
 
-    def refused(worker: str) -> Any:
+    def refuse_connection(worker: str) -> Any:
         raise SourceRefused("wrong password")
 
-    monkeypatch.setattr(world.source, "open_watermarks", refused)
+    monkeypatch.setattr(world.source, "open_watermarks", refuse_connection)
     with pytest.raises(SourceRefused):
         world.work()
-    assert (world.held(), world.status().tasks[0].error) == ([], None)
+    assert (world.held_leases(), world.status().tasks[0].error) == ([], None)
 
 
 def test_a_state_store_that_is_away_does_not_hide_why_a_task_is_given_back(

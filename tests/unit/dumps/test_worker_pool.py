@@ -75,7 +75,7 @@ def test_a_crew_grows_to_the_number_that_is_set_while_it_works(world: World) -> 
     control.retune(world.state, DUMP, workers=3)
     running.end()
     assert running.error is None and met.is_set()
-    assert sorted(world.dumped()) == list(range(1, 101))
+    assert sorted(world.placed_keys()) == list(range(1, 101))
 
 
 def test_a_crew_has_no_more_members_than_it_is_told(world: World) -> None:
@@ -86,14 +86,14 @@ def test_a_crew_has_no_more_members_than_it_is_told(world: World) -> None:
 
     def count() -> None:
         at_work.add(threading.current_thread().name)
-        most.append(len([n for n in world.held() if n.startswith("permit-")]))
+        most.append(len([n for n in world.held_leases() if n.startswith("permit-")]))
 
     world.source.on_read = count
     running = Running(world, workers=2)
     running.end()
     assert running.error is None
     assert len(at_work) <= 2 and max(most) <= 2
-    assert sorted(world.dumped()) == list(range(1, 101))
+    assert sorted(world.placed_keys()) == list(range(1, 101))
 
 
 def test_a_crew_tells_its_progress_to_the_end(world: World) -> None:
@@ -112,7 +112,7 @@ def test_a_crew_raises_the_fault_of_a_task_after_all_others_are_done(world: Worl
     running = Running(world)
     running.end()
     assert isinstance(running.error, RequestError)
-    assert world.dumped() == list(range(1, 101))
+    assert world.placed_keys() == list(range(1, 101))
 
 
 def test_a_service_survives_faulty_tasks_and_lost_connections_and_waits_for_more(world: World) -> None:
@@ -125,20 +125,20 @@ def test_a_service_survives_faulty_tasks_and_lost_connections_and_waits_for_more
         if next(strikes) < FAULTY_ATTEMPTS:
             raise SourceUnavailable("the connection broke")
 
-    def told(status: DumpStatus) -> None:
+    def note_end(status: DumpStatus) -> None:
         if status.state in dump_records.OVER:
             over[status.id].set()
 
     world.source.on_read = sometimes
-    running = Running(world, once=False, on_progress=told)
+    running = Running(world, once=False, on_progress=note_end)
     assert over[DUMP].wait(30)
     assert world.status().state == "failed"
-    assert world.dumped() == list(range(1, 101))
+    assert world.placed_keys() == list(range(1, 101))
     world.request({"key_to": 5}, dump_id="d2")
     assert over["d2"].wait(30)
     running.end(stop=True)
     assert running.error is None
-    assert world.dumped()[100:] == [1, 2, 3, 4, 5]
+    assert world.placed_keys()[100:] == [1, 2, 3, 4, 5]
 
 
 def test_an_interrupt_of_the_crew_ends_its_workers_too(world: World) -> None:

@@ -21,7 +21,7 @@ def test_ranges_of_a_table_together_read_every_row_once(world: World) -> None:
     world.fill(*range(1, 101))
     world.request({"key_to": 33}, {"after": 33, "key_to": 66}, {"after": 66}, chunk_size=10)
     world.work()
-    assert sorted(world.dumped()) == list(range(1, 101))
+    assert sorted(world.placed_keys()) == list(range(1, 101))
     assert world.status().state == "done"
 
 
@@ -29,21 +29,21 @@ def test_a_range_includes_both_of_its_ends(world: World) -> None:
     world.fill(*range(1, 51))
     world.request({"key_from": 10, "key_to": 30}, chunk_size=7)
     world.work()
-    assert world.dumped() == list(range(10, 31))
+    assert world.placed_keys() == list(range(10, 31))
 
 
 def test_a_range_whose_ends_are_not_there_has_the_rows_between(world: World) -> None:
     world.fill(*range(0, 50, 4))
     world.request({"key_from": 10, "key_to": 30}, chunk_size=2)
     world.work()
-    assert world.dumped() == [12, 16, 20, 24, 28]
+    assert world.placed_keys() == [12, 16, 20, 24, 28]
 
 
 @pytest.mark.parametrize("task", [{}, {"after": 5}, {"key_from": 5}, {"key_from": 5, "key_to": 9}, {"key_to": 9}])
 def test_an_empty_table_is_done_by_a_chunk_without_rows(world: World, task: dict[str, Any]) -> None:
     world.request(task)
     world.work()
-    assert (world.status().state, world.dumped()) == ("done", [])
+    assert (world.status().state, world.placed_keys()) == ("done", [])
 
 
 def test_the_end_of_an_open_range_is_fixed_by_its_first_window(world: World) -> None:
@@ -51,7 +51,7 @@ def test_the_end_of_an_open_range_is_fixed_by_its_first_window(world: World) -> 
     world.request({"after": 5}, chunk_size=10)
     at_read(world, 2, lambda: world.fill(31, 32, 33))
     world.work()
-    assert world.dumped() == list(range(6, 31))
+    assert world.placed_keys() == list(range(6, 31))
     assert [upto for _, upto, _ in world.source.reads] == [None, (30,), (30,)]
 
 
@@ -61,7 +61,7 @@ def test_what_its_first_select_sees_lies_within_an_open_range(world: World) -> N
     world.request({}, chunk_size=10)
     at_read(world, 1, lambda: world.fill(21))
     world.work()
-    assert world.dumped() == list(range(1, 22))
+    assert world.placed_keys() == list(range(1, 22))
 
 
 def test_filters_leave_rows_out_also_at_the_first_key_of_a_range(world: World) -> None:
@@ -69,7 +69,7 @@ def test_filters_leave_rows_out_also_at_the_first_key_of_a_range(world: World) -
     world.fill(*range(1, 41, 3), name="x")
     world.request({"key_from": 2, "key_to": 30, "filters": [EQUAL]}, chunk_size=4)
     world.work()
-    assert world.dumped() == list(range(4, 31, 3))
+    assert world.placed_keys() == list(range(4, 31, 3))
 
 
 def test_listed_keys_that_are_not_there_are_absent(world: World) -> None:
@@ -77,7 +77,7 @@ def test_listed_keys_that_are_not_there_are_absent(world: World) -> None:
     world.request({"keys": [1, 3, 9]})
     world.work()
     (high,) = world.highs()
-    assert (world.dumped(), high.absent, high.final) == ([1, 3], (9,), True)
+    assert (world.placed_keys(), high.absent, high.final) == ([1, 3], (9,), True)
 
 
 def test_a_listed_key_that_a_filter_leaves_out_is_not_called_absent(world: World) -> None:
@@ -86,7 +86,7 @@ def test_a_listed_key_that_a_filter_leaves_out_is_not_called_absent(world: World
     world.request({"keys": [1, 3, 9], "filters": [EQUAL]})
     world.work()
     (high,) = world.highs()
-    assert (world.dumped(), high.absent) == ([3], ())
+    assert (world.placed_keys(), high.absent) == ([3], ())
 
 
 def test_watermarks_tell_of_all_parts_and_of_the_range_that_is_healed(world: World) -> None:
@@ -109,7 +109,7 @@ def test_chunk_size_counts_from_the_next_chunk_on(world: World) -> None:
     at_read(world, 2, lambda: control.retune(world.state, DUMP, chunk_size=20))
     world.work()
     assert [limit for *_, limit in world.source.reads] == [5, 5, 20]
-    assert world.dumped() == list(range(1, 31))
+    assert world.placed_keys() == list(range(1, 31))
 
 
 def test_no_more_chunks_are_read_ahead_than_in_flight(world: World) -> None:

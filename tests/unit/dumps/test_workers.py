@@ -31,11 +31,11 @@ def test_a_paused_dump_gives_its_tasks_back_when_its_chunks_are_placed(world: Wo
     world.request({}, {"after": 50})
     at_read(world, 3, lambda: control.pause(world.state, DUMP))
     world.work()
-    assert (world.status().state, world.held(), len(world.dumped())) == ("paused", [], 30)
+    assert (world.status().state, world.held_leases(), len(world.placed_keys())) == ("paused", [], 30)
     control.resume(world.state, DUMP)
     world.work()
-    assert sorted(set(world.dumped())) == list(range(1, 101))
-    assert world.dumped()[:40] == list(range(1, 41)), "it goes on after the last placed chunk"
+    assert sorted(set(world.placed_keys())) == list(range(1, 101))
+    assert world.placed_keys()[:40] == list(range(1, 41)), "it goes on after the last placed chunk"
 
 
 def test_a_cancelled_dump_is_left_at_once(world: World) -> None:
@@ -43,7 +43,7 @@ def test_a_cancelled_dump_is_left_at_once(world: World) -> None:
     world.request({})
     at_read(world, 3, lambda: control.cancel(world.state, DUMP))
     world.work()
-    assert (world.status().state, world.held(), len(world.source.reads)) == ("cancelled", [], 3)
+    assert (world.status().state, world.held_leases(), len(world.source.reads)) == ("cancelled", [], 3)
 
 
 def test_a_stopped_worker_gives_its_task_back_at_once(world: World) -> None:
@@ -53,7 +53,7 @@ def test_a_stopped_worker_gives_its_task_back_at_once(world: World) -> None:
     at_read(world, 2, world.stop.set)
     before = world.clock.now
     world.work()
-    assert (world.held(), world.clock.now, len(world.source.reads)) == ([], before, 2)
+    assert (world.held_leases(), world.clock.now, len(world.source.reads)) == ([], before, 2)
 
 
 def test_the_workers_of_a_dump_are_limited_over_all_processes(world: World) -> None:
@@ -105,7 +105,7 @@ def test_a_task_that_is_taken_between_look_and_grasp_leaves_no_place_occupied(
 
     monkeypatch.setattr(type(world.state), "acquire", faster)
     assert take(world) is None
-    assert world.held() == ["task-d1-0"]
+    assert world.held_leases() == ["task-d1-0"]
 
 
 def test_a_worker_that_is_one_too_many_gives_its_task_back_after_its_chunk(world: World) -> None:
@@ -116,12 +116,12 @@ def test_a_worker_that_is_one_too_many_gives_its_task_back_after_its_chunk(world
     at_read(world, 2, lambda: control.retune(world.state, DUMP, workers=1))
     world.work()
     assert first.task.number == 0
-    assert world.held() == ["permit-d1-0", "task-d1-0"], "the one that may stay is left alone"
+    assert world.held_leases() == ["permit-d1-0", "task-d1-0"], "the one that may stay is left alone"
     world.place()
-    assert world.dumped() == list(range(51, 71)), "the chunk that it was reading counts"
+    assert world.placed_keys() == list(range(51, 71)), "the chunk that it was reading counts"
     leave(first)
     world.work()
-    assert sorted(world.dumped()) == list(range(1, 101))
+    assert sorted(world.placed_keys()) == list(range(1, 101))
 
 
 def test_a_dead_worker_is_replaced_and_its_range_goes_on_after_the_last_placed_chunk(
@@ -130,13 +130,13 @@ def test_a_dead_worker_is_replaced_and_its_range_goes_on_after_the_last_placed_c
     world.fill(*range(1, 101))
     world.request({}, chunk_size=10, in_flight=1)
     kill_after(world, monkeypatch, reads=4)
-    assert world.dumped() == list(range(1, 31))
+    assert world.placed_keys() == list(range(1, 31))
     assert take(world) is None, "its leases have not ended"
     world.expire()
     world.source.reads.clear()
     world.work()
     assert world.source.reads[0][0] == (30,)
-    assert world.dumped() == list(range(1, 101))
+    assert world.placed_keys() == list(range(1, 101))
     assert world.status().tasks[0].record.attempt == 2
 
 
@@ -185,7 +185,7 @@ def test_a_worker_whose_lease_is_in_doubt_writes_nothing_more(
     assert len(files) == (2 if moment == "while the rows are written" else 1), "no file"
     assert len(world.highs()) == 1
     assert world.status().tasks[0].error is None
-    assert "task-d1-0" in world.held(), "the other worker's lease is left alone"
+    assert "task-d1-0" in world.held_leases(), "the other worker's lease is left alone"
 
 
 def test_a_lease_that_is_lost_while_its_worker_waits_ends_nothing_else(world: World) -> None:
@@ -194,7 +194,7 @@ def test_a_lease_that_is_lost_while_its_worker_waits_ends_nothing_else(world: Wo
     world.source.on_read = fault_at(world, 1, SourceUnavailable("the connection broke"))
 
     def lose() -> None:
-        if len(world.source.begun) == 1 and "task-d1-0" in world.held():
+        if len(world.source.begun) == 1 and "task-d1-0" in world.held_leases():
             world.expire("task-d1-0")
             assert world.state.acquire("task-d1-0", "other", ttl=1) is not None
             world.clock.hooks.remove(lose)
@@ -230,5 +230,5 @@ def test_a_newer_attempt_of_somebody_else_is_answered_by_a_newer_one(world: Worl
 
     at_read(world, 3, zombie)
     world.work()
-    assert world.dumped() == list(range(1, 101))
+    assert world.placed_keys() == list(range(1, 101))
     assert world.highs()[-1].mark.attempt == 3

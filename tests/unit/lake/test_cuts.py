@@ -75,12 +75,12 @@ def test_a_merge_has_one_row_however_often_it_is_finished(lake: Lake) -> None:
 def test_a_merger_that_was_paused_before_its_commit_adds_no_row(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     lake.cut(1, 10, 1)
 
-    def paused(table: DeltaTable, *args: object, **options: object) -> None:
+    def write_after_takeover(table: DeltaTable, *args: object, **options: object) -> None:
         monkeypatch.undo()
         lake.cut(2, 20, 2)  # another one takes over, and finishes its merge
         write_deltalake(table, *args, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(written, "write_deltalake", paused)
+    monkeypatch.setattr(written, "write_deltalake", write_after_takeover)
     with pytest.raises(LakeError, match="cannot be written"):
         lake.cut(2, 20, 2)
     assert sorted(DeltaTable(lake.path).to_pyarrow_table()["cut"].to_pylist()) == [1, 2]
@@ -125,7 +125,7 @@ def test_the_newest_cut_at_or_before_a_moment_is_found(lake: Lake, seed: int) ->
         if number == 15:
             DeltaTable(lake.path).optimize.compact()
 
-    def expected(at: At) -> int | None:
+    def expected_number(at: At) -> int | None:
         place = (lambda c: c[1]) if isinstance(at, int) else (lambda c: None if c[2] is None else time(c[2]))
         early = [c[0] for c in plain if (value := place(c)) is not None and value <= at]
         return max(early, default=None)
@@ -133,7 +133,7 @@ def test_the_newest_cut_at_or_before_a_moment_is_found(lake: Lake, seed: int) ->
     moments: list[At] = [c[1] + d for c in plain for d in (-1, 0, 1)]
     moments += [time(c[2] + d) for c in plain if c[2] is not None for d in (-1, 0, 1)]
     for at in moments:
-        if (number := expected(at)) is None:
+        if (number := expected_number(at)) is None:
             with pytest.raises(LakeError, match="no cut ends at or before"):
                 cuts.find_cut(lake.location, at)
             continue

@@ -65,7 +65,7 @@ def stands(root: Path, status: LakeStatus) -> None:
     (own_directory / "status.json").write_text(json.dumps(status.to_json()))
 
 
-def merged(root: Path, **tables: TableStatus) -> None:
+def write_merged_lake(root: Path, **tables: TableStatus) -> None:
     """The lake after segment 1."""
     stands(root, LakeStatus(1, 1, 2, "log1", MICROSECONDS, 1.0, {f"shop.{name}": t for name, t in tables.items()}))
 
@@ -99,7 +99,7 @@ def test_a_new_table_is_appended_with_its_rows_files_and_chunks(staging: Staging
 
 def test_what_a_merge_meets_beside_rows_is_told(staging: Staging, plan: Callable[..., Any], tmp_path: Path) -> None:
     publish(staging, 1, 1, 2, (ORDERS, creates(ORDERS, 1, 2)))
-    merged(tmp_path, orders=ok())
+    write_merged_lake(tmp_path, orders=ok())
     marks = (
         LogMark(3, "s", "shop.orders", "p", MICROSECONDS, schema=WIDER.fingerprint),
         LogMark(4, "t", "shop.orders", "p", MICROSECONDS),
@@ -115,7 +115,7 @@ def test_what_a_merge_meets_beside_rows_is_told(staging: Staging, plan: Callable
 
 def test_a_shape_that_is_not_followed_is_foreseen(staging: Staging, plan: Callable[..., Any], tmp_path: Path) -> None:
     publish(staging, 1, 1, 2, (ORDERS, creates(ORDERS, 1, 2)))
-    merged(tmp_path, orders=ok())
+    write_merged_lake(tmp_path, orders=ok())
     rows = log_rows(NARROWER, {"offset": 3, "op": "c", "after": {"id": 3, "name": 3}})
     publish(staging, 2, 3, 3, (NARROWER, rows))
     (orders,) = plan()["tables"]
@@ -143,7 +143,7 @@ def test_a_policy_decides_what_stops_a_table(
     does: str,
 ) -> None:
     publish(staging, 1, 1, 2, (ORDERS, creates(ORDERS, 1, 2)))
-    merged(tmp_path, orders=ok(accepted=accepted))
+    write_merged_lake(tmp_path, orders=ok(accepted=accepted))
     mark = LogMark(3, "s", "shop.orders", "p", MICROSECONDS, schema=shape.fingerprint)
     staging.put_schema(shape)
     publish(staging, 2, 3, 3, marks=(mark,))
@@ -154,7 +154,7 @@ def test_a_policy_decides_what_stops_a_table(
 def test_a_stopped_table_has_all_that_it_missed(staging: Staging, plan: Callable[..., Any], tmp_path: Path) -> None:
     publish(staging, 1, 1, 2, (ORDERS, creates(ORDERS, 1, 2)))
     stopped = ok(state=State.STOPPED, error="a file was changed", segment=0, offset=0, version=None, schema=None)
-    merged(tmp_path, orders=stopped)
+    write_merged_lake(tmp_path, orders=stopped)
     publish(staging, 2, 3, 3, (ORDERS, creates(ORDERS, 3, 1)))
     planned = plan()
     assert planned["stopped"] == [{"table": "shop.orders", "error": "a file was changed", "offset": 0}]
@@ -174,7 +174,7 @@ def test_an_unended_merge_and_an_open_transaction_are_told(
 ) -> None:
     publish(staging, 1, 1, 2, (ORDERS, creates(ORDERS, 1, 2)))
     staging.publish(replace(manifest(2, 3, 4), partial=2))
-    merged(tmp_path)
+    write_merged_lake(tmp_path)
     (tmp_path / "lake/_dblog/merges/000000000002.json").write_text("{}")
     planned = plan()
     assert (planned["unfinished"], planned["open_segments"], planned["merges"]) == (2, 1, 0)

@@ -24,7 +24,7 @@ OLD: dict[str, Any] = {"order": "old"}
 
 
 @pytest.fixture
-def ordered(world: World) -> World:
+def ordered_world(world: World) -> World:
     """Thirty rows in the old order."""
     world.fill(*KEYS)
     world.database.orders[ORDERS.table] = "old"
@@ -56,81 +56,83 @@ def fails(world: World) -> None:
     assert not any(h.final for h in world.highs())
 
 
-def test_a_key_that_keeps_its_order_is_dumped(ordered: World) -> None:
-    ordered.request(OLD)
-    ordered.work()
-    assert (ordered.status().state, ordered.dumped()) == ("done", KEYS)
+def test_a_key_that_keeps_its_order_is_dumped(ordered_world: World) -> None:
+    ordered_world.request(OLD)
+    ordered_world.work()
+    assert (ordered_world.status().state, ordered_world.placed_keys()) == ("done", KEYS)
 
 
-def test_a_task_of_an_older_version_that_remembers_no_order_goes_on(ordered: World) -> None:
-    ordered.request({})
-    at_read(ordered, 2, lambda: change(ordered))
-    ordered.work()
-    assert ordered.dumped() == KEYS
+def test_a_task_of_an_older_version_that_remembers_no_order_goes_on(ordered_world: World) -> None:
+    ordered_world.request({})
+    at_read(ordered_world, 2, lambda: change(ordered_world))
+    ordered_world.work()
+    assert ordered_world.placed_keys() == KEYS
 
 
 @pytest.mark.parametrize("task", [{}, {"keys": KEYS}, {"key_from": 1, "key_to": 30}], ids=["whole", "keys", "range"])
-def test_a_change_before_the_first_chunk_fails_the_task(ordered: World, task: dict[str, Any]) -> None:
-    ordered.request({**OLD, **task})
-    change(ordered)
-    fails(ordered)
-    assert ordered.highs() == []
+def test_a_change_before_the_first_chunk_fails_the_task(ordered_world: World, task: dict[str, Any]) -> None:
+    ordered_world.request({**OLD, **task})
+    change(ordered_world)
+    fails(ordered_world)
+    assert ordered_world.highs() == []
 
 
-def test_a_change_between_two_chunks_keeps_what_was_read_before(ordered: World) -> None:
-    ordered.request(OLD, delay=1.0)
-    ordered.clock.hooks.append(lambda: change(ordered) if len(ordered.highs()) == 2 else None)
-    fails(ordered)
-    assert ordered.dumped() == KEYS[:20]
+def test_a_change_between_two_chunks_keeps_what_was_read_before(ordered_world: World) -> None:
+    ordered_world.request(OLD, delay=1.0)
+    ordered_world.clock.hooks.append(lambda: change(ordered_world) if len(ordered_world.highs()) == 2 else None)
+    fails(ordered_world)
+    assert ordered_world.placed_keys() == KEYS[:20]
 
 
-def test_a_change_between_the_look_at_the_shape_and_the_select_is_noticed(ordered: World) -> None:
-    ordered.request(OLD)
-    at_read(ordered, 2, lambda: change(ordered))
-    fails(ordered)
-    assert len(ordered.highs()) == 1, "what that SELECT has read reaches nobody"
+def test_a_change_between_the_look_at_the_shape_and_the_select_is_noticed(ordered_world: World) -> None:
+    ordered_world.request(OLD)
+    at_read(ordered_world, 2, lambda: change(ordered_world))
+    fails(ordered_world)
+    assert len(ordered_world.highs()) == 1, "what that SELECT has read reaches nobody"
 
 
 def test_a_change_between_the_first_select_and_the_look_at_the_largest_key_is_noticed(
-    ordered: World, monkeypatch: pytest.MonkeyPatch
+    ordered_world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ordered.request(OLD)
+    ordered_world.request(OLD)
     real = Reader.last_key
 
-    def late(self: Reader, schema: TableSchema) -> Any:
-        change(ordered)
+    def change_and_look(self: Reader, schema: TableSchema) -> Any:
+        change(ordered_world)
         return real(self, schema)
 
-    monkeypatch.setattr(Reader, "last_key", late)
-    fails(ordered)
-    assert ordered.highs() == []
+    monkeypatch.setattr(Reader, "last_key", change_and_look)
+    fails(ordered_world)
+    assert ordered_world.highs() == []
 
 
-def test_a_select_that_the_change_makes_impossible_is_told_as_the_change(ordered: World) -> None:
+def test_a_select_that_the_change_makes_impossible_is_told_as_the_change(ordered_world: World) -> None:
     """As one with an ENUM label that is gone: otherwise people read of a value that is none."""
-    ordered.request(OLD)
+    ordered_world.request(OLD)
 
     def refuse() -> None:
-        change(ordered)
+        change(ordered_world)
         raise SourceRefused("no such label")
 
-    at_read(ordered, 2, refuse)
-    fails(ordered)
+    at_read(ordered_world, 2, refuse)
+    fails(ordered_world)
 
 
-def test_a_look_that_a_lost_connection_prevents_is_taken_again(ordered: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    ordered.request(OLD)
+def test_a_look_that_a_lost_connection_prevents_is_taken_again(
+    ordered_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ordered_world.request(OLD)
     real = Reader.key_order
     left = [SourceUnavailable("gone", fix="none")]
 
-    def lost(self: Reader, schema: TableSchema) -> str:
+    def fail_then_look(self: Reader, schema: TableSchema) -> str:
         if left:
             raise left.pop()
         return real(self, schema)
 
-    monkeypatch.setattr(Reader, "key_order", lost)
-    ordered.work()
-    assert (ordered.status().state, ordered.dumped()) == ("done", KEYS)
+    monkeypatch.setattr(Reader, "key_order", fail_then_look)
+    ordered_world.work()
+    assert (ordered_world.status().state, ordered_world.placed_keys()) == ("done", KEYS)
 
 
 @pytest.mark.parametrize(
@@ -146,11 +148,11 @@ def test_each_task_remembers_the_order_of_the_time_before_it_was_cut(
     shop.database.orders = dict.fromkeys(shop.database.schemas, "old")
     real = requests_world.Reader.boundaries
 
-    def altered(self: requests_world.Reader, schema: TableSchema, **more: Any) -> Any:
+    def alter_and_cut(self: requests_world.Reader, schema: TableSchema, **more: Any) -> Any:
         shop.database.orders[schema.table] = "new"
         return real(self, schema, **more)
 
-    monkeypatch.setattr(requests_world.Reader, "boundaries", altered)
+    monkeypatch.setattr(requests_world.Reader, "boundaries", alter_and_cut)
     status = dump_store.read_dump(shop.state, filing.submit(shop.config, request_))
     assert {t.record.order for t in status.tasks} == {"old"}
     assert len(status.tasks) >= len(status.tables)

@@ -21,18 +21,20 @@ from dblog_core.model.schema_changes import (
 from dblog_core.schema_evolution.renames import Renames, describe_stale
 from dblog_core.staging.manifest import LogMark
 from tests.unit.staged import table
-from tests.unit.statement_facts import BASE, EXTRA, FIVE, named
+from tests.unit.statement_facts import BASE, EXTRA, FIVE, rename_columns
 
 
 def test_facts_follow_names_from_statement_to_statement() -> None:
-    then = named(BASE, "id", "c", "a")
+    then = rename_columns(BASE, "id", "c", "a")
     assert prove_changes(BASE, then, [Step({"a": "x"}), Step({"B": "a"}), Step({"X": "c"})]) == Facts(
         {"c": "a", "a": "b"}, {}
     )
-    assert prove_changes(BASE, named(BASE, "id", "b", "a"), [Step({"a": "b", "b": "a"})]) == Facts(
+    assert prove_changes(BASE, rename_columns(BASE, "id", "b", "a"), [Step({"a": "b", "b": "a"})]) == Facts(
         {"b": "a", "a": "b"}, {}
     )
-    assert prove_changes(BASE, named(BASE, "k", "a", "b", key=("k",)), [Step({"id": "k"})]) == Facts({"k": "id"}, {})
+    assert prove_changes(BASE, rename_columns(BASE, "k", "a", "b", key=("k",)), [Step({"id": "k"})]) == Facts(
+        {"k": "id"}, {}
+    )
     more = replace(BASE, columns=(*BASE.columns, replace(BASE.columns[1], name="n")))
     assert prove_changes(BASE, more, [Step(nulls=("m",)), Step({"m": "n"})]) == Facts({}, {"n": None})
     assert prove_changes(BASE, more, [Step(unknown=("n",))]) == Facts({}, {})
@@ -83,11 +85,11 @@ def test_a_constant_is_a_value_of_its_column_or_not_known(
 @pytest.mark.parametrize(
     ("after", "steps"),
     [
-        (named(BASE, "id", "c", "b"), [Step({"x": "c"})]),  # of a column that it did not have
-        (named(BASE, "id", "c", "b"), [Step({"a": "d"})]),  # to a name that it does not have
-        (named(BASE, "id", "c", "d"), [Step({"a": "c"})]),  # and nothing said of the other
-        (named(BASE, "id", "c", "b"), [Step({"a": "b"}), Step({"b": "c"})]),  # a name that was taken
-        (named(BASE, "id", "c", "b", key=("c",)), [Step({"a": "c"})]),  # with another key
+        (rename_columns(BASE, "id", "c", "b"), [Step({"x": "c"})]),  # of a column that it did not have
+        (rename_columns(BASE, "id", "c", "b"), [Step({"a": "d"})]),  # to a name that it does not have
+        (rename_columns(BASE, "id", "c", "d"), [Step({"a": "c"})]),  # and nothing said of the other
+        (rename_columns(BASE, "id", "c", "b"), [Step({"a": "b"}), Step({"b": "c"})]),  # a name that was taken
+        (rename_columns(BASE, "id", "c", "b", key=("c",)), [Step({"a": "c"})]),  # with another key
         (replace(BASE, columns=(*BASE.columns[:2], replace(BASE.columns[0], name="c"))), [Step({"b": "c"})]),  # retyped
         (replace(BASE, columns=BASE.columns[:2]), [Step({"a": "b"}), Step({"b": "a"})]),  # and a drop
     ],
@@ -116,7 +118,7 @@ def test_names_of_older_rows_are_those_of_now() -> None:
 
 
 def test_places_prove_what_columns_are_where_the_table_never_had_others() -> None:
-    more = named(BASE, "k", "b", "a", key=("k",))
+    more = rename_columns(BASE, "k", "b", "a", key=("k",))
     more = replace(more, columns=(*more.columns, *EXTRA))
     facts_of_layouts = match_layouts(BASE, more, "1/2", Layout("1/2", {"k": None, "m": 5}))
     assert facts_of_layouts == Facts({"k": "id", "b": "a", "a": "b"}, {"m": 5})
@@ -126,11 +128,11 @@ def test_places_prove_what_columns_are_where_the_table_never_had_others() -> Non
 @pytest.mark.parametrize(
     ("before", "after", "token"),
     [
-        (BASE, named(BASE, "id", "c", "b"), None),
-        (BASE, named(BASE, "id", "c", "b"), "1/3"),  # rows were written anew, or it is another table
+        (BASE, rename_columns(BASE, "id", "c", "b"), None),
+        (BASE, rename_columns(BASE, "id", "c", "b"), "1/3"),  # rows were written anew, or it is another table
         (BASE, replace(BASE, columns=BASE.columns[:2]), "1/2"),
         (BASE, table("shop.t", id=pa.int64(), c=pa.int64(), b=pa.string()), "1/2"),
-        (BASE, named(BASE, "k", "a", "b", key=("a",)), "1/2"),
+        (BASE, rename_columns(BASE, "k", "a", "b", key=("a",)), "1/2"),
     ],
 )
 def test_places_prove_nothing_otherwise(before: TableSchema, after: TableSchema, token: str | None) -> None:

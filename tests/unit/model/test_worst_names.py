@@ -240,20 +240,20 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 def test_a_request_names_one_table_however_it_comes(world: World) -> None:
     """By the command line, by Airflow's form and REST API, and by a signal."""
 
-    def asked(tables: tuple[str, ...] | None) -> list[str]:
+    def resolved_names(tables: tuple[str, ...] | None) -> list[str]:
         resolved_tables, _ = requests.resolve(world.config, DumpRequest(tables))
         return [str(resolved_table.schema.table) for resolved_table in resolved_tables]
 
     for table in (t for t, shape in world.database.schemas.items() if shape.key):
         name = str(table)
-        assert asked((name,)) == [name]
+        assert resolved_names((name,)) == [name]
         if name.strip() == name:
-            assert asked(named_tables({"tables": [f" {name}\r"]})) == [name], "a line of the form"
-        assert asked(named_tables({"tables": [json.dumps(name)]})) == [name]
+            assert resolved_names(named_tables({"tables": [f" {name}\r"]})) == [name], "a line of the form"
+        assert resolved_names(named_tables({"tables": [json.dumps(name)]})) == [name]
         always_quoted = f'"{table.schema.replace(chr(34), chr(34) * 2)}".{table.name}'
-        assert asked((always_quoted,)) == [name]
+        assert resolved_names((always_quoted,)) == [name]
         signal = translate(Message("1", EXECUTE, json.dumps({"data-collections": [always_quoted]})), kind="postgres")
-        assert isinstance(signal, DumpRequest) and asked(signal.tables) == [name]
+        assert isinstance(signal, DumpRequest) and resolved_names(signal.tables) == [name]
     with pytest.raises(RequestError, match="double quotes"):
         translate(Message("1", EXECUTE, json.dumps({"data-collections": ["shop.a[b]{c}(d)"]})), kind="postgres")
 

@@ -61,12 +61,12 @@ def test_a_look_reads_only_what_is_new_and_no_more_than_it_may(world: World, mon
     read = list[int]()
     manifests = world.staging.manifests
 
-    def counted(after: int = 0, upto: int | None = None):  # type: ignore[no-untyped-def]
+    def count_manifests(after: int = 0, upto: int | None = None):  # type: ignore[no-untyped-def]
         for manifest in manifests(after=after, upto=upto):
             read.append(manifest.segment)
             yield manifest
 
-    monkeypatch.setattr(world.staging, "manifests", counted)
+    monkeypatch.setattr(world.staging, "manifests", count_manifests)
     assert len(history.look()) == 4 and read == [16, 17, 18, 19, 20]
     world.seal(committed=21, sealed=21.5)
     assert len(history.look()) == 5 and read == [16, 17, 18, 19, 20, 21]

@@ -138,7 +138,7 @@ def test_each_metric_is_explained() -> None:
 
 
 @pytest.fixture
-def served(tmp_path: Path) -> Iterator[Callable[..., tuple[str, subprocess.Popen[str]]]]:
+def serve_metrics(tmp_path: Path) -> Iterator[Callable[..., tuple[str, subprocess.Popen[str]]]]:
     """Starts `dblog metrics` as a process; its address."""
     started: list[subprocess.Popen[str]] = []
     for name in ("one", "two"):
@@ -167,8 +167,8 @@ def served(tmp_path: Path) -> Iterator[Callable[..., tuple[str, subprocess.Popen
         process.communicate()
 
 
-def test_they_are_served_until_a_signal(served: Callable[..., Any]) -> None:
-    address, process = served()
+def test_they_are_served_until_a_signal(serve_metrics: Callable[..., Any]) -> None:
+    address, process = serve_metrics()
     with urllib.request.urlopen(address, timeout=PATIENCE_SECONDS) as answer:
         samples_read = samples(answer.read().decode())
     assert samples_read["dblog_up", "one"] == samples_read["dblog_up", "two"] == 1
@@ -177,10 +177,10 @@ def test_they_are_served_until_a_signal(served: Callable[..., Any]) -> None:
     assert process.wait(timeout=PATIENCE_SECONDS) == 0
 
 
-def test_tls_and_certificates_of_clients(served: Callable[..., Any], tmp_path: Path) -> None:
+def test_tls_and_certificates_of_clients(serve_metrics: Callable[..., Any], tmp_path: Path) -> None:
     ca = authority(tmp_path / "ca", "DBLog tests")
     certificate, key = ca.sign("server", "127.0.0.1")
-    address, _ = served("--tls-cert", certificate, "--tls-key", key, "--tls-client-ca", ca.file)
+    address, _ = serve_metrics("--tls-cert", certificate, "--tls-key", key, "--tls-client-ca", ca.file)
     nobody = ssl.create_default_context(cafile=ca.file)
     with pytest.raises(OSError, match=r"(?i)certificate required|reset|EOF"):  # noqa: SIM117  (an answer would be a fault)
         with urllib.request.urlopen(address, timeout=PATIENCE_SECONDS, context=nobody) as answer:

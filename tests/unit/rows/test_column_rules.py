@@ -43,7 +43,7 @@ RENAMED = TableSchema(A.table, (A.columns[0], Column("w", "text", pa.string())),
 RULES = '[source.columns."shop.a"]\nmask = ["v"]'
 
 
-def told(columns: Iterable[str], key: Iterable[str], **rules: Any) -> list[tuple[str, str]]:
+def faults_of_rules(columns: Iterable[str], key: Iterable[str], **rules: Any) -> list[tuple[str, str]]:
     rules_by_table = {"shop.a": ColumnRules.model_validate(rules)}
     return [(p.what, p.fix) for p in column_rule_faults.of_table("shop.a", tuple(columns), tuple(key), rules_by_table)]
 
@@ -51,14 +51,16 @@ def told(columns: Iterable[str], key: Iterable[str], **rules: Any) -> list[tuple
 @pytest.mark.parametrize("rule", column_rule_faults.RULES)
 def test_a_rule_of_a_column_that_is_not_there_is_told_with_the_column_that_was_meant(rule: str) -> None:
     value = {"IBAN": "text"} if rule == "staged_as" else ["IBAN"]
-    ((what, fix),) = told(("id", "iban"), ("id",), **{rule: value})
+    ((what, fix),) = faults_of_rules(("id", "iban"), ("id",), **{rule: value})
     assert what == f'[source.columns."shop.a"] {rule}: shop.a has no column IBAN'
     assert "(to iban?)" in fix and fix.endswith("its columns are iban, id")
-    assert told(("id", "iban"), ("id",), **{rule: {"iban": "text"} if rule == "staged_as" else ["iban"]}) == []
+    assert (
+        faults_of_rules(("id", "iban"), ("id",), **{rule: {"iban": "text"} if rule == "staged_as" else ["iban"]}) == []
+    )
 
 
 def test_a_rule_of_a_key_column_is_told() -> None:
-    ((what, _),) = told(("id", "iban"), ("id",), hash=["id"])
+    ((what, _),) = faults_of_rules(("id", "iban"), ("id",), hash=["id"])
     assert what.endswith("hash: id belongs to the key of shop.a")
 
 
@@ -104,7 +106,7 @@ def capture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Capture:
         source.rules = config.columns  # type: ignore[attr-defined]
         return source
 
-    def refused(self: FakeSource) -> tuple[Problem, ...]:
+    def find_refusals(self: FakeSource) -> tuple[Problem, ...]:
         rules, shapes = self.rules, tables(self)  # type: ignore[attr-defined]
         rule_faults = [
             p for s in shapes for p in column_rule_faults.of_table(str(s.table), s.arrow.names, s.key, rules)
@@ -112,11 +114,11 @@ def capture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Capture:
         return (*rule_faults, *column_rule_faults.of_missing({str(s.table) for s in shapes}, rules))
 
     def usable(self: FakeSource) -> tuple[TableSchema, ...]:
-        left_out = {problem.table for problem in refused(self)}
+        left_out = {problem.table for problem in find_refusals(self)}
         return tuple(s for s in tables(self) if str(s.table) not in left_out)
 
-    monkeypatch.setattr(FakeSource, "check", lambda self: list(refused(self)))
-    monkeypatch.setattr(FakeSource, "list_refusals", refused)
+    monkeypatch.setattr(FakeSource, "check", lambda self: list(find_refusals(self)))
+    monkeypatch.setattr(FakeSource, "list_refusals", find_refusals)
     monkeypatch.setattr(FakeSource, "tables", usable)
     monkeypatch.setattr(wiring, "open_source", open_source)
     ruled_capture.write("shop.?", more=RULES)
@@ -135,7 +137,7 @@ def put(capture: Capture, shape: TableSchema, row: dict[str, Any]) -> None:
     capture.database.commit(capture.database.put(row, shape.table))
 
 
-def written(capture: Capture) -> bytes:
+def written_bytes(capture: Capture) -> bytes:
     return b"".join(path.read_bytes() for path in (capture.path / "staging").rglob("*") if path.is_file())
 
 
@@ -184,13 +186,13 @@ def test_a_table_whose_ruled_column_is_renamed_stops_alone_until_a_rule_fits_aga
         assert "shop.a has no column v" in entry.why and "its columns are id, w" in entry.fix
         with pytest.raises(RequestError, match="has no column v"):
             filing.submit(capture.config, DumpRequest(("shop.a",)))
-        assert SECRET.encode() not in written(capture)
+        assert SECRET.encode() not in written_bytes(capture)
         capture.write("shop.?", more=RULES.replace('"v"', '"w"'))
         wait_until(lambda: [d.state for d in dump_store.list_dumps(capture.state)] == ["done"], "it is dumped")
         put(capture, RENAMED, {"id": 3, "w": SECRET})
-        wait_until(lambda: len(capture.replayed(A)) == 3, "its log flows again")
-    assert capture.replayed(A) == {(key,): {"id": key, "w": MASK} for key in (1, 2, 3)}
-    assert stopped_tables.read(capture.state) == {} and SECRET.encode() not in written(capture)
+        wait_until(lambda: len(capture.replay(A)) == 3, "its log flows again")
+    assert capture.replay(A) == {(key,): {"id": key, "w": MASK} for key in (1, 2, 3)}
+    assert stopped_tables.read(capture.state) == {} and SECRET.encode() not in written_bytes(capture)
 
 
 def test_a_column_that_comes_back_is_dumped_where_the_log_alone_has_told(
@@ -205,8 +207,8 @@ def test_a_column_that_comes_back_is_dumped_where_the_log_alone_has_told(
         rename(capture, A, "w", "v")
         capture.put(A, 3, v=SECRET)
         wait_until(lambda: [d.state for d in dump_store.list_dumps(capture.state)] == ["done"], "it is dumped")
-    assert capture.replayed(A) == {(key,): {"id": key, "v": MASK} for key in (1, 2, 3)}
-    assert SECRET.encode() not in written(capture)
+    assert capture.replay(A) == {(key,): {"id": key, "v": MASK} for key in (1, 2, 3)}
+    assert SECRET.encode() not in written_bytes(capture)
 
 
 def test_a_ruled_column_that_has_gone_while_no_capture_ran_stops_its_table_alone(capture: Capture) -> None:
@@ -218,13 +220,13 @@ def test_a_ruled_column_that_has_gone_while_no_capture_ran_stops_its_table_alone
     capture.put(B, 1)
     capture.capture()
     assert [line["op"] for line in capture.lines(B)] == ["s", "c"]
-    assert list(stopped_tables.read(capture.state)) == ["shop.a"] and SECRET.encode() not in written(capture)
+    assert list(stopped_tables.read(capture.state)) == ["shop.a"] and SECRET.encode() not in written_bytes(capture)
 
 
 # Workers --------------------------------------------------------------------------------------------------------------
 
 
-def ruled(config: Config, **rules: Any) -> Config:
+def with_rules(config: Config, **rules: Any) -> Config:
     columns = {"shop.orders": ColumnRules.model_validate(rules)} if rules else {}
     return config.model_copy(update={"source": config.source.model_copy(update={"columns": columns})})
 
@@ -233,7 +235,7 @@ def test_a_chunk_of_a_worker_with_older_rules_is_refused_and_read_again_under_th
     """The worker has looked at the rules that are in force before the capture took up the new ones."""
     world.fill(1, 2, name=SECRET)
     world.request({})
-    now = ruled(world.config, mask=["name"])
+    now = with_rules(world.config, mask=["name"])
     world.sequencer._rules = Rules(now.source.columns)
     catch_up = world.clock.hooks.append
 
@@ -251,11 +253,11 @@ def test_a_chunk_of_a_worker_with_older_rules_is_refused_and_read_again_under_th
 
     catch_up(stop)
     world.work()
-    assert world.status().tasks[0].progress.broken and world.dumped() == []
+    assert world.status().tasks[0].progress.broken and world.placed_keys() == []
     world.stop.clear()
     world.clock.hooks.remove(stop)
     world.work()
-    assert world.status().state == "done" and world.dumped() == [1, 2]
+    assert world.status().state == "done" and world.placed_keys() == [1, 2]
     (placed,) = [ref for m in world.staging.manifests() for ref in m.chunks]
     assert world.staging.read_chunk(placed.path).column("name").to_pylist() == [MASK, MASK]
 
@@ -263,12 +265,12 @@ def test_a_chunk_of_a_worker_with_older_rules_is_refused_and_read_again_under_th
 def test_a_worker_reads_nothing_while_the_capture_goes_by_other_rules(world: World) -> None:
     world.fill(1)
     world.request({})
-    masked = settings_in_force.LiveSettings.of(ruled(world.config, mask=["name"]).source)
+    masked = settings_in_force.LiveSettings.of(with_rules(world.config, mask=["name"]).source)
     settings_in_force.put_in_force(world.state, masked)
     with pytest.raises(ConfigError, match="different rules for the columns"):
         world.work()
     assert world.source.reads == [] and world.highs() == []
-    world.config = ruled(world.config, mask=["name"])
+    world.config = with_rules(world.config, mask=["name"])
     world.sequencer._rules = Rules(world.config.source.columns)
     world.work()
     assert world.status().state == "done"
@@ -277,7 +279,7 @@ def test_a_worker_reads_nothing_while_the_capture_goes_by_other_rules(world: Wor
 def test_a_worker_fails_the_task_of_a_table_that_its_rules_do_not_fit(world: World) -> None:
     world.fill(1, name=SECRET)
     world.request({})
-    world.config = ruled(world.config, mask=["nam"])
+    world.config = with_rules(world.config, mask=["nam"])
     with pytest.raises(ConfigError, match="has no column nam"):
         world.work()
     status = world.status()

@@ -26,7 +26,7 @@ from dblog_core.rows.column_rules import Rules
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark, Manifest
 from dblog_core.staging.reader import lines
-from tests.unit.statement_facts import BASE, named
+from tests.unit.statement_facts import BASE, rename_columns
 
 
 class Capture:
@@ -73,7 +73,7 @@ def test_a_mark_tells_what_is_proven_over_a_restart(tmp_path: Path) -> None:
     capture.publish()
     capture.restart()
     capture.alter(Step(nulls=("n",)))
-    after = named(BASE, "id", "c", "b")
+    after = rename_columns(BASE, "id", "c", "b")
     after = replace(after, columns=(*after.columns, replace(BASE.columns[1], name="n")))
     capture.see(after)
     (mark,) = capture.publish()
@@ -103,7 +103,7 @@ def test_a_mark_tells_nothing_where_a_statement_is_not_known(tmp_path: Path, how
         capture.alter(None)
         capture.see(BASE)  # a column may have been dropped and added
     capture.alter(Step({"a": "c"}), name="T" if how == "case" else "t")
-    capture.see(named(BASE, "id", "c", "b"))
+    capture.see(rename_columns(BASE, "id", "c", "b"))
     assert capture.publish()[-1].renamed is None
 
 
@@ -132,7 +132,7 @@ def test_a_table_is_dumped_where_a_name_stands_for_another_column(
 
 def test_a_layout_is_known_over_a_restart_and_not_after_a_shape_without_one(tmp_path: Path) -> None:
     capture = Capture(tmp_path)
-    shapes = [named(BASE, "id", name, "b") for name in "acdef"]
+    shapes = [rename_columns(BASE, "id", name, "b") for name in "acdef"]
     layout = Layout("1/2")
     found = []
     for shape, layout_told in zip(shapes, (layout, layout, None, layout, layout), strict=True):

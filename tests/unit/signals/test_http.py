@@ -297,7 +297,7 @@ def test_a_new_certificate_is_taken_without_a_restart_and_a_bad_one_is_not(
     signals = Signals(world.config, world.state, SystemClock())
     server = Endpoint(signals, "127.0.0.1", 0, token=TOKEN, certificate=certificate, key=key)
 
-    def trusted(ca: str) -> bool:
+    def is_trusted(ca: str) -> bool:
         context = ssl.create_default_context(cafile=ca)
         try:
             with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_SECONDS) as plain:
@@ -307,12 +307,12 @@ def test_a_new_certificate_is_taken_without_a_restart_and_a_bad_one_is_not(
         return True
 
     try:
-        assert trusted(first.file)
+        assert is_trusted(first.file)
         Path(certificate).write_text("half of one")
-        assert trusted(first.file)
+        assert is_trusted(first.file)
         for new, old in zip(second.sign("server", "127.0.0.1"), (certificate, key), strict=True):
             Path(old).write_bytes(Path(new).read_bytes())
-        wait_until(lambda: trusted(second.file), what="the new certificate")
+        wait_until(lambda: is_trusted(second.file), what="the new certificate")
     finally:
         server.close()
 

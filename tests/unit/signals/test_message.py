@@ -18,14 +18,14 @@ from tests.unit.signals_world import world
 __all__ = ["world"]
 
 
-def asked(data: dict[str, Any], type_: str = "execute-snapshot", kind: str = "mysql") -> DumpRequest | Order:
+def request_of(data: dict[str, Any], type_: str = "execute-snapshot", kind: str = "mysql") -> DumpRequest | Order:
     return translate(Message("one", type_, json.dumps(data)), kind=kind)
 
 
 @pytest.mark.parametrize("type_", [None, "incremental", "INCREMENTAL", "blocking"])
 def test_either_type_of_snapshot_is_an_ordinary_dump(type_: str | None) -> None:
     data = {"data-collections": ["shop.orders"], **({"type": type_} if type_ else {})}
-    assert asked(data) == DumpRequest(tables=("shop.orders",))
+    assert request_of(data) == DumpRequest(tables=("shop.orders",))
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_either_type_of_snapshot_is_an_ordinary_dump(type_: str | None) -> None:
     ],
 )  # fmt: skip
 def test_patterns_are_ours_with_debeziums_dots_understood(pattern: str, meant: str) -> None:
-    request = asked({"data-collections": [pattern]})
+    request = request_of({"data-collections": [pattern]})
     assert isinstance(request, DumpRequest) and request.tables == (meant,)
 
 
@@ -67,32 +67,32 @@ def test_what_cannot_be_done_as_asked_is_refused_by_name(type_: str, data: str |
 
 
 def test_a_word_to_dumps_may_name_tables_or_one_dump() -> None:
-    assert asked({}, "pause-snapshot") == Order(Verb.PAUSE, None, None)
-    assert asked({"data-collections": ["shop.a"]}, "stop-snapshot") == Order(Verb.STOP, ("shop.a",), None)
-    assert asked({"dump": "ad-hoc-1"}, "resume-snapshot") == Order(Verb.RESUME, None, "ad-hoc-1")
+    assert request_of({}, "pause-snapshot") == Order(Verb.PAUSE, None, None)
+    assert request_of({"data-collections": ["shop.a"]}, "stop-snapshot") == Order(Verb.STOP, ("shop.a",), None)
+    assert request_of({"dump": "ad-hoc-1"}, "resume-snapshot") == Order(Verb.RESUME, None, "ad-hoc-1")
     assert translate(Message("one", "stop-snapshot", None), kind="mysql") == Order(Verb.STOP, None, None)
 
 
 def test_conditions_belong_to_their_tables(world: World) -> None:
     collection = {"data-collection": "shop.orders", "filter": "id > 5"}
-    request = asked({"data-collections": ["shop.orders", "shop.customers"], "additional-conditions": [collection]})
+    request = request_of({"data-collections": ["shop.orders", "shop.customers"], "additional-conditions": [collection]})
     assert isinstance(request, DumpRequest)
     resolved_tables, _ = requests.resolve(world.config, request)
     assert {str(w.schema.table): len(w.filters) for w in resolved_tables} == {"shop.orders": 1, "shop.customers": 0}
-    other = asked({"data-collections": ["shop.customers"], "additional-conditions": [collection]})
+    other = request_of({"data-collections": ["shop.customers"], "additional-conditions": [collection]})
     assert isinstance(other, DumpRequest)
     with pytest.raises(RequestError, match="not asked for"):
         requests.resolve(world.config, other)
 
 
 def test_another_key_to_cut_by_is_refused_with_the_reason(world: World) -> None:
-    def resolved(key: str, *tables: str) -> Any:
-        request = asked({"data-collections": tables, "surrogate-key": key})
+    def resolve_by_key(key: str, *tables: str) -> Any:
+        request = request_of({"data-collections": tables, "surrogate-key": key})
         assert isinstance(request, DumpRequest)
         return requests.resolve(world.config, request)
 
-    assert resolved("id", "shop.orders")
+    assert resolve_by_key("id", "shop.orders")
     with pytest.raises(RequestError, match="known by \\(id\\)"):
-        resolved("name", "shop.orders")
+        resolve_by_key("name", "shop.orders")
     with pytest.raises(RequestError, match="known by \\(id, line\\)"):
-        resolved("id", "shop.lines")
+        resolve_by_key("id", "shop.lines")

@@ -75,13 +75,13 @@ def test_a_slow_leader_beside_its_successor_files_no_second_dump(world: World, s
 
     class Interrupted(Fragile):
         def _count_calls(self, change: Callable[..., Any]) -> Callable[..., Any]:
-            def counted(*arguments: Any) -> Any:
+            def count_change(*arguments: Any) -> Any:
                 self._left -= 1
                 if self._left == 0:
                     successor.carry_out_waiting()
                 return change(*arguments)
 
-            return counted
+            return count_change
 
     slow = SignalProcessor(world.config, Interrupted(world.state, step, after=False), SystemClock())  # type: ignore[arg-type]
     with contextlib.suppress(VersionConflict):  # from its step on the successor was faster

@@ -23,7 +23,7 @@ from tests.unit.signals_world import execute, world
 __all__ = ["world"]
 
 
-def said(text: str, kind: str = "mysql") -> list[tuple[str, str, Any]]:
+def parsed_conditions(text: str, kind: str = "mysql") -> list[tuple[str, str, Any]]:
     def plain(value: Any) -> Any:
         return [plain(one) for one in value] if isinstance(value, tuple) else (value.text, value.quoted)
 
@@ -31,12 +31,12 @@ def said(text: str, kind: str = "mysql") -> list[tuple[str, str, Any]]:
 
 
 def test_conditions_are_comparisons_joined_by_and() -> None:
-    assert said("city = 'Berlin' AND (id > -5 and price<=1.50)") == [
+    assert parsed_conditions("city = 'Berlin' AND (id > -5 and price<=1.50)") == [
         ("city", "=", ("Berlin", True)),
         ("id", ">", ("-5", False)),
         ("price", "<=", ("1.50", False)),
     ]
-    assert said("state IN ('new', 'it''s') AND id BETWEEN 1 AND 9 and paid = true") == [
+    assert parsed_conditions("state IN ('new', 'it''s') AND id BETWEEN 1 AND 9 and paid = true") == [
         ("state", "in", [("new", True), ("it's", True)]),
         ("id", ">=", ("1", False)),
         ("id", "<=", ("9", False)),
@@ -45,10 +45,10 @@ def test_conditions_are_comparisons_joined_by_and() -> None:
 
 
 def test_names_are_read_as_the_server_reads_them() -> None:
-    assert said("`City` = 1") == [("City", "=", ("1", False))]
-    assert said("City = 1") == [("City", "=", ("1", False))]
-    assert said("City = 1", "postgres") == [("city", "=", ("1", False))]
-    assert said('"City" = 1', "postgres") == [("City", "=", ("1", False))]
+    assert parsed_conditions("`City` = 1") == [("City", "=", ("1", False))]
+    assert parsed_conditions("City = 1") == [("City", "=", ("1", False))]
+    assert parsed_conditions("City = 1", "postgres") == [("city", "=", ("1", False))]
+    assert parsed_conditions('"City" = 1', "postgres") == [("City", "=", ("1", False))]
 
 
 REFUSED = [

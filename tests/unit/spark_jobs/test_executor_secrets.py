@@ -17,24 +17,26 @@ from tests.marked import MARK, Marked, mark_config
 
 
 @pytest.fixture
-def planted(tmp_path: Path) -> Marked:
+def planted_config(tmp_path: Path) -> Marked:
     return mark_config(tmp_path)
 
 
 @pytest.fixture
-def file(planted: Marked, tmp_path: Path) -> Path:
-    return planted.write(tmp_path / "source.toml")
+def file(planted_config: Marked, tmp_path: Path) -> Path:
+    return planted_config.write(tmp_path / "source.toml")
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_who_reads_the_changelog_gets_the_secrets_of_storage_alone(planted: Marked, file: Path, stream: bool) -> None:
+def test_who_reads_the_changelog_gets_the_secrets_of_storage_alone(
+    planted_config: Marked, file: Path, stream: bool
+) -> None:
     query = _Query.of({"config": str(file)}, StructType(), stream=stream)
-    assert planted.shown_in(pickle.dumps(query)) == [("s3", "secret_key")]
+    assert planted_config.shown_in(pickle.dumps(query)) == [("s3", "secret_key")]
     assert MARK not in repr(query)
 
 
 def test_the_workers_of_a_dump_get_the_secrets_of_a_worker(
-    planted: Marked, file: Path, monkeypatch: pytest.MonkeyPatch
+    planted_config: Marked, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[str] = []
 
@@ -56,4 +58,4 @@ def test_the_workers_of_a_dump_get_the_secrets_of_a_worker(
     monkeypatch.setattr("spark_jobs.entry_point.session", lambda *_: nullcontext())
     assert dump.main(["--config", str(file)]) == 0
     (config,) = sent
-    assert {str(place[0]) for place in planted.shown_in(config)} == set(SOURCE)
+    assert {str(place[0]) for place in planted_config.shown_in(config)} == set(SOURCE)

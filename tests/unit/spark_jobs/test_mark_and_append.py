@@ -52,7 +52,7 @@ class Lake:
     def open(self, check: Callable[[], None] = lambda: None) -> OpenTable:
         return self.tables.table(self.table.location(), SHAPE, check)
 
-    def folded(self) -> tuple[pa.Table, merge_plan.Work]:
+    def fold_sealed(self) -> tuple[pa.Table, merge_plan.Work]:
         """All that was sealed since the last merge."""
         head = self.staging.head_number()
         work = merge_plan.plan_works(self.staging.manifests(after=self.segment, upto=head), lambda table: self.segment)
@@ -63,7 +63,7 @@ class Lake:
         return rows, whole
 
     def merge(self, table: OpenTable | None = None) -> Any:
-        rows, _ = self.folded()
+        rows, _ = self.fold_sealed()
         self.number += 1
         done = mark_and_append.write(
             table or self.open(), rows, SHAPE, APP, self.number, merged=self.offset, withhold=self.withheld.update
@@ -121,12 +121,12 @@ def test_who_may_not_write_any_more_leaves_the_table_alone(tmp_path: Path) -> No
     lake.merge()
     before = newest(lake.table.path)
 
-    def lost() -> None:
+    def lose_lease() -> None:
         raise LeaseLost("another merge has taken the lake over")
 
     change(lake)
     with pytest.raises(LeaseLost):
-        lake.merge(lake.open(lost))
+        lake.merge(lake.open(lose_lease))
     assert newest(lake.table.path) == before
 
 
@@ -137,12 +137,12 @@ def test_another_who_has_committed_the_same_merge_is_found(tmp_path: Path) -> No
     lake.merge()
     change(lake)
     successor = OpenTables().table(lake.table.location(), SHAPE, lambda: None)
-    rows, _ = lake.folded()
+    rows, _ = lake.fold_sealed()
 
-    def overtaken() -> None:
+    def commit_as_successor() -> None:
         mark_and_append.write(successor, rows, SHAPE, APP, 2, merged=lake.offset, withhold=lambda keys: None)
 
-    done = lake.merge(lake.open(overtaken))
+    done = lake.merge(lake.open(commit_as_successor))
     assert done.already and newest(lake.table.path) == 2
 
 
@@ -222,7 +222,7 @@ def write(lake: Lake, *rows: Any, merged: int = 0) -> Any:
     )
 
 
-def held(lake: Lake) -> dict[str, tuple[int, int]]:
+def lake_rows(lake: Lake) -> dict[str, tuple[int, int]]:
     return {row["k"]: (row["a"], row[OFFSET]) for row in lake.table.read()}
 
 
@@ -238,7 +238,7 @@ def test_a_dumped_row_wins_over_older_ones_alone_and_says_nothing_twice(tmp_path
         folded_row("e", 1, offset=63),  # what the log tells is written
         merged=50,
     )
-    assert held(lake) == {"a": (1, 50), "b": (1, 50), "c": (2, 61), "d": (1, 62), "e": (1, 63)}
+    assert lake_rows(lake) == {"a": (1, 50), "b": (1, 50), "c": (2, 61), "d": (1, 62), "e": (1, 63)}
     assert (done.older, done.unchanged, done.updated) == (1, 1, 3)
 
 
@@ -247,14 +247,14 @@ def test_what_was_merged_before_a_table_stopped_is_not_merged_again(tmp_path: Pa
     lake = Lake(tmp_path, random.Random("again"))
     write(lake, folded_row("a", 2, offset=50), folded_row("b", 2, offset=51))
     write(lake, folded_row("a", 1, offset=49), folded_row("b", 0, op="d", offset=51), merged=51)
-    assert held(lake) == {"a": (2, 50), "b": (2, 51)}
+    assert lake_rows(lake) == {"a": (2, 50), "b": (2, 51)}
 
 
 def test_a_row_with_a_value_that_nobody_knows_goes_and_its_key_is_told(tmp_path: Path) -> None:
     lake = Lake(tmp_path, random.Random("lost"))
     write(lake, folded_row("a", 1), folded_row("b", 1))
     write(lake, folded_row("a", 0, op=WITHHOLD, offset=9), folded_row("c", 0, op=WITHHOLD, offset=10))
-    assert held(lake) == {"b": (1, 1)}
+    assert lake_rows(lake) == {"b": (1, 1)}
     assert lake.withheld == {(1, "a"), (1, "c")}
 
 
@@ -275,7 +275,7 @@ def test_what_a_deleted_row_had_is_nobodys(tmp_path: Path) -> None:
 def test_no_rows_have_no_keys(tmp_path: Path) -> None:
     lake = Lake(tmp_path, random.Random("none"))
     change(lake)
-    rows, _ = lake.folded()
+    rows, _ = lake.fold_sealed()
     assert mark_and_append.keys_of(rows.filter(pa.array([False] * len(rows))), SHAPE) == []
 
 

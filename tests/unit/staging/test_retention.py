@@ -289,12 +289,12 @@ def test_a_capture_that_wakes_up_with_a_number_that_was_removed_is_fenced() -> N
     late = staging.handle()
     check = late._check_predecessor
 
-    def passed(number: int) -> None:
+    def check_then_retain(number: int) -> None:
         """It stands still right after its look at the segment before, and all is removed meanwhile."""
         check(number)
         _retain(staging)
 
-    with mock.patch.object(late, "_check_predecessor", passed), pytest.raises(SegmentTaken):
+    with mock.patch.object(late, "_check_predecessor", check_then_retain), pytest.raises(SegmentTaken):
         late.publish(manifest(24, 240, 249, epoch=2))
     assert staging.handle().first_number() == 25 and not disk.files.get("manifests/00000000000000000024.json")
 

@@ -12,7 +12,7 @@ from dblog_core.state import compare_and_set
 from dblog_core.state.memory import MemoryState
 
 
-def held(state: MemoryState) -> tuple[Any, int] | None:
+def stored_value(state: MemoryState) -> tuple[Any, int] | None:
     entry = state.get("node")
     return None if entry is None else (orjson.loads(entry.data), entry.version)
 
@@ -20,12 +20,12 @@ def held(state: MemoryState) -> tuple[Any, int] | None:
 def test_it_is_made_changed_and_left_alone_where_nothing_changes() -> None:
     state = MemoryState()
     assert compare_and_set.change(state, "node", lambda known: known) is None
-    assert held(state) is None
+    assert stored_value(state) is None
     assert compare_and_set.change(state, "node", lambda known: [*(known or []), 1]) == [1]
     assert compare_and_set.change(state, "node", lambda known: [*known, 2]) == [1, 2]
-    before = held(state)
+    before = stored_value(state)
     assert compare_and_set.change(state, "node", list) == [1, 2]
-    assert held(state) == before
+    assert stored_value(state) == before
 
 
 @pytest.mark.parametrize("there", [True, False])
@@ -41,17 +41,17 @@ def test_who_was_first_is_taken_into_account(there: bool) -> None:
         return [*(known or []), "mine"]
 
     assert compare_and_set.change(state, "node", mine) == ["x", "y", "mine"]
-    assert held(state) == (["x", "y", "mine"], 3 if there else 2)
+    assert stored_value(state) == (["x", "y", "mine"], 3 if there else 2)
 
 
 def test_a_store_in_which_others_are_always_first_is_named() -> None:
     state = MemoryState()
     count = iter(range(1000))
 
-    def late(_: int | None) -> str:
+    def change_first(_: int | None) -> str:
         compare_and_set.change(state, "node", lambda _: next(count))
         return "mine"
 
     with pytest.raises(StateError, match="others write it all the time") as refused:
-        compare_and_set.change(state, "node", late)
+        compare_and_set.change(state, "node", change_first)
     assert refused.value.where == "node"

@@ -38,7 +38,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     return World(tmp_path, monkeypatch)
 
 
-def requested(world: World, request: DumpRequest = WHOLE, by: str = dump_records.SYSTEM) -> str:
+def request_dump(world: World, request: DumpRequest = WHOLE, by: str = dump_records.SYSTEM) -> str:
     return submit(world.config, request, requested_by=by, state=world.state)
 
 
@@ -59,7 +59,7 @@ def fails(world: World, dump: str, why: str = "n holds NaN") -> None:
 def test_a_whole_dump_that_the_system_has_asked_for_is_owed_once_it_has_failed(
     world: World, request_: DumpRequest, by: str, is_owed: bool
 ) -> None:
-    dump = requested(world, request_, by)
+    dump = request_dump(world, request_, by)
     assert owed_dumps.read(world.state) == {}
     fails(world, dump)
     entry = OwedDump(dump, "n holds NaN", 1)
@@ -67,7 +67,7 @@ def test_a_whole_dump_that_the_system_has_asked_for_is_owed_once_it_has_failed(
 
 
 def test_one_that_somebody_cancels_is_not(world: World) -> None:
-    dump = requested(world)
+    dump = request_dump(world)
     control.cancel(world.state, dump)
     assert dump_store.list_unfinished_dumps(world.state) == [] and owed_dumps.read(world.state) == {}
 
@@ -117,7 +117,7 @@ def test_each_failure_makes_the_next_one_wait_again() -> None:
 
 def test_the_dump_is_requested_again_once_and_forgotten_when_it_is_over(world: World) -> None:
     clock = Moments()
-    first = requested(world)
+    first = request_dump(world)
     fails(world, first)
     debts = OwedDumps(world.config, world.state, clock)
     debts.request_due(lambda table: False, offset=0)
@@ -147,8 +147,8 @@ def test_the_dump_is_requested_again_once_and_forgotten_when_it_is_over(world: W
 
 def test_a_table_that_is_being_dumped_anyway_is_not_dumped_twice(world: World) -> None:
     clock = Moments()
-    fails(world, requested(world))
-    requested(world, by=dump_records.USER)
+    fails(world, request_dump(world))
+    request_dump(world, by=dump_records.USER)
     debts = OwedDumps(world.config, world.state, clock)
     for _ in range(2):
         debts.request_due(lambda table: False, offset=0)
@@ -161,7 +161,7 @@ def test_a_capture_that_starts_again_brings_what_failed_before(world: World, mon
     monkeypatch.setattr(owed_dumps, "_SOON_SECONDS", 0.0)
     world.capture()
     world.put(1, 2)
-    fails(world, requested(world))
+    fails(world, request_dump(world))
     world.capture_until_dumped(fresh_start=False)
     assert owed_dumps.read(world.state) == {}
     assert [line["table"] for line in world.lines() if line["op"] == "f"] == [NAME]
@@ -231,7 +231,7 @@ def test_what_fails_within_a_term_is_not_tried_again_at_once(world: World) -> No
     clock = Moments()
     debts = OwedDumps(world.config, world.state, clock)
     debts.request_due(lambda table: False, offset=0)
-    fails(world, requested(world))
+    fails(world, request_dump(world))
     for _ in range(3):
         debts.request_due(lambda table: False, offset=0)
         clock.now += 600

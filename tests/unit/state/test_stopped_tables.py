@@ -51,7 +51,7 @@ def problems(world: World) -> list[Problem]:
     return found
 
 
-def begun(world: World) -> None:
+def begin_tables(world: World) -> None:
     world.capture()
     world.put(A, 1, 2)
     world.put(B, 1)
@@ -62,7 +62,7 @@ def dumps(world: World) -> list[tuple[str, ...]]:
     return [tuple(d.tables) for d in dump_store.list_dumps(world.state)]
 
 
-def shown(config: Config) -> dict[str, str]:
+def stop_reasons(config: Config) -> dict[str, str]:
     return {t.table: str(t.error) for t in read_source_status(config).tables if t.state == "stopped"}
 
 
@@ -71,7 +71,7 @@ def test_a_problem_of_one_table_stops_a_capture_only_if_the_table_is_new_to_it(w
     with pytest.raises(SourceRefused, match=r"shop\.a has lost its key"):
         world.capture()
     problems(world).clear()
-    begun(world)
+    begin_tables(world)
     problems(world).append(ALONE)
     world.capture()
     world.write("shop.?", more='[source.keys]\n"shop.a" = ["v"]')
@@ -84,34 +84,37 @@ def test_a_problem_of_one_table_stops_a_capture_only_if_the_table_is_new_to_it(w
 
 
 def test_a_stopped_table_is_passed_over_and_dumped_once_it_is_mended(world: World) -> None:
-    begun(world)
+    begin_tables(world)
     problems(world).append(ALONE)
     world.put(A, 3)
     world.put(B, 2)
     world.capture()
     assert [line["key"]["id"] for line in world.lines(A)[-2:]] == [1, 2]
     assert [line["key"]["id"] for line in world.lines(B)[-1:]] == [2]
-    assert "shop.a has lost its key" in shown(world.config)["shop.a"] and "give it one" in shown(world.config)["shop.a"]
+    assert (
+        "shop.a has lost its key" in stop_reasons(world.config)["shop.a"]
+        and "give it one" in stop_reasons(world.config)["shop.a"]
+    )
     with pytest.raises(RequestError, match=r"shop\.a has lost its key"):
         filing.submit(world.config, DumpRequest(("shop.a",)))
     assert dumps(world) == []
     problems(world).clear()
     world.put(A, 4)
     world.capture()
-    assert dumps(world) == [("shop.a",)] and shown(world.config) == {}
+    assert dumps(world) == [("shop.a",)] and stop_reasons(world.config) == {}
     marks = [mark for m in wiring.open_staging(world.config).manifests(after=0) for mark in m.marks if mark.dump]
     assert [(mark.op, mark.table, mark.dump) for mark in marks] == [
         ("s", "shop.a", dump_store.list_dumps(world.state)[0].id)
     ]
     assert world.lines(A)[-1]["key"] == {"id": 4} and world.lines(A)[-1]["offset"] > marks[0].offset
     with world.capturing():
-        wait_until(lambda: world.replayed(A) == world.held(A), "a is the source")
+        wait_until(lambda: world.replay(A) == world.source_rows(A), "a is the source")
 
 
 def test_a_crash_before_a_mended_table_is_forgotten_has_it_dumped_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun(world)
+    begin_tables(world)
     problems(world).append(ALONE)
     world.put(A, 3)
     world.capture()
@@ -124,28 +127,28 @@ def test_a_crash_before_a_mended_table_is_forgotten_has_it_dumped_again(
         patch.setattr(stopped_tables, "change", die)
         with pytest.raises(Crash):
             world.capture()
-    assert dumps(world) == [("shop.a",)] and set(shown(world.config)) == {"shop.a"}
+    assert dumps(world) == [("shop.a",)] and set(stop_reasons(world.config)) == {"shop.a"}
     world.capture()
-    assert dumps(world) == [("shop.a",)] * 2 and shown(world.config) == {}
+    assert dumps(world) == [("shop.a",)] * 2 and stop_reasons(world.config) == {}
 
 
 def test_a_mended_table_that_cannot_be_dumped_yet_is_not_forgotten(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun(world)
+    begin_tables(world)
     problems(world).append(ALONE)
     world.capture()
     problems(world).clear()
     with monkeypatch.context() as patch:
         patch.setattr(dump_requests, "request_dumps", lambda *_, **__: dump_requests.RequestedDumps())
         world.capture()
-    assert dumps(world) == [] and set(shown(world.config)) == {"shop.a"}
+    assert dumps(world) == [] and set(stop_reasons(world.config)) == {"shop.a"}
     world.capture()
-    assert dumps(world) == [("shop.a",)] and shown(world.config) == {}
+    assert dumps(world) == [("shop.a",)] and stop_reasons(world.config) == {}
 
 
 def test_a_dump_of_a_table_that_stops_ends_and_says_why(world: World) -> None:
-    begun(world)
+    begin_tables(world)
     dump_id = filing.submit(world.config, DumpRequest(("shop.?",)))
     problems(world).append(ALONE)
     world.capture()
@@ -154,13 +157,13 @@ def test_a_dump_of_a_table_that_stops_ends_and_says_why(world: World) -> None:
 
 
 def test_a_table_that_the_log_cannot_tell_is_neither_staged_nor_dumped_until_the_next_term(world: World) -> None:
-    begun(world)
+    begin_tables(world)
     with world.capturing():
         world.put(A, 2, v="again")  # this term's log has shown the shape: nothing says before its end that it is well
         world.database.commit(Change("x", A.table, None, None))
         world.put(A, 3)
-        wait_until(lambda: bool(shown(world.config)), "the stopped table is shown")
-        assert "a value is none\n  fix: correct the value" in shown(world.config)["shop.a"]
+        wait_until(lambda: bool(stop_reasons(world.config)), "the stopped table is shown")
+        assert "a value is none\n  fix: correct the value" in stop_reasons(world.config)["shop.a"]
         dump_id = filing.submit(world.config, DumpRequest(("shop.?",)))
         asked = dump_store.read_dump(world.state, dump_id)
         (number,) = [task.number for task in asked.tasks if task.table == "shop.a"]
@@ -172,29 +175,29 @@ def test_a_table_that_the_log_cannot_tell_is_neither_staged_nor_dumped_until_the
         for payload in (Low(mark), high):  # of a worker that has begun before it could know
             world.database.commit(Change("w", A.table, None, {"payload": watermark.encode(payload)}))
         world.put(B, 2)
-        wait_until(lambda: (2,) in world.replayed(B), "row 2 of b is staged")
+        wait_until(lambda: (2,) in world.replay(B), "row 2 of b is staged")
         task = TaskId(dump_id, number)
         wait_until(lambda: task_store.read_task(world.state, task).error is not None, "its task has ended")
         tasks = {task.table: task.error for task in dump_store.read_dump(world.state, dump_id).tasks}
         assert tasks == {"shop.a": "shop.a is stopped: a value is none; fix: correct the value", "shop.b": None}
     assert [line["key"]["id"] for line in world.lines(A) if line["op"] != "s"] == [1, 2, 2]
     with world.capturing():
-        wait_until(lambda: world.replayed(A) == world.held(A), "a is the source")
-    assert shown(world.config) == {} and ("shop.a",) in dumps(world)
+        wait_until(lambda: world.replay(A) == world.source_rows(A), "a is the source")
+    assert stop_reasons(world.config) == {} and ("shop.a",) in dumps(world)
 
 
 def test_a_running_capture_stops_and_mends_without_an_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(config_reload, "NEWCOMERS", 0.1)
-    begun(world)
+    begin_tables(world)
     with world.capturing():
         problems(world).append(ALONE)
-        wait_until(lambda: bool(shown(world.config)), "the stopped table is shown")
+        wait_until(lambda: bool(stop_reasons(world.config)), "the stopped table is shown")
         world.put(B, 7)
-        wait_until(lambda: (7,) in world.replayed(B), "row 7 of b is staged")
+        wait_until(lambda: (7,) in world.replay(B), "row 7 of b is staged")
         problems(world).clear()
         world.put(A, 8)
         wait_until(
-            lambda: shown(world.config) == {} and world.replayed(A) == world.held(A),
+            lambda: stop_reasons(world.config) == {} and world.replay(A) == world.source_rows(A),
             "no table is stopped, and a is the source",
         )
 

@@ -93,9 +93,9 @@ def test_a_server_that_answers_reads_alone_keeps_no_lease(
 
 
 def test_a_lease_whose_node_is_gone_is_over_at_once(session: Session, lease: ZookeeperLease) -> None:
-    def gone() -> None:
+    def raise_no_node() -> None:
         raise NoNodeError
 
-    session.client.write = gone
+    session.client.write = raise_no_node
     wait_until(lambda: not lease.valid(), "the end of the lease")
     wait_until(lambda: session.closed, "the end of its session")

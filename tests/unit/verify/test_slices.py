@@ -29,7 +29,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     return requests_world.make(tmp_path, monkeypatch)
 
 
-def sliced(world: World, schema: TableSchema, number: int, of: int, *, done: bool = True) -> list[Range]:
+def run_slice(world: World, schema: TableSchema, number: int, of: int, *, done: bool = True) -> list[Range]:
     """One run of a slice; its ranges."""
     slices = Slices(MemoryState(shared=world.state), Slice(number, of), smallest=CHUNK)
     reader = requests_world.Reader(world)
@@ -55,7 +55,7 @@ def test_slices_together_have_every_key_once(world: World, schema: TableSchema) 
         CUSTOMS: [(f"c{n:04d}",) for n in range(1000)],
     }
     world.fill(schema, keys[schema])
-    parts = [sliced(world, schema, number, 7) for number in range(1, 8)]
+    parts = [run_slice(world, schema, number, 7) for number in range(1, 8)]
     covered = [inside(keys[schema], part, schema) for part in parts]
     shares = sorted(map(len, covered))
     assert sum(shares) == len(keys[schema]) == len(set.union(*covered))
@@ -70,23 +70,23 @@ def test_all_of_a_small_table_is_in_the_first_slice_and_large_ones_are_spread(wo
     """Who takes a few slices knows which of them look at small tables: all others would find nothing of them."""
     world.fill(ORDERS, [(n,) for n in range(3 * CHUNK)])
     world.fill(CUSTOMS, [("a",), ("b",)])
-    assert [bool(sliced(world, CUSTOMS, number, 5)) for number in range(1, 6)] == [True] + 4 * [False]
-    assert [len(sliced(world, ORDERS, number, 5)) for number in (2, 3, 4, 5, 1)] == [0, 0, 0, 0, 4]
+    assert [bool(run_slice(world, CUSTOMS, number, 5)) for number in range(1, 6)] == [True] + 4 * [False]
+    assert [len(run_slice(world, ORDERS, number, 5)) for number in (2, 3, 4, 5, 1)] == [0, 0, 0, 0, 4]
     tables = [requests_world.table(f"t{n}", ("code",), code=pa.string()) for n in range(40)]
     for schema in tables:  # of one range each, since lake and database order text otherwise
         world.database.schemas[schema.table] = schema
         world.fill(schema, [(f"c{n}",) for n in range(5 * CHUNK)])
-    loads = [sum(len(sliced(world, schema, number, 5)) for schema in tables) for number in range(1, 6)]
+    loads = [sum(len(run_slice(world, schema, number, 5)) for schema in tables) for number in range(1, 6)]
     assert sum(loads) == len(tables) and min(loads) > 0
 
 
 def test_a_small_table_that_has_grown_is_spread_once_the_first_slice_has_compared_it(world: World) -> None:
     world.fill(ORDERS, [(n,) for n in range(2 * CHUNK)])
-    assert len(sliced(world, ORDERS, 1, 5)) == 3
+    assert len(run_slice(world, ORDERS, 1, 5)) == 3
     world.fill(ORDERS, [(n,) for n in range(20 * CHUNK)])
-    assert [len(sliced(world, ORDERS, number, 5)) for number in (2, 3, 4, 5)] == [0, 0, 0, 0]
-    assert len(sliced(world, ORDERS, 1, 5)) == 3, "its last range has what it has grown by"
-    assert min(len(sliced(world, ORDERS, number, 5)) for number in range(1, 6)) > 0
+    assert [len(run_slice(world, ORDERS, number, 5)) for number in (2, 3, 4, 5)] == [0, 0, 0, 0]
+    assert len(run_slice(world, ORDERS, 1, 5)) == 3, "its last range has what it has grown by"
+    assert min(len(run_slice(world, ORDERS, number, 5)) for number in range(1, 6)) > 0
 
 
 @settings(max_examples=60)
@@ -105,8 +105,8 @@ def test_any_n_slices_in_a_row_have_compared_every_key_that_was_there_before(
             keys = set(world.database.rows.get(ORDERS.table, {}))
             tables.append(keys)
             if chance.random() < 0.1:
-                sliced(world, ORDERS, run % of + 1, of, done=False)  # it failed, and is run again
-            parts = sliced(world, ORDERS, run % of + 1, of)
+                run_slice(world, ORDERS, run % of + 1, of, done=False)  # it failed, and is run again
+            parts = run_slice(world, ORDERS, run % of + 1, of)
             compared.append(inside(keys, parts, ORDERS))
             highest += chance.randrange(growth * CHUNK + 1)
             deleted = set(chance.sample(sorted(keys), len(keys) // 20))
@@ -119,10 +119,10 @@ def test_any_n_slices_in_a_row_have_compared_every_key_that_was_there_before(
 
 def test_a_table_that_grows_is_cut_behind_its_last_cut(world: World) -> None:
     world.fill(ORDERS, [(n,) for n in range(100)])
-    before = [part for number in range(1, 6) for part in sliced(world, ORDERS, number, 5)]
+    before = [part for number in range(1, 6) for part in run_slice(world, ORDERS, number, 5)]
     world.fill(ORDERS, [(n,) for n in range(3_000)])
     for _ in range(2):
-        after = [part for number in range(1, 6) for part in sliced(world, ORDERS, number, 5)]
+        after = [part for number in range(1, 6) for part in run_slice(world, ORDERS, number, 5)]
     assert {p.key_to for p in before} - {None} <= {p.key_to for p in after}, "no cut is moved"
     width = max((p.key_to or 3_000) - (p.after or 0) for p in after)
     assert width <= 100, "and no range has grown"
@@ -130,8 +130,8 @@ def test_a_table_that_grows_is_cut_behind_its_last_cut(world: World) -> None:
 
 def test_another_number_of_slices_or_another_key_cuts_anew(world: World) -> None:
     world.fill(ORDERS, [(n,) for n in range(1000)])
-    assert len([p for number in range(1, 5) for p in sliced(world, ORDERS, number, 4)]) <= 5
-    assert len([p for number in range(1, 11) for p in sliced(world, ORDERS, number, 10)]) >= 10
+    assert len([p for number in range(1, 5) for p in run_slice(world, ORDERS, number, 4)]) <= 5
+    assert len([p for number in range(1, 11) for p in run_slice(world, ORDERS, number, 10)]) >= 10
 
 
 @pytest.mark.parametrize("text", ["0/3", "4/3", f"1/{MAX_SLICES + 1}", "3", "a/b", "-1/3", ""])

@@ -71,7 +71,7 @@ def test_a_held_worker_still_hears_of_a_cancel(world: World) -> None:
         return world.status().state == "cancelled"
 
     world.work()
-    assert is_cancelled() and world.held() == [] and world.source.reads == []
+    assert is_cancelled() and world.held_leases() == [] and world.source.reads == []
     assert node(world, "pace") == {"held": None, "factor": 1.0}, "nothing holds a task that nobody works on"
 
 

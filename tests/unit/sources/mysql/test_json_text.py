@@ -82,17 +82,17 @@ def test_a_short_text_of_a_long_document_and_a_long_text_of_a_short_one() -> Non
     assert texts(spare, grows, document({})) == ["[1, 2]", to_text(grows), "{}"]
 
 
-def nested(depth: int, inner: Any = 1) -> Any:
+def nest(depth: int, inner: Any = 1) -> Any:
     for level in range(depth):
         inner = [inner] if level % 2 else {"k": inner}
     return inner
 
 
 def test_containers_as_deep_as_the_server_stores_them() -> None:
-    deep = document(nested(100))
+    deep = document(nest(100))
     assert texts(deep) == [to_text(deep)] and not is_left(deep)
     with pytest.raises(ValueFault, match="no JSON document"):
-        texts(document(nested(102)))
+        texts(document(nest(102)))
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_a_document_that_points_into_itself_ends() -> None:
     assert raised.value.row == 1
     for at in range(len(doubled)):  # any one place that points elsewhere
         for value in (0, 1, 4, 0xFF):
-            wrong(bytes(doubled[:at]) + bytes([value]) + bytes(doubled[at + 1 :]))
+            check_wrong_bytes(bytes(doubled[:at]) + bytes([value]) + bytes(doubled[at + 1 :]))
 
 
 def test_a_document_whose_branches_meet_again_is_refused_before_it_grows() -> None:
@@ -145,7 +145,7 @@ def test_a_document_whose_branches_meet_again_is_refused_before_it_grows() -> No
     assert is_broken(b"\x02" + inner + struct.pack("<HH", 0, 4))
 
 
-def wrong(data: bytes) -> None:
+def check_wrong_bytes(data: bytes) -> None:
     """It is printed as the plain printer prints it, or refused."""
     try:
         (got,) = texts(data)
@@ -160,7 +160,7 @@ def test_wrong_bytes_are_an_error_or_the_plain_printers_text() -> None:
         data = bytearray(document(json_value(r, 3), large=r.random() < 0.3)[:3000])
         for _ in range(r.randrange(4)):
             data[r.randrange(len(data))] = r.choice((0, 1, 2, 0x7F, 0x80, 0xFF, r.randrange(256)))
-        wrong(bytes(data[: r.choice((len(data), r.randrange(len(data) + 1)))]))
+        check_wrong_bytes(bytes(data[: r.choice((len(data), r.randrange(len(data) + 1)))]))
 
 
 def test_rows_of_every_kind_keep_their_places() -> None:

@@ -36,7 +36,7 @@ def length_encoded(value: bytes | None) -> bytes:
     raise AssertionError("longer than any")
 
 
-def packed(payload: bytes, sequence: int) -> tuple[bytes, int]:
+def pack_packets(payload: bytes, sequence: int) -> tuple[bytes, int]:
     """The packets of a payload, and the number after them."""
     found = []
     for at in range(0, len(payload) + 1, LARGEST):
@@ -49,7 +49,7 @@ def packed(payload: bytes, sequence: int) -> tuple[bytes, int]:
 def result(rows: Sequence[Row], *, end: bytes = END, sequence: int = 1) -> bytes:
     found = []
     for payload in (*(b"".join(map(length_encoded, row)) for row in rows), end):
-        packets, sequence = packed(payload, sequence)
+        packets, sequence = pack_packets(payload, sequence)
         found.append(packets)
     return b"".join(found)
 
@@ -196,7 +196,7 @@ def test_bytes_that_are_changed_end_in_an_error_or_in_what_they_say(
 
 def test_a_length_beyond_all_bytes_is_out_of_step() -> None:
     for size in (b"\xfe" + b"\xff" * 8, b"\xfe" + (2**63 - 1).to_bytes(8, "little"), b"\xfd\xff\xff\xff", b"\xff", b""):
-        data, _ = packed(b"\x01a" + size, 1)
+        data, _ = pack_packets(b"\x01a" + size, 1)
         with pytest.raises(SourceUnavailable, match="out of step"):
             read(data + result([]), 2)
 

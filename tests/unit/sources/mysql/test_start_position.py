@@ -117,7 +117,7 @@ def test_a_capture_waits_for_a_position_that_is_still_to_come(world: World) -> N
     world.capture()
     waiting = _Beside(world, "log.1:2")
     world.put(1)
-    waiting.led()
+    waiting.wait_until_led()
     assert waiting.outcome is None
     world.put(2)
     waiting.join()
@@ -230,7 +230,7 @@ class _Beside:
         self._thread = threading.Thread(target=run, daemon=True)
         self._thread.start()
 
-    def led(self) -> None:
+    def wait_until_led(self) -> None:
         deadline = time.monotonic() + 20
         while not ids(self._world):
             assert time.monotonic() < deadline

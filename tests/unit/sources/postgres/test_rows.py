@@ -34,7 +34,7 @@ from tests.unit.pgoutput_messages import (
     stream_abort,
     stream_commit,
     stream_start,
-    streamed,
+    streamed_message,
 )
 
 NAMES = {
@@ -88,7 +88,7 @@ def decoder(*, skip: int = 0, forms: Forms | None = None) -> PgoutputDecoder:
     return PgoutputDecoder(SHOP, Assembly(Lsn(1), skip=skip), names, forms=forms or Forms(binary=False))
 
 
-def fed(reader: PgoutputDecoder, *arrivals: list[bytes]) -> Iterator[LogBatch]:
+def feed_arrivals(reader: PgoutputDecoder, *arrivals: list[bytes]) -> Iterator[LogBatch]:
     """Batches of messages that come in these pieces; what is left of a piece lies before the next one."""
     rest = Messages()
     for piece in arrivals:
@@ -101,7 +101,7 @@ def fed(reader: PgoutputDecoder, *arrivals: list[bytes]) -> Iterator[LogBatch]:
     reader.close()
 
 
-def told(batches: list[LogBatch]) -> list[tuple[Any, ...]]:
+def lines_in_log_order(batches: list[LogBatch]) -> list[tuple[Any, ...]]:
     """Rows and truncations in log order, each with its transaction."""
     lines = []
     for number, batch in enumerate(batches):
@@ -126,7 +126,7 @@ def cut(messages: list[bytes], cuts: list[int]) -> list[list[bytes]]:
 @given(st.lists(row_messages(), min_size=1, max_size=12))
 @settings(deadline=None, max_examples=60)
 def test_rows_are_what_a_plain_reading_makes_of_them(changes: list[bytes]) -> None:
-    found = told(list(fed(decoder(), [begin(), T, T2, *changes, commit()])))
+    found = lines_in_log_order(list(feed_arrivals(decoder(), [begin(), T, T2, *changes, commit()])))
     expected = [read_change(message, COLUMNS) for message in changes]
     assert [line[0][1:] for line in found] == [(r.op, r.key_only, r.unchanged, r.old, r.new) for r in expected]
     assert [line[0][0] for line in found] == ["t" if message[4] == 1 else "t2" for message in changes]
@@ -154,18 +154,18 @@ def stories(draw: st.DrawFn) -> Story:
         body += [(message, xid + draw(st.sampled_from([0, 0, 1, 2]))) for message in changes]
         rolled_back = draw(st.sampled_from([(), (1,), (1, 2)]))
         whole += [begin(final, xid), *(m for m, sub in body if sub - xid not in rolled_back), commit(final + 10)]
-        blocks = cut([streamed(m, sub) for m, sub in body], draw(st.lists(st.integers(0, 20), max_size=3)))
+        blocks = cut([streamed_message(m, sub) for m, sub in body], draw(st.lists(st.integers(0, 20), max_size=3)))
         stream = [[stream_start(xid, first=not n), *block, b"E"] for n, block in enumerate(blocks)]
         streams.append([m for block in stream for m in block])
         aborts = [stream_abort(xid, xid + sub) for sub in rolled_back]
         streams[-1] += [*aborts, stream_commit(final, final + 10, xid)]
-    return Story(whole, interleaved(draw, streams))
+    return Story(whole, interleave_streams(draw, streams))
 
 
-def interleaved(draw: st.DrawFn, streams: list[list[bytes]]) -> list[bytes]:
+def interleave_streams(draw: st.DrawFn, streams: list[list[bytes]]) -> list[bytes]:
     """Blocks of several streams in turn; their commits stay in order, and one aborted stream is among them."""
     queues = [[[*block] for block in blocks_of(stream)] for stream in streams]
-    gone = [[stream_start(99, first=True), streamed(T, 99), b"E"], [stream_abort(99, 99)]]
+    gone = [[stream_start(99, first=True), streamed_message(T, 99), b"E"], [stream_abort(99, 99)]]
     mixed: list[bytes] = []
     while any(queues):
         ready = [q for q in queues if q and (q[0][0][:1] != b"c" or q is next(x for x in queues if x))]
@@ -191,16 +191,19 @@ def blocks_of(stream: list[bytes]) -> Iterator[list[bytes]]:
 def test_streams_in_any_pieces_are_what_whole_transactions_are(
     story: Story, cuts: list[int], data: st.DataObject
 ) -> None:
-    kept_back = list(fed(decoder(), story.whole))
+    kept_back = list(feed_arrivals(decoder(), story.whole))
     pieces = cut(story.as_streams, cuts)
-    batches = list(fed(decoder(), *pieces))
-    assert told(batches) == told(kept_back)
+    batches = list(feed_arrivals(decoder(), *pieces))
+    assert lines_in_log_order(batches) == lines_in_log_order(kept_back)
     assert batches[-1].position == kept_back[-1].position and batches[-1].partial == 0
-    first = next((line[1] for line in told(kept_back)), None)
-    known = sum(line[1] == first for line in told(kept_back))
+    first = next((line[1] for line in lines_in_log_order(kept_back)), None)
+    known = sum(line[1] == first for line in lines_in_log_order(kept_back))
     skip = data.draw(st.integers(0, known))
-    assert told(list(fed(decoder(skip=skip), *pieces))) == told(kept_back)[skip:]
-    assert told(list(fed(decoder(skip=skip), *cut(story.whole, cuts)))) == told(kept_back)[skip:]
+    assert lines_in_log_order(list(feed_arrivals(decoder(skip=skip), *pieces))) == lines_in_log_order(kept_back)[skip:]
+    assert (
+        lines_in_log_order(list(feed_arrivals(decoder(skip=skip), *cut(story.whole, cuts))))
+        == lines_in_log_order(kept_back)[skip:]
+    )
 
 
 @given(row_messages(), st.integers(0, 400), st.integers(0, 255), st.booleans())
@@ -211,13 +214,13 @@ def test_a_damaged_row_is_refused_or_read_as_a_plain_reading_does(
     place = 5 + place % (len(message) - 5)
     damaged = message[:place] if shorter else message[:place] + bytes([byte]) + message[place + 1 :]
     try:
-        batches = list(fed(decoder(), [begin(), T, T2, damaged, commit()]))
+        batches = list(feed_arrivals(decoder(), [begin(), T, T2, damaged, commit()]))
     except UnknownLogEvent as error:
         where = error.where
     else:
         where = "".join(signal.why for signal in unreadable(batches))
     if not where:
-        found = told(batches)
+        found = lines_in_log_order(batches)
         expected = read_change(damaged, COLUMNS)
         assert [line[0][1:] for line in found] == [
             (expected.op, expected.key_only, expected.unchanged, expected.old, expected.new)
@@ -235,11 +238,11 @@ def test_rows_before_a_value_that_is_refused_stay_and_its_column_and_place_are_t
     late = change(b"I", (b"N", row("1", "NaN", "v", "2024-01-01 00:00:00", "t", r"\x00")))
     bad = change(b"I", (b"N", row("1", "1.50", "v", "infinity", "t", r"\x00")))
     log = [begin(16, 7), T, *[good] * rows, commit(20), begin(32, 8), *[good] * (rows - 1), bad, late, commit(40)]
-    batches = list(fed(decoder(), [*log, begin(48, 9), good, commit(50)]))
+    batches = list(feed_arrivals(decoder(), [*log, begin(48, 9), good, commit(50)]))
     (signal,) = unreadable(batches)
     assert signal.why.startswith("public.t.at at LSN 0/20 (transaction 8): 'infinity'") and "staged_as" in signal.fix
-    before = [line for line in told(batches) if line[1].id == "8"]
-    assert len(told(batches)) == 2 * rows - 1 and len(before) == rows - 1
+    before = [line for line in lines_in_log_order(batches) if line[1].id == "8"]
+    assert len(lines_in_log_order(batches)) == 2 * rows - 1 and len(before) == rows - 1
 
 
 @given(
@@ -254,7 +257,7 @@ def test_any_message_cut_short_or_changed_ends_in_an_error_of_ours_or_in_rows(
     messages = {
         "begin": begin(), "relation": T, "row": change(b"I", (b"N", row("1", *[None] * 5))),
         "truncate": b"T" + struct.pack(">IBI", 1, 0, 1), "commit": commit(),
-        "S": stream_start(9, first=True), "rest": streamed(T, 9), "E": b"E", "A": stream_abort(9, 10),
+        "S": stream_start(9, first=True), "rest": streamed_message(T, 9), "E": b"E", "A": stream_abort(9, 10),
         "c": stream_commit(200, 210, 9),
     }  # fmt: skip
     original = messages[which]
@@ -264,7 +267,7 @@ def test_any_message_cut_short_or_changed_ends_in_an_error_of_ours_or_in_rows(
     reader = decoder()
     try:
         with suppress(UnknownLogEvent):
-            list(fed(reader, list(messages.values())))
+            list(feed_arrivals(reader, list(messages.values())))
     finally:
         reader.close()
 
@@ -279,29 +282,29 @@ def test_binary_values_are_read_by_their_own_form_and_an_uncertain_type_asks_for
         binary(b"\0"),
     )
     forms = Forms()
-    (batch,) = fed(decoder(forms=forms), [begin(), T, change(b"I", (b"N", row(*values))), commit()])
-    ((line, _),) = told([batch])
+    (batch,) = feed_arrivals(decoder(forms=forms), [begin(), T, change(b"I", (b"N", row(*values))), commit()])
+    ((line, _),) = lines_in_log_order([batch])
     assert {k: str(v) for k, v in line[-1].items()} == {
         "id": "-5", "n": "None", "v": "v", "at": "2000-01-01 00:00:00.000001", "ok": "True", "bin": r"b'\x00'"
     }  # fmt: skip
     with pytest.raises(SourceUnavailable, match="read as text"):
-        list(fed(decoder(forms=forms), [begin(), relation("t", [*WIDE, (0, "many", 1007)])]))
+        list(feed_arrivals(decoder(forms=forms), [begin(), relation("t", [*WIDE, (0, "many", 1007)])]))
     assert not forms.binary and decoder(forms=forms).options()["binary"] == "false"
 
 
 def test_a_value_in_a_form_that_was_not_asked_for_is_refused() -> None:
     mixed = change(b"I", (b"N", row("1", *[None] * 5))), change(b"I", (b"N", row(binary(b"\0" * 8), *[None] * 5)))
     with pytest.raises(UnknownLogEvent, match="binary"):
-        list(fed(decoder(), [begin(), T, *mixed, commit()]))
+        list(feed_arrivals(decoder(), [begin(), T, *mixed, commit()]))
 
 
 def test_batches_are_bounded_and_end_between_transactions_where_they_can() -> None:
     insert = change(b"I", (b"N", row("1", *[None] * 5)))
     small = [m for n in range(30) for m in (begin(100 * n + 100, n), *[insert] * 700, commit(100 * n + 110))]
-    batches = list(fed(decoder(), [begin(1, 1), T, T2, commit(20), *small]))
+    batches = list(feed_arrivals(decoder(), [begin(1, 1), T, T2, commit(20), *small]))
     assert sum(c.batch.num_rows for b in batches for c in b.changes) == 21_000 and len(batches) == 3
     assert not any(batch.partial for batch in batches)
-    large = list(fed(decoder(), [begin(), T, *[insert] * 25_000, commit()]))
+    large = list(feed_arrivals(decoder(), [begin(), T, *[insert] * 25_000, commit()]))
     assert [sum(c.batch.num_rows for c in b.changes) for b in large] == [MAX_ROWS, MAX_ROWS, 5000]
     assert [b.partial for b in large] == [MAX_ROWS, 2 * MAX_ROWS, 0]
     sequences = [b.changes[0].batch.column("sequence").to_pylist() for b in large]  # the first after a shape
@@ -333,6 +336,6 @@ def test_shapes_come_once_for_what_many_transactions_send_again() -> None:
     wider = relation("t", [*WIDE, (0, "w", 25)])
     insert = change(b"I", (b"N", row("1", *[None] * 5)))
     more = change(b"I", (b"N", row("1", *[None] * 6)))
-    (batch,) = fed(decoder(), [begin(), T, insert, T, insert, wider, more, wider, more, commit()])
+    (batch,) = feed_arrivals(decoder(), [begin(), T, insert, T, insert, wider, more, wider, more, commit()])
     assert [len(s.schema.columns) for s in batch.signals if isinstance(s, SchemaSeen)] == [6, 7]
     assert [c.batch.num_rows for c in batch.changes] == [2, 2]

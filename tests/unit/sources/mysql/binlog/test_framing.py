@@ -20,7 +20,7 @@ from tests.unit import mysql_binlog as binlog
 FAULTS = (ValueError, SourceUnavailable, NoEvent)
 
 
-def fed(
+def feed_pieces(
     pieces: Iterable[bytes], *, checksums: bool = False, sequence: int = 1, brief: bool = False
 ) -> Iterator[Events]:
     """What a connection that brings these pieces gives."""
@@ -46,7 +46,7 @@ def cut(stream: bytes, draw: random.Random) -> Iterator[bytes]:
         at += size
 
 
-def taken(stretches: Iterable[Events]) -> list[Event]:
+def take_events(stretches: Iterable[Events]) -> list[Event]:
     """All events, each checked against its code."""
     every: list[Event] = []
     owner: bytes | None = None
@@ -54,14 +54,14 @@ def taken(stretches: Iterable[Events]) -> list[Event]:
         for number, code, end, size, start, stop, a, b, c in found.rest:
             event = found.event(number)
             assert (end, size, stop - start) == (event.end, event.size, len(event.body))
-            told(event, code, start, a, b, c, owner)
+            check_event(event, code, start, a, b, c, owner)
             if event.type == Type.GTID and code in (headers.GTID, headers.GTID_BEGIN):
                 owner = event.body[1:17]
             every.append(event)
     return every
 
 
-def told(event: Event, code: int, start: int, a: int, b: int, c: int, owner: bytes | None) -> None:
+def check_event(event: Event, code: int, start: int, a: int, b: int, c: int, owner: bytes | None) -> None:
     """What the kernel says of an event is what reading it in Python says."""
     body = event.body
     if code <= headers.DELETES:
@@ -135,14 +135,14 @@ def some_stream(seed: int) -> tuple[bytes, bool]:
 def test_events_are_those_of_plain_python_in_any_pieces(seed: int) -> None:
     stream, checksums = some_stream(seed)
     pieces = cut(stream, random.Random(seed))
-    assert taken(fed(pieces, checksums=checksums)) == list(binlog.split(stream, checksums=checksums))
+    assert take_events(feed_pieces(pieces, checksums=checksums)) == list(binlog.split(stream, checksums=checksums))
 
 
 @pytest.mark.parametrize("seed", range(60))
 def test_in_brief_only_what_says_nothing_new_is_left_out(seed: int) -> None:
     stream, checksums = some_stream(seed)
     every = list(binlog.split(stream, checksums=checksums))
-    events_read = taken(fed(cut(stream, random.Random(seed)), checksums=checksums, brief=True))
+    events_read = take_events(feed_pieces(cut(stream, random.Random(seed)), checksums=checksums, brief=True))
     last = -1
     for event in events_read:
         at = next(i for i in range(last + 1, len(every)) if every[i] is event or every[i] == event)
@@ -180,7 +180,7 @@ def needless(every: list[Event], i: int) -> bool:
 )
 def test_a_map_is_told_again_where_numbers_may_mean_something_else(between: list[bytes], is_told: bool) -> None:
     table_map = binlog.table_map(1, "a")
-    events_read = taken(fed([binlog.packets([table_map, *between, table_map])], brief=True))
+    events_read = take_events(feed_pieces([binlog.packets([table_map, *between, table_map])], brief=True))
     assert [e.type for e in events_read].count(Type.TABLE_MAP) == 1 + is_told
 
 
@@ -195,7 +195,7 @@ def outcome(found: Iterable[Event]) -> tuple[list[Event], bool]:
 
 
 def one_by_one(stream: bytes, pieces: Iterable[bytes], *, checksums: bool) -> Iterator[Event]:
-    for found in fed(pieces, checksums=checksums):
+    for found in feed_pieces(pieces, checksums=checksums):
         for row in found.rest:
             yield found.event(row[0])
 
@@ -214,21 +214,21 @@ def test_bytes_that_lie_are_the_same_error_as_in_plain_python() -> None:
 
 def test_numbers_of_packets_go_round() -> None:
     stream = binlog.packets([binlog.xid()] * 600, sequence=250)
-    assert len(taken(fed([stream], sequence=250))) == 600
+    assert len(take_events(feed_pieces([stream], sequence=250))) == 600
 
 
 def test_a_lost_packet_is_noticed() -> None:
     stream = binlog.packets([binlog.xid()]) + binlog.packets([binlog.xid()], sequence=3)
-    events_fed = fed([stream])
-    assert len(taken([next(events_fed)])) == 1
+    events_fed = feed_pieces([stream])
+    assert len(take_events([next(events_fed)])) == 1
     with pytest.raises(SourceUnavailable, match="3 came where 2 was due"):
         next(events_fed)
 
 
 def test_what_is_no_event_comes_as_its_payload() -> None:
     stream = binlog.packets([binlog.xid()]) + b"\5\0\0\2\xff1236"
-    events_fed = fed([stream[:30], stream[30:]])
-    assert len(taken([next(events_fed)])) == 1
+    events_fed = feed_pieces([stream[:30], stream[30:]])
+    assert len(take_events([next(events_fed)])) == 1
     with pytest.raises(NoEvent) as raised:
         next(events_fed)
     assert raised.value.payload == b"\xff1236"
@@ -241,12 +241,12 @@ def test_events_of_more_than_a_packet_are_joined(size: int) -> None:
     large = binlog.event(Type.ROWS_QUERY, body, checksummed=True)
     stream = binlog.packets([binlog.xid(checksummed=True), large, binlog.xid(checksummed=True)])
     pieces = [stream[at : at + 700_001] for at in range(0, len(stream), 700_001)]
-    events_read = taken(fed(pieces, checksums=True))
+    events_read = take_events(feed_pieces(pieces, checksums=True))
     assert [e.type for e in events_read] == [Type.XID, Type.ROWS_QUERY, Type.XID] and events_read[1].body == body
     broken = bytearray(stream)
     broken[1000] ^= 1
     with pytest.raises(ValueError, match="checksum"):
-        taken(fed([bytes(broken)], checksums=True))
+        take_events(feed_pieces([bytes(broken)], checksums=True))
 
 
 def test_memory_goes_back_after_a_large_event() -> None:
@@ -270,8 +270,8 @@ def test_events_before_a_wrong_checksum_are_whole(size: int) -> None:
     good = [binlog.event(Type.ROWS_QUERY, bytes(size), checksummed=True) for _ in range(5)]
     bad = bytearray(good[2])
     bad[40] ^= 8
-    events_fed = fed([binlog.packets([*good[:2], bytes(bad), *good[3:]])], checksums=True)
-    assert len(taken([next(events_fed)])) == 2
+    events_fed = feed_pieces([binlog.packets([*good[:2], bytes(bad), *good[3:]])], checksums=True)
+    assert len(take_events([next(events_fed)])) == 2
     with pytest.raises(ValueError, match="ROWS_QUERY does not match its checksum"):
         next(events_fed)
 
@@ -285,7 +285,7 @@ def test_no_bit_of_an_event_can_turn_unnoticed(kind: int) -> None:
         bad = bytearray(good)
         bad[at] ^= 1 << draw.randrange(8)
         with pytest.raises(FAULTS):
-            taken(fed([binlog.packets([bytes(bad)])], checksums=True))
+            take_events(feed_pieces([binlog.packets([bytes(bad)])], checksums=True))
 
 
 def test_checksums_are_zlib_s() -> None:
@@ -298,7 +298,7 @@ def test_checksums_are_zlib_s() -> None:
 def test_a_map_is_the_same_only_if_every_byte_is() -> None:
     """Table numbers 1 and 65 share a slot of the kernel's memory."""
     maps = [binlog.table_map(i, name) for i, name in [(1, "a"), (1, "a"), (1, "b"), (1, "a"), (65, "a"), (1, "a")]]
-    (events_fed,) = fed([binlog.packets(maps)])
+    (events_fed,) = feed_pieces([binlog.packets(maps)])
     assert [row[1] == headers.SAME_MAP for row in events_fed.rest] == [False, True, False, False, False, False]
 
 
@@ -315,7 +315,7 @@ def inner(count: int) -> bytes:
 def test_compressed_transactions_are_unpacked_in_pieces(count: int, compress: bool) -> None:
     plain = inner(count)
     body = binlog.payload(plain, compress=compress)
-    events_read = taken(compressed.unpack_events(body))
+    events_read = take_events(compressed.unpack_events(body))
     assert (
         len(events_read) == count
         and b"".join(binlog.event(e.type, e.body, time=e.timestamp) for e in events_read) == plain
@@ -328,18 +328,18 @@ def test_compressed_transactions_that_lie_are_errors() -> None:
     plain = inner(300)
     for size in (0, len(plain) - 1, len(plain) + 1, 2**62):
         with pytest.raises(ValueError, match="another length than it says"):
-            taken(compressed.unpack_events(binlog.payload(plain, size=size)))
+            take_events(compressed.unpack_events(binlog.payload(plain, size=size)))
     for stop in (len(plain) - 1, len(plain) - 30):
         with pytest.raises(ValueError, match="cut short"):
-            taken(compressed.unpack_events(binlog.payload(plain[:stop], compress=False)))
+            take_events(compressed.unpack_events(binlog.payload(plain[:stop], compress=False)))
     body = binlog.payload(plain)
-    expected_events = taken(compressed.unpack_events(binlog.payload(plain)))
+    expected_events = take_events(compressed.unpack_events(binlog.payload(plain)))
     for seed in range(2000):
         draw = random.Random(seed)
         broken = bytearray(body[: draw.randint(1, len(body))] if seed % 2 else body)
         broken[draw.randrange(len(broken))] ^= draw.randint(1, 255)
         try:
-            events_read = taken(compressed.unpack_events(bytes(broken)))
+            events_read = take_events(compressed.unpack_events(bytes(broken)))
         except (ValueError, IndexError):
             continue
         assert len(events_read) == len(expected_events) or len(broken) < 30 or events_read != expected_events
@@ -349,11 +349,11 @@ def test_a_length_inside_that_lies_asks_for_no_memory() -> None:
     broken = bytearray(inner(5))
     broken[9:13] = (2**32 - 1).to_bytes(4, "little")
     with pytest.raises(ValueError, match="cut short"):
-        taken(compressed.unpack_events(binlog.payload(bytes(broken))))
+        take_events(compressed.unpack_events(binlog.payload(bytes(broken))))
 
 
 def test_a_stretch_may_be_left_and_gone_on_with() -> None:
-    (events_fed,) = fed([binlog.packets([binlog.xid(end=n) for n in range(1, 6)])])
+    (events_fed,) = feed_pieces([binlog.packets([binlog.xid(end=n) for n in range(1, 6)])])
     for row in events_fed.rest:
         if row[0] == 1:
             break
@@ -363,7 +363,7 @@ def test_a_stretch_may_be_left_and_gone_on_with() -> None:
 @pytest.mark.parametrize("size", [1, 2, 5, 1000])
 def test_an_empty_packet_is_no_event(size: int) -> None:
     stream = binlog.packets([binlog.xid(), binlog.xid()]) + b"\0\0\0\3"
-    events_fed = fed([stream[at : at + size] for at in range(0, len(stream), size)])
+    events_fed = feed_pieces([stream[at : at + size] for at in range(0, len(stream), size)])
     with pytest.raises(NoEvent) as raised:
-        taken(events_fed)
+        take_events(events_fed)
     assert raised.value.payload == b""

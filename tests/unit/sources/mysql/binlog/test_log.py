@@ -58,18 +58,18 @@ def test_rows_are_kept_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_memory, "TRANSACTION_BYTES", 1500)
     memory = row_memory.RowMemory()
 
-    def held(size: int) -> row_memory.UndecidedRows:
+    def rows_of_size(size: int) -> row_memory.UndecidedRows:
         group = row_memory.UndecidedRows(4, None)
         group.add(mysql_binlog.parse(event(events.Type.XID, bytes(size)), 0, False))
         return group
 
     for number in range(4):
-        memory.put(str(number), held(800))
-    memory.put("large", held(1400))
+        memory.put(str(number), rows_of_size(800))
+    memory.put("large", rows_of_size(1400))
     assert [memory.pop(str(n)) is not None for n in range(4)] == [False, False, True, True]
     assert memory.pop("large") is None and memory._size_bytes == 0
-    memory.put("twice", held(800))
-    memory.put("twice", held(700))
+    memory.put("twice", rows_of_size(800))
+    memory.put("twice", rows_of_size(700))
     assert memory.pop("twice") is not None and memory.pop("twice") is None and memory._size_bytes == 0
 
 

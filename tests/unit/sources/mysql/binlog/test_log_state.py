@@ -21,7 +21,7 @@ from dblog_core.sources.mysql.row_events import change_batch
 from dblog_core.sources.mysql.sql.catalogue import TableFilter
 from dblog_core.sources.mysql.values.charsets import Charsets
 from tests.unit import mysql_binlog as binlog
-from tests.unit.sources.mysql.binlog.test_framing import cut, fed
+from tests.unit.sources.mysql.binlog.test_framing import cut, feed_pieces
 
 CONFIG = SourceConfig.model_validate({"name": "s", "kind": "mysql", "database": "shop", "tables": ["shop.*"]})
 TABLES = {1: "a", 2: "b", 65: "c", 66: "a"}
@@ -175,7 +175,7 @@ def long_way(log: LogState, events: list[bytes]) -> Iterator[LogBatch]:
         if event.type == Type.TRANSACTION_PAYLOAD:
             log.take(event)
             log._unpacking = None
-            for inner in binlog.unpacked(event.body):
+            for inner in binlog.unpack_events(event.body):
                 log._dispatch(inner)
                 if log.is_full:
                     yield log.flush()
@@ -201,7 +201,7 @@ def rows_that_were_held(log: LogState, written: list[bytes]) -> Iterator[LogBatc
 
 def short_way(log: LogState, written: list[bytes], draw: random.Random, begin: int = 0) -> Iterator[LogBatch]:
     """Stretches of what the server has written from event `begin` on, cut anyhow."""
-    for found in fed(cut(binlog.packets(written[begin:]), draw), brief=True):
+    for found in feed_pieces(cut(binlog.packets(written[begin:]), draw), brief=True):
         whole = False
         while not whole:
             whole = log.take_all(found)
@@ -215,7 +215,7 @@ def short_way(log: LogState, written: list[bytes], draw: random.Random, begin: i
     yield log.flush()
 
 
-def shown(found: list[LogBatch]) -> list[Any]:
+def batch_contents(found: list[LogBatch]) -> list[Any]:
     """All that batches say, wherever they are cut."""
     every: list[Any] = []
     for batch in found:
@@ -244,7 +244,7 @@ def test_the_short_way_says_what_the_long_way_says(
     short = list(short_way(state(mariadb=mariadb), found, random.Random(seed)))
     assert [batch.position for batch in short] == [batch.position for batch in long]
     assert [batch.partial for batch in short] == [batch.partial for batch in long]
-    assert shown(short) == shown(long) and len(shown(short)) > 60
+    assert batch_contents(short) == batch_contents(long) and len(batch_contents(short)) > 60
     assert any(batch.partial for batch in short) == (rows < 10_000)
 
 
@@ -263,8 +263,8 @@ def test_a_transaction_is_gone_on_with_after_any_part(
         start = Position.decode(batch.position, mariadb=mariadb)
         log = state(mariadb=mariadb, skip=batch.partial, position=start)
         rest = short_way(log, found, random.Random(seed), places[start.offset])
-        later = [entry for entry in shown(list(rest)) if entry[0] != "SchemaSeen"]
-        wanted = [entry for entry in shown(whole[number + 1 :]) if entry[0] != "SchemaSeen"]
+        later = [entry for entry in batch_contents(list(rest)) if entry[0] != "SchemaSeen"]
+        wanted = [entry for entry in batch_contents(whole[number + 1 :]) if entry[0] != "SchemaSeen"]
         assert later == wanted, f"after batch {number} of {len(whole)}"
 
 

@@ -9,7 +9,7 @@ from dblog_core.model.events import Altered, Created, DatabaseDropped, Rewritten
 from dblog_core.model.schema import TableName
 from dblog_core.sources.mysql.ddl.statements import Means, classify
 from dblog_core.sources.mysql.sql.catalogue import TableFilter
-from tests.unit.logged_events import CONFIG, ORDERS, gtid, query, spoken, take, talking
+from tests.unit.logged_events import CONFIG, ORDERS, gtid, query, session_query, take, talking
 
 
 @pytest.mark.parametrize(
@@ -91,12 +91,12 @@ def test_statements_mean(sql: str, means: Means) -> None:
     ],
 )
 def test_of_tables_that_are_renamed_or_swapped_it_is_known_which_names_are_left(sql: str, stay: str, gone: str) -> None:
-    def named(names: str) -> set[TableName]:
+    def table_names(names: str) -> set[TableName]:
         return {TableName.parse(n if "." in n else f"shop.{n}") for n in names.split()}
 
     found = classify(sql, "shop")
-    assert (found.means, set(found.renamed_away)) == (Means.SWAPS, named(gone))
-    assert set(found.tables) == named(stay) | named(gone)
+    assert (found.means, set(found.renamed_away)) == (Means.SWAPS, table_names(gone))
+    assert set(found.tables) == table_names(stay) | table_names(gone)
 
 
 def test_patterns_know_two_wildcards_only() -> None:
@@ -116,23 +116,23 @@ def test_patterns_know_two_wildcards_only() -> None:
 )
 def test_a_statement_is_read_in_its_sessions_character_set(sql: bytes, collation: int | None, table: str) -> None:
     log = talking()
-    take(log, gtid(1), spoken(sql, collation=collation))
+    take(log, gtid(1), session_query(sql, collation=collation))
     assert log.flush().signals == (Truncated(0, 0, TableName("shop", table)),)
 
 
 def test_a_name_that_is_no_text_is_refused_where_it_may_be_a_captured_tables() -> None:
     with pytest.raises(UnknownLogEvent, match="no text in its session's character set"):
-        take(talking(), gtid(1), spoken(b"TRUNCATE TABLE auftr\xe4ge", collation=45))
+        take(talking(), gtid(1), session_query(b"TRUNCATE TABLE auftr\xe4ge", collation=45))
     log = talking()
-    take(log, gtid(1), spoken(b"TRUNCATE TABLE other.auftr\xe4ge", collation=45))
-    take(log, gtid(2), spoken(b"ALTER TABLE a COMMENT = '\xe4'", collation=45))  # a text may be any bytes
+    take(log, gtid(1), session_query(b"TRUNCATE TABLE other.auftr\xe4ge", collation=45))
+    take(log, gtid(2), session_query(b"ALTER TABLE a COMMENT = '\xe4'", collation=45))  # a text may be any bytes
     assert {signal.table.name for signal in log.flush().signals if isinstance(signal, Altered)} == {"a"}
 
 
 def test_the_text_that_mysql_generates_for_create_select_is_utf8() -> None:
     sql = "CREATE TABLE `誠表` (\n  `id` int DEFAULT NULL\n) START TRANSACTION".encode()
     log = talking()
-    take(log, gtid(1), query("BEGIN"), spoken(sql, collation=28))
+    take(log, gtid(1), query("BEGIN"), session_query(sql, collation=28))
     assert [signal.table.name for signal in log.flush().signals if isinstance(signal, Altered)] == ["誠表"]
 
 

@@ -20,7 +20,7 @@ def batch(number: int) -> LogBatch:
 
 
 @pytest.fixture
-def opened() -> Iterator[Callable[[Callable[[Demand], LogBatch | None]], Ahead]]:
+def start_ahead() -> Iterator[Callable[[Callable[[Demand], LogBatch | None]], Ahead]]:
     """Starts threads, and looks whether they are gone afterwards."""
     made: list[Ahead] = []
 
@@ -35,13 +35,13 @@ def opened() -> Iterator[Callable[[Callable[[Demand], LogBatch | None]], Ahead]]
     assert not [thread for thread in threading.enumerate() if thread.name == "ahead"]
 
 
-def waited(demand: Demand) -> None:
+def await_bell(demand: Demand) -> None:
     """Until somebody rings."""
     assert select.select([demand.fileno()], [], [], END)[0]
     demand.clear_bell()
 
 
-def test_batches_come_in_order_and_the_error_after_them(opened: Callable[..., Ahead]) -> None:
+def test_batches_come_in_order_and_the_error_after_them(start_ahead: Callable[..., Ahead]) -> None:
     numbers = iter(range(5))
 
     def gather(demand: Demand) -> LogBatch | None:
@@ -49,14 +49,14 @@ def test_batches_come_in_order_and_the_error_after_them(opened: Callable[..., Ah
             return batch(number)
         raise KeyError("broken")
 
-    ahead = opened(gather)
+    ahead = start_ahead(gather)
     assert [found.position for _ in range(5) if (found := ahead.read(END, 0)) is not None] == list("01234")
     for _ in range(2):
         with pytest.raises(KeyError, match="broken"):
             ahead.read(END, 0)
 
 
-def test_it_is_no_more_than_two_batches_ahead(opened: Callable[..., Ahead]) -> None:
+def test_it_is_no_more_than_two_batches_ahead(start_ahead: Callable[..., Ahead]) -> None:
     made: list[int] = []
     enough = threading.Event()
 
@@ -66,24 +66,24 @@ def test_it_is_no_more_than_two_batches_ahead(opened: Callable[..., Ahead]) -> N
             enough.set()
         return batch(made[-1])
 
-    ahead = opened(gather)
+    ahead = start_ahead(gather)
     first = ahead.read(END, 0)
     assert first is not None and first.position == "0"
     assert enough.wait(END)  # one waits to be taken, one is in hand
     assert made == [0, 1, 2]
 
 
-def test_nobody_waits_until_somebody_reads(opened: Callable[..., Ahead]) -> None:
+def test_nobody_waits_until_somebody_reads(start_ahead: Callable[..., Ahead]) -> None:
     seen: list[float | None] = []
 
     def gather(demand: Demand) -> LogBatch | None:
         seen.append(demand.patience(100.0, 100.5))
         while demand.patience(100.0, 100.5) is None:
-            waited(demand)
+            await_bell(demand)
         seen.append(demand.patience(100.0, 100.5))
         return batch(1)
 
-    ahead = opened(gather)
+    ahead = start_ahead(gather)
     deadline = time.monotonic() + END
     while not seen:
         assert time.monotonic() < deadline
@@ -91,28 +91,28 @@ def test_nobody_waits_until_somebody_reads(opened: Callable[..., Ahead]) -> None
     assert seen[:2] == [None, 1.5]
 
 
-def test_a_read_ends_in_time_and_what_comes_later_is_for_the_next(opened: Callable[..., Ahead]) -> None:
+def test_a_read_ends_in_time_and_what_comes_later_is_for_the_next(start_ahead: Callable[..., Ahead]) -> None:
     go = threading.Event()
     left = iter([batch(7)])
 
     def gather(demand: Demand) -> LogBatch | None:
         while not go.is_set() and not demand.over:
-            waited(demand)
+            await_bell(demand)
         return next(left, None)
 
-    ahead = opened(gather)
+    ahead = start_ahead(gather)
     assert ahead.read(0.01, 0) is None
     go.set()
     found = ahead.read(END, 0)
     assert found is not None and found.position == "7"
 
 
-def test_it_ends_while_it_waits_for_bytes_and_while_nobody_takes_its_batch(opened: Callable[..., Ahead]) -> None:
+def test_it_ends_while_it_waits_for_bytes_and_while_nobody_takes_its_batch(start_ahead: Callable[..., Ahead]) -> None:
     def listening(demand: Demand) -> LogBatch | None:
         while not demand.over:
-            waited(demand)
+            await_bell(demand)
         return None
 
-    opened(listening).close()
-    opened(lambda _: batch(1)).close()
+    start_ahead(listening).close()
+    start_ahead(lambda _: batch(1)).close()
     Ahead(listening, "never started").close()

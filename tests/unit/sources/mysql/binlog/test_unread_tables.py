@@ -37,7 +37,7 @@ def read(log: LogState, found: Sequence[bytes]) -> list[LogBatch]:
     return list(short_way(log, list(found), random.Random(1)))
 
 
-def told(found: Sequence[LogBatch]) -> list[str]:
+def stops_and_shapes(found: Sequence[LogBatch]) -> list[str]:
     """Tables that are unreadable from there on, and those whose shape is told, in order."""
     signals = [s for batch in found for s in batch.signals]
     return [
@@ -61,7 +61,7 @@ def test_a_table_that_is_not_described_as_needed_stops_alone_until_it_is() -> No
         *group(4, good, rows_of(2)),
     ]
     for way in (read(state(mariadb=False), found), list(long_way(state(mariadb=False), found))):
-        assert told(way) == ["a goes on", "b stops", "b goes on", "b stops", "b goes on"]
+        assert stops_and_shapes(way) == ["a goes on", "b stops", "b goes on", "b stops", "b goes on"]
         assert sorted(rows(way)) == ["a"] * 3 + ["b"] * 2
         signal = next(s for batch in way for s in batch.signals if isinstance(s, Unreadable))
         assert signal.refused and "column v: type 140" in signal.why and "binlog.000001:" in signal.why
@@ -76,17 +76,17 @@ def test_rows_in_part_stop_their_table_until_the_capture_begins_anew() -> None:
             *group(2, binlog.table_map(2, "b"), rows_of(2), binlog.table_map(1, "a"), rows_of(1)),
         ]
         way = read(state(mariadb=False), found)
-        assert told(way) == ["a goes on", "a stops", "b goes on"]
+        assert stops_and_shapes(way) == ["a goes on", "a stops", "b goes on"]
         (signal,) = [s for batch in way for s in batch.signals if isinstance(s, Unreadable)]
         assert not signal.refused and "start the capture again, which dumps the table" in signal.fix
         alone = read(state(mariadb=False), group(1, binlog.table_map(1, "a"), bad, rows_of(1)))
-        assert told(alone) == ["a goes on", "a stops"]  # its next rows are no news
+        assert stops_and_shapes(alone) == ["a goes on", "a stops"]  # its next rows are no news
 
 
 def test_what_is_not_wanted_is_passed_over_in_part_too() -> None:
     part = binlog.event(Type.PARTIAL_UPDATE_ROWS, (7).to_bytes(6, "little") + b"\1\0\2\0")
     found = group(1, binlog.table_map(7, "t", schema="other", code=COMPRESSED), rows_of(7, whole=False), part)
-    assert told(read(state(mariadb=False), found)) == []
+    assert stops_and_shapes(read(state(mariadb=False), found)) == []
 
 
 def test_watermarks_and_signals_in_part_are_such_as_nobody_has_written() -> None:
@@ -110,12 +110,12 @@ def test_rows_that_wait_for_an_xa_commit_stop_their_table_then() -> None:
     bad = [binlog.table_map(2, "b", code=COMPRESSED), rows_of(2), binlog.table_map(1, "a"), rows_of(1, whole=False)]
     prepared = binlog.event(Type.XA_PREPARE, b"\0" + bytes([1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]) + b"x")
     before = read(state(mariadb=False), [*head, *bad, binlog.query("XA END X'78',X'',1"), prepared])
-    assert told(before) == []
+    assert stops_and_shapes(before) == []
     log = state(mariadb=False)
     found = [*head, *bad, binlog.query("XA END X'78',X'',1"), prepared]
     found += [*group(2, binlog.table_map(3, "c"), rows_of(3)), binlog.gtid(3), binlog.query("XA COMMIT X'78',X'',1")]
     way = list(long_way(log, found))
-    assert told(way) == ["c goes on", "b stops", "a goes on", "a stops"] and rows(way) == ["c"]
+    assert stops_and_shapes(way) == ["c goes on", "b stops", "a goes on", "a stops"] and rows(way) == ["c"]
 
 
 PLAIN = binlog.table_map(1, "v")
@@ -124,11 +124,11 @@ KEPT = binlog.table_map(1, "v", columns=("id", "v", "row_start", "row_end"))
 
 def test_a_system_versioned_table_is_known_by_the_columns_that_mariadb_gives_it() -> None:
     found = [*group(1, KEPT, rows_of(1, width=4), mariadb=True), *group(2, PLAIN, rows_of(1), mariadb=True)]
-    assert told(read(state(mariadb=True), found)) == ["v stops", "v goes on"]
+    assert stops_and_shapes(read(state(mariadb=True), found)) == ["v stops", "v goes on"]
     (signal,) = [s for batch in read(state(mariadb=True), found) for s in batch.signals if isinstance(s, Unreadable)]
     assert signal.refused and "ALTER TABLE `shop`.`v` DROP SYSTEM VERSIONING" in signal.fix
     mysql = [*group(1, KEPT, rows_of(1, width=4))]
-    assert told(read(state(mariadb=False), mysql)) == ["v goes on"]  # MySQL has no such tables
+    assert stops_and_shapes(read(state(mariadb=False), mysql)) == ["v goes on"]  # MySQL has no such tables
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_statements_tell_which_tables_are_system_versioned(statements: list[str]
     """Whose rows do not show it: their definition may name the columns of the versions."""
     made = [data for number, sql in enumerate(statements, 1) for data in statement(number, sql)]
     found = [*made, *group(9, PLAIN, rows_of(1), mariadb=True)]
-    assert told(read(state(mariadb=True), found)) == says
+    assert stops_and_shapes(read(state(mariadb=True), found)) == says
 
 
 def test_a_table_that_becomes_system_versioned_while_its_rows_are_read_stops_there() -> None:
@@ -165,7 +165,7 @@ def test_a_table_that_becomes_system_versioned_while_its_rows_are_read_stops_the
         *group(5, PLAIN, rows_of(1), mariadb=True),
     ]
     way = read(state(mariadb=True), found)
-    assert told(way) == ["v goes on", "v stops", "v goes on"] and rows(way) == ["v"] * 3
+    assert stops_and_shapes(way) == ["v goes on", "v stops", "v goes on"] and rows(way) == ["v"] * 3
 
 
 SEQUENCE = (
@@ -187,7 +187,7 @@ def test_rows_of_a_sequence_are_those_of_no_table() -> None:
             return is_table
 
         way = read(state(mariadb=mariadb, is_table=ask), group(1, *events, mariadb=mariadb))
-        return told(way), rows(way)
+        return stops_and_shapes(way), rows(way)
 
     two_rows = [sequence(1), rows_of(1, width=8), sequence(1), rows_of(1, width=8)]
     others = [binlog.table_map(2, "a"), rows_of(2)]

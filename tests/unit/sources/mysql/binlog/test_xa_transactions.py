@@ -9,7 +9,7 @@ import pytest
 from dblog_core.errors import LogPositionLost, UnknownLogEvent
 from dblog_core.sources.mysql.binlog import events
 from dblog_core.sources.mysql.binlog.xa import row_memory
-from tests.unit.logged_events import UUID, XID, event, gtid, prepare, prepared, query, reread, state, take
+from tests.unit.logged_events import UUID, XID, event, gtid, prepare, query, reread, state, take, xa_prepare
 
 
 def test_a_prepared_transaction_is_in_the_position_until_it_ends() -> None:
@@ -55,7 +55,7 @@ def test_rows_that_are_read_again_are_those_of_the_same_transaction(monkeypatch:
     reread(log, event(events.Type.QUERY, b"no matter"), gtid(9), query("TRUNCATE t"))  # not ours: passed over
     reread(log, gtid(1), query(f"XA START {XID}"))
     with pytest.raises(LogPositionLost, match="X'79'"):
-        reread(log, prepared(xid=b"y"))
+        reread(log, xa_prepare(xid=b"y"))
 
 
 def test_table_numbers_of_prepared_rows_are_not_those_of_now(monkeypatch: pytest.MonkeyPatch) -> None:

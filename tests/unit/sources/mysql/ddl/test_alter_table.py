@@ -116,33 +116,35 @@ def test_the_session_decides_what_quotes_mean_and_whether_values_stay() -> None:
 
 
 def test_the_log_says_of_ddl_on_captured_tables_what_it_does_to_columns() -> None:
-    def told(sql: str, variables: bytes = b"\0" + bytes(4) + b"\1" + STRICT.to_bytes(8, "little")) -> list[Signal]:
+    def signals_of(
+        sql: str, variables: bytes = b"\0" + bytes(4) + b"\1" + STRICT.to_bytes(8, "little")
+    ) -> list[Signal]:
         log = state(mariadb=False)
         for data in (binlog.gtid(1), binlog.query(sql, variables=variables)):
             log.take(binlog.parse(data, 0, False))
         return list(log.flush().signals)
 
     name = TableName("shop", "t")
-    assert told("ALTER TABLE t RENAME COLUMN a TO b") == [Altered(0, 0, name, Step({"a": "b"}), shows=True)]
-    assert told("ALTER TABLE shop.t RENAME COLUMN a TO b", b"\1" + bytes(8)) == [
+    assert signals_of("ALTER TABLE t RENAME COLUMN a TO b") == [Altered(0, 0, name, Step({"a": "b"}), shows=True)]
+    assert signals_of("ALTER TABLE shop.t RENAME COLUMN a TO b", b"\1" + bytes(8)) == [
         Altered(0, 0, name, Step({"a": "b"}), shows=True)
     ]
-    assert told("ALTER TABLE t RENAME COLUMN a TO b", b"") == [
+    assert signals_of("ALTER TABLE t RENAME COLUMN a TO b", b"") == [
         Altered(0, 0, name, None, shows=True),
         Rewritten(1, 0, name),
     ]
-    assert told("ALTER TABLE Shop.T ADD c INT") == [
+    assert signals_of("ALTER TABLE Shop.T ADD c INT") == [
         Altered(0, 0, TableName("Shop", "T"), Step(nulls=("c",)), shows=True)
     ]
     revalued = Altered(0, 0, name, Step(revalued=("c",)), shows=True)
-    assert told("ALTER TABLE t MODIFY c BINARY(9)") == [revalued, Rewritten(1, 0, name)]
-    assert told("DROP TABLE t") == [Truncated(0, 0, name), Altered(1, 0, name, None)]
-    assert told("CREATE TABLE t (id INT)") == [Altered(0, 0, name, None, shows=True), Created(1, 0, name)]
-    assert told("ALTER TABLE t MODIFY c TEXT") == [Altered(0, 0, name, Step(), shows=True)]
+    assert signals_of("ALTER TABLE t MODIFY c BINARY(9)") == [revalued, Rewritten(1, 0, name)]
+    assert signals_of("DROP TABLE t") == [Truncated(0, 0, name), Altered(1, 0, name, None)]
+    assert signals_of("CREATE TABLE t (id INT)") == [Altered(0, 0, name, None, shows=True), Created(1, 0, name)]
+    assert signals_of("ALTER TABLE t MODIFY c TEXT") == [Altered(0, 0, name, Step(), shows=True)]
     for sql in (
         "ALTER TABLE other.t ADD c INT",
         "CREATE INDEX i ON t (a)",
         "ALTER TABLE t ADD KEY (a)",
         "ANALYZE TABLE t",
     ):
-        assert told(sql) == []
+        assert signals_of(sql) == []

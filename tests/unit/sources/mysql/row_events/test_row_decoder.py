@@ -45,7 +45,7 @@ def event(r: random.Random, samples: Sequence[mysql_rows.Sample], op: str, rows:
     )
 
 
-def taken(version: TableVersion, events: Sequence[tuple[str, bytes]]) -> RowEvents:
+def take_row_events(version: TableVersion, events: Sequence[tuple[str, bytes]]) -> RowEvents:
     found = RowEvents(version)
     for op, rows in events:
         found.add(op, memoryview(rows))
@@ -53,7 +53,7 @@ def taken(version: TableVersion, events: Sequence[tuple[str, bytes]]) -> RowEven
     return found
 
 
-def shown(images: pa.StructArray) -> list[str]:
+def image_texts(images: pa.StructArray) -> list[str]:
     """Rows as text, so that NaN equals NaN and -0.0 differs from 0.0; dates as numbers, since Python's end in 9999."""
     images.validate(full=True)
     columns = [_as_numbers(column).to_pylist() for column in images.flatten()]
@@ -75,10 +75,10 @@ def plainly(version: TableVersion, events: Sequence[tuple[str, bytes]]) -> tuple
     for op, data in events:
         for side, arrays in zip(rows, mysql_reference.decode(version.columns, op, data, "null"), strict=True):
             names = [column.name for column in version.schema.columns]
-            side += [] if arrays is None else shown(pa.StructArray.from_arrays(arrays, names))
+            side += [] if arrays is None else image_texts(pa.StructArray.from_arrays(arrays, names))
     for side, without in zip(rows, (CREATE, DELETE), strict=True):
         present = iter(list(side))
-        counts = taken(version, events).counts
+        counts = take_row_events(version, events).counts
         side[:] = [
             "None" if op == without else next(present)
             for (op, _), count in zip(events, counts, strict=True)
@@ -95,8 +95,8 @@ def test_rows_of_any_types_are_those_of_the_plain_decoder(seed: int, width: int,
     version = mysql_rows.version([sample.column for sample in samples], key=())
     ops = r.choice(((CREATE,), (UPDATE,), (DELETE,), OPS))
     events = [(op, event(r, samples, op, r.randrange(4), nulls)) for op in r.choices(ops, k=r.randrange(1, 6))]
-    found = taken(version, events)
-    assert (shown(found.before("null")), shown(found.after("null"))) == plainly(version, events)
+    found = take_row_events(version, events)
+    assert (image_texts(found.before("null")), image_texts(found.after("null"))) == plainly(version, events)
 
 
 @pytest.mark.parametrize(
@@ -106,10 +106,10 @@ def test_each_type_alone(sample: mysql_rows.Sample) -> None:
     r = random.Random(sample.column.text)
     version = mysql_rows.version([sample.column], key=())
     events = [(CREATE, event(r, [sample], CREATE, 300, 0.1))]
-    assert shown(taken(version, events).after("null")) == plainly(version, events)[1]
+    assert image_texts(take_row_events(version, events).after("null")) == plainly(version, events)[1]
 
 
-def broken(r: random.Random, data: bytes) -> bytes:
+def break_bytes(r: random.Random, data: bytes) -> bytes:
     """The bytes with something wrong: some changed, cut off, left out or put in."""
     at = r.randrange(len(data))
     match r.randrange(5):
@@ -128,14 +128,14 @@ def broken(r: random.Random, data: bytes) -> bytes:
             return bytes(changed)
 
 
-def wrong(seed: int) -> None:
+def check_wrong_bytes(seed: int) -> None:
     """One stretch with wrong bytes: rows are found if and only if the plain decoder finds them, and as many; and where
     they are decoded at all, each value is the plain decoder's."""
     r = random.Random(seed)
     samples = r.choices(mysql_rows.SAMPLES, k=r.randrange(1, 7))
     version = mysql_rows.version([sample.column for sample in samples], key=())
     op = r.choice(OPS)
-    data = broken(r, event(r, samples, op, r.randrange(1, 4), 0.1) or b"\0")
+    data = break_bytes(r, event(r, samples, op, r.randrange(1, 4), 0.1) or b"\0")
     images = mysql_reference.Images(version.columns)
     try:
         at = 0
@@ -147,12 +147,12 @@ def wrong(seed: int) -> None:
         rows = None
     if rows is None:
         with pytest.raises(EventFault):
-            taken(version, [(op, data)])
+            take_row_events(version, [(op, data)])
         return
-    found = taken(version, [(op, data)])
+    found = take_row_events(version, [(op, data)])
     assert found.rows == rows
     try:
-        got = shown(found.before("null")), shown(found.after("null"))
+        got = image_texts(found.before("null")), image_texts(found.after("null"))
     except ColumnFault:
         return
     assert got == plainly(version, [(op, data)])
@@ -161,7 +161,7 @@ def wrong(seed: int) -> None:
 @pytest.mark.parametrize("block", range(8))
 def test_wrong_bytes_are_an_error_or_the_plain_decoders_rows(block: int) -> None:
     for seed in range(500 * block, 500 * block + 500):
-        wrong(seed)
+        check_wrong_bytes(seed)
 
 
 def test_events_may_come_in_any_kind_of_buffer() -> None:
@@ -273,7 +273,7 @@ def test_rows_before_a_value_out_of_range_stay_and_it_is_told_with_its_transacti
     zero = b"\0" + bytes(7)
     events = [("1", CREATE, good * 3), ("2", DELETE, good), ("3", CREATE, good * 2 + zero), ("4", CREATE, good)]
 
-    def built(zero_dates: str) -> LogBatch:
+    def build_batch(zero_dates: str) -> LogBatch:
         builder = BatchBuilder(zero_dates)
         for number, op, data in events:
             builder.rows_event(version, op, Transaction(number, f"b:{number}", 1), data, 0, 0)
@@ -283,14 +283,16 @@ def test_rows_before_a_value_out_of_range_stay_and_it_is_told_with_its_transacti
     def values(batch: LogBatch) -> list[object]:
         return [row["after"] and row["after"]["c1"] for row in batch.changes[0].batch.to_pylist()]
 
-    batch = built("error")
+    batch = build_batch("error")
     (told,) = batch.signals
     assert isinstance(told, Unreadable) and batch.transactions[told.transaction].id == "3"
     assert told.why.startswith("shop.t at b:3 (transaction 3): column c1: a value is a date that does not exist")
     assert "zero_dates" in told.fix
     assert [value is None for value in values(batch)] == [False] * 3 + [True] + [False] * 2
     assert batch.changes[0].batch.column("sequence").to_pylist()[-1] == told.sequence - 1
-    assert [value is None for value in values(built("null"))] == [False] * 3 + [True] + [False] * 2 + [True] + [False]
+    assert [value is None for value in values(build_batch("null"))] == [False] * 3 + [True] + [False] * 2 + [True] + [
+        False
+    ]
 
 
 def test_of_several_columns_with_a_value_out_of_range_the_first_row_counts() -> None:

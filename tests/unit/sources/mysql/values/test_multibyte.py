@@ -45,7 +45,7 @@ class Server:
         text = ""
         while at < len(self._given):
             size = length(self._given[at:], form)
-            text += shown(self._given[at : at + size], self._charset)
+            text += decode_code(self._given[at : at + size], self._charset)
             at += size
         return [(text[self._off :],)]
 
@@ -59,7 +59,7 @@ def length(rest: bytes, form: multibyte.Form) -> int:
     return 4 if form.fours and 0x30 <= rest[1] <= 0x39 else 2
 
 
-def shown(code: bytes, charset: str) -> str:
+def decode_code(code: bytes, charset: str) -> str:
     text = code.decode(CODECS[charset], "replace")
     return text if len(text) == 1 and text != "\ufffd" else "?"
 
@@ -85,7 +85,7 @@ def test_text_reads_as_the_server_has_told(charset: str) -> None:
     if charset == "gb18030":
         drawn += [[multibyte.four(number) for number in (188_999, 189_000, 189_000 + 0xFFFFF, 189_000 + 0x100000)]]
     texts: list[bytes | None] = [b"".join(chosen) for chosen in drawn]
-    wanted: list[str | None] = ["".join(shown(code, charset) for code in chosen) for chosen in drawn]
+    wanted: list[str | None] = ["".join(decode_code(code, charset) for code in chosen) for chosen in drawn]
     texts[7] = wanted[7] = None
     found = binary_values.to_arrow(column(decode), values(texts), zero_dates="error")
     assert found.to_pylist() == wanted and server.asked == -(-len(codes) // 8_000)

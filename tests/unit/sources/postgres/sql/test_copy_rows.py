@@ -17,7 +17,7 @@ HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 TRAILER = b"\xff\xff"
 
 
-def copied(rows: list[Row]) -> bytes:
+def copy_data(rows: list[Row]) -> bytes:
     return HEADER + b"".join(_row(row) for row in rows) + TRAILER
 
 
@@ -48,14 +48,14 @@ tables = st.integers(1, 5).flatmap(
 @given(tables)
 def test_every_value_is_found(table: tuple[int, list[Row]]) -> None:
     columns, rows = table
-    assert read(copied(rows), columns) == rows
+    assert read(copy_data(rows), columns) == rows
 
 
 @given(tables, st.data())
 def test_altered_bytes_are_refused_or_are_another_copy(table: tuple[int, list[Row]], data: st.DataObject) -> None:
     """What is accepted is a COPY to the last byte: nothing is left out, and nothing is read twice."""
     columns, rows = table
-    raw = bytearray(copied(rows))
+    raw = bytearray(copy_data(rows))
     for _ in range(data.draw(st.integers(1, 3))):
         place = data.draw(st.integers(0, len(raw) - 1))
         raw[place] = data.draw(st.sampled_from([0, 1, 127, 128, 255]) | st.integers(0, 255))
@@ -65,7 +65,7 @@ def test_altered_bytes_are_refused_or_are_another_copy(table: tuple[int, list[Ro
         chunk = read(bytes(raw), columns)
     except ValueError:
         return
-    assert copied(chunk) == bytes(raw)
+    assert copy_data(chunk) == bytes(raw)
 
 
 @pytest.mark.parametrize(
@@ -75,15 +75,15 @@ def test_altered_bytes_are_refused_or_are_another_copy(table: tuple[int, list[Ro
         HEADER,
         HEADER[:-1] + TRAILER,
         HEADER[:11] + b"\0\1\0\0" + bytes(4) + TRAILER,  # with row oids, as old servers could
-        copied([[b"x"]])[:-2],
-        copied([[b"x"]])[:-1],
-        copied([[b"x", b"y"]]),
-        copied([[]]),
+        copy_data([[b"x"]])[:-2],
+        copy_data([[b"x"]])[:-1],
+        copy_data([[b"x", b"y"]]),
+        copy_data([[]]),
         HEADER + b"\0\1" + struct.pack(">i", -2) + TRAILER,
         HEADER + b"\0\1" + struct.pack(">i", 2**31 - 1) + b"x" + TRAILER,
         HEADER + b"\0\1" + struct.pack(">i", 2) + b"x" + TRAILER,
         HEADER + b"\0\1" + struct.pack(">i", 3) + b"x" + TRAILER,
-        copied([[b"x"]]) + TRAILER,
+        copy_data([[b"x"]]) + TRAILER,
     ],
 )
 def test_what_is_no_copy_of_one_column_is_refused(data: bytes) -> None:
@@ -92,6 +92,6 @@ def test_what_is_no_copy_of_one_column_is_refused(data: bytes) -> None:
 
 
 def test_an_empty_copy_has_its_columns() -> None:
-    found = copy_rows.parse(np.frombuffer(copied([]), dtype=np.uint8), 3)
+    found = copy_rows.parse(np.frombuffer(copy_data([]), dtype=np.uint8), 3)
     assert found.starts.shape == found.lengths.shape == (3, 0)
     assert found.starts.dtype == np.int64

@@ -50,7 +50,7 @@ VALUES: dict[str, bytes] = {
 }
 
 
-def converted(kind: str, values: list[bytes | None]) -> pa.Array:
+def convert_values(kind: str, values: list[bytes | None]) -> pa.Array:
     """As many bytes as the values have lie before and behind them: what is read too far is seen."""
     data = bytearray(b"\x01" * 16)
     starts = []
@@ -74,7 +74,7 @@ def numeric(digits: list[int], weight: int, sign: int, scale: int) -> bytes:
     return struct.pack(f">HhHH{len(digits)}H", len(digits), weight, sign, scale, *digits)
 
 
-def printed(digits: list[int], weight: int, sign: int, scale: int) -> str | None:
+def numeric_text(digits: list[int], weight: int, sign: int, scale: int) -> str | None:
     """As the server prints it; None for what is no numeric."""
     if sign in NAMES and not digits:
         return NAMES[sign]
@@ -95,8 +95,8 @@ numerics = st.tuples(
 
 @given(st.lists(st.none() | numerics, max_size=5))
 def test_a_numeric_is_printed_as_the_server_does(values: list[tuple[list[int], int, int, int] | None]) -> None:
-    found = converted("numeric", [None if value is None else numeric(*value) for value in values])
-    assert found.to_pylist() == [None if value is None else printed(*value) for value in values]
+    found = convert_values("numeric", [None if value is None else numeric(*value) for value in values])
+    assert found.to_pylist() == [None if value is None else numeric_text(*value) for value in values]
 
 
 @given(numerics, st.integers(1, 38), st.integers(0, 38))
@@ -112,7 +112,7 @@ def test_a_numeric_is_printed_as_the_server_does(values: list[tuple[list[int], i
 def test_a_decimal_is_exact_or_refused(value: tuple[list[int], int, int, int], precision: int, scale: int) -> None:
     digits, weight, sign, _ = value
     scale = min(scale, precision)
-    text = printed(digits, weight, sign, 200)
+    text = numeric_text(digits, weight, sign, 200)
     assert text is not None
     with decimal.localcontext(DECIMALS):
         exact = decimal.Decimal(text)
@@ -120,19 +120,19 @@ def test_a_decimal_is_exact_or_refused(value: tuple[list[int], int, int, int], p
         fits = shifted == shifted.to_integral_value() and abs(shifted) < decimal.Decimal(1).scaleb(precision)
     kind = f"numeric({precision},{scale})"
     if fits:
-        assert converted(kind, [numeric(*value), None])[0].as_py() == exact
+        assert convert_values(kind, [numeric(*value), None])[0].as_py() == exact
     else:
         with pytest.raises(ValueOutOfRange, match=r"public\.t\.c"):
-            converted(kind, [numeric([], 0, 0, scale), None, numeric(*value)])
+            convert_values(kind, [numeric([], 0, 0, scale), None, numeric(*value)])
 
 
 @pytest.mark.parametrize("name", NAMES.values())
 def test_what_is_no_number_is_a_text_and_no_decimal(name: str) -> None:
     sign = next(sign for sign, shown in NAMES.items() if shown == name)
     one = numeric([1], 0, 0, 0)
-    assert converted("numeric", [one, numeric([], 0, sign, 32), None, one]).to_pylist() == ["1", name, None, "1"]
+    assert convert_values("numeric", [one, numeric([], 0, sign, 32), None, one]).to_pylist() == ["1", name, None, "1"]
     with pytest.raises(ValueOutOfRange, match=f"'{name}'"):
-        converted("numeric(5,2)", [one, numeric([], 0, sign, 0)])
+        convert_values("numeric(5,2)", [one, numeric([], 0, sign, 0)])
 
 
 @given(
@@ -147,13 +147,13 @@ def test_bytes_that_are_no_numeric_are_refused(
 ) -> None:
     value = numeric(digits, weight, sign, scale)
     value = value[:more] if more < 0 else value + bytes(more)
-    wrong = more != 0 or printed(digits, 0, sign, scale) is None
+    wrong = more != 0 or numeric_text(digits, 0, sign, scale) is None
     if wrong:
         for kind in ("numeric", "numeric(38,10)"):
             if kind == "numeric(38,10)" and more == 0 and sign in SIGNS and all(digit <= 9999 for digit in digits):
                 continue  # its scale alone is too large, which a decimal does not ask for
             with pytest.raises((UnknownLogEvent, ValueOutOfRange), match=r"public\.t\.c"):
-                converted(kind, [value])
+                convert_values(kind, [value])
 
 
 @given(st.sampled_from(sorted(VALUES)), st.data())
@@ -163,11 +163,11 @@ def test_altered_bytes_give_a_valid_array_or_a_clear_error(kind: str, data: st.D
         value[data.draw(st.integers(0, len(value) - 1))] = data.draw(st.integers(0, 255))
     value = value[: data.draw(st.integers(0, len(value)))] + data.draw(st.binary(max_size=3))
     try:
-        found = converted(kind, [VALUES[kind], bytes(value), None])
+        found = convert_values(kind, [VALUES[kind], bytes(value), None])
     except (UnknownLogEvent, ValueOutOfRange):
         return
     assert found.null_count == 1
-    assert found[0].as_py() == converted(kind, [VALUES[kind]])[0].as_py()
+    assert found[0].as_py() == convert_values(kind, [VALUES[kind]])[0].as_py()
     fixed = len(VALUES[kind]) if kind not in {"text", "json", "jsonb", "bytea"} and "(" not in kind else None
     assert fixed is None or kind == "numeric" or len(value) == fixed
 
@@ -183,9 +183,9 @@ def test_places_that_lie_are_refused(kind: str, wrong: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("kind", VALUES)
 def test_nulls_take_no_value(kind: str) -> None:
-    assert converted(kind, [None, VALUES[kind], None]).is_null().to_pylist() == [True, False, True]
-    assert converted(kind, [None]).to_pylist() == [None]
-    assert len(converted(kind, [])) == 0
+    assert convert_values(kind, [None, VALUES[kind], None]).is_null().to_pylist() == [True, False, True]
+    assert convert_values(kind, [None]).to_pylist() == [None]
+    assert len(convert_values(kind, [])) == 0
 
 
 @pytest.mark.parametrize(
@@ -202,14 +202,14 @@ def test_nulls_take_no_value(kind: str) -> None:
 )
 def test_a_moment_outside_of_the_lake_is_refused_as_the_server_prints_it(kind: str, value: bytes, shown: str) -> None:
     with pytest.raises(ValueOutOfRange, match=shown):
-        converted(kind, [None, value])
+        convert_values(kind, [None, value])
 
 
 @pytest.mark.parametrize("kind", ["text", "jsonb"])
 def test_text_that_is_not_utf8_is_refused(kind: str) -> None:
     head = b"\1" if kind == "jsonb" else b""
     with pytest.raises(ValueOutOfRange, match="encoding"):
-        converted(kind, [head + b"good", None, head + b"bad\xff"])
+        convert_values(kind, [head + b"good", None, head + b"bad\xff"])
 
 
 @pytest.mark.parametrize(
