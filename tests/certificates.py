@@ -28,10 +28,10 @@ class Authority:
     def sign(self, name: str, *names: str) -> tuple[str, str]:
         """The files of a certificate and its key; `names`: addresses it is for."""
         key = ec.generate_private_key(ec.SECP256R1())
-        made = _certificate(name, key, self.certificate.subject, self.key, names)
+        signed = _certificate(name, key, self.certificate.subject, self.key, names)
         certificate = self.directory / f"{name}.pem"
         secret = self.directory / f"{name}.key.pem"
-        certificate.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+        certificate.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
         secret.touch(mode=0o600)
         secret.write_bytes(_pem(key))
         return str(certificate), str(secret)

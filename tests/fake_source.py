@@ -48,7 +48,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A step of a transaction: op c, u, d, t (truncate), p (partitions dropped: the keys in `gone` vanish), x (its log
+    """A step of a transaction: op c, u, d, t (truncate), p (partitions dropped: `dropped_keys` vanish), x (its log
     cannot be told from here on) or w (watermark, `after["payload"]`)."""
 
     op: str
@@ -56,7 +56,7 @@ class Change:
     before: Row | None = None
     after: Row | None = None
     unchanged: tuple[str, ...] = ()
-    gone: tuple[Key, ...] = ()
+    dropped_keys: tuple[Key, ...] = ()
 
 
 @dataclass(slots=True)
@@ -96,7 +96,7 @@ class FakeDatabase:
         rows = self.rows.setdefault(change.table, {})
         if change.op == "t":
             rows.clear()
-        for key in change.gone:
+        for key in change.dropped_keys:
             rows.pop(key, None)
         if change.before is not None and change.op in "ud":
             del rows[self.key(change.table, change.before)]

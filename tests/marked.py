@@ -166,10 +166,10 @@ def _is_address(setting: FieldInfo) -> bool:
 
 def _fields(model: type[BaseModel], is_one: Callable[[FieldInfo], bool]) -> set[tuple[str, str]]:
     fields_found: set[tuple[str, str]] = set()
-    for name, one in model.model_fields.items():
-        if is_one(one):
+    for name, field_info in model.model_fields.items():
+        if is_one(field_info):
             fields_found.add((model.__name__, name))
-        for inner in _models(one.annotation):
+        for inner in _models(field_info.annotation):
             fields_found |= _fields(inner, is_one)
     return fields_found
 
@@ -177,15 +177,15 @@ def _fields(model: type[BaseModel], is_one: Callable[[FieldInfo], bool]) -> set[
 def _places(
     model: type[BaseModel], data: Mapping[str, Any], is_one: Callable[[FieldInfo], bool], at: Place = ()
 ) -> Iterator[tuple[Place, str]]:
-    for name, one in model.model_fields.items():
-        if is_one(one):
+    for name, field_info in model.model_fields.items():
+        if is_one(field_info):
             yield (*at, name), model.__name__
-        for inner in _models(one.annotation):
+        for inner in _models(field_info.annotation):
             section = data.get(name)
             if isinstance(section, list):
                 for number, entry in enumerate(section):
                     yield from _places(inner, entry, is_one, (*at, name, number))
-            elif isinstance(section, Mapping) and "dict" in str(one.annotation):
+            elif isinstance(section, Mapping) and "dict" in str(field_info.annotation):
                 for key, entry in section.items():
                     yield from _places(inner, entry, is_one, (*at, name, key))
             elif isinstance(section, Mapping):
@@ -232,7 +232,7 @@ def _section(name: str, keys: Any) -> str:
 
 def _toml(value: Any) -> str:
     if isinstance(value, dict):
-        return "{ " + ", ".join(f"{json.dumps(key)} = {_toml(one)}" for key, one in value.items()) + " }"
+        return "{ " + ", ".join(f"{json.dumps(key)} = {_toml(item)}" for key, item in value.items()) + " }"
     if isinstance(value, list):
         return "[" + ", ".join(map(_toml, value)) + "]"
     return json.dumps(value, ensure_ascii=False)

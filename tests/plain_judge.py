@@ -41,7 +41,7 @@ class PlainLake:
 
     config: Config
     damage: dict[str, list[Event]] = field(default_factory=dict)
-    asked: list[Task] = field(default_factory=list)
+    tasks_asked: list[Task] = field(default_factory=list)
     blind: bool = False
     """A mistake: it takes every event up to the high watermark for seen."""
 
@@ -67,7 +67,7 @@ class PlainLake:
         self.damage.setdefault(table, []).append(Event(head.last_offset + 0.5, key, row, log=False))
 
     def ask(self, task: Task) -> Answer:
-        self.asked.append(task)
+        self.tasks_asked.append(task)
         schema = task.shape
         source = self._source(task, schema)
         since = task.upto if self.blind else task.since
@@ -78,18 +78,18 @@ class PlainLake:
         if task.ask is Ask.COLUMNS:
             both = [key for key in keys if key in now and key not in passed]
             return Answer(different=tuple((key_to_json(k), _columns(source[k], now[k])) for k in both))
-        found: dict[str, list[Any]] = {}
+        keys_by_kind: dict[str, list[Any]] = {}
         for key in keys:
             kind = _kind(source.get(key), then.get(key), now.get(key), passed.get(key), schema)
             if kind is not None:
-                found.setdefault(kind, []).append(key_to_json(key))
+                keys_by_kind.setdefault(kind, []).append(key_to_json(key))
         return Answer(
             rows=sum(value is not None for value in source.values()),
             lake_rows=len(now),
-            missing=tuple(found.get("missing", ())),
-            extra=tuple(found.get("extra", ())),
-            different=tuple((key, ()) for key in found.get("different", ())),
-            undecided=tuple(found.get("undecided", ())),
+            missing=tuple(keys_by_kind.get("missing", ())),
+            extra=tuple(keys_by_kind.get("extra", ())),
+            different=tuple((key, ()) for key in keys_by_kind.get("different", ())),
+            undecided=tuple(keys_by_kind.get("undecided", ())),
         )
 
     def _source(self, task: Task, schema: TableSchema) -> dict[Key, Any]:

@@ -111,7 +111,7 @@ class World:
                 return None
             for dag in CAPTURES:
                 for run in self.client.runs(dag, limit=2):
-                    if any(str(one["id"]) in title for one in self.client.tasks(dag, run["dag_run_id"])):
+                    if any(str(task["id"]) in title for task in self.client.tasks(dag, run["dag_run_id"])):
                         return task, dag
             return None
 

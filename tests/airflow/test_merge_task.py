@@ -31,10 +31,10 @@ def lease(tmp_path: Path) -> Iterator[Lease]:
     """The lake's, held by a replay that runs."""
     lake_tasks.file_task(lake_at(config(tmp_path).lake.path), "replay", {})
     with closing(wiring.open_state(config(tmp_path))) as state:
-        held = state.acquire("merge", "elsewhere:7", ttl=300)
-        assert held is not None
-        yield held
-        held.release()
+        foreign_lease = state.acquire("merge", "elsewhere:7", ttl=300)
+        assert foreign_lease is not None
+        yield foreign_lease
+        foreign_lease.release()
 
 
 @pytest.fixture

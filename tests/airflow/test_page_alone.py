@@ -57,7 +57,7 @@ def show_page(chromium: Browser) -> Iterator[Callable[..., Page]]:
     """Opens the page over an answer; what it is asked to change is refused."""
     windows = []
 
-    def answer(route: Route, found: dict[str, Any]) -> None:
+    def answer(route: Route, content: dict[str, Any]) -> None:
         path = urlsplit(route.request.url).path
         if path == "/dblog/":
             route.fulfill(body=Path(module.__file__).with_name("ui_page.html").read_text(), content_type="text/html")
@@ -67,7 +67,7 @@ def show_page(chromium: Browser) -> Iterator[Callable[..., Page]]:
         elif path == "/dblog/sources":
             route.fulfill(json={"sources": ["shop"], "faults": [], "meant": None})
         else:
-            route.fulfill(json=found)
+            route.fulfill(json=content)
 
     def open_page(status: dict[str, Any] = STATUS, *, size: ViewportSize = WIDE, dark: bool = False) -> Page:
         window = chromium.new_context(viewport=size, color_scheme="dark" if dark else "light", timezone_id="UTC")

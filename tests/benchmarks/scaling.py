@@ -57,11 +57,11 @@ def axis_of(record: dict[str, Any]) -> Axis:
     return Axis(record["name"], record["what"], record["unit"], record["size"], rounds, record["beyond"])
 
 
-def body(found: dict[str, Any]) -> str:
+def body(figures: dict[str, Any]) -> str:
     """What stands between the markers."""
-    axes = [axis_of(axis_record) for axis_record in found["axes"].values()]
+    axes = [axis_of(axis_record) for axis_record in figures["axes"].values()]
     machines = dict[str, list[dict[str, Any]]]()
-    for axis_record in found["axes"].values():
+    for axis_record in figures["axes"].values():
         facts = axis_record["machine"]
         where = f"{facts['processors']} processors ({facts['model']}), {facts['memory_gib']} GiB, {facts['system']}"
         machines.setdefault(f"{where}, Python {facts['python']}", []).append(axis_record)

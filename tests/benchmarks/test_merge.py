@@ -174,15 +174,16 @@ def test_merge_where_changes_stay_in_a_tenth_of_the_keys(
 ) -> None:
     small = Filled(spark, tmp_path, filled_table.rows // 10)
     ten = "ten times the table"
-    one = "the table"
-    series: dict[str, list[float]] = {ten: [], one: []}
+    whole_table = "the table"
+    series: dict[str, list[float]] = {ten: [], whole_table: []}
     for number in range(-1, scale.rounds):
         seconds = {
-            name: of.ours(of.make_changes(1_000, small.rows)) for name, of in ((ten, filled_table), (one, small))
+            name: of.ours(of.make_changes(1_000, small.rows))
+            for name, of in ((ten, filled_table), (whole_table, small))
         }
         if number >= 0:
             for name, rounds in series.items():
                 rounds.append(seconds[name])
     title = f"merge of 1,000 rows within a tenth of the keys: {filled_table.rows:,} rows against {small.rows:,}"
-    ratio = [a / b for a, b in zip(series[ten], series[one], strict=True)]
+    ratio = [a / b for a, b in zip(series[ten], series[whole_table], strict=True)]
     results.add(Figure("merge_tenth", "Lake", f"{title}, times as long", "×", {OURS: ratio}, (Bar(2, at_most=True),)))

@@ -177,13 +177,13 @@ def test_rate(bench_database: NewDatabase, scale: Scale, page: scaling.Page, tmp
                 seconds = time.monotonic() - began
                 written = (writers.count - before) / seconds
                 assert written > 0.9 * rate, f"the writers came to {written:.0f} of {rate} transactions a second"
-                told = (
+                measured = (
                     1000 * (_cpu([child.process]) - cpu) / seconds,
                     child.process.memory_full_info().pss / 1e6,
                     (_staged_bytes(dblog) - staged) / seconds / 1e3,
                     (_segments(dblog) - files) / seconds,
                 )
-                for name, value in zip(names, told, strict=True):
+                for name, value in zip(names, measured, strict=True):
                     figures[name].setdefault(rate, []).append(value)
     size = "transactions a second"
     beyond = 10_000
@@ -200,8 +200,8 @@ def test_lake(spark: SparkSession, scale: Scale, page: scaling.Page, tmp_path: P
     room: dict[int, list[float]] = {}
     for count in counts:
         filled = Filled(spark, tmp_path / f"{count}", count)
-        found = [filled.ours(filled.make_changes(1_000, count)) for _ in range(scale.rounds + 1)]
-        seconds[count] = found[1:]  # the first one warms
+        timings = [filled.ours(filled.make_changes(1_000, count)) for _ in range(scale.rounds + 1)]
+        seconds[count] = timings[1:]  # the first one warms
         room[count] = [sum(f.stat().st_size for f in filled.lake.path.rglob("*.parquet")) / 1e6]
     page.add(Axis("lake_merge", "merge of 1,000 changed rows", "s", "rows of the table", seconds, 100_000_000))
     page.add(Axis("lake_bytes", "files of the table and its merges", "MB", "rows of the table", room, 100_000_000))

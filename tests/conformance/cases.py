@@ -15,12 +15,12 @@ def cases(kind: str, database: str, draw: random.Random, count: int) -> list[Cas
     """Cases of so many statements, or a few more: all forms in turn, in a random order, and again."""
     module = FORMS[kind]
     maker = Maker(kind, database, draw, module.values(kind))
-    found: list[Case] = []
+    chosen_cases: list[Case] = []
     while True:
         forms = [form for form in module.forms(kind, draw) if not is_left_out(form.name, kind)]
         draw.shuffle(forms)
         for form in forms:
-            found.append(maker.case(form))
-            count -= len(found[-1].steps)
+            chosen_cases.append(maker.case(form))
+            count -= len(chosen_cases[-1].steps)
             if count <= 0:
-                return found
+                return chosen_cases

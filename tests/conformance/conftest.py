@@ -23,15 +23,15 @@ def new_world(
     """Makes the world of a seed, with cases of so many statements."""
     monkeypatch.setattr(config_reload, "NEWCOMERS", 0.5)
     monkeypatch.setattr(broken_tables, "STAMPS_SECONDS", 0.5)
-    made = list[World]()
+    worlds = list[World]()
     if database.kind == "postgres":
         database.execute(*postgres_forms.FIRST)
 
     def make(seed: int, count: int) -> World:
         draw = random.Random(seed)
-        made.append(World(database, tmp_path, cases(database.kind, database.name, draw, count), draw))
-        return made[-1]
+        worlds.append(World(database, tmp_path, cases(database.kind, database.name, draw, count), draw))
+        return worlds[-1]
 
     yield make
-    for world in made:
+    for world in worlds:
         world.clean()

@@ -319,21 +319,21 @@ def _form(text: str) -> Form:
 
 
 def _with(form: Form, line: str) -> Form:
-    word, _, given = line.partition(" ")
+    word, _, rest = line.partition(" ")
     if line == "plain":
         return replace(form, plain=True)
     if word == "named":
-        letter, _, text = given.partition(" ")
+        letter, _, text = rest.partition(" ")
         return replace(form, named=(*form.named, (letter, text)))
     if word == "only":
-        return replace(form, only=tuple(given.split()))
+        return replace(form, only=tuple(rest.split()))
     if word in ("stops", "may"):
-        table, _, says = given.removeprefix("stop ").partition(": ")
+        table, _, says = rest.removeprefix("stop ").partition(": ")
         return replace(form, stops=(*form.stops, Stop(table, says, always=word == "stops")))
     *others, last = form.stops
     if word == "sql":
-        last = replace(last, sql=(*last.sql, given))
+        last = replace(last, sql=(*last.sql, rest))
     else:
         assert word == "rules", line
-        last = replace(last, rules=json.loads(given))
+        last = replace(last, rules=json.loads(rest))
     return replace(form, stops=(*others, last))

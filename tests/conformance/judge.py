@@ -72,8 +72,8 @@ class Copy:
         moved = line.get("moved_from")
         self.seen[key] = line["offset"]
         old = self.left.get(tuple(moved.values())) if moved else self.rows.get(key)
-        kept = {name: (old or {}).get(name, UNKNOWN) for name in line["unchanged"]}
-        self.rows[key] = {**kept, **line["after"]}
+        unchanged_values = {name: (old or {}).get(name, UNKNOWN) for name in line["unchanged"]}
+        self.rows[key] = {**unchanged_values, **line["after"]}
 
     def _reshape(self, line: dict[str, Any]) -> None:
         columns = line["schema"]
@@ -138,10 +138,10 @@ class Source:
 
     def tables(self) -> list[TableName]:
         """Every table that a pattern may mean, but our own."""
-        own = {TableName.parse(self._config.source.watermark_table)}
-        found = [(TableName(*row[:2]), *row[2:]) for row in self._database.query(self._question())]
-        self._partitioned = {table for table, *kind in found if kind == ["p"]}
-        return [table for table, *_ in found if table not in own]
+        own_tables = {TableName.parse(self._config.source.watermark_table)}
+        table_kinds = [(TableName(*row[:2]), *row[2:]) for row in self._database.query(self._question())]
+        self._partitioned = {table for table, *kind in table_kinds if kind == ["p"]}
+        return [table for table, *_ in table_kinds if table not in own_tables]
 
     def _question(self) -> str:
         if self._database.kind == "postgres":
@@ -161,10 +161,10 @@ class Source:
         kinds = {column.name: column for column in schema.columns}
         rules = self._config.source.columns.get(str(schema.table))
         nulled = {name for name, form in rules.staged_as.items() if form == "or_null"} if rules else set()
-        found = print_columns(self._database, schema, self._table_sql(schema.table))
-        for row in found:
+        printed_rows = print_columns(self._database, schema, self._table_sql(schema.table))
+        for row in printed_rows:
             row |= {name: None for name in nulled if not _is_date(row[name])}
-        return [{n: None if v is None else theirs(v, kinds[n]) for n, v in row.items()} for row in found]
+        return [{n: None if v is None else theirs(v, kinds[n]) for n, v in row.items()} for row in printed_rows]
 
     def _table_sql(self, table: TableName) -> str:
         if self._database.kind == "postgres":
@@ -178,11 +178,11 @@ class Source:
 def differences(schema: TableSchema, source: list[dict[str, str | None]], copy: Iterable[Row]) -> str | None:
     """How a copy's rows differ from the server's; None: they are equal."""
     names = [column.name for column in schema.columns]
-    held = [{c.name: value_text(row.get(c.name, UNKNOWN), c) for c in schema.columns} for row in copy]
-    mine = Counter(tuple(row[name] for name in names) for row in held)
-    given = Counter(tuple(row[name] for name in names) for row in source)
-    lacking = given - mine
-    beyond = mine - given
+    copied_rows = [{c.name: value_text(row.get(c.name, UNKNOWN), c) for c in schema.columns} for row in copy]
+    copy_counts = Counter(tuple(row[name] for name in names) for row in copied_rows)
+    source_counts = Counter(tuple(row[name] for name in names) for row in source)
+    lacking = source_counts - copy_counts
+    beyond = copy_counts - source_counts
     if not lacking and not beyond:
         return None
     count = lacking.total() + beyond.total()

@@ -143,8 +143,8 @@ def forms(kind: str, draw: random.Random) -> Iterator[Form]:
 
 
 def _types(kind: str, draw: random.Random) -> Iterator[Form]:
-    made = makers(kind)
-    names = [name for name in mysql_types.columns(kind) if name in made]
+    makers_by_type = makers(kind)
+    names = [name for name in mysql_types.columns(kind) if name in makers_by_type]
     draw.shuffle(names)
     for first in range(0, len(names), 8):
         group = names[first : first + 8]
@@ -164,19 +164,19 @@ def _charsets(kind: str) -> Iterator[Form]:
         if name in MYSQL_ALONE and kind != "mysql":
             continue
         word = _WORDS.get(name, "日本 é" if name.startswith(("u", "b")) else "Grüße")
-        given = f"CONVERT(_utf8mb4'{word}' USING {name})"
+        converted = f"CONVERT(_utf8mb4'{word}' USING {name})"
         stops: tuple[Stop, ...] = ()
         if name in MULTIBYTE:
-            told = f"{name}|character set"
+            stop_pattern = f"{name}|character set"
             stops = (
-                Stop("t", told, sql=("ALTER TABLE <t> CONVERT TO CHARACTER SET utf8mb4",), always=False),
-                Stop("u", told, sql=("ALTER TABLE <u> CONVERT TO CHARACTER SET utf8mb4",), always=False),
+                Stop("t", stop_pattern, sql=("ALTER TABLE <t> CONVERT TO CHARACTER SET utf8mb4",), always=False),
+                Stop("u", stop_pattern, sql=("ALTER TABLE <u> CONVERT TO CHARACTER SET utf8mb4",), always=False),
             )
         text = f"""
 CREATE TABLE <t> (id int PRIMARY KEY, v varchar(30), c char(12), x text, e enum('a','{word[:3]}'), s set('b','{word[:2]}')) CHARACTER SET {name}
 CREATE TABLE <u> (k varchar(30) CHARACTER SET {name} PRIMARY KEY, n int)
-INSERT INTO <t> VALUES (1, {given}, {given}, CONCAT({given}, ' ', {given}), 1, 3), (2, '', ' ', NULL, 2, 0)
-INSERT INTO <u> VALUES ({given}, 1), ('k', 2), ('', 3)
+INSERT INTO <t> VALUES (1, {converted}, {converted}, CONCAT({converted}, ' ', {converted}), 1, 3), (2, '', ' ', NULL, 2, 0)
+INSERT INTO <u> VALUES ({converted}, 1), ('k', 2), ('', 3)
 UPDATE <t> SET v = CONCAT(v, 'x'), c = NULL WHERE id = 1
 UPDATE <u> SET k = CONCAT('p', k) WHERE n = 1
 DELETE FROM <u> WHERE k = 'k'

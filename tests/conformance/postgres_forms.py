@@ -19,20 +19,20 @@ FIRST = postgres_types.TYPES
 
 def values(kind: str) -> dict[str, Make]:
     """What fills the holes of forms."""
-    made = any_postgres.COLUMNS
+    columns = any_postgres.COLUMNS
     common: dict[str, Make] = {
         "int": integers(-(2**31), 2**31 - 1),
         "small": lambda r: str(r.randint(0, 99)),
         "key": lambda r: str(r.randint(1, 12)),
-        "text": made["v"],
+        "text": columns["v"],
         "word": lambda r: "'" + "".join(r.choices("abcdxyz", k=r.randint(1, 8))) + "'",
         "dec": decimals(10, 2),
-        "date": made["da"],
+        "date": columns["da"],
         "ts": any_postgres._zonedtime,
-        "json": made["j"],
-        "jsonb": made["jb"],
+        "json": columns["j"],
+        "jsonb": columns["jb"],
     }
-    return {**common, **{f"val_{name}": make for name, make in made.items() if name.isidentifier()}}
+    return {**common, **{f"val_{name}": make for name, make in columns.items() if name.isidentifier()}}
 
 
 _ROUND = """

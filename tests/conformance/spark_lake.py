@@ -38,8 +38,8 @@ class SparkLake:
 
     def _rows(self, table: str) -> list[Row]:
         location = table_location(open_lake(self._world.config), TableName.parse(table))
-        found = self._spark.read.format("delta").load(str(location)).toArrow().to_pylist()
-        return [{name: to_json(value) for name, value in row.items()} for row in found]
+        lake_rows = self._spark.read.format("delta").load(str(location)).toArrow().to_pylist()
+        return [{name: to_json(value) for name, value in row.items()} for row in lake_rows]
 
     def stopped_tables(self) -> dict[str, str]:
         return {name: str(t.error) for name, t in self._tables().items() if t.state is State.STOPPED}
@@ -47,8 +47,8 @@ class SparkLake:
     def accept(self, table: str) -> None:
         task = lake_tasks.file_task(open_lake(self._world.config), "accept", {"table": table}).id
         self.merge()
-        came = lake_tasks.read_outcome(open_lake(self._world.config), task)
-        assert came is not None and came.error is None, f"dblog schema accept {table}: {came}"
+        outcome = lake_tasks.read_outcome(open_lake(self._world.config), task)
+        assert outcome is not None and outcome.error is None, f"dblog schema accept {table}: {outcome}"
 
     def _tables(self) -> dict[str, TableStatus]:
         status = read_status(open_lake(self._world.config))

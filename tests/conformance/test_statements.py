@@ -33,12 +33,12 @@ def test_so_does_each_of_all_forms(new_world: NewWorld, soak_seed: int) -> None:
     all_are_equal_or_told_of(new_world, soak_seed, MANY)
 
 
-def all_are_equal_or_told_of(new_world: NewWorld, seed: int, wanted: int) -> None:
-    world = new_world(seed, wanted + wanted // 10)  # the server refuses some of them
+def all_are_equal_or_told_of(new_world: NewWorld, seed: int, statement_count: int) -> None:
+    world = new_world(seed, statement_count + statement_count // 10)  # the server refuses some of them
     world.run_early()
     world.begin()
     world.run_all({20: world.dump_beside, 50: world.again, 70: world.dump_beside})
     faults = judge_world(world, PlainLake(world))
     world.end()
     assert not faults, "\n\n".join([f"{len(faults)} faults", *faults])
-    assert world.taken >= wanted, f"the server has taken {world.taken} statements"
+    assert world.taken >= statement_count, f"the server has taken {world.taken} statements"

@@ -78,10 +78,10 @@ class PlainLake:
 
 @dataclass(slots=True)
 class Verdict:
-    """`differs`: of tables that are not equal, how; `told`: what is said of tables by name."""
+    """`differs`: of tables that are not equal, how; `reports`: what is said of tables by name."""
 
     differs: dict[str, str] = field(default_factory=dict)
-    told: dict[str, str] = field(default_factory=dict)
+    reports: dict[str, str] = field(default_factory=dict)
     equal: list[str] = field(default_factory=list)
 
 
@@ -90,35 +90,35 @@ def settle_lake(world: World, lake: Lake) -> None:
     for _ in range(_ROUNDS):
         world.settle()
         lake.merge()
-        if not (wanted := lake.wants()) and not lake.awaits():
+        if not (wanted_tables := lake.wants()) and not lake.awaits():
             return
-        world.dump(wanted)
+        world.dump(wanted_tables)
     world.settle()
     lake.merge()
 
 
 def look(world: World, lake: Lake) -> Verdict:
     """How every table stands."""
-    found = Verdict()
+    verdict = Verdict()
     rows = lake.rows()
     checked = world.check_source()
-    found.told = {**world.table_faults(), **lake.stopped_tables()}
+    verdict.reports = {**world.table_faults(), **lake.stopped_tables()}
     with judge.source_of(world.database, world.config, world.schemas()) as source:
         tables = source.tables()
         for table in tables:
             name = str(table)
-            if said := [text for text in checked if name in text]:
-                found.told[name] = "\n".join([found.told.get(name, ""), *said])
+            if check_texts := [text for text in checked if name in text]:
+                verdict.reports[name] = "\n".join([verdict.reports.get(name, ""), *check_texts])
             difference = _difference(source, table, rows.get(name, []))
             if difference is None:
-                found.equal.append(name)
+                verdict.equal.append(name)
             else:
-                found.differs[name] = difference
+                verdict.differs[name] = difference
         if world.database.kind != "postgres":  # PostgreSQL's log has no DROP TABLE
             for name in rows.keys() - {str(table) for table in tables}:
                 if rows[name]:
-                    found.differs[name] = f"the source has no such table, the copy {len(rows[name])} rows"
-    return found
+                    verdict.differs[name] = f"the source has no such table, the copy {len(rows[name])} rows"
+    return verdict
 
 
 def _difference(source: judge.Source, table: TableName, rows: list[Row]) -> str | None:
@@ -132,24 +132,24 @@ def _difference(source: judge.Source, table: TableName, rows: list[Row]) -> str 
 def judge_world(world: World, lake: Lake) -> list[str]:
     """Everything that is wrong, in words; none: each table is equal, or was told of and is equal once mended."""
     stopping = _stopping(world)
-    first = _look_until(world, lake, lambda verdict: verdict.told.keys() >= {*verdict.differs, *stopping})
+    first = _look_until(world, lake, lambda verdict: verdict.reports.keys() >= {*verdict.differs, *stopping})
     faults = [f"the server refuses {refused}" for refused in world.refused]
     mended: list[str] = []
     rules = False
-    for name in sorted({*first.differs, *first.told, *stopping}):
+    for name in sorted({*first.differs, *first.reports, *stopping}):
         case = case_of(world, name)
         stop = next((s for s in case.stops if name.partition(".")[2] == s.table), None) if case else None
-        told = first.told.get(name)
-        if stop is not None and (told is not None or stop.always):
-            if told is None or not re.search(stop.says, told, re.DOTALL):
-                faults.append(_describe_fault(world, name, f"is to be told of as {stop.says!r}, and is by {told!r}"))
+        report = first.reports.get(name)
+        if stop is not None and (report is not None or stop.always):
+            if report is None or not re.search(stop.says, report, re.DOTALL):
+                faults.append(_describe_fault(world, name, f"is to be told of as {stop.says!r}, and is by {report!r}"))
             rules |= _type(world, name, stop)
             mended.append(name)
         elif name not in first.differs and name not in lake.stopped_tables():
             continue  # equal all the same: a warning, or a dump that failed before another one did not
-        elif told is None:
+        elif report is None:
             faults.append(_describe_fault(world, name, f"differs, and nobody says so: {first.differs[name]}"))
-        elif "schema accept" in told:
+        elif "schema accept" in report:
             lake.accept(name)
             mended.append(name)
         else:
@@ -162,9 +162,9 @@ def judge_world(world: World, lake: Lake) -> list[str]:
     second = _look_until(world, lake, lambda verdict: verdict.differs.keys().isdisjoint(mended))
     for name in mended:
         if name in second.differs:
-            told = second.told.get(name) or first.told.get(name)
+            report = second.reports.get(name) or first.reports.get(name)
             faults.append(
-                _describe_fault(world, name, f"differs after its fix: {second.differs[name]}; told was {told!r}")
+                _describe_fault(world, name, f"differs after its fix: {second.differs[name]}; told was {report!r}")
             )
     return _unknown_faults(faults, world)
 

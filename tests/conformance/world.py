@@ -258,13 +258,15 @@ class World:
                 refused = stopped_tables.entries_by_source(source.list_refusals())
                 stopped = stopped_tables.read(state)
                 mended = {table for table, e in stopped.items() if e.by != RepairSeenBy.LOG} - refused.keys()
-                found: dict[str, object] = {"refused": sorted(refused.keys() - stopped.keys()), "mended": mended}
+                pending: dict[str, object] = {"refused": sorted(refused.keys() - stopped.keys()), "mended": mended}
                 if (now := source.identities()) is not None:
-                    found["made"] = table_identity.find_other_tables(settings_in_force.read_shown(state) or set(), now)
+                    pending["made"] = table_identity.find_other_tables(
+                        settings_in_force.read_shown(state) or set(), now
+                    )
                 if (stamps := source.stamps()) is not None:
                     remembered = Stamps(state)
-                    found["altered"] = [*remembered.look(stamps), *remembered.reshaped]
-                return {what: tables for what, tables in found.items() if tables}
+                    pending["altered"] = [*remembered.look(stamps), *remembered.reshaped]
+                return {what: tables for what, tables in pending.items() if tables}
 
         wait_until(lambda: not unseen_changes(), "the capture knows the catalogue", describe=unseen_changes)
 
@@ -284,11 +286,11 @@ class World:
         def over() -> bool:
             self.look()
             with closing(wiring.open_state(self.config)) as state:
-                return all(found.state in OVER for found in dump_store.list_dumps(state))
+                return all(dump.state in OVER for dump in dump_store.list_dumps(state))
 
         def describe() -> object:
             with closing(wiring.open_state(self.config)) as state:
-                return [found.to_json() for found in dump_store.list_dumps(state) if found.state not in OVER]
+                return [dump.to_json() for dump in dump_store.list_dumps(state) if dump.state not in OVER]
 
         wait_until(over, "all dumps are over", describe=describe)
 
@@ -296,18 +298,20 @@ class World:
 
     def table_faults(self) -> dict[str, str]:
         """What status, check and failed dumps say of tables, by the table's name."""
-        found: dict[str, list[str]] = {}
+        reasons_by_table: dict[str, list[str]] = {}
         for table in read_source_status(self.config).to_json()["tables"]:
             if table["state"] != "ok":
-                found.setdefault(table["table"], []).append(f"{table['state']}: {table['error']}")
+                reasons_by_table.setdefault(table["table"], []).append(f"{table['state']}: {table['error']}")
         with closing(wiring.open_state(self.config)) as state:
             for dumped in dump_store.list_dumps(state):
                 for task in dumped.tasks:
                     if task.error is not None:
-                        found.setdefault(task.table, []).append(f"its dump has failed: {task.error}")
+                        reasons_by_table.setdefault(task.table, []).append(f"its dump has failed: {task.error}")
                 for refused in dumped.refused:
-                    found.setdefault(refused.table, []).append(f"no dump: {refused.reason}; fix: {refused.fix}")
-        return {table: "\n".join(dict.fromkeys(reasons)) for table, reasons in found.items()}
+                    reasons_by_table.setdefault(refused.table, []).append(
+                        f"no dump: {refused.reason}; fix: {refused.fix}"
+                    )
+        return {table: "\n".join(dict.fromkeys(reasons)) for table, reasons in reasons_by_table.items()}
 
     def check_source(self) -> list[str]:
         """What `dblog check` says of the source."""
@@ -316,8 +320,8 @@ class World:
     def schemas(self) -> list[str]:
         if self.database.kind == "postgres":
             return []
-        found = self.database.query("SELECT SCHEMA_NAME FROM information_schema.SCHEMATA")
-        return [name for (name,) in found if str(name).startswith(self.database.name)]
+        schema_rows = self.database.query("SELECT SCHEMA_NAME FROM information_schema.SCHEMATA")
+        return [name for (name,) in schema_rows if str(name).startswith(self.database.name)]
 
     def clean(self) -> None:
         """Ends all, and drops what else was made at the server."""

@@ -72,9 +72,9 @@ class World:
 
     def place(self) -> positions.Place:
         with self.state() as state:
-            found = positions.read_place(state, "out")
-        assert found is not None
-        return found[0]
+            place_read = positions.read_place(state, "out")
+        assert place_read is not None
+        return place_read[0]
 
 
 class Death(BaseException):

@@ -43,14 +43,14 @@ def form_rules(schema: TableSchema, form: str) -> dict[str, ColumnRules]:
 
 def stage_rows(source: Source, position: str, rules: Rules) -> dict[Any, dict[str, Any]]:
     """The rows that the log has, by key, as they are staged."""
-    found = {}
+    rows_by_id = {}
     for batch in log(source, position):
         for changes in batch.changes:
             formed, unreadable = rules.changes(changes, batch.transactions)
             assert unreadable is None, unreadable
             for row in formed.batch.to_pylist():
-                found[row["after"]["id"]] = row["after"]
-    return found
+                rows_by_id[row["after"]["id"]] = row["after"]
+    return rows_by_id
 
 
 def first_refusal(source: Source, position: str, rules: Rules) -> str:

@@ -43,9 +43,9 @@ def fill(database: Database, seed: int) -> None:
                 raise AssertionError(f"{error} in {statement[:20_000]}") from error
 
 
-def same(one: Any, other: Any, place: str) -> None:
+def same(left: Any, other: Any, place: str) -> None:
     """Fails with what stands around the first difference: documents are long."""
-    if (left_text := repr(one)) != (its := repr(other)):
+    if (left_text := repr(left)) != (its := repr(other)):
         at = next(
             (n for n, (a, b) in enumerate(zip(left_text, its, strict=False)) if a != b), min(len(left_text), len(its))
         )

@@ -25,7 +25,7 @@ Send = Callable[[int, str], None]
 
 
 @pytest.fixture
-def ours(tmp_path: Path) -> Authority:
+def our_authority(tmp_path: Path) -> Authority:
     return authority(tmp_path / "ours", "ours")
 
 
@@ -58,10 +58,12 @@ either = pytest.mark.parametrize("send", [to_receiver, to_registry])
 
 
 @either
-def test_a_certificate_counts_that_the_named_authority_has_signed(send: Send, ours: Authority, tmp_path: Path) -> None:
+def test_a_certificate_counts_that_the_named_authority_has_signed(
+    send: Send, our_authority: Authority, tmp_path: Path
+) -> None:
     other = authority(tmp_path / "other", "another")
-    with answering(ours) as (port, seen):
-        send(port, ours.file)
+    with answering(our_authority) as (port, seen):
+        send(port, our_authority.file)
         assert len(seen) == 1
         with pytest.raises(OutputRefused, match="CERTIFICATE_VERIFY_FAILED") as refused:
             send(port, other.file)
@@ -70,11 +72,11 @@ def test_a_certificate_counts_that_the_named_authority_has_signed(send: Send, ou
 
 
 @either
-def test_a_handshake_that_breaks_is_no_reason_to_end(send: Send, ours: Authority) -> None:
+def test_a_handshake_that_breaks_is_no_reason_to_end(send: Send, our_authority: Authority) -> None:
     with dying() as port:
         for _ in range(3):
             with pytest.raises(OutputError) as caught:
-                send(port, ours.file)
+                send(port, our_authority.file)
             assert isinstance(caught.value, OutputUnavailable), caught.value
 
 

@@ -139,11 +139,11 @@ def test_a_thousand_listed_keys_are_looked_up(
         schema = shape(database, reader)
         _, keys = walk(reader, schema, limit=5000)
     keys_to_read = [*keys[:1000:2], *((-n, *rest) for n in range(1000))]
-    found: list[Any] = []
-    assert count_visits(database, source, lambda r: found.append(r.read_keys(schema, keys_to_read).rows)) <= 2 * len(
-        keys_to_read
-    )
-    assert keys_of(found[0], schema) == keys[:1000:2]
+    rows_read: list[Any] = []
+    assert count_visits(
+        database, source, lambda r: rows_read.append(r.read_keys(schema, keys_to_read).rows)
+    ) <= 2 * len(keys_to_read)
+    assert keys_of(rows_read[0], schema) == keys[:1000:2]
 
 
 def test_without_an_index_in_key_order_a_plan_names_none(

@@ -58,10 +58,10 @@ def log(source: Source, position: str, *, skip: int = 0, upto: str | None = None
     raise AssertionError("the log did not reach its end in time")
 
 
-def rows(found: list[LogBatch]) -> list[dict[str, Any]]:
+def rows(batches: list[LogBatch]) -> list[dict[str, Any]]:
     """All row changes in log order over all tables, with the table's name."""
     ordered = []
-    for batch in found:
+    for batch in batches:
         named = [{**row, "table": c.schema.table.name} for c in batch.changes for row in c.batch.to_pylist()]
         ordered += sorted(named, key=lambda row: row["sequence"])
     return ordered

@@ -153,7 +153,7 @@ def create(kind: str, name: str) -> str:
 
 def inserts(kind: str, name: str) -> list[tuple[str, tuple[object, ...]]]:
     """(statement, values) for each row; shapes and vectors, which are written by functions, in the first two."""
-    found = []
+    statements = []
     for number, common in enumerate(ROWS):
         row = {**common, **(MARIADB_ROWS[number] if kind == "mariadb" and number < len(MARIADB_ROWS) else {})}
         names = ["id", *row]
@@ -165,7 +165,7 @@ def inserts(kind: str, name: str) -> list[tuple[str, tuple[object, ...]]]:
                 names.append("vec")
                 marks.append("STRING_TO_VECTOR('[1,-2.5,3e10]')")
         identity = 2**64 - 1 if number == 0 else number
-        found.append(
+        statements.append(
             (f"INSERT INTO `{name}` ({', '.join(names)}) VALUES ({', '.join(marks)})", (identity, *row.values()))
         )
-    return found
+    return statements

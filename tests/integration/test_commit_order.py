@@ -151,15 +151,15 @@ def dumped_under_load(database: Database, config: Config) -> None:
 def stale(config: Config) -> list[dict[str, Any]]:
     """Rows of dumps that are older than what the log said of their key before."""
     newest: dict[int, int] = {}
-    found = []
+    stale_lines = []
     for line in lines(wiring.open_staging(config)):
         if line["op"] in "cur":
             key = line["key"]["id"]
             operation = line["after"]["op"]
             if operation < newest.get(key, 0):
-                found.append(line)
+                stale_lines.append(line)
             newest[key] = operation
-    return found
+    return stale_lines
 
 
 @pytest.mark.parametrize("source_kind", ["mysql", "mariadb"], indirect=True)
@@ -186,13 +186,13 @@ def windows(database: Database, config: Config, seconds: float) -> list[dict[int
 def rows_at_watermarks(database: Database, start: tuple[str, int]) -> list[dict[int, int]]:
     """What the log says of every key up to each watermark, by the server's own tool."""
     rows: dict[int, int] = {}
-    found: list[dict[int, int]] = []
+    snapshots: list[dict[int, int]] = []
     for table, image in binlog_images(database, start):
         if table == "hot":
             rows[int(image[1])] = int(image[2])
         elif table == "dblog_watermark":
-            found.append(dict(rows))
-    return found
+            snapshots.append(dict(rows))
+    return snapshots
 
 
 def behind(database: Database, config: Config, seconds: float = 8) -> tuple[int, int]:

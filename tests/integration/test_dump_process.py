@@ -22,7 +22,7 @@ from tests.waiting import PATIENCE_SECONDS, wait_until
 
 def processes() -> set[int]:
     """Those that work on dumps of our captures."""
-    found = set()
+    process_ids = set()
     for directory in Path("/proc").glob("[0-9]*"):
         try:
             arguments = (directory / "cmdline").read_bytes().split(b"\0")
@@ -30,8 +30,8 @@ def processes() -> set[int]:
         except OSError:
             continue  # it has just ended
         if b"dblog_core.capture.dump_process" in arguments and parent == os.getpid():
-            found.add(int(directory.name))
-    return found
+            process_ids.add(int(directory.name))
+    return process_ids
 
 
 @pytest.mark.in_turn

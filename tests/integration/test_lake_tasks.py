@@ -103,8 +103,8 @@ def _accepts(dblog: Commands, build: SegmentBuilder) -> None:
     build.seal()
     (stopped,) = dblog.until(lambda status: [t for t in status["tables"] if t["state"] == "stopped"])["tables"]
     assert "column n was int32 and is int64" in stopped["error"] and "dblog schema accept shop.t" in stopped["error"]
-    asked = dblog("schema", "accept", "shop.t")
-    assert asked.returncode == 2 and "the next merge follows the change" in asked.stderr
+    result = dblog("schema", "accept", "shop.t")
+    assert result.returncode == 2 and "the next merge follows the change" in result.stderr
     accepted = dblog("schema", "accept", "shop.t", "--yes", "--json")
     assert accepted.returncode == 0 and '"way":"follow"' in accepted.stdout
     dblog.until(lambda status: [t for t in status["tables"] if t["state"] != "stopped"])

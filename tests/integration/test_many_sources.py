@@ -62,29 +62,32 @@ def databases(mysql: MysqlServer, mariadb: MariadbServer, postgres: PostgresServ
     """One for each source, in turn on the three servers. Those that run have one of their own; the others share one on
     each server, and the watermark table in it."""
     servers: tuple[DatabaseServer, ...] = (mysql, mariadb, postgres)
-    made = [new(servers[number % len(servers)], f"t_{secrets.token_hex(4)}") for number in range(LIVE + len(servers))]
+    new_databases = [
+        new(servers[number % len(servers)], f"t_{secrets.token_hex(4)}") for number in range(LIVE + len(servers))
+    ]
     databases_by_number = [
-        made[number] if number < LIVE else made[LIVE + number % len(servers)] for number in range(SOURCES)
+        new_databases[number] if number < LIVE else new_databases[LIVE + number % len(servers)]
+        for number in range(SOURCES)
     ]
     for number, database in enumerate(databases_by_number):
         database.execute(f"CREATE TABLE s{number:02} (id int PRIMARY KEY, source varchar(9))")
     yield databases_by_number
-    for database in made:
+    for database in new_databases:
         drop(database)
 
 
 @pytest.fixture
 def fifty(databases: list[Database], zookeeper_url: str, tmp_path: Path) -> list[Source]:
     """A staging root and a ZooKeeper for all."""
-    made = []
+    new_sources = []
     for number, database in enumerate(databases):
         name = f"s{number:02}"
         source: dict[str, Any] = {"name": name, "tables": [f"{database.schema}.{name}"]}
         if database.kind == "postgres":
             source |= {"publication": f"dblog_{database.name}" if number < LIVE else f"dblog_{name}"}
         state, lake = {"url": zookeeper_url, "ttl": 4}, {"path": str(tmp_path / "lake" / name)}
-        made.append(Source(database.config(tmp_path, source=source, state=state, lake=lake), database))
-    return made
+        new_sources.append(Source(database.config(tmp_path, source=source, state=state, lake=lake), database))
+    return new_sources
 
 
 def test_leases_nodes_requests_ids_and_slots_of_fifty_sources_are_each_ones_own(fifty: list[Source]) -> None:
@@ -93,11 +96,11 @@ def test_leases_nodes_requests_ids_and_slots_of_fifty_sources_are_each_ones_own(
     assert len(set(replicas)) == len(replicas) > 30
     with ExitStack() as opened:
         states = {s.name: opened.enter_context(closing(wiring.open_state(s.config))) for s in fifty}
-        held = {name: state.acquire(CAPTURE, f"holder of {name}", ttl=10) for name, state in states.items()}
-        for lease in filter(None, held.values()):
+        leases = {name: state.acquire(CAPTURE, f"holder of {name}", ttl=10) for name, state in states.items()}
+        for lease in filter(None, leases.values()):
             opened.callback(lease.release)
         for name, state in states.items():
-            lease, leader = held[name], state.leader(CAPTURE)
+            lease, leader = leases[name], state.leader(CAPTURE)
             assert (
                 lease is not None and lease.epoch == 1 and leader is not None and leader.holder == f"holder of {name}"
             )
@@ -110,7 +113,7 @@ def test_leases_nodes_requests_ids_and_slots_of_fifty_sources_are_each_ones_own(
         first, second = fifty[0].name, fifty[1].name
         states[first].raise_epoch(CAPTURE, 41)
         control.cancel(states[second], dumps[second])
-        for name, lease in held.items():
+        for name, lease in leases.items():
             assert lease is not None and lease.valid(), name
             if name in (first, second):
                 lease.release()
@@ -129,13 +132,13 @@ def test_leases_nodes_requests_ids_and_slots_of_fifty_sources_are_each_ones_own(
 @pytest.fixture
 def live(fifty: list[Source], tmp_path: Path) -> Iterator[dict[str, tuple[Source, Dblog]]]:
     """Some of them, two a server, with captures as processes."""
-    found = {}
+    running = {}
     for source in fifty[:LIVE]:
         home = tmp_path / source.name
         home.mkdir()
-        found[source.name] = (source, Dblog(source.config, home))
-    yield found
-    for _, dblog in found.values():
+        running[source.name] = (source, Dblog(source.config, home))
+    yield running
+    for _, dblog in running.values():
         dblog.close()
 
 

@@ -24,10 +24,10 @@ MANY = 42
 
 
 class _Counting(psycopg2.extensions.cursor):
-    asked = 0
+    statement_count = 0
 
     def execute(self, *arguments: Any) -> None:
-        _Counting.asked += 1
+        _Counting.statement_count += 1
         super().execute(*arguments)
 
 
@@ -38,16 +38,16 @@ def count_statements(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], 
     query = pymysql.connections.Connection.query
 
     def count_query(connection: Any, *arguments: Any, **more: Any) -> Any:
-        _Counting.asked += 1
+        _Counting.statement_count += 1
         return query(connection, *arguments, **more)
 
     monkeypatch.setattr(pymysql.connections.Connection, "query", count_query)
     monkeypatch.setattr(psycopg2, "connect", lambda *a, **more: connect(*a, **{**more, "cursor_factory": _Counting}))
 
     def count(call: Callable[[], object]) -> int:
-        _Counting.asked = 0
+        _Counting.statement_count = 0
         call()
-        return _Counting.asked
+        return _Counting.statement_count
 
     return count
 

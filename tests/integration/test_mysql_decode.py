@@ -27,15 +27,15 @@ def images(source: MysqlSource, start: str) -> list[tuple[str, Any, Any]]:
     """Op, before and after of all row changes from `start` to the present end."""
     target = source.current_position()
     stream = source.open_log(start)
-    found = []
+    rows_read = []
     deadline = time.monotonic() + END
     try:
         while time.monotonic() < deadline:
             batch = stream.read(0.5)
             if batch is not None:
-                found += [row for table in batch.changes for row in table.batch.to_pylist()]
+                rows_read += [row for table in batch.changes for row in table.batch.to_pylist()]
                 if not batch.partial and source.has_reached(batch.position, target):
-                    return [(row["op"], row["before"], row["after"]) for row in found]
+                    return [(row["op"], row["before"], row["after"]) for row in rows_read]
     finally:
         stream.close()
     raise AssertionError("the log did not reach its end in time")

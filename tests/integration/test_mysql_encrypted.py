@@ -165,14 +165,14 @@ def test_a_first_capture_begins_where_it_is_told_to(database: Database, source: 
     database.execute("FLUSH BINARY LOGS", "DO SLEEP(1.1)")
     moment = source.time()
     insert(database, 3, 4)
-    wanted = {
+    expected_keys = {
         "earliest": [1, 2, 3, 4],
         f"{file}:4": [1, 2, 3, 4],
         end: [3, 4],
         gtids: [3, 4],
         position_spec.in_words(moment): [3, 4],
     }
-    for text, keys in wanted.items():
+    for text, keys in expected_keys.items():
         position = source.begin(position_spec.parse(text, database.kind))
         rows_with_note = [row for row in changes(list(batches(source, position)), "a") if row["after"]["note"] == TOLD]
         assert [row["after"]["id"] for row in rows_with_note] == keys, text

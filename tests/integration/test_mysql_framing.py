@@ -131,7 +131,7 @@ def test_files_with_and_without_checksums_follow_each_other(
         for number, start in enumerate(starts):
             row_changes = changes(list(batches(source, start)))
             assert [(row["op"], row["after"]["id"]) for row in row_changes] == [
-                one for of in expected_rows[number:] for one in of
+                row for of in expected_rows[number:] for row in of
             ]
     finally:
         database.execute(f"SET GLOBAL binlog_checksum = {usual}")

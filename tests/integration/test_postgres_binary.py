@@ -153,14 +153,14 @@ def _outcome(convert: Any) -> Any:
     return converted
 
 
-def same(one: Any, other: Any) -> bool:
-    if isinstance(one, str) or isinstance(other, str):
-        return bool(one == other)
-    if not pa.types.is_floating(one.type):
-        return bool(one.equals(other))
-    bits = np.int32 if one.type == pa.float32() else np.int64  # a NaN equals itself, and 0.0 is not -0.0
-    values = [array.fill_null(0).to_numpy(zero_copy_only=False).view(bits) for array in (one, other)]
-    return bool(one.is_null().equals(other.is_null())) and values[0].tolist() == values[1].tolist()
+def same(left: Any, other: Any) -> bool:
+    if isinstance(left, str) or isinstance(other, str):
+        return bool(left == other)
+    if not pa.types.is_floating(left.type):
+        return bool(left.equals(other))
+    bits = np.int32 if left.type == pa.float32() else np.int64  # a NaN equals itself, and 0.0 is not -0.0
+    values = [array.fill_null(0).to_numpy(zero_copy_only=False).view(bits) for array in (left, other)]
+    return bool(left.is_null().equals(other.is_null())) and values[0].tolist() == values[1].tolist()
 
 
 @pytest.mark.parametrize("kind", GENERATED)

@@ -59,14 +59,14 @@ def test_values_are_the_same_in_binary_and_in_text_form(
     for number in range(3):
         lab.execute(f"INSERT INTO types VALUES ({', '.join(ALL_TYPES[name][1][number] for name in with_form)})")
     lab.execute("UPDATE types SET id = id + 10, b = NULL", "DELETE FROM types")
-    told = []
+    rows_by_form = []
     for binary in (True, False):
         monkeypatch.setattr(source, "_forms", Forms(binary=binary))
         log = source.open_log(position)
-        told.append(rows(log, 9))
+        rows_by_form.append(rows(log, 9))
         log.close()
-    assert told[0] == told[1]
-    assert [row["op"] for row in told[0]] == ["c"] * 3 + ["u"] * 3 + ["d"] * 3
+    assert rows_by_form[0] == rows_by_form[1]
+    assert [row["op"] for row in rows_by_form[0]] == ["c"] * 3 + ["u"] * 3 + ["d"] * 3
 
 
 def test_a_message_larger_than_the_buffer_and_its_neighbours_are_whole(lab: Database, source: PostgresSource) -> None:

@@ -66,15 +66,15 @@ def test_an_idle_database_beside_a_busy_one_keeps_no_log(
     busy = new_database(postgres)
     busy.execute("CREATE TABLE b (v text)")
     log = source.open_log(source.start_position())
-    kept = (
+    kept_bytes_query = (
         "SELECT pg_wal_lsn_diff(pg_current_wal_flush_lsn(), least(restart_lsn, confirmed_flush_lsn))"
         f" FROM pg_replication_slots WHERE slot_name = 'dblog_{lab.name}'"
     )
     written = source.current_position()
     busy.execute("INSERT INTO b SELECT repeat(md5(i::text), 30) FROM generate_series(1, 40000) i", "CHECKPOINT")
-    assert lab.query(kept)[0][0] > 2 * SEGMENT
+    assert lab.query(kept_bytes_query)[0][0] > 2 * SEGMENT
     deadline = time.monotonic() + 60
-    while lab.query(kept)[0][0] > SEGMENT:
+    while lab.query(kept_bytes_query)[0][0] > SEGMENT:
         assert time.monotonic() < deadline, "the slot keeps what nobody will read"
         if (batch := log.read(0.2)) is not None:
             assert not batch.changes

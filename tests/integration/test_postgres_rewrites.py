@@ -42,14 +42,14 @@ def test_no_rewrite_comes_between_the_snapshot_of_a_chunk_and_its_select(
     tries = []
 
     def rows(connection: Any, query: Any, parameters: Any = None) -> Any:
-        found = real(connection, query, parameters)
+        result = real(connection, query, parameters)
         if connection.info.transaction_status == psycopg2.extensions.TRANSACTION_STATUS_INTRANS:
             with closing(database.connect()) as other, other.cursor() as cursor:
                 cursor.execute("SET lock_timeout = '200ms'")
                 tries.append(REWRITE)
                 with pytest.raises(psycopg2.errors.LockNotAvailable):
                     cursor.execute(REWRITE)
-        return found
+        return result
 
     monkeypatch.setattr(chunks, "rows", rows)
     chunk = reader.read(schema, after=(10,), upto=None, limit=20)
@@ -63,7 +63,7 @@ def test_no_rewrite_comes_between_the_snapshot_of_a_chunk_and_its_select(
 def test_stamps_tell_what_no_log_tells(database: Database, source_config: Config, plan: str) -> None:
     source = open_source(source_config.source)
     database.execute("CREATE TYPE mood AS ENUM ('sad', 'glad')")
-    told = (
+    told_statements = (
         "ALTER TABLE a ALTER v TYPE varchar(4) USING left(v, 4)",
         "ALTER TABLE a ALTER t TYPE timestamp(0)",
         "ALTER TABLE a ALTER v TYPE text USING upper(v)",
@@ -90,8 +90,8 @@ def test_stamps_tell_what_no_log_tells(database: Database, source_config: Config
         "VACUUM FULL a",
     )
     if plan == "partitioned":
-        told += written_anew
-    for statement in dict.fromkeys((*told, *untold)):
+        told_statements += written_anew
+    for statement in dict.fromkeys((*told_statements, *untold)):
         parts = "PARTITION BY RANGE (id)" if plan == "partitioned" else ""
         database.execute(
             "DROP TABLE IF EXISTS a",
@@ -103,7 +103,7 @@ def test_stamps_tell_what_no_log_tells(database: Database, source_config: Config
         after = source.stamps()
         assert before is not None and after is not None
         before_as_stored = TableStamp.from_json(orjson.loads(orjson.dumps(before["public.a"].to_json())))
-        assert mixed_up(before_as_stored, after["public.a"]) is (statement in told), statement
+        assert mixed_up(before_as_stored, after["public.a"]) is (statement in told_statements), statement
 
 
 def test_nothing_is_locked_between_two_chunks(database: Database, reader: ChunkReader) -> None:

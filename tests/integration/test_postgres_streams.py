@@ -63,12 +63,12 @@ def drain(log: LogStream) -> None:
 
 def log_lines(batches: list[LogBatch]) -> list[tuple[Any, ...]]:
     """Rows and signals in log order, each with its transaction."""
-    found = []
+    entries = []
     for number, batch in enumerate(batches):
         for changes in batch.changes:
             for row in changes.batch.to_pylist():
                 what = (str(changes.schema.table), row["op"], row["before"], row["after"], row["unchanged"])
-                found.append((number, row["sequence"], what, batch.transactions[row["transaction"]]))
+                entries.append((number, row["sequence"], what, batch.transactions[row["transaction"]]))
         for signal in batch.signals:
             if isinstance(signal, WatermarkSeen):
                 what = ("watermark", signal.payload)
@@ -78,8 +78,8 @@ def log_lines(batches: list[LogBatch]) -> list[tuple[Any, ...]]:
                 what = ("schema", str(signal.schema.table), tuple(c.name for c in signal.schema.columns))
             else:
                 raise AssertionError(signal)
-            found.append((number, signal.sequence, what, batch.transactions[signal.transaction]))
-    return [(what, transaction) for _, _, what, transaction in sorted(found, key=lambda line: line[:2])]
+            entries.append((number, signal.sequence, what, batch.transactions[signal.transaction]))
+    return [(what, transaction) for _, _, what, transaction in sorted(entries, key=lambda line: line[:2])]
 
 
 def changes(batches: list[LogBatch]) -> list[tuple[Any, ...]]:

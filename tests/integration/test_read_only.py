@@ -99,13 +99,13 @@ def run_dump(config: Config, **options: Any) -> DumpStatus:
 
 
 def rows_of(config: Config, table: str) -> dict[Any, Any]:
-    found: dict[Any, Any] = {}
+    rows: dict[Any, Any] = {}
     for line in lines(wiring.open_staging(config)):
         if line["table"] == table and line["op"] in "cur":
-            found[line["key"]["id"]] = line["after"]
+            rows[line["key"]["id"]] = line["after"]
         elif line["table"] == table and line["op"] == "d":
-            found.pop(line["key"]["id"], None)
-    return found
+            rows.pop(line["key"]["id"], None)
+    return rows
 
 
 def test_an_idle_server_is_dumped_in_a_hundred_chunks_without_waiting_for_an_event(

@@ -189,11 +189,11 @@ def test_a_publication_that_may_not_be_changed_is_waited_for(
     with watched.capturing():
         wait_until(lambda: watched.in_force("a"), "the capture uses the first file")
         watched.write("a", "b")
-        (told,) = wait_until(
+        (message,) = wait_until(
             lambda: [r.getMessage() for r in caplog.records if "not in force" in r.getMessage()],
             "the refused file is logged",
         )
-        statement = told[told.index("ALTER PUBLICATION") :].splitlines()[0]
+        statement = message[message.index("ALTER PUBLICATION") :].splitlines()[0]
         database.execute("INSERT INTO a VALUES (1, 'goes on')")
         wait_until(lambda: watched.lines("a"), "a is captured")
         database.execute(statement)

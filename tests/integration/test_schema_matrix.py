@@ -24,9 +24,9 @@ Rows = dict[tuple[Any, ...], Row]
 
 @dataclass
 class Copy:
-    """What a lake without Spark makes of a table's lines: `known` is the shape that it had before the changes."""
+    """What a lake without Spark makes of a table's lines: `known_shape` is the shape that it had before the changes."""
 
-    known: TableSchema | None = None
+    known_shape: TableSchema | None = None
     shape: TableSchema | None = None
     rows: Rows = field(default_factory=dict)
     seen: dict[tuple[Any, ...], int] = field(default_factory=dict)
@@ -71,8 +71,12 @@ class Copy:
             }
 
     def stop_reasons(self) -> list[str]:
-        """Why a lake that had the shape `known` does not follow; nothing where it does."""
-        return compatibility.compare_schemas(self.known, self.shape).faults if self.known and self.shape else []
+        """Why a lake that had the shape `known_shape` does not follow; nothing where it does."""
+        return (
+            compatibility.compare_schemas(self.known_shape, self.shape).faults
+            if self.known_shape and self.shape
+            else []
+        )
 
 
 def fold_copies(config: Config, shapes: dict[str, TableSchema]) -> dict[str, Copy]:

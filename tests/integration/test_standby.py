@@ -47,8 +47,8 @@ QUIET = "public.quiet"
 
 @pytest.fixture(scope="module")
 def newest_standby(newest_postgres: PostgresServer, server_root: Path) -> Iterator[PostgresServer]:
-    made = standby_of(newest_postgres, server_root / "newest-standby", programs=newest_programs())
-    yield from standing_by(made, newest_postgres)
+    standby = standby_of(newest_postgres, server_root / "newest-standby", programs=newest_programs())
+    yield from standing_by(standby, newest_postgres)
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def test_a_standby_under_the_writes_of_its_primary_is_dumped_and_verified_as_it_
             assert run_dump(config, tables=(QUIET,), chunk_size=20, workers=2).chunks >= ROWS / 2 / 20
             report = verify(config)
             assert report.equal, report.to_json()
-            assert lake.asked
+            assert lake.tasks_asked
         caught_up(primary, standby.server)
         wait_until(lambda: rows_of(config, QUIET) == source_rows(primary), "all is staged")
 
@@ -258,7 +258,7 @@ def test_chunks_come_from_a_standby_and_the_log_from_its_primary(
             assert run_dump(config, tables=(QUIET,), chunk_size=20, workers=2).chunks >= ROWS / 2 / 20
             report = verify(config)
             assert report.equal, report.to_json()
-            assert lake.asked
+            assert lake.tasks_asked
         wait_until(lambda: rows_of(config, QUIET) == source_rows(older), "all is staged")
     assert scans_of(replica, older) > before, "the standby was read"
 

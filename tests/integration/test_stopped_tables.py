@@ -199,9 +199,9 @@ def test_a_table_that_is_given_another_primary_key_than_its_entry_names_stops_al
         runs(database, wait, before)
         database.execute("ALTER TABLE t ADD PRIMARY KEY (id, v)", "INSERT INTO t VALUES (3, 'missed')")
         others_go_on(database, config, wait, 2, before)
-        told = stop_reasons(config)["t"]
-        assert f'[source.keys] "{database.schema}.t" names (id), and its primary key is (id, v)' in told
-        assert "fix: remove " in told
+        reason = stop_reasons(config)["t"]
+        assert f'[source.keys] "{database.schema}.t" names (id), and its primary key is (id, v)' in reason
+        assert "fix: remove " in reason
     entered = database.config(tmp_path, source=plugin)
     with capturing(entered) as wait:
         wait(source_rows(database, "t", "u"))

@@ -75,14 +75,14 @@ def capturing(config: Config) -> Iterator[Wait]:
         while state.leader(CAPTURE) is None and not faults:  # what is altered from here on it meets while it runs
             thread.join(0.05)
 
-    def wait(wanted: dict[str, dict[int, str]]) -> None:
+    def wait(expected_rows: dict[str, dict[int, str]]) -> None:
         deadline = time.monotonic() + DEADLINE
         pause = threading.Event()
         with contextlib.closing(wiring.open_state(config)) as state:
-            while any(d.state != "done" for d in dump_store.list_dumps(state)) or copies(config) != wanted:
+            while any(d.state != "done" for d in dump_store.list_dumps(state)) or copies(config) != expected_rows:
                 if faults:
                     raise faults[0]
-                assert time.monotonic() < deadline, (copies(config), wanted)
+                assert time.monotonic() < deadline, (copies(config), expected_rows)
                 pause.wait(0.1)
 
     try:

@@ -45,18 +45,18 @@ hostssl replication all 127.0.0.1/32 scram-sha-256 clientcert=verify-ca
 
 
 @pytest.fixture(scope="module")
-def ours(server_root: Path) -> Authority:
+def our_authority(server_root: Path) -> Authority:
     return authority(server_root / "authority", "ours")
 
 
 @pytest.fixture(scope="module")
-def servers(server_root: Path, ours: Authority) -> Iterator[Callable[[str], DatabaseServer]]:
+def servers(server_root: Path, our_authority: Authority) -> Iterator[Callable[[str], DatabaseServer]]:
     """Servers with a certificate for 127.0.0.1, started when first asked for."""
     started: dict[str, DatabaseServer] = {}
 
     def server(kind: str) -> DatabaseServer:
         if kind not in started:
-            started[kind] = _with_tls(kind, server_root / f"tls-{kind}", ours)
+            started[kind] = _with_tls(kind, server_root / f"tls-{kind}", our_authority)
             started[kind].start()
         return started[kind]
 
@@ -106,11 +106,11 @@ def tls_config(database: Database, root: Path, **source: Any) -> Config:
 
 
 def test_log_and_dumps_come_over_tls_and_outlive_the_server(
-    secured_database: Database, ours: Authority, tmp_path: Path
+    secured_database: Database, our_authority: Authority, tmp_path: Path
 ) -> None:
-    certificate, key = ours.sign("client")
+    certificate, key = our_authority.sign("client")
     config = tls_config(
-        secured_database, tmp_path, tls="verify-full", tls_ca=ours.file, tls_cert=certificate, tls_key=key
+        secured_database, tmp_path, tls="verify-full", tls_ca=our_authority.file, tls_cert=certificate, tls_key=key
     )
     dblog = Dblog(config, tmp_path)
     start = oracles.source_rows(secured_database)
@@ -143,11 +143,11 @@ def _many_records(database: Database) -> None:
 
 
 def test_settings_that_do_not_fit_are_refused_with_the_way_on(
-    secured_database: Database, ours: Authority, tmp_path: Path
+    secured_database: Database, our_authority: Authority, tmp_path: Path
 ) -> None:
     other = authority(tmp_path / "other", "another")
-    certificate, key = ours.sign("client")
-    fits = {"tls": "verify-full", "tls_ca": ours.file, "tls_cert": certificate, "tls_key": key}
+    certificate, key = our_authority.sign("client")
+    fits = {"tls": "verify-full", "tls_ca": our_authority.file, "tls_cert": certificate, "tls_key": key}
     for wrong, message in (
         ({"tls_ca": other.file}, "certificate verify failed"),
         ({"host": "localhost"}, "match|IP address mismatch|Hostname mismatch|not valid for"),
@@ -171,10 +171,10 @@ def test_a_server_without_tls_is_refused(database: Database, tmp_path: Path) -> 
 
 
 def test_a_connection_that_breaks_while_it_is_secured_is_made_again(
-    secured_database: Database, ours: Authority, tmp_path: Path
+    secured_database: Database, our_authority: Authority, tmp_path: Path
 ) -> None:
-    certificate, key = ours.sign("client")
-    fits = {"tls": "verify-full", "tls_ca": ours.file, "tls_cert": certificate, "tls_key": key}
+    certificate, key = our_authority.sign("client")
+    fits = {"tls": "verify-full", "tls_ca": our_authority.file, "tls_cert": certificate, "tls_key": key}
     with _dying(secured_database.server.port) as port:
         config = tls_config(secured_database, tmp_path, **fits, port=port)
         source = wiring.open_source(config.source)
@@ -186,9 +186,9 @@ def test_a_connection_that_breaks_while_it_is_secured_is_made_again(
                 table.open(1)
 
 
-def test_lines_go_into_a_table_over_tls(secured_database: Database, ours: Authority, tmp_path: Path) -> None:
-    certificate, key = ours.sign("client")
-    fits = {"tls": "verify-full", "tls_ca": ours.file, "tls_cert": certificate, "tls_key": key}
+def test_lines_go_into_a_table_over_tls(secured_database: Database, our_authority: Authority, tmp_path: Path) -> None:
+    certificate, key = our_authority.sign("client")
+    fits = {"tls": "verify-full", "tls_ca": our_authority.file, "tls_cert": certificate, "tls_key": key}
     config = _with_output(tls_config(secured_database, tmp_path, **fits), secured_database)
     if secured_database.kind != "postgres":
         secured_database.execute(

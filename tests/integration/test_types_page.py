@@ -51,8 +51,8 @@ def test_types_and_examples_are_those_of_the_server(database: Database, source: 
         name = f"c{declared.index(row.declared[0])}"
         kind = staged_type(database.kind, row.declared[0])
         for number, (_, value) in enumerate(row.examples):
-            for found in (read[number][name], logged[number][name]):
-                assert print_value(found, kind) == print_value(value, kind), row.declared[0]
+            for staged_value in (read[number][name], logged[number][name]):
+                assert print_value(staged_value, kind) == print_value(value, kind), row.declared[0]
 
 
 @pytest.mark.parametrize("source_kind", ["mysql", "mariadb"], indirect=True)

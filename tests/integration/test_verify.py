@@ -86,7 +86,8 @@ def test_every_damaged_row_is_found_and_mended_where_nothing_may_be_written(
         clean = verify(shop.config)
         assert clean.equal, clean.to_json()
         assert {t.table for t in clean.tables} == {shop.a, shop.b}
-        first = {str(task.shape.table): task for task in reversed(lake.asked)}  # two tables are compared at a time
+        # Two tables are compared at a time.
+        first = {str(task.shape.table): task for task in reversed(lake.tasks_asked)}
         assert len(first[shop.a].files) >= ROWS // 100
 
         for key in (7, 300):
@@ -118,7 +119,7 @@ def test_seeded_writes_raise_no_false_alarm(soak_seed: int, shop: Shop, verify_p
         for _ in range(2):
             report = verify(shop.config, workers=1 + soak_seed % 4)
             assert report.equal, report.to_json()
-    assert any(task.upto > task.since for task in lake.asked)
+    assert any(task.upto > task.since for task in lake.tasks_asked)
 
 
 @pytest.mark.parametrize("source_kind", ["mysql", "postgres"], indirect=True)
@@ -128,7 +129,7 @@ def test_the_source_is_read_once_and_what_differs_once_more(shop: Shop, verify_p
     assert verify(shop.config, shop.a).tables[0].missing == (7,)
     windows = [probed for manifest in open_staging(shop.config).manifests() for probed in manifest.probes]
     assert len(windows) == ROWS // 100 + 1
-    assert [(task.for_chosen_keys, len(task.files)) for task in lake.asked] == [(False, ROWS // 100), (True, 1)]
+    assert [(task.for_chosen_keys, len(task.files)) for task in lake.tasks_asked] == [(False, ROWS // 100), (True, 1)]
 
 
 MANY = 6_000  # rows: enough that the table is read in several ranges, whose ends have to be found
@@ -154,7 +155,7 @@ def test_the_source_reads_at_most_twice_what_a_full_scan_reads(
         assert verify(shop.config).equal
     if database.kind == "postgres":  # a session's counters are told at its end
         wait_until(lambda: _rows_read(database) - before >= MANY, "the counters")
-    assert len(lake.asked) == 1 and len(lake.asked[0].files) >= MANY // 500
+    assert len(lake.tasks_asked) == 1 and len(lake.tasks_asked[0].files) >= MANY // 500
     assert MANY <= _rows_read(database) - before <= 2 * MANY
 
 
@@ -335,9 +336,9 @@ def test_slices_in_a_row_find_and_mend_all_that_differs_and_each_its_own(
                 report = verify(shop.config, slice=Slice(number, 5), mend=True)
                 assert report.equal, report.to_json()
                 for table_reports in report.tables:
-                    told = table_reports.repaired or {}
+                    repaired = table_reports.repaired or {}
                     mended.setdefault(table_reports.table, []).extend(
-                        [*told.get("missing", ()), *told.get("extra", ())]
+                        [*repaired.get("missing", ()), *repaired.get("extra", ())]
                     )
                     seen[table_reports.table] += table_reports.rows
         with pytest.raises(RequestError, match="neither sampled nor certified"):
@@ -345,5 +346,5 @@ def test_slices_in_a_row_find_and_mend_all_that_differs_and_each_its_own(
     assert sorted(mended[shop.a]) == [-10, 3, 301, 599]
     assert mended[c] == [[7, "gA=="]] and mended[shop.b] == ["Code 9"]
     assert seen[c] == 120 and ROWS <= seen[shop.a] < 2 * ROWS
-    parts = [asked for asked in lake.asked if asked.within]
+    parts = [task for task in lake.tasks_asked if task.within]
     assert {str(task.shape.table) for task in parts} == {shop.a, c}

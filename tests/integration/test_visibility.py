@@ -88,9 +88,9 @@ def session(database: Database, no_standby: Callable[[bool], None]) -> Iterator[
 
     yield make
     no_standby(False)  # whoever hangs goes on
-    for one in sessions:
-        one.join()
-        one.close()
+    for open_session in sessions:
+        open_session.join()
+        open_session.close()
 
 
 @pytest.fixture
@@ -167,8 +167,8 @@ def gap(database: Database, config: Config, session: Callable[[], Session], *sta
     staged = len(list(lines(wiring.open_staging(config))))
     writer = session().start("BEGIN", *(statements or CHANGES), "COMMIT")
     others = [] if statements else [session().start("UPDATE t SET v = 'second' WHERE id = 5")]
-    for one in (writer, *others):
-        wait_until(lambda one=one: one.waits_for("SyncRep"), "a COMMIT that hangs")
+    for waiting_session in (writer, *others):
+        wait_until(lambda waiting_session=waiting_session: waiting_session.waits_for("SyncRep"), "a COMMIT that hangs")
 
     def is_logged() -> bool:
         staged_lines = list(lines(wiring.open_staging(config)))[staged:]

@@ -127,8 +127,8 @@ def test_rows_that_are_no_watermarks_stop_nothing(
         database.execute("DELETE FROM dblog_watermark WHERE worker LIKE 'somebody%'")
         assert run_dump(config, tables=(table,), keys=(-2,)).rows == 1
     assert {key: row["v"] for key, row in rows_of(config, table).items()} == {-2: 0, -1: 1}
-    told = [
+    warnings = [
         record.getMessage() for record in caplog.records if "not a watermark of this version" in record.getMessage()
     ]
-    assert 2 <= len(told) <= 10 and "only dblog may write that table" in told[0]
-    assert not any('"another"' in text for text in told), "another source's are not ours to read"
+    assert 2 <= len(warnings) <= 10 and "only dblog may write that table" in warnings[0]
+    assert not any('"another"' in text for text in warnings), "another source's are not ours to read"

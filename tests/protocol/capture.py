@@ -130,9 +130,9 @@ class Capture:
             for e in entries
         ]
         opened = [(name, window.low) for name, window in windows._windows.items()]
-        brought = [(heap, *sorted(keys)) for heap, keys in sorted(self.dumps._tasks._brought.items())]
+        brought_keys = [(heap, *sorted(keys)) for heap, keys in sorted(self.dumps._tasks._brought.items())]
         marks = sorted(self.dumps._tasks._windows)
-        return (self.base, self.now, self.late, self.met, *memory, None, *sorted(opened), *marks, None, *brought)
+        return (self.base, self.now, self.late, self.met, *memory, None, *sorted(opened), *marks, None, *brought_keys)
 
     # The log --------------------------------------------------------------------------------------------------------
 

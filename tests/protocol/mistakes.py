@@ -97,8 +97,8 @@ def attempt_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
         low(self, mark, **more)
 
     def close_any(self: Tasks, mark: Any) -> None:
-        known = self._tasks.get(mark.mark.task, TaskProgress(mark.mark.table))
-        self._tasks[mark.mark.task] = replace(known, attempt=mark.mark.attempt, broken=0, ordinal=mark.mark.ordinal)
+        progress = self._tasks.get(mark.mark.task, TaskProgress(mark.mark.table))
+        self._tasks[mark.mark.task] = replace(progress, attempt=mark.mark.attempt, broken=0, ordinal=mark.mark.ordinal)
         high(self, mark)
 
     monkeypatch.setattr(Tasks, "admit_low", open_any)
@@ -109,8 +109,8 @@ def order_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     high = Tasks.admit_high
 
     def close_any(self: Tasks, mark: Any) -> None:
-        if (known := self._tasks.get(mark.mark.task)) is not None and not known.done:
-            self._tasks[mark.mark.task] = replace(known, ordinal=mark.mark.ordinal)
+        if (progress := self._tasks.get(mark.mark.task)) is not None and not progress.done:
+            self._tasks[mark.mark.task] = replace(progress, ordinal=mark.mark.ordinal)
         high(self, mark)
 
     monkeypatch.setattr(Tasks, "admit_high", close_any)
@@ -246,7 +246,7 @@ def looked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         arrivals_module,
         "follow_moves",
-        lambda trails, moves, brought, *, all_read: moved(trails, moves, set(), all_read=False),
+        lambda trails, moves, arrived_keys, *, all_read: moved(trails, moves, set(), all_read=False),
     )
 
 
@@ -256,7 +256,7 @@ def found_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         arrivals_module,
         "apply_look",
-        lambda trails, look, brought: looked(trails, replace(look, touched=set()), brought),
+        lambda trails, look, arrived_keys: looked(trails, replace(look, touched=set()), arrived_keys),
     )
 
 

@@ -58,9 +58,9 @@ class Event:
 Script = tuple[Op, ...]
 
 
-def conflicts(one: Script, two: Script) -> bool:
+def conflicts(first: Script, second: Script) -> bool:
     """Whether they cannot both be open: they write one key, or one of them has the table to itself."""
-    return bool(_keys(one) & _keys(two)) or any(op.kind in ("truncate", "alter") for op in (*one, *two))
+    return bool(_keys(first) & _keys(second)) or any(op.kind in ("truncate", "alter") for op in (*first, *second))
 
 
 def _keys(script: Script) -> set[int]:

@@ -295,8 +295,8 @@ class WorldState:
         self.lake.merge(self.staged.lines[self.merged :], self.staged.chunks)
         self.merged = len(self.staged.lines)
         rows, _ = self._rows(self._scripts(self.log[: self.staged.place]))
-        if (gone := (before & rows.keys()) - self.lake.rows.keys()) and not self._moves():
-            raise Violation(f"a merge has removed keys {sorted(gone)}, and the source has them")
+        if (removed_keys := (before & rows.keys()) - self.lake.rows.keys()) and not self._moves():
+            raise Violation(f"a merge has removed keys {sorted(removed_keys)}, and the source has them")
 
     def _check(self, capture: Capture) -> None:
         """The replay of every prefix: never a wrong value, never a row that is gone, all rows of placed ranges."""

@@ -167,7 +167,7 @@ class Database:
 
     def alter(self, table: TableName) -> bool:
         """Adds a column, if no transaction is at work on the table."""
-        if any(held == table for held, _ in self._locks):
+        if any(locked_table == table for locked_table, _ in self._locks):
             return False
         old = self.schemas[table]
         column = Column(f"extra{len(old.columns)}", "bigint", pa.int64())

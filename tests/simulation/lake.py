@@ -26,11 +26,11 @@ UNKNOWN = _Unknown()
 
 @dataclass(slots=True)
 class Table:
-    """`rows`: key -> (offset of its last event, row); `gone`: the rows that deletes took away, for changes of key."""
+    """`rows`: key -> (offset of its last event, row); `deleted_rows`: what deletes took away, for changes of key."""
 
     schema: TableSchema
     rows: dict[Key, tuple[int, Row]] = field(default_factory=dict)
-    gone: dict[Key, Row] = field(default_factory=dict)
+    deleted_rows: dict[Key, Row] = field(default_factory=dict)
 
     def whole_rows(self) -> dict[Key, Row]:
         """Rows of which all is known: what the lake shows, in the newest shape."""
@@ -55,17 +55,17 @@ class SimLake:
 
     def merge(self, staging: Staging) -> bool:
         """Takes all that is sealed and whole; whether there was anything."""
-        taken: list[Manifest] = []
+        manifests: list[Manifest] = []
         whole = 0
         for manifest in staging.manifests(self.segment):
-            taken.append(manifest)
-            whole = len(taken) if manifest.partial == 0 else whole
+            manifests.append(manifest)
+            whole = len(manifests) if manifest.partial == 0 else whole
         if not whole:
             return False
-        tables = {name: Table(t.schema, dict(t.rows), dict(t.gone)) for name, t in self.tables.items()}
-        for manifest in taken[:whole]:
+        tables = {name: Table(t.schema, dict(t.rows), dict(t.deleted_rows)) for name, t in self.tables.items()}
+        for manifest in manifests[:whole]:
             _Merge(staging, tables).segment(manifest)
-        last = taken[whole - 1]
+        last = manifests[whole - 1]
         self.tables = tables
         self.segment = last.segment
         self.offset = last.last_offset
@@ -121,7 +121,7 @@ class _Merge:
         elif op == "d":
             key = tuple(event["before"][n] for n in table.schema.key)
             _, row = table.rows.pop(key, (0, self._nothing(table)))
-            table.gone[key] = row
+            table.deleted_rows[key] = row
         else:
             self._put(table, offset, op, event)
 
@@ -135,7 +135,11 @@ class _Merge:
         key = tuple(source[n] if n in left_out else after[n] for n in table.schema.key)
         old = table.rows.get(key, (0, self._nothing(table)))[1]
         if op == "c":
-            old = self._nothing(table) if event["moved_from"] is None else table.gone[_key(table, event["moved_from"])]
+            old = (
+                self._nothing(table)
+                if event["moved_from"] is None
+                else table.deleted_rows[_key(table, event["moved_from"])]
+            )
         row = {name: old.get(name) if name in left_out else value for name, value in after.items()}
         table.rows[key] = (offset, row)
 

@@ -35,10 +35,10 @@ def judge(world: World) -> None:
     if not manifests:
         raise Violation("nothing was staged")
     walk = _Walk(world, manifests)
-    found = list(lines(world.quiet_staging()))
-    for line in found:
+    staged_lines = list(lines(world.quiet_staging()))
+    for line in staged_lines:
         walk.line(line)
-    if world.printed != found[: len(world.printed)]:
+    if world.printed != staged_lines[: len(world.printed)]:
         raise Violation("what was printed on the way is not what is printed now")
     walk.end()
     _Evictions(world).judge(manifests)
@@ -152,8 +152,8 @@ class _Walk:
             if change.op == "d":
                 db.apply(self._truth, change)
             return
-        shown = {n: v for n, v in (change.after or {}).items() if n not in change.unchanged}
-        if line["after"] != shown or set(line["unchanged"]) != set(change.unchanged):
+        logged_values = {n: v for n, v in (change.after or {}).items() if n not in change.unchanged}
+        if line["after"] != logged_values or set(line["unchanged"]) != set(change.unchanged):
             self._raise_violation(line, where)
         db.apply(self._truth, change)
         self._apply(line, table, key, change.schema)
@@ -161,12 +161,12 @@ class _Walk:
     def _apply(self, line: Line, table: TableName, key: Key, schema: TableSchema) -> None:
         """The consumer's own state: what a line leaves out stays, and is unknown where it never was known."""
         old = self._known[table].get(key, self._nothing(schema))
-        told = self._told.get((table, key), {})
+        told_offsets = self._told.get((table, key), {})
         if line["op"] == "c":
             moved = line.get("moved_from")
-            old, told = self._gone[table, tuple(moved.values())] if moved else (self._nothing(schema), {})
+            old, told_offsets = self._gone[table, tuple(moved.values())] if moved else (self._nothing(schema), {})
         self._known[table][key] = {**{name: old.get(name) for name in line["unchanged"]}, **line["after"]}
-        since = {name: told.get(name, 0) for name in line["unchanged"]}
+        since = {name: told_offsets.get(name, 0) for name in line["unchanged"]}
         self._told[table, key] = {**since, **dict.fromkeys(line["after"], line["offset"])}
         self._seen[table, key] = line["offset"]
 
@@ -204,22 +204,22 @@ class _Walk:
         def inside(key: Key) -> bool:
             return (low is None or key >= low) and (high is None or key <= high)
 
-        known = self._known[schema.table]
+        known_rows = self._known[schema.table]
         truth = self._truth[schema.table]
-        for key in [k for k in known if inside(k) and self._seen[schema.table, k] <= line["since"]]:
+        for key in [k for k in known_rows if inside(k) and self._seen[schema.table, k] <= line["since"]]:
             if key in truth:
                 self._raise_violation(line, f"it takes {key} away, which is there")
-            del known[key]
+            del known_rows[key]
             self._world.simulation.count("ghosts")
         if line["since"] < self._jumped:
             return  # it has not seen what was lost: the dump that the fresh start requests will
-        have = {k for k in known if inside(k)}
-        there = {k for k in truth if inside(k)}
-        if have != there:
-            self._raise_violation(line, f"ghosts {sorted(have - there)}, missing {sorted(there - have)}")
+        have = {k for k in known_rows if inside(k)}
+        true_keys = {k for k in truth if inside(k)}
+        if have != true_keys:
+            self._raise_violation(line, f"ghosts {sorted(have - true_keys)}, missing {sorted(true_keys - have)}")
         for key in have:
-            told = self._told[schema.table, key]
-            if old := [name for name, offset in told.items() if offset <= line["since"]]:
+            told_offsets = self._told[schema.table, key]
+            if old := [name for name, offset in told_offsets.items() if offset <= line["since"]]:
                 self._raise_violation(line, f"nobody has told columns {old} of {key} since")
 
     # The end --------------------------------------------------------------------------------------------------------
@@ -249,13 +249,13 @@ class _Walk:
 
 def _jumps(manifests: list[Manifest], world: World) -> list[tuple[int, int]]:
     """Fresh starts: the offset after which they are, and the position where they begin."""
-    found = []
+    jumps = []
     for before, after in itertools.pairwise(manifests):
         rows = after.files or after.chunks or any(mark.op != "s" for mark in after.marks)
         if int(before.position) < world.lost_before <= int(after.position) and not rows:
-            found.append((before.last_offset, int(after.position)))
+            jumps.append((before.last_offset, int(after.position)))
             world.simulation.count("fresh starts")
-    return found
+    return jumps
 
 
 def _ops(change: db.Change) -> str:

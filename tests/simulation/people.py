@@ -140,10 +140,10 @@ class Operator:
         )
 
     def _control(self) -> None:
-        found = [d for d in dump_store.list_dumps(self._state) if d.state not in dump_records.OVER]
-        if not found:
+        open_dumps = [d for d in dump_store.list_dumps(self._state) if d.state not in dump_records.OVER]
+        if not open_dumps:
             return
-        dump = self._dice.choice(found)
+        dump = self._dice.choice(open_dumps)
         chance = self._dice.random()
         if chance < 0.3:
             control.pause(self._state, dump.id)
@@ -191,13 +191,13 @@ class Merger:
     def _ask(self, lake: SimLake) -> None:
         for table in lake.tables.values():
             name = table.schema.table
-            wanted = [k for k in table.withheld_keys() if self._may_ask((name, k))][:20]
-            if wanted:
-                keys = tuple(key_to_json(k) for k in wanted)
+            wanted_keys = [k for k in table.withheld_keys() if self._may_ask((name, k))][:20]
+            if wanted_keys:
+                keys = tuple(key_to_json(k) for k in wanted_keys)
                 request = DumpRequest((str(name),), keys=keys)
                 dump = filing.submit(self._world.config, request, requested_by=dump_records.SYSTEM, state=self._state)
-                self._asked |= {(name, key): dump for key in wanted}
-                self._world.simulation.count("withheld keys asked for", len(wanted))
+                self._asked |= {(name, key): dump for key in wanted_keys}
+                self._world.simulation.count("withheld keys asked for", len(wanted_keys))
 
     def _may_ask(self, what: tuple[TableName, Key]) -> bool:
         return what not in self._asked or dump_store.is_dump_over(self._state, self._asked[what])

@@ -105,12 +105,12 @@ class SimReader(Connection):
 
 
 _COMPARE: dict[str, Callable[[Any, tuple[Any, ...]], bool]] = {
-    "=": lambda value, given: value == given[0],
-    "<": lambda value, given: value < given[0],
-    "<=": lambda value, given: value <= given[0],
-    ">": lambda value, given: value > given[0],
-    ">=": lambda value, given: value >= given[0],
-    "in": lambda value, given: value in given,
+    "=": lambda value, values: value == values[0],
+    "<": lambda value, values: value < values[0],
+    "<=": lambda value, values: value <= values[0],
+    ">": lambda value, values: value > values[0],
+    ">=": lambda value, values: value >= values[0],
+    "in": lambda value, values: value in values,
 }
 
 

@@ -25,11 +25,11 @@ class SimLease:
     The holder's own clock ends it no later than that.
     """
 
-    def __init__(self, simulation: Simulation, held: MemoryLease, process: Process, ttl: float) -> None:
-        self.holder = held.holder
-        self.epoch = held.epoch
+    def __init__(self, simulation: Simulation, memory_lease: MemoryLease, process: Process, ttl: float) -> None:
+        self.holder = memory_lease.holder
+        self.epoch = memory_lease.epoch
         self._simulation = simulation
-        self._held = held
+        self._held = memory_lease
         self._process = process
         self._ttl = ttl
         self._doubtful_at: float | None = None
@@ -120,9 +120,9 @@ class SimState(MemoryState):
         while True:
             simulation.step(f"acquire {name}", away)
             assert simulation.current is not None
-            if (held := MemoryState.acquire(self, name, holder, ttl=ttl)) is not None:
+            if (memory_lease := MemoryState.acquire(self, name, holder, ttl=ttl)) is not None:
                 simulation.count(f"epochs of {name}" if name == "capture" else "leases of tasks")
-                lease = SimLease(simulation, held, simulation.current.process, ttl)
+                lease = SimLease(simulation, memory_lease, simulation.current.process, ttl)
                 try:
                     simulation.after(f"acquire {name}", away)
                 except StateUnavailable:

@@ -18,8 +18,8 @@ def test_a_manifest_that_was_read_is_there_after_a_loss_of_power(how: str) -> No
     path = next(iter(disk.files))
     disk.unsettled[path] = None
     reader = Staging("/simulated", source="shop", storage=MemoryStorage(disk))
-    found = {"head": reader.head, "manifest": lambda: reader.manifest(1), "manifests": lambda: next(reader.manifests())}
-    assert found[how]() == manifest(1, 1, 0)
+    reads = {"head": reader.head, "manifest": lambda: reader.manifest(1), "manifests": lambda: next(reader.manifests())}
+    assert reads[how]() == manifest(1, 1, 0)
     assert disk.power_cut(lambda: True) == 0
     assert written.manifest(1) == manifest(1, 1, 0)
 

@@ -35,8 +35,8 @@ def result(process: subprocess.Popen[str]) -> dict[str, Any]:
     with process:
         output, _ = process.communicate()
     assert process.returncode == 0, output
-    found: dict[str, Any] = orjson.loads(output)
-    return found
+    run_result: dict[str, Any] = orjson.loads(output)
+    return run_result
 
 
 def run_all(first: int, count: int) -> dict[str, int]:
@@ -136,6 +136,6 @@ def _finds(seed: int, mutant: str) -> bool:
 
 
 def test_one_seed_is_one_run() -> None:
-    one, two = (result(run(77, 79, hash_seed=seed)) for seed in ("1", "2"))
-    assert one == two
-    assert one["last trace"] != result(run(78, 78))["last trace"]
+    first_result, second_result = (result(run(77, 79, hash_seed=seed)) for seed in ("1", "2"))
+    assert first_result == second_result
+    assert first_result["last trace"] != result(run(78, 78))["last trace"]

@@ -53,7 +53,7 @@ GOAL = Counts(5, 5, 1)
 """For each thousand functions, names and lines: a package that has no more needs no limit."""
 NONE = Counts(0, 0, 0)
 LIMITS: dict[str, Counts] = {
-    "tests": Counts(0, 353, 0),
+    "tests": Counts(0, 231, 0),
 }
 """The counts of packages that are still above the goal. They only fall: lower them with every commit that renames."""
 SLACK = 5

@@ -46,9 +46,9 @@ def finish(database: Database, statement: str) -> None:
                 raise
 
 
-def ops_and_ids(found: list[LogBatch]) -> list[Any]:
+def ops_and_ids(batches: list[LogBatch]) -> list[Any]:
     """Op and id of each change, in order."""
-    return [(row["op"], (row["after"] or row["before"])["id"]) for row in changes(found)]
+    return [(row["op"], (row["after"] or row["before"])["id"]) for row in changes(batches)]
 
 
 def owners(log_batches: list[LogBatch]) -> list[tuple[Any, str]]:

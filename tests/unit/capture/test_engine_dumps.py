@@ -152,7 +152,7 @@ def test_rows_that_vanish_without_row_events_are_healed_by_a_dump(world: World) 
     world.capture()
     world.put(1, 2, 3)
     world.capture()
-    world.database.commit(Change("p", ORDERS.table, gone=((2,), (3,))))
+    world.database.commit(Change("p", ORDERS.table, dropped_keys=((2,), (3,))))
     world.capture_until_dumped(fresh_start=False)
     assert [d.requested_by for d in dump_store.list_dumps(world.state)] == [dump_records.SYSTEM]
     assert world.replay() == world.rows() == {1: {"id": 1, "name": "n", "big": "b"}}

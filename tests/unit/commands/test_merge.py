@@ -58,13 +58,13 @@ class BusyMerger:
 class AskedRows:
     """Counts how often dumps of rows that are withheld are asked for."""
 
-    asked: int = 0
+    request_count: int = 0
 
     def find_ended(self, dumps: Any) -> frozenset[str]:
         return frozenset()
 
     def request_dumps(self, dumps: Any, *, ended: Any, but_for: Any) -> None:
-        self.asked += 1
+        self.request_count += 1
 
 
 def test_new_segments_all_the_time_keep_neither_tasks_nor_upkeep_nor_withheld_rows_waiting() -> None:
@@ -74,5 +74,5 @@ def test_new_segments_all_the_time_keep_neither_tasks_nor_upkeep_nor_withheld_ro
     withheld = AskedRows()
     job = Job(merger, withheld, None, stop, json=False, upkeep=lambda: upkeep.append(merger.merged))  # type: ignore[arg-type]
     assert job.continuous() == 0
-    assert merger.done == ["maintain"] and upkeep and withheld.asked
+    assert merger.done == ["maintain"] and upkeep and withheld.request_count
     assert merger.merged < ROUNDS

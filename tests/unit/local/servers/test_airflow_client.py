@@ -18,11 +18,11 @@ LOCKED = {"detail": "Database is locked. Backfill creation is not supported on S
 
 class _Busy(BaseHTTPRequestHandler):
     answers: ClassVar[list[tuple[int, dict[str, object]]]] = []
-    asked: ClassVar[list[str]] = []
+    paths: ClassVar[list[str]] = []
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
-        self.asked.append(self.path)
+        self.paths.append(self.path)
         status, body = (201, {"access_token": "t"}) if self.path == "/auth/token" else self.answers.pop(0)
         self.send_response(status)
         self.end_headers()
@@ -38,7 +38,7 @@ def client() -> Iterator[AirflowClient]:
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     _Busy.answers.clear()
-    _Busy.asked.clear()
+    _Busy.paths.clear()
     yield AirflowClient(f"http://127.0.0.1:{server.server_port}", user="dblog", password="secret")
     server.shutdown()
     thread.join()
@@ -48,11 +48,11 @@ def client() -> Iterator[AirflowClient]:
 def test_a_request_that_met_a_locked_database_is_made_again(client: AirflowClient) -> None:
     _Busy.answers.extend([(503, LOCKED), (200, {"id": 7})])
     assert client.call("POST", "/backfills", {}) == {"id": 7}
-    assert _Busy.asked == ["/auth/token", "/api/v2/backfills", "/api/v2/backfills"]
+    assert _Busy.paths == ["/auth/token", "/api/v2/backfills", "/api/v2/backfills"]
 
 
 def test_what_airflow_refuses_is_asked_once(client: AirflowClient) -> None:
     _Busy.answers.append((409, {"detail": "There is already a running backfill"}))
     with pytest.raises(LocalError, match=r"409 .*already a running backfill"):
         client.call("POST", "/backfills", {})
-    assert _Busy.asked == ["/auth/token", "/api/v2/backfills"]
+    assert _Busy.paths == ["/auth/token", "/api/v2/backfills"]
