@@ -130,8 +130,8 @@ def the_history_follows_the_table() -> Iterator[None]:
 
     def commit_and_tell(self: TableMerge, *arguments: Any, **how: Any) -> int:
         withheld = commit(self, *arguments, **how)
-        told, more = waiting.pop(id(self))
-        tell(self, *told, **more)
+        history_arguments, more = waiting.pop(id(self))
+        tell(self, *history_arguments, **more)
         return withheld
 
     with (

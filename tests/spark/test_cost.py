@@ -107,9 +107,9 @@ def test_the_driver_folds_as_spark_does(lake: TestLake) -> None:
     folded_on_spark = fold.last_rows(staged_events.read_events(lake.spark, lake.staging, work, NEWER)).toArrow()
     driver_rows = lake.spark.createDataFrame(folded_on_driver, fold_on_driver.folded_shape(NEWER)).toArrow()
 
-    def rows(found: pa.Table) -> list[Any]:
+    def rows(table: pa.Table) -> list[Any]:
         return sorted(
-            ({**r, "row": None} if r["op"] == "d" else r for r in found.to_pylist()), key=lambda r: r["offset"]
+            ({**r, "row": None} if r["op"] == "d" else r for r in table.to_pylist()), key=lambda r: r["offset"]
         )
 
     assert len(folded_on_driver) > 10 and rows(driver_rows) == rows(folded_on_spark)

@@ -81,9 +81,9 @@ def money_moves(database: Database, *, until: Callable[[], bool]) -> Iterator[No
     assert not thread.is_alive()
 
 
-def total(here: DataFrame, there: DataFrame) -> int:
+def total(left: DataFrame, right: DataFrame) -> int:
     """What both hold, joined account by account."""
-    joined = here.alias("h").join(there.alias("t"), "id", "full")
+    joined = left.alias("h").join(right.alias("t"), "id", "full")
     return int(joined.agg(F.sum(F.col("h.amount") + F.col("t.amount"))).collect()[0][0])
 
 

@@ -208,11 +208,11 @@ def test_spark_commits_between_plan_and_commit(spark: SparkSession, tmp_path: Pa
     writer = table.writer()
     table.merge(writer, [row(i, "first") for i in range(100)])
     table.merge(writer, [row(i, "second", 2) for i in range(50, 120)], [3, 20])
-    met: list[str] = []
+    commits: list[str] = []
 
     def between() -> None:
-        if not met:
-            met.append(what)
+        if not commits:
+            commits.append(what)
             table.sql(RIVALS[what])
             if what == "DELETE":
                 table.forget(lambda i: i % 9 == 4)

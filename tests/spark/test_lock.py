@@ -55,16 +55,16 @@ def test_a_second_process_says_who_has_the_lake_or_waits_for_it(tmp_path: Path, 
     """`file`: another state store, and the same directory; `lease`: the same state store alone, as on two machines."""
     lake = tmp_path / "lake"
     state = tmp_path / "state.db"
-    mine = (lake, tmp_path / "mine.db") if shared == "file" else (tmp_path / "elsewhere", state)
-    with _holder(lake, state) as other, closing(SqliteState(str(mine[1]), prefix="t")) as store:
+    own_paths = (lake, tmp_path / "mine.db") if shared == "file" else (tmp_path / "elsewhere", state)
+    with _holder(lake, state) as other, closing(SqliteState(str(own_paths[1]), prefix="t")) as store:
         with (
             pytest.raises(LakeBusy, match=f"{socket.gethostname()}:{other.pid} merges into this lake"),
-            lake_lock(lake_at(str(mine[0])), store, ttl=2),
+            lake_lock(lake_at(str(own_paths[0])), store, ttl=2),
         ):
             pass
         assert other.stdin is not None
         threading.Timer(0.3, other.stdin.close).start()
-        with lake_lock(lake_at(str(mine[0])), store, ttl=2, wait=SECONDS) as check:
+        with lake_lock(lake_at(str(own_paths[0])), store, ttl=2, wait=SECONDS) as check:
             check()
             assert store.leader("merge") is not None
 
@@ -83,19 +83,19 @@ def test_the_lake_of_a_process_that_was_killed_is_free_when_its_lease_ends(tmp_p
 def test_who_waits_gives_up_when_it_is_told_to(tmp_path: Path, shared: str) -> None:
     lake = tmp_path / "lake"
     state = tmp_path / "state.db"
-    mine = (lake, tmp_path / "mine.db") if shared == "file" else (tmp_path / "elsewhere", state)
-    asked = 0
+    own_paths = (lake, tmp_path / "mine.db") if shared == "file" else (tmp_path / "elsewhere", state)
+    looks = 0
 
     def go_on() -> bool:
-        nonlocal asked
-        asked += 1
-        return asked < 3
+        nonlocal looks
+        looks += 1
+        return looks < 3
 
-    with _holder(lake, state), closing(SqliteState(str(mine[1]), prefix="t")) as store:
-        waiting = lake_lock(lake_at(str(mine[0])), store, ttl=2, wait=math.inf, go_on=go_on)
+    with _holder(lake, state), closing(SqliteState(str(own_paths[1]), prefix="t")) as store:
+        waiting = lake_lock(lake_at(str(own_paths[0])), store, ttl=2, wait=math.inf, go_on=go_on)
         with pytest.raises(LakeBusy), waiting:
             pass
-    assert asked == 3
+    assert looks == 3
 
 
 def test_a_merge_that_goes_on_stands_by_until_it_is_stopped(tmp_path: Path) -> None:

@@ -62,4 +62,4 @@ def test_two_names_that_a_file_system_takes_for_one_are_told_apart(
     build.seal()
     lake.merge()
     assert "its place is that of shop.t: the file system takes the two names for one" in str(state(lake, "T").error)
-    assert [found["id"] for found in lake.rows(T)] == [1, 3]
+    assert [row["id"] for row in lake.rows(T)] == [1, 3]

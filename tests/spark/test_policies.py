@@ -110,13 +110,13 @@ def test_ignore_stops_at_another_key_and_at_a_type_that_has_no_value_in_common(l
     lake.changes = "ignore"
     begin_tables(lake)
     flag = table("t", id=pa.int64(), n=pa.bool_(), old=pa.string())
-    for schema, row, told in (
+    for schema, row, reason in (
         (flag, {"id": 4, "n": True, "old": None}, "column n is bool"),
         (KEYED, first(5), "the key is another one"),
     ):
         change_shape(lake, schema, row)
         lake.merge()
-        assert told in str(status(lake).error)
+        assert reason in str(status(lake).error)
         assert lake.rows(FIRST) == [first(1), first(2), first(3)]
 
 

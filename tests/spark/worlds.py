@@ -161,13 +161,13 @@ class Source:
         is_value_kept = updated and "big" in unchanged and any(line.key == old for line in self.lines[: self._batch])
         self.seen["unchanged value over updates, a key change and a batch boundary"] += is_value_kept
 
-    def _swap(self, one: Key, two: Key) -> None:
+    def _swap(self, first: Key, second: Key) -> None:
         """By way of a third key: no database lets two rows have one key for a moment."""
         self.seen["swap of keys"] += 1
-        third = (one[0], "tmp")
-        self._move(one, third)
-        self._move(two, one)
-        self._move(third, two)
+        third = (first[0], "tmp")
+        self._move(first, third)
+        self._move(second, first)
+        self._move(third, second)
 
     def truncate(self) -> None:
         self.seen["truncate"] += 1

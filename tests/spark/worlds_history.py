@@ -93,6 +93,6 @@ class Expected:
         return sorted(map(cls.as_told, rows), key=_place)
 
 
-def _place(told: Told) -> tuple[int, Key]:
-    offset, _, key, *_ = told
+def _place(line: Told) -> tuple[int, Key]:
+    offset, _, key, *_ = line
     return offset, key or (-1, "")

@@ -57,8 +57,8 @@ def query(sql: str, *, variables: bytes = b"") -> bytes:
     )
 
 
-def take(log: LogState, *found: bytes) -> None:
-    for data in found:
+def take(log: LogState, *bodies: bytes) -> None:
+    for data in bodies:
         log.take(mysql_binlog.parse(data, 0, False))
 
 
@@ -73,8 +73,8 @@ def prepare(log: LogState, number: int = 1, xid: bytes = b"x") -> None:
     take(log, gtid(number), query(f"XA START X'{xid.hex()}',X'',1"), query("XA END"), xa_prepare(xid=xid, end=700))
 
 
-def reread(log: LogState, *found: bytes) -> None:
-    for data in found:
+def reread(log: LogState, *bodies: bytes) -> None:
+    for data in bodies:
         log.take_prepared(mysql_binlog.parse(data, 0, False))
 
 

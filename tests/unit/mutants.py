@@ -74,14 +74,14 @@ def _always_utf8(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _nan_by_its_object(monkeypatch: pytest.MonkeyPatch) -> None:
     def parts(column: pa.Array) -> list[Any]:
-        found: list[Any] = column.to_pylist()
-        return found
+        values: list[Any] = column.to_pylist()
+        return values
 
     monkeypatch.setattr(values, "_parts", parts)
 
 
 def _files_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Chunks, "_require_ours", lambda self, high, held: None)
+    monkeypatch.setattr(Chunks, "_require_ours", lambda self, high, files: None)
 
 
 def _alterations_wait_for_rows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,10 +60,10 @@ def has_checksums(body: bytes) -> bool:
     return algorithm == 1
 
 
-def packets(found: Iterable[bytes], *, sequence: int = 1) -> bytes:
+def packets(bodies: Iterable[bytes], *, sequence: int = 1) -> bytes:
     """The events in the protocol's packets; those of 16 MiB and more in several."""
     stream = bytearray()
-    for data in found:
+    for data in bodies:
         payload = b"\0" + data
         while True:
             piece = payload[:LARGEST]

@@ -181,13 +181,13 @@ def _long_decimal(column: ColumnType, values: Values) -> pa.Array:
 
 def _each(values: Values, convert: Callable[[bytes], Any]) -> list[Any]:
     """Value by value, for forms that have no column-wise way. A value that cannot be read is a ValueFault."""
-    found = []
+    converted = []
     for row, value in enumerate(values):
         try:
-            found.append(None if value is None else convert(value))
+            converted.append(None if value is None else convert(value))
         except (ValueError, IndexError, KeyError, struct.error) as error:
             raise ValueFault(row, f"cannot be decoded: {error}", "correct the value in the source") from error
-    return found
+    return converted
 
 
 def _text(column: ColumnType, values: Values) -> pa.Array:

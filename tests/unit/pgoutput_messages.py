@@ -131,9 +131,9 @@ def _convert_image(image: Values | None, columns: tuple[Column, ...]) -> Values 
     if image is None:
         return None
     table = TableName("public", "t")
-    made = {}
+    values = {}
     for column in columns:
         value = image[column.name]
         raw = value.encode(errors="surrogateescape") if isinstance(value, str) else None
-        made[column.name] = from_text(pa.array([raw], pa.binary()), column, table)[0].as_py()
-    return made
+        values[column.name] = from_text(pa.array([raw], pa.binary()), column, table)[0].as_py()
+    return values

@@ -139,7 +139,7 @@ class RetentionWorld(World):
 
 
 def worlds(seeds: range, steps: int) -> list[RetentionWorld]:
-    found = [RetentionWorld(seed) for seed in seeds]
-    for world in found:
+    new_worlds = [RetentionWorld(seed) for seed in seeds]
+    for world in new_worlds:
         world.run(steps)
-    return found
+    return new_worlds

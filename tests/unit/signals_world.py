@@ -55,10 +55,10 @@ class Fragile:
             self._left -= 1
             if self._left == 0 and not self._after:
                 raise Dies
-            found = change(*arguments)
+            result = change(*arguments)
             if self._left == 0:
                 raise Dies
-            return found
+            return result
 
         return count_change
 

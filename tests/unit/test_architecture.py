@@ -50,9 +50,9 @@ def _walk(name: str) -> list[tuple[str, list[str]]]:
     return [(_module(module), [] if not by else by.split(", ")) for module, by, *_ in rows]
 
 
-def _are_joined(one: str, other: str) -> bool:
+def _are_joined(first: str, other: str) -> bool:
     """Whether one of two modules imports the other."""
-    return other in imports(MODULES[one]) or one in imports(MODULES[other])
+    return other in imports(MODULES[first]) or first in imports(MODULES[other])
 
 
 def test_the_floors_are_those_that_the_imports_are_checked_by() -> None:
@@ -78,15 +78,15 @@ def test_every_step_of_a_walk_is_joined_to_the_one_before_by_imports(name: str) 
 
 def _check_chain(chain: list[str]) -> None:
     names = [each if each in MODULES else each.strip("`") for each in chain]
-    for one, other in pairwise(names):
-        protocols = [each.removeprefix("interfaces.") for each in (one, other) if each.startswith("interfaces.")]
+    for first, other in pairwise(names):
+        protocols = [each.removeprefix("interfaces.") for each in (first, other) if each.startswith("interfaces.")]
         if protocols:
             assert hasattr(interfaces, protocols[0]), protocols
-            user = other if one.startswith("interfaces.") else one
+            user = other if first.startswith("interfaces.") else first
             package = [module for module in MODULES if module.startswith(_package(_package(_as_module(user))))]
             assert any("dblog_core.interfaces" in imports(MODULES[module]) for module in package), user
         else:
-            assert _are_joined(_as_module(one), _as_module(other)), f"{one} and {other} do not import each other"
+            assert _are_joined(_as_module(first), _as_module(other)), f"{first} and {other} do not import each other"
 
 
 def _as_module(name: str) -> str:
@@ -110,7 +110,7 @@ def test_all_walks_agree_on_what_comes_after_what() -> None:
         packages = list(dict.fromkeys(_package(module) for module, _ in _walk(name)))
         for number, package in enumerate(packages):
             after.setdefault(package, set()).update(packages[number + 1 :])
-    reversed_ = [(one, other) for one in after for other in after[one] if one in after.get(other, ())]
+    reversed_ = [(first, other) for first in after for other in after[first] if first in after.get(other, ())]
     assert not reversed_
 
 

@@ -67,9 +67,9 @@ def _marks(nodes: list[ast.expr]) -> set[str]:
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
 def test_each_yes_of_ours_names_a_test_and_the_run_that_has_it(row: list[str]) -> None:
     assert len(row) == 6
-    shown = shown_by(row[1])
-    assert bool(shown) == ("yes" in row[1]) and row[1]
-    assert [fault for test in shown if (fault := test.fault())] == []
+    proofs = shown_by(row[1])
+    assert bool(proofs) == ("yes" in row[1]) and row[1]
+    assert [fault for test in proofs if (fault := test.fault())] == []
 
 
 @pytest.mark.parametrize(
@@ -87,8 +87,8 @@ def test_a_test_that_make_test_leaves_out_shows_nothing_unless_the_cell_says_so(
 ) -> None:
     file = tmp_path / "test_it.py"
     file.write_text(text)
-    faults = {said: Shown(file, "test_it", said).fault() for said in ("", "soak", "bench")}
-    assert [said for said, fault in faults.items() if fault is None] == [run]
+    faults = {word: Shown(file, "test_it", word).fault() for word in ("", "soak", "bench")}
+    assert [word for word, fault in faults.items() if fault is None] == [run]
     assert shown_by(f'[yes]({file} "test_it"){run and " in " + run}') == [Shown(file, "test_it", run)]
 
 

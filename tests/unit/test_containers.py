@@ -106,16 +106,16 @@ def test_every_image_that_ours_are_built_from_is_pinned() -> None:
 
 
 def test_no_secret_has_a_default_and_each_is_asked_for() -> None:
-    wanted: dict[str, set[str]] = {}
-    for name, how, told in _VARIABLE.findall(TEXT):
-        wanted.setdefault(name, set()).add(how)
-        assert how != ":?" or told, f"{name}: says what is missing"
-    secret = {name for name in wanted if _SECRET.search(name)}
-    assert all(wanted[name] == {":?"} for name in secret)
-    assert all(wanted[name] == {":-"} for name in wanted.keys() - secret)
+    defaults: dict[str, set[str]] = {}
+    for name, how, message in _VARIABLE.findall(TEXT):
+        defaults.setdefault(name, set()).add(how)
+        assert how != ":?" or message, f"{name}: says what is missing"
+    secret = {name for name in defaults if _SECRET.search(name)}
+    assert all(defaults[name] == {":?"} for name in secret)
+    assert all(defaults[name] == {":-"} for name in defaults.keys() - secret)
     example = (DOCKER / ".env.example").read_text()
     assert set(re.findall(r"^(\w+)=$", example, re.MULTILINE)) == secret
-    assert [name for name in wanted if name not in example] == []
+    assert [name for name in defaults if name not in example] == []
     assert not re.search(r'(PASSWORD|SECRET|KEY): (?!"?\$\{|dblog$)', TEXT, re.MULTILINE)
 
 
@@ -123,13 +123,13 @@ def test_passwords_are_made_once_for_the_user_alone(tmp_path: Path) -> None:
     (tmp_path / ".env.example").write_text((DOCKER / ".env.example").read_text())
     make = [sys.executable, str(DOCKER / "make-env"), str(tmp_path)]
     assert subprocess.run(make, check=False).returncode == 0
-    made = (tmp_path / ".env").read_text()
+    env_text = (tmp_path / ".env").read_text()
     assert stat.S_IMODE((tmp_path / ".env").stat().st_mode) == 0o600
-    values = dict(re.findall(r"^(\w+)=(.*)$", made, re.MULTILINE))
+    values = dict(re.findall(r"^(\w+)=(.*)$", env_text, re.MULTILINE))
     assert all(len(value) >= 32 for value in values.values()) and len(set(values.values())) == len(values)
     assert len(values["AIRFLOW_JWT_SECRET"]) >= 64
     assert subprocess.run(make, check=False, capture_output=True).returncode == 1
-    assert (tmp_path / ".env").read_text() == made
+    assert (tmp_path / ".env").read_text() == env_text
 
 
 @pytest.mark.parametrize("server", [MysqlServer, MariadbServer, PostgresServer], ids=lambda server: server.kind)
@@ -148,16 +148,16 @@ def test_the_ensemble_has_the_settings_of_the_local_one() -> None:
         "ZOO_4LW_COMMANDS_WHITELIST": "4lw.commands.whitelist",
     }
     for number in ("1", "2", "3"):
-        found = _environment(f"zoo{number}")
-        extra = dict(entry.split("=", 1) for entry in found["ZOO_CFG_EXTRA"].split())
-        assert {name: found[image] for image, name in of_image.items()} | extra == zookeeper.SETTINGS
-        assert found["ZOO_MY_ID"] == number and f"server.{number}=zoo{number}:" in found["ZOO_SERVERS"]
+        environment = _environment(f"zoo{number}")
+        extra = dict(entry.split("=", 1) for entry in environment["ZOO_CFG_EXTRA"].split())
+        assert {name: environment[image] for image, name in of_image.items()} | extra == zookeeper.SETTINGS
+        assert environment["ZOO_MY_ID"] == number and f"server.{number}=zoo{number}:" in environment["ZOO_SERVERS"]
 
 
 def test_the_broker_has_the_settings_of_the_local_one() -> None:
-    found = _environment("kafka")
-    assert {name: found["KAFKA_" + name.upper().replace(".", "_")] for name in kafka.SETTINGS} == kafka.SETTINGS
-    assert found["CLUSTER_ID"] == kafka.CLUSTER
+    environment = _environment("kafka")
+    assert {name: environment["KAFKA_" + name.upper().replace(".", "_")] for name in kafka.SETTINGS} == kafka.SETTINGS
+    assert environment["CLUSTER_ID"] == kafka.CLUSTER
 
 
 def test_the_cluster_has_the_settings_of_the_local_one() -> None:
@@ -170,24 +170,28 @@ def test_the_cluster_has_the_settings_of_the_local_one() -> None:
 def _options() -> dict[str, dict[str, Any]]:
     """All that Airflow can be told, by its own list."""
     airflow = Path(str(distribution("apache-airflow-core").locate_file("airflow/config_templates/config.yml")))
-    found: dict[str, dict[str, Any]] = yaml.safe_load(airflow.read_text())
-    return {section: {**entry["options"]} for section, entry in found.items()}
+    sections: dict[str, dict[str, Any]] = yaml.safe_load(airflow.read_text())
+    return {section: {**entry["options"]} for section, entry in sections.items()}
 
 
 def test_airflow_has_the_settings_of_the_local_one_and_none_that_it_does_not_know() -> None:
     image = dict(re.findall(r"(AIRFLOW__\w+)=(\S+)", _dockerfile()))
-    known = {
+    known_options = {
         **_options(),
         "core": {**_options()["core"], "simple_auth_manager_users": {}, "simple_auth_manager_passwords_file": {}},
     }
     services = [name for name, service in SERVICES.items() if service["image"] == f"dblog/airflow:{__version__}"]
     assert len(services) == 5
     for service in services:
-        found = {**image, **_environment(service)}
-        told = {tuple(n.lower().split("__")[1:]): value for n, value in found.items() if n.startswith("AIRFLOW__")}
-        assert [place for place in told if place[1] not in known[place[0]]] == []
-        wanted = {(part, name): v for part, options in airflow_settings.SETTINGS.items() for name, v in options.items()}
-        assert wanted.items() <= told.items()
+        environment = {**image, **_environment(service)}
+        given_options = {
+            tuple(n.lower().split("__")[1:]): value for n, value in environment.items() if n.startswith("AIRFLOW__")
+        }
+        assert [place for place in given_options if place[1] not in known_options[place[0]]] == []
+        local_options = {
+            (part, name): v for part, options in airflow_settings.SETTINGS.items() for name, v in options.items()
+        }
+        assert local_options.items() <= given_options.items()
 
 
 def test_images_of_servers_are_of_the_local_versions() -> None:
@@ -211,12 +215,12 @@ def test_the_lock_of_an_image_is_part_of_the_lock_that_is_tested(image: str) -> 
         entries = re.split(r"\n(?=[a-z0-9])", text.strip())
         return {entry.split()[0]: frozenset(re.findall(r"sha256:[0-9a-f]{64}", entry)) for entry in entries}
 
-    ours = pins(DOCKER / image / "requirements.txt")
+    our_pins = pins(DOCKER / image / "requirements.txt")
     tested = pins(ROOT / "requirements.txt")
-    assert all(ours.values()) and [pin for pin in ours if ours[pin] != tested.get(pin)] == []
-    names = {pin.split("==")[0] for pin in ours}
-    wanted = {"pyspark", "delta-spark", "setuptools", *({"apache-airflow", "asyncpg"} if image == "airflow" else ())}
-    assert wanted <= names and not names & {"pytest", "mypy", "ruff", "moto"}
+    assert all(our_pins.values()) and [pin for pin in our_pins if our_pins[pin] != tested.get(pin)] == []
+    names = {pin.split("==")[0] for pin in our_pins}
+    needed = {"pyspark", "delta-spark", "setuptools", *({"apache-airflow", "asyncpg"} if image == "airflow" else ())}
+    assert needed <= names and not names & {"pytest", "mypy", "ruff", "moto"}
 
 
 def test_what_the_images_copy_is_let_into_their_build() -> None:
@@ -239,7 +243,7 @@ def test_a_configuration_of_the_stack_names_what_the_services_set(file: Path, mo
     environment = _environment(f"capture-{kind}")
     assert environment["DBLOG_CONFIG"] == f"/etc/dblog/{file.name}"
     for name, value in environment.items():
-        monkeypatch.setenv(name, _VARIABLE.sub(lambda found: found[3] if found[2] == ":-" else "secret", value))
+        monkeypatch.setenv(name, _VARIABLE.sub(lambda match: match[3] if match[2] == ":-" else "secret", value))
     config = load(file)
     assert (config.source.kind, config.source.host, config.source.database) == (kind, kind, "shop")
     assert config.source.name == file.stem and config.airflow.capture == "watch"
@@ -248,9 +252,9 @@ def test_a_configuration_of_the_stack_names_what_the_services_set(file: Path, mo
 
 @pytest.mark.parametrize(("name", "arguments"), list(our_commands()))
 def test_a_command_is_one_of_ours_with_options_that_there_are(name: str, arguments: list[str]) -> None:
-    shown = CliRunner().invoke(app, [arguments[0], "--help"])
-    assert shown.exit_code == 0
-    assert [word for word in arguments if word.startswith("--") and word not in shown.stdout] == []
+    help_result = CliRunner().invoke(app, [arguments[0], "--help"])
+    assert help_result.exit_code == 0
+    assert [word for word in arguments if word.startswith("--") and word not in help_result.stdout] == []
 
 
 def _metrics(expression: str) -> set[str]:
@@ -258,12 +262,14 @@ def _metrics(expression: str) -> set[str]:
 
 
 def test_dashboard_and_alerts_ask_for_metrics_that_there_are() -> None:
-    known = {"dblog_up", *(f"dblog_{gauge.name}" for gauge in GAUGES)}
+    known_metrics = {"dblog_up", *(f"dblog_{gauge.name}" for gauge in GAUGES)}
     board = json.loads((DOCKER / "grafana" / "dashboards" / "dblog.json").read_text())
-    shown = {name for panel in board["panels"] for target in panel["targets"] for name in _metrics(target["expr"])}
-    assert shown == known, "each metric has its place on the dashboard"
+    shown_metrics = {
+        name for panel in board["panels"] for target in panel["targets"] for name in _metrics(target["expr"])
+    }
+    assert shown_metrics == known_metrics, "each metric has its place on the dashboard"
     rules = yaml.safe_load((DOCKER / "prometheus" / "alerts.yml").read_text())["groups"][0]["rules"]
-    assert {name for rule in rules for name in _metrics(rule["expr"])} <= known
+    assert {name for rule in rules for name in _metrics(rule["expr"])} <= known_metrics
     labels = {f"dblog_{gauge.name}": {"source", *gauge.labels} for gauge in GAUGES} | {"dblog_up": {"source"}}
     for panel in board["panels"]:
         for target in panel["targets"]:

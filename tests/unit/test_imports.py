@@ -85,8 +85,10 @@ def _imported_names(node: ast.AST, *, at_run_time: bool) -> Iterator[str]:
 
 
 def offending(files: list[Path], forbidden: set[str], *, at_run_time: bool = False) -> dict[str, list[str]]:
-    found = {module(f): [i for i in imports(f, at_run_time=at_run_time) if _within(i, forbidden)] for f in files}
-    return {name: sorted(bad) for name, bad in found.items() if bad}
+    forbidden_imports = {
+        module(f): [i for i in imports(f, at_run_time=at_run_time) if _within(i, forbidden)] for f in files
+    }
+    return {name: sorted(bad) for name, bad in forbidden_imports.items() if bad}
 
 
 def _within(name: str, forbidden: set[str]) -> bool:
@@ -138,9 +140,9 @@ def test_no_package_of_the_jobs_imports_from_a_floor_above_it() -> None:
 
 def test_no_package_of_the_jobs_hides_a_library() -> None:
     """Spark runs `spark_jobs/merge.py` as a script, so that this folder comes first in its path."""
-    ours = {file.stem for file in (ROOT / "spark_jobs").glob("[!_]*")}
+    our_packages = {file.stem for file in (ROOT / "spark_jobs").glob("[!_]*")}
     imported = {name.split(".")[0] for file in sources("dblog_core", "spark_jobs") for name in imports(file)}
-    assert not ours & (imported | sys.stdlib_module_names)
+    assert not our_packages & (imported | sys.stdlib_module_names)
 
 
 def test_the_product_imports_nothing_of_its_tests() -> None:
@@ -174,8 +176,8 @@ def test_the_engine_does_not_import_spark() -> None:
 def test_spark_jobs_reach_the_engine_only_for_dumps() -> None:
     """A worker on an executor is that of any other process. Nothing else of theirs captures, reads or sends a row."""
     engine = {"capture", "dumps.work_loop", "dumps.worker", "outputs", "sources", "airflow"}
-    found = offending(sources("spark_jobs"), {f"dblog_core.{room}" for room in engine})
-    assert found == {"spark_jobs.dump": ["dblog_core.dumps.work_loop"]}
+    offenders = offending(sources("spark_jobs"), {f"dblog_core.{room}" for room in engine})
+    assert offenders == {"spark_jobs.dump": ["dblog_core.dumps.work_loop"]}
 
 
 @pytest.mark.parametrize("package", ["sources", "outputs", "state"])

@@ -37,8 +37,8 @@ def run(prose: ModuleType, monkeypatch: pytest.MonkeyPatch, pages: dict[str, lis
 
 def test_a_page_is_cut_into_sentences_without_its_code(prose: ModuleType) -> None:
     page = "# A title\n\nOne `a. b` here. Two.\nTwo goes on.\n\n- A point\n\n```\nnot told\n```\n\n| a | b. C |\n"
-    found = [s for block in prose.blocks_of_page(page) for s in prose.sentences(block)]
-    assert found == ["A title", "One `code` here.", "Two.", "Two goes on.", "A point", "a", "b.", "C"]
+    sentences = [s for block in prose.blocks_of_page(page) for s in prose.sentences(block)]
+    assert sentences == ["A title", "One `code` here.", "Two.", "Two goes on.", "A point", "a", "b.", "C"]
 
 
 def test_messages_are_what_is_raised_and_each_fix(prose: ModuleType) -> None:

@@ -12,8 +12,8 @@ from tests.benchmarks.model import Axis, fit_line
 
 
 def axis(rounds: dict[int, list[float]], **more: object) -> Axis:
-    given = {"name": "a", "what": "merge", "unit": "s", "size": "rows of the table", "beyond": 100_000_000, **more}
-    return Axis(rounds=rounds, **given)  # type: ignore[arg-type]
+    fields = {"name": "a", "what": "merge", "unit": "s", "size": "rows of the table", "beyond": 100_000_000, **more}
+    return Axis(rounds=rounds, **fields)  # type: ignore[arg-type]
 
 
 def test_a_line_is_found_whatever_its_scale() -> None:
@@ -23,11 +23,11 @@ def test_a_line_is_found_whatever_its_scale() -> None:
 
 
 def test_the_largest_point_is_held_out_and_its_error_is_told() -> None:
-    found = axis({4: [7.0], 1: [9.0, 4.0, 3.0], 2: [5.0]})
-    assert found.points == {1: 4.0, 2: 5.0, 4: 7.0}
-    assert found.model.at(4) == pytest.approx(7.0) and found.error == pytest.approx(0.0)
+    scaling_axis = axis({4: [7.0], 1: [9.0, 4.0, 3.0], 2: [5.0]})
+    assert scaling_axis.points == {1: 4.0, 2: 5.0, 4: 7.0}
+    assert scaling_axis.model.at(4) == pytest.approx(7.0) and scaling_axis.error == pytest.approx(0.0)
     worse = axis({1: [4.0], 2: [5.0], 4: [14.0]})
-    assert worse.model == found.model and worse.error == pytest.approx(-0.5)
+    assert worse.model == scaling_axis.model and worse.error == pytest.approx(-0.5)
 
 
 def test_too_few_points_tell_no_line() -> None:
@@ -46,9 +46,9 @@ def test_what_was_measured_is_kept_and_the_page_has_it(tmp_path: Path) -> None:
 
 
 def test_the_page_says_what_its_figures_say() -> None:
-    found = scaling.Page("usual").read()
-    assert scaling.body(found) in scaling.PAGE.read_text()
-    assert {scaling.axis_of(told).size for told in found["axes"].values()} <= set(scaling.SIZES)
+    page_figures = scaling.Page("usual").read()
+    assert scaling.body(page_figures) in scaling.PAGE.read_text()
+    assert {scaling.axis_of(axis_record).size for axis_record in page_figures["axes"].values()} <= set(scaling.SIZES)
 
 
 def test_noise_is_not_told_as_growth_far_beyond_what_was_measured() -> None:

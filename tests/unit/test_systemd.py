@@ -31,9 +31,9 @@ def test_its_command_is_one_of_ours_with_options_that_there_are(unit: Path) -> N
     command, *rest = arguments[2:]
     options = [word for word in rest if word.startswith("--")]
     assert [word for word in rest if word not in options] == (["%j"] if command == "relay" else []), "the output's name"
-    shown = CliRunner().invoke(app, [command, "--help"])
-    assert shown.exit_code == 0
-    assert all(option in shown.stdout for option in options)
+    help_result = CliRunner().invoke(app, [command, "--help"])
+    assert help_result.exit_code == 0
+    assert all(option in help_result.stdout for option in options)
     assert service["KillSignal"] == "SIGTERM" and service["Restart"] == "always", "a stop is clean, a fault is no end"
     assert (service["UMask"], service["NoNewPrivileges"]) == ("0077", "yes")
     # Kernels and jars are code: root's own, in /var/cache/dblog, must not come from a directory of the account.

@@ -67,15 +67,15 @@ _FINDERS: WeakKeyDictionary[Hold, TaskQueue] = WeakKeyDictionary()
 def take(world: World) -> Hold | None:
     """What a worker of another process takes."""
     other, place = finder(world)
-    if (taken := other.take(place, world.new_id())) is not None:
-        _FINDERS[taken] = other
-    return taken
+    if (hold := other.take(place, world.new_id())) is not None:
+        _FINDERS[hold] = other
+    return hold
 
 
-def leave(taken: Hold) -> None:
+def leave(hold: Hold) -> None:
     """That worker gives it back, and ends."""
-    _FINDERS[taken].give_back(taken)
-    _FINDERS[taken].close()
+    _FINDERS[hold].give_back(hold)
+    _FINDERS[hold].close()
 
 
 def watermarks_in_order(world: World) -> list[str]:

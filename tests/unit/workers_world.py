@@ -211,11 +211,11 @@ class World:
 
     def placed_keys(self) -> list[int]:
         """Keys of all placed chunks, in their order."""
-        found: list[int] = []
+        keys: list[int] = []
         for published in self.staging.manifests():
             for ref in published.chunks:
-                found += self.staging.read_chunk(ref.path).column("id").to_pylist()
-        return found
+                keys += self.staging.read_chunk(ref.path).column("id").to_pylist()
+        return keys
 
     def held_leases(self) -> list[str]:
         """Leases that are held now."""

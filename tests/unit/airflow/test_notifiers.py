@@ -262,9 +262,9 @@ class Hook:
 
 @pytest.fixture
 def hook() -> Iterator[Hook]:
-    made = Hook()
-    yield made
-    made.close()
+    new_hook = Hook()
+    yield new_hook
+    new_hook.close()
 
 
 def webhook(port: int, **more: Any) -> ChannelConfig:

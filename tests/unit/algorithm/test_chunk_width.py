@@ -11,10 +11,10 @@ from dblog_core.algorithm.chunk_width import Width
 MOST = 1 << 20
 
 
-def read(width: Width, wanted: int, row: int) -> int:
+def read(width: Width, row_count: int, row: int) -> int:
     """Rows of the next chunk that is not given up, of rows of so many bytes."""
     for _ in range(40):
-        row_limit = width.limit(wanted)
+        row_limit = width.limit(row_count)
         if row_limit == 1 or row_limit * row <= MOST:
             width.record_chunk(row_limit=row_limit, rows=row_limit, received_bytes=row_limit * row, byte_limit=MOST)
             return row_limit

@@ -55,7 +55,7 @@ def run(tmp_path: Path) -> Callable[..., Any]:
 @pytest.fixture
 def asked_tasks(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
     """What the commands ask of the merge, which answers that all went well."""
-    found: list[tuple[str, dict[str, Any]]] = []
+    calls: list[tuple[str, dict[str, Any]]] = []
     row = {"table": "shop.orders", "keys": 3, "inserted": 0, "updated": 1, "deleted": 0, "withheld": 0, "error": None}
     answers = {
         "replay": {"tables": [row]},
@@ -64,11 +64,11 @@ def asked_tasks(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, An
     }
 
     def carry_out(_config: Any, kind: str, arguments: dict[str, Any], **_: Any) -> Any:
-        found.append((kind, arguments))
+        calls.append((kind, arguments))
         return answers[kind]
 
     monkeypatch.setattr(lake_tasks, "carry_out", carry_out)
-    return found
+    return calls
 
 
 def test_the_interval_is_the_last_hour_unless_it_is_given() -> None:

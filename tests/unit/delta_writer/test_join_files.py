@@ -108,11 +108,11 @@ def test_a_file_without_rows_is_joined_too(table: Table) -> None:
 
 def test_whoever_commits_in_between_is_heard(table: Table) -> None:
     writer = fill_files(table)
-    met: list[str] = []
+    commits: list[str] = []
 
     def between() -> None:
-        if not met:
-            met.append("delete")
+        if not commits:
+            commits.append("delete")
             DeltaTable(str(table.path)).delete("id % 20 = 5")
             table.rows = {key: row_values for key, row_values in table.rows.items() if key[0] % 20 != 5}
 

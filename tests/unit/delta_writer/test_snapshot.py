@@ -49,10 +49,16 @@ def read(table: Table, known: Snapshot | None = None) -> Snapshot:
     return snapshot.newest(files_of(table), known)
 
 
-def without_actions(held: Snapshot) -> tuple[Any, ...]:
+def without_actions(table_snapshot: Snapshot) -> tuple[Any, ...]:
     """What two ways to a snapshot must agree on; a checkpoint tells `dataChange` anew."""
-    files = {p: (f.size, f.rows, f.vector) for p, f in held.files.items()}
-    return held.version, files, dict(held.txns), held.metadata["id"], held.metadata["schemaString"]
+    files = {p: (f.size, f.rows, f.vector) for p, f in table_snapshot.files.items()}
+    return (
+        table_snapshot.version,
+        files,
+        dict(table_snapshot.txns),
+        table_snapshot.metadata["id"],
+        table_snapshot.metadata["schemaString"],
+    )
 
 
 def log(table: Table) -> Path:

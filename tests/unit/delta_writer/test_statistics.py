@@ -186,11 +186,11 @@ def test_readers_find_every_row_by_its_value(tmp_path: Path) -> None:
         | {"at": at + dt.timedelta(microseconds=i % 1000), "half": i / 3}
         for i in (*range(9), 2**53 + 1, 2**63 - 1, -(2**63), 12345678901)
     ]
-    for one in rows:
-        table.merge(writer, [one])
-    for one in rows:
-        assert table.read(f"note = '{one['note']}'") == [one]
-        assert one in table.read(f"amount = cast('{one['amount']}' as decimal(20,4))")
-        assert table.read(f"id = {one['id']}") == [one]
-        assert one in table.read(f"half >= {one['half']!r}")
-        assert one in table.read(f"at = timestamp '{one['at'].isoformat()}'")
+    for new_row in rows:
+        table.merge(writer, [new_row])
+    for new_row in rows:
+        assert table.read(f"note = '{new_row['note']}'") == [new_row]
+        assert new_row in table.read(f"amount = cast('{new_row['amount']}' as decimal(20,4))")
+        assert table.read(f"id = {new_row['id']}") == [new_row]
+        assert new_row in table.read(f"half >= {new_row['half']!r}")
+        assert new_row in table.read(f"at = timestamp '{new_row['at'].isoformat()}'")

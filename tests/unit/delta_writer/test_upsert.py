@@ -147,16 +147,16 @@ def test_a_doubled_key_with_a_newer_row_is_left_to_it(table: Table) -> None:
 
 
 def test_a_file_that_tells_of_too_few_rows_loses_none(table: Table) -> None:
-    for told, gone in ((1, 2), (2, 3)):
-        table = Table.create_at(table.lake / str(told))
+    for stated_rows, deleted_count in ((1, 2), (2, 3)):
+        table = Table.create_at(table.lake / str(stated_rows))
         writer = table.writer()
         table.merge(writer, [row(i, offset=1) for i in range(4)])
         actions = commit_of(table.path, 1)
         added = next(a["add"] for a in actions if "add" in a)
-        added["stats"] = json.dumps({"numRecords": told})
+        added["stats"] = json.dumps({"numRecords": stated_rows})
         write_commit(table.path, 1, *actions)
-        table.merge(table.writer(), [], [row(i) for i in range(gone)])
-        assert len(table.read()) == 4 - gone
+        table.merge(table.writer(), [], [row(i) for i in range(deleted_count)])
+        assert len(table.read()) == 4 - deleted_count
         new = next(a["add"] for a in commit_of(table.path, 2) if "add" in a)
         assert json.loads(new["stats"])["numRecords"] == 4
 

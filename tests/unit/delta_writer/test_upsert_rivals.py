@@ -27,16 +27,16 @@ def test_whoever_commits_in_between_is_heard(table: Table, what: str) -> None:
     table.merge(writer, [row(21, "marked before", offset=2)], [row(20), row(80)])
     puts = [row(i, "ours", offset=5) for i in (3, 55, 10_000)]
     deletes = [row(10), row(60)]
-    met: list[int] = []
+    commits: list[int] = []
 
     def between() -> None:
-        if not met:
+        if not commits:
             RIVALS[what](table)
-        met.append(newest(table.path))
+        commits.append(newest(table.path))
 
     writer.check = between
     table.merge(writer, puts, deletes)
-    assert len(met) == (1 if what == "checkpoints" else 2), "a plan on the older version is given up"
+    assert len(commits) == (1 if what == "checkpoints" else 2), "a plan on the older version is given up"
     table.check()
     writer.check = lambda: None
     table.merge(writer, [row(i, "later", offset=6) for i in range(0, 100, 9)])

@@ -31,12 +31,12 @@ CAPTURES_SHARE = 3
 LEASE_NAMES_SHARE = 4
 
 
-def counting_client(asked: Counter[str]) -> type[MemoryState]:
+def counting_client(call_counts: Counter[str]) -> type[MemoryState]:
     """A client that counts what it asks."""
 
     def counting(name: str) -> Any:
         def call(self: MemoryState, *arguments: Any, **more: Any) -> Any:
-            asked[name] += 1
+            call_counts[name] += 1
             return getattr(MemoryState, name)(self, *arguments, **more)
 
         return call
@@ -98,10 +98,10 @@ def test_tasks_that_are_taken_or_over_cost_a_worker_no_name_of_a_lease(
 def test_the_capture_asks_little_for_a_small_table_too(world: World, tmp_path: Path) -> None:
     tables(world, TABLES)
     call_counts = Counter[str]()
-    mine = world.state
+    own_state = world.state
     world.state = counting_client(call_counts)(shared=world.state)
     world.work()
-    assert dump_store.read_dump(mine, DUMP).state == "done"
+    assert dump_store.read_dump(own_state, DUMP).state == "done"
     assert call_counts.total() / TABLES <= CAPTURES_SHARE, call_counts
 
 

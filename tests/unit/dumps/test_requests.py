@@ -333,14 +333,14 @@ def test_a_table_that_is_altered_while_it_is_planned_is_planned_anew(
     world: World, monkeypatch: pytest.MonkeyPatch, told: DblogError
 ) -> None:
     explain = requests_world.Reader.explain
-    said = []
+    shapes_seen = []
 
     def alter_and_explain(self: requests_world.Reader, schema: TableSchema, **arguments: Any) -> ReadPlan:
         database_schema = world.database.schemas[schema.table]
-        if len(said) < 2:
-            said.append(schema)
+        if len(shapes_seen) < 2:
+            shapes_seen.append(schema)
             world.database.schemas[schema.table] = requests_world.table(
-                "orders", paid=pa.bool_(), **{f"c{len(said)}": pa.int64()}
+                "orders", paid=pa.bool_(), **{f"c{len(shapes_seen)}": pa.int64()}
             )
         if schema != world.database.schemas[schema.table] or database_schema != schema:
             raise told
@@ -348,7 +348,7 @@ def test_a_table_that_is_altered_while_it_is_planned_is_planned_anew(
 
     monkeypatch.setattr(requests_world.Reader, "explain", alter_and_explain)
     assert file_dump(world, DumpRequest(("shop.orders",))).tables == ("shop.orders",)
-    assert len(said) == 2
+    assert len(shapes_seen) == 2
 
 
 @pytest.mark.parametrize("fault", [ValueOutOfRange, SourceForbids])

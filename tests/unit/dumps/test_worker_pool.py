@@ -63,18 +63,18 @@ def test_a_crew_grows_to_the_number_that_is_set_while_it_works(world: World) -> 
     world.fill(*range(1, 101))
     world.request(*({"after": k * 20, "key_to": k * 20 + 20} for k in range(5)), workers=1)
     together = threading.Barrier(3, timeout=PATIENCE_SECONDS)
-    met = threading.Event()
+    workers_met = threading.Event()
 
     def meet() -> None:
-        if not met.is_set():
+        if not workers_met.is_set():
             together.wait()  # three workers read at the same time, or this breaks
-            met.set()
+            workers_met.set()
 
     world.source.on_read = meet
     running = Running(world)
     control.retune(world.state, DUMP, workers=3)
     running.end()
-    assert running.error is None and met.is_set()
+    assert running.error is None and workers_met.is_set()
     assert sorted(world.placed_keys()) == list(range(1, 101))
 
 

@@ -134,9 +134,9 @@ def test_a_layout_is_known_over_a_restart_and_not_after_a_shape_without_one(tmp_
     capture = Capture(tmp_path)
     shapes = [rename_columns(BASE, "id", name, "b") for name in "acdef"]
     layout = Layout("1/2")
-    found = []
+    renames = []
     for shape, layout_told in zip(shapes, (layout, layout, None, layout, layout), strict=True):
         capture.take(SchemaSeen(0, 0, shape, layout_told))
-        found.append(capture.publish()[0].renamed)
+        renames.append(capture.publish()[0].renamed)
         capture.restart()
-    assert found == [None, {"c": "a"}, None, None, {"f": "e"}]
+    assert renames == [None, {"c": "a"}, None, None, {"f": "e"}]

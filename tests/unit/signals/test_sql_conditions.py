@@ -25,7 +25,7 @@ __all__ = ["world"]
 
 def parsed_conditions(text: str, kind: str = "mysql") -> list[tuple[str, str, Any]]:
     def plain(value: Any) -> Any:
-        return [plain(one) for one in value] if isinstance(value, tuple) else (value.text, value.quoted)
+        return [plain(part) for part in value] if isinstance(value, tuple) else (value.text, value.quoted)
 
     return [(column, op, plain(value)) for column, op, value in sql_conditions.parse(text, kind=kind)]
 
@@ -94,11 +94,11 @@ _COMPARISONS = st.lists(
 
 
 def _sql(comparisons: list[Any], quote: str, space: str) -> str:
-    def value(one: Literal) -> str:
-        return "'" + one.text.replace("'", "''") + "'" if one.quoted else one.text
+    def value(literal: Literal) -> str:
+        return "'" + literal.text.replace("'", "''") + "'" if literal.quoted else literal.text
 
-    def one(column: str, op: str, given: Any) -> str:
-        right = f"({f'{space},{space}'.join(map(value, given))})" if op == "in" else value(given)
+    def one(column: str, op: str, operand: Any) -> str:
+        right = f"({f'{space},{space}'.join(map(value, operand))})" if op == "in" else value(operand)
         return f"{quote}{column.replace(quote, quote * 2)}{quote}{space}{op}{space}{right}"
 
     return f"{space} AND {space}".join(one(*c) for c in comparisons)

@@ -172,16 +172,16 @@ def test_a_shape_that_changes_before_the_commit_is_met(tmp_path: Path) -> None:
     lake.merge()
     change(lake)
     path = lake.table.path
-    met = list[int]()
+    new_versions = list[int]()
 
     def between() -> None:
-        if not met:
-            met.append(newest(path) + 1)
-            write_commit(path, met[0], metadata(schema_string({**FIELDS, "more": "string"})))
+        if not new_versions:
+            new_versions.append(newest(path) + 1)
+            write_commit(path, new_versions[0], metadata(schema_string({**FIELDS, "more": "string"})))
 
     lake.table.fields["more"] = "string"
     lake.merge(lake.open(between))
-    assert met and newest(path) == met[0] + 1
+    assert new_versions and newest(path) == new_versions[0] + 1
     assert [a["txn"]["version"] for a in commit_of(path, newest(path)) if "txn" in a] == [2]
     oracle = Oracle()
     oracle.read(lake.source.lines, lake.offset)
@@ -205,8 +205,8 @@ def test_indexes_beyond_the_memory_are_closed_and_made_anew(tmp_path: Path) -> N
 def folded_row(k: str, a: int, *, op: str = PUT, offset: int = 1, origin: str = "log", born: bool = False) -> Any:
     row = {"world": 1, "k": k, "a": a, "f": None, "big": "b"} if op == PUT else None
     key = {"world": 1, "k": k}
-    told = {"op": op, "offset": offset, "position": f"p{offset}", "commit_time": None, "origin": origin}
-    return {"key": key, **told, "inserted": born, "missing": None, "row": row}
+    line_marks = {"op": op, "offset": offset, "position": f"p{offset}", "commit_time": None, "origin": origin}
+    return {"key": key, **line_marks, "inserted": born, "missing": None, "row": row}
 
 
 def write(lake: Lake, *rows: Any, merged: int = 0) -> Any:

@@ -229,18 +229,18 @@ def test_a_block_ends_where_a_transaction_ends(staging: Staging) -> None:
 
 def test_a_reader_of_an_old_manifest_is_told_that_its_files_were_moved(staging: Staging) -> None:
     clock: Any = Clock()
-    made = [
+    manifests = [
         publish(staging, number, number, number, (ORDERS, creates(ORDERS, number, 1)))
         for number in range(1, compaction_blocks.FAN + 2)
     ]
     _compact(staging, clock, grace=0)
     _compact(staging, clock, grace=0)
     with pytest.raises(SegmentReplaced) as caught:
-        staging.rows(made[0].files[0])
+        staging.rows(manifests[0].files[0])
     assert caught.value.transient
-    (root_of(staging) / made[-1].files[0].path).unlink()
+    (root_of(staging) / manifests[-1].files[0].path).unlink()
     with pytest.raises(CorruptSegment, match="missing"):
-        staging.rows(made[-1].files[0])
+        staging.rows(manifests[-1].files[0])
 
 
 def test_a_capture_that_wakes_up_after_its_number_was_joined_and_removed_is_fenced(staging: Staging) -> None:

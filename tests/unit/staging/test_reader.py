@@ -73,8 +73,8 @@ def test_a_change_of_key_tells_where_the_row_comes_from(staging: Staging) -> Non
         {"offset": 2, "op": "c", "after": {**ROW, "id": 6}, "moved_from": {"id": 5}},
     )
     publish(staging, 1, 1, 2, (ORDERS, rows))
-    gone, come = lines(staging)
-    assert "moved_from" not in gone
+    delete_line, come = lines(staging)
+    assert "moved_from" not in delete_line
     assert (come["key"], come["moved_from"]) == ({"id": 6}, {"id": 5})
 
 
@@ -147,15 +147,15 @@ def test_values_have_their_json_forms(staging: Staging) -> None:
         "id": 2**62, "amount": decimal.Decimal("10.50"), "day": at.date(), "at": at, "utc": at.replace(tzinfo=dt.UTC),
         "raw": b"\x00\xff", "real": math.inf, "flag": True,
     }  # fmt: skip
-    shown = {
+    expected = {
         "id": 2**62, "amount": "10.50", "day": "2026-01-02", "at": "2026-01-02T03:04:05.000600",
         "utc": "2026-01-02T03:04:05.000600Z", "raw": "AP8=", "real": "Infinity", "flag": True,
     }  # fmt: skip
     placed = chunk(staging, kinds, 2, values, {"id": 1})
     publish(staging, 1, 1, 3, (kinds, log_rows(kinds, {"offset": 1, "op": "c", "after": values})), chunks=(placed,))
     logged, dumped, nulls = lines(staging)
-    assert logged["after"] == dumped["after"] == shown
-    assert nulls["after"] == {**dict.fromkeys(shown), "id": 1}
+    assert logged["after"] == dumped["after"] == expected
+    assert nulls["after"] == {**dict.fromkeys(expected), "id": 1}
 
 
 JSON_TYPES = {

@@ -53,14 +53,16 @@ def _without_beginning() -> contextlib.AbstractContextManager[object]:
 def _needs_forgotten() -> contextlib.AbstractContextManager[object]:
     real = retention.decide
     return mock.patch.object(
-        retention, "decide", lambda found, *, head, before, needs: real(found, head=head, before=before, needs=())
+        retention,
+        "decide",
+        lambda manifests, *, head, before, needs: real(manifests, head=head, before=before, needs=()),
     )
 
 
 def _within_transactions() -> contextlib.AbstractContextManager[object]:
     real = retention.decide
     return mock.patch.object(
-        retention, "decide", lambda found, **rest: real((replace(m, partial=0) for m in found), **rest)
+        retention, "decide", lambda manifests, **rest: real((replace(m, partial=0) for m in manifests), **rest)
     )
 
 
@@ -159,8 +161,8 @@ def test_an_empty_staging_has_nothing_to_remove() -> None:
 
 
 def test_the_beginning_lies_between_transactions() -> None:
-    found = [replace(manifest(n, n, n), partial=int(n in (2, 3)), sealed_at=n) for n in range(1, 8)]
-    segments = [decide(found, head=7, before=before, needs=()) for before in range(1, 8)]
+    manifests = [replace(manifest(n, n, n), partial=int(n in (2, 3)), sealed_at=n) for n in range(1, 8)]
+    segments = [decide(manifests, head=7, before=before, needs=()) for before in range(1, 8)]
     assert [d.segment for d in segments if d] == [1, 2, 2, 2, 5, 6, 7]
 
 
@@ -199,7 +201,7 @@ def test_a_death_at_any_step_and_a_loss_of_power_leave_it_readable_and_the_next_
         storage.left = step
         died = False
         follower = Follower(Staging("/simulated", source="shop", storage=MemoryStorage(now)), from_offset=330)
-        read = [next(found := follower.lines())]
+        read = [next(following := follower.lines())]
         try:
             _retain(Staging("/simulated", source="shop", storage=storage))
         except Killed:
@@ -214,7 +216,7 @@ def test_a_death_at_any_step_and_a_loss_of_power_leave_it_readable_and_the_next_
             assert fresh.head_number() == 40 and fresh.segment_of(330, fresh.manifest(40)) == 33
             with pytest.raises(SegmentTaken):
                 fresh.publish(manifest(3, 30, 39, epoch=2))
-        assert read + list(found) == [line for line in before if line["offset"] >= 330]
+        assert read + list(following) == [line for line in before if line["offset"] >= 330]
         _retain(Staging("/simulated", source="shop", storage=MemoryStorage(now)))
         assert _counting(now) == _counting(whole)
         step += 0.5
@@ -257,18 +259,18 @@ def _counting(disk: Disk) -> set[str]:
 def test_a_reader_that_stands_before_the_beginning_is_told() -> None:
     staging = _fill_staging(Disk(), joined=False)
     late = Follower(staging.handle(), from_offset=30)
-    found = late.lines()
-    assert next(found)["offset"] == 30
-    held = staging.handle().manifest(3)
+    late_lines = late.lines()
+    assert next(late_lines)["offset"] == 30
+    held_manifest = staging.handle().manifest(3)
     _retain(staging)
     with pytest.raises(CorruptSegment, match="begins at segment 25, offset 250") as caught:
-        list(found)
+        list(late_lines)
     assert late.is_behind()
     assert "offset 250" in caught.value.fix
     with pytest.raises(CorruptSegment, match="removed by retention"):
         next(staging.manifests(after=3))
     with pytest.raises(CorruptSegment, match="removed by retention"):
-        staging.rows(held.files[0])
+        staging.rows(held_manifest.files[0])
     with pytest.raises(CorruptSegment, match="offset 249 has been removed"):
         list(lines(staging, from_offset=249))
 
@@ -276,10 +278,10 @@ def test_a_reader_that_stands_before_the_beginning_is_told() -> None:
 def test_a_follower_in_the_middle_goes_on() -> None:
     staging = _fill_staging(Disk(), joined=False)
     follower = Follower(staging.handle(), from_offset=300)
-    found = follower.lines()
-    read = [next(found)["offset"]]
+    follower_lines = follower.lines()
+    read = [next(follower_lines)["offset"]]
     _retain(staging)
-    read += [line["offset"] for line in found]
+    read += [line["offset"] for line in follower_lines]
     assert read[0] == 300 and read[-1] == 405 and not follower.is_behind()
 
 

@@ -79,8 +79,8 @@ def test_a_file_leaves_out_what_no_row_has_and_the_next_begins_where_one_does(
     monkeypatch.setattr(segment, "INLINE_BYTES", 0)
     monkeypatch.setattr(segment, "_ROW_GROUP_BYTES", row_group)
     batches = [creates(ORDERS, 1, 10), _updates(11, 10), creates(ORDERS, 21, 10)]
-    made = publish(staging, 1, 1, 30, *((ORDERS, batch) for batch in batches))
-    columns = [set(pq.ParquetFile(root_of(staging) / f.path).schema_arrow.names) for f in made.files]
+    new_manifest = publish(staging, 1, 1, 30, *((ORDERS, batch) for batch in batches))
+    columns = [set(pq.ParquetFile(root_of(staging) / f.path).schema_arrow.names) for f in new_manifest.files]
     assert ["before" in c for c in columns] == ([False, True] if row_group == 1 else [True])
     assert not any("unchanged" in c or "moved_from" in c for c in columns)
     staged_lines = list(lines(staging))
@@ -134,9 +134,9 @@ def test_dictionaries_become_plain_and_every_type_stays_what_it_is(
     for column in ("op", "origin", "transaction", "position"):
         at = named.schema.get_field_index(column)
         named = named.set_column(at, column, named.column(at).dictionary_encode())
-    made = publish(staging, 1, 1, 8, (schema, named))
-    assert [bool(f.path) for f in made.files] == [limit == 0]
-    (fresh,) = (staging.handle().rows(f) for f in made.files)
+    new_manifest = publish(staging, 1, 1, 8, (schema, named))
+    assert [bool(f.path) for f in new_manifest.files] == [limit == 0]
+    (fresh,) = (staging.handle().rows(f) for f in new_manifest.files)
     assert fresh.schema.equals(log_schema(schema)) and fresh.combine_chunks().to_batches() == [rows]
 
 
@@ -173,12 +173,12 @@ def test_rows_of_a_manifest_that_were_altered_are_refused() -> None:
 
 
 def test_what_knows_only_paths_gets_the_same_rows(staging: Staging) -> None:
-    made = [publish(staging, n, 3 * n - 2, 3 * n, (ORDERS, creates(ORDERS, 3 * n - 2, 3))) for n in (1, 2, 3)]
-    files = [f for m in made for f in m.files]
+    manifests = [publish(staging, n, 3 * n - 2, 3 * n, (ORDERS, creates(ORDERS, 3 * n - 2, 3))) for n in (1, 2, 3)]
+    files = [f for m in manifests for f in m.files]
     (spilled,) = spill(staging, files)
     assert (spilled.first_offset, spilled.last_offset, spilled.rows) == (1, 9, 9)
-    found = pq.read_table(root_of(staging) / spilled.path)
-    assert found.column("offset").to_pylist() == list(range(1, 10))
+    table = pq.read_table(root_of(staging) / spilled.path)
+    assert table.column("offset").to_pylist() == list(range(1, 10))
     (cut,) = spill(staging, [files[1].cut(5, 5)])
     assert pq.read_table(root_of(staging) / cut.path).column("offset").to_pylist() == [5]
     remove_spilled(staging, files)

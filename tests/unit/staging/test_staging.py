@@ -48,12 +48,12 @@ def test_storage_of_an_unknown_kind_is_refused_by_name(root: str) -> None:
 
 
 def test_what_is_published_is_read_back_by_others(staging: Staging) -> None:
-    made = [publish(staging, n, n * 10, n * 10 + 4, (ORDERS, creates(ORDERS, n * 10, 5))) for n in (1, 2, 3)]
-    assert again(staging).head() == made[-1]
-    assert list(again(staging).manifests()) == made
-    assert list(again(staging).manifests(after=2)) == made[2:]
-    assert again(staging).manifest(2) == made[1]
-    (file,) = made[0].files
+    manifests = [publish(staging, n, n * 10, n * 10 + 4, (ORDERS, creates(ORDERS, n * 10, 5))) for n in (1, 2, 3)]
+    assert again(staging).head() == manifests[-1]
+    assert list(again(staging).manifests()) == manifests
+    assert list(again(staging).manifests(after=2)) == manifests[2:]
+    assert again(staging).manifest(2) == manifests[1]
+    (file,) = manifests[0].files
     assert [len(batch) for batch in again(staging).log_batches(file)] == [5]
     assert again(staging).schema(file.schema) == ORDERS
 
@@ -244,8 +244,8 @@ def test_any_table_name_makes_a_file_that_spark_sees(
 ) -> None:
     monkeypatch.setattr(segment, "INLINE_BYTES", 0)
     schema = table(name)
-    made = publish(staging, 1, 1, 1, (schema, creates(schema, 1, 1)))
-    path = root_of(staging) / made.files[0].path
+    new_manifest = publish(staging, 1, 1, 1, (schema, creates(schema, 1, 1)))
+    path = root_of(staging) / new_manifest.files[0].path
     assert path.is_file() and path.parent.parent == root_of(staging) / "log"
     assert path.name[0] not in "._" and path.name.isascii() and path.name.isprintable() and len(path.name) < 255
 
@@ -325,8 +325,8 @@ def test_a_kill_at_any_step_leaves_all_of_a_segment_or_nothing(staging: Staging,
         reader = again(staging)
         segments = list(reader.manifests())
         outcomes.append(len(segments))
-        for found in segments:
-            for file in found.files:
+        for manifest_read in segments:
+            for file in manifest_read.files:
                 assert sum(len(batch) for batch in reader.log_batches(file)) == file.rows
         if "published" in done.stdout:
             break

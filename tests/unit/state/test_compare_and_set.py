@@ -19,10 +19,10 @@ def stored_value(state: MemoryState) -> tuple[Any, int] | None:
 
 def test_it_is_made_changed_and_left_alone_where_nothing_changes() -> None:
     state = MemoryState()
-    assert compare_and_set.change(state, "node", lambda known: known) is None
+    assert compare_and_set.change(state, "node", lambda value: value) is None
     assert stored_value(state) is None
-    assert compare_and_set.change(state, "node", lambda known: [*(known or []), 1]) == [1]
-    assert compare_and_set.change(state, "node", lambda known: [*known, 2]) == [1, 2]
+    assert compare_and_set.change(state, "node", lambda value: [*(value or []), 1]) == [1]
+    assert compare_and_set.change(state, "node", lambda value: [*value, 2]) == [1, 2]
     before = stored_value(state)
     assert compare_and_set.change(state, "node", list) == [1, 2]
     assert stored_value(state) == before
@@ -35,10 +35,10 @@ def test_who_was_first_is_taken_into_account(there: bool) -> None:
     if there:
         state.create("node", b"[]")
 
-    def mine(known: list[str] | None) -> list[str]:
+    def mine(value: list[str] | None) -> list[str]:
         if (other := next(others, None)) is not None:  # between our read and our write
-            compare_and_set.change(state, "node", lambda theirs: [*(theirs or []), other])
-        return [*(known or []), "mine"]
+            compare_and_set.change(state, "node", lambda their_value: [*(their_value or []), other])
+        return [*(value or []), "mine"]
 
     assert compare_and_set.change(state, "node", mine) == ["x", "y", "mine"]
     assert stored_value(state) == (["x", "y", "mine"], 3 if there else 2)

@@ -132,8 +132,8 @@ def test_the_dump_is_requested_again_once_and_forgotten_when_it_is_over(world: W
     ]
     assert owed_dumps.read(world.state)[NAME].asked == second.id
     fails(world, second.id, "n holds infinity")
-    told = owed_dumps.read(world.state)[NAME]
-    assert (told.times, told.asked, told.why) == (2, None, "n holds infinity")
+    owed = owed_dumps.read(world.state)[NAME]
+    assert (owed.times, owed.asked, owed.why) == (2, None, "n holds infinity")
     debts.nudge([NAME])
     debts.request_due(lambda table: False, offset=0)
     clock.now += 2

@@ -47,8 +47,8 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 def problems(world: World) -> list[Problem]:
-    found: list[Problem] = world.problems  # type: ignore[attr-defined]
-    return found
+    problems_found: list[Problem] = world.problems  # type: ignore[attr-defined]
+    return problems_found
 
 
 def begin_tables(world: World) -> None:
@@ -165,8 +165,8 @@ def test_a_table_that_the_log_cannot_tell_is_neither_staged_nor_dumped_until_the
         wait_until(lambda: bool(stop_reasons(world.config)), "the stopped table is shown")
         assert "a value is none\n  fix: correct the value" in stop_reasons(world.config)["shop.a"]
         dump_id = filing.submit(world.config, DumpRequest(("shop.?",)))
-        asked = dump_store.read_dump(world.state, dump_id)
-        (number,) = [task.number for task in asked.tasks if task.table == "shop.a"]
+        dump = dump_store.read_dump(world.state, dump_id)
+        (number,) = [task.number for task in dump.tasks if task.table == "shop.a"]
         mark = Mark("shop", TaskId(dump_id, number), 1, 0, "w1", "shop.a", 1, None)
         high = High(
             mark, file=None, rows=0, bytes=0, checksum="", schema=A.fingerprint, last_key=None, final=True,

@@ -64,9 +64,9 @@ def session() -> Session:
 
 @pytest.fixture
 def lease(session: Session, now: list[float]) -> Iterator[ZookeeperLease]:
-    held = ZookeeperLease(session, "/locks/lock-1", "us", 5, alive=now[0])  # type: ignore[arg-type]
-    yield held
-    held.release()
+    new_lease = ZookeeperLease(session, "/locks/lock-1", "us", 5, alive=now[0])  # type: ignore[arg-type]
+    yield new_lease
+    new_lease.release()
 
 
 def test_a_beat_is_a_write_of_the_lock_node_as_it_is(session: Session, lease: ZookeeperLease, now: list[float]) -> None:

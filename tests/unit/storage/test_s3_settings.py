@@ -45,8 +45,8 @@ def test_new_objects_are_encrypted_as_the_file_says(
     storage._create("p/b", b"created")
     assert len(puts) == 2
     for put in puts:
-        found = {name.lower(): value for name, value in put.headers.items() if "encryption" in name.lower()}
-        assert {name: value if isinstance(value, bytes) else value.encode() for name, value in found.items()} == sent
+        headers = {name.lower(): value for name, value in put.headers.items() if "encryption" in name.lower()}
+        assert {name: value if isinstance(value, bytes) else value.encode() for name, value in headers.items()} == sent
     options = storage.delta_options
     assert options.get("aws_server_side_encryption") == given.get("encryption")
     assert options.get("aws_sse_kms_key_id") == given.get("kms_key")

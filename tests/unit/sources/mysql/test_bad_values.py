@@ -104,7 +104,7 @@ def test_a_value_of_no_server_makes_its_table_unreadable_and_its_place_is_named(
     builder.rows_event(version, CREATE, transaction, mysql_rows.image([number, column], [bytes(4), None]), 0, 0)
     builder.rows_event(version, CREATE, transaction, mysql_rows.image([number, column], [bytes(4), value]), 0, 0)
     batch = builder.build("p", 0)
-    (told,) = batch.signals
-    assert isinstance(told, Unreadable) and told.fix
-    assert told.why.startswith("shop.t at binlog.000003:4711 (transaction uuid:7): column c1: a value ")
+    (signal,) = batch.signals
+    assert isinstance(signal, Unreadable) and signal.fix
+    assert signal.why.startswith("shop.t at binlog.000003:4711 (transaction uuid:7): column c1: a value ")
     assert [changes.batch.num_rows for changes in batch.changes] == [1]

@@ -29,16 +29,16 @@ def values(*documents: bytes | None) -> Values:
 
 
 def texts(*documents: bytes | None) -> list[str | None]:
-    made = binary_values.to_arrow(JSON, values(*documents), zero_dates="error")
-    made.validate(full=True)
-    shown: list[str | None] = made.to_pylist()
-    return shown
+    array = binary_values.to_arrow(JSON, values(*documents), zero_dates="error")
+    array.validate(full=True)
+    json_texts: list[str | None] = array.to_pylist()
+    return json_texts
 
 
 def is_left(document: bytes) -> bool:
     """Whether the kernels leave a value of the document to the plain printer. Raises NoDocument."""
-    given = values(document)
-    return json_text._print_by_kernels(given.raw, given.starts, given.lengths)[2]
+    document_values = values(document)
+    return json_text._print_by_kernels(document_values.raw, document_values.starts, document_values.lengths)[2]
 
 
 def is_broken(document: bytes) -> bool:
@@ -123,8 +123,10 @@ def test_doubles_of_any_length() -> None:
 def test_decimals_of_functions(precision: int, scale: int) -> None:
     r = random.Random(precision)
     numbers = [0, 1, -1, 10**precision - 1, -(10**precision - 1), *(r.randrange(10**precision) for _ in range(50))]
-    made = [document([Opaque(246, bytes([precision, scale]) + packed_decimal(n, precision, scale))]) for n in numbers]
-    assert texts(*made) == [to_text(d) for d in made] and not any(map(is_left, made))
+    documents = [
+        document([Opaque(246, bytes([precision, scale]) + packed_decimal(n, precision, scale))]) for n in numbers
+    ]
+    assert texts(*documents) == [to_text(d) for d in documents] and not any(map(is_left, documents))
 
 
 def test_a_document_that_points_into_itself_ends() -> None:
@@ -190,8 +192,8 @@ def test_a_value_that_is_none_is_told_with_its_row() -> None:
 
 
 def test_long_binary_values_have_the_line_ends_of_the_servers_base64() -> None:
-    (shown,) = texts(document([Opaque(252, bytes(range(58)))]))
+    (text,) = texts(document([Opaque(252, bytes(range(58)))]))
     line = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8gISIjJCUmJygpKissLS4vMDEyMzQ1Njc4"
-    assert shown == f'["base64:type252:{line}\\nOQ=="]'
-    (shown,) = texts(document([Opaque(252, bytes(range(57)))]))
-    assert shown == f'["base64:type252:{line}"]'
+    assert text == f'["base64:type252:{line}\\nOQ=="]'
+    (text,) = texts(document([Opaque(252, bytes(range(57)))]))
+    assert text == f'["base64:type252:{line}"]'

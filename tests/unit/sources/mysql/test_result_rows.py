@@ -38,20 +38,20 @@ def length_encoded(value: bytes | None) -> bytes:
 
 def pack_packets(payload: bytes, sequence: int) -> tuple[bytes, int]:
     """The packets of a payload, and the number after them."""
-    found = []
+    packets = []
     for at in range(0, len(payload) + 1, LARGEST):
         piece = payload[at : at + LARGEST]
-        found.append(len(piece).to_bytes(3, "little") + bytes([sequence & 255]) + piece)
+        packets.append(len(piece).to_bytes(3, "little") + bytes([sequence & 255]) + piece)
         sequence += 1
-    return b"".join(found), sequence
+    return b"".join(packets), sequence
 
 
 def result(rows: Sequence[Row], *, end: bytes = END, sequence: int = 1) -> bytes:
-    found = []
+    parts = []
     for payload in (*(b"".join(map(length_encoded, row)) for row in rows), end):
         packets, sequence = pack_packets(payload, sequence)
-        found.append(packets)
-    return b"".join(found)
+        parts.append(packets)
+    return b"".join(parts)
 
 
 def sender(data: bytes, size: int) -> Callable[[memoryview], int]:
@@ -93,30 +93,32 @@ def reference(data: bytes, width: int, sequence: int = 1) -> list[list[bytes | N
 
 
 def values_of(payload: bytes, width: int) -> list[bytes | None]:
-    found: list[bytes | None] = []
+    read_values: list[bytes | None] = []
     at = 0
     for _ in range(width):
         size = payload[at]
         at += 1
         if size == 251:
-            found.append(None)
+            read_values.append(None)
             continue
         if size > 251:
             digits = (2, 3, 8)[size - 252]
             size = int.from_bytes(payload[at : at + digits], "little")
             at += digits
-        found.append(payload[at : at + size])
+        read_values.append(payload[at : at + size])
         at += size
     assert at == len(payload)
-    return found
+    return read_values
 
 
 def read(
     data: bytes, width: int, *, size: int = 1 << 16, ahead: int = 0, expected: int | None = None, sequence: int = 1
 ) -> list[list[bytes | None]] | bytes:
     """As the reference, by the compiled reader."""
-    found = TextRows().read(sender(data[ahead:], size), width, sequence=sequence, ahead=data[:ahead], expected=expected)
-    return found if isinstance(found, bytes) else objects(found)
+    parsed = TextRows().read(
+        sender(data[ahead:], size), width, sequence=sequence, ahead=data[:ahead], expected=expected
+    )
+    return parsed if isinstance(parsed, bytes) else objects(parsed)
 
 
 def objects(rows: Rows) -> list[list[bytes | None]]:
@@ -139,9 +141,9 @@ def test_rows_come_as_they_were_sent_however_the_bytes_arrive(
 ) -> None:
     width, rows = made
     data = result(rows, end=FAULT if faulty else END, sequence=sequence)
-    wanted = reference(data, width, sequence)
-    assert wanted == (FAULT if faulty else [list(row) for row in rows])
-    assert read(data, width, size=size, ahead=ahead, expected=expected, sequence=sequence) == wanted
+    expected_rows = reference(data, width, sequence)
+    assert expected_rows == (FAULT if faulty else [list(row) for row in rows])
+    assert read(data, width, size=size, ahead=ahead, expected=expected, sequence=sequence) == expected_rows
 
 
 @pytest.mark.parametrize("length", [65_535, 65_536, LARGEST - 6, LARGEST - 5, LARGEST - 4, LARGEST, 2 * LARGEST + 77])
@@ -247,8 +249,8 @@ def test_integers(bits: int, data: st.DataObject) -> None:
     most = 2 ** (bits - 1)
     numbers = st.integers(least, most - 1) | st.sampled_from([least, most - 1, 0, -1])
     texts = data.draw(optional(st.tuples(numbers, st.integers(0, 25)).map(lambda n: f"{n[0]:0{n[1]}d}".encode())))
-    found = both(kind, "int", texts)
-    assert found.to_pylist() == [None if text is None else int(text) for text in texts]
+    parsed = both(kind, "int", texts)
+    assert parsed.to_pylist() == [None if text is None else int(text) for text in texts]
     both(kind, "int", [*texts, str(most).encode()])
 
 
@@ -268,11 +270,11 @@ def test_decimals(precision: int, data: st.DataObject) -> None:
     numbers = st.integers(-(10**precision) + 1, 10**precision - 1) | st.integers(-99, 99).filter(
         lambda n: abs(n) < 10**precision
     )
-    made = data.draw(st.lists(st.none() | numbers, max_size=20))
-    exact = [None if n is None else decimal.Decimal(n).scaleb(-scale, decimal.Context(prec=60)) for n in made]
+    drawn = data.draw(st.lists(st.none() | numbers, max_size=20))
+    exact = [None if n is None else decimal.Decimal(n).scaleb(-scale, decimal.Context(prec=60)) for n in drawn]
     texts = [None if value is None else format(value, "f").encode() for value in exact]
-    found = both(pa.decimal128(precision, scale), f"decimal({precision},{scale})", texts)
-    assert found.to_pylist() == exact
+    parsed = both(pa.decimal128(precision, scale), f"decimal({precision},{scale})", texts)
+    assert parsed.to_pylist() == exact
     assert quick(pa.decimal128(precision, scale), texts)
 
 

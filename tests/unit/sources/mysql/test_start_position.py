@@ -54,17 +54,17 @@ def test_a_first_capture_begins_where_it_is_told_and_later_ones_go_on(world: Wor
 
 
 def test_a_place_that_is_refused_records_and_makes_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[str] = []
+    slots_made: list[str] = []
 
     def refuse(place: Place) -> str:
         raise SourceRefused("it is purged", fix="earliest")
 
     monkeypatch.setattr(world.source, "begin", refuse)
-    monkeypatch.setattr(world.source, "prepare", lambda: made.append("slot"))
+    monkeypatch.setattr(world.source, "prepare", lambda: slots_made.append("slot"))
     starting(world, "log.1:2")
     with pytest.raises(SourceRefused, match="purged"):
         world.capture()
-    assert world.staging.head() is None and made == []
+    assert world.staging.head() is None and slots_made == []
 
 
 def test_a_source_that_is_away_while_the_place_is_looked_for_is_asked_again(

@@ -21,10 +21,10 @@ def values(column: ColumnType, *raw: bytes | None, zero_dates: str = "error") ->
     starts = np.cumsum(np.maximum(lengths, 0)) - np.maximum(lengths, 0)
     starts[lengths < 0] = -1
     joined = np.frombuffer(b"".join(value or b"" for value in raw), dtype=np.uint8)
-    made = to_arrow(column, Values(joined, starts, lengths, lengths >= 0), zero_dates=zero_dates)
-    made.validate(full=True)
-    found: list[object] = made.to_pylist()
-    return found
+    array = to_arrow(column, Values(joined, starts, lengths, lengths >= 0), zero_dates=zero_dates)
+    array.validate(full=True)
+    python_values: list[object] = array.to_pylist()
+    return python_values
 
 
 def test_integers_of_every_width_and_sign() -> None:

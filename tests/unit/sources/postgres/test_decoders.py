@@ -43,8 +43,8 @@ def feed(*messages: bytes, skip: int = 0) -> LogBatch:
 
 
 def rows(batch: LogBatch) -> list[dict[str, Any]]:
-    found = [line for changes in batch.changes for line in changes.batch.to_pylist()]
-    return sorted(found, key=lambda line: line["sequence"])
+    row_lines = [line for changes in batch.changes for line in changes.batch.to_pylist()]
+    return sorted(row_lines, key=lambda line: line["sequence"])
 
 
 def test_an_lsn_prints_and_reads_as_the_server_does() -> None:
@@ -115,9 +115,9 @@ def test_rows_of_all_kinds_are_decoded_together() -> None:
         change(b"D", (b"K", row("2", None, None))),
         commit(),
     )
-    found = [(r["op"], r["key_only"], r["unchanged"], r["before"], r["after"]) for r in rows(batch)]
+    row_tuples = [(r["op"], r["key_only"], r["unchanged"], r["before"], r["after"]) for r in rows(batch)]
     empty = {"v": None, "big": None}
-    assert found == [
+    assert row_tuples == [
         ("c", False, None, None, {"id": 1, "v": "é\nx", "big": None}),
         ("u", False, ["big"], None, {"id": 1, "v": "", "big": None}),
         ("u", True, ["big"], {"id": 1, **empty}, {"id": 2, "v": "w", "big": None}),
@@ -277,8 +277,8 @@ def test_rows_that_are_passed_over_count_for_a_restart() -> None:
     assert first.partial == 3
     rest = feed(begin(), T, insert, insert, other, more, more, commit(), skip=first.partial)
     assert [r["after"]["id"] for r in rows(rest)] == [7]
-    again = feed(begin(), odd, insert, insert, other, more, more, commit(), skip=first.partial)
-    assert [r["after"]["id"] for r in rows(again)] == [7]
+    second_batch = feed(begin(), odd, insert, insert, other, more, more, commit(), skip=first.partial)
+    assert [r["after"]["id"] for r in rows(second_batch)] == [7]
 
 
 def test_a_table_without_its_key_column_is_passed_over() -> None:
@@ -341,8 +341,8 @@ def test_wal2json_passes_over_what_cannot_be_told_by_the_key() -> None:
     batch = wal2json(BEGIN, insert, odd, odd, insert, COMMIT)
     assert [type(s).__name__ for s in batch.signals] == ["SchemaSeen", "Unreadable", "SchemaSeen"]
     assert [r["op"] for r in rows(batch)] == ["c", "c"]
-    (told,) = [s.why for s in batch.signals if isinstance(s, Unreadable)]
-    assert told == "the log identifies old rows by (v), and the key is (id)"
+    (reason,) = [s.why for s in batch.signals if isinstance(s, Unreadable)]
+    assert reason == "the log identifies old rows by (v), and the key is (id)"
 
 
 def test_wal2json_names_an_unknown_action() -> None:

@@ -60,7 +60,7 @@ texts = st.tuples(
     st.none() | st.sampled_from("tf"),
     st.none() | st.binary(max_size=5).map(lambda b: r"\x" + b.hex()),
 )
-kept = st.lists(st.booleans(), min_size=6, max_size=6)
+kept_columns = st.lists(st.booleans(), min_size=6, max_size=6)
 
 
 @st.composite
@@ -75,7 +75,7 @@ def row_messages(draw: st.DrawFn) -> bytes:
         whole = draw(st.booleans())
         images.append((b"O", row(*old)) if whole else (b"K", row(old[0], *[None] * 5)))
     if kind != b"D":
-        left_out = draw(kept) if kind == b"U" else [False] * 6
+        left_out = draw(kept_columns) if kind == b"U" else [False] * 6
         values = [
             b"u" if out and place in (1, 2, 5) else v for place, (v, out) in enumerate(zip(new, left_out, strict=True))
         ]
@@ -126,10 +126,10 @@ def cut(messages: list[bytes], cuts: list[int]) -> list[list[bytes]]:
 @given(st.lists(row_messages(), min_size=1, max_size=12))
 @settings(deadline=None, max_examples=60)
 def test_rows_are_what_a_plain_reading_makes_of_them(changes: list[bytes]) -> None:
-    found = lines_in_log_order(list(feed_arrivals(decoder(), [begin(), T, T2, *changes, commit()])))
+    row_lines = lines_in_log_order(list(feed_arrivals(decoder(), [begin(), T, T2, *changes, commit()])))
     expected = [read_change(message, COLUMNS) for message in changes]
-    assert [line[0][1:] for line in found] == [(r.op, r.key_only, r.unchanged, r.old, r.new) for r in expected]
-    assert [line[0][0] for line in found] == ["t" if message[4] == 1 else "t2" for message in changes]
+    assert [line[0][1:] for line in row_lines] == [(r.op, r.key_only, r.unchanged, r.old, r.new) for r in expected]
+    assert [line[0][0] for line in row_lines] == ["t" if message[4] == 1 else "t2" for message in changes]
 
 
 @dataclass(frozen=True)
@@ -165,14 +165,14 @@ def stories(draw: st.DrawFn) -> Story:
 def interleave_streams(draw: st.DrawFn, streams: list[list[bytes]]) -> list[bytes]:
     """Blocks of several streams in turn; their commits stay in order, and one aborted stream is among them."""
     queues = [[[*block] for block in blocks_of(stream)] for stream in streams]
-    gone = [[stream_start(99, first=True), streamed_message(T, 99), b"E"], [stream_abort(99, 99)]]
+    aborted_blocks = [[stream_start(99, first=True), streamed_message(T, 99), b"E"], [stream_abort(99, 99)]]
     mixed: list[bytes] = []
     while any(queues):
         ready = [q for q in queues if q and (q[0][0][:1] != b"c" or q is next(x for x in queues if x))]
         queue = draw(st.sampled_from(range(len(ready))))
         mixed += ready[queue].pop(0)
-        if gone and draw(st.booleans()):
-            mixed += gone.pop(0)
+        if aborted_blocks and draw(st.booleans()):
+            mixed += aborted_blocks.pop(0)
     return mixed
 
 
@@ -197,8 +197,8 @@ def test_streams_in_any_pieces_are_what_whole_transactions_are(
     assert lines_in_log_order(batches) == lines_in_log_order(kept_back)
     assert batches[-1].position == kept_back[-1].position and batches[-1].partial == 0
     first = next((line[1] for line in lines_in_log_order(kept_back)), None)
-    known = sum(line[1] == first for line in lines_in_log_order(kept_back))
-    skip = data.draw(st.integers(0, known))
+    known_rows = sum(line[1] == first for line in lines_in_log_order(kept_back))
+    skip = data.draw(st.integers(0, known_rows))
     assert lines_in_log_order(list(feed_arrivals(decoder(skip=skip), *pieces))) == lines_in_log_order(kept_back)[skip:]
     assert (
         lines_in_log_order(list(feed_arrivals(decoder(skip=skip), *cut(story.whole, cuts))))
@@ -220,9 +220,9 @@ def test_a_damaged_row_is_refused_or_read_as_a_plain_reading_does(
     else:
         where = "".join(signal.why for signal in unreadable(batches))
     if not where:
-        found = lines_in_log_order(batches)
+        row_lines = lines_in_log_order(batches)
         expected = read_change(damaged, COLUMNS)
-        assert [line[0][1:] for line in found] == [
+        assert [line[0][1:] for line in row_lines] == [
             (expected.op, expected.key_only, expected.unchanged, expected.old, expected.new)
         ]
         return

@@ -39,10 +39,10 @@ def test_fail_stops_at_what_nobody_has_accepted(marks: list[LogMark], accepted: 
     work = Work("shop.orders", marks[-1].schema or "", reshaped=tuple(marks))
     try:
         schema_policy.check_accepted(work, A, SHAPES.__getitem__, accepted=accepted)
-        found = None
+        message = None
     except LakeError as error:
-        found = error.message
-    assert (found is None) == (stops is None) and (stops or "") in (found or "")
+        message = error.message
+    assert (message is None) == (stops is None) and (stops or "") in (message or "")
 
 
 @pytest.mark.parametrize(

@@ -33,8 +33,8 @@ def feed_pieces(
             room[:count] = left[:count]
             split.add_received(count)
             left = left[count:]
-            while (found := split.next(brief=brief)) is not None:
-                yield found
+            while (stretch := split.next(brief=brief)) is not None:
+                yield stretch
 
 
 def cut(stream: bytes, draw: random.Random) -> Iterator[bytes]:
@@ -50,9 +50,9 @@ def take_events(stretches: Iterable[Events]) -> list[Event]:
     """All events, each checked against its code."""
     every: list[Event] = []
     owner: bytes | None = None
-    for found in stretches:
-        for number, code, end, size, start, stop, a, b, c in found.rest:
-            event = found.event(number)
+    for stretch in stretches:
+        for number, code, end, size, start, stop, a, b, c in stretch.rest:
+            event = stretch.event(number)
             assert (end, size, stop - start) == (event.end, event.size, len(event.body))
             check_event(event, code, start, a, b, c, owner)
             if event.type == Type.GTID and code in (headers.GTID, headers.GTID_BEGIN):
@@ -184,20 +184,20 @@ def test_a_map_is_told_again_where_numbers_may_mean_something_else(between: list
     assert [e.type for e in events_read].count(Type.TABLE_MAP) == 1 + is_told
 
 
-def outcome(found: Iterable[Event]) -> tuple[list[Event], bool]:
+def outcome(read_events: Iterable[Event]) -> tuple[list[Event], bool]:
     """The events up to the first fault, and whether there was one."""
     every: list[Event] = []
     try:
-        every.extend(found)  # those before the fault stay
+        every.extend(read_events)  # those before the fault stay
     except FAULTS:
         return every, True
     return every, False
 
 
 def one_by_one(stream: bytes, pieces: Iterable[bytes], *, checksums: bool) -> Iterator[Event]:
-    for found in feed_pieces(pieces, checksums=checksums):
-        for row in found.rest:
-            yield found.event(row[0])
+    for stretch in feed_pieces(pieces, checksums=checksums):
+        for row in stretch.rest:
+            yield stretch.event(row[0])
 
 
 def test_bytes_that_lie_are_the_same_error_as_in_plain_python() -> None:
@@ -260,8 +260,8 @@ def test_memory_goes_back_after_a_large_event() -> None:
         room[: len(piece)] = piece
         split.add_received(len(piece))
         at += len(piece)
-        while (found := split.next()) is not None:
-            assert len(list(found.rest)) > 0
+        while (stretch := split.next()) is not None:
+            assert len(list(stretch.rest)) > 0
     assert len(split._raw) < 4_000_000
 
 

@@ -190,8 +190,8 @@ def long_way(log: LogState, events: list[bytes]) -> Iterator[LogBatch]:
 def rows_that_were_held(log: LogState, written: list[bytes]) -> Iterator[LogBatch]:
     """Brings the prepared rows that are due: from memory, or as a second connection does."""
     if log.prepared_rows is not None:
-        again = written[places_of(written)[log.prepared_rows.place.start] :]
-        for event in log.prepared_rows.remembered or (binlog.parse(data, 0, False) for data in again):
+        reread_events = written[places_of(written)[log.prepared_rows.place.start] :]
+        for event in log.prepared_rows.remembered or (binlog.parse(data, 0, False) for data in reread_events):
             log.take_prepared(event)
             if log.is_full:
                 yield log.flush()
@@ -201,10 +201,10 @@ def rows_that_were_held(log: LogState, written: list[bytes]) -> Iterator[LogBatc
 
 def short_way(log: LogState, written: list[bytes], draw: random.Random, begin: int = 0) -> Iterator[LogBatch]:
     """Stretches of what the server has written from event `begin` on, cut anyhow."""
-    for found in feed_pieces(cut(binlog.packets(written[begin:]), draw), brief=True):
+    for stretch in feed_pieces(cut(binlog.packets(written[begin:]), draw), brief=True):
         whole = False
         while not whole:
-            whole = log.take_all(found)
+            whole = log.take_all(stretch)
             while log.is_unpacking:
                 log.take_unpacked()
                 if log.is_full:
@@ -215,20 +215,20 @@ def short_way(log: LogState, written: list[bytes], draw: random.Random, begin: i
     yield log.flush()
 
 
-def batch_contents(found: list[LogBatch]) -> list[Any]:
+def batch_contents(batches: list[LogBatch]) -> list[Any]:
     """All that batches say, wherever they are cut."""
     every: list[Any] = []
-    for batch in found:
-        told: list[tuple[int, Any]] = []
+    for batch in batches:
+        contents: list[tuple[int, Any]] = []
         for signal in batch.signals:
             what = {name: getattr(signal, name) for name in signal.__slots__ if name not in ("sequence", "transaction")}
-            told.append((signal.sequence, (type(signal).__name__, what, batch.transactions[signal.transaction])))
+            contents.append((signal.sequence, (type(signal).__name__, what, batch.transactions[signal.transaction])))
         for changes in batch.changes:
-            told += [
+            contents += [
                 (row.pop("sequence"), (changes.schema, batch.transactions[row.pop("transaction")], row))
                 for row in changes.batch.to_pylist()
             ]
-        every += [what for _, what in sorted(told, key=lambda entry: entry[0])]
+        every += [what for _, what in sorted(contents, key=lambda entry: entry[0])]
     return every
 
 
@@ -239,9 +239,9 @@ def test_the_short_way_says_what_the_long_way_says(
     seed: int, mariadb: bool, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(change_batch, "EVENTS", rows)
-    found = Writer(seed, mariadb=mariadb).write(60)
-    long = list(long_way(state(mariadb=mariadb), found))
-    short = list(short_way(state(mariadb=mariadb), found, random.Random(seed)))
+    stream = Writer(seed, mariadb=mariadb).write(60)
+    long = list(long_way(state(mariadb=mariadb), stream))
+    short = list(short_way(state(mariadb=mariadb), stream, random.Random(seed)))
     assert [batch.position for batch in short] == [batch.position for batch in long]
     assert [batch.partial for batch in short] == [batch.partial for batch in long]
     assert batch_contents(short) == batch_contents(long) and len(batch_contents(short)) > 60
@@ -254,18 +254,18 @@ def test_a_transaction_is_gone_on_with_after_any_part(
     seed: int, mariadb: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From every batch's position on, with its partial rows skipped, comes exactly what comes after that batch."""
-    found = Writer(seed, mariadb=mariadb).write(25)
+    stream = Writer(seed, mariadb=mariadb).write(25)
     monkeypatch.setattr(change_batch, "EVENTS", 3)
-    whole = list(short_way(state(mariadb=mariadb), found, random.Random(seed)))
+    whole = list(short_way(state(mariadb=mariadb), stream, random.Random(seed)))
     monkeypatch.setattr(change_batch, "EVENTS", 10_000)
-    places = places_of(found)
+    places = places_of(stream)
     for number, batch in enumerate(whole[:-1]):
         start = Position.decode(batch.position, mariadb=mariadb)
         log = state(mariadb=mariadb, skip=batch.partial, position=start)
-        rest = short_way(log, found, random.Random(seed), places[start.offset])
+        rest = short_way(log, stream, random.Random(seed), places[start.offset])
         later = [entry for entry in batch_contents(list(rest)) if entry[0] != "SchemaSeen"]
-        wanted = [entry for entry in batch_contents(whole[number + 1 :]) if entry[0] != "SchemaSeen"]
-        assert later == wanted, f"after batch {number} of {len(whole)}"
+        expected = [entry for entry in batch_contents(whole[number + 1 :]) if entry[0] != "SchemaSeen"]
+        assert later == expected, f"after batch {number} of {len(whole)}"
 
 
 def places_of(events: list[bytes]) -> dict[int, int]:
@@ -284,9 +284,9 @@ def test_rows_without_all_columns_are_refused_on_the_short_way_too() -> None:
     row = binlog.rows(30, 1, [binlog.image(1, "x")])
     for bad in (binlog.rows(30, 1, [binlog.image(1, "x")], whole=False), binlog.rows(30, 1, [b"\0\0"], columns=1)):
         log = state(mariadb=False)
-        found = list(short_way(log, [*good, row, row, bad, row, binlog.xid()], random.Random(0)))
-        told = [s for batch in found for s in batch.signals if isinstance(s, Unreadable)]
-        assert ["without all its columns" in signal.why for signal in told] == [True]
+        batches = list(short_way(log, [*good, row, row, bad, row, binlog.xid()], random.Random(0)))
+        unreadable = [s for batch in batches for s in batch.signals if isinstance(s, Unreadable)]
+        assert ["without all its columns" in signal.why for signal in unreadable] == [True]
 
 
 def test_offsets_go_on_counting_past_32_bits() -> None:
@@ -299,10 +299,10 @@ def test_offsets_go_on_counting_past_32_bits() -> None:
             binlog.xid(end=end),
         ]
 
-    found = [data for n in range(1, 5) for data in transaction(n, n * 3_000_000_000)]
-    (batch,) = short_way(state(mariadb=False), found, random.Random(0))
+    stream = [data for n in range(1, 5) for data in transaction(n, n * 3_000_000_000)]
+    (batch,) = short_way(state(mariadb=False), stream, random.Random(0))
     assert Position.decode(batch.position, mariadb=False).offset == 12_000_000_000
-    assert batch.transactions[-1].position == f"binlog.000001:{12_000_000_000 - 300 - len(found[0])}"
+    assert batch.transactions[-1].position == f"binlog.000001:{12_000_000_000 - 300 - len(stream[0])}"
 
 
 @pytest.mark.parametrize("mariadb", [False, True], ids=["mysql", "mariadb"])
@@ -345,9 +345,11 @@ def test_a_number_means_what_its_last_map_says() -> None:
         binlog.table_map(1, "a"),
     ]
     rows = [row(1), row(2), row(3), row(4)]
-    found = [event for described, one in zip(maps, rows, strict=True) for event in (described, one, one)]
-    found = [binlog.gtid(1), binlog.query("BEGIN"), *found, binlog.xid()]
-    (batch,) = short_way(state(mariadb=False), found, random.Random(0))
+    stream = [
+        event for described, row_event in zip(maps, rows, strict=True) for event in (described, row_event, row_event)
+    ]
+    stream = [binlog.gtid(1), binlog.query("BEGIN"), *stream, binlog.xid()]
+    (batch,) = short_way(state(mariadb=False), stream, random.Random(0))
     assert sorted(ids(batch)) == [("a", 1), ("a", 1), ("a", 4), ("a", 4), ("b", 2), ("b", 2)]
 
 
@@ -355,9 +357,9 @@ def test_a_number_means_what_its_last_map_says() -> None:
 def test_numbers_mean_nothing_after_the_server_has_restarted(schema: str) -> None:
     row = binlog.rows(30, 1, [binlog.image(1, "x")])
     begin = [binlog.query("BEGIN"), binlog.table_map(1, "a", schema=schema), row, row, binlog.xid()]
-    found = [binlog.gtid(1), *begin, binlog.description(checksums=False), binlog.gtid(2), binlog.query("BEGIN"), row]
+    stream = [binlog.gtid(1), *begin, binlog.description(checksums=False), binlog.gtid(2), binlog.query("BEGIN"), row]
     with pytest.raises(DblogError, match="not described"):
-        list(short_way(state(mariadb=False), found, random.Random(0)))
+        list(short_way(state(mariadb=False), stream, random.Random(0)))
 
 
 def test_rows_that_are_not_delivered_again_count(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,8 +30,8 @@ from tests.unit.logged_events import CONFIG, ORDERS, gtid, query, session_query,
     ],
 )
 def test_statements_that_empty_a_table(sql: str) -> None:
-    found = classify(sql, "shop")
-    assert (found.means, found.tables, found.renamed_away) == (Means.EMPTIES, (TableName("shop", "t"),), ())
+    statement = classify(sql, "shop")
+    assert (statement.means, statement.tables, statement.renamed_away) == (Means.EMPTIES, (TableName("shop", "t"),), ())
 
 
 @pytest.mark.parametrize(
@@ -94,9 +94,9 @@ def test_of_tables_that_are_renamed_or_swapped_it_is_known_which_names_are_left(
     def table_names(names: str) -> set[TableName]:
         return {TableName.parse(n if "." in n else f"shop.{n}") for n in names.split()}
 
-    found = classify(sql, "shop")
-    assert (found.means, set(found.renamed_away)) == (Means.SWAPS, table_names(gone))
-    assert set(found.tables) == table_names(stay) | table_names(gone)
+    statement = classify(sql, "shop")
+    assert (statement.means, set(statement.renamed_away)) == (Means.SWAPS, table_names(gone))
+    assert set(statement.tables) == table_names(stay) | table_names(gone)
 
 
 def test_patterns_know_two_wildcards_only() -> None:
@@ -143,13 +143,13 @@ def test_where_the_server_does_not_mind_the_case_statements_are_told_in_lower_ca
     take(log, gtid(2), query("RENAME TABLE Orders TO Shop.tmp, shop.new TO ORDERS, tmp TO old"))
     take(log, gtid(3), query("ALTER TABLE ORDERS DROP PARTITION p0"))
     take(log, gtid(4), query("DROP DATABASE Shop"))
-    told = [
+    told_tables = [
         (type(s), s.schema if isinstance(s, DatabaseDropped) else s.table.name, s.any_case)
         for s in log.flush().signals
         if isinstance(s, DatabaseDropped | Truncated | Rewritten) and getattr(s, "table", ORDERS) == ORDERS
     ]
     expected = [(Truncated, "orders"), (Rewritten, "orders"), (Rewritten, "orders"), (DatabaseDropped, "shop")]
-    assert list(dict.fromkeys(told)) == list(dict.fromkeys((kind, name, True) for kind, name in expected))
+    assert list(dict.fromkeys(told_tables)) == list(dict.fromkeys((kind, name, True) for kind, name in expected))
 
 
 def test_where_the_server_minds_the_case_another_table_is_another_table() -> None:
@@ -190,8 +190,8 @@ def test_a_table_that_is_made_has_no_row_where_the_statement_has_certainly_made_
     """The variables are those of MySQL 9 and MariaDB 10.11, for a statement that made a table and one that found it."""
     log = talking()
     take(log, gtid(1), query(sql, variables=bytes.fromhex(variables)))
-    found = [signal.table for signal in log.flush().signals if isinstance(signal, Created)]
-    assert found == ([ORDERS] if made else [])
+    created = [signal.table for signal in log.flush().signals if isinstance(signal, Created)]
+    assert created == ([ORDERS] if made else [])
 
 
 @pytest.mark.parametrize(

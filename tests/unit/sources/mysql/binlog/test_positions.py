@@ -45,19 +45,19 @@ def test_a_transaction_is_taken_out_of_a_gtid_set(gtid: str, rest: str) -> None:
     ],
 )
 def test_what_a_server_lacks_of_a_gtid_set_is_named(ours: str, theirs: str, lacking: str | None) -> None:
-    mine = MysqlGtids.parse(f"{UUID}:{ours}")
+    our_set = MysqlGtids.parse(f"{UUID}:{ours}")
     other = MysqlGtids.parse(f"{UUID}:{theirs}")
     named = f"{UUID}:nightly:1-2" if "nightly" in ours else lacking and f"{UUID}:{lacking}"
-    found = mine.beyond(other)
-    assert (found and str(found)) == named
-    assert (found is None) == other.contains(mine)
+    beyond = our_set.beyond(other)
+    assert (beyond and str(beyond)) == named
+    assert (beyond is None) == other.contains(our_set)
 
 
 def test_what_a_mariadb_server_lacks_is_judged_by_domain_and_server() -> None:
-    ours = MariadbGtids.parse("0-1-100,7-1-5")
-    assert ours.beyond("0-1-100,0-2-130,7-1-5") is None
-    assert str(ours.beyond("0-1-99,0-2-130,7-1-5")) == "0-1-100"
-    assert str(ours.beyond("0-1-100")) == "7-1-5" and ours.beyond("") == ours
+    our_set = MariadbGtids.parse("0-1-100,7-1-5")
+    assert our_set.beyond("0-1-100,0-2-130,7-1-5") is None
+    assert str(our_set.beyond("0-1-99,0-2-130,7-1-5")) == "0-1-100"
+    assert str(our_set.beyond("0-1-100")) == "7-1-5" and our_set.beyond("") == our_set
 
 
 def test_a_gtid_set_is_asked_for_in_the_servers_own_form() -> None:

@@ -22,15 +22,15 @@ def batch(number: int) -> LogBatch:
 @pytest.fixture
 def start_ahead() -> Iterator[Callable[[Callable[[Demand], LogBatch | None]], Ahead]]:
     """Starts threads, and looks whether they are gone afterwards."""
-    made: list[Ahead] = []
+    threads: list[Ahead] = []
 
     def start(gather: Callable[[Demand], LogBatch | None]) -> Ahead:
-        made.append(Ahead(gather, "ahead"))
-        made[-1].start()
-        return made[-1]
+        threads.append(Ahead(gather, "ahead"))
+        threads[-1].start()
+        return threads[-1]
 
     yield start
-    for ahead in made:
+    for ahead in threads:
         ahead.close()
     assert not [thread for thread in threading.enumerate() if thread.name == "ahead"]
 
@@ -50,27 +50,27 @@ def test_batches_come_in_order_and_the_error_after_them(start_ahead: Callable[..
         raise KeyError("broken")
 
     ahead = start_ahead(gather)
-    assert [found.position for _ in range(5) if (found := ahead.read(END, 0)) is not None] == list("01234")
+    assert [read_batch.position for _ in range(5) if (read_batch := ahead.read(END, 0)) is not None] == list("01234")
     for _ in range(2):
         with pytest.raises(KeyError, match="broken"):
             ahead.read(END, 0)
 
 
 def test_it_is_no_more_than_two_batches_ahead(start_ahead: Callable[..., Ahead]) -> None:
-    made: list[int] = []
+    gathered: list[int] = []
     enough = threading.Event()
 
     def gather(demand: Demand) -> LogBatch | None:
-        made.append(len(made))
-        if len(made) == 3:
+        gathered.append(len(gathered))
+        if len(gathered) == 3:
             enough.set()
-        return batch(made[-1])
+        return batch(gathered[-1])
 
     ahead = start_ahead(gather)
     first = ahead.read(END, 0)
     assert first is not None and first.position == "0"
     assert enough.wait(END)  # one waits to be taken, one is in hand
-    assert made == [0, 1, 2]
+    assert gathered == [0, 1, 2]
 
 
 def test_nobody_waits_until_somebody_reads(start_ahead: Callable[..., Ahead]) -> None:
@@ -103,8 +103,8 @@ def test_a_read_ends_in_time_and_what_comes_later_is_for_the_next(start_ahead: C
     ahead = start_ahead(gather)
     assert ahead.read(0.01, 0) is None
     go.set()
-    found = ahead.read(END, 0)
-    assert found is not None and found.position == "7"
+    read_batch = ahead.read(END, 0)
+    assert read_batch is not None and read_batch.position == "7"
 
 
 def test_it_ends_while_it_waits_for_bytes_and_while_nobody_takes_its_batch(start_ahead: Callable[..., Ahead]) -> None:

@@ -19,9 +19,9 @@ from tests.unit.sources.mysql.binlog.test_log_state import CONFIG, long_way, sho
 COMPRESSED = 140
 
 
-def group(number: int, *found: bytes, mariadb: bool = False) -> list[bytes]:
+def group(number: int, *stream: bytes, mariadb: bool = False) -> list[bytes]:
     head = [binlog.mariadb_gtid(number, 0)] if mariadb else [binlog.gtid(number), binlog.query("BEGIN")]
-    return [*head, *found, binlog.xid()]
+    return [*head, *stream, binlog.xid()]
 
 
 def statement(number: int, sql: str) -> list[bytes]:
@@ -32,14 +32,14 @@ def rows_of(table_id: int, *, width: int = 2, whole: bool = True) -> bytes:
     return binlog.rows(30, table_id, [binlog.image(1, *"x" * (width - 1))], columns=width, whole=whole)
 
 
-def read(log: LogState, found: Sequence[bytes]) -> list[LogBatch]:
+def read(log: LogState, stream: Sequence[bytes]) -> list[LogBatch]:
     """Either way says the same."""
-    return list(short_way(log, list(found), random.Random(1)))
+    return list(short_way(log, list(stream), random.Random(1)))
 
 
-def stops_and_shapes(found: Sequence[LogBatch]) -> list[str]:
+def stops_and_shapes(batches: Sequence[LogBatch]) -> list[str]:
     """Tables that are unreadable from there on, and those whose shape is told, in order."""
-    signals = [s for batch in found for s in batch.signals]
+    signals = [s for batch in batches for s in batch.signals]
     return [
         f"{s.table.name} stops" if isinstance(s, Unreadable) else f"{s.schema.table.name} goes on"
         for s in signals
@@ -47,20 +47,20 @@ def stops_and_shapes(found: Sequence[LogBatch]) -> list[str]:
     ]
 
 
-def rows(found: Sequence[LogBatch]) -> list[str]:
-    return [c.schema.table.name for batch in found for c in batch.changes for _ in range(c.batch.num_rows)]
+def rows(batches: Sequence[LogBatch]) -> list[str]:
+    return [c.schema.table.name for batch in batches for c in batch.changes for _ in range(c.batch.num_rows)]
 
 
 def test_a_table_that_is_not_described_as_needed_stops_alone_until_it_is() -> None:
     bad = binlog.table_map(2, "b", code=COMPRESSED)
     good = binlog.table_map(2, "b")
-    found = [
+    stream = [
         *group(1, binlog.table_map(1, "a"), rows_of(1), bad, rows_of(2), rows_of(2), rows_of(1)),
         *group(2, good, rows_of(2)),
         *group(3, bad, rows_of(2), binlog.table_map(1, "a"), rows_of(1)),
         *group(4, good, rows_of(2)),
     ]
-    for way in (read(state(mariadb=False), found), list(long_way(state(mariadb=False), found))):
+    for way in (read(state(mariadb=False), stream), list(long_way(state(mariadb=False), stream))):
         assert stops_and_shapes(way) == ["a goes on", "b stops", "b goes on", "b stops", "b goes on"]
         assert sorted(rows(way)) == ["a"] * 3 + ["b"] * 2
         signal = next(s for batch in way for s in batch.signals if isinstance(s, Unreadable))
@@ -71,11 +71,11 @@ def test_a_table_that_is_not_described_as_needed_stops_alone_until_it_is() -> No
 def test_rows_in_part_stop_their_table_until_the_capture_begins_anew() -> None:
     part = binlog.event(Type.PARTIAL_UPDATE_ROWS, (1).to_bytes(6, "little") + b"\1\0\2\0")
     for bad in (rows_of(1, whole=False), part):
-        found = [
+        stream = [
             *group(1, binlog.table_map(1, "a"), rows_of(1), bad, rows_of(1), bad),
             *group(2, binlog.table_map(2, "b"), rows_of(2), binlog.table_map(1, "a"), rows_of(1)),
         ]
-        way = read(state(mariadb=False), found)
+        way = read(state(mariadb=False), stream)
         assert stops_and_shapes(way) == ["a goes on", "a stops", "b goes on"]
         (signal,) = [s for batch in way for s in batch.signals if isinstance(s, Unreadable)]
         assert not signal.refused and "start the capture again, which dumps the table" in signal.fix
@@ -85,15 +85,15 @@ def test_rows_in_part_stop_their_table_until_the_capture_begins_anew() -> None:
 
 def test_what_is_not_wanted_is_passed_over_in_part_too() -> None:
     part = binlog.event(Type.PARTIAL_UPDATE_ROWS, (7).to_bytes(6, "little") + b"\1\0\2\0")
-    found = group(1, binlog.table_map(7, "t", schema="other", code=COMPRESSED), rows_of(7, whole=False), part)
-    assert stops_and_shapes(read(state(mariadb=False), found)) == []
+    stream = group(1, binlog.table_map(7, "t", schema="other", code=COMPRESSED), rows_of(7, whole=False), part)
+    assert stops_and_shapes(read(state(mariadb=False), stream)) == []
 
 
 def test_watermarks_and_signals_in_part_are_such_as_nobody_has_written() -> None:
     log = state(mariadb=False)
-    ours = CONFIG.watermark_table.partition(".")[2]
-    found = group(1, binlog.table_map(1, ours, columns=("worker", "payload")), rows_of(1, whole=False))
-    (seen,) = [s for batch in read(log, found) for s in batch.signals]
+    own_table = CONFIG.watermark_table.partition(".")[2]
+    stream = group(1, binlog.table_map(1, own_table, columns=("worker", "payload")), rows_of(1, whole=False))
+    (seen,) = [s for batch in read(log, stream) for s in batch.signals]
     assert isinstance(seen, WatermarkSeen) and not isinstance(seen, SignalSeen)
     with pytest.raises(UnknownLogEvent, match="without all its columns"):
         watermark.parse_for("s", seen.payload)
@@ -112,9 +112,9 @@ def test_rows_that_wait_for_an_xa_commit_stop_their_table_then() -> None:
     before = read(state(mariadb=False), [*head, *bad, binlog.query("XA END X'78',X'',1"), prepared])
     assert stops_and_shapes(before) == []
     log = state(mariadb=False)
-    found = [*head, *bad, binlog.query("XA END X'78',X'',1"), prepared]
-    found += [*group(2, binlog.table_map(3, "c"), rows_of(3)), binlog.gtid(3), binlog.query("XA COMMIT X'78',X'',1")]
-    way = list(long_way(log, found))
+    stream = [*head, *bad, binlog.query("XA END X'78',X'',1"), prepared]
+    stream += [*group(2, binlog.table_map(3, "c"), rows_of(3)), binlog.gtid(3), binlog.query("XA COMMIT X'78',X'',1")]
+    way = list(long_way(log, stream))
     assert stops_and_shapes(way) == ["c goes on", "b stops", "a goes on", "a stops"] and rows(way) == ["c"]
 
 
@@ -123,9 +123,9 @@ KEPT = binlog.table_map(1, "v", columns=("id", "v", "row_start", "row_end"))
 
 
 def test_a_system_versioned_table_is_known_by_the_columns_that_mariadb_gives_it() -> None:
-    found = [*group(1, KEPT, rows_of(1, width=4), mariadb=True), *group(2, PLAIN, rows_of(1), mariadb=True)]
-    assert stops_and_shapes(read(state(mariadb=True), found)) == ["v stops", "v goes on"]
-    (signal,) = [s for batch in read(state(mariadb=True), found) for s in batch.signals if isinstance(s, Unreadable)]
+    stream = [*group(1, KEPT, rows_of(1, width=4), mariadb=True), *group(2, PLAIN, rows_of(1), mariadb=True)]
+    assert stops_and_shapes(read(state(mariadb=True), stream)) == ["v stops", "v goes on"]
+    (signal,) = [s for batch in read(state(mariadb=True), stream) for s in batch.signals if isinstance(s, Unreadable)]
     assert signal.refused and "ALTER TABLE `shop`.`v` DROP SYSTEM VERSIONING" in signal.fix
     mysql = [*group(1, KEPT, rows_of(1, width=4))]
     assert stops_and_shapes(read(state(mariadb=False), mysql)) == ["v goes on"]  # MySQL has no such tables
@@ -151,20 +151,20 @@ def test_a_system_versioned_table_is_known_by_the_columns_that_mariadb_gives_it(
 )
 def test_statements_tell_which_tables_are_system_versioned(statements: list[str], says: list[str]) -> None:
     """Whose rows do not show it: their definition may name the columns of the versions."""
-    made = [data for number, sql in enumerate(statements, 1) for data in statement(number, sql)]
-    found = [*made, *group(9, PLAIN, rows_of(1), mariadb=True)]
-    assert stops_and_shapes(read(state(mariadb=True), found)) == says
+    statement_events = [data for number, sql in enumerate(statements, 1) for data in statement(number, sql)]
+    stream = [*statement_events, *group(9, PLAIN, rows_of(1), mariadb=True)]
+    assert stops_and_shapes(read(state(mariadb=True), stream)) == says
 
 
 def test_a_table_that_becomes_system_versioned_while_its_rows_are_read_stops_there() -> None:
-    found = [
+    stream = [
         *group(1, PLAIN, rows_of(1), rows_of(1), mariadb=True),
         *statement(2, "ALTER TABLE v ADD SYSTEM VERSIONING"),
         *group(3, PLAIN, rows_of(1), mariadb=True),
         *statement(4, "ALTER TABLE v DROP SYSTEM VERSIONING"),
         *group(5, PLAIN, rows_of(1), mariadb=True),
     ]
-    way = read(state(mariadb=True), found)
+    way = read(state(mariadb=True), stream)
     assert stops_and_shapes(way) == ["v goes on", "v stops", "v goes on"] and rows(way) == ["v"] * 3
 
 

@@ -46,11 +46,11 @@ def event(r: random.Random, samples: Sequence[mysql_rows.Sample], op: str, rows:
 
 
 def take_row_events(version: TableVersion, events: Sequence[tuple[str, bytes]]) -> RowEvents:
-    found = RowEvents(version)
+    row_events = RowEvents(version)
     for op, rows in events:
-        found.add(op, memoryview(rows))
-    found.count()
-    return found
+        row_events.add(op, memoryview(rows))
+    row_events.count()
+    return row_events
 
 
 def image_texts(images: pa.StructArray) -> list[str]:
@@ -58,8 +58,8 @@ def image_texts(images: pa.StructArray) -> list[str]:
     images.validate(full=True)
     columns = [_as_numbers(column).to_pylist() for column in images.flatten()]
     return [
-        repr(row) if there else "None"
-        for there, row in zip(images.is_valid().to_pylist(), zip(*columns, strict=True), strict=True)
+        repr(row) if is_valid else "None"
+        for is_valid, row in zip(images.is_valid().to_pylist(), zip(*columns, strict=True), strict=True)
     ]
 
 
@@ -95,8 +95,8 @@ def test_rows_of_any_types_are_those_of_the_plain_decoder(seed: int, width: int,
     version = mysql_rows.version([sample.column for sample in samples], key=())
     ops = r.choice(((CREATE,), (UPDATE,), (DELETE,), OPS))
     events = [(op, event(r, samples, op, r.randrange(4), nulls)) for op in r.choices(ops, k=r.randrange(1, 6))]
-    found = take_row_events(version, events)
-    assert (image_texts(found.before("null")), image_texts(found.after("null"))) == plainly(version, events)
+    row_events = take_row_events(version, events)
+    assert (image_texts(row_events.before("null")), image_texts(row_events.after("null"))) == plainly(version, events)
 
 
 @pytest.mark.parametrize(
@@ -149,10 +149,10 @@ def check_wrong_bytes(seed: int) -> None:
         with pytest.raises(EventFault):
             take_row_events(version, [(op, data)])
         return
-    found = take_row_events(version, [(op, data)])
-    assert found.rows == rows
+    row_events = take_row_events(version, [(op, data)])
+    assert row_events.rows == rows
     try:
-        got = image_texts(found.before("null")), image_texts(found.after("null"))
+        got = image_texts(row_events.before("null")), image_texts(row_events.after("null"))
     except ColumnFault:
         return
     assert got == plainly(version, [(op, data)])
@@ -188,30 +188,30 @@ def rows(*numbers: int) -> bytes:
 
 
 def test_sequence_orders_rows_of_tables_and_signals() -> None:
-    one = mysql_rows.version([INT])
+    int_version = mysql_rows.version([INT])
     other = mysql_rows.version([INT])
     first = Transaction("1", "b:4", 1)
     second = Transaction("2", "b:9", 2)
     builder = BatchBuilder("error")
-    builder.rows_event(one, CREATE, first, rows(1, 2), 0, 0)
+    builder.rows_event(int_version, CREATE, first, rows(1, 2), 0, 0)
     builder.rows_event(other, UPDATE, first, rows(3, 4), 0, 0)
     signal = Truncated(builder.next_sequence, builder.transaction(second), TableName("shop", "t"))
     builder.signal(signal)
-    builder.rows_event(one, DELETE, second, rows(5), 0, 0)
+    builder.rows_event(int_version, DELETE, second, rows(5), 0, 0)
     batch = builder.build("p", 0)
-    found = [
+    entries = [
         (row["sequence"], row["op"], row["transaction"], row["before"], row["after"])
         for table in batch.changes
         for row in table.batch.to_pylist()
     ]
-    assert [entry[1:] for entry in sorted(found)] == [
+    assert [entry[1:] for entry in sorted(entries)] == [
         ("c", 0, None, {"c0": 1}),
         ("c", 0, None, {"c0": 2}),
         ("u", 0, {"c0": 3}, {"c0": 4}),
         ("d", 1, {"c0": 5}, None),
     ]
-    assert sorted(found)[2][0] < signal.sequence < sorted(found)[3][0]
-    assert len({entry[0] for entry in found}) == 4
+    assert sorted(entries)[2][0] < signal.sequence < sorted(entries)[3][0]
+    assert len({entry[0] for entry in entries}) == 4
 
 
 @pytest.mark.parametrize("op", OPS)
@@ -226,8 +226,8 @@ def test_rows_that_are_staged_already_are_left_out(op: str) -> None:
     assert builder.rows_event(version, op, transaction, events, 0, 0) == 0
     assert builder.count_rows_of(transaction) == 3
     side = "before" if op == DELETE else "after"
-    kept = [row[side]["c0"] for table in builder.build("p", 0).changes for row in table.batch.to_pylist()]
-    assert kept == ([4, 2, 4] if op == UPDATE else [2, 1, 2])
+    left_values = [row[side]["c0"] for table in builder.build("p", 0).changes for row in table.batch.to_pylist()]
+    assert left_values == ([4, 2, 4] if op == UPDATE else [2, 1, 2])
 
 
 def test_only_the_last_transaction_is_asked_for() -> None:
@@ -284,12 +284,12 @@ def test_rows_before_a_value_out_of_range_stay_and_it_is_told_with_its_transacti
         return [row["after"] and row["after"]["c1"] for row in batch.changes[0].batch.to_pylist()]
 
     batch = build_batch("error")
-    (told,) = batch.signals
-    assert isinstance(told, Unreadable) and batch.transactions[told.transaction].id == "3"
-    assert told.why.startswith("shop.t at b:3 (transaction 3): column c1: a value is a date that does not exist")
-    assert "zero_dates" in told.fix
+    (signal,) = batch.signals
+    assert isinstance(signal, Unreadable) and batch.transactions[signal.transaction].id == "3"
+    assert signal.why.startswith("shop.t at b:3 (transaction 3): column c1: a value is a date that does not exist")
+    assert "zero_dates" in signal.fix
     assert [value is None for value in values(batch)] == [False] * 3 + [True] + [False] * 2
-    assert batch.changes[0].batch.column("sequence").to_pylist()[-1] == told.sequence - 1
+    assert batch.changes[0].batch.column("sequence").to_pylist()[-1] == signal.sequence - 1
     assert [value is None for value in values(build_batch("null"))] == [False] * 3 + [True] + [False] * 2 + [True] + [
         False
     ]
@@ -303,8 +303,8 @@ def test_of_several_columns_with_a_value_out_of_range_the_first_row_counts() -> 
     builder = BatchBuilder("error")
     builder.rows_event(version, CREATE, Transaction("1", "b:1", 1), b"".join(row), 0, 0)
     batch = builder.build("p", 0)
-    (told,) = batch.signals
-    assert isinstance(told, Unreadable) and "column c2" in told.why and told.sequence == 1
+    (signal,) = batch.signals
+    assert isinstance(signal, Unreadable) and "column c2" in signal.why and signal.sequence == 1
     assert [changes.batch.num_rows for changes in batch.changes] == [1]
 
 
@@ -315,6 +315,6 @@ def test_a_zero_date_in_a_key_is_never_null() -> None:
     builder = BatchBuilder("null")
     builder.rows_event(version, CREATE, Transaction("1", "b:1", 1), b"\0" + bytes(7), 0, 0)
     batch = builder.build("p", 0)
-    (told,) = batch.signals
-    assert isinstance(told, Unreadable) and "a key cannot be NULL" in told.fix and "zero_dates" not in told.fix
+    (signal,) = batch.signals
+    assert isinstance(signal, Unreadable) and "a key cannot be NULL" in signal.fix and "zero_dates" not in signal.fix
     assert [changes.batch.num_rows for changes in batch.changes] == [0]

@@ -85,11 +85,11 @@ def test_text_reads_as_the_server_has_told(charset: str) -> None:
     if charset == "gb18030":
         drawn += [[multibyte.four(number) for number in (188_999, 189_000, 189_000 + 0xFFFFF, 189_000 + 0x100000)]]
     texts: list[bytes | None] = [b"".join(chosen) for chosen in drawn]
-    wanted: list[str | None] = ["".join(decode_code(code, charset) for code in chosen) for chosen in drawn]
-    texts[7] = wanted[7] = None
-    found = binary_values.to_arrow(column(decode), values(texts), zero_dates="error")
-    assert found.to_pylist() == wanted and server.asked == -(-len(codes) // 8_000)
-    assert [decode(text) for text in texts if text is not None] == [text for text in wanted if text is not None]
+    expected_texts: list[str | None] = ["".join(decode_code(code, charset) for code in chosen) for chosen in drawn]
+    texts[7] = expected_texts[7] = None
+    array = binary_values.to_arrow(column(decode), values(texts), zero_dates="error")
+    assert array.to_pylist() == expected_texts and server.asked == -(-len(codes) // 8_000)
+    assert [decode(text) for text in texts if text is not None] == [text for text in expected_texts if text is not None]
 
 
 @pytest.mark.parametrize(

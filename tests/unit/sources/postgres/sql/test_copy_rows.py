@@ -27,13 +27,13 @@ def _row(row: Row) -> bytes:
 
 
 def read(data: bytes, columns: int) -> list[Row]:
-    found = copy_rows.parse(np.frombuffer(data, dtype=np.uint8), columns)
+    parsed = copy_rows.parse(np.frombuffer(data, dtype=np.uint8), columns)
     return [
         [
             None if length < 0 else data[start : start + length]
             for start, length in zip(starts.tolist(), lengths.tolist(), strict=True)
         ]
-        for starts, lengths in zip(found.starts.T, found.lengths.T, strict=True)
+        for starts, lengths in zip(parsed.starts.T, parsed.lengths.T, strict=True)
     ]
 
 
@@ -92,6 +92,6 @@ def test_what_is_no_copy_of_one_column_is_refused(data: bytes) -> None:
 
 
 def test_an_empty_copy_has_its_columns() -> None:
-    found = copy_rows.parse(np.frombuffer(copy_data([]), dtype=np.uint8), 3)
-    assert found.starts.shape == found.lengths.shape == (3, 0)
-    assert found.starts.dtype == np.int64
+    parsed = copy_rows.parse(np.frombuffer(copy_data([]), dtype=np.uint8), 3)
+    assert parsed.starts.shape == parsed.lengths.shape == (3, 0)
+    assert parsed.starts.dtype == np.int64

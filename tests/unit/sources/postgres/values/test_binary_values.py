@@ -64,10 +64,10 @@ def convert_values(kind: str, values: list[bytes | None]) -> pa.Array:
 
 
 def at(kind: str, raw: Any, starts: list[int], lengths: list[int]) -> pa.Array:
-    found = to_arrow(raw, np.array(starts, np.int64), np.array(lengths, np.int64), column("c", kind), TABLE)
-    found.validate(full=True)
-    assert found.type == column("c", kind).type
-    return found
+    array = to_arrow(raw, np.array(starts, np.int64), np.array(lengths, np.int64), column("c", kind), TABLE)
+    array.validate(full=True)
+    assert array.type == column("c", kind).type
+    return array
 
 
 def numeric(digits: list[int], weight: int, sign: int, scale: int) -> bytes:
@@ -95,8 +95,8 @@ numerics = st.tuples(
 
 @given(st.lists(st.none() | numerics, max_size=5))
 def test_a_numeric_is_printed_as_the_server_does(values: list[tuple[list[int], int, int, int] | None]) -> None:
-    found = convert_values("numeric", [None if value is None else numeric(*value) for value in values])
-    assert found.to_pylist() == [None if value is None else numeric_text(*value) for value in values]
+    array = convert_values("numeric", [None if value is None else numeric(*value) for value in values])
+    assert array.to_pylist() == [None if value is None else numeric_text(*value) for value in values]
 
 
 @given(numerics, st.integers(1, 38), st.integers(0, 38))
@@ -128,11 +128,16 @@ def test_a_decimal_is_exact_or_refused(value: tuple[list[int], int, int, int], p
 
 @pytest.mark.parametrize("name", NAMES.values())
 def test_what_is_no_number_is_a_text_and_no_decimal(name: str) -> None:
-    sign = next(sign for sign, shown in NAMES.items() if shown == name)
-    one = numeric([1], 0, 0, 0)
-    assert convert_values("numeric", [one, numeric([], 0, sign, 32), None, one]).to_pylist() == ["1", name, None, "1"]
+    sign = next(sign for sign, printed in NAMES.items() if printed == name)
+    number_one = numeric([1], 0, 0, 0)
+    assert convert_values("numeric", [number_one, numeric([], 0, sign, 32), None, number_one]).to_pylist() == [
+        "1",
+        name,
+        None,
+        "1",
+    ]
     with pytest.raises(ValueOutOfRange, match=f"'{name}'"):
-        convert_values("numeric(5,2)", [one, numeric([], 0, sign, 0)])
+        convert_values("numeric(5,2)", [number_one, numeric([], 0, sign, 0)])
 
 
 @given(
@@ -163,11 +168,11 @@ def test_altered_bytes_give_a_valid_array_or_a_clear_error(kind: str, data: st.D
         value[data.draw(st.integers(0, len(value) - 1))] = data.draw(st.integers(0, 255))
     value = value[: data.draw(st.integers(0, len(value)))] + data.draw(st.binary(max_size=3))
     try:
-        found = convert_values(kind, [VALUES[kind], bytes(value), None])
+        array = convert_values(kind, [VALUES[kind], bytes(value), None])
     except (UnknownLogEvent, ValueOutOfRange):
         return
-    assert found.null_count == 1
-    assert found[0].as_py() == convert_values(kind, [VALUES[kind]])[0].as_py()
+    assert array.null_count == 1
+    assert array[0].as_py() == convert_values(kind, [VALUES[kind]])[0].as_py()
     fixed = len(VALUES[kind]) if kind not in {"text", "json", "jsonb", "bytea"} and "(" not in kind else None
     assert fixed is None or kind == "numeric" or len(value) == fixed
 
