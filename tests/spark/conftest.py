@@ -33,3 +33,10 @@ def lake(spark: SparkSession, tmp_path: Path, marks: bool) -> TestLake:
     empty = TestLake(spark, Staging(str(tmp_path / "staging"), source="shop"), tmp_path / "lake")
     empty.marks = marks
     return empty
+
+
+@pytest.fixture
+def lake_with_history(lake: TestLake) -> TestLake:
+    """A lake that keeps the history."""
+    lake.history = True
+    return lake

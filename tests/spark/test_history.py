@@ -11,47 +11,19 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame
 
-from dblog_core.errors import LakeError
 from dblog_core.lake.lake_status import history_location, read_status
-from dblog_core.model.schema import TableSchema
 from spark_jobs.delta_tables import log
-from spark_jobs.history.history_table import History
-from spark_jobs.merging.lake_table import LakeTable
 from spark_jobs.views import scd2
-from tests.fix_day import OfADay
-from tests.spark.lakes import Crash, TestLake
-from tests.spark.segments import Row, table
+from tests.spark.history_lines import ITEMS, history_rows, item, lines
+from tests.spark.lakes import TestLake
+from tests.spark.segments import table
 from tests.spark.worlds import SHAPE, Source
 from tests.spark.worlds_history import Expected
 
 pytestmark = pytest.mark.one_of(4)
 
-ITEMS = table("items", id=pa.int64(), v=pa.string(), big=pa.string())
 EVENTS = table("events", key=(), what=pa.string(), n=pa.int64())
 WORLDS = 60
-
-
-@pytest.fixture
-def lake_with_history(lake: TestLake) -> TestLake:
-    """A lake that keeps the history."""
-    lake.history = True
-    return lake
-
-
-def lines(lake: TestLake, schema: TableSchema) -> list[Row]:
-    path = history_location(lake.location, schema.table)
-    return [row.asDict(recursive=True) for row in lake.spark.read.format("delta").load(str(path)).collect()]
-
-
-def history_rows(lake: TestLake, schema: TableSchema) -> list[tuple[Any, ...]]:
-    """Offset, op and the row, in order."""
-    names = [c.name for c in schema.columns]
-    rows = sorted(lines(lake, schema), key=lambda row: row["_dblog_offset"])
-    return [(row["_dblog_offset"], row["_dblog_op"], *(row[n] for n in names)) for row in rows]
-
-
-def item(key: int, v: str | None = "v", big: str | None = "b") -> Row:
-    return {"id": key, "v": v, "big": big}
 
 
 def test_every_change_is_told_with_where_it_comes_from(lake_with_history: TestLake) -> None:
@@ -239,84 +211,6 @@ def versions(versions_frame: DataFrame) -> list[tuple[Any, ...]]:
     rows = versions_frame.orderBy("id", "valid_from").collect()
     ends = [(r.valid_from.timestamp(), r.valid_to and r.valid_to.timestamp()) for r in rows]
     return [(r.id, r.v, begin, end, r.is_current) for r, (begin, end) in zip(rows, ends, strict=True)]
-
-
-STEPS = ("recorded", "history shop.items", "truncated shop.items", "merged shop.items", "applied shop.items", "cut")
-
-
-def test_a_crash_at_any_step_neither_loses_nor_repeats_a_line(lake_with_history: TestLake, of_a_day: OfADay) -> None:
-    build = lake_with_history.build
-    build.chunk(ITEMS, [item(i) for i in range(3)], dump="first")
-    build.seal()
-    lake_with_history.merge_well()
-    expected = [(i + 1, "r", i, "v", "b") for i in range(3)]
-    for step in of_a_day(STEPS, 3):
-        since = build.offset
-        segment = build.segment + 1
-        if step.startswith("truncated"):
-            build.truncate(ITEMS)
-            expected.append((build.offset, "t", None, None, None))
-        expected.append((build.create(ITEMS, item(100 + since, step)), "c", 100 + since, step, "b"))
-        first = build.chunk(ITEMS, [item(0), item(1, step), item(100 + since, step)], dump=step)
-        if step.startswith("truncated"):
-            expected.append((first, "r", 0, "v", "b"))
-        expected.append((first + 1, "r", 1, step, "b"))
-        build.seal()
-        lake_with_history.merge_until(step)
-        build.update(ITEMS, item(0, "later"))  # what comes after the crash is compared with what came before
-        build.update(ITEMS, item(0))
-        expected += [(build.offset - 1, "u", 0, "later", "b"), (build.offset, "u", 0, "v", "b")]
-        build.seal()
-        lake_with_history.merge_well()
-        assert segment < build.segment
-        assert history_rows(lake_with_history, ITEMS) == expected, step
-
-
-def test_a_crash_between_a_ghosts_line_and_its_delete_tells_it_once(
-    lake_with_history: TestLake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    build = lake_with_history.build
-    build.chunk(ITEMS, [item(0), item(1)], dump="first")
-    build.seal()
-    lake_with_history.merge_well()
-    build.chunk(ITEMS, [item(0)], dump="full")
-    build.finished(ITEMS, "full", since=2, since_segment=2)
-    build.seal()
-    with monkeypatch.context() as patched:
-        take = History.append_ghosts
-
-        def die(*arguments: Any) -> None:
-            take(*arguments)
-            raise Crash
-
-        patched.setattr(History, "append_ghosts", die)
-        with pytest.raises(Crash):
-            lake_with_history.merge()
-    assert len(lake_with_history.rows(ITEMS)) == 2
-    lake_with_history.merge_well()
-    assert lake_with_history.rows(ITEMS) == [item(0)]
-    assert history_rows(lake_with_history, ITEMS)[2:] == [(build.offset, "d", 1, None, None)]
-
-
-def test_a_table_that_stopped_after_its_history_goes_on_without_repeating_it(
-    lake_with_history: TestLake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    build = lake_with_history.build
-    build.create(ITEMS, item(1))
-    build.seal()
-    with monkeypatch.context() as patched:
-
-        def fails(*_arguments: Any, **_more: Any) -> None:
-            raise LakeError("the disk is full")
-
-        patched.setattr(LakeTable, "merge", fails)
-        (merged,) = lake_with_history.merge()
-        assert merged.tables[0].error is not None
-    build.chunk(ITEMS, [item(1), item(2)])
-    build.seal()
-    lake_with_history.merge_well()
-    assert lake_with_history.rows(ITEMS) == [item(1), item(2)]
-    assert history_rows(lake_with_history, ITEMS) == [(1, "c", 1, "v", "b"), (3, "r", 2, "v", "b")]
 
 
 def test_the_history_is_what_a_reader_of_the_lines_would_have_kept(lake_with_history: TestLake) -> None:

@@ -25,13 +25,6 @@ STEPS = ("recorded", "read shop.worlds", "rebuilt shop.worlds", "done", "cut")
 """Of which a run takes one, by its seed."""
 
 
-@pytest.fixture
-def lake_with_history(lake: TestLake) -> TestLake:
-    """A lake that keeps the history."""
-    lake.history = True
-    return lake
-
-
 def _lines(lake: TestLake, path: Any) -> list[Row]:
     rows = [row.asDict(recursive=True) for row in lake.spark.read.format("delta").load(str(path)).collect()]
     return sorted(rows, key=lambda row: row["_dblog_offset"])
