@@ -156,6 +156,7 @@ class Sequencer:
     def process(self, batch: LogBatch) -> None:
         """Takes a stretch of the log. Raises UnknownLogEvent, CorruptSegment or StagingUnavailable."""
         changes, signals = self._convert(batch)
+        self._tables.store_shapes(signals)
         # Twice: `split_key_changes` numbers the rows so.
         *before, rest = stretches(changes, [2 * signal.sequence for signal in signals])
         for signal, rows in zip(signals, before, strict=True):

@@ -48,6 +48,11 @@ class TableEvents:
         """Whether the capture must request or record something before the log's place moves past it."""
         return self.follow_ups.any_waits or self._passed_over.has_reasons
 
+    def store_shapes(self, signals: Iterable[Signal]) -> None:
+        """Makes all shapes durable that a batch shows, at the same time: one after the other they wait for storage."""
+        shown = [s.schema for s in signals if isinstance(s, SchemaSeen) and not self.leaves_out(s.schema.table)]
+        self.shapes.store(self._rules.schema(shape) for shape in shown if self._rules.misfit(shape) is None)
+
     def take(self, signal: Signal, transaction: Transaction, draft: DraftSegment) -> None:
         """The next signal of the log; its lines go to the draft. Raises StagingUnavailable."""
         if isinstance(signal, SchemaSeen) and (misfit := self._rules.misfit(signal.schema)) is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,6 +57,10 @@ class TableShapes:
         if step is None or fingerprint is None:
             return False
         return any(step.takes(column.name) for column in self._staging.schema(fingerprint).columns)
+
+    def store(self, schemas: Iterable[TableSchema]) -> None:
+        """Stages shapes that are about to be `put`."""
+        self._staging.put_schema(*schemas)
 
     def put(self, schema: TableSchema, layout: Layout | None, *, by_place: bool) -> ShapeChange | None:
         """From here on the table has this shape, which is staged by that; None: it had it before.

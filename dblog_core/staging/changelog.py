@@ -203,9 +203,10 @@ class Staging:
     def _decode(self, block: Block, data: bytes) -> Manifest:
         return decode_manifest(data, block, source=self.source, where=self.storage.url(block.path))
 
-    def put_schema(self, schema: TableSchema) -> None:
-        """Stores the table version, durable when it returns; the same again is no error."""
-        self._versions.put(schema)
+    def put_schema(self, *schemas: TableSchema) -> None:
+        """Stores table versions, durable when it returns; the same again is no error. Many at once take the time of
+        few."""
+        self._versions.put(schemas)
 
     def schema(self, fingerprint: str) -> TableSchema:
         """The stored table version. Raises CorruptSegment if it is missing or altered."""

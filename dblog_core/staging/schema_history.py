@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import orjson
 
 from dblog_core.errors import CorruptSegment
@@ -17,14 +19,13 @@ class TableVersions:
         self._storage = storage
         self._schemas: dict[str, TableSchema] = {}
 
-    def put(self, schema: TableSchema) -> None:
-        """Stores the table version, durable when it returns; the same again is no error."""
-        fingerprint = schema.fingerprint
-        if fingerprint not in self._schemas:
-            path = _path(fingerprint)
-            if not self._storage.create(path, seal(orjson.dumps(schema.to_json()))):
-                self._storage.settle(path)
-            self._schemas[fingerprint] = schema
+    def put(self, schemas: Iterable[TableSchema]) -> None:
+        """Stores the table versions, durable when it returns; the same again is no error."""
+        new = {schema.fingerprint: schema for schema in schemas if schema.fingerprint not in self._schemas}
+        if new:
+            files = {_path(fingerprint): seal(orjson.dumps(schema.to_json())) for fingerprint, schema in new.items()}
+            self._storage.create_missing(files)
+            self._schemas.update(new)
 
     def read(self, fingerprint: str) -> TableSchema:
         """The stored table version. Raises CorruptSegment if it is missing or altered."""

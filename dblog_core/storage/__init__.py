@@ -52,6 +52,10 @@ class Storage(Protocol):
     def create(self, relative: str, data: Bytes) -> bool:
         """Makes the file whole, or not at all; False if the name is taken already."""
 
+    def create_missing(self, files: Mapping[str, Bytes]) -> None:
+        """Makes those of the files whose names are not taken, each whole or not at all. Under every name a file is
+        durable then."""
+
     def settle(self, relative: str) -> None:
         """Makes durable that the file has its name: a `create` may have failed between the two."""
 

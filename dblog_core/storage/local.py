@@ -8,15 +8,20 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path, PurePosixPath
+from typing import TypeVar
 
 from dblog_core.errors import CorruptSegment, StagingError, StagingUnavailable
 from dblog_core.storage import Bytes, Stored
 
+Name = TypeVar("Name", str, Path)
+
 _DIRECTORIES = ("log", "chunks")  # below these, a directory goes with its last file
-_TOGETHER = 64  # files that are written before the first of them is flushed: the disk takes them in one go
+_TOGETHER = 64  # files that are written before the first of them is flushed
+_FLUSHING = 8  # threads that flush them: a file system's journal takes at once what is flushed at the same time
 _LEFTOVER_SECONDS = 3600.0  # a temporary file lives for milliseconds; one this old has lost its process
 _LEFTOVER_DIRECTORY_SECONDS = 86_400.0  # a verification's, which adds files to it for as long as it lives
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -118,6 +123,19 @@ class LocalStorage:
             _sync_directory(path.parent)
             return True
 
+    def create_missing(self, files: Mapping[str, Bytes]) -> None:
+        """Makes those of the files whose names are not taken, each whole or not at all. Under every name a file is
+        durable then."""
+        paths = {self.path(relative): data for relative, data in files.items()}
+        for group in _groups(paths.items()):
+            with translate_errors(group[0][0]), self._temporaries([data for _, data in group]) as temporaries:
+                for (path, _), temporary in zip(group, temporaries, strict=True):
+                    self._make_directory(path.parent)
+                    with contextlib.suppress(FileExistsError):
+                        os.link(temporary, path)
+                for directory in {path.parent for path, _ in group}:
+                    _sync_directory(directory)
+
     def settle(self, relative: str) -> None:
         """Makes durable that the file has its name: a `create` may have failed between the two."""
         path = self.path(relative)
@@ -139,7 +157,7 @@ class LocalStorage:
             try:
                 self._make_directory(path)
                 for group in _groups(files.items()):
-                    _write_together({path / name: data for name, data in group})
+                    _write_together({path / name: data for name, data in group}, 0o600)
                 _sync_directory(path)
             except OSError:
                 # A full disk needs the room back; what cannot be removed is named by no manifest and harms nobody.
@@ -171,17 +189,23 @@ class LocalStorage:
 
     @contextlib.contextmanager
     def _temporary(self, data: Bytes) -> Iterator[Path]:
+        with self._temporaries([data]) as (path,):
+            yield path
+
+    @contextlib.contextmanager
+    def _temporaries(self, contents: Sequence[Bytes]) -> Iterator[list[Path]]:
         folder = self._folder
         self._make_directory(folder)
         self._sweep(folder)
-        path = folder / uuid.uuid4().hex
+        paths = [folder / uuid.uuid4().hex for _ in contents]
         try:
-            _write(path, data, 0o600 if self._private else 0o666)
-            yield path
+            _write_together(dict(zip(paths, contents, strict=True)), 0o600 if self._private else 0o666)
+            yield paths
         finally:
-            # Gone already after a replace; and a leftover is harmless: the next process sweeps it.
-            with contextlib.suppress(OSError):
-                path.unlink()
+            for path in paths:
+                # Gone already after a replace; and a leftover is harmless: the next process sweeps it.
+                with contextlib.suppress(OSError):
+                    path.unlink()
 
     def _sweep(self, folder: Path) -> None:
         """Removes what processes that died left behind, once."""
@@ -241,31 +265,33 @@ def _below(directory: Path) -> Iterator[Path]:
             yield from (Path(parent, name) for name in names)
 
 
-def _groups(files: Iterable[tuple[str, Bytes]]) -> Iterator[list[tuple[str, Bytes]]]:
+def _groups(files: Iterable[tuple[Name, Bytes]]) -> Iterator[list[tuple[Name, Bytes]]]:
     iterator = iter(files)
     while group := list(islice(iterator, _TOGETHER)):
         yield group
 
 
-def _write_together(files: Mapping[Path, Bytes]) -> None:
+def _write_together(files: Mapping[Path, Bytes], mode: int) -> None:
     with contextlib.ExitStack() as stack:
         descriptors = []
         for path, data in files.items():
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
             file = stack.enter_context(os.fdopen(descriptor, "wb"))
             file.write(data)
             file.flush()
             descriptors.append(descriptor)
-        for descriptor in descriptors:
-            os.fsync(descriptor)
+        _sync_files(descriptors)
 
 
-def _write(path: Path, data: Bytes, mode: int) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(descriptor)
+def _sync_files(descriptors: Sequence[int]) -> None:
+    """All of them, whose bytes the system has; raises what the first that failed has raised."""
+    if len(descriptors) == 1:
+        os.fsync(descriptors[0])
+        return
+    with ThreadPoolExecutor(_FLUSHING, thread_name_prefix="fsync") as pool:
+        flushes = [pool.submit(os.fsync, descriptor) for descriptor in descriptors]
+    for flush in flushes:
+        flush.result()
 
 
 def _sync_directory(path: Path) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from dblog_core.config.settings import S3Config
 
 SCHEME = "s3://"
-_TOGETHER = 8  # puts of one directory at a time
+_TOGETHER = 8  # puts at a time
 _ATTEMPTS = 4  # of one request, by the client, and of what it does not try again by itself
 _MAKER = "dblog-maker"  # metadata of a created object: whose put it was
 _TAKEN = {"PreconditionFailed", "412"}
@@ -120,6 +120,14 @@ class S3Storage:
         self._prove()
         return self._create(key, data)
 
+    def create_missing(self, files: Mapping[str, Bytes]) -> None:
+        """Makes those of the files whose names are not taken, each whole or not at all. Under every name a file is
+        durable then."""
+        keys = {self._key(relative): data for relative, data in files.items()}
+        self._prove()
+        for fault in _faults(self._create, keys):
+            raise fault
+
     def settle(self, relative: str) -> None:
         """An object is durable once it can be seen."""
         self._key(relative)
@@ -131,9 +139,7 @@ class S3Storage:
     def write_directory(self, directory: str, files: Mapping[str, Bytes]) -> None:
         """Makes a new directory with these files. Where that fails, what was written is removed again."""
         keys = {self._key(f"{directory}/{name}"): data for name, data in files.items()}
-        with ThreadPoolExecutor(_TOGETHER, thread_name_prefix="s3") as pool:
-            puts = [pool.submit(self._put, key, data) for key, data in keys.items()]
-        faults = [fault for put in puts if (fault := put.exception()) is not None]
+        faults = _faults(self._put, keys)
         if not faults:
             return
         for key in keys:
@@ -259,6 +265,13 @@ class S3Storage:
                 where=self._where(key),
                 fix="see that [s3] endpoint is right, and the server up",
             ) from error
+
+
+def _faults(put: Callable[[str, Bytes], object], objects: Mapping[str, Bytes]) -> list[BaseException]:
+    """Puts the objects, some at the same time; what was raised meanwhile."""
+    with ThreadPoolExecutor(_TOGETHER, thread_name_prefix="s3") as pool:
+        puts = [pool.submit(put, key, data) for key, data in objects.items()]
+    return [fault for put in puts if (fault := put.exception()) is not None]
 
 
 class _Missing(StagingError):

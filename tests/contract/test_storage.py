@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import stat
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -92,6 +94,57 @@ def test_a_name_is_created_once(storage: Storage, open_storage: Open) -> None:
     assert storage.read("manifests/1.json") == b"one"
     storage.settle("manifests/1.json")
     assert storage.read("manifests/1.json") == b"one"
+
+
+def test_files_that_are_missing_are_made_and_others_stay(storage: Storage, open_storage: Open) -> None:
+    storage.create("schemas/b", b"before")
+    files: dict[str, Bytes] = {f"schemas/{name}": name.encode() for name in "abc"} | {"other/d": pa.py_buffer(b"d")}
+    storage.create_missing(files)
+    other = open_storage()
+    assert {path: other.read(path) for path in files} == {
+        "schemas/a": b"a", "schemas/b": b"before", "schemas/c": b"c", "other/d": b"d"
+    }  # fmt: skip
+    assert set(other.names("schemas")) == {*"abc"} and list(other.names("tmp")) == []
+    storage.create_missing({})
+
+
+def test_files_that_could_not_all_be_made_are_made_by_the_next_try(
+    storage: Storage, open_storage: Open, fail_at: Callable[[int], None]
+) -> None:
+    storage.create_missing({"schemas/before": b"x"})  # directories are made by now
+    files: dict[str, Bytes] = {f"schemas/{name}": name.encode() * 100 for name in "abc"}
+    fail_at(2)
+    with pytest.raises(StagingUnavailable):
+        storage.create_missing(files)
+    assert all(storage.read(path) in (None, data) for path, data in files.items())
+    storage.create_missing(files)
+    assert {path: open_storage().read(path) for path in files} == files
+    assert list(storage.names("tmp")) == []
+
+
+def test_files_are_flushed_at_the_same_time_and_before_their_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = LocalStorage(tmp_path)
+    storage.create_missing({"schemas/before": b"x"})
+    fsync, link = os.fsync, os.link
+    both = threading.Barrier(2, timeout=30)
+    steps: list[str] = []
+
+    def meet(descriptor: int) -> None:
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            both.wait()
+        fsync(descriptor)
+        steps.append("file" if stat.S_ISREG(os.fstat(descriptor).st_mode) else "directory")
+
+    def name(*paths: Any) -> None:
+        link(*paths)
+        steps.append("name")
+
+    monkeypatch.setattr(os, "fsync", meet)
+    monkeypatch.setattr(os, "link", name)
+    storage.create_missing({"schemas/a": b"a", "schemas/b": b"b"})
+    assert steps == ["file", "file", "name", "name", "directory"]
 
 
 def test_a_link_whose_answer_is_lost_is_known_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,6 +250,7 @@ def test_no_name_leads_out(storage: Storage, path: str) -> None:
         lambda: list(storage.files(path)),
         lambda: storage.url(path),
         lambda: storage.create(path, b""),
+        lambda: storage.create_missing({path: b""}),
         lambda: storage.settle(path),
         lambda: storage.replace(path, b""),
         lambda: storage.write_directory(path, {"x": b""}),

@@ -144,6 +144,11 @@ class MemoryStorage:
             self._simulation.count("files made late")
             self.disk.put(relative, data, durable=True)
 
+    def create_missing(self, files: Mapping[str, Bytes]) -> None:
+        for relative, data in files.items():
+            if not self.create(relative, data):
+                self.settle(relative)
+
     def settle(self, relative: str) -> None:
         self._before("settle", relative)
         self.disk.settle(relative.rpartition("/")[0])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,13 @@ from dblog_core.lake import table_health
 from dblog_core.lake.lake_status import State, TableStatus
 from dblog_core.lake.merge_plan import Work, lacks_since
 from dblog_core.model import position_spec
-from dblog_core.model.events import Created, Rewritten, SchemaSeen, Truncated, Unreadable
-from dblog_core.model.schema import Column, TableSchema
+from dblog_core.model.events import Created, LogBatch, Rewritten, SchemaSeen, Transaction, Truncated, Unreadable
+from dblog_core.model.schema import Column, TableName, TableSchema
+from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark
 from dblog_core.state.owed_dumps import OwedDump
+from dblog_core.storage import Bytes
+from dblog_core.storage.local import LocalStorage
 from tests.fake_source import ORDERS
 from tests.unit.airflow.test_probes import Log
 from tests.unit.engine_world import World
@@ -38,6 +41,29 @@ def shapes(log: Log) -> list[bool | None]:
     return [
         m.whole for manifests in log.staging.manifests() for m in manifests.marks if m.op == "s" and m.table == NAME
     ]
+
+
+def test_shapes_that_come_in_one_batch_are_stored_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log(tmp_path)
+    stored: list[int] = []
+    create_missing = LocalStorage.create_missing
+
+    def count(self: LocalStorage, files: Mapping[str, Bytes]) -> None:
+        stored.append(len(files))
+        create_missing(self, files)
+
+    monkeypatch.setattr(LocalStorage, "create_missing", count)
+    tables = [TableSchema(TableName("shop", f"t{n}"), ORDERS.columns, ORDERS.key) for n in range(70)]
+    signals = [SchemaSeen(n, 0, table) for n, table in enumerate(tables)]
+    left_out = Unreadable(0, 0, tables[0].table, "why", "fix")
+    log.take(None, left_out)
+    log.sequencer.process(LogBatch((), tuple(signals[1:]), (Transaction("1", "1", 1, None),), "1"))
+    assert stored == [69]
+    log.publish()
+    head = log.staging.head()
+    assert head is not None and len(head.schemas) == 69
+    reader = Staging(str(tmp_path), source="shop")
+    assert [reader.schema(fingerprint) for fingerprint in head.schemas.values()] == tables[1:]
 
 
 @pytest.mark.parametrize(

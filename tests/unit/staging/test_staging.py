@@ -206,8 +206,9 @@ def test_a_newer_format_and_a_manifest_of_another_place_are_refused(staging: Sta
 def test_schemas_are_stored_once_and_compared(staging: Staging) -> None:
     staging.put_schema(ORDERS)
     staging.put_schema(ORDERS)
-    again(staging).put_schema(ORDERS)
+    again(staging).put_schema(table("shop.third"), ORDERS)
     assert again(staging).schema(ORDERS.fingerprint) == ORDERS
+    assert again(staging).schema(table("shop.third").fingerprint) == table("shop.third")
     other = table("shop.other")
     with pytest.raises(CorruptSegment, match="missing"):
         staging.schema(other.fingerprint)
