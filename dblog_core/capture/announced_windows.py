@@ -58,6 +58,7 @@ class Openings:
         Raises what the sequencer and the state store raise.
         """
         now = self._clock.monotonic()
+        # Inside a transaction there is no place at which a window could open or end.
         if sequencer.partial or now - self._looked_at < self.pause:
             return
         self._looked_at = now

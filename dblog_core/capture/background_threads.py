@@ -68,6 +68,7 @@ class BackgroundThreads:
 
     def _carry_out_signals(self) -> None:
         """Takes in what others have appended to a file, and carries out what lies in the inbox."""
+        # The inbox comes last: what file and topic have brought is carried out in the same look.
         looks = [SignalProcessor(self._config, self._state, self._clock).carry_out_waiting]
         if (file := self._config.signals.file) is not None:
             looks.insert(0, SignalFile(file, self._state, self._clock).read_new_lines)

@@ -49,6 +49,7 @@ class FollowUps:
         """Tables whose rows came or went without row events: the capture requests a dump of each."""
         rewritten = self._rewritten
         self._rewritten = {}
+        # With these, dumps of what can be read again are requested: who stops such a table later has seen its repair.
         self._passed_over.forget_readable_again()
         return {table: since for table, since in rewritten.items() if str(table) not in self._passed_over}
 

@@ -83,6 +83,8 @@ def split_key_changes(changes: TableChanges) -> OrderedChanges:
     before = doubled.column("before")
     after = doubled.column("after")
     keys = [before.field(name) for name in schema.key]
+    # The delete has no row after it, so nothing in it is unchanged; the create has no row before it: its old key stands
+    # in `moved_from`.
     split = pa.RecordBatch.from_arrays(
         [
             doubled.column("sequence"),

@@ -68,6 +68,7 @@ class Sequencer:
         self._rules = rules
         self._visibility = visibility
         self._dumps = Chunks(visibility, tasks_from_json(head.tasks))
+        # Before the first batch: a chunk that is placed from here on may be older than events before the head.
         if isinstance(visibility, Snapshots):
             for event in unseen_events.read_events(staging, head):
                 arrives = event.touches is not None and event.touches.may_arrive

@@ -44,6 +44,7 @@ def read_events(staging: Staging, head: Manifest) -> Iterator[Event]:
 
 def _read_file(staging: Staging, file: DataFile, after: int) -> Iterator[Event]:
     schema = staging.schema(file.schema)
+    # A table without a key has no chunks that its rows could concern.
     if not schema.key:
         return
     columns = ["offset", "op", "origin", "transaction", "unchanged", "moved_from", "before", "after"]

@@ -13,10 +13,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from dblog_core.config import output_validation
-from dblog_core.config.environment import NOTHING, expand
 from dblog_core.config.faults import NO_FILE, Fault
 from dblog_core.config.fields import Unset
 from dblog_core.config.secret_settings import Needs, is_needed
+from dblog_core.config.secrets import NOTHING, expand
 from dblog_core.config.settings import Config
 from dblog_core.config.validation import contradictions
 from dblog_core.config.validation_errors import to_fault

@@ -31,6 +31,7 @@ def commit_info(
             "operationParameters": {},
             "readVersion": read_version,
             "isolationLevel": "Serializable",
+            # The rows that it adds depend on rows that it has read: other writers must check for conflicts with it.
             "isBlindAppend": False,
             "operationMetrics": {name: str(count) for name, count in metrics.items()},
             "userMetadata": mark,
@@ -47,6 +48,7 @@ def removal(live: LiveFile, *, now_ms: int, data_change: bool) -> Json:
         "path": live.add["path"],
         "deletionTimestamp": now_ms,
         "dataChange": data_change,
+        # Says that partitionValues, size and tags are given (PROTOCOL.md, "Remove File").
         "extendedFileMetadata": True,
         "partitionValues": live.add.get("partitionValues") or {},
         "size": live.size,

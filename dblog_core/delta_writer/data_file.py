@@ -35,6 +35,7 @@ class DataFile:
     def addition(self, *, now_ms: int, data_change: bool) -> Json:
         """The `add` action of the file; `now_ms`: when it was made, milliseconds since the epoch."""
         return {
+            # Paths in the log are URL-encoded.
             "path": quote(self.name),
             "partitionValues": {},
             "size": self.data.size,

@@ -80,6 +80,7 @@ class KeyIndex:
         while the file is read, so that a file of any size takes the memory of one run.
         """
         number = len(self._files)
+        # A place holds 32 bits of the file's number.
         if number >> 32:
             raise LakeError("the index has seen too many files", where=self.table, fix="remove it: it is made again")
         self._files.append((path, size))  # so that its entries stay where runs are joined meanwhile

@@ -76,6 +76,7 @@ def find_equal(
     same = np.zeros(len(compared), np.bool_)
     counts = np.zeros(len(compared), np.int64)
     for hit in hits:
+        # `at`, since a key may have several rows in one file: plain `+=` would count one of them.
         np.add.at(counts, hit.change_numbers, 1)
     # Several live rows of one key are another program's doing: such a key is always written, as one row.
     for hit in (hit.of(compared & (counts == 1)) for hit in hits):

@@ -94,6 +94,7 @@ def _column(schema_field: Json, mapped: bool, where: str) -> DeltaColumn:
 def _field(schema_field: Json, path: str, mapped: bool, where: str) -> pa.Field:
     about = schema_field.get("metadata") or {}
     check_column(path, about, where)
+    # Where columns are mapped, files and statistics have physical names: a rename changes the log alone.
     physical = about.get(_PHYSICAL) if mapped else schema_field["name"]
     if physical is None or (mapped and _ID not in about):
         raise refusal(where, f"column {path} has no physical name and id, though the table maps its columns")

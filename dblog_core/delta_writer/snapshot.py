@@ -138,6 +138,7 @@ def apply_commit(snapshot: Snapshot, data: bytes, where: str) -> Snapshot:
     metadata = snapshot.metadata
     protocol = snapshot.protocol
     for action in actions_of(data, where):
+        # It may say which rows live: passing it over could bring dead rows back.
         if unknown := action.keys() - _KNOWN:
             raise refusal(where, f"its log has the action {', '.join(sorted(unknown))}")
         if (removal := action.get("remove")) is not None:

@@ -106,9 +106,11 @@ def rows_at(
 
 def _stored_names(file: pq.ParquetFile, columns: Sequence[DeltaColumn], *, by_id: bool) -> dict[str, str]:
     """The name in the file of each column that it has, by logical name."""
+    # A file from before a column was added does not have it: its rows hold NULL there (`_values`).
     if not by_id:
         have = set(file.schema_arrow.names)
         return {c.name: c.physical for c in columns if c.physical in have}
+    # With the column mapping `id`, ids count and not the names in the file (PROTOCOL.md, "Column Mapping").
     ids = {(field.metadata or {}).get(_FIELD_ID): field.name for field in file.schema_arrow}
     return {c.name: ids[key] for c in columns if (key := str(c.id).encode()) in ids}
 

@@ -56,11 +56,12 @@ class _MarkedFile:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """`rows`: those of the changes, with the values that they keep (`keeps`: some do); `hits`: the table's rows that
-    go; `puts`: the rows that come; `unknown`: those that would, and keep a value that nobody has."""
+    """`rows`: those of the changes, with the values that they keep (`has_unchanged_toast`: some do); `hits`: the
+    table's rows that go; `puts`: the rows that come; `unknown`: those that would, and keep a value that nobody has.
+    """
 
     rows: pa.Table
-    keeps: bool
+    has_unchanged_toast: bool
     hits: list[Hits]
     puts: Flags
     unknown: Flags
@@ -79,6 +80,7 @@ def upsert(
     new: _Written | None = None
     for _ in range(_ATTEMPTS):
         shape = table.refresh()
+        # An earlier run of this merge has committed it: its answer was lost, or its process died after the commit.
         if table.snapshot.txns.get(app, -1) >= number:
             return Upserted(table.snapshot.version, already=True)
         try:
@@ -154,7 +156,7 @@ def _write_new_rows(table: OpenTable, plan: _Plan, shape: Shape, before: _Writte
     chosen = plan.puts.tobytes()
     about = str(table.snapshot.metadata)
     # Kept values come from the table: another version may have others.
-    if plan.keeps:
+    if plan.has_unchanged_toast:
         about = f"{table.snapshot.version} {about}"
     # Others' commits have us plan again; the same rows need no second file.
     if before is not None and before[:2] == (chosen, about) and table.files.exists(before[2].name):
@@ -170,6 +172,7 @@ def _mark_old_rows(table: OpenTable, plan: _Plan) -> list[_MarkedFile]:
     """Grows the vectors of the touched files, and writes them in one file."""
     grown = [(hit.file, table.dead_rows(hit.file).with_rows(hit.rows)) for hit in plan.hits if len(hit.rows)]
     touched = [_MarkedFile(live, stored_count(table.files, live, dead), dead) for live, dead in grown]
+    # A file without a living row is only removed: it needs no vector.
     left = [marked_file.dead for marked_file in touched if len(marked_file.dead) < marked_file.rows]
     if not left:
         return touched
@@ -187,9 +190,12 @@ def _commit(
 ) -> bool:
     now = table.now_ms()
     counts = plan.counts
+    # The merge's number stands in the commit itself: both take effect, or neither does.
     actions: list[Json] = [{"txn": {"appId": app, "version": number, "lastUpdated": now}}]
     actions += [removal(marked_file.file, now_ms=now, data_change=True) for marked_file in marked]
     left = [marked_file for marked_file in marked if marked_file.vector is not None]
+    # To Delta a file with another vector is another file: it is removed as it was, and added with the grown vector. Its
+    # minima and maxima may be those of dead rows now.
     for marked_file in left:
         addition = {**marked_file.file.add, "dataChange": True, "deletionVector": marked_file.vector}
         addition["stats"] = loosen_bounds(marked_file.file.add.get("stats"), marked_file.rows)

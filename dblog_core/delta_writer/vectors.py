@@ -105,6 +105,7 @@ def _data(files: TableFiles, vector: Json) -> tuple[bytes, str]:
     kind = vector["storageType"]
     text = vector["pathOrInlineDv"]
     size = int(vector["sizeInBytes"])
+    # The vector itself stands in the log. Its text may be longer: Z85 encodes four bytes at a time.
     if kind == "i":
         return z85_decode(text)[:size], str(files)
     path = _path(files, kind, text)
@@ -122,6 +123,7 @@ def _data(files: TableFiles, vector: Json) -> tuple[bytes, str]:
 
 def _path(files: TableFiles, kind: str, text: str) -> str:
     """The file's path in the table."""
+    # u: a file that is named by its id, below an optional directory; p: an absolute path.
     if kind == "u":
         prefix = text[:-_UUID_DIGITS]
         name = uuid.UUID(bytes=z85_decode(text[-_UUID_DIGITS:]))

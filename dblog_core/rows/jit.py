@@ -30,7 +30,7 @@ MODULES = (
     "dblog_core.sources.mysql.values.json_opaque_kernel",
     "dblog_core.sources.mysql.values.multibyte",
     "dblog_core.sources.mysql.values.printed",
-    "dblog_core.sources.mysql.row_events.row_images",
+    "dblog_core.sources.mysql.row_events.row_kernel",
     "dblog_core.sources.mysql.sql.result_numbers",
     "dblog_core.sources.mysql.sql.result_rows",
     "dblog_core.sources.postgres.values.binary_kernel",

@@ -1,4 +1,4 @@
-"""The manifest: what one segment of the super-changelog holds, and where a restart continues.
+"""The manifest: what one segment of the super-changelog holds, and the checkpoint from which a restart continues.
 
     STAGING/
       schemas/FINGERPRINT.json          table shapes, written once each

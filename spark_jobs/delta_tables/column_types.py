@@ -1,4 +1,7 @@
-"""Shapes: how a table's Arrow columns look in Spark and in the lake, and which rows can be read in another shape."""
+"""Arrow types to Spark's and Delta's: how a table's columns look in the lake, and which rows fit another shape.
+
+Which Arrow type a source's type becomes stands in `dblog_core/sources/*/values/types`.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Many events of a key become one: what the span as a whole does to that key's row.
 
 A folded row has `key`, `op`, `offset`, `position`, `commit_time`, `origin` (those of the key's last event), `inserted`,
-`missing` and `row`. Its op is PUT, DELETE, or WITHHOLD: the row lives, and a value of it is known to nobody. `missing`
-names columns that keep the lake's value: unchanged TOAST, left out of every event since the last that set them.
+`unchanged_toast` and `row`. Its op is PUT, DELETE, or WITHHOLD: the row lives, and a value of it is known to nobody.
+`unchanged_toast` names columns that keep the lake's value: every event since the last that set them left them out.
 `inserted`: the log itself has the row's birth in this span, so it is written even where it equals the lake's row.
 """
 
@@ -33,7 +33,7 @@ def last_rows(events: DataFrame) -> DataFrame:
         "commit_time",
         "origin",
         (F.col("_born") & (F.col("op") != DELETE)).alias("inserted"),
-        F.lit(None).cast("array<string>").alias("missing"),
+        F.lit(None).cast("array<string>").alias("unchanged_toast"),
         "row",
     )
 
@@ -66,11 +66,11 @@ def _last_value(name: str) -> Column:
 
 def _decide_ops(folded: DataFrame, schema: TableSchema) -> DataFrame:
     unknown = [F.when(F.col(f"_v{i}").isNull(), F.lit(c.name)) for i, c in enumerate(schema.columns)]
-    missing = F.array_compact(F.array(*unknown))
+    unchanged_toast = F.array_compact(F.array(*unknown))
     deleted = F.col("op") == DELETE
-    withheld = F.col("_fresh") & (F.size("_missing") > 0)
+    withheld = F.col("_fresh") & (F.size("_unchanged_toast") > 0)
     row = F.struct(*(F.col(f"_v{i}.value").alias(c.name) for i, c in enumerate(schema.columns)))
-    return folded.withColumn("_missing", missing).select(
+    return folded.withColumn("_unchanged_toast", unchanged_toast).select(
         "key",
         F.when(deleted, F.lit(DELETE)).when(withheld, F.lit(WITHHOLD)).otherwise(F.lit(PUT)).alias("op"),
         "offset",
@@ -78,6 +78,6 @@ def _decide_ops(folded: DataFrame, schema: TableSchema) -> DataFrame:
         "commit_time",
         "origin",
         (F.col("inserted") & ~deleted).alias("inserted"),
-        F.when(~deleted & (F.size("_missing") > 0), F.col("_missing")).alias("missing"),
+        F.when(~deleted & (F.size("_unchanged_toast") > 0), F.col("_unchanged_toast")).alias("unchanged_toast"),
         F.when(~deleted, row).alias("row"),
     )

@@ -68,7 +68,7 @@ def folded_shape(schema: TableSchema) -> t.StructType:
             t.StructField("commit_time", t.TimestampType()),
             t.StructField("origin", t.StringType()),
             t.StructField("inserted", t.BooleanType()),
-            t.StructField("missing", t.ArrayType(t.StringType())),
+            t.StructField("unchanged_toast", t.ArrayType(t.StringType())),
             t.StructField("row", row_shape(schema)),
         ]
     )
@@ -76,7 +76,7 @@ def folded_shape(schema: TableSchema) -> t.StructType:
 
 def fold_work(staging: Staging, work: Work, schema: TableSchema) -> pa.Table | None:
     """The folded rows of the work; None where they turn out to be too large for the driver. Where the log left columns
-    out, `origin_key` is the key whose row in the lake has the columns of `missing`.
+    out, `origin_key` is the key whose row in the lake has the columns of `unchanged_toast`.
 
     Raises CorruptSegment for a file that is missing or not the one that the manifest names.
     """
@@ -132,7 +132,7 @@ def _last_rows(events: pa.Table, schema: TableSchema) -> pa.Table:
             "op": pc.if_else(deleted, DELETE, PUT),
             **{name: last[name] for name in ("offset", "position", "commit_time", "origin")},
             "inserted": pc.and_not(newest["created_any"], deleted),
-            "missing": none,
+            "unchanged_toast": none,
             "row": _struct(last, [f"v{i}" for i in range(len(schema.columns))], [c.name for c in schema.columns]),
         }
     )
@@ -153,8 +153,8 @@ def _with_unchanged_toast(events: pa.Table, schema: TableSchema) -> pa.Table:
     keys = np.flatnonzero(last >= 0)
     rows = events.take(pa.array(last[keys]))
     deleted = np.asarray(pc.equal(rows["op"], DELETE))
-    missing = {name: (places[keys] < 0) & ~deleted for name, places in value_places.events.items()}
-    some = np.logical_or.reduce([np.zeros(len(keys), np.bool_), *missing.values()])
+    left_out = {name: (places[keys] < 0) & ~deleted for name, places in value_places.events.items()}
+    some = np.logical_or.reduce([np.zeros(len(keys), np.bool_), *left_out.values()])
     lost = some & (value_places.lake[keys] < 0)
     born = np.zeros(count, np.bool_)
     born[key_numbers[np.asarray(events["created"])]] = True
@@ -169,7 +169,7 @@ def _with_unchanged_toast(events: pa.Table, schema: TableSchema) -> pa.Table:
             "op": pa.array(ops.tolist(), pa.string()),
             **{name: rows[name] for name in ("offset", "position", "commit_time", "origin")},
             "inserted": pa.array(born[keys] & ~deleted),
-            "missing": _lists({name: mask & ~lost for name, mask in missing.items()}, len(keys)),
+            "unchanged_toast": _lists({name: mask & ~lost for name, mask in left_out.items()}, len(keys)),
             "row": _struct(rows, [f"v{i}" for i in range(len(schema.columns))], [c.name for c in schema.columns]),
             "origin_key": _origins(events, key_numbers, old, value_places.lake[keys], schema),
         }

@@ -107,7 +107,7 @@ def _whole_rows(tools: Tools, name: str, events: TableEvents) -> DataFrame:
     """The rows that are known whole; the keys of others are withheld before they are left out."""
     rows = compute_once(refold.fold_events(tools.session(name), events))
     living = rows.where(F.col("op") != DELETE)
-    partial = F.col("missing").isNotNull() | (F.col("op") != PUT)
+    partial = F.col("unchanged_toast").isNotNull() | (F.col("op") != PUT)
     refold.withhold(tools.withheld, name, living.where(partial))
     tools.step(f"read {name}")
     return living.where(~partial)

@@ -179,8 +179,13 @@ def _without_ghosts(rows: DataFrame, of: TableEvents) -> DataFrame:
         marked = ghosts.select(key.alias("key"), F.lit(True).alias("_gone"))
         ghost = F.coalesce(F.col("_gone"), F.lit(False))
         op = F.when(ghost, F.lit(DELETE)).otherwise(F.col("op"))
-        missing = F.when(~ghost, F.col("missing"))
-        rows = rows.join(marked, "key", "left").withColumn("op", op).withColumn("missing", missing).drop("_gone")
+        unchanged_toast = F.when(~ghost, F.col("unchanged_toast"))
+        rows = (
+            rows.join(marked, "key", "left")
+            .withColumn("op", op)
+            .withColumn("unchanged_toast", unchanged_toast)
+            .drop("_gone")
+        )
     return rows
 
 

@@ -123,7 +123,7 @@ def _complete_rows(rows: DataFrame, events: TableEvents, lake: LakeTable) -> Dat
     have = lake.rows().select(key.alias("key"), F.col(OFFSET).alias("_lake"))
     joined = rows.join(refold.births(events), "key", "left").join(have, "key", "left")
     same_life = F.col("_lake").isNotNull() & (F.col("_lake") >= F.coalesce(F.col("born"), F.lit(0)))
-    partial = (F.col("op") != DELETE) & F.col("missing").isNotNull()
+    partial = (F.col("op") != DELETE) & F.col("unchanged_toast").isNotNull()
     op = F.when(partial & same_life, F.lit(PUT)).when(partial, F.lit(WITHHOLD)).otherwise(F.col("op"))
     return joined.withColumn("op", op).drop("born", "_lake")
 

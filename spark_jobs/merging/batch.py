@@ -25,8 +25,8 @@ class Batch:
     rows: DataFrame
     count: int = 0
     deletes: bool = False
-    keeps: bool = False
-    """Whether a row keeps lake values (`missing`)."""
+    has_unchanged_toast: bool = False
+    """Whether a row has columns whose value the log left out: the lake's row keeps its own."""
     dumped: bool = False
     """Whether a row comes from a dump: it may say nothing new."""
     births: bool = False
@@ -46,18 +46,17 @@ def measure_rows(rows: DataFrame, schema: TableSchema) -> Batch:
     measures = cached.agg(
         F.count(F.lit(1)).alias("count"),
         F.coalesce(F.bool_or(F.col("op") != PUT), F.lit(False)).alias("deletes"),
-        F.coalesce(F.bool_or(F.col("missing").isNotNull()), F.lit(False)).alias("keeps"),
+        F.coalesce(F.bool_or(F.col("unchanged_toast").isNotNull()), F.lit(False)).alias("has_unchanged_toast"),
         F.coalesce(F.bool_or(F.col("origin") == "dump"), F.lit(False)).alias("dumped"),
         F.coalesce(F.bool_and(F.col("inserted") | (F.col("origin") == "dump")), F.lit(False)).alias("births"),
         *ends,
     ).toArrow()
-    names = ("count", "deletes", "keeps", "dumped", "births")
-    count, deletes, keeps, dumped, births = (measures[name][0].as_py() for name in names)
+    names = ("count", "deletes", "has_unchanged_toast", "dumped", "births")
+    count, deletes, has_unchanged_toast, dumped, births = (measures[name][0].as_py() for name in names)
     keys = pa.concat_arrays([c.combine_chunks() for c in measures.columns[len(names) :]]) if count and bounded else None
     key_ends = key_ranges.of_keys(keys, schema) if keys is not None else {}
-    return Batch(
-        cached, count, deletes, keeps, dumped, births, {n: ((r[0][0], r[-1][1]),) for n, r in key_ends.items()}
-    )
+    ranges: dict[str, Ranges] = {n: ((r[0][0], r[-1][1]),) for n, r in key_ends.items()}
+    return Batch(cached, count, deletes, has_unchanged_toast, dumped, births, ranges)
 
 
 def measure_on_driver(spark: SparkSession, rows: pa.Table, schema: TableSchema) -> Batch:

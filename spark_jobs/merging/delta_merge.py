@@ -19,6 +19,7 @@ from spark_jobs.delta_tables import variants
 from spark_jobs.delta_tables.column_types import COMMIT_TIME, OFFSET, ORIGIN, POSITION, quote
 from spark_jobs.events.fold import PUT, WITHHOLD
 from spark_jobs.merging.batch import Batch
+from spark_jobs.merging.unchanged_toast import is_left_out, keep_lake_value
 
 
 def merge_batch(
@@ -41,19 +42,19 @@ def merge_batch(
         merge = merge.whenMatchedDelete(F.col("s.op").isin(DELETE, WITHHOLD) & later)
     beside = variants.of(have)
     emptied = {} if mending else _null_columns(have, schema)
-    values = {**emptied, **new_values(schema, "s.", beside, keeps=batch.keeps)}
+    values = {**emptied, **new_values(schema, "s.", beside, has_unchanged_toast=batch.has_unchanged_toast)}
     put = (F.col("s.op") == PUT) & later
     if mending:
-        put &= F.col("s.inserted") | ~_has_equal_values(schema, batch.keeps, beside)
+        put &= F.col("s.inserted") | ~_has_equal_values(schema, batch.has_unchanged_toast, beside)
     elif batch.dumped:  # what the log tells has changed something; and looking costs a column each in both passes
         is_news = F.col("s.inserted") | (F.col("s.origin") != "dump")
-        put &= is_news | ~_has_equal_values(schema, batch.keeps, beside)
+        put &= is_news | ~_has_equal_values(schema, batch.has_unchanged_toast, beside)
     merge = merge.whenMatchedUpdate(
         put,
         {quote(name): value for name, value in values.items()},
     )
     merge = merge.whenNotMatchedInsert(
-        (F.col("s.op") == PUT) & F.col("s.missing").isNull(),
+        (F.col("s.op") == PUT) & F.col("s.unchanged_toast").isNull(),
         {quote(name): value for name, value in new_values(schema, "s.", beside).items()},
     )
     metrics = merge.execute().collect()
@@ -63,10 +64,10 @@ def merge_batch(
 
 
 def new_values(
-    schema: TableSchema, source: str, beside: Mapping[str, str], *, keeps: bool = False
+    schema: TableSchema, source: str, beside: Mapping[str, str], *, has_unchanged_toast: bool = False
 ) -> dict[str, Column]:
-    """Each lake column's new value; `beside`: the VARIANTs, by text. `keeps`: a missing one stays as the lake has
-    it."""
+    """Each lake column's new value; `beside`: the VARIANTs, by text. `has_unchanged_toast`: a value that the log left
+    out stays as the lake has it."""
     values: dict[str, Column] = {}
     for column in schema.columns:
         text = _row(source, column.name)
@@ -74,10 +75,7 @@ def new_values(
         if column.name in beside:
             values_of_column[beside[column.name]] = variants.parse_text(text)
         for name, value in values_of_column.items():
-            kept_or_new = (
-                F.when(_keeps_lake_value(column.name), F.col(f"t.{quote(name)}")).otherwise(value) if keeps else value
-            )
-            values[name] = kept_or_new
+            values[name] = keep_lake_value(column.name, name, value) if has_unchanged_toast else value
     provenance = {OFFSET: "offset", POSITION: "position", COMMIT_TIME: "commit_time", ORIGIN: "origin"}
     return {**values, **{name: F.col(f"{source}{field}") for name, field in provenance.items()}}
 
@@ -89,7 +87,7 @@ def _null_columns(have: StructType, schema: TableSchema) -> dict[str, Column]:
     return {f.name: F.lit(None).cast(f.dataType) for f in left}
 
 
-def _has_equal_values(schema: TableSchema, keeps: bool, beside: Mapping[str, str]) -> Column:
+def _has_equal_values(schema: TableSchema, has_unchanged_toast: bool, beside: Mapping[str, str]) -> Column:
     """Whether the lake has the row's values already: NULL equals NULL, NaN equals NaN. VARIANTs (`beside`, by text)
     are looked at last, where all else is equal."""
     same = [(c.name, F.col(f"t.{quote(c.name)}").eqNullSafe(_row("s.", c.name))) for c in schema.columns]
@@ -98,12 +96,8 @@ def _has_equal_values(schema: TableSchema, keeps: bool, beside: Mapping[str, str
         for c in schema.columns
         if c.name in beside
     ]
-    return reduce(Column.__and__, (_keeps_lake_value(name) | equal if keeps else equal for name, equal in same))
+    return reduce(Column.__and__, (is_left_out(name) | equal if has_unchanged_toast else equal for name, equal in same))
 
 
 def _row(source: str, name: str) -> Column:
     return F.col(f"{source}row.{quote(name)}")
-
-
-def _keeps_lake_value(name: str) -> Column:
-    return F.coalesce(F.array_contains("s.missing", name), F.lit(False))

@@ -337,19 +337,19 @@ class LakeTable:
         """Whether the table is certain to hold no key of the batch: then there is nothing to compare."""
         if version == 0:  # just made
             return True
-        if not batch.births or batch.deletes or batch.keeps:
+        if not batch.births or batch.deletes or batch.has_unchanged_toast:
             return False
         return self._highest.all_above(self.path, version, self.rows(), self._schema, batch.ranges)
 
     def _append(self, batch: Batch) -> dict[str, int]:
         """The table has no row of these keys: nothing to compare with."""
-        whole = batch.rows.where((F.col("op") == PUT) & F.col("missing").isNull())
+        whole = batch.rows.where((F.col("op") == PUT) & F.col("unchanged_toast").isNull())
         beside = variants.of(self.rows().schema) if json_columns(self._schema) else {}
         columns = [value.alias(name) for name, value in delta_merge.new_values(self._schema, "", beside).items()]
         whole = whole.coalesce(1) if batch.count <= fold_on_driver.MAX_ROWS else whole
         whole.select(*columns).write.format("delta").mode("append").save(str(self.path))
         # A row that is not whole is withheld, and one that is deleted was never there.
-        inserted = batch.count if not (batch.deletes or batch.keeps) else whole.count()
+        inserted = batch.count if not (batch.deletes or batch.has_unchanged_toast) else whole.count()
         return {"inserted": inserted, "updated": 0, "deleted": 0}
 
     def _merge(self, batch: Batch, *, broadcast: bool, mending: bool) -> dict[str, int]:

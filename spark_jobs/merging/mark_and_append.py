@@ -141,7 +141,7 @@ def changes_of(rows: pa.Table, schema: TableSchema, shape: Shape, where: str, *,
         guarded=np.asarray(dumped),
         same=[c.name for c in schema.columns],
         unchanged_toast={
-            c.name: mask for c in schema.columns if (mask := mask_unchanged(rows["missing"], c.name)).any()
+            c.name: mask for c in schema.columns if (mask := mask_unchanged(rows["unchanged_toast"], c.name)).any()
         },
         origins=_origins(rows, schema),
         born=np.asarray(rows["inserted"]),
@@ -154,7 +154,7 @@ def _origins(rows: pa.Table, schema: TableSchema) -> pa.Table | None:
         return None
     origin = _one(rows["origin_key"])
     key = _one(rows["key"])
-    is_kept = rows["missing"].is_valid().combine_chunks()
+    is_kept = rows["unchanged_toast"].is_valid().combine_chunks()
     parts = [key.type.get_field_index(name) for name in schema.key]
     pairs = [(pc.struct_field(origin, part), pc.struct_field(key, part)) for part in parts]
     return pa.table([pc.if_else(is_kept, old, new) for old, new in pairs], names=list(schema.key))

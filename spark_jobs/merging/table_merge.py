@@ -278,7 +278,7 @@ class TableMerge:
         if not batch.count:
             return 0
         before = self._withheld.keys(work.table, schema)
-        unknown = _find_unknown(batch, lake, schema) if batch.keeps else []
+        unknown = _find_unknown(batch, lake, schema) if batch.has_unchanged_toast else []
         self._withheld.add(work.table, unknown)
         broadcast = rows is not None or (batch.count <= _BROADCAST_ROWS and work.bytes <= _BROADCAST_BYTES)
         lake.merge(batch, number, broadcast=broadcast)
@@ -360,7 +360,7 @@ def _reaches_below(work: Work, floor: int) -> bool:
 
 def _find_unknown(batch: Batch, lake: LakeTable, schema: TableSchema) -> list[Key]:
     """Keys of the rows with a value that nobody has: neither this span nor the lake."""
-    partial = batch.rows.where(F.col("missing").isNotNull() & (F.col("op") == fold.PUT)).select("key")
+    partial = batch.rows.where(F.col("unchanged_toast").isNotNull() & (F.col("op") == fold.PUT)).select("key")
     have = lake.rows().select(F.struct(*(F.col(quote(n)).alias(n) for n in schema.key)).alias("key"))
     lost = batch.rows.where(F.col("op") == fold.WITHHOLD).select("key")
     return [

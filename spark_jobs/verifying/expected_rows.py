@@ -183,7 +183,7 @@ def _apply_rows(lake: DataFrame, folded: DataFrame, schema: TableSchema) -> Data
     in_lake = F.col("l.key").isNotNull()
     newer = F.col("f.offset") > F.col("l.offset")
     values = [
-        F.when(F.array_contains("f.missing", c.name), F.col(f"l.row.{quote(c.name)}"))
+        F.when(F.array_contains("f.unchanged_toast", c.name), F.col(f"l.row.{quote(c.name)}"))
         .otherwise(F.col(f"f.row.{quote(c.name)}"))
         .alias(c.name)
         for c in schema.columns
@@ -191,7 +191,7 @@ def _apply_rows(lake: DataFrame, folded: DataFrame, schema: TableSchema) -> Data
     put = F.col("f.op") == fold.PUT
     row = (
         F.when(F.col("f.key").isNull() | (in_lake & ~newer), F.col("l.row"))
-        .when(put & F.col("f.missing").isNull(), F.col("f.row"))
+        .when(put & F.col("f.unchanged_toast").isNull(), F.col("f.row"))
         .when(put & in_lake, F.struct(*values))
     )
     rows = both.select(F.coalesce("l.key", "f.key").alias("key"), row.alias("row"))

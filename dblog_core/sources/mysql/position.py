@@ -45,6 +45,7 @@ class MysqlGtids:
             uuid, *pieces = part.split(":")
             owner = uuid.lower()
             for piece in pieces:
+                # A tag holds for the intervals behind it, up to the next tag; those in front of the first have none.
                 if match := _INTERVAL.fullmatch(piece):
                     intervals.setdefault(owner, []).append((int(match[1]), int(match[2] or match[1])))
                 else:
@@ -175,6 +176,7 @@ class MariadbGtids:
     def contains(self, other: Gtids) -> bool:
         if not isinstance(other, MariadbGtids):
             return False
+        # Numbers of a domain go up whichever server writes, so the server's id says nothing here.
         return all(domain in self.last and self.last[domain][1] >= number for domain, (_, number) in other.last.items())
 
     def beyond(self, state: str) -> MariadbGtids | None:
@@ -295,6 +297,7 @@ class Position:
         """With these transactions read too, the last of which lies from `start` to `end`, and was committed at `time`
         (0: unknown)."""
         assert self.gtids is not None
+        # The last one is added apart: on MariaDB the set before it is what finds it again.
         before = self.gtids.with_transactions(gtids[:-1]) if len(gtids) > 1 else self.gtids
         gtids_before = str(before) if isinstance(before, MariadbGtids) else None
         newest = Newest(gtids[-1], time, file, start, gtids_before) if time else None

@@ -41,6 +41,7 @@ class MysqlSource:
 
     def prepare(self) -> None:
         connection = self._connect()
+        # Nothing is ever written there: announced windows stand for the watermark table (`capture/announced_windows`).
         if self._config.read_only:
             connection.close()
             return

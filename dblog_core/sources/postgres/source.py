@@ -15,7 +15,7 @@ from dblog_core.model.position_spec import Place
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.table_identity import write_entry
 from dblog_core.model.table_stamp import TableStamp
-from dblog_core.sources.postgres import check
+from dblog_core.sources.postgres import check, timelines
 from dblog_core.sources.postgres import start_position as starts
 from dblog_core.sources.postgres.logical.batch import Assembly
 from dblog_core.sources.postgres.logical.catalogue_lookups import Lookups
@@ -31,7 +31,6 @@ from dblog_core.sources.postgres.sql import (
     rewrites,
     slots,
     standby,
-    timelines,
 )
 from dblog_core.sources.postgres.sql import source_load as load
 from dblog_core.sources.postgres.sql.chunks import PostgresChunkReader
@@ -50,6 +49,7 @@ from dblog_core.sources.postgres.sql.watermarks import PostgresWatermarks, creat
 from dblog_core.sources.postgres.values import binary_values
 
 _XIDS = 1 << 32
+# A transaction that has an id holds a lock on it until it has ended.
 _BEGUN = (
     "SELECT transactionid::text FROM pg_locks WHERE locktype = 'transactionid' AND mode = 'ExclusiveLock' AND granted"
 )

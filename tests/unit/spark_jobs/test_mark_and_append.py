@@ -206,7 +206,7 @@ def folded_row(k: str, a: int, *, op: str = PUT, offset: int = 1, origin: str = 
     row = {"world": 1, "k": k, "a": a, "f": None, "big": "b"} if op == PUT else None
     key = {"world": 1, "k": k}
     line_marks = {"op": op, "offset": offset, "position": f"p{offset}", "commit_time": None, "origin": origin}
-    return {"key": key, **line_marks, "inserted": born, "missing": None, "row": row}
+    return {"key": key, **line_marks, "inserted": born, "unchanged_toast": None, "row": row}
 
 
 def write(lake: Lake, *rows: Any, merged: int = 0) -> Any:
@@ -214,7 +214,7 @@ def write(lake: Lake, *rows: Any, merged: int = 0) -> Any:
     lake.number += 1
     kinds = {"key": pa.struct([(c.name, c.type) for c in SHAPE.key_columns]), "op": pa.string(), "offset": pa.int64()}
     kinds |= {"position": pa.string(), "commit_time": pa.timestamp("us", tz="UTC"), "origin": pa.string()}
-    kinds |= {"inserted": pa.bool_(), "missing": pa.list_(pa.string())}
+    kinds |= {"inserted": pa.bool_(), "unchanged_toast": pa.list_(pa.string())}
     kinds |= {"row": pa.struct([(c.name, c.type) for c in SHAPE.columns])}
     folded = pa.Table.from_pylist(list(rows), schema=pa.schema(list(kinds.items())))
     return mark_and_append.write(

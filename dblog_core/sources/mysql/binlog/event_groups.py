@@ -100,6 +100,7 @@ class EventGroups:
 
     def rotate(self, event: Event) -> None:
         """Continues in another file. Raises UnknownLogEvent where this one ends inside a transaction."""
+        # The server never splits a transaction over two files: where one is open here, its end is missing from the log.
         if self.group and self.group.has_begin:
             raise self.unknown_error("the file ends inside a transaction", fix=events.FRESH_START)
         self.group = None

@@ -15,17 +15,24 @@ ARTIFICIAL = 0x20
 
 
 class Type(IntEnum):
+    # Statements: DDL, BEGIN, the XA statements, and COMMIT where no engine with transactions took part.
     QUERY = 2
     STOP = 3
+    # The log continues in another file, at the offset that the event names. Each stream also begins with one that the
+    # server makes up: it names the file that was asked for.
     ROTATE = 4
     INTVAR = 5
     RAND = 13
     USER_VAR = 14
+    # The head of each file: when it was made, and whether its events carry checksums.
     FORMAT_DESCRIPTION = 15
     XID = 16
     BEGIN_LOAD_QUERY = 17
     EXECUTE_LOAD_QUERY = 18
+    # Which table a number means, and its columns' types. It holds for the row events behind it, up to the next map of
+    # the number; a restarted server numbers tables otherwise.
     TABLE_MAP = 19
+    # Row events as MariaDB writes them; MySQL has written version 2 (30 to 32) since 5.6.
     WRITE_ROWS_V1 = 23
     UPDATE_ROWS_V1 = 24
     DELETE_ROWS_V1 = 25
@@ -36,16 +43,20 @@ class Type(IntEnum):
     WRITE_ROWS = 30
     UPDATE_ROWS = 31
     DELETE_ROWS = 32
+    # Each of these begins a group of events: a transaction, or a single statement.
     GTID = 33
     ANONYMOUS_GTID = 34
     PREVIOUS_GTIDS = 35
     TRANSACTION_CONTEXT = 36
     VIEW_CHANGE = 37
+    # The rows of an XA transaction stand before this event; whether they count, a later XA COMMIT or XA ROLLBACK says.
     XA_PREPARE = 38
     PARTIAL_UPDATE_ROWS = 39
+    # A whole transaction in one event, its events packed (binlog_transaction_compression).
     TRANSACTION_PAYLOAD = 40
     HEARTBEAT_V2 = 41
     GTID_TAGGED = 42
+    # From here on the types are MariaDB's.
     ANNOTATE_ROWS = 160
     BINLOG_CHECKPOINT = 161
     MARIADB_GTID = 162
@@ -128,6 +139,8 @@ def gtid(body: bytes, *, anonymous: bool) -> GtidEvent:
     """GTID and ANONYMOUS_GTID (libbinlogevents, control_events.h)."""
     number = int.from_bytes(body[17:25], "little")
     commit_time = 0
+    # Behind the number: the type of the logical clock (2), its two numbers of 8 bytes, and the commit time in 7 bytes.
+    # The highest bit of the time says that the original one follows.
     if len(body) >= 49 and body[25] == 2:
         commit_time = int.from_bytes(body[42:49], "little")
         if commit_time >> 55:  # the origin committed at another time, which follows
@@ -169,6 +182,7 @@ def tagged_gtid(body: bytes) -> GtidEvent:
     tag = ""
     immediate = 0
     original = 0
+    # Fields stand in the order of their ids; those beyond the seventh are lengths and versions that nothing here needs.
     while (field := reader.field()) is not None and field <= 7:
         if field == 1:
             source = bytes(reader.number() for _ in range(16))
@@ -239,6 +253,8 @@ def query(body: bytes) -> tuple[str, str]:
 def query_bytes(body: bytes) -> tuple[str, bytes]:
     """(default database, statement) of a QUERY event; the statement as the session sent it, in its character set
     (`client_collation`), whatever that of the server's names is."""
+    # Before the variables: session (4 bytes), seconds that it ran (4), length of the database's name (1), error (2),
+    # length of the variables (2). A zero byte ends the name.
     schema_length = body[8]
     variables = int.from_bytes(body[11:13], "little")
     start = 13 + variables
@@ -318,6 +334,7 @@ def took_effect(body: bytes) -> bool:
 
 def uncompress_mariadb(data: bytes) -> bytes:
     """MariaDB's compressed part of an event: an algorithm, the plain length, zlib. Raises ValueError."""
+    # The first byte: in bits 0 to 2 the size of the plain length, in bits 4 to 6 the algorithm, of which 0 is zlib.
     size = data[0] & 7
     if data[0] >> 4 & 7:
         raise ValueError(f"compression algorithm {data[0] >> 4 & 7} is unknown")

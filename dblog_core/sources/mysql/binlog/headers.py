@@ -123,6 +123,7 @@ def _whole_rows(raw: Bytes, at: int, stop: int, bitmaps: int) -> int:
     """Where the first image begins, for a row event whose column count stands at `at`; -1 where columns are missing."""
     if at >= stop or raw[np.uintp(at)] > 252 or raw[np.uintp(at)] == 251:
         return -1
+    # A length-encoded count: one byte up to 250, or 252 and two bytes. Tables have at most 4,096 columns.
     count: Any = np.int64(raw[np.uintp(at)])
     at += 1
     if count == 252:
@@ -135,6 +136,7 @@ def _whole_rows(raw: Bytes, at: int, stop: int, bitmaps: int) -> int:
         return -1
     for _ in range(bitmaps):
         for i in range(size):
+            # With binlog_row_image = MINIMAL or NOBLOB an image leaves columns out. The long way then stops that table.
             every_column = 0xFF if i < count // 8 else (1 << (count % 8)) - 1
             if raw[np.uintp(at + i)] & every_column != every_column:
                 return -1
@@ -285,6 +287,7 @@ def _event(raw: Bytes, state: Int64s, out: Any, n: int, begin: int, end: int) ->
             return BAD_SIZE
         if end - begin <= SMALL and crc32(raw, begin, stop) != _number(raw, stop, 4):
             return BAD_CHECKSUM
+    # What the server made up for the connection is in no file: on the long way it does not move our offset.
     artificial = _number(raw, begin + 17, 2) & _ARTIFICIAL
     out[TYPE, n] = kind
     out[ARTIFICIAL, n] = artificial
@@ -317,6 +320,7 @@ def _in_packet(raw: Bytes, filled: int, state: Int64s) -> int:
         return OUT_OF_STEP
     if length == LARGEST:
         return LARGE
+    # A packet with an event begins with a zero byte, an error with 0xFF, the stream's end with 0xFE.
     if length == 0 or raw[np.uintp(at + 4)] != 0:
         return NO_EVENT
     state[FIRST] = at + 5

@@ -115,6 +115,7 @@ class Reader:
         return True
 
     def _take(self) -> bool:
+        # A stretch lies in the socket's buffer: it must be taken whole before more is received.
         self._stretch = self._stretch or self._log.events()
         if self._stretch is None:
             return False
@@ -186,6 +187,7 @@ def place_again(place: Prepared, position: Position) -> Position:
     """From where to ask for a prepared group: by GTID where the log is followed by GTID, since after a failover the
     files are another server's; then nothing of what we have read comes but the group itself."""
     gtids = position.gtids
+    # The server sends what the set it is given lacks: MariaDB all after its numbers, MySQL each transaction not in it.
     if isinstance(gtids, MariadbGtids):
         gtids = MariadbGtids.parse(place.before or "")
     elif isinstance(gtids, MysqlGtids) and place.gtid:

@@ -106,6 +106,8 @@ class LogState:
         group = self._groups.group
         partial_rows = 0
         position = self.position
+        # The batch ends inside a transaction: a restart reads it from its beginning, and skips so many row changes.
+        # `next` names it, so that another transaction at that place is noticed instead of losing its first rows.
         if group and group.has_changes:
             group.rows += batch.count_rows_of(group.transaction)
             partial_rows = group.rows
@@ -143,6 +145,8 @@ class LogState:
                 if self._xa.due is not None or (is_plain and self.is_unpacking) or rows.batch.full:
                     return False
                 continue
+            # As in `EventGroups.advance`: offsets are logged with 32 bits. Events of a compressed transaction have no
+            # place.
             if is_plain and end:
                 groups.offset += (end - groups.offset) & 0xFFFFFFFF
                 groups.event_offset = groups.offset - size
@@ -164,11 +168,16 @@ class LogState:
             groups.open(f"{self._gtid_owner}:{a}", b, has_begin=code == headers.GTID_BEGIN)
             return True
         group = groups.group
+        # MariaDB's GTID carries flags (XA, an ALTER in two phases), and rows of an XA transaction are set aside: both
+        # need the long way.
         if code == headers.MARIADB_GTID or group is None or group.undecided is not None:
             return False
         if code == headers.SAME_MAP:
+            # The bytes are those of the last map. That says what the table is only while its number is still
+            # remembered.
             return a in self._numbers
         if code == headers.BEGIN:
+            # Without this the first statement, or row event, would count as the whole group.
             group.has_begin = True
         else:
             groups.end()
@@ -211,6 +220,8 @@ class LogState:
         handler = self._handlers.get(event.type) or mode.handlers.get(event.type)
         if handler is not None:
             handler(event)
+        # An event that nobody has judged may change rows. Passing it over would lose them silently, so the capture
+        # stops.
         elif event.type not in events.HARMLESS:
             why, fix = unsupported.of_event(event.type)
             raise self.unknown_error(why, fix=fix)

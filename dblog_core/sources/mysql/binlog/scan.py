@@ -91,6 +91,8 @@ class Scan:
             )
 
     def _is_end(self, event: Event) -> bool:
+        # A prepared XA transaction ends its group without a COMMIT; a compressed one is a single event with its COMMIT
+        # inside.
         if event.type in (Type.XID, Type.XA_PREPARE, Type.TRANSACTION_PAYLOAD):
             return True
         if event.type not in _QUERIES:
@@ -130,6 +132,8 @@ def read(
 ) -> bool:
     """Reads the log on from the scan's place, up to an event for which `until` holds, which is not taken; False where
     the log ends before. `position`: another place to ask the server for."""
+    # The capture's own stream may be open beside this one: under its id the server would end it. And at the log's end
+    # the server has to end the stream instead of waiting for news.
     log = stream.connect(
         config,
         position or scan.place,

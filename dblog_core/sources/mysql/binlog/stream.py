@@ -20,7 +20,7 @@ from dblog_core.errors import SourceError, SourceUnavailable
 from dblog_core.sources.mysql.binlog import stream_request
 from dblog_core.sources.mysql.binlog.events import Event
 from dblog_core.sources.mysql.binlog.framing import Events, Framing, NoEvent
-from dblog_core.sources.mysql.binlog.server_errors import translate_fatal_error
+from dblog_core.sources.mysql.binlog.purged_log import translate_fatal_error
 from dblog_core.sources.mysql.position import MysqlGtids, Position
 from dblog_core.sources.mysql.sql import connection
 

@@ -36,6 +36,7 @@ class Transactions:
             **dict.fromkeys(GTIDS, lambda event: self._begin(GTIDS[event.type](event))),
             Type.QUERY: lambda event: self._take_statement(event.body, event),
             Type.QUERY_COMPRESSED: lambda event: self._take_statement(events.uncompressed_query(event.body), event),
+            # COMMIT, where an engine with transactions took part; otherwise it is a QUERY.
             Type.XID: self._commit,
             Type.XA_PREPARE: xa.prepare,
         }
@@ -57,6 +58,8 @@ class Transactions:
     def _take_statement(self, body: bytes, event: Event) -> None:
         statement, sql = self._statements.read(body)
         group = self._groups.current(event)
+        # An ALTER in two phases: this is its beginning, or its failure. One that succeeds is logged once more, and
+        # counts then.
         if group.is_undone:
             self._groups.end()
             return
@@ -75,5 +78,6 @@ class Transactions:
                 self._groups.end()
             case _:
                 self._statements.follow(statement, sql, body, group)
+                # DDL and other statements outside of BEGIN … COMMIT are groups of their own: no XID ends them.
                 if not group.has_begin:
                     self._groups.end()

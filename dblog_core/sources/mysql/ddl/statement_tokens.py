@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from dblog_core.model.schema import TableName, to_lower_case
 
+# `--` begins a comment only before a blank. What stands in /*! … */ the server executes, and in /*M! … */ MariaDB does.
 _TOKEN = re.compile(
     r"""
     (?P<space>\s+ | \#[^\n]* | --(?=[\s\x00-\x1f]|$)[^\n]* | /\*(?!M?!).*?(?:\*/|$))

@@ -166,6 +166,7 @@ def _switches_versioning(words: list[str]) -> bool | None:
 
 
 def _read_drop(tokens: StatementTokens) -> Statement | None:
+    # A temporary table belongs to one session, and may have the name of a captured table, which keeps its rows.
     if tokens.take("TEMPORARY"):
         return Statement(Means.HARMLESS)
     if tokens.take("TABLE") or tokens.take("TABLES"):

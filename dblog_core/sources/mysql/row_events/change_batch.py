@@ -152,6 +152,8 @@ class BatchBuilder:
         """The batch. Raises UnknownLogEvent."""
         self.decode()
         assert self._changes is not None
+        # A value that nobody can read is found when columns are made, after later signals: its signal belongs where its
+        # row stands.
         signals = sorted([*self._signals, *self._unreadable], key=lambda signal: signal.sequence)
         return LogBatch(tuple(self._changes), tuple(signals), tuple(self._transactions), position, partial)
 

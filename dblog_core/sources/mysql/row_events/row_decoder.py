@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dblog_core.model.events import CREATE, DELETE, UPDATE, image_type
-from dblog_core.sources.mysql.row_events import row_images
+from dblog_core.sources.mysql.row_events import row_kernel
 from dblog_core.sources.mysql.row_events.table_map import TableVersion
 from dblog_core.sources.mysql.values import binary_values, decimals
 from dblog_core.sources.mysql.values.binary_values import ValueFault, Values
@@ -23,7 +23,7 @@ Int64s = npt.NDArray[np.int64]
 Buffer = Any
 """Bytes, bytearray, memoryview or an array of uint8."""
 
-_IMAGES = {CREATE: row_images.CREATED, UPDATE: row_images.UPDATED, DELETE: row_images.DELETED}
+_IMAGES = {CREATE: row_kernel.CREATED, UPDATE: row_kernel.UPDATED, DELETE: row_kernel.DELETED}
 _SHORT = 16
 """Bytes that few rows are shorter than."""
 _CELLS = 2_000_000
@@ -49,7 +49,7 @@ class EventFault(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How an image's bytes are laid out, as `row_images` wants it.
+    """How an image's bytes are laid out, as `row_kernel` wants it.
 
     By column: `widths` of fixed ones, `prefixes` (bytes of the length) of variable ones, `slots` among
     those (-1: fixed). By variable column: `gaps` of fixed bytes before it (one more: after the last), `sizes` of its
@@ -138,13 +138,13 @@ class RowEvents:
         self.rows += row_count
 
     def _walk(self, ends: Int64s, images: Int64s, room: int) -> tuple[Int64s, Int64s, Int64s, int]:
-        """What `row_images.walk` fills in and returns, with room for so many rows."""
+        """What `row_kernel.walk` fills in and returns, with room for so many rows."""
         plan = self._layout
         counts = np.empty(len(ends), np.int64)
         before = np.empty(room, np.int64)
         after = np.empty(room, np.int64)
         raw = np.frombuffer(self._raw, dtype=np.uint8)  # while it is looked at, it cannot grow
-        row_count = row_images.walk(
+        row_count = row_kernel.walk(
             raw, self._walked, ends, images, plan.widths, plan.prefixes, plan.gaps, plan.sizes, counts, before, after
         )
         return counts, before, after, int(row_count)
@@ -184,7 +184,7 @@ class RowEvents:
         starts = np.empty((len(columns), rows), dtype=np.int64)
         lengths = np.empty((len(plan.sizes) + 1, rows), dtype=np.int64)
         nulls = np.zeros(len(columns), dtype=np.int64)
-        image_count = row_images.locate(raw, images, plan.widths, plan.prefixes, plan.slots, starts, lengths, nulls)
+        image_count = row_kernel.locate(raw, images, plan.widths, plan.prefixes, plan.slots, starts, lengths, nulls)
         arrays = []
         for i, column in enumerate(columns):
             present = starts[i] >= 0 if nulls[i] else None

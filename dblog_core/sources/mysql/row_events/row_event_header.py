@@ -79,6 +79,7 @@ def images(event: Event, version: TableVersion) -> tuple[bytes, int]:
     """The event's bytes and where its first image begins. Raises ColumnsMissing."""
     op, extended, compressed = KINDS[Type(event.type)]
     body = event.body
+    # The table's number takes six bytes, flags two.
     at = 8
     if extended:
         at += struct.unpack_from("<H", body, 8)[0]  # partition numbers and such; the length counts itself

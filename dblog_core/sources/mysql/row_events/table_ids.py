@@ -67,6 +67,8 @@ class TableNumbers:
         head = table_map.head(body)
         is_wanted = self._tables.ours(head.table) or self._tables.wants(head.table)
         described = self._describe(body, head) if is_wanted else head.table
+        # The servers repeat the map before each statement's rows. The same bytes give the same version, so a repeated
+        # map costs nothing; another shape sends the rows of all tables the long way once.
         if self._known.get(head.table_id) != described:
             self._known[head.table_id] = described
             self.unwanted.discard(head.table_id)

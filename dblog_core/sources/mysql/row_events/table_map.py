@@ -13,6 +13,7 @@ from dblog_core.sources.mysql.values import charsets, types
 from dblog_core.sources.mysql.values.charsets import Charsets, Decode
 from dblog_core.sources.mysql.values.types import ColumnType, Kind, UnsupportedType
 
+# The server's numbers of column types (enum_field_types in its field_types.h).
 TINY = 1
 SHORT = 2
 LONG = 3
@@ -119,6 +120,7 @@ def lenenc(data: bytes, at: int) -> tuple[int, int]:
 
 def head(body: bytes) -> TableMapHead:
     """Reads the table's id and name only."""
+    # Number (6 bytes), flags (2), length of the schema's name (1), the name, a zero byte; then the table's name alike.
     at = 9 + body[8]
     schema = body[9:at].decode()
     length = body[at + 1]
@@ -138,6 +140,7 @@ def parse(body: bytes, *, server: Charsets, keys: tuple[str, ...], mariadb: bool
     codes = list(body[at : at + count])
     at += count
     meta_length, at = lenenc(body, at)
+    # A bit for each column that may be NULL lies between the metadata and the optional fields.
     fields = dict(_fields(body, at + meta_length + (count + 7) // 8))
     if _NAMES not in fields and count:
         raise ColumnsNotNamed
@@ -322,6 +325,7 @@ def _plain(code: int, meta: bytes, unsigned: bool) -> ColumnType:
         return types.integer(_INTEGERS[code], unsigned)
     if code == NEWDECIMAL:
         return types.decimal(meta[0], meta[1])
+    # The metadata of BIT: bits beyond whole bytes, then whole bytes.
     if code == BIT:
         return ColumnType(Kind.BIT, pa.binary(), "bit", width=meta[1] + (meta[0] > 0), precision=8 * meta[1] + meta[0])
     if code in (JSON, GEOMETRY, VECTOR):

@@ -136,6 +136,7 @@ def _wide(raw: Bytes, start: int, stop: int, negative: bool, values: Int64s, pla
     second: Any
     third: Any
     fourth: Any
+    # Times ten in parts of 32 bits: a part and its carry always fit into 64 bits.
     first = second = third = fourth = np.int64(0)  # 32 bits in each, the lowest first
     for at in range(start, stop):
         if raw[at] == _POINT:
@@ -151,6 +152,7 @@ def _wide(raw: Bytes, start: int, stop: int, negative: bool, values: Int64s, pla
     low = second << 32 | first
     high = fourth << 32 | third
     if negative:
+        # Two's complement over both halves: only a low half of 0 carries into the high one.
         high = ~high if low != 0 else -high
         low = -low
     values[place] = low

@@ -59,6 +59,8 @@ def _row(raw: Bytes, at: int, stop: int, width: int, capacity: int, row: int, st
             return 0
         size = np.int64(raw[at])
         at += 1
+        # In front of each value stands its length: one byte up to 250; 251 is NULL; 252, 253 and 254 announce 2, 3 and
+        # 8 bytes.
         if size == _NULL:
             starts[place] = at
             lengths[place] = -1
@@ -108,6 +110,7 @@ def _scan(raw: Bytes, end: int, width: int, capacity: int, state: Int64s, starts
             return -length
         begin = state[_AT] + 4
         stop = state[_AT] + 4 + length
+        # 0xFE ends the result only in a packet this short: in a row it announces a length of 8 bytes.
         if raw[begin] == _END_MARK and length < 9:
             return _END
         if raw[begin] == _FAULT_MARK:

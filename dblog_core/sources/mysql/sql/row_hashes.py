@@ -70,7 +70,9 @@ def row_hash(schema: TableSchema, rules: ColumnRules, *, zero_dates: str) -> str
         if column.name not in rules.exclude
         for field in _fields(column, rules, zero_dates="error" if column.name in schema.key else zero_dates)
     ]
+    # CONCAT_WS leaves NULL out together with its comma: rows with NULL in different columns would get the same text.
     text = f"CONCAT_WS(',', {', '.join(f'IFNULL({field}, {_EMPTY})' for field in listed)})"
+    # 16 digits are 64 bits; a negative base has CONV read them as a number with a sign.
     return f"CAST(CONV(LEFT(SHA2({text}, 256), {_DIGITS}), 16, -10) AS SIGNED)"
 
 

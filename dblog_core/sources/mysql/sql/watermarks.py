@@ -22,6 +22,7 @@ def qualify(table: TableName) -> str:
 
 def create_statement(table: TableName) -> str:
     """The statement that makes the watermark table, which may be there."""
+    # InnoDB whatever the server's default: `binlog_order_commits` orders the commits of such engines alone.
     return (
         f"CREATE TABLE IF NOT EXISTS {qualify(table)} "
         "(worker varchar(64) NOT NULL PRIMARY KEY, payload longtext NOT NULL) ENGINE=InnoDB"
@@ -37,6 +38,7 @@ class MysqlWatermarks:
         self._connection = connection
         self._worker = worker
         table = qualify(TableName.parse(config.watermark_table))
+        # One row for each worker, overwritten: the table stays small, and the log keeps every payload as a row event.
         self._statement = f"INSERT INTO {table} (worker, payload) VALUES (%s, %s) ON DUPLICATE KEY UPDATE payload = %s"
 
     def write(self, payload: str) -> None:

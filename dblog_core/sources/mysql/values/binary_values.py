@@ -101,6 +101,7 @@ def _integer(column: ColumnType, values: Values) -> pa.Array:
 
 def _year(column: ColumnType, values: Values) -> pa.Array:
     years = _numbers(values, 1).astype(np.int16)
+    # Stored from 1900 on in one byte; 0 is the year 0000.
     years[years > 0] += 1900
     return arrow_buffers.fixed_width_array(years, values.present, column.arrow)
 

@@ -13,6 +13,7 @@ _BYTES = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)
 
 def groups(precision: int, scale: int) -> Iterator[tuple[int, int]]:
     """(digits, bytes) of each group, the most significant first."""
+    # Groups of nine are counted from the point, so a shorter one stands first before it, and last behind it.
     whole = precision - scale
     for digits in (whole % 9, *[9] * (whole // 9), *[9] * (scale // 9), scale % 9):
         if digits:

@@ -98,6 +98,8 @@ def decimals(raw: Bytes, starts: Int64s, digits: Int64s, sizes: Int64s, out: Int
         out[uintp(2 * row + 1)] = 0
         if at < 0:
             continue
+        # The first bit is set for numbers from 0 on; of negative ones all other bits are inverted, so that bytes sort
+        # like numbers.
         mask = 0 if raw[uintp(at)] & 0x80 else 0xFF
         flip = mask ^ 0x80
         number = np.int64(0)
@@ -168,6 +170,7 @@ def dates(raw: Bytes, starts: Int64s, out: Int64s, missing: Flags) -> Number:
         out[row] = 0
         missing[row] = False
         if at >= 0:
+            # 15 bits of year, 4 of month, 5 of day.
             packed = _little(raw, at, 3)
             year = packed >> 9
             month = packed >> 5 & 15
@@ -192,6 +195,7 @@ def datetimes(raw: Bytes, starts: Int64s, fraction: Number, out: Int64s, missing
         out[row] = 0
         missing[row] = False
         if at >= 0:
+            # 40 bits: a sign, 17 of year * 13 + month, 5 of day, 5 of hour, 6 each of minute and second.
             packed = _big(raw, at, 5) - 0x8000000000
             date = packed >> 17
             clock = packed & 0x1FFFF

@@ -205,10 +205,12 @@ def _write_literal(out: Bytes, at: Number, which: Number) -> Number:
 @part
 def _count(raw: Bytes, kind: Number, base: Number, end: Number) -> Number:
     """How many entries a container has; -1 where their table does not lie within the document."""
+    # 0 and 1 are objects, 2 and 3 arrays; the odd ones have counts and offsets of four bytes.
     size = 4 if kind & 1 else 2
     if base + 2 * size > end:
         return -1
     count = _offset(raw, base, size)
+    # For each value type and offset; for each key of an object its offset, and its length in two bytes.
     entry = 1 + size + (size + 2 if kind < _ARRAY_SMALL else 0)
     return -1 if base + 2 * size + count * entry > end else count
 

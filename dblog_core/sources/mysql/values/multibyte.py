@@ -194,6 +194,7 @@ def codes(form: Form) -> Iterator[tuple[int, bytes]]:
     singles = [*range(0x80), *_within(form.singles)]
     yield from ((byte, bytes([byte])) for byte in singles)
     for first in _within(form.firsts):
+        # In EUC one byte of half-width kana follows 8E.
         seconds = _within(_KANA if first == 0x8E and form.threes else form.seconds)
         yield from ((first << 8 | second, bytes([first, second])) for second in seconds)
     if form.threes:
@@ -222,6 +223,7 @@ def ask(connection: Connection[Any], charset: str) -> Multibyte:
     points = np.full(_PAIRS + (_PAIRS if form.threes else _LISTED if form.fours else 0), _NONE, dtype=np.int64)
     every = list(codes(form))
     for listed in (every[at : at + _AT_ONCE] for at in range(0, len(every), _AT_ONCE)):
+        # As a hexadecimal literal the bytes are not touched by the connection's own character set.
         code_bytes = b"".join(code for _, code in listed).hex()
         text = rows(connection, f"SELECT CONVERT(CONVERT(x'{code_bytes}' USING {charset}) USING utf8mb4)")[0][0]
         if text is None or len(text) != len(listed):

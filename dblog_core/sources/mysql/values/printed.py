@@ -81,6 +81,7 @@ def long_decimals(
                 return row
             sum_ |= group
             used = _digits(all_digits, used, group, digits[g])
+        # Zero is printed without a sign, however it is packed.
         if mask and sum_:
             out[uintp(at)] = MINUS
             at += 1
@@ -119,6 +120,7 @@ def times(raw: Bytes, starts: Int64s, scale: Number, offsets: Int32s, out: Bytes
             whole = whole << 8 | np.int64(raw[uintp(start + i)])
         for i in range(size):
             part = part << 8 | np.int64(raw[uintp(start + 3 + i)])
+        # 24 bits: a sign, one that is not used, 10 of hours, 6 each of minutes and seconds.
         whole -= 0x800000
         # Below zero the fraction is stored as a complement of its own, except where whole and fraction are one number.
         if size == 3 or whole >= 0 or part == 0:

@@ -1,4 +1,7 @@
-"""Column types: the server's, as its catalogue and as its log name them, and the one Arrow type that both become."""
+"""Column types: the server's, as its catalogue and as its log name them, and the one Arrow type that both become.
+
+Which Delta type an Arrow type becomes stands in `spark_jobs/delta_tables/column_types`.
+"""
 
 from __future__ import annotations
 
@@ -171,6 +174,7 @@ def from_catalogue(
 ) -> pa.DataType:
     """The Arrow type of a column of `information_schema.columns`. Raises UnsupportedType."""
     name = data_type.lower()
+    # Temporal columns from before 5.6 carry a comment in their type, such as /* mariadb-5.3 */.
     if "/*" in column_type or " COMPRESSED" in column_type:
         raise UnsupportedType(f"{column_type}: a storage form that the log does not describe")
     if name in _WIDTHS:

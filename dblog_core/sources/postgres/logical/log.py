@@ -16,13 +16,14 @@ from psycopg2.extras import ReplicationCursor
 from dblog_core.config.source import SourceConfig
 from dblog_core.errors import SourceUnavailable
 from dblog_core.model.events import LogBatch
+from dblog_core.sources.postgres import timelines
 from dblog_core.sources.postgres.logical.batch import Assembly
 from dblog_core.sources.postgres.logical.catalogue_lookups import Lookups
 from dblog_core.sources.postgres.logical.message_buffer import Messages
 from dblog_core.sources.postgres.logical.replication_stream import CopyStream
 from dblog_core.sources.postgres.logical.slot_feedback import FEEDBACK_SECONDS, SlotFeedback
 from dblog_core.sources.postgres.position import Lsn, Point
-from dblog_core.sources.postgres.sql import slots, standby, timelines
+from dblog_core.sources.postgres.sql import slots, standby
 from dblog_core.sources.postgres.sql.connection import Connection, connect, session, translate_errors
 from dblog_core.sources.postgres.sql.slots import FIRST, Line
 

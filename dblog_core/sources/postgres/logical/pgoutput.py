@@ -220,9 +220,13 @@ class PgoutputDecoder:
     def _commit(self, message: bytes) -> None:
         if self._assembly.open is None:
             raise UnknownLogEvent("a transaction ends that never began", where=self._where(), fix="report this")
+        # The second LSN: the end of the commit's record, from which the log continues. The first is where the record
+        # begins.
         self._assembly.commit(Lsn(_COMMIT.unpack(message)[2]))
 
     def _relation(self, message: bytes) -> None:
+        # The server describes a relation before its first row in a session, and again when something about it has
+        # changed.
         relation = Relation.parse(message)
         if relation.table == watermark_table(self._config):
             payload = [name for name, *_ in relation.columns].index("payload")
@@ -304,10 +308,13 @@ class PgoutputDecoder:
         self._assembly.watermark(payload.decode())
 
     def _signal(self, oid: int, message: bytes) -> None:
+        # Requests are inserted. A row that is changed or cleared away later asks for nothing.
         if message[:1] == b"I":
             self._assembly.signal(one_row(message))
 
     def _truncate(self, message: bytes) -> None:
+        # 'T', the number of relations (4 bytes), options (CASCADE and RESTART IDENTITY, which change no row here),
+        # their oids.
         count = int.from_bytes(message[1:5])
         if len(message) != 6 + 4 * count:
             raise IndexError("cut short")

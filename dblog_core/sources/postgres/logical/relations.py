@@ -54,6 +54,8 @@ class Relation:
     @classmethod
     def parse(cls, message: bytes) -> Relation:
         """Reads the message. Raises ValueError or IndexError where it is none."""
+        # 'R', oid (4 bytes), schema and name, each ended by a zero byte, kind of the replica identity (1), number of
+        # columns (2); for each column flags (1: part of the identity), name, type's oid and typmod.
         schema, rest = message[5:].split(b"\0", 1)
         name, rest = rest.split(b"\0", 1)
         columns = []
@@ -70,6 +72,7 @@ class Relation:
             place = end + 1 + _RELATION_COLUMN.size
         if place != len(rest):
             raise ValueError("its length is another one")
+        # An empty schema stands for pg_catalog.
         table = TableName(schema.decode() or "pg_catalog", name.decode())
         return cls(int.from_bytes(message[1:5]), table, identity, tuple(columns), frozenset(flagged))
 

@@ -47,6 +47,7 @@ def _receive(
     looks = 0
     while True:
         if state[_POINTER] == 0:
+            # 0: libpq has no whole message; -1: the server has ended the stream; -2: an error.
             length = libpq.get_copy_data(calls[_GET], calls[_CONNECTION], state.ctypes.data, 1)
             if length == 0 and looks == _LOOKS:
                 state[_OUTCOME] = _NOTHING
@@ -78,12 +79,15 @@ def _receive(
             at += size
             ends[count] = at
             count += 1
+        # A keepalive says how far the server has come with its log, also where nothing in it is for us. The last byte
+        # asks for an answer at once: without one the server ends the connection after wal_sender_timeout.
         elif kind == _K and length == _KEEPALIVE:
             state[_WAL_END] = max(state[_WAL_END], _word(pointer + 1))
             state[_ASKED] |= libpq.byte(pointer + _KEEPALIVE - 1)
         else:
             state[_OUTCOME] = _UNKNOWN
             return count
+        # libpq allocates each message: one that is not given back stays for the life of the process.
         libpq.free(calls[_FREE], pointer)
         state[_POINTER] = 0
 

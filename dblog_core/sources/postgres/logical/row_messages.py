@@ -276,6 +276,8 @@ def places(
         at = bodies[row]
         end = ends[row]
         delete = kinds[row] == _D
+        # K: an old image with the columns of the replica identity alone, which an update has only where it changed one
+        # of them. O: the whole old row, by REPLICA IDENTITY FULL. N: no old image.
         marker = raw[at] if at < end else 0
         markers[row] = marker
         old = marker in (_K, _O)

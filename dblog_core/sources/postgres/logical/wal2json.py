@@ -61,6 +61,7 @@ class Wal2jsonDecoder:
     def options(self) -> dict[str, str]:
         """What START_REPLICATION asks of the plugin: whole schemas where a pattern may match new tables."""
         options = {
+            # Version 1 gathers a transaction into one message, which fails beyond 1 GB.
             "format-version": "2",
             "include-transaction": "true",
             "include-xids": "true",
@@ -68,6 +69,7 @@ class Wal2jsonDecoder:
             "include-lsn": "true",
             "include-types": "true",
             "include-typmod": "true",
+            # Of a domain the type below it: that is what a value looks like.
             "include-domain-data-type": "true",
             "include-pk": "true",
         }

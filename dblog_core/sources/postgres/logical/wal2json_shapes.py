@@ -203,6 +203,7 @@ class Version:
                 where=f"{self.schema.table}.{name}",
                 fix=f'correct the value in the source; or set plugin = "pgoutput": {FRESH_START}',
             )
+        # The one type that still comes as JSON's own values: numbers were made texts before they were parsed.
         if pa.types.is_boolean(column.type):
             values = ["t" if v is True else "f" if v is False else v for v in values]
         texts = pa.array(values, pa.string())

@@ -23,6 +23,7 @@ _BASE = """
         FROM base JOIN pg_type t ON t.oid = base.type WHERE t.typtype = 'd')
     SELECT format_type(type, typmod) AS name FROM base ORDER BY depth DESC LIMIT 1) AS base
 """
+# Temporary tables (persistence t) belong to one session, and no log has their rows.
 _TABLES = """
     SELECT c.oid::bigint, n.nspname, c.relname, c.relkind, c.relreplident, c.relpersistence,
            ARRAY(SELECT a.relid::oid::bigint FROM pg_partition_ancestors(c.oid) a WHERE a.relid <> c.oid)
@@ -30,12 +31,15 @@ _TABLES = """
     WHERE c.relkind IN ('r', 'p') AND c.relpersistence <> 't'
       AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast')
 """
+# A dropped column keeps its row here: only attisdropped tells.
 _COLUMNS = """
     SELECT a.attrelid::bigint, a.attname, a.atttypid::bigint, a.atttypmod, a.attnotnull, a.attgenerated <> ''
     FROM pg_attribute a
     WHERE a.attrelid = ANY(%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
     ORDER BY a.attrelid, a.attnum
 """
+# Only an immediate index over whole columns and all rows says that they are unique at every moment. Columns behind
+# indnkeyatts are merely stored in it (INCLUDE).
 _INDEXES = """
     SELECT i.indrelid::bigint, i.indisprimary, i.indisreplident,
            i.indisunique AND i.indimmediate AND i.indpred IS NULL AND i.indexprs IS NULL,

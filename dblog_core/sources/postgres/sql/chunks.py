@@ -57,6 +57,7 @@ _BEGIN = (
     "FROM pg_attribute WHERE attrelid = {name}::regclass AND attnum > 0 AND NOT attisdropped"
 )
 _USUAL_LIMIT = 1000  # rows of the chunk that EXPLAIN is asked about
+# reltuples is -1 for a table that nobody has analysed yet; of a partitioned table its leaves are counted.
 _ESTIMATE = """
     SELECT coalesce(sum(greatest(c.reltuples, 0)), 0)::bigint FROM pg_class c
     WHERE c.oid = %s OR c.oid IN (SELECT relid FROM pg_partition_tree(%s::oid::regclass) WHERE isleaf)

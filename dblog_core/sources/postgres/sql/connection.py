@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL: TLS, the session settings that fix every value's text form, errors in our own words."""
+"""Connections to PostgreSQL: TLS (`tls`), the session settings that fix every value's text form, our errors."""
 
 from __future__ import annotations
 

@@ -122,6 +122,7 @@ def result_error(result: int, otherwise: str) -> psycopg2.Error:
         error: Any = psycopg2.errors.lookup(code)(message)
     except KeyError:  # newer than this psycopg2
         error = psycopg2.DatabaseError(message)
+    # psycopg2 fills these fields for its own errors only; callers read the code to tell what can be tried again.
     error.__setstate__({"pgcode": code, "pgerror": message})
     typed_error: psycopg2.Error = error
     return typed_error

@@ -26,6 +26,7 @@ _COLUMN_LISTS = """
     SELECT r.prrelid::regclass::text FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid
     WHERE p.pubname = %s AND r.prattrs IS NOT NULL
 """
+# Via the root: rows of partitions come under the name of the table that is captured.
 _OPTIONS = "publish = 'insert, update, delete, truncate', publish_via_partition_root = true"
 
 

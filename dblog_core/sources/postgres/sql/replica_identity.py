@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from dblog_core.config.source import SourceConfig
 from dblog_core.interfaces import Problem
-from dblog_core.model.table_names import keys_entry
-from dblog_core.rows import column_rule_faults, source_key_faults
-from dblog_core.sources.postgres.sql import typed_names
+from dblog_core.rows import column_rule_faults
+from dblog_core.sources.postgres.sql import row_key, typed_names
 from dblog_core.sources.postgres.sql.catalogue import CatalogueTable, leaves, wanted_tables
 from dblog_core.sources.postgres.sql.connection import Connection
 
@@ -44,7 +42,7 @@ def _refusals(connection: Connection, table: CatalogueTable, config: SourceConfi
     if table.partitioned and config.plugin == "wal2json":
         what = f"{table.name} is partitioned, and wal2json shows only its partitions, each under its own name"
         return [Problem(what, 'set plugin = "pgoutput", or name the partitions in tables')]
-    problems = _key_problems(table, config)
+    problems = row_key.find_key_problems(table, config)
     for part in [table, *(leaves(connection, table) if table.partitioned else [])]:
         if not part.logged:
             fix = (
@@ -55,47 +53,6 @@ def _refusals(connection: Connection, table: CatalogueTable, config: SourceConfi
         if not part.full and not problems:
             problems += _identity_problems(part, table, config)
     return problems
-
-
-def _key_problems(table: CatalogueTable, config: SourceConfig) -> list[Problem]:
-    """What is wrong with the columns that the key names."""
-    if why := table.contradiction(config):
-        return [Problem(why, source_key_faults.contradiction_fix(table.name))]
-    columns = {c.name: c for c in table.columns}
-    problems = []
-    key = table.key(config)
-    place = keys_entry(table.name)
-    for name in key:
-        if name not in columns:
-            problems.append(Problem(f"{place}: the table has no column {name}", "name existing columns"))
-        elif columns[name].generated:
-            problems.append(
-                Problem(
-                    f"{table.name}: key column {name} is generated, and the log does not carry it",
-                    f"set {place} to others",
-                )
-            )
-        elif not columns[name].not_null:
-            problems.append(
-                Problem(
-                    f"{place}: column {name} may be null",
-                    f"ALTER TABLE {typed_names.table(table.name)} ALTER COLUMN {typed_names.column(name)} SET NOT NULL",
-                )
-            )
-    if not table.primary_key and str(table.name) in config.keys and frozenset(key) not in table.unique:
-        problems.append(Problem(f"{place}: no unique index says that ({', '.join(key)}) is unique", _key_fix(table)))
-    return problems
-
-
-def _key_fix(table: CatalogueTable) -> str:
-    """What could stand in [source.keys], or how to have it. A partial or a deferrable index vouches for no row."""
-    nullable = {c.name for c in table.columns if not c.not_null}
-    if usable := [sorted(columns) for columns in table.unique if not nullable & columns]:
-        return " or ".join(f"{keys_entry(table.name)} = {json.dumps(columns)}" for columns in usable)
-    return (
-        f"name the columns of a unique index that is neither partial nor deferrable nor over an expression: ALTER "
-        f"TABLE {typed_names.table(table.name)} ADD UNIQUE (its key's columns), all of them NOT NULL"
-    )
 
 
 def _identity_problems(part: CatalogueTable, table: CatalogueTable, config: SourceConfig) -> list[Problem]:

@@ -15,6 +15,7 @@ _COLUMNS = """
     FROM pg_attribute a
     WHERE a.attrelid = ANY(%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
 """
+# Whatever rewrites a table (a changed type, TRUNCATE, CLUSTER, VACUUM FULL) gives its file another relfilenode.
 _FILES = """
     SELECT t.oid::bigint, f.oid::text, f.relfilenode::bigint
     FROM unnest(%s::oid[]) AS t(oid)

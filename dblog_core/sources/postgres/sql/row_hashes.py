@@ -76,6 +76,7 @@ class HashQuery:
     def _rows(self, tail: str) -> str:
         """The innermost SELECT: columns under their names, and the text forms beside them."""
         text_forms = [f"{_form(c)} AS {_form_name(n)}" for n, c in enumerate(self.columns) if _has_form(c)]
+        # OFFSET 0 keeps the planner from merging the levels, which would make each text as often as it is used.
         return f"SELECT {', '.join([*map(_name_column, self.columns), *text_forms])} {tail} OFFSET 0"
 
     def _row_hash(self) -> str:

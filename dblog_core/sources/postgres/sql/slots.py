@@ -17,6 +17,7 @@ from dblog_core.sources.postgres.sql.connection import Connection, execute, rows
 
 log = logging.getLogger(__name__)
 
+# Columns that only newer servers have are found by name in the row as JSON; without the column there is no value.
 _SLOT = """
     SELECT plugin, database, active_pid, confirmed_flush_lsn::text, coalesce(wal_status, 'lost'), two_phase,
            coalesce(newer->>'invalidation_reason', CASE WHEN newer->>'conflicting' = 'true' THEN 'conflict' END, ''),

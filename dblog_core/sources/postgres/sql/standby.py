@@ -15,8 +15,8 @@ from contextlib import closing
 
 from dblog_core.config.source import SourceConfig
 from dblog_core.errors import SourceRefused, SourceUnavailable
+from dblog_core.sources.postgres import timelines
 from dblog_core.sources.postgres.position import Lsn
-from dblog_core.sources.postgres.sql import timelines
 from dblog_core.sources.postgres.sql.connection import (
     Connection,
     connect,

@@ -2,6 +2,8 @@
 
 Types are recognised by the text of `format_type`, so that pgoutput's oid and typmod, wal2json's type names and the
 catalogue agree. What has no exact Arrow form stays text, as the server prints it under `connection.SESSION`.
+
+Which Delta type an Arrow type becomes stands in `spark_jobs/delta_tables/column_types`.
 """
 
 from __future__ import annotations
@@ -41,6 +43,7 @@ def arrow_type(source_type: str) -> pa.DataType:
     if match := _NUMERIC.fullmatch(source_type):
         precision = int(match[1])
         scale = int(match[2])
+        # The server also takes scales below 0 and above the precision, which a decimal of Arrow and Delta has not.
         if 0 <= scale <= precision <= 38:
             return pa.decimal128(precision, scale)
     return pa.string()

@@ -12,6 +12,7 @@ from dblog_core.errors import LogPositionLost, UnknownLogEvent
 from dblog_core.model import table_patterns
 from dblog_core.model.events import LogBatch, SchemaSeen, Truncated, Unreadable, WatermarkSeen
 from dblog_core.model.schema import TableName
+from dblog_core.sources.postgres import timelines
 from dblog_core.sources.postgres.logical.batch import Assembly
 from dblog_core.sources.postgres.logical.message_buffer import Messages
 from dblog_core.sources.postgres.logical.pgoutput import PgoutputDecoder
@@ -19,7 +20,6 @@ from dblog_core.sources.postgres.logical.relations import Forms, Types
 from dblog_core.sources.postgres.logical.wal2json import Wal2jsonDecoder
 from dblog_core.sources.postgres.logical.wal2json_shapes import Shapes
 from dblog_core.sources.postgres.position import Lsn, Point
-from dblog_core.sources.postgres.sql import timelines
 from dblog_core.sources.postgres.values.types import arrow_type, comparable
 from tests.unit.pgoutput_messages import begin, change, commit, relation, row
 

@@ -10,7 +10,7 @@ from dblog_core.errors import LogPositionLost, SourceUnavailable, UnknownLogEven
 from dblog_core.model.events import Truncated
 from dblog_core.model.schema import TableName
 from dblog_core.sources.mysql.binlog import events
-from dblog_core.sources.mysql.binlog.server_errors import translate_fatal_error
+from dblog_core.sources.mysql.binlog.purged_log import translate_fatal_error
 from dblog_core.sources.mysql.binlog.xa import ids, row_memory
 from dblog_core.sources.mysql.position import Position
 from tests.unit import mysql_binlog

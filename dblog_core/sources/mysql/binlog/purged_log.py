@@ -1,4 +1,4 @@
-"""What a server says where it refuses to send its binlog, as our errors: log that it has purged is lost."""
+"""How we learn that the server has purged the log: its refusals to send the binlog (error 1236), as our errors."""
 
 from __future__ import annotations
 

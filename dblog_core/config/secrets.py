@@ -1,4 +1,4 @@
-"""Resolves the ${NAME} of a configuration's values: secrets stand in the environment, never in the file."""
+"""Resolves secrets: each ${NAME} of a configuration's values stands in the environment, never in the file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ENV = re.compile(r"\$\{(\w*)([^}]*)(\}?)")
 def expand(value: Any, place: Place, faults: list[Fault], needs: Any) -> Any:
     """A value of the file with each ${NAME} replaced; what cannot be replaced is added to `faults`.
 
-    `needs`: sections that the caller has use for, as `secrets.Needs`; NOTHING for a parser of DAG files.
+    `needs`: sections that the caller has use for, as `secret_settings.Needs`; NOTHING for a parser of DAG files.
     """
     if isinstance(value, dict):
         return {k: expand(v, (*place, k), faults, needs) for k, v in value.items()}

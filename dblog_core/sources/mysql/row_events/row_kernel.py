@@ -1,4 +1,4 @@
-"""Where the rows of the log's row events lie, and where the values of each row: compiled.
+"""Where the rows of the log's row events lie in the bytes, and where the values of each row's images: compiled.
 
 `walk` is the only one that reads bytes nobody has looked at: it checks every length against the end of its event. What
 it has found good `locate` splits into columns, without looking for ends again.
@@ -48,6 +48,7 @@ def _end(raw: Bytes, at: Number, end: Number, widths: Int64s, prefixes: Int64s, 
 
     `gaps`: bytes of fixed width before each value of variable width, and after the last one.
     """
+    # A bit for each column stands in front of an image. Where it is set the column is NULL, and has no bytes.
     place = at + (len(widths) + 7) // 8
     if place > end:
         return -1

@@ -1,0 +1,59 @@
+"""The key that identifies a table's rows, and what is wrong with it: its primary key, or its entry in [source.keys].
+
+A row's key has to name one row in the log, in a chunk and in the lake alike. So no column of it may be NULL or
+generated, and a unique index that is immediate, whole and over columns alone must have exactly its columns.
+"""
+
+from __future__ import annotations
+
+import json
+
+from dblog_core.config.source import SourceConfig
+from dblog_core.interfaces import Problem
+from dblog_core.model.table_names import keys_entry
+from dblog_core.rows import source_key_faults
+from dblog_core.sources.postgres.sql import typed_names
+from dblog_core.sources.postgres.sql.catalogue import CatalogueTable
+
+
+def find_key_problems(table: CatalogueTable, config: SourceConfig) -> list[Problem]:
+    """What is wrong with the columns that the table's key names, each with its fix; empty if nothing is."""
+    if why := table.contradiction(config):
+        return [Problem(why, source_key_faults.contradiction_fix(table.name))]
+    columns = {c.name: c for c in table.columns}
+    problems = []
+    key = table.key(config)
+    place = keys_entry(table.name)
+    for name in key:
+        if name not in columns:
+            problems.append(Problem(f"{place}: the table has no column {name}", "name existing columns"))
+        elif columns[name].generated:
+            problems.append(
+                Problem(
+                    f"{table.name}: key column {name} is generated, and the log does not carry it",
+                    f"set {place} to others",
+                )
+            )
+        elif not columns[name].not_null:
+            problems.append(
+                Problem(
+                    f"{place}: column {name} may be null",
+                    f"ALTER TABLE {typed_names.table(table.name)} ALTER COLUMN {typed_names.column(name)} SET NOT NULL",
+                )
+            )
+    if not table.primary_key and str(table.name) in config.keys and frozenset(key) not in table.unique:
+        problems.append(
+            Problem(f"{place}: no unique index says that ({', '.join(key)}) is unique", _describe_usable_keys(table))
+        )
+    return problems
+
+
+def _describe_usable_keys(table: CatalogueTable) -> str:
+    """What could stand in [source.keys], or how to have it. A partial or a deferrable index vouches for no row."""
+    nullable = {c.name for c in table.columns if not c.not_null}
+    if usable := [sorted(columns) for columns in table.unique if not nullable & columns]:
+        return " or ".join(f"{keys_entry(table.name)} = {json.dumps(columns)}" for columns in usable)
+    return (
+        f"name the columns of a unique index that is neither partial nor deferrable nor over an expression: ALTER "
+        f"TABLE {typed_names.table(table.name)} ADD UNIQUE (its key's columns), all of them NOT NULL"
+    )
