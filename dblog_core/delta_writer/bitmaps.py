@@ -82,6 +82,7 @@ class RowSet:
 
     def encode(self) -> bytes:
         """The portable RoaringBitmapArray, with its magic number."""
+        # A bucket holds the rows that share the upper 32 bits of their number: one bitmap of 32 bits each.
         buckets: dict[int, list[int]] = {}
         # Readers bisect buckets and containers, and take their order for granted.
         for key in sorted(self.containers):

@@ -65,6 +65,7 @@ def loosen_bounds(statistics: str | None, rows: int) -> str:
     if fields.get("tightBounds") is False and fields.get("numRecords") == rows:
         assert statistics is not None
         return statistics
+    # Rows die without a look at the bounds: these still hold, and are no longer exact.
     return dump_json({**fields, "numRecords": rows, "tightBounds": False})
 
 
@@ -99,6 +100,7 @@ def dump_json(value: Any) -> str:
 def _bounds(values: pa.ChunkedArray) -> Ends:
     """Of a column with a value."""
     kind = values.type
+    # Delta keeps no minima and maxima of these.
     if pa.types.is_boolean(kind) or pa.types.is_binary(kind) or pa.types.is_nested(kind):
         return None, None
     if pa.types.is_timestamp(kind):

@@ -75,6 +75,7 @@ def rows_at(
     bytes_held = 0
     with open_data_file(files, live) as file:
         stored = _stored_names(file, columns, by_id=shape.by_id)
+        # Row numbers count through all row groups of a file.
         edges = np.cumsum([0, *(file.metadata.row_group(i).num_rows for i in range(file.num_row_groups))])
         if len(rows) and not 0 <= rows.min() <= rows.max() < edges[-1]:
             raise LakeError(

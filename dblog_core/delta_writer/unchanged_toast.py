@@ -47,4 +47,5 @@ def fill_unchanged_toast(
             new_values = rows[name].cast(shape[name].type)
             both = pa.chunked_array([*new_values.chunks, *stored[name].chunks], new_values.type)
             rows = rows.set_column(rows.column_names.index(name), name, both.take(pa.array(sources)))
+    # Where no row of the table has the value, the row waits for a dump of its key (`withhold`).
     return rows, lacks_value & (place < 0)

@@ -122,6 +122,8 @@ def _plan_upsert(table: OpenTable, changes: Changes, shape: Shape) -> _Plan:
             )
     wins = ~(older | unchanged)
     rows, unknown = _fill_unchanged_toast(table, changes, hits, wins & ~changes.deleted, shape)
+    # A row with a value that nobody knows leaves the table: a wrong value would be worse than a row that waits for a
+    # dump.
     puts = wins & ~changes.deleted & ~unknown
     counts = Upserted(
         version=table.snapshot.version + 1,

@@ -109,6 +109,7 @@ def _data(files: TableFiles, vector: Json) -> tuple[bytes, str]:
     if kind == "i":
         return z85_decode(text)[:size], str(files)
     path = _path(files, kind, text)
+    # The offset is that of the size in front of the bitmap.
     framed = files.read_part(path, int(vector.get("offset") or 0), size + _FRAME)
     where = files.url(path)
     if framed is None:

@@ -86,6 +86,7 @@ def _run_part(part: Part, connection: Connection[Any], config: SourceConfig, tab
 def _version(connection: Connection[Any], config: SourceConfig, tables: TableFilter) -> Iterator[Problem]:
     text = str(rows(connection, "SELECT VERSION()")[0][0])
     version = tuple(int(part) for part in text.split("-")[0].split(".")[:2])
+    # The first whose table maps can carry names, character sets and keys (binlog_row_metadata).
     least = (10, 5) if config.kind == "mariadb" else (8, 0)
     if version < least:
         yield Problem(f"{config.kind} {text} is too old", f"use {config.kind} {least[0]}.{least[1]} or later")
@@ -125,6 +126,7 @@ def _log(connection: Connection[Any], config: SourceConfig, tables: TableFilter)
         return
     if status is None:
         return  # log_bin is OFF, and that is told already
+    # By these the server leaves transactions out of its log, some by the session's default database alone.
     for label, value in (("binlog_do_db", status[2]), ("binlog_ignore_db", status[3])):
         if value:
             yield Problem(f"{label} is {value}: the log leaves schemas out", f"start the server without {label}")

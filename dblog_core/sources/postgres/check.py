@@ -133,6 +133,7 @@ def _server(connection: Connection, config: SourceConfig) -> Iterator[Problem]:
             _sql(connection, "ALTER ROLE {} REPLICATION", sql.Identifier(config.user)),
         )
         return
+    # The role's rights do not tell: pg_hba.conf has lines of its own for replication.
     yield from _attempt(lambda: connect(config, replication=True).close())
 
 
@@ -188,6 +189,7 @@ def _table(
             _sql(connection, "GRANT USAGE ON SCHEMA {} TO {}; GRANT SELECT ON {} TO {}", *grant),
             table=str(table.name),
         )
+    # Our sessions have row_security = off: a chunk of such a table fails instead of leaving rows out.
     if hidden:
         yield Problem(
             f"row security hides rows of {table.name} from user {config.user}",
@@ -230,6 +232,7 @@ def _watermarks(connection: Connection, config: SourceConfig) -> Iterator[Proble
         return
     if not value(
         connection,
+        # ON CONFLICT … DO UPDATE takes all three.
         "SELECT bool_and(has_table_privilege(%s::oid, p)) FROM unnest(ARRAY['SELECT', 'INSERT', 'UPDATE']) AS p",
         (table.oid,),
     ):
@@ -282,6 +285,7 @@ def _publication(connection: Connection, config: SourceConfig, tables: list[Cata
 def _may_publish(connection: Connection, config: SourceConfig, tables: list[CatalogueTable], *, exists: bool) -> bool:
     owned = "SELECT pg_has_role(pubowner, 'USAGE') FROM pg_publication WHERE pubname = %s"
     creatable = "SELECT has_database_privilege(current_database(), 'CREATE')"
+    # A table can only be published by its owner, whoever owns the publication.
     right = value(connection, owned, (config.publication,)) if exists else value(connection, creatable)
     return bool(right) and all(is_owner for *_, is_owner in _rights(connection, tables).values())
 

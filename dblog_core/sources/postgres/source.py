@@ -218,6 +218,7 @@ class PostgresSource:
 def widen_snapshot(snapshot: str, begun: Iterable[int]) -> str:
     """The snapshot with its xmax after all of `begun` (32-bit ids), and whatever lies in between as running."""
     xmin, xmax, running = snapshot.split(":")
+    # Locks show 32 bits of an id, which wrap around: the newer of two ids is the one less than half of that ahead.
     ahead = [distance for xid in begun if (distance := (xid - int(xmax)) % _XIDS) < _XIDS // 2]
     between = [str(int(xmax) + distance) for distance in range(max(ahead, default=-1) + 1)]
     return f"{xmin}:{int(xmax) + len(between)}:{','.join([running, *between] if running else between)}"

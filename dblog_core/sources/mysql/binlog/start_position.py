@@ -63,6 +63,7 @@ class _Log:
         return Position(file, _FIRST_EVENT, self._before(file) if self.gtids else None, self.server)
 
     def _before(self, file: str) -> Gtids:
+        # The list of earlier transactions is among the first events, behind the file's description.
         statement = f"SHOW BINLOG EVENTS IN {self.connection.escape(file)} LIMIT 3"
         heads = [row for row in rows(self.connection, statement.replace("%", "%%")) if _is_head(str(row[2]))]
         text = str(heads[0][5]) if heads else ""
@@ -205,6 +206,7 @@ def _after_gtids(server_log: _Log, place: Place) -> Position:
 
 def _purged_and_executed(server_log: _Log) -> tuple[Gtids, Gtids]:
     """What lies before the oldest file, and what the server has executed in all."""
+    # MariaDB has no gtid_purged: the list at the head of its oldest file says the same.
     if server_log.mariadb:
         end = server.present_end(server_log.connection, server_log.config, mariadb=True).gtids
         return server_log.head(server_log.files[0][0]).gtids or MariadbGtids({}), end or MariadbGtids({})

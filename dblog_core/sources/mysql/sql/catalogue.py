@@ -82,6 +82,7 @@ class Described:
         return (*table_faults, *self.column_faults, *key_faults, *(problem.what for problem in self.rule_problems))
 
 
+# MariaDB lists system-versioned tables under a type of their own; views and sequences have others.
 _TABLES = """SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES
 WHERE TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED')
   AND TABLE_SCHEMA NOT IN ('mysql', 'sys', 'performance_schema', 'information_schema')

@@ -100,6 +100,7 @@ def _natural(raw: Bytes, start: int, stop: int) -> int:
         return _digits(raw, start, stop)
     if stop - start > _MOST_DIGITS + 1:
         return -1
+    # Of 19 digits only those up to 9223372036854775807 fit: the last one is looked at apart.
     head = _digits(raw, start, stop - 1)
     last = _digits(raw, stop - 1, stop)
     if head < 0 or last < 0 or head > _LARGEST // 10 or (head == _LARGEST // 10 and last > _LARGEST % 10):
@@ -219,6 +220,7 @@ def _day(raw: Bytes, start: int) -> int:
     if raw[start + 4] != _DASH or raw[start + 7] != _DASH or year < 1 or month < 1 or month > 12 or day < 1:
         return _NONE
     leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
+    # Months have 31 and 30 days in turn, and August begins the turn again.
     longest = 31 - (month - 1) % 7 % 2 if month != 2 else 28 + leap
     if day > longest:
         return _NONE
@@ -266,6 +268,7 @@ def _times(raw: Bytes, starts: Int64s, lengths: Int64s, dates: bool, values: Int
         if dates:
             values[row] = day
             continue
+        # 19 characters, or up to 26 with a point and six digits; 20 would be a point alone.
         if size < 19 or size > 26 or size == 20 or raw[start + 10] != _SPACE:
             return False
         time = _time_of_day(raw, start + 11, start + size)

@@ -200,6 +200,7 @@ def _check_text(raw: pa.Array, values: Values) -> pa.Array:
     """Bytes as text. `values`: what they were made of, where they are themselves the text."""
     try:
         return arrow_buffers.text(raw)
+    # Arrow says that the column holds bad text, not where: value by value the row is found.
     except pa.ArrowInvalid:
         return pa.array(_each(values, bytes.decode), pa.string())
 

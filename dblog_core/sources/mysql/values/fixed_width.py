@@ -227,6 +227,7 @@ def timestamps(raw: Bytes, starts: Int64s, fraction: Number, out: Int64s, missin
         out[row] = 0
         missing[row] = False
         if at >= 0:
+            # Seconds of UTC, whatever the time zone of server and session is.
             seconds = _big(raw, at, 4)
             micros = _big(raw, at + 4, fraction) * unit
             if micros > 999_999:

@@ -63,6 +63,7 @@ class Streams:
     def add(self, arrived: Messages) -> None:
         """Takes what belongs to the block."""
         assert self._block is not None
+        # A block ends with a message of its own; what follows belongs to another transaction.
         end = find_kind(arrived.raw, arrived.starts, arrived.ends, arrived.next, arrived.count, _STOP)
         self._block.append(arrived.run(arrived.next, end))
         arrived.next = end

@@ -135,6 +135,7 @@ def _room(columns: int, count: int) -> _Image:
 def one_row(message: bytes) -> list[bytes | None]:
     """The values of the new row of one INSERT or UPDATE, in the form in which they came; None for NULL. For the few
     rows that are read singly. Raises IndexError for a message that is cut short."""
+    # Behind the message's kind and the relation's oid.
     place = 5
     if message[place] in (_K, _O):
         _, place = _one_tuple(message, place + 1)

@@ -71,6 +71,7 @@ class Version:
         """Whether the row can be of this version: no other column or type, and only what TOAST explains is missing."""
         action = record["action"]
         columns = record["identity" if action == "D" else "columns"]
+        # Judged once for each list of columns and types: wal2json repeats it with every row.
         signature = tuple([(c["name"], c["type"]) for c in columns])
         fits = self._known.get((action, signature))
         if fits is None:
@@ -174,6 +175,7 @@ class Version:
             if name not in self._ignored and self._types.get(name) != types.arrow_type(self._base(text)):
                 return False
         missing = self._types.keys() - names
+        # A delete has the columns of the replica identity alone.
         if action == "D":
             return missing.isdisjoint(self.schema.key)
         return all(action == "U" and _toastable(self._types[name]) for name in missing)
@@ -235,6 +237,7 @@ class Shapes:
         logged_key = tuple(c["name"] for c in record.get("pk", ()))
         if str(name) not in self._config.keys and set(logged_key) != set(key):
             key = logged_key  # the primary key has changed since
+        # NaN and the infinities come as null, which shows only where a column is never NULL.
         floats = (
             frozenset(
                 c.name for c in table.columns if c.not_null and c.source_type.startswith(("real", "double", "numeric"))

@@ -15,6 +15,7 @@ from dblog_core.rows.value_forms import shape_to_read
 from dblog_core.sources.postgres.sql.connection import Connection, rows
 from dblog_core.sources.postgres.values import types
 
+# A domain may be over another domain: the innermost type decides how values look.
 _BASE = """
     LATERAL (WITH RECURSIVE base(type, typmod, depth) AS (
         SELECT {type}, {typmod}, 0
@@ -234,6 +235,7 @@ def _table(row: tuple[Any, ...], columns: list[CatalogueColumn], indexes: list[t
     primary = next((tuple(i[3]) for i in indexes if i[0]), ())
     chosen = next((frozenset(i[3]) for i in indexes if i[1]), frozenset())
     immediate = any(i[0] and i[2] for i in indexes)  # by a deferrable primary key the log identifies nothing
+    # d: the primary key; i: a chosen unique index; f: the whole old row; n: nothing.
     identity = {"d": frozenset(primary if immediate else ()), "i": chosen, "f": frozenset(c.name for c in columns)}.get(
         str(replica_identity), frozenset()
     )

@@ -202,6 +202,7 @@ class PostgresChunkReader:
             connection = self._open()
             if self._replays:
                 return str(standby.seen_lsn(connection, self._config))
+            # Not the flushed end: with synchronous_commit = off a SELECT shows commits before they are flushed.
             return str(Lsn.parse(value(connection, "SELECT pg_current_wal_insert_lsn()::text")).end_of_record())
 
     def close(self) -> None:

@@ -8,6 +8,7 @@ from dblog_core.model.table_stamp import ColumnStamp, TableStamp
 from dblog_core.sources.postgres.sql.catalogue import CatalogueTable
 from dblog_core.sources.postgres.sql.connection import Connection, rows
 
+# xmin is the transaction that wrote the column's description last, as each ALTER of the column does.
 _COLUMNS = """
     SELECT a.attrelid::bigint, a.attname, a.attnum,
            (SELECT coalesce(json_object_agg(e.oid, e.enumlabel), '{}') FROM pg_enum e WHERE e.enumtypid = a.atttypid),

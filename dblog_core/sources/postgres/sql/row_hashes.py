@@ -128,6 +128,7 @@ class HashQuery:
         return self._text(f"{name}::text")
 
     def _text(self, text: str) -> list[str]:
+        # octet_length counts in the database's own encoding, textsend gives the session's UTF-8.
         size = f"octet_length(textsend({text}))" if self.recoded else f"octet_length({text})"
         return [size, f"CASE WHEN {size} > {LONGEST} THEN encode(sha256(textsend({text})), 'hex') ELSE {text} END"]
 

@@ -76,6 +76,7 @@ def _numeric(raw: Bytes, start: int, length: int) -> int:
     """The number of base-10000 digits of a well-formed numeric that is a number; otherwise -1."""
     if length < NUMERIC_HEAD or start < 0 or start > len(raw) - length:
         return -1
+    # In front stand the number of base-10000 digits, the weight of the first, the sign and the scale, two bytes each.
     count = _short(raw, start)
     sign = _short(raw, start + 4)
     if length != NUMERIC_HEAD + 2 * count or (sign != 0 and sign != NEGATIVE):
