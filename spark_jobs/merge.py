@@ -41,7 +41,7 @@ def _parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = entry_point.build_parser("Apply staged segments to the lake.")
     mode = parser.add_mutually_exclusive_group()
     mode.add_argument("--once", action="store_true", help="apply all that is sealed now, and end (the default)")
-    mode.add_argument("--continuous", action="store_true", help="go on until stopped")
+    mode.add_argument("--continuous", action="store_true", help="continue until stopped")
     mode.add_argument("--tasks", action="store_true", help="carry out the lake tasks that wait, and end")
     return parser.parse_args(arguments)
 

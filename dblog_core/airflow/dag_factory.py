@@ -202,7 +202,7 @@ def _replay(file: Path, config: Config) -> DAG:
 def _verify(file: Path, config: Config) -> DAG:
     text = (
         f"Compares the tables of `{config.source.name}` with the lake, row by row, while both change. A capture must "
-        "be running. A run fails where something differs in its end; with `repair` it mends that first."
+        "be running. A run fails where something differs in its end; with `repair` it repairs that first."
     )
     options = {"params": verify_form(config), "max_active_runs": 1}
     with _dag(file, config, "verify", text, schedule=_every(config.airflow.verify_every), **options) as dag:
@@ -214,8 +214,9 @@ def _repair(file: Path, config: Config) -> DAG:
     every = config.airflow.repair_every
     slices = config.airflow.repair_slices
     text = (
-        f"Compares a slice of the keys of every table of `{config.source.name}` with the lake, and mends what differs. "
-        f"{slices} intervals in a row are the full state, and so is a backfill of as many. A capture must be running."
+        f"Compares a slice of the keys of every table of `{config.source.name}` with the lake, and repairs "
+        f"what differs. {slices} intervals in a row are the full state, and so is a backfill of as many. "
+        "A capture must be running."
     )
     period = durations.parse(every) if math.isfinite(durations.parse(every)) else 86_400.0
     options = {"params": repair_form(config), "max_active_runs": 1}

@@ -121,7 +121,7 @@ def remember(config: Config, part: str, error: DblogError) -> None:
         with closing(open_state(config)) as state:
             recent_errors.record(state, part, error, time.time())
     except DblogError as fault:
-        log.warning("only this log tells of the error: %s", fault)
+        log.warning("only this log has the error: %s", fault)
 
 
 def configuration(file: str, needs: Needs = None) -> Config:

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _EMPTY_SLICE = (
-    "no key of any table is in this slice. Small tables are whole in slice 1; all slices are the full state. To mend a "
-    "table now, run the verify DAG with `repair`"
+    "no key of any table is in this slice. Small tables are whole in slice 1; all slices are the full state. To repair "
+    "a table now, run the verify DAG with `repair`"
 )
 WRITTEN = ("inserted", "updated", "deleted", "withheld")
 """What a replay counts of a table."""
@@ -91,7 +91,7 @@ def _tell_of_replay(context: Any, tables: Sequence[Json]) -> None:
         done = "; ".join(f"{kind} {n:,}" for kind in WRITTEN if (n := sum(t.get(kind, 0) for t in written)))
         run_notes.tell(context, f"{looked}: {done or 'see the log'}")
     else:
-        run_notes.tell(context, f"{looked}: nothing to mend")
+        run_notes.tell(context, f"{looked}: nothing to repair")
         log.info("%s: the lake has what they last were", looked)
 
 
@@ -259,7 +259,9 @@ def _verdicts(report: Report) -> list[str]:
     mended = [t for t in report.tables if t.repaired is not None and t.equal]
     keys = sum(len(t.repaired[kind]) for t in mended if t.repaired for kind in ("missing", "extra", "different"))
     verdicts = (
-        [f"{count_text(keys, 'key')} of {table_names.some([t.table for t in mended], _NAMED)} mended"] if mended else []
+        [f"{count_text(keys, 'key')} of {table_names.some([t.table for t in mended], _NAMED)} repaired"]
+        if mended
+        else []
     )
     verdicts += [f"{t.table}: {t.outcome}" for t in report.tables if not t.equal][:_NAMED]
     return verdicts or ["equal"]
@@ -282,7 +284,7 @@ def describe_table(table: TableReport) -> str:
     line = f"{table.table}: {table.outcome}, {table.rows:,} rows{_keys(table.differences())}"
     if table.repaired is None:
         return line
-    return f"{line}; mended by dump {table.repaired['dump']}{_keys(table.repaired)}"
+    return f"{line}; repaired by dump {table.repaired['dump']}{_keys(table.repaired)}"
 
 
 def _keys(record: Json) -> str:

@@ -28,7 +28,7 @@ _FreshStartOption = Annotated[
     bool,
     typer.Option(
         "--fresh-start",
-        help="Go on at the log's present end although log in between is lost, and dump all tables.",
+        help="Continue at the log's present end although log in between is lost, and dump all tables.",
     ),
 ]
 

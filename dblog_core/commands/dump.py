@@ -328,5 +328,5 @@ def _work(session: Session, dump_id: str, *, wait: bool, spark: bool) -> DumpSta
     elif stderr.is_terminal:  # elsewhere the last line of progress said so
         note(line(status))
     if status.state not in dump_records.OVER:
-        note(f"  stopped before its end; `dblog work --once` goes on with it, `dblog cancel {dump_id}` drops it")
+        note(f"  stopped before its end; `dblog work --once` continues it, `dblog cancel {dump_id}` drops it")
     return status

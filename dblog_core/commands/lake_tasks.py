@@ -81,7 +81,7 @@ def rebuild(context: typer.Context, table: _Table, json: JsonFlag = False) -> No
     config = session.config(LAKE)
     result = _carry_out(session, config, "rebuild", {"table": _find_table(config, table)})
     withheld = f"; {result['withheld']} rows wait for a dump" if result["withheld"] else ""
-    session.result(result, f"{table}: {result['rows']} rows, made anew from {result['from']}{withheld}")
+    session.result(result, f"{table}: {result['rows']} rows, made again from {result['from']}{withheld}")
 
 
 def reset(context: typer.Context, table: _Table, json: JsonFlag = False) -> None:

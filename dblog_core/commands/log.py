@@ -27,7 +27,7 @@ def log(
     table: Annotated[
         list[str] | None, typer.Option("--table", metavar="T", help="Lines of this table alone; may be repeated.")
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow", help="Go on with what is sealed from now on.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Continue with what is sealed from now on.")] = False,
     json: JsonFlag = False,
 ) -> None:
     """Print the super-changelog as JSON lines.

@@ -18,7 +18,9 @@ from dblog_core.model import sizes
 def merge(
     context: typer.Context,
     once: Annotated[bool, typer.Option("--once", help="Apply all that is sealed now, and end (the default).")] = False,
-    continuous: Annotated[bool, typer.Option("--continuous", help="Go on until stopped, in one warm session.")] = False,
+    continuous: Annotated[
+        bool, typer.Option("--continuous", help="Continue until stopped, in one warm session.")
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what a merge would do now, without Spark, and change nothing.")
     ] = False,
@@ -95,7 +97,7 @@ def text(plan: dict[str, Any]) -> str:
     if plan["unfinished"] is not None:
         parts.append(f"merge {plan['unfinished']} was begun and not ended: it is finished first")
     if plan["open_segments"]:
-        parts.append(f"segments left for later, since their transaction goes on: {plan['open_segments']}")
+        parts.append(f"segments left for later, since their transaction continues: {plan['open_segments']}")
     parts += [f"stopped   {t['table']}, at offset {t['offset']:,}: {t['error']}" for t in plan["stopped"]]
     if plan["tables"]:
         header = ("TABLE", "DOES", "ROWS", "FILES", "CHUNKS", "BYTES", "BESIDE")

@@ -64,7 +64,7 @@ def metrics(
     if bool(certificate) != bool(key) or (authority and not certificate):
         raise ConfigError("TLS needs both --tls-cert and --tls-key", where="metrics", fix="give both files")
     if not are_all_loopback(host) and not certificate and not insecure:
-        what = f"whoever reaches {listen} could read names and sizes of tables, and everybody on the way"
+        what = f"anybody who reaches {listen} could read names and sizes of tables, and everybody on the way"
         fix = (
             "give --tls-cert, --tls-key and --tls-client-ca, or --insecure where a proxy or a network keeps others out"
         )

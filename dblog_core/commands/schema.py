@@ -129,11 +129,11 @@ def _accept(session: Session, name: str, *, yes: bool) -> None:
 
 
 def _is_confirmed() -> bool:
-    return sys.stdin.isatty() and typer.confirm("Go on?", err=True)
+    return sys.stdin.isatty() and typer.confirm("Continue?", err=True)
 
 
 def _result_text(plan: Plan, done: dict[str, Any]) -> str:
-    dump = f"; dump {done['dump']} brings what is missing" if done["dump"] else "; `dblog merge` goes on"
+    dump = f"; dump {done['dump']} brings what is missing" if done["dump"] else "; `dblog merge` continues"
     return f"{plan.table}: accepted{dump}"
 
 
@@ -215,7 +215,7 @@ def _lake(versions: list[Version], lake: TableStatus | None) -> str:
     if lake is None:
         return "nothing of it is merged yet"
     version = _version_in_lake(versions, lake)
-    shape = "a shape that staging does not hold any more" if version is None else f"version {version}"
+    shape = "a shape that staging no longer holds" if version is None else f"version {version}"
     error = f": {lake.error}" if lake.error else ""
     if lake.ignored:
         shape += f" without {', '.join(lake.ignored)}"

@@ -43,7 +43,7 @@ _PartOption = Annotated[
 _RateOption = Annotated[int, typer.Option(min=0, metavar="ROWS", help="Rows a second; 0: no limit.")]
 _WorkersOption = Annotated[int | None, typer.Option(min=1, max=64, metavar="N", help="SELECTs at the same time.")]
 _PassOverOption = Annotated[
-    bool, typer.Option("--pass-over-refused", help="Captured tables that cannot be compared are named, no more.")
+    bool, typer.Option("--pass-over-refused", help="Captured tables that cannot be compared are only named.")
 ]
 
 
@@ -190,7 +190,7 @@ def _details(table: TableReport) -> list[str]:
     lines += [f"could not be decided {key}: it changed all the time" for key in table.undecided[:_SHOWN]]
     lines += [line for line in (table.note, table.error) if line]
     if table.repaired is not None:
-        lines.append(f"mended by dump {table.repaired['dump']}")
+        lines.append(f"repaired by dump {table.repaired['dump']}")
     if (drawn := table.sample) is not None:
         lines.append(
             f"of {drawn.source_rows:,} rows of the source and {drawn.lake_rows:,} of the lake: with confidence "

@@ -32,13 +32,13 @@ class NotifyConfig(Section):
     when: Literal["failure", "success", "late", "dump"] = Field(
         default="failure",
         description="failure or success of a run; late: a merge that is not over within merged_within; dump: what "
-        "happens to dumps, whoever asked for them",
+        "happens to dumps, whichever process asked for them",
     )
     name: str = Field(
         default="airflow",
         pattern=r"^[a-z][a-z0-9_]*$",
         max_length=40,
-        description='when = "dump": names the place up to which it was told: [a-z][a-z0-9_]*',
+        description='when = "dump": names the place up to which notices were sent: [a-z][a-z0-9_]*',
     )
     events: tuple[DumpEvent, ...] = Field(
         default=(), description='when = "dump": which, such as ["completed", "failed"]; empty: all'
@@ -58,18 +58,20 @@ class AirflowConfig(Section):
     verify_every: Duration = Field(
         default="7d", description='how often dblog_NAME_verify compares all tables, once it is unpaused; or "never"'
     )
-    verify_repair: Flag = Field(default=False, description="true: what it finds is mended at once")
+    verify_repair: Flag = Field(default=False, description="true: what it finds is repaired at once")
     repair_every: Duration = Field(
-        default="1d", description='how often dblog_NAME_repair mends a slice, once it is unpaused; or "never"'
+        default="1d", description='how often dblog_NAME_repair repairs a slice, once it is unpaused; or "never"'
     )
     repair_slices: Whole = Field(default=30, ge=1, le=200, description="slices that are the full state together")
     approve_rows: Whole = Field(
         default=0, ge=0, description="a dump of about more rows waits until somebody approves it; 0: none waits"
     )
     merged_within: Duration = Field(
-        default="never", description="a merge that is not over so long after it was called for is told as late"
+        default="never", description="a merge that is not over so long after it was called for is reported as late"
     )
     pool: str = Field(
         default="default_pool", min_length=1, description="the Airflow pool of all tasks that read the source"
     )
-    notify: tuple[NotifyConfig, ...] = Field(default=(), description="whom Airflow tells of ended and late runs")
+    notify: tuple[NotifyConfig, ...] = Field(
+        default=(), description="who gets Airflow's notices of ended and late runs"
+    )

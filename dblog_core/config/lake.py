@@ -59,7 +59,7 @@ class LakeConfig(Section):
     mark_and_append: Flag = Field(default=False, description="true: small batches are written without a Spark job")
     deletion_vectors: Flag = Field(
         default=True,
-        description="false: tables without deletion vectors, for readers that know none; merges write files anew",
+        description="false: tables without deletion vectors, for readers that know none; merges rewrite files",
     )
     keep: Duration = Field(
         default="7d", description='age up to which cuts can be read, 1h at least: "36h", "30d", "forever"'
@@ -68,7 +68,7 @@ class LakeConfig(Section):
         default=None, description='age up to which rows may be marked as deleted only: "1d", "forever"; default: `keep`'
     )
     maintain_every: Duration = Field(
-        default="1d", description='how often a merge that goes on maintains the lake: "12h", "1d", "never"'
+        default="1d", description='how often a continuous merge maintains the lake: "12h", "1d", "never"'
     )
 
     def schema_changes_of(self, table: TableName) -> SchemaChanges:

@@ -29,7 +29,7 @@ class ChannelConfig(Section):
     name: str = Field(
         pattern=r"^[a-z][a-z0-9_]*$",
         max_length=40,
-        description="names the place up to which it was told: [a-z][a-z0-9_]*",
+        description="names the place up to which notices were sent: [a-z][a-z0-9_]*",
     )
     to: Literal["log", "webhook", "kafka"] = Field(description="log, webhook or kafka")
     events: tuple[DumpEvent, ...] = Field(default=(), description='which, such as ["completed", "failed"]; empty: all')

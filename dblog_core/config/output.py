@@ -51,7 +51,7 @@ class OutputConfig(Section):
     )
     every: Number = Field(default=0.0, ge=0, description="seconds between two deliveries; files: 10 by default")
     poison: Literal["stop", "dead_letter"] = Field(
-        default="stop", description="a line that the target refuses: stop, or dead_letter: note it and go on"
+        default="stop", description="a line that the target refuses: stop, or dead_letter: note it and continue"
     )
     dead_letter: Path | None = Field(default=None, description="file of the lines that the target refused")
     longest_wait: Number = Field(default=30.0, gt=0, description="seconds between two attempts, at most")

@@ -72,7 +72,9 @@ class StateConfig(Section):
     ttl: Number = Field(
         default=10.0, ge=2, description="seconds without a sign of life after which a leader is replaced"
     )
-    user: str = Field(default="", description="ZooKeeper: whom our nodes belong to, and nobody else may read or write")
+    user: str = Field(
+        default="", description="ZooKeeper: the user that owns our nodes; nobody else may read or write them"
+    )
     password: SecretStr = Field(default=SecretStr(""), description='with user; "${ENV}" keeps it out of the file')
     login: Literal["digest", "sasl"] = Field(
         default="digest",
@@ -209,7 +211,7 @@ class Config(Section):
     spark: SparkConfig = SparkConfig()
     airflow: AirflowConfig = AirflowConfig()
     signals: SignalsConfig = SignalsConfig()
-    notify: tuple[ChannelConfig, ...] = Field(default=(), description="whom a capture tells of dumps")
+    notify: tuple[ChannelConfig, ...] = Field(default=(), description="who gets a capture's notices of dumps")
     s3: S3Config = S3Config()
     output: dict[OutputName, OutputConfig] = Field(
         default={}, description="where `dblog relay NAME` sends the super-changelog, by NAME"

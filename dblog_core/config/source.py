@@ -75,7 +75,7 @@ class SourceConfig(Section):
     tls_key: Path | None = Field(default=None, description="PEM file of our own key, with tls_cert")
     start: Annotated[str, BeforeValidator(_as_text)] = Field(
         default=position_spec.LATEST,
-        description="where the first capture begins: latest, initial (and dumps all tables by itself), earliest, a "
+        description="where the first capture begins: latest, initial (and dumps all tables), earliest, a "
         "position, a GTID set, or a time",
     )
     read_only: Flag = Field(

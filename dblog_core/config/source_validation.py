@@ -42,7 +42,7 @@ def _check_start(start: str | None, kind: str) -> Iterator[Fault]:
     try:
         position_spec.parse(start, kind)
     except ValueError as error:
-        yield Fault(("source", "start"), str(error), 'mend it, or use "latest", "initial" or "earliest"')
+        yield Fault(("source", "start"), str(error), 'correct it, or use "latest", "initial" or "earliest"')
 
 
 def check_columns(raw: RawConfig) -> Iterator[Fault]:
@@ -89,7 +89,7 @@ def _key_rule_fault(table: str, entry: int, rule: str) -> Fault:
     return Fault(
         ("source", "keys", table, entry),
         f"is a key column, and under {rule}",
-        "rows are told apart by their key as it is: choose another key, or remove the rule",
+        "the key as it is identifies rows: choose another key, or remove the rule",
     )
 
 
@@ -97,7 +97,7 @@ def check_hash_key(raw: RawConfig) -> Iterator[Fault]:
     """The key cannot be guessed."""
     key = raw.text("source", "hash_key")
     if key is not None and not isinstance(key, Unset) and len(key) < FEWEST_SECRET_CHARACTERS:
-        what = f"is shorter than {FEWEST_SECRET_CHARACTERS} characters: whoever sees hashes could guess it"
+        what = f"is shorter than {FEWEST_SECRET_CHARACTERS} characters: anybody who sees hashes could guess it"
         yield Fault(("source", "hash_key"), what, RANDOM_TEXT)
 
 

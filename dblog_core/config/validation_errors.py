@@ -38,13 +38,13 @@ def to_fault(error: ErrorDetails, root: type[BaseModel]) -> Fault:
         return Fault(place, "is none of the possible values", f"use {context['expected']}")
     if kind == "string_pattern_mismatch":
         form = description or (" ([a-z][a-z0-9_]*)" if place[0] == "output" else " (SCHEMA.TABLE)")
-        return Fault(place, "does not have the right form", f"mend it{form}")
+        return Fault(place, "does not have the right form", f"correct it{form}")
     if kind == "value_error":
-        return Fault(place, str(context["error"]), f"mend it{description}")
+        return Fault(place, str(context["error"]), f"correct it{description}")
     type_in_words = _TYPES.get(kind.split("_")[0])
     if type_in_words and not kind.startswith("string_too"):
         return Fault(place, "has the wrong type", f"it must be {type_in_words}")
-    return Fault(place, re.sub(r"^\w+ should", "must", error["msg"]), f"mend it{description}")
+    return Fault(place, re.sub(r"^\w+ should", "must", error["msg"]), f"correct it{description}")
 
 
 def _model_at(place: Place, root: type[BaseModel]) -> type[BaseModel] | None:

@@ -243,7 +243,7 @@ def load(
     except FileNotFoundError:
         return new
     except (OSError, ValueError, KeyError, TypeError) as error:
-        log.warning("%s: the index of keys is made anew: %s", directory, error)
+        log.warning("%s: the index of keys is made again: %s", directory, error)
         return new
     new.secret = bytes.fromhex(record["secret"])
     new._files = files

@@ -121,7 +121,7 @@ class OpenTable:
         try:
             self._index.add(file.name, file.data.size, [(0, arrays)])
         except (IndexDamaged, MemoryError) as error:  # the commit is made: that must not look like a failure
-            log.warning("%s: the index of keys is made anew: %s", self.files, error)
+            log.warning("%s: the index of keys is made again: %s", self.files, error)
             self._index = None
 
     @property
@@ -189,7 +189,7 @@ class OpenTable:
         return index
 
     def _make_index_anew(self, shape: Shape, error: IndexDamaged) -> KeyIndex:
-        log.warning("%s: the index of keys is damaged (%s), and made anew", self.files, error)
+        log.warning("%s: the index of keys is damaged (%s), and made again", self.files, error)
         kinds = tuple(shape[name].type for name in self.keys)
         self._index = KeyIndex(self.snapshot.table_id, self._stored_keys(shape), kinds, self._directory)
         return self._cover_files(shape)

@@ -159,7 +159,7 @@ def errors_of(tasks: Sequence[TaskStatus], *, minds_gone: bool = True) -> str | 
     if len(gone_tables) == 1:
         errors += [f"{t.table}: {t.error}" for t in tasks if t.gone]
     elif gone_tables:
-        errors.append(f"{len(gone_tables):,} tables are not in the source any more: {table_names.some(gone_tables)}")
+        errors.append(f"{len(gone_tables):,} tables are no longer in the source: {table_names.some(gone_tables)}")
     return "; ".join(dict.fromkeys(errors)) or None
 
 

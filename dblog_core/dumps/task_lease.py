@@ -128,7 +128,7 @@ class Hold:
         if isinstance(error, TableGone) and not dump_store.fail_task_of_gone_table(state, self.task_id, str(error)):
             self.gone = True
             return False
-        log.error("%s cannot go on: %s", self, error)
+        log.error("%s cannot continue: %s", self, error)
         task_store.fail_task(state, self.task_id, str(error))
         return True
 
@@ -140,7 +140,7 @@ class Hold:
         self.check()
         task_store.put_pace(self.worker.state, self.task_id, held=reason, factor=pace[1])
         if reason != self._reported[0]:
-            log.warning("%s: %s", self, reason or "goes on at its own pace")
+            log.warning("%s: %s", self, reason or "continues at its own pace")
         self._reported = pace
 
     def release(self) -> None:

@@ -42,7 +42,7 @@ _DOES = {
     "the table is incomplete",
     Way.REPLACE: "the lake table takes the newest shape and keeps its rows, in which a column of another type is NULL; "
     "a full dump brings every row as it is now, and until that is merged the table is incomplete",
-    Way.RELOAD: "the lake table is emptied, since its rows are told apart by another key now, and takes the newest "
+    Way.RELOAD: "the lake table is emptied, since another key identifies its rows now, and takes the newest "
     "shape; a full dump brings every row, and until that is merged the table is incomplete",
 }  # fmt: skip
 
@@ -138,7 +138,7 @@ def _nothing_to_accept(table: str, status: TableStatus, *, changed: bool) -> Lak
 
 
 def _left_out(status: TableStatus) -> list[str]:
-    return [f"column {name} is not left out any more" for name in status.ignored or ()]
+    return [f"column {name} is no longer left out" for name in status.ignored or ()]
 
 
 def describe_change(before: TableSchema, after: TableSchema) -> list[str]:

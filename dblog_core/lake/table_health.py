@@ -32,7 +32,7 @@ def of_table(
     if entry is not None and entry.asked is None and (table.awaits or table.lacks is not None):
         return (
             f"its dump {entry.dump} has failed: {entry.why}" if entry.dump else entry.why,
-            f"mend that, and start the capture again: it is dumped again then; or run `{_command(name)}`",
+            f"repair that, and start the capture again: it is dumped again then; or run `{_command(name)}`",
         )
     # Not only the awaited one: any full dump of the table brings its rows.
     running = [d.id for d in dumps_by_id.values() if d.state not in OVER and _dumps_whole_table(d, name)]
@@ -46,7 +46,7 @@ def of_table(
             f"`{_command(name)}`",
         )
     rows = f"{table.withheld:,} rows wait" if table.withheld else "rows wait"
-    return f"{rows} for a dump of their keys, which is requested by itself", _BY_ITSELF
+    return f"{rows} for a dump of their keys, which is requested automatically", _BY_ITSELF
 
 
 def _dumps_whole_table(dump: DumpStatus, name: str) -> bool:
@@ -56,7 +56,7 @@ def _dumps_whole_table(dump: DumpStatus, name: str) -> bool:
 def _explain_awaited_dump(name: str, awaited: str, dump: DumpStatus | None) -> tuple[str, str]:
     if dump is not None and dump.state == "done":
         return f"dump {awaited} is not merged yet", "`dblog merge`"
-    ended = "is not known any more" if dump is None else f"was {dump.state}" if dump.state == "cancelled" else "failed"
+    ended = "is no longer known" if dump is None else f"was {dump.state}" if dump.state == "cancelled" else "failed"
     return f"it waits for dump {awaited}, which {ended}", f"`{_command(name)}`"
 
 

@@ -55,7 +55,7 @@ def _state(config: Config) -> Iterator[tuple[str, str]]:
         carried = "keys of rows and positions" if not state.user or state.login == "sasl" else "user and password"
         yield f"[state] tls is off: {carried} travel to ZooKeeper in clear text", _ENCRYPT
     if not state.user:
-        what = "[state] has no user: whoever reaches ZooKeeper can read our nodes, ask for dumps, and take the lead"
+        what = "[state] has no user: anybody who reaches ZooKeeper can read our nodes, ask for dumps, and take the lead"
         yield what, 'give user and password = "${ENV}"; nodes from before stay open (docs/configuration.md)'
 
 
@@ -72,7 +72,7 @@ def _output(place: str, output: OutputConfig) -> Iterator[tuple[str, str]]:
     if output.kind == "http" and in_the_clear(output.url):
         yield f"{place} url: rows travel in clear text", _HTTPS
     if in_the_clear(output.registry):
-        yield f"{place} registry: whoever stands between can change schemas", _HTTPS
+        yield f"{place} registry: anybody in between can change schemas", _HTTPS
 
 
 def _carried_by_kafka(user: str, sasl: str) -> str:
@@ -87,6 +87,6 @@ def _spark(config: Config) -> Iterator[tuple[str, str]]:
         return
     encrypted = any(conf.get(f"spark.{part}.enabled") in _TRUE for part in ("network.crypto", "ssl.rpc", "ssl"))
     if conf.get("spark.authenticate") not in _TRUE or not encrypted:
-        what = f"[spark] master {master}: whoever reaches the cluster can run tasks, and rows and the secrets of "
+        what = f"[spark] master {master}: anybody who reaches the cluster can run tasks, and rows and the secrets of "
         fix = 'set "spark.authenticate" and "spark.network.crypto.enabled" to "true" in [spark.conf], as on the cluster'
         yield f"{what}storage travel in clear text", fix

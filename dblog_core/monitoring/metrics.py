@@ -122,7 +122,7 @@ GAUGES: Sequence[Gauge] = (
     Gauge("windows", "chunks that are being read", _read_value(lambda s: len(s.windows))),
     Gauge("dumps", "dumps by state", _count_states(lambda s: (d.state for d in s.dumps)), ("state",)),
     Gauge("tables", "tables of the lake by state", _count_states(lambda s: (t.state for t in s.tables)), ("state",)),
-    Gauge("table_ok", "0 where status tells of a state other than ok", _read_table_health, ("table",)),
+    Gauge("table_ok", "0 where status shows a state other than ok", _read_table_health, ("table",)),
     Gauge(
         "table_verified_timestamp_seconds",
         "when the table was last compared with the source",

@@ -94,7 +94,7 @@ def _configuration(file: Path | None, config: Config) -> Iterator[Problem]:
     hashed = sorted(table for table, rules in config.source.columns.items() if rules.hash)
     if hashed and not config.source.hash_key.get_secret_value():
         what = f"[source] hash_key is missing: hashed values of {', '.join(hashed)} can be found by trying likely ones"
-        fix = 'set hash_key = "${ENV}" to a long random text (`openssl rand -hex 32`): the tables are dumped anew then'
+        fix = 'set hash_key = "${ENV}" to a long random text (`openssl rand -hex 32`): the tables are then dumped again'
         yield Problem(what, fix, fatal=False)
 
 

@@ -168,5 +168,5 @@ def _translate_errors(where: str) -> Iterator[None]:
 
 def _unavailable(error: OSError, where: str) -> OutputUnavailable:
     return OutputUnavailable(
-        f"the file that is being written cannot go on: {error.strerror}", where=where, fix="make room in TMPDIR"
+        f"the file that is being written cannot continue: {error.strerror}", where=where, fix="make room in TMPDIR"
     )

@@ -43,7 +43,7 @@ def _last_committed(consumer: Consumer, begin: TopicPartition, timeout_seconds: 
     while True:
         message = consumer.poll(timeout_seconds)
         if message is None:
-            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "the place is not told"))
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "the place is unknown"))
         if (error := message.error()) is None:
             offset = int(orjson.loads(message.value() or b"")["offset"])
         elif error.code() == KafkaError._PARTITION_EOF:

@@ -25,7 +25,7 @@ COLUMNS = (
     *("output", "line_offset", "op", "table_name", "row_key", "position", "transaction_id", "commit_time"),
     *("origin", "line"),
 )
-TWICE = "the table has lines that its place does not tell of: restore both together, or empty both"
+TWICE = "the table has lines that its place does not cover: restore both together, or empty both"
 """What to do about a line that is there already."""
 
 

@@ -29,7 +29,7 @@ def of_table(
                 yield Problem(what, _column_fix(column, columns), table=table)
             elif column in key:
                 what = f"{place} {rule}: {column} belongs to the key of {table}"
-                fix = "rows are told apart by their key as it is: remove the rule. [source.keys] may name another key"
+                fix = "the key as it is identifies rows: remove the rule. [source.keys] may name another key"
                 yield Problem(what, fix, table=table)
 
 

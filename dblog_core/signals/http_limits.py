@@ -168,7 +168,7 @@ class Certificate:
                 self._loaded_stamps = stamps
                 log.info("the certificate has changed")
         except OSError as error:
-            log.warning("the new certificate cannot be used, and the one before goes on: %s", error)
+            log.warning("the new certificate cannot be used, and the previous one stays in use: %s", error)
 
     def _load_context(self) -> ssl.SSLContext:
         """A context of its own: one that has taken half of a new pair cannot be used again."""

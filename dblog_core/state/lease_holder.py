@@ -31,4 +31,4 @@ def give_back(lease: Lease) -> None:
     try:
         lease.release()
     except StateError as error:
-        log.warning("a lease is not given back, and ends by itself: %s", error)
+        log.warning("a lease is not given back, and expires: %s", error)

@@ -116,7 +116,7 @@ def _compare(tools: Tools, cut: _Cut, request: VerifyRequest, table: TableName) 
     except DblogError as error:
         return _Compared(TableReport(str(table), error=str(error)))
     if ranges is None:
-        tools.say(f"{table}: none of its keys are in this slice")
+        tools.say(f"{table}: no key of it is in this slice")
         return None
     check = TableCheck(tools, table, ranges)
     report = check.compare_sample(request.wish) if request.wish.is_sample else check.compare_all_rows()

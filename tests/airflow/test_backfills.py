@@ -67,7 +67,7 @@ def _check_notes(live: Live, replay: str, repairs: list[str]) -> None:
     assert sorted(text.partition(":")[0] for text in notes_of_repairs) == [
         f"slice {n} of {SLICES}" for n in range(1, SLICES + 1)
     ]
-    assert any("mended" in text for text in notes_of_repairs), notes_of_repairs
+    assert any("repaired" in text for text in notes_of_repairs), notes_of_repairs
 
 
 def _damage(table: LakeTable, intact: Rows, *, above: int, added: int) -> None:

@@ -69,7 +69,7 @@ def test_what_differs_is_told_by_key_and_no_more_than_a_page_of_it() -> None:
     first = {"dump": "d1", "missing": [5], "extra": list(range(30)), "different": []}
     mended = TableReport("shop.a", repaired=first)
     assert lake_operators.describe_table(mended).startswith(
-        "shop.a: equal, 0 rows; mended by dump d1: missing 5; extra 0; "
+        "shop.a: equal, 0 rows; repaired by dump d1: missing 5; extra 0; "
     )
     repaired_summary = lake_operators.summary(mended)["repaired"]
     assert (repaired_summary["missing"], repaired_summary["extra_keys"], len(repaired_summary["extra"])) == (
@@ -132,7 +132,8 @@ def test_a_note_says_what_was_mended_and_what_differs_still(tmp_path: Path) -> N
     task = lake_operators.VerifyTables(task_id="verify", config_file="shop.toml")
     note = task.note(lake_operators.verify_request({}), Report((mended, still, TableReport("shop.c", error="no key"))))
     assert (
-        note == "compared 1 row of 3 tables: 2 keys of shop.a mended; shop.b: 2 keys differ; shop.c: cannot be compared"
+        note
+        == "compared 1 row of 3 tables: 2 keys of shop.a repaired; shop.b: 2 keys differ; shop.c: cannot be compared"
     )
 
 
@@ -206,7 +207,7 @@ def test_a_replay_is_of_the_tables_and_the_interval_of_its_run(
     pushed: dict[str, Any] = {}
     ti = SimpleNamespace(xcom_push=pushed.__setitem__)
     task.execute({**run({"tables": ["shop.a*"], **params}, NOON, NOON + HOUR), "ti": ti})
-    assert pushed == {run_notes.NOTE: "looked at 2,000 keys of 1 table: nothing to mend"}
+    assert pushed == {run_notes.NOTE: "looked at 2,000 keys of 1 table: nothing to repair"}
     ends = {"from": end_json(begin), "to": end_json(end)}
     assert requests == [("local[2]", "replay", {**ends, "tables": ["shop.a"]})]
 

@@ -51,7 +51,7 @@ def test_a_dump_of_the_system_counts_tables_that_are_dropped_and_is_done_without
                 work_loop.work(config, stop=threading.Event(), dump_id=dump_id)
             wait_until(lambda: dump_store.read_dump(state, dump_id).state == "failed", "the other one fails")
             dump = dump_store.read_dump(state, dump_id)
-        assert dump.error is not None and dump.error.startswith(f"{MANY - 1} tables are not in the source any more: ")
+        assert dump.error is not None and dump.error.startswith(f"{MANY - 1} tables are no longer in the source: ")
         assert f"and {MANY - 11} more" in dump.error and len(dump.error) < 300
         assert recent_errors.read(state) == []
     lines = [record.getMessage() for record in caplog.records if "were dropped before they were read" in record.msg]

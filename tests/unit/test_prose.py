@@ -41,9 +41,13 @@ def test_a_page_is_cut_into_sentences_without_its_code(prose: ModuleType) -> Non
     assert sentences == ["A title", "One `code` here.", "Two.", "Two goes on.", "A point", "a", "b.", "C"]
 
 
-def test_messages_are_what_is_raised_and_each_fix(prose: ModuleType) -> None:
-    tree = ast.parse('raise Fault(f"{x} was told", where="w", fix="mend it")\nProblem("other", fix="go on")\n')
-    assert sorted(filter(None, prose.messages(tree))) == ["`code` was told", "go on", "mend it"]
+def test_messages_are_what_is_raised_or_logged_and_the_texts_of_fixes_settings_and_options(prose: ModuleType) -> None:
+    raised = 'raise Fault(f"{x} was told", where="w", fix="mend it")\nProblem("other", fix="go on")\n'
+    others = (
+        'log.warning("%s goes on", x)\nField(default="d", description="a unit")\nOption(help="a list")\nprint("no")\n'
+    )
+    texts = ["%s goes on", "`code` was told", "a list", "a unit", "go on", "mend it"]
+    assert sorted(filter(None, prose.messages(ast.parse(raised + others)))) == texts
 
 
 def test_a_page_beyond_its_limit_fails_and_names_the_page(

@@ -83,7 +83,7 @@ class BrokenTables:
             return
         self._stamped_at = now
         for name in (changed := self._stamps.look(stamps)):
-            log.warning("%s was altered in a way that no log tells of: it is dumped", name)
+            log.warning("%s was altered in a way that no log shows: it is dumped", name)
             self._sequencer.record_rewrite(TableName.parse(name))
         self._owed.nudge([*changed, *self._stamps.reshaped])
         for name in self._stamps.reshaped:

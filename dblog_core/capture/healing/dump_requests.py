@@ -32,7 +32,7 @@ class RequestedDumps:
     @property
     def reasons(self) -> str:
         """Why, in one line."""
-        groups = [("not there any more", self.gone), ("without a key", self.keyless)]
+        groups = [("no longer there", self.gone), ("without a key", self.keyless)]
         parts = [f"{len(names)} {what} ({some(names)})" for what, names in groups if names]
         return "; ".join([*parts, *(f"{table}: {why}" for table, why in self.refused.items())])
 

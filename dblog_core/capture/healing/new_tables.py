@@ -157,7 +157,7 @@ def _tell_of_keyless(parts: Parts, tables: list[str]) -> None:
     if not tables:
         return
     error = RequestError(
-        f"captured from here on, without the rows that they have by now: {table_names.some(tables)}",
+        f"captured from here on, without the rows that they have now: {table_names.some(tables)}",
         fix="a table without a key cannot be dumped. Give it a primary key, or name its unique, "
         "never-null columns under [source.keys]: then it is dumped automatically",
     )

@@ -97,7 +97,7 @@ class Story:
         self._chapter("last merge", self._merge_to_the_end)
 
     def _capture(self) -> None:
-        self._board.stage("the capture, as a DAG that runs for ever")
+        self._board.stage("the capture, as a DAG that runs forever")
         captures = [f"dblog_{NAME}_capture", *([f"dblog_{NAME}_capture_standby"] if self._parts.edition.whole else [])]
         expected = {*captures, f"dblog_{NAME}_dump", _MERGE}
         self._wait_until(lambda: expected <= set(self._client.dags()), 120, "Airflow to parse the DAGs")
@@ -110,7 +110,7 @@ class Story:
     def _dump_all(self) -> None:
         edition = self._parts.edition
         self._board.stage(
-            f"a dump of all tables, triggered in Airflow while {self._view.rate():.0f} transactions a second go on"
+            f"a dump of all tables, triggered in Airflow while {self._view.rate():.0f} transactions a second continue"
         )
         began = time.monotonic()
         dump = self._trigger({"tables": self._parts.tables, "chunk_size": edition.chunk_size, "workers": 2})
@@ -162,7 +162,7 @@ class Story:
 
     def _verify(self) -> None:
         """`dblog verify`, as a user runs it, while the writers continue."""
-        self._board.stage("dblog verify: source and lake compared by hashes, while the writers go on")
+        self._board.stage("dblog verify: source and lake compared by hashes, while the writers continue")
         began = time.monotonic()
         messages = self._parts.root / "verify.log"
         command = [str(Path(sys.executable).with_name("dblog")), "--config", str(self._parts.config_file)]

@@ -77,7 +77,7 @@ def _run_part(part: Part, connection: Connection[Any], config: SourceConfig, tab
         problems_found.append(
             Problem(
                 f"checking {part.__name__.strip('_')}: {error.args[-1]}",
-                "grant what the message names, or mend the server",
+                "grant what the message names, or repair the server",
             )
         )
     return problems_found

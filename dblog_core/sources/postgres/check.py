@@ -240,7 +240,7 @@ def _watermarks(connection: Connection, config: SourceConfig) -> Iterator[Proble
     shape = {c.name: c.source_type for c in table.columns}
     if shape != {"worker": "text", "payload": "text"} or table.primary_key != ("worker",) or not table.logged:
         yield Problem(
-            f"{name} is not a watermark table of ours",
+            f"{name} is not a watermark table of dblog",
             _sql(connection, "set watermark_table to another name, or DROP TABLE {}", identifier(name)),
         )
 

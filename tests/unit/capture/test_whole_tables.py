@@ -247,10 +247,8 @@ def test_an_incomplete_table_says_why_and_what_mends_it(tmp_path: Path, monkeypa
         return ": ".join(map(str, table_health.of_table(NAME, table, dump_store.list_dumps(world.state), owed)))
 
     assert "no full dump of it is merged: `dblog dump --table shop.orders`" in health_text(lacking)
-    assert "dump d1 has failed: NaN in n: mend that" in health_text(lacking, **owed)
-    assert "waits for dump d9, which is not known any more: `dblog dump" in health_text(
-        replace(INCOMPLETE, awaits="d9")
-    )
+    assert "dump d1 has failed: NaN in n: repair that" in health_text(lacking, **owed)
+    assert "waits for dump d9, which is no longer known: `dblog dump" in health_text(replace(INCOMPLETE, awaits="d9"))
     assert health_text(replace(INCOMPLETE, withheld=2)).startswith("2 rows wait for a dump of their keys")
     assert health_text(replace(INCOMPLETE, state=State.OK)) == "None: None"
     assert health_text(replace(INCOMPLETE, state=State.STOPPED, error="no\n  fix: yes")) == "no: yes"

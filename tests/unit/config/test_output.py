@@ -50,7 +50,7 @@ def _faults(directory: Path, outputs: str) -> str:
     [
         ('[output.a]\nkind = "ftp"', "[output.a] kind: is none of the possible values"),
         ('[output.a]\npath = "x"', "[output.a] kind: is missing"),
-        ('[output.A-b]\nkind = "files"\npath = "x"', "does not have the right form; mend it ([a-z][a-z0-9_]*)"),
+        ('[output.A-b]\nkind = "files"\npath = "x"', "does not have the right form; correct it ([a-z][a-z0-9_]*)"),
         ('[output.a]\nkind = "files"', "[output.a] path: is missing; give a directory"),
         (FILES + 'urll = "y"', "[output.a] urll: is not known; did you mean url?"),
         (

@@ -174,4 +174,4 @@ def test_a_state_store_that_is_away_does_not_hide_why_a_task_is_given_back(
         world.stop.clear()
         at_read(world, 1, world.stop.set)
         world.work()
-    assert "ends by itself" in caplog.text
+    assert "expires" in caplog.text

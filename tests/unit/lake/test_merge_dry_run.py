@@ -179,7 +179,7 @@ def test_an_unended_merge_and_an_open_transaction_are_told(
     planned = plan()
     assert (planned["unfinished"], planned["open_segments"], planned["merges"]) == (2, 1, 0)
     printed = plan(text=True)
-    assert "merge 2 was begun and not ended" in printed and "transaction goes on: 1" in printed
+    assert "merge 2 was begun and not ended" in printed and "transaction continues: 1" in printed
 
 
 def test_the_number_of_merges_follows_their_limits(

@@ -197,7 +197,7 @@ def test_tls_and_certificates_of_clients(serve_metrics: Callable[..., Any], tmp_
         (["--listen", "9178"], "'9178' is no HOST:PORT"),
         (["--listen", "127.0.0.1:99999"], "is no HOST:PORT"),
         (["--listen", "127.0.0.1:0", "--tls-cert", "a.pem"], "TLS needs both --tls-cert and --tls-key"),
-        (["--listen", "192.0.2.1:9178"], "whoever reaches 192.0.2.1:9178 could read"),
+        (["--listen", "192.0.2.1:9178"], "anybody who reaches 192.0.2.1:9178 could read"),
         (["--listen", "192.0.2.1:9178", "--insecure"], "cannot listen at 192.0.2.1:9178"),
     ],
 )

@@ -44,7 +44,7 @@ def test_tables_are_compared_together_and_told_in_their_order(monkeypatch: pytes
     tables = TABLES[: 2 * TOGETHER] + TABLES[-1:]
     compared = run._compare_tables(tools, cut, VerifyRequest(None), tables)
     assert [table.report.table for table in compared] == [str(table) for table in tables[:-1]]
-    assert f"{TABLES[-1]}: none of its keys are in this slice" in lines
+    assert f"{TABLES[-1]}: no key of it is in this slice" in lines
 
 
 def test_the_source_is_read_for_one_table_at_a_time() -> None:

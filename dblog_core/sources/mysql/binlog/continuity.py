@@ -112,7 +112,7 @@ def _time_of(newest: Newest, config: SourceConfig, place: Position, *, among: in
 
 def _other_server(config: SourceConfig, what: str) -> LogPositionLost:
     return LogPositionLost(
-        f"the server {what}. It was reset, restored, or is another one, and cannot go on from our position",
+        f"the server {what}. It was reset, restored, or is another one, and cannot continue from our position",
         where=where(config),
         fix=f"connect to a server that has it, or {events.FRESH_START}",
     )

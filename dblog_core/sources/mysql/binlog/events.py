@@ -73,9 +73,9 @@ class Type(IntEnum):
 
 HARMLESS = {
     Type.STOP: "the server shut down in order",
-    Type.INTVAR: "belongs to a statement, which is judged by itself",
-    Type.RAND: "belongs to a statement, which is judged by itself",
-    Type.USER_VAR: "belongs to a statement, which is judged by itself",
+    Type.INTVAR: "belongs to a statement, which is judged on its own",
+    Type.RAND: "belongs to a statement, which is judged on its own",
+    Type.USER_VAR: "belongs to a statement, which is judged on its own",
     Type.ROWS_QUERY: "the text of the statement whose rows follow",
     Type.ANNOTATE_ROWS: "the text of the statement whose rows follow",
     Type.PREVIOUS_GTIDS: "which transactions older files hold",
@@ -96,7 +96,7 @@ FIXES = {
     Type.BEGIN_LOAD_QUERY: "set binlog_format = ROW for every session; then `dblog capture --fresh-start`",
     Type.EXECUTE_LOAD_QUERY: "set binlog_format = ROW for every session; then `dblog capture --fresh-start`",
 }
-FRESH_START = "run `dblog capture --fresh-start`: it goes on at the present end and dumps all tables"
+FRESH_START = "run `dblog capture --fresh-start`: it continues at the present end and dumps all tables"
 
 
 @dataclass(frozen=True, slots=True)

@@ -214,7 +214,9 @@ def base_name(connection: Connection, name: str) -> str:
     return name if base in (None, "-", "???") else str(base)
 
 
-FRESH_START = "drop the slot and run `dblog capture --fresh-start`: it goes on at the present end and dumps all tables"
+FRESH_START = (
+    "drop the slot and run `dblog capture --fresh-start`: it continues at the present end and dumps all tables"
+)
 
 
 def _describe(connection: Connection, table_rows: Sequence[tuple[Any, ...]]) -> list[CatalogueTable]:

@@ -31,7 +31,7 @@ _KEPT = "rows that it needed were removed: set hot_standby_feedback = on and a p
 _REASONS = {
     "rows_removed": _KEPT,
     "conflict": f"its recovery had to; where {_KEPT}",
-    "wal_level_insufficient": "the primary's wal_level is not logical any more",
+    "wal_level_insufficient": "the primary's wal_level is no longer logical",
     "wal_removed": "it needed more log than max_slot_wal_keep_size lets the server keep",
     "idle_timeout": "nobody read it for idle_replication_slot_timeout",
 }
@@ -170,7 +170,7 @@ def _create(connection: Connection, config: SourceConfig) -> None:
     execute(connection, f"SET statement_timeout = '{_CREATION_LIMIT}'")
     replays = standby.recovering(connection)
     if replays:
-        log.warning("slot %s is made on a standby, which waits for a word of its primary: %s", config.slot, _WORD)
+        log.warning("slot %s is made on a standby, which waits for a record of its primary: %s", config.slot, _WORD)
     try:
         execute(connection, _creation(connection, replays=replays), (config.slot, config.plugin))
     except psycopg2.errors.DuplicateObject:

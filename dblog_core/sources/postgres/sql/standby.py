@@ -176,7 +176,7 @@ def _timeline(config: SourceConfig) -> int:
 def promotion_error(config: SourceConfig) -> SourceUnavailable:
     """The error that ends whatever went by a standby's rules."""
     return SourceUnavailable(
-        "the standby was promoted: what it shows does not follow the log's order any more",
+        "the standby was promoted: what it shows no longer follows the log's order",
         where=_where(config),
     )
 

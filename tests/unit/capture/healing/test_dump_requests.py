@@ -52,4 +52,4 @@ def test_a_table_that_goes_while_its_dump_is_requested_costs_the_others_nothing(
     )
     (dump,) = dump_store.list_dumps(world.state)
     assert set(requested.dumps) == {str(ORDERS.table), "shop.t0"} and dump.tables == ("shop.orders", "shop.t0")
-    assert len(requested.gone) == 49 and requested.reasons.startswith("49 not there any more (shop.t1, ")
+    assert len(requested.gone) == 49 and requested.reasons.startswith("49 no longer there (shop.t1, ")
