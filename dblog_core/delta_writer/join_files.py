@@ -57,6 +57,7 @@ def _live_bytes(table: OpenTable, live: LiveFile) -> int:
 def _commit_joined(table: OpenTable, shape: Shape, small: list[LiveFile]) -> bool:
     none = pa.table({column.name: pa.array([], column.type) for column in shape})  # a file may be without a row group
     parts = [part for live in small for part in _live_rows(table, shape, live)]
+    # By key, so that a range of keys lies in few row groups.
     rows = pa.concat_tables([none, *parts]).sort_by([(name, "ascending") for name in table.keys])
     now = table.now_ms()
     # No data change: streams that read the table pass such a commit over.

@@ -69,6 +69,7 @@ class OpenTable:
                 where=str(self.files),
                 fix="give it the column again, or run `dblog reset` for the table: it is built again",
             )
+        # Vectors of files that are no longer in the table would stay in memory for good.
         live = self.snapshot.files
         self.vectors = {path: cached for path, cached in self.vectors.items() if path in live}
         return shape
@@ -105,6 +106,7 @@ class OpenTable:
         self.check()
         if not create_commit(self.files, self.snapshot.version + 1, data):
             return False
+        # From the bytes that were written: nothing can stand between the two versions.
         self.snapshot = snapshot.apply_commit(self.snapshot, data, str(self.files))
         return True
 

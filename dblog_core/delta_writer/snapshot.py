@@ -185,6 +185,7 @@ def _path(text: str, where: str) -> str:
 
 
 def _follow_log(files: TableFiles, snapshot: Snapshot) -> Snapshot:
+    # Versions have no gaps: the first number that is missing is the end, or a commit that was cleaned away (`newest`).
     while (data := files.read(path := commit_path(snapshot.version + 1))) is not None:
         where = files.url(path)
         snapshot = apply_commit(snapshot, data, where)

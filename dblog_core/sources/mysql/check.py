@@ -106,6 +106,7 @@ def _settings(connection: Connection[Any], config: SourceConfig, tables: TableFi
                 f"{persist} {name} = {needed_text}; and reconnect all clients (it is a session setting too)"
                 + ("; and write it into the server's configuration file" if config.kind == "mariadb" else ""),
             )
+    # MariaDB gives every transaction a GTID.
     if config.kind == "mysql" and values.get("gtid_mode") != "ON":
         why = "the capture cannot follow a failover to another server"
         if config.read_only:
@@ -168,6 +169,7 @@ def _try_log(config: SourceConfig, connection: Connection[Any]) -> None:
 
 
 def _account(connection: Connection[Any]) -> str:
+    # The account as the server has matched it: a grant to the same user from another host would not help.
     user, _, host = str(rows(connection, "SELECT CURRENT_USER()")[0][0]).rpartition("@")
     return f"'{user}'@'{host}'"
 

@@ -107,6 +107,7 @@ def _server(connection: Connection, config: SourceConfig) -> Iterator[Problem]:
         yield Problem(f"wal_level is {level}", "ALTER SYSTEM SET wal_level = 'logical'; then restart the server")
     if recovering:
         yield from _standby(connection, config)
+    # Our own slot may be one of those that are taken.
     if used_slots >= max_slots and slots.find_slot(connection, config.slot) is None:
         raised = f"ALTER SYSTEM SET max_replication_slots = {max_slots + 4}; then restart the server"
         fix = f"drop one that is not needed (SELECT slot_name, active FROM pg_replication_slots), or {raised}"
@@ -237,6 +238,7 @@ def _watermarks(connection: Connection, config: SourceConfig) -> Iterator[Proble
         (table.oid,),
     ):
         yield Problem(f"user {config.user} may not write the watermark table {name}", fix)
+    # Rows of an unlogged table are in no log: a watermark there would never come.
     shape = {c.name: c.source_type for c in table.columns}
     if shape != {"worker": "text", "payload": "text"} or table.primary_key != ("worker",) or not table.logged:
         yield Problem(
@@ -308,6 +310,7 @@ def _plugin(connection: Connection, config: SourceConfig) -> Iterator[Problem]:
     if not value(connection, "SELECT rolsuper OR rolreplication FROM pg_roles WHERE rolname = current_user"):
         return  # reported already
     try:
+        # Making a slot waits for the end of transactions that run: whether the plugin loads shows before.
         execute(connection, "SET statement_timeout = '2s'")
         execute(
             connection,

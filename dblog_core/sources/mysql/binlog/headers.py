@@ -148,6 +148,7 @@ def _whole_rows(raw: Bytes, at: int, stop: int, bitmaps: int) -> int:
 def _same_map(raw: Bytes, state: Int64s, start: int, stop: int) -> int:
     """Whether raw[start:stop] equals the last table map of its number, which it replaces."""
     table = _number(raw, start, 6)
+    # Tables whose numbers share a slot push each other out, which costs the long way and nothing else.
     slot = MAPS + 3 * (table % _SLOTS)
     last_table = state[slot]
     first = state[slot + 1]

@@ -223,11 +223,13 @@ def _touches_no_value(tokens: AlterTokens, columns: _Columns, *, strict: bool) -
         tokens.take_one_of("word", "number", "text")
     elif tokens.take("ALTER"):
         tokens.take("COLUMN")
+        # SET DEFAULT is about later rows. For a column that this statement adds, it decides what older rows get.
         if tokens.take_name().lower() in {name.lower() for name in columns.constants}:
             raise BeyondGrammar
         if not tokens.take("DROP", "DEFAULT"):
             tokens.expect("SET", "DEFAULT")
             tokens.take_one_of("number", "text", "word")
+    # A strict session refuses it where a character has no form in the new set.
     elif strict and tokens.take("CONVERT", "TO", "CHARACTER", "SET"):
         tokens.take_one_of("word")
         if tokens.take("COLLATE"):

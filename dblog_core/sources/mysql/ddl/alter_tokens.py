@@ -7,6 +7,7 @@ import re
 _ANSI_QUOTES_BIT = 1 << 2
 """In a session's sql_mode, as QUERY events have it: a text in double quotes is a name then."""
 
+# A backslash in a text is an escape or a character, by the session's sql_mode: a text with one is no token.
 _TOKEN = re.compile(
     r"""
     (?P<space>[ \t\r\n]+)
@@ -20,6 +21,7 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 
+# Words that may begin a clause where a name could stand. As names they have to stand in quotes.
 _NO_NAMES = frozenset(
     ["INDEX", "KEY", "UNIQUE", "PRIMARY", "FULLTEXT", "SPATIAL", "FOREIGN", "CONSTRAINT", "CHECK", "PARTITION",
      "COLUMN", "PERIOD", "SYSTEM", "IF", "TO", "NULL", "NOT", "DEFAULT", "FIRST", "AFTER", "AS", "GENERATED"]

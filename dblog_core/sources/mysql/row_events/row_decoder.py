@@ -182,6 +182,7 @@ class RowEvents:
         columns = self._version.columns
         rows = len(images)
         starts = np.empty((len(columns), rows), dtype=np.int64)
+        # One row more than there are variable columns: slot -1 of the fixed ones leads there, and nobody reads it.
         lengths = np.empty((len(plan.sizes) + 1, rows), dtype=np.int64)
         nulls = np.zeros(len(columns), dtype=np.int64)
         image_count = row_kernel.locate(raw, images, plan.widths, plan.prefixes, plan.slots, starts, lengths, nulls)

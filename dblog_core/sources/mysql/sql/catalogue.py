@@ -100,6 +100,7 @@ _COLUMNS = """SELECT TABLE_NAME, COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, NUMERIC_PR
 FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s {} ORDER BY TABLE_NAME, ORDINAL_POSITION"""
 _INDEXES = """SELECT TABLE_NAME, INDEX_NAME, COLUMN_NAME, SUB_PART FROM information_schema.STATISTICS
 WHERE TABLE_SCHEMA = %s {} AND NON_UNIQUE = 0 ORDER BY TABLE_NAME, INDEX_NAME, SEQ_IN_INDEX"""
+# Types, character sets and storage forms that are not known here; and labels, of which two may print alike in a key.
 _SUSPECTS = """SELECT TABLE_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s {}
 AND (DATA_TYPE IN ('enum', 'set') OR DATA_TYPE NOT IN %s OR CHARACTER_SET_NAME NOT IN %s
   OR COLUMN_TYPE LIKE '%%/*%%' OR COLUMN_TYPE LIKE '%% COMPRESSED%%')"""
@@ -147,6 +148,7 @@ def describe_all(
     descriptions = []
     for table in tables:
         kind, engine = kinds.get(table, ("", ""))
+        # MariaDB lists the columns of a sequence like those of a table.
         if table not in columns or kind == _SEQUENCE:
             continue
         if kind == _VERSIONED:

@@ -69,6 +69,7 @@ def _dates(column: Column, text: pa.Array, zero_dates: str) -> pa.Array:
     if parsed is None:
         impossible = pa.array([value is not None and not _exists(value) for value in text.to_pylist()])
         parsed = _without(column, text, impossible, zero_dates).cast(plain)
+    # The session is in UTC: what is printed is the moment itself.
     return parsed if kind == plain else parsed.cast(pa.int64()).cast(kind)
 
 

@@ -52,6 +52,7 @@ def select_range_hash(schema: TableSchema, rules: ColumnRules, tail: str, *, zer
         return f"SELECT MAX({names}), COUNT(*), COUNT({HASH}), SUM({HASH}) FROM ({rows}) AS hashed"
     last = ", ".join(map(_backwards, schema.key_columns))
     key = ", ".join(map(select_column, schema.key_columns))
+    # Window functions, so that sums and last key are of one SELECT, and so of one snapshot.
     sums = f"COUNT(*) OVER (), COUNT({HASH}) OVER (), SUM({HASH}) OVER ()"
     return f"SELECT {key}, {sums} FROM ({rows}) AS hashed ORDER BY {last} LIMIT 1"
 

@@ -156,12 +156,14 @@ def equal_value(part: Any, column: Column) -> Any:
     if isinstance(part, float) and not math.isfinite(part):
         raise _refusal(column, "the server knows no infinity", "give a finite number")
     if isinstance(part, dt.datetime):
+        # Without a zone: the session is in UTC, as the value is.
         return part.replace(tzinfo=None).isoformat(sep=" ", timespec="microseconds")
     return part
 
 
 @lru_cache(maxsize=64)
 def _labels(source_type: str) -> tuple[str, ...]:
+    # The catalogue doubles quotes in labels, and escapes some characters.
     return tuple(_ESCAPED.sub(lambda m: _plain(m[1]), text) for text in _LABELS.findall(source_type))
 
 

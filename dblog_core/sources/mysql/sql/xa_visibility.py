@@ -51,6 +51,7 @@ def await_xa_commits(connection: Connection[Any], config: SourceConfig) -> None:
             )
         time.sleep(pause)
         pause = min(_LONGEST_PAUSE, pause * 2)
+        # What comes later does not count: it was logged after the call.
         prepared &= _list_prepared(connection)
         busy &= _committing(connection, config)
 

@@ -50,6 +50,7 @@ _KANA = ((0xA1, 0xDF),)
 _SHIFT = Form(_KANA, ((0x81, 0x9F), (0xE0, 0xFC)), ((0x40, 0x7E), (0x80, 0xFC)))
 _EUC = Form((), ((0x8E, 0x8E), (0xA1, 0xFE)), ((0xA1, 0xFE),), threes=True)
 _CHINESE = ((0x40, 0x7E), (0x80, 0xFE))
+# The ranges may hold codes that stand for nothing: which these are, the server says.
 FORMS = {
     "big5": Form((), ((0xA1, 0xF9),), ((0x40, 0x7E), (0xA1, 0xFE))),
     "cp932": _SHIFT,
@@ -117,6 +118,7 @@ def _code(raw: Bytes, at: Number, left: Number, points: Int64s, threes: bool, fo
     first: Any = np.int64(raw[uintp(at)])
     size = 1
     point = points[uintp(first)]
+    # No character on its own: the first byte of a longer code.
     if point < 0 and left >= 2:
         second: Any = np.int64(raw[uintp(at + 1)])
         size = 2

@@ -74,6 +74,7 @@ class ColumnType:
 
 
 _SIGNED = {1: pa.int8(), 2: pa.int16(), 3: pa.int32(), 4: pa.int32(), 8: pa.int64()}
+# The next wider signed type: Delta has no unsigned ones.
 _UNSIGNED = {1: pa.int16(), 2: pa.int32(), 3: pa.int32(), 4: pa.int64()}
 _WIDTHS = {"tinyint": 1, "smallint": 2, "mediumint": 3, "int": 4, "bigint": 8}
 _NAMES = {width: name for name, width in _WIDTHS.items()}

@@ -83,10 +83,13 @@ class PostgresLog:
         if replays and not self._replayed:
             raise standby.promotion_error(self._config)
         with session(self._config) as connection:
+            # Before the stream: asked for a place before the confirmed one, the server would begin at that, without an
+            # error.
             slots.slot_at(connection, self._config, position, self._line)
         connection = connect(self._config, replication=True, name=self._line.name)
         try:
             with translate_errors(self._config):
+                # Over the connection that will stream: another one might lead to another server.
                 self._assembly.timeline = timelines.compare(connection, self._config, place)
             self._start(connection, position)
         except BaseException:
@@ -127,6 +130,7 @@ class PostgresLog:
                 if not self._assembly.ready:
                     self._messages.clear()  # nothing of it is in the batch
                 if not more:
+                    # A keepalive's place counts once all that was sent before it is taken.
                     self._assembly.advance(Lsn(stream.wal_end))
                 if self._assembly.ready:
                     first = now if first is None else first

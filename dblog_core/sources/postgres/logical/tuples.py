@@ -49,6 +49,7 @@ def decode(schema: TableSchema, raw: Bytes, rows: Places) -> pa.RecordBatch:
     kinds = rows[row_messages.KIND]
     columns = len(schema.columns)
     count = rows.shape[1]
+    # An insert has no old image: a batch of inserts alone needs no places for them.
     inserts = bool((kinds == _I).all())
     new = _room(columns, count)
     old = _room(columns, 0 if inserts else count)

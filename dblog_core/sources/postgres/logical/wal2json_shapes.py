@@ -178,6 +178,7 @@ class Version:
         # A delete has the columns of the replica identity alone.
         if action == "D":
             return missing.isdisjoint(self.schema.key)
+        # Only an update may leave a column out, and only one whose values may lie outside of the row.
         return all(action == "U" and _toastable(self._types[name]) for name in missing)
 
     def _by_key(self, old: Json) -> bool:

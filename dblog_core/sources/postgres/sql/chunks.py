@@ -64,6 +64,7 @@ _ESTIMATE = """
 """
 
 
+# Strategy 3 of a btree's operator class is its equality.
 _OPERATORS = """
     SELECT given.name, n.nspname
     FROM unnest(%s::text[]) AS given(name)

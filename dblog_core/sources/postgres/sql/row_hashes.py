@@ -63,6 +63,7 @@ class HashQuery:
         rows = f"SELECT {names}, {self._row_hash()} AS {HASH} FROM ({self._rows(tail)}) AS t OFFSET 0"
         if len(self.key) == 1 and self._has_maximum(self.key[0]):
             return f"SELECT max({names}), count(*), count({HASH}), sum({HASH})::numeric(38,0) FROM ({rows}) AS t"
+        # Window functions, so that sums and last key are of one SELECT, and so of one snapshot.
         sums = f"count(*) OVER (), count({HASH}) OVER (), sum({HASH}) OVER ()::numeric(38,0)"
         return f"SELECT {sent}, {sums} FROM ({rows}) AS t ORDER BY {self._names(' DESC')} LIMIT 1"
 
