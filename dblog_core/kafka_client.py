@@ -49,7 +49,7 @@ def librdkafka_settings(brokers: Brokers, client_id: str, ear: ConnectionErrors)
         "bootstrap.servers": brokers.servers,
         "security.protocol": ("sasl_" if sasl else "") + ("ssl" if tls else "plaintext"),
         "client.id": client_id,
-        # librdkafka would write to stderr by itself.
+        # librdkafka writes to stderr by default.
         "log_level": 0,
         "error_cb": ear,
     }

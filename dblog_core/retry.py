@@ -74,7 +74,7 @@ class _Limit:
 def _report_retry(on_retry: Callable[[DblogError, float], None]) -> Callable[[tenacity.RetryCallState], None]:
     def hear(state: tenacity.RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
-        # Others are not tried again, so there is no wait to tell of.
+        # Others are not tried again, so there is no wait to report.
         if isinstance(error, DblogError):
             on_retry(error, state.upcoming_sleep)
 

@@ -41,7 +41,7 @@ def client_context(settings: TlsSettings) -> ssl.SSLContext:
     context = verifying_context(settings.tls_ca)
     if settings.tls_cert:
         context.load_cert_chain(str(settings.tls_cert), str(settings.tls_key) if settings.tls_key else None)
-    # Before the mode: Python refuses CERT_NONE while the host name is to be checked.
+    # Before the mode: Python refuses CERT_NONE while check_hostname is set.
     context.check_hostname = settings.tls == "verify-full"
     context.verify_mode = ssl.CERT_NONE if settings.tls == "require" else ssl.CERT_REQUIRED
     return context

@@ -36,7 +36,7 @@ def cache_entry(name: str, fill: Callable[[Path], None]) -> Path:
     with _lock_file(cache_directory() / f".{name}.lock"):
         if final.exists():
             return final
-        # Under the lock, so none of them belongs to a process that is still filling.
+        # Under the lock, so no such directory belongs to a process that is still filling it.
         for leftover in cache_directory().glob(f".{name}.part-*"):
             shutil.rmtree(leftover)
         part = Path(tempfile.mkdtemp(prefix=f".{name}.part-", dir=cache_directory()))

@@ -24,7 +24,7 @@ SHOWN = 10
 _FAILED = "failed"
 _RUNNING = "running"
 _CHECKING = ("verify", "repair", "replay")
-"""DAGs whose runs have notes of what they have compared or mended."""
+"""DAGs whose runs have notes of what they have compared or repaired."""
 
 
 def dag_ids(source: str) -> dict[str, str]:

@@ -145,7 +145,7 @@ class CompleteDump(_DumpTask):
         from dblog_core.dumps import work_loop
 
         self._source = config.source.name
-        # What a worker that was marked as done by hand has left would wait for ever.
+        # What a worker that was marked as done by hand has left would wait forever.
         work_loop.work(config, stop=stop, once=True, dump_id=self.dump_id, workers=1, on_progress=ProgressLines())
         return work_loop.wait(config, self.dump_id, stop=stop)
 

@@ -44,7 +44,7 @@ KEEP_TRYING = ExceptionRetryPolicy(
         RetryRule("dblog_core.errors.DblogError", retry_delay=LATER),
     ]
 )
-"""For what must run for ever. Anything else (a killed process) is tried again after the task's own short delay."""
+"""For what must run forever. Anything else (a killed process) is tried again after the task's own short delay."""
 
 ONLY_TRANSIENT = ExceptionRetryPolicy(
     [
@@ -54,7 +54,7 @@ ONLY_TRANSIENT = ExceptionRetryPolicy(
         RetryRule("dblog_core.errors.DblogError", action=RetryAction.FAIL),
     ]
 )
-"""For what somebody asked for and watches: an error that another attempt cannot mend fails the task at once."""
+"""For what somebody asked for and watches: an error that another attempt cannot repair fails the task at once."""
 
 
 class Refused(RequestError, SystemExit):

@@ -147,7 +147,7 @@ class _ToCapture(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         line = orjson.dumps([record.levelno, record.name, self.format(record)]) + b"\n"
-        with contextlib.suppress(OSError, ValueError):  # the capture has gone, and nobody reads any more
+        with contextlib.suppress(OSError, ValueError):  # the capture has gone, and nobody reads now
             self._pipe.write(line)
             self._pipe.flush()
 

@@ -214,7 +214,7 @@ class ChangeTouches:
             if old_key is not None:
                 yield Touch(tuple(old_key.values()), left_out, moved_to=after[i])
             elif op == "d" and i + 1 < len(ops) and moved[i + 1] is not None:
-                continue  # the first half of a key change: told with the second
+                continue  # the first half of a key change: yielded with the second
             else:
                 yield Touch(before[i] if op == "d" else after[i], left_out)
 

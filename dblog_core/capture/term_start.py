@@ -90,8 +90,7 @@ def check_epoch(parts: Parts, lease: Lease, head: Manifest, *, first: bool) -> N
     where = parts.config.state.url
     if not lease.valid():
         raise LeaseLost("another capture has led since; this one stands by", where=where)
-    # A state store that was replaced counts from 1 again, and manifests of a lower epoch would not be told from a
-    # zombie's.
+    # A state store that was replaced counts from 1 again, and manifests of a lower epoch would look like a zombie's.
     parts.state.raise_epoch(CAPTURE, head.epoch)
     raise StateError(
         f"the state store gave epoch {lease.epoch} and staging holds epoch {head.epoch}: it was replaced",

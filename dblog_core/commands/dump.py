@@ -265,7 +265,7 @@ def _carry_out(session: Session, request: DumpRequest, *, wait: bool, spark: boo
     if session.json:
         note(f"dump {dump_id}")
     else:
-        session.result(None, dump_id)  # before the work: whoever stops us can go on with it
+        session.result(None, dump_id)  # before the work: it can be continued if we are stopped
     status = _work(session, dump_id, wait=wait, spark=spark)
     if session.json:
         session.result(status.to_json(), "")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 DumpEvent = Literal[
     "requested", "started", "chunk", "table", "completed", "paused", "resumed", "failed", "aborted", "refused"
 ]
-"""What is told of a dump; refused: of a signal."""
+"""What is reported of a dump; refused: of a signal."""
 
 
 class ChannelConfig(Section):

@@ -161,7 +161,7 @@ def _add_lows(container: Container | None, lows: npt.NDArray[np.uint16]) -> Cont
 
 
 def _pack(lows: npt.NDArray[np.uint16]) -> Container:
-    # Up to here two bytes a row take no more room than a bit for each of 65,536.
+    # Up to here two bytes a row take at most the room of a bit for each of 65,536.
     if len(lows) <= _ARRAY_MAX:
         return lows
     marks = np.zeros(8 * _BITMAP_BYTES, np.uint8)

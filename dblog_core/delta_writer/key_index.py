@@ -91,7 +91,7 @@ class KeyIndex:
                     self._runs.append(run)
                     self._tidy()
         except BaseException:
-            # Some rows of the file have no entry: what is there counts for nothing, and the file is read anew.
+            # Some rows of the file have no entry: those that exist count for nothing, and the file is read again.
             self._files[number] = None
             raise
         self._numbers[path] = number

@@ -193,7 +193,7 @@ class StoredRuns:
             width = int(stored["width"])
             blocks = int(stored["blocks"])
             path = directory / Path(str(stored["name"])).name
-            # A page behind the file's end would kill the process by SIGBUS, which no handler of ours sees.
+            # A page behind the file's end would kill the process by SIGBUS, which no handler here sees.
             if path.stat().st_size != rows * width * 8 or blocks != -(-rows // BLOCK):
                 raise ValueError(f"{path} is of another size")
             sparse = np.frombuffer(self.heads, np.uint64, blocks, at)

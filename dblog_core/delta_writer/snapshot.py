@@ -64,7 +64,7 @@ class Snapshot:
     metadata: Json = field(default_factory=dict)
     protocol: Json = field(default_factory=dict)
     commit: int | None = None
-    """The CRC-32 of its commit; None where a checkpoint alone has told of it."""
+    """The CRC-32 of its commit; None where only a checkpoint has shown it."""
 
     @property
     def table_id(self) -> str:

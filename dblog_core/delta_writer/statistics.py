@@ -29,7 +29,7 @@ _EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001  # printed with or without its 
 
 Json = dict[str, Any]
 Ends = tuple[Any, Any]
-"""The lowest and the highest value as JSON has them; None: not told."""
+"""The lowest and the highest value as JSON has them; None: not given."""
 
 
 def statistics_of(rows: pa.Table, shape: Shape, configuration: Mapping[str, str]) -> str:

@@ -153,7 +153,7 @@ def sample(
                 break
         else:
             return keys, every
-        # Too many: it goes on after the last that is kept, whose place is a multiple of the new step.
+        # Too many: it continues after the last that is kept, whose place is a multiple of the new step.
         keys = keys[1::2]
         every *= 2
 

@@ -38,7 +38,7 @@ class TaskQueue:
         self._seen_at = -math.inf
         self._rest_seconds = _RELOOK_SECONDS
         # Tasks that were taken or over when we looked, by dump and number: each take passes over all of them again,
-        # and the names of their leases would be built anew each time (0.5 s of CPU in a dump of 1,000 tasks).
+        # and the names of their leases would be built again each time (0.5 s of CPU in a dump of 1,000 tasks).
         self._passed: set[tuple[str, int]] = set()
         self._permit_of: dict[str, Permit] = {}
         self._holds: Counter[str] = Counter()  # tasks that we have, by dump

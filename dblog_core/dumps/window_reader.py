@@ -143,7 +143,7 @@ class WindowReader:
             self._ranges_ended = True
             self.final = False
         keys = tuple(chain.from_iterable(progress.arrived))
-        # Between two looks a range goes on: whatever arrives meanwhile, ranges come to an end.
+        # Between two looks a range continues: whatever arrives meanwhile, ranges come to an end.
         is_due = len(keys) >= _MANY_ARRIVED_KEYS and self.ordinal > self._last_look + 1
         if self._ranges_ended or (is_due and not self.final):
             self._arrived = keys[:KEYS_PER_CHUNK]
@@ -235,7 +235,7 @@ class WindowReader:
     def _select_listed_keys(self, schema: TableSchema, conditions: tuple[Filter, ...]) -> _Selection:
         """The next keys of a task that lists them; those that the source does not have are named absent."""
         assert self._task.keys is not None
-        # After a chunk of an earlier version, which told no last key and was of so many.
+        # After a chunk of an earlier version, which named no last key and was of so many.
         begin = self.ordinal * KEYS_PER_CHUNK if self._after is None else self._task.keys.index(self._after) + 1
         listed = self._task.keys[begin : begin + self._width.limit(KEYS_PER_CHUNK)]
         keys = [key_from_json(k, schema) for k in listed]

@@ -30,4 +30,4 @@ class Running(Protocol):
 
 
 Spawn = Callable[[str, Callable[[], None]], Running]
-"""Starts a function by itself under a name; threads in production, whatever a simulation likes there."""
+"""Starts a function beside the caller, under a name: in a thread, or as a simulation runs it."""

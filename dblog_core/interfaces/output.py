@@ -18,7 +18,7 @@ class Output(Protocol):
 
     exactly_once: bool
     """Whether it keeps its place beside the lines, in one step with them: then `commit` ends between transactions.
-    Otherwise each `write` is committed by itself, and the relay keeps the place, so that lines may come again."""
+    Otherwise each `write` is committed alone, and the relay keeps the place, so that lines may come again."""
 
     def open(self, epoch: int) -> int | None:
         """Begins, or begins again. From now on nobody with a smaller epoch can commit.

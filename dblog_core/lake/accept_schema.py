@@ -33,7 +33,7 @@ class Way(StrEnum):
     REPLACE = "replace"
     """So it does, without the old values of columns whose type is another; what was staged before is left to a dump."""
     RELOAD = "reload"
-    """It is emptied and dumped anew, as by a reset: the rows that it has cannot be found by the new key."""
+    """It is emptied and dumped again, as by a reset: the rows that it has cannot be found by the new key."""
 
 
 _DOES = {
@@ -81,7 +81,7 @@ def plan_acceptance(staging: Staging, table: str, status: TableStatus | None, po
     marks = _shapes_since(staging, table, status, head)
     shapes = [staging.schema(status.schema), *(staging.schema(f) for _, f in marks), staging.schema(fingerprint)]
     changes = tuple(word for before, after in pairwise(shapes) for word in describe_change(before, after))
-    # By the names that columns have by now, where that is proven; a lake that keeps its own names does not ask.
+    # By the names that columns have now, where that is proven; a lake that keeps its own names does not ask.
     renames = Renames.of([] if policy == "ignore" else [mark for mark, _ in marks])
     changes = (*(f"column {old} is now {new}" for m, _ in marks for new, old in (m.renamed or {}).items()), *changes)
     led = [
@@ -115,7 +115,7 @@ def _choose_way(shapes: list[TableSchema], status: TableStatus, policy: SchemaCh
         return Way.TAKE if changed or status.ignored is not None else None
     if policy == "fail":
         return Way.FOLLOW if changed else None
-    # A merge follows such shapes by itself, but where the lake keeps a dropped column that came back as another.
+    # A merge follows such shapes on its own, except where the lake keeps a dropped column that came back as another.
     added = any(compatibility.compare_schemas(older, newest).added for older in shapes)
     return Way.REPLACE if status.state is State.STOPPED and added else None
 

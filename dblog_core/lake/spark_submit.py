@@ -30,7 +30,7 @@ from dblog_core.interfaces import Problem
 from dblog_core.model.install_hints import with_extra
 
 COMMIT_MARK = "dblog"
-"""What the commits of our jobs carry in Delta's log, so that somebody else's are told from them."""
+"""What the commits of our jobs carry in Delta's log, so that others' commits differ from them."""
 
 SETTINGS: Mapping[str, str] = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -52,7 +52,7 @@ CONFIG_VARIABLE = "DBLOG_JOB_CONFIG"
 """Environment variable with the configuration as JSON, as much of it as the job needs; read where no file is given."""
 
 PARENT_VARIABLE = "DBLOG_JOB_PARENT"
-"""Environment variable with the id of the process that a job serves: one that goes on until stopped ends with it."""
+"""Environment variable with the id of the process that a job serves: a continuous job ends with it."""
 
 NEEDS = {"dump": SOURCE}
 """Of which sections a job needs the secrets; of those of staging, lake and state alone where nothing is said."""

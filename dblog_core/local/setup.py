@@ -30,7 +30,7 @@ def main() -> int:
 
 def _compile() -> None:
     """Says so where it will take a while: in a checkout that has compiled nothing yet."""
-    # The kernels' cache lies beside the code, so a new checkout compiles anew.
+    # The kernels' cache lies beside the code, so a new checkout compiles again.
     if not any(Path(dblog_core.__file__).parent.rglob("*.nbi")):
         print("dblog: compiling the kernels (about a minute, once)", file=sys.stderr)
     jit.warm()

@@ -168,7 +168,7 @@ class Rewritten:
 
 
 THEN_DUMPED = "then start the capture again, which dumps the table"
-"""How a table goes on that is unreadable by a value of its own: no `SchemaSeen` tells that such values are gone."""
+"""How a table continues that is unreadable by a value of its own: no `SchemaSeen` tells that such values are gone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,7 +138,7 @@ class NoticeFollower:
             path = f"signals/{name}/told/{self._name}"
             if record is None or record["state"] not in inbox.OVER:
                 continue
-            # An accepted signal is told of by its dump.
+            # The dump of an accepted signal reports it.
             if record["state"] == inbox.REFUSED and self._state.get(path) is None:
                 self._tell(refusal_notice(name, record))
                 compare_and_set.change(self._state, path, lambda _: True)

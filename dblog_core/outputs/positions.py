@@ -85,7 +85,7 @@ class Record:
         """
         if not exactly_once:
             return self.place.offset
-        # To start anew in silence would give the target every line a second time.
+        # To start again in silence would give the target every line a second time.
         if delivered is None and self.place.delivered is not None:
             raise OutputRefused(
                 f"the target has no place, but has received all up to offset {self.place.delivered}",

@@ -116,7 +116,7 @@ class Relay:
                 # The other relay has the lease, or the state store is about to say so.
                 self._context.clock.wait(self._context.stop, _STANDBY_SECONDS / 5)
             except DblogError as error:
-                # An error that may pass is none for a relay that is told to end.
+                # An error that may pass is none for a relay that is asked to end.
                 if not (error.transient and self._context.stop.is_set()):
                     raise
         return False
@@ -168,7 +168,7 @@ class Relay:
             except PoisonLine as error:
                 self._handle_poison(error, term)
             except DblogError as error:
-                # Progress means that this is a new fault: the waits between tries begin anew.
+                # Progress means that this is a new fault: the waits between tries begin again.
                 if not (error.transient and term.has_progressed):
                     raise
                 self._report_retry(error, 0.0)

@@ -116,7 +116,7 @@ class Term:
         self._read_since = self._clock.monotonic()
         self._paused = False
         for part in self._parts(follower):
-            # Inside a transaction the relay goes on to its end, so that the target can commit it.
+            # Inside a transaction the relay continues to its end, so that the target can commit it.
             if self._context.stop.is_set() and self._last_written is None:
                 return
             self._write_part(part)

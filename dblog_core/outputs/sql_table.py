@@ -113,7 +113,7 @@ class TableOutput:
         with self._dialect.translate_errors(), self._connection.cursor() as cursor:
             if not self._place_is_locked:
                 position = self._lock(cursor)
-                # Under the lock: from here to the commit nobody can change them any more.
+                # Under the lock: from here to the commit nobody can change them.
                 if position != (self._place, self._epoch):
                     raise self._taken_error(position[1] if position else 0)
                 self._place_is_locked = True

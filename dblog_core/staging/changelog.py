@@ -190,7 +190,7 @@ class Staging:
             return None
         if block is None and number > self._durable:
             # Its capture may stand still right before it makes the name durable: if power fails then, another segment
-            # gets this number, and whoever has acted on this one has acted on what never was.
+            # gets this number, and a reader that has acted on this one has acted on what never was.
             self.storage.settle(manifest_path(number))
             self._durable = number
         return self._decode(block or Block(number, number), data)

@@ -13,7 +13,7 @@ from dblog_core.interfaces import Lease
 log = logging.getLogger(__name__)
 
 CAPTURE = "capture"
-"""The lease of whoever captures the source: one at a time."""
+"""The lease of the process that captures the source: one at a time."""
 
 
 def holder_name() -> str:

@@ -15,7 +15,7 @@ import orjson
 from dblog_core.verify.exchange import Answer
 
 READINGS = 2
-"""How often a key has to be found different before that is told."""
+"""How often a key has to be found different before that is reported."""
 
 
 class Kind(StrEnum):
@@ -45,7 +45,7 @@ class Suspects:
     def record_answer(self, answer: Answer) -> None:
         """A reading of all open keys; the first one is of all keys there are."""
         before = self._open
-        # Whatever this reading does not name any more is equal, and no suspect.
+        # Whatever this reading no longer names is equal, and no suspect.
         self._open = {}
         for kind, keys in _by_kind(answer):
             for key in keys:

@@ -32,7 +32,7 @@ def dump_differences(config: Config, report: TableReport, *, stop: threading.Eve
     Raises Interrupted, and DblogError where the dump does not come about.
     """
     keys: tuple[Any, ...] = tuple(report.differing_keys)
-    # `more`: the report names only some of the keys, so only a dump of the table mends all.
+    # `more`: the report names only some of the keys, so only a dump of the table repairs all.
     whole = report.more or len(keys) > MAX_KEYS
     request = DumpRequest(tables=(report.table,), keys=() if whole else keys)
     dump_id = filing.submit(config, request, clock=clock)

@@ -31,7 +31,7 @@ from dblog_core.verify.spark_job import LakeSide
 from dblog_core.verify.window_positions import Places
 
 ROUNDS = 8
-"""Readings of the keys that no reading has decided yet, before they are told as undecided."""
+"""Readings of the keys that no reading has decided yet, before they are reported as undecided."""
 
 MOST_COLUMNS = 1_000
 """Keys whose differing columns are looked for: both sides' rows are read for that."""

@@ -30,7 +30,7 @@ class Patience:
     def expect_capture(self) -> bool:
         """True. Raises DblogError once no capture has led for long enough, by looks that follow each other."""
         now = self._clock.monotonic()
-        # A leader that comes back starts the time anew.
+        # A leader that comes back starts the time again.
         if self._seen_at is None or self._state.leader(CAPTURE) is not None:
             self._seen_at = now
         elif now - self._seen_at > _PATIENCE_SECONDS:
@@ -56,7 +56,7 @@ class Places:
         awaited = set(windows)
         patience = Patience(self._state, self._clock)
         while True:
-            # Whoever looks first reads for all: each manifest is read once, and a window's place is kept until it is
+            # The first look reads for all: each manifest is read once, and a window's place is kept until it is
             # asked for.
             with self._lock:
                 self._read_on()

@@ -16,8 +16,9 @@ from dblog_core.storage.location import Location
 
 INTERVAL = "delta.checkpointInterval"
 COMMITS = 100
-"""Between two checkpoints, where the table says nothing else. Delta's own 10 would have a busy table's state written
-anew every few seconds."""
+"""Between two checkpoints, where the table says nothing else. Delta's own 10 would have a busy table's state rewritten
+every few seconds.
+"""
 
 _log = logging.getLogger(__name__)
 

@@ -68,7 +68,7 @@ def find_places(
 
 
 _Life = tuple[int, Sequence[int]]
-"""The key whose row in the lake it goes on, or -1; and for each column the event that has its value, or -1."""
+"""The key whose row in the lake it continues, or -1; and for each column the event that has its value, or -1."""
 
 
 @dataclass(slots=True)

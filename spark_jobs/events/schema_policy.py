@@ -31,7 +31,7 @@ _FITS: tuple[tuple[tuple[type[t.DataType], ...], tuple[type[t.DataType], ...]], 
     ((t.StringType,), (t.IntegralType,)),
     ((t.TimestampNTZType,), (t.DateType,)),
 )
-"""Types of which some values are exactly a value of another type too: those are told by casting there and back."""
+"""Types of which some values are exactly a value of another type too: those are found by casting there and back."""
 
 
 def shape_in_lake(schema: TableSchema, have: t.StructType) -> TableSchema:

@@ -44,7 +44,7 @@ _File = TypeVar("_File", bound=DataFile | ChunkRef)
 
 
 CHECKED_HERE = 64 << 20
-"""Bytes of files that the driver compares by itself: less than it costs to ask the executors."""
+"""Bytes of files that the driver compares alone: less than it costs to ask the executors."""
 
 
 def check_files(spark: SparkSession, staging: Staging, work: Work) -> None:

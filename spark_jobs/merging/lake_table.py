@@ -44,7 +44,7 @@ from spark_jobs.merging.batch import Batch
 from spark_jobs.merging.mark_and_append import OpenTables
 
 SMALL_TABLE = 16 << 20
-"""Bytes of a table that is read whole: new literals in each merge would have Spark compile its code anew each time."""
+"""Bytes of a table that is read whole: new literals in each merge would have Spark compile its code each time."""
 
 VECTORS = "delta.enableDeletionVectors"
 _TRANSACTION_APP = "spark.databricks.delta.write.txnAppId"

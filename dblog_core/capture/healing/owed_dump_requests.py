@@ -69,7 +69,7 @@ class OwedDumps:
         self._waits.restart(tables)
         try:
             requested = dump_requests.request_dumps(self._config, WHOLE, tables, state=self._state)
-        except SourceError as error:  # the log goes on without
+        except SourceError as error:  # the log continues without
             requested = RequestedDumps(refused=dict.fromkeys(tables, " ".join(str(error).split())))
         owed_dumps.record_requests(self._state, dict(requested.dumps))
         owed_dumps.record_failures(self._state, "", requested.refused)

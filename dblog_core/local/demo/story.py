@@ -218,7 +218,7 @@ class Story:
     def _merges_are_over(self) -> bool:
         return not any(self._client.runs(_MERGE, state=state) for state in ("queued", "running"))
 
-    # How it goes on
+    # What comes next
 
     def _chapter(self, name: str, chapter: Callable[[], Result]) -> Result:
         began = self._board.elapsed_seconds
@@ -238,7 +238,7 @@ class Story:
             self._show(what, line)
             if condition():
                 return
-            # A command that still says something is at work: its time begins anew.
+            # A command that still says something is at work: its time begins again.
             if line != news:
                 deadline = time.monotonic() + timeout
                 news = line

@@ -56,7 +56,7 @@ def _from_stanza(text: str, release: str) -> Iterable[Repository]:
         if line.startswith("#"):
             continue
         if line[:1].isspace() and name:
-            # A line that begins with a space goes on with the field before: keys are given so.
+            # A line that begins with a space continues the field before: keys are given so.
             fields[name] += "\n" + line
         elif ":" in line:
             name, _, value = line.partition(":")

@@ -109,7 +109,7 @@ def _fill(package: Package, tree: Path) -> None:
     user_cache.print_progress(f"{package.name}: unpacking {sum(d.stat().st_size for d in debs) >> 20} MB")
     for deb in debs:
         unpack(deb, tree)
-    # Lists and archives, which nobody needs any more.
+    # Lists and archives, which nobody needs now.
     shutil.rmtree(work)
     _write_scripts(package, tree)
 

@@ -103,9 +103,9 @@ class AirflowServer:
         for name in (*self.schedulers, "triggerer"):  # no more tasks are started; those that run are waited for
             if pid := self._daemons[name].pid:
                 os.kill(pid, signal.SIGTERM)
-        # Before the workers are killed: a capture commits what it has read when it is told to stop.
+        # Before the workers are killed: a capture commits what it has read when it is asked to stop.
         self._end_tasks()
-        # LocalExecutor miscounts when it tells its idle workers to end, and then waits for one for ever. A second
+        # LocalExecutor miscounts when it asks its idle workers to end, and then waits for one forever. A second
         # SIGTERM would tear the scheduler out of its orderly end, so it gets a signal without meaning; the triggerer
         # needs one, since it waits ten seconds for triggers that hold nothing.
         for worker in self._workers():

@@ -89,7 +89,7 @@ class MysqlServer:
 
     def start(self) -> None:
         self._temporary.mkdir(parents=True, exist_ok=True)
-        # The mark comes last, so an interrupted set-up is begun anew.
+        # The mark comes last, so an interrupted set-up begins again.
         if not self._initialised_mark.exists():
             self._initialise()
             self._initialised_mark.touch()

@@ -148,7 +148,7 @@ def _build(directory: Path) -> None:
         "GOFLAGS": "-modcacherw",
     }  # a cache that can be removed again
     run_to_end([go, "install", _MODULE], where="s3", cwd=work, env={**os.environ, **go_environment})
-    # Go's sources and build cache, which nobody needs any more.
+    # Go's sources and build cache, which nobody needs now.
     shutil.rmtree(work)
 
 

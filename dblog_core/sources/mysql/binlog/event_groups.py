@@ -94,7 +94,8 @@ class EventGroups:
     def advance(self, event: Event) -> None:
         """Moves on behind the event. Heartbeats, and what the server makes up, are in no file."""
         if event.end and not event.artificial and event.type not in (events.Type.HEARTBEAT, events.Type.HEARTBEAT_V2):
-            # Offsets are logged with 32 bits; a file that one large transaction made longer goes on counting here.
+            # Offsets are logged with 32 bits; in a file that one large transaction made longer, the count continues
+            # here.
             self.offset += (event.end - self.offset) & 0xFFFFFFFF
             self.event_offset = self.offset - event.size
 

@@ -159,7 +159,7 @@ class Framing:
         """The events up to the first one whose checksum is wrong, which is raised when it is its turn."""
         data = raw.data
         size = fields[headers.SIZE]
-        # Whether it has one is told by each event itself: a description in between may have changed it.
+        # Each event itself shows whether it has one: a description in between may have changed it.
         checked = fields[headers.STOP] - fields[headers.START] + headers.HEADER < size
         for n in np.flatnonzero(checked & (size > headers.SMALL)).tolist():
             start = int(fields[headers.START, n]) - headers.HEADER
@@ -181,7 +181,7 @@ class Framing:
     def _go_on(self) -> Events | None:
         """The rest of an event that is larger than a packet, if it has arrived."""
         length = headers.LARGEST
-        # A packet of exactly the largest length says that another one follows, be it an empty one.
+        # A packet of exactly the largest length says that another one follows, even an empty one.
         while length == headers.LARGEST:
             at = int(self._state[headers.AT])
             self._state[headers.NEEDED] = 4
@@ -212,7 +212,7 @@ class Framing:
         why = headers.walk(whole, len(whole), state, out)
         if why != headers.FULL or int(state[headers.AT]) != len(whole):
             raise self._error(headers.BAD_SIZE)
-        self._forget()  # it may have described a table anew
+        self._forget()  # it may have described a table again
         return self._verify_checksums(whole, out)
 
     def _error(self, why: int) -> Exception:

@@ -41,7 +41,7 @@ FIELDS: Final = 12
 # Why a walk ended.
 GOOD, MORE, FULL, OUT_OF_STEP, LARGE, NO_EVENT, BAD_SIZE, BAD_CHECKSUM, BAD_ALGORITHM = range(9)
 
-# The state of a walk, which goes on with the next call; MAPS: table number, start and stop of each slot.
+# The state of a walk, which the next call continues; MAPS: table number, start and stop of each slot.
 # BRIEF: leave out what says nothing new, which is a BEGIN after its GTID, and the same map again.
 AT, SEQUENCE, PACKETS, CHECKSUMS, NEEDED, COUNT, OWNER, FIRST, LENGTH, BRIEF, MAPS = range(11)
 _SLOTS: Final = 64
@@ -50,7 +50,7 @@ STATE: Final = MAPS + 3 * _SLOTS
 HEADER: Final = 19
 CHECKSUM: Final = 4
 LARGEST: Final = 0xFFFFFF
-"""A packet of this length goes on in the next one."""
+"""A packet of this length continues in the next one."""
 SMALL: Final = 2048
 """Bytes of an event up to which its checksum is verified here."""
 

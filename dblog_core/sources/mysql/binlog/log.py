@@ -26,7 +26,7 @@ from dblog_core.sources.mysql.binlog.xa.prepared_rows import PreparedRows
 from dblog_core.sources.mysql.position import MariadbGtids, MysqlGtids, Position, Prepared
 
 _IDLE = 10.0
-"""Seconds after which silence is looked at, whoever waits."""
+"""Seconds after which silence is looked at, even if nobody waits."""
 
 
 class _Events(Protocol):
@@ -147,7 +147,7 @@ class Reader:
                     lambda: self._state.position,
                     mariadb=self._mariadb,
                     identity=second_id(self._config),
-                    blocking=False,  # else one that has not got these rows would let us wait for ever
+                    blocking=False,  # else one that has not got these rows would let us wait forever
                 )
         return self._prepared_events
 

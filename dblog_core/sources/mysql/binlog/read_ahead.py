@@ -110,7 +110,7 @@ class Ahead:
         try:
             while not self._over and (batch := self._gather(self)) is not None:
                 with self._changed:
-                    # One batch is ahead, no more: memory stays bounded by two.
+                    # At most one batch is ahead: memory stays bounded by two.
                     self._changed.wait_for(lambda: self._batch is None or self._over)
                     self._batch = batch
                     self._changed.notify_all()

@@ -189,7 +189,7 @@ def connect(
         auto_position=str(position.gtids) if by_mariadb_gtid else None,
         is_mariadb=by_mariadb_gtid,
         slave_heartbeat=_HEARTBEAT_SECONDS,
-        # So that SHOW REPLICAS names the capture to whoever looks for what reads the log.
+        # So that SHOW REPLICAS names the capture to people who look for what reads the log.
         report_slave=f"dblog_{config.name}",
         pymysql_wrapper=open_session,
         enable_logging=False,

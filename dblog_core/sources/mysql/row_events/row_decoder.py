@@ -27,7 +27,7 @@ _IMAGES = {CREATE: row_kernel.CREATED, UPDATE: row_kernel.UPDATED, DELETE: row_k
 _SHORT = 16
 """Bytes that few rows are shorter than."""
 _CELLS = 2_000_000
-"""Values that are split at once: what is told of each takes 16 bytes."""
+"""Values that are split at once: the place of each takes 16 bytes."""
 
 
 class ColumnFault(ValueError):

@@ -28,7 +28,7 @@ Int64s = npt.NDArray[np.int64]
 CREATED = 0
 UPDATED = 1
 DELETED = 2
-"""Which images each row of an event has: the one after, both, the one before."""
+"""Which images each row of an event has: the image after, both, the image before."""
 
 
 @part
@@ -101,7 +101,7 @@ def walk(
     for e in range(len(ends)):
         first = row
         end = ends[e]
-        # Lengths are the server's word: none of them may lead out of the buffer.
+        # Lengths are the server's word: no length may lead out of the buffer.
         if end > len(raw):
             return -1 - e
         while at < end:

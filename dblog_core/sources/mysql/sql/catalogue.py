@@ -106,7 +106,7 @@ AND (DATA_TYPE IN ('enum', 'set') OR DATA_TYPE NOT IN %s OR CHARACTER_SET_NAME N
   OR COLUMN_TYPE LIKE '%%/*%%' OR COLUMN_TYPE LIKE '%% COMPRESSED%%')"""
 _ONE = "AND TABLE_NAME = %s"
 _FEW = 10
-"""Tables of a schema up to which each is asked for by itself: some servers open every table that they tell of."""
+"""Tables of a schema up to which each is asked for alone: some servers open every table that they list."""
 
 
 def list_wanted(connection: Connection[Any], tables: TableFilter) -> list[TableName]:

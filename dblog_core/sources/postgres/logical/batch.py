@@ -57,7 +57,7 @@ class Assembly:
     def ready(self) -> bool:
         """Whether there is anything to hand on: changes, or that the transaction of the last batch is whole now. Never
         while rows are still skipped: their count would go back."""
-        # Without a row of its own: what staging holds of the transaction is whole now, and must be told so.
+        # Without a row of its own: what staging holds of the transaction is whole now, and staging must learn that.
         ended = self._owed and self.open is None
         return self.skip == 0 and (self.rows > 0 or bool(self._signals) or ended)
 

@@ -26,7 +26,7 @@ Int64s = npt.NDArray[np.int64]
 Places = npt.NDArray[np.int64]
 
 BODY, END, KIND, VERSION, SEQUENCE, TRANSACTION = range(6)
-"""Rows of the array of row changes. BODY: where the message goes on after the relation's oid; KIND: I, U or D."""
+"""Rows of the array of row changes. BODY: where the message continues after the relation's oid; KIND: I, U or D."""
 XID, FINAL, COMMITTED = range(3)
 """Rows of the array of transactions that have a change in this scan; the xid is OPENED where one began before it."""
 OPENED = -1
@@ -118,7 +118,7 @@ def _add(kind: int, body: int, end: int, version: int, state: Int64s, rows: Plac
         for i in range(3):
             begun[i, number] = state[CURRENT + i]
         state[BEGUN] += 1
-        # A transaction gets its number with its first row: those without a row of ours cost nothing.
+        # A transaction gets its number with its first row: those without a captured row cost nothing.
         state[IN_BATCH] = state[TRANSACTIONS]
         state[TRANSACTIONS] += 1
     state[IN_OPEN] += 1

@@ -84,7 +84,7 @@ def receive_copy(connection: Connection, query: str, *, most: int) -> Bytes:
     if state[_LENGTH] == _BROKEN:
         raise libpq.connection_error(pointer)
     _expect(pointer, libpq.call("PQgetResult", pointer, result=ctypes.c_void_p), _COMMAND_OK)
-    # libpq wants to be asked until it has no more results: only then the connection is free.
+    # libpq wants to be asked until it has no results left: only then the connection is free.
     while rest := libpq.call("PQgetResult", pointer, result=ctypes.c_void_p):
         libpq.call("PQclear", rest, result=None)
     return out[:end]

@@ -166,7 +166,7 @@ def active(config: SourceConfig, pid: int | None) -> SourceUnavailable:
 
 
 def _create(connection: Connection, config: SourceConfig) -> None:
-    # A new slot begins where no older transaction runs any more: one that never ends would let us wait for ever.
+    # A new slot begins where no older transaction runs: one that never ends would let us wait forever.
     execute(connection, f"SET statement_timeout = '{_CREATION_LIMIT}'")
     replays = standby.recovering(connection)
     if replays:

@@ -38,7 +38,7 @@ _SOON_SECONDS = 1.0
 _LATEST_SECONDS = 20.0
 SAID = 2.0
 PATIENCE = 20.0
-"""Seconds after which a wait for a standby to come as far as its primary was is told, and is over."""
+"""Seconds after which a wait for a standby to come as far as its primary was is reported, and is over."""
 
 
 def recovering(connection: Connection) -> bool:
