@@ -87,6 +87,7 @@ class MysqlGtids:
             return False
         for owner, items in other.intervals.items():
             have = self.intervals.get(owner, ())
+            # Intervals are merged: one of ours holds the other as a whole, or something is missing.
             if not all(any(a <= first and last <= b for a, b in have) for first, last in items):
                 return False
         return True
@@ -128,6 +129,7 @@ _INTERVAL = re.compile(r"\s*(\d+)(?:-(\d+))?\s*")
 def _merge(items: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
     merged: list[tuple[int, int]] = []
     for a, b in sorted(items):
+        # 1-3 and 4-5 are one interval, as the servers print them.
         if merged and a <= merged[-1][1] + 1:
             merged[-1] = (merged[-1][0], max(b, merged[-1][1]))
         else:

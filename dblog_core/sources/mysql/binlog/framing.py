@@ -219,6 +219,7 @@ class Framing:
         at = int(self._state[headers.AT])
         raw = self._raw[at : self._filled]
         match why:
+            # It may pass: a new connection begins in step, from the last place that is recorded.
             case headers.OUT_OF_STEP:
                 return SourceUnavailable(
                     f"packet {raw[3]} came where {self._state[headers.SEQUENCE]} was due: the connection is out of step"

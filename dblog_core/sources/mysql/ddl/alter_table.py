@@ -186,6 +186,7 @@ def _constant_in_old_rows(column: _Definition) -> Constant | None:
             return Constant("text", text) if column.type != "ENUM" or text in column.within else None
         case "date" if is_text and _DATE.fullmatch(text):
             return Constant("date", text)
+        # Whole seconds alone: a fraction is rounded to the digits of the column.
         case "moment" if is_text and _MOMENT.fullmatch(text):
             return Constant("moment", text)
     return None

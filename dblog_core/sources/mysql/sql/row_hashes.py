@@ -138,10 +138,12 @@ def _number(column: Column, value: str) -> str:
 
 
 def _timestamp(column: Column, value: str) -> str:
+    # The server prints every digit of the column; the text that is hashed has no zeros at the end of a fraction.
     return f"TRIM(TRAILING '.' FROM TRIM(TRAILING '0' FROM {value}))" if _size(column) else value
 
 
 def _text(column: Column, value: str) -> str:
+    # What is hashed is UTF-8, whatever the character set of the column and the session.
     return f"CONVERT({_number(column, value)} USING utf8mb4)"
 
 
@@ -149,6 +151,7 @@ def _content(text: str, column: Column) -> list[str]:
     if is_json(column):
         return [f"SHA2({text}, 256)"]
     size = _size(column) or 0
+    # The length comes first, so that a comma in a text is not taken for the end of its field.
     short = _base(column) in _LIMITED or (_base(column) in ("char", "varchar") and 4 * size <= LONGEST)
     return [f"LENGTH({text})", text if short else f"IF(LENGTH({text}) > {LONGEST}, SHA2({text}, 256), {text})"]
 
@@ -184,6 +187,8 @@ _SECONDS = "%%Y-%%m-%%dT%%H:%%i:%%s"
 
 
 def _float(value: str) -> str:
+    # Printed floats are rounded. Whole part and fraction as integers are exact; other magnitudes are first scaled by a
+    # power of two, which rounds nothing.
     low, high = (f"{bound:.17e}" for bound in window_bounds(0))
     usual = f"{value} = 0 OR ABS({value}) >= {low} AND ABS({value}) < {high}"
     lows = ", ".join(f"{window_bounds(window)[0]:.17e}" for window in WINDOWS[1:])

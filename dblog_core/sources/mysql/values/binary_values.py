@@ -119,6 +119,7 @@ def _floating(column: ColumnType, values: Values) -> pa.Array:
 
 def _unsigned64(column: ColumnType, values: Values) -> pa.Array:
     halves = np.zeros((len(values), 2), dtype=np.int64)
+    # All 64 bits belong to the value: the upper half of the decimal stays 0.
     halves[:, 0] = _numbers(values, 8)
     return _halves(halves, column, values)
 

@@ -317,6 +317,7 @@ def _write_document(raw: Bytes, start: Number, end: Number, out: Bytes, at: Numb
     """Writes one document; returns as `_write_value` does. `stack`: see STACK."""
     if start == end:  # what ALTER TABLE leaves in a NOT NULL column; the server reads it as JSON null
         return _write_literal(out, at, 0) if at + _NUMBER <= len(out) else _FULL
+    # A document begins with the type of its one value.
     kind = np.int64(raw[uintp(start)])
     place = start + 1
     left = end - start

@@ -67,6 +67,7 @@ def long_decimals(
         start = starts[row]
         if start < 0:
             continue
+        # The first bit is the sign, turned around; of negative numbers all bits are inverted.
         mask = 0 if raw[uintp(start)] & 0x80 else 0xFF
         flip = mask ^ 0x80
         used = 0

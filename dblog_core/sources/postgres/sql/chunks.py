@@ -217,6 +217,7 @@ class PostgresChunkReader:
             try:
                 self._replays = standby.recovering(connection)
                 if self._primary is not None:
+                    # A standby that is behind would show rows from before events that the log has brought long ago.
                     standby.follow(connection, self._config, self._primary)
             except BaseException:
                 connection.close()

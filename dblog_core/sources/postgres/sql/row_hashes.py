@@ -195,6 +195,8 @@ def _is_there(column: Column) -> str:
 
 def _float(value: str) -> str:
     """In the order of floats here NaN is larger than infinity, and that than every other value."""
+    # Whole part and fraction as integers are exact on every server; other magnitudes are first scaled by a power of
+    # two, which rounds nothing.
     low, high = map(_literal, window_bounds(0))
     usual = f"{value} = 0 OR abs({value}) >= {low} AND abs({value}) < {high}"
     lows = ", ".join(repr(window_bounds(window)[0]) for window in WINDOWS[1:])

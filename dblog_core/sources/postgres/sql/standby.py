@@ -48,6 +48,7 @@ def recovering(connection: Connection) -> bool:
 
 def end(connection: Connection) -> Lsn:
     """The end of the log that can be read: flushed, or on a standby replayed."""
+    # A standby decodes what it has replayed; a primary what it has flushed.
     query = "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_flush_lsn() END"
     return Lsn.parse(value(connection, f"{query}::text"))
 

@@ -104,6 +104,7 @@ def _bytes(values: pa.Array) -> pa.Array:
     offsets = np.frombuffer(dense.buffers()[1], dtype=np.int32)[dense.offset : dense.offset + len(dense) + 1]
     digits = np.frombuffer(dense.buffers()[2], dtype=np.uint8)[offsets[0] : offsets[-1]]
     offsets = offsets - offsets[0]
+    # The session's bytea_output = hex: a backslash, an x, and two digits for each byte.
     if not (pc.all(pc.starts_with(dense, r"\x")).as_py() and not (offsets & 1).any()):
         raise ValueError(r"a bytea that does not begin with \x")
     joined = (_HEX[digits[0::2]] << 4) | _HEX[digits[1::2]]  # a value's prefix becomes one byte, skipped below
