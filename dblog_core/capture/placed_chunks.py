@@ -132,4 +132,4 @@ def _add_dump_rows(
             columns[name] = pa.array(values, target.field(name).type)
     for absent in (f for f in target if f.name not in columns):
         columns[absent.name] = pa.nulls(count, absent.type)
-    draft.add_rows(schema, log_batch(schema, columns))
+    draft.add_rows(schema, log_batch(columns))

@@ -15,7 +15,7 @@ from dblog_core.algorithm.eviction import Touch, Touches
 from dblog_core.model.events import TableChanges, Transaction
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import key_tuples
-from dblog_core.staging.row_format import log_schema
+from dblog_core.staging.row_format import LOG_COLUMNS, log_schema
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 _TIME = pa.timestamp("us", tz="UTC")
@@ -138,7 +138,6 @@ def log_rows(changes: OrderedChanges, offsets: Int64s, transactions: Sequence[Tr
     if moved is None:
         moved = pa.nulls(count, log_schema(schema).field("moved_from").type)
     return log_batch(
-        schema,
         {
             "offset": pa.array(offsets),
             "op": changes.batch.column("op"),
@@ -163,11 +162,9 @@ def repeat_text(value: str | None, count: int) -> pa.DictionaryArray:
     return pa.DictionaryArray.from_arrays(indices, pa.array([value or ""], pa.string()))
 
 
-def log_batch(schema: TableSchema, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
+def log_batch(columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
     """Rows of a log file from its columns: all batches of a table version have the same types."""
-    return pa.RecordBatch.from_arrays(
-        [columns[f.name] for f in log_schema(schema)], names=[f.name for f in log_schema(schema)]
-    )
+    return pa.RecordBatch.from_arrays([columns[name] for name in LOG_COLUMNS], names=LOG_COLUMNS)
 
 
 class ChangeTouches:

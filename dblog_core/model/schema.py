@@ -64,6 +64,10 @@ class TableSchema:
     columns: tuple[Column, ...]
     key: tuple[str, ...]
 
+    def __hash__(self) -> int:
+        # What is equal has one fingerprint, and a hash over all columns is looked up for every batch of every table.
+        return hash(self.fingerprint)
+
     @cached_property
     def fingerprint(self) -> str:
         """16 hex digits over table, column names, Arrow types and key: equal in log and catalogue for one shape.

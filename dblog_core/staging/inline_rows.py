@@ -48,8 +48,10 @@ def complete(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 def encode(batches: Sequence[pa.RecordBatch]) -> bytes:
     """The rows of one table version."""
     empty = frozenset(OPTIONAL).intersection(*(empty_columns(b) for b in batches))
-    rows = pa.Table.from_batches([plain(without(b, empty)) for b in batches]).combine_chunks().to_batches()[0]
-    raw = rows.serialize()
+    parts = [without(b, empty) for b in batches]
+    if any(part.schema != parts[0].schema for part in parts):
+        parts = [plain(part) for part in parts]
+    raw = plain(pa.concat_batches(parts)).serialize()
     flags = sum(1 << i for i, name in enumerate(OPTIONAL) if name in empty)
     return b"".join((bytes([flags]), raw.size.to_bytes(8, "little"), _CODEC.compress(raw)))
 

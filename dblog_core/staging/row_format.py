@@ -9,8 +9,23 @@ import pyarrow as pa
 from dblog_core.model.events import image_type
 from dblog_core.model.schema import TableSchema
 
+LOG_COLUMNS = (
+    "offset",
+    "op",
+    "origin",
+    "transaction",
+    "position",
+    "commit_time",
+    "key_only",
+    "unchanged",
+    "moved_from",
+    "before",
+    "after",
+)
+"""Names of the columns of a log file, in their order."""
 
-@lru_cache(maxsize=1024)
+
+@lru_cache(maxsize=4096)
 def log_schema(schema: TableSchema) -> pa.Schema:
     """The columns of a log file of this table version (see `manifest`).
 

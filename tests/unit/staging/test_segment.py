@@ -18,7 +18,7 @@ from dblog_core.errors import CorruptSegment
 from dblog_core.staging import Staging, inline_rows, parquet, segment
 from dblog_core.staging.ordered_thread import Background
 from dblog_core.staging.reader import lines
-from dblog_core.staging.row_format import log_schema
+from dblog_core.staging.row_format import LOG_COLUMNS, log_schema
 from dblog_core.staging.spilled_rows import remove_spilled, spill
 from tests.unit.staged import TIME, creates, log_rows, manifest, publish, root_of, table
 
@@ -153,16 +153,30 @@ _ROW = st.fixed_dictionaries(
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(pieces=st.lists(st.lists(_ROW, min_size=1, max_size=4), min_size=1, max_size=4))
-def test_rows_in_a_manifest_are_the_rows_that_were_given(pieces: list[list[dict[str, Any]]]) -> None:
+@given(
+    pieces=st.lists(st.lists(_ROW, min_size=1, max_size=4), min_size=1, max_size=4),
+    with_dictionary=st.lists(st.booleans(), min_size=4, max_size=4),
+)
+def test_rows_in_a_manifest_are_the_rows_that_were_given(
+    pieces: list[list[dict[str, Any]]], with_dictionary: list[bool]
+) -> None:
     offset = 0
     batches = []
     for piece in pieces:
         batches.append(log_rows(ORDERS, *({**row, "offset": offset + n} for n, row in enumerate(piece))))
         offset += len(piece)
-    data = inline_rows.encode(batches)
+    place = batches[0].schema.get_field_index("transaction")
+    staged = [
+        b.set_column(place, "transaction", b.column(place).dictionary_encode()) if encoded else b
+        for b, encoded in zip(batches, with_dictionary, strict=False)
+    ]
+    data = inline_rows.encode(staged)
     decoded = inline_rows.decode(data, log_schema(ORDERS), where="here")
     assert decoded.to_pylist() == pa.Table.from_batches(batches).to_pylist()
+
+
+def test_the_names_of_a_files_columns_are_those_of_its_schema() -> None:
+    assert log_schema(ORDERS).names == [*LOG_COLUMNS]
 
 
 def test_rows_of_a_manifest_that_were_altered_are_refused() -> None:
