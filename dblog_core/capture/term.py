@@ -223,7 +223,7 @@ class Term:
         if self._mirror.is_ahead:
             return True
         if self._dirty_since is not None:
-            return now - self._dirty_since >= self._age()
+            return now - self._dirty_since >= self._age() or self._is_position_awaited()
         moved = self._sequencer.position != self._published.position
         return moved and (now - self._published_at >= IDLE_PUBLISH or self._is_position_awaited())
 

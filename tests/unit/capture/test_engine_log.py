@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -60,6 +61,16 @@ def test_the_source_is_acknowledged_up_to_what_is_published_and_never_before(
     world.capture()
     head = world.staging.head()
     assert calls and head is not None and world.source.acknowledged == int(head.position)
+
+
+def test_what_somebody_waits_for_is_published_before_its_segment_is_old(world: World) -> None:
+    world.capture()
+    patient = world.config.staging.model_copy(update={"min_age": 120.0, "max_age": 120.0})
+    world.config = world.config.model_copy(update={"staging": patient})
+    world.put(1, 2)
+    began = time.monotonic()
+    world.capture()
+    assert time.monotonic() - began < 60 and set(world.replay()) == {1, 2}
 
 
 def test_a_restart_inside_a_large_transaction_goes_on_after_the_staged_rows(
