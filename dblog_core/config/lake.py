@@ -56,7 +56,9 @@ class LakeConfig(Section):
     compact_after: Whole = Field(
         default=100, ge=0, description="commits of a table after which the merge joins its small files; 0: never"
     )
-    mark_and_append: Flag = Field(default=False, description="true: small batches are written without a Spark job")
+    mark_and_append: Flag = Field(
+        default=True, description="small batches are written without a Spark job; false: each is a MERGE"
+    )
     deletion_vectors: Flag = Field(
         default=True,
         description="false: tables without deletion vectors, for readers that know none; merges rewrite files",
