@@ -69,17 +69,24 @@ class _Plan:
 
 
 def upsert(
-    table: OpenTable, changes: Changes, app: str, number: int, *, withhold: Callable[[Rows], None] = lambda rows: None
+    table: OpenTable,
+    changes: Changes,
+    app: str,
+    number: int,
+    *,
+    withhold: Callable[[Rows], None] = lambda rows: None,
+    is_fresh: bool = False,
 ) -> Upserted:
-    """Commits the changes as transaction `number` of `app`, whatever others commit meanwhile. `withhold` gets, before
-    the commit, the numbers of the changes whose row has a value that nobody knows.
+    """Commits the changes as transaction `number` of `app`, whatever others commit meanwhile. `withhold` gets,
+    before the commit, the numbers of the changes whose row has a value that nobody knows. `is_fresh`: the caller has
+    refreshed the table a moment ago, which saves a look at its log; should another commit be there since, ours fails.
 
     Raises TableRefused where the table needs another writer, Overtaken where others leave no room, and StagingError
     with storage's own faults: then the same call later finds out what became of the commit.
     """
     new: _Written | None = None
-    for _ in range(_ATTEMPTS):
-        shape = table.refresh()
+    for attempt in range(_ATTEMPTS):
+        shape = table.snapshot.shape(str(table.files)) if is_fresh and not attempt else table.refresh()
         # An earlier run of this merge has committed it: its answer was lost, or its process died after the commit.
         if table.snapshot.txns.get(app, -1) >= number:
             return Upserted(table.snapshot.version, already=True)

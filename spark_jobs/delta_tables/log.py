@@ -8,6 +8,7 @@ set for all our sessions), so that they differ from others' commits.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import orjson
@@ -19,21 +20,29 @@ from dblog_core.storage.location import Location
 _SEEN: dict[Location, int] = {}
 """The newest version that was found of a table: where the next look begins, if it is still there."""
 
+_INFOS: dict[Location, tuple[int, dict[str, Any]]] = {}
+"""The provenance of the commit of a table that was looked at last: who asks whose it was, asks next what it did."""
+
 _COMMIT = re.compile(r"(\d{20})\.json")
 
 
 def version(table: Location) -> int | None:
     """The table's newest version; None if there is no table."""
     log = table / "_delta_log"
-    newest = _SEEN.get(table)
-    if newest is None or not _commit(log, newest).exists():
-        newest = _checkpoint(log)
-    if newest is None or not _commit(log, newest).exists():
-        newest = max(_commits(log), default=None)
-    while newest is not None and _commit(log, newest + 1).exists():  # versions have no gap
+    older = _SEEN.get(table)
+    if older is None or not _commit(log, older).exists():
+        older = _checkpoint(log)
+        if older is None or not _commit(log, older).exists():
+            older = max(_commits(log), default=None)
+    return None if older is None else version_from(table, older)
+
+
+def version_from(table: Location, older: int) -> int:
+    """The table's newest version, where version `older` is there for certain."""
+    newest = older
+    while _commit(table / "_delta_log", newest + 1).exists():  # versions have no gap
         newest += 1
-    if newest is not None:
-        _SEEN[table] = newest
+    _SEEN[table] = newest
     return newest
 
 
@@ -63,11 +72,15 @@ def metrics(table: Location, number: int) -> tuple[str, dict[str, int]]:
 
 
 def _info(table: Location, number: int) -> dict[str, Any] | None:
+    seen_number, info = _INFOS.pop(table, (None, None))  # for one use: another table may take its place
+    if seen_number == number:
+        return info
     data = _commit(table / "_delta_log", number).read()
-    for line in (data or b"").splitlines():
-        if (info := orjson.loads(line).get("commitInfo")) is not None:
-            return dict(info)
-    return None
+    return next(_infos(data or b""), None)
+
+
+def _infos(data: bytes) -> Iterator[dict[str, Any]]:
+    return (dict(action["commitInfo"]) for action in map(orjson.loads, data.splitlines()) if "commitInfo" in action)
 
 
 def others_wrote(table: Location, after: int, upto: int) -> bool:
@@ -78,7 +91,9 @@ def others_wrote(table: Location, after: int, upto: int) -> bool:
 def _is_foreign(table: Location, number: int) -> bool:
     if (data := _commit(table / "_delta_log", number).read()) is None:
         return True  # nobody can tell any more
-    infos = [action["commitInfo"] for action in map(orjson.loads, data.splitlines()) if "commitInfo" in action]
+    infos = list(_infos(data))
+    if infos:
+        _INFOS[table] = number, infos[0]
     return not any(info.get("userMetadata") == COMMIT_MARK for info in infos) and not _keeps_all(data)
 
 

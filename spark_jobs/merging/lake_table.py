@@ -95,12 +95,14 @@ class LakeTable:
         self._schema = schema
         self._app = app
         self._highest = highest or Highest()
+        self._committed: int | None = None
 
     def exists(self) -> bool:
         return self.version() is not None
 
     def version(self) -> int | None:
-        return log.version(self.path)
+        """Its newest version, by a look at its log."""
+        return log.version(self.path) if self._committed is None else log.version_from(self.path, self._committed)
 
     def prepare(self) -> None:
         """Makes the table, or gives it the shape. Raises LakeError for a shape that it can not take."""
@@ -204,13 +206,14 @@ class LakeTable:
                 fix=f"undo it, or run `dblog reset {quote_for_shell(self._schema.table)}`: the table is built again",
             )
 
-    def answer_others(self, *, after: int, merged: int) -> int:
+    def answer_others(self, *, after: int, merged: int, newest: int | None = None) -> int:
         """Looks at what somebody else wrote since version `after`; returns the version up to which it has looked.
+        `newest`: the table's newest version by a look right before; None: it looks itself.
 
         A row without an offset, or beyond `merged` (the highest that one of our rows can have here), counts as older
         than all our rows from now on. Raises LakeError where the table is not the one that `after` was a version of.
         """
-        newest = self.version()
+        newest = self.version() if newest is None else newest
         if newest is None or newest < after:
             what = "is gone" if newest is None else f"was replaced: it ends at version {newest}"
             raise LakeError(
@@ -321,6 +324,7 @@ class LakeTable:
         table = tables.table(self.path, self._schema, self._check)
         done = mark_and_append.write(table, rows, self._schema, self._app, number, merged=merged, withhold=withhold)
         if not done.already:
+            self._committed = done.version
             ranges = key_ranges.of_keys(rows["key"].combine_chunks(), self._schema)
             self._highest.record_batch(self.path, done.version - 1, done.version, self._schema, ranges)
             if delta_log_checkpoint.is_due(done.version, table.snapshot.metadata.get("configuration") or {}):

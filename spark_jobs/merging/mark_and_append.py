@@ -104,7 +104,14 @@ def write(
         metadata = table.snapshot.metadata
         changes = changes_of(rows, schema, shape, str(table.files), merged=merged)
         try:
-            done = upsert(table, changes, app, number, withhold=lambda at: withhold(keys_of(rows.take(at), schema)))
+            done = upsert(
+                table,
+                changes,
+                app,
+                number,
+                withhold=lambda at: withhold(keys_of(rows.take(at), schema)),
+                is_fresh=True,
+            )
         except LakeError:
             if table.snapshot.metadata == metadata:
                 raise

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from dblog_core.delta_writer.features import BatchRefused, TableRefused
 from dblog_core.errors import LakeError
-from dblog_core.lake.lake_status import TableStatus
+from dblog_core.lake.lake_status import TableStatus, table_location
 from dblog_core.lake.merge_plan import Span, Work, from_dump
 from dblog_core.model.events import DELETE
 from dblog_core.model.schema import TableSchema
@@ -21,7 +21,7 @@ from dblog_core.model.values import Key
 from dblog_core.schema_evolution.renames import is_stale
 from dblog_core.staging import Staging
 from dblog_core.staging.spilled_rows import remove_spilled
-from spark_jobs.delta_tables import alter_table
+from spark_jobs.delta_tables import alter_table, log
 from spark_jobs.delta_tables.alter_table import DroppedColumns
 from spark_jobs.delta_tables.column_types import key_shape, quote
 from spark_jobs.delta_tables.commit_metrics import Counted
@@ -58,6 +58,7 @@ class TableMerge:
         self._lake = lake
         self._withheld = withheld
         self._merge_because: str | None = None
+        self._may_have_spilled = False
 
     def apply(
         self, work: Work, number: int, *, span: Span, status: TableStatus | None, merged: int, is_repeated: bool
@@ -69,27 +70,32 @@ class TableMerge:
         """
         began = time.monotonic()
         self._merge_because = status.merge_because if status else None
+        self._may_have_spilled = is_repeated  # whoever died before may have left files
         work = self._lake.work_to_merge(work, self._staging.schema(work.schema))
-        schema, dropped = self._shape(work, status)
+        version = self._look_at_table(work)
+        schema, dropped = self._shape(work, status, version)
         history = self._lake.history_of(self._spark, schema, work.renames)
         if not schema.key:
             _check_never_had_key(schema, status)
             return None if history is None else self._apply_keyless(work, schema, history, span, status, began)
         lake = self._lake.table(self._spark, schema, dropped, work.renames)
         since = seen = status.version if status else None
-        committed = is_repeated and lake.exists() and lake.newest_merge() == number
-        if not committed and seen is not None and (lake.exists() or from_dump(work).floor is None):
-            seen = lake.answer_others(after=seen, merged=merged)
-        counted = Counted(lake.path, since if is_repeated else lake.version())
+        committed = is_repeated and version is not None and lake.newest_merge() == number
+        if not committed and seen is not None and (version is not None or from_dump(work).floor is None):
+            seen = version = lake.answer_others(after=seen, merged=merged, newest=version)
+        counted = Counted(lake.path, since if is_repeated else version)
         history_counts = Counted(history.path, history.version()) if history is not None else None
         withheld = 0
         if not committed:
-            withheld = self._apply_changes(work, schema, lake, history, number, span=span, status=status, merged=merged)
+            withheld = self._apply_changes(
+                work, schema, lake, history, number, version=version, span=span, status=status, merged=merged
+            )
         for mark in work.finished:
             deleted_rows.remove_ghosts(self._spark, self._staging, lake, schema, mark, last=span.last, history=history)
         self._settle(lake, schema)
         upto = max(span.offset, merged)
-        version = lake.answer_others(after=seen or 0, merged=upto) if lake.exists() else None
+        if (version := lake.version()) is not None:
+            version = lake.answer_others(after=seen or 0, merged=upto, newest=version)
         done = counted.upto(version)
         return Applied(
             table=work.table,
@@ -126,8 +132,14 @@ class TableMerge:
             else schema_policy.columns_not_in_lake(newest, have)
         )
 
-    def _shape(self, work: Work, status: TableStatus | None) -> tuple[TableSchema, DroppedColumns]:
-        """What the work's rows are folded into, and what is known of columns that the source no longer has."""
+    def _look_at_table(self, work: Work) -> int | None:
+        """The version of the lake table before this merge; None where there is none, or the table has no key."""
+        schema = self._staging.schema(work.schema)
+        return log.version(table_location(self._lake.location, schema.table)) if schema.key else None
+
+    def _shape(self, work: Work, status: TableStatus | None, version: int | None) -> tuple[TableSchema, DroppedColumns]:
+        """What the work's rows are folded into, and what is known of columns that the source no longer has.
+        `version`: the lake table's."""
         newest = self._staging.schema(work.schema)
         renames = work.renames
         older = [s for s in work.shapes(self._staging.schema) if s.fingerprint != newest.fingerprint]
@@ -136,7 +148,7 @@ class TableMerge:
         had = frozenset(c.name for schema in shapes for c in schema.columns)
         dropped = DroppedColumns(had, drop=self._lake.drop_columns)
         lake = self._lake.table(self._spark, newest)
-        if before and newest.key and lake.version():
+        if before and newest.key and version:
             if self._lake.keeps_columns(newest):
                 schema_policy.check_key(before[0], (*older, newest))
                 have = lake.rows().schema
@@ -145,7 +157,7 @@ class TableMerge:
                 older = [schema_policy.shape_in_lake(schema, have) for schema in older]
             elif self._lake.changes(newest.table) == "fail" and status is not None:
                 schema_policy.check_accepted(work, before[0], self._staging.schema, accepted=status.accepted)
-        if not older or not newest.key or not lake.version():
+        if not older or not newest.key or not version:
             return newest, dropped
         names = map(renames.after(lake.renamed_upto()).current_name, lake.rows().columns)
         return alter_table.shape_to_fold_into(newest, older, {name for name in names if not is_stale(name)}, dropped)
@@ -171,18 +183,22 @@ class TableMerge:
         history: History | None,
         number: int,
         *,
+        version: int | None,
         span: Span,
         status: TableStatus | None,
         merged: int,
     ) -> int:
-        """Brings the work into history and table, in this order; how many rows are withheld."""
+        """Brings the work into history and table, in this order; how many rows are withheld. `version`: the table's
+        before."""
         withheld = 0
-        work, rows = self._read(staged, schema, lake)
-        if lake.exists() or rows is None or len(rows) or work.last_truncate is not None or work.finished:
+        work, rows = self._read(staged, schema, version)
+        exists = version is not None
+        if exists or rows is None or len(rows) or work.last_truncate is not None or work.finished:
             as_known = status is not None and (status.ignored is None or self._lake.keeps_columns(schema))
-            self._prepare(work, lake, status.schema if status is not None and as_known else None)
+            self._prepare(work, lake, status.schema if status is not None and as_known else None, exists=exists)
         try:
             if history is not None:
+                self._may_have_spilled = True
                 rows_before = lake.rows() if lake.exists() else None
                 before = _before(rows_before, self._withheld.keys(work.table, schema), status, span)
                 self._append_history(history, staged, schema, before, span, whole=work)
@@ -196,8 +212,9 @@ class TableMerge:
                 withheld = self._commit(work, rows, schema, lake, number, merged=merged)
                 self._step(f"merged {work.table}")
         finally:
-            for spilled in (staged, work) if work is not staged else (work,):
-                remove_spilled(self._staging, spilled.files)
+            if self._may_have_spilled:
+                for spilled in (staged, work) if work is not staged else (work,):
+                    remove_spilled(self._staging, spilled.files)
         return withheld
 
     def _append_history(
@@ -223,9 +240,9 @@ class TableMerge:
         history.append_changes(work, before, staging=self._staging, upto=span.offset)
         self._step(f"history {work.table}")
 
-    def _read(self, work: Work, schema: TableSchema, lake: LakeTable) -> tuple[Work, pa.Table | None]:
+    def _read(self, work: Work, schema: TableSchema, version: int | None) -> tuple[Work, pa.Table | None]:
         """The work whose files are whole, with its folded rows where the driver has folded them."""
-        if not lake.version():  # none yet, or just made
+        if not version:  # none yet, or just made
             work = from_dump(work)
         self._check_follows(work, schema)
         rows = None
@@ -251,9 +268,9 @@ class TableMerge:
             return False
         return True
 
-    def _prepare(self, work: Work, lake: LakeTable, lake_shape: str | None) -> None:
+    def _prepare(self, work: Work, lake: LakeTable, lake_shape: str | None, *, exists: bool) -> None:
         """Makes the lake table, or gives it its shape, where that is not known to be the work's."""
-        if not lake.exists() or lake_shape != work.schema or work.renames or not lake.is_settled():
+        if not exists or lake_shape != work.schema or work.renames or not lake.is_settled():
             lake.prepare()
 
     def _commit(
@@ -311,6 +328,7 @@ class TableMerge:
         return done.withheld + int(pc.sum(pc.equal(rows["op"], fold.WITHHOLD)).as_py())
 
     def _fold_events(self, work: Work, schema: TableSchema, lake: LakeTable) -> DataFrame:
+        self._may_have_spilled = True
         events = staged_events.read_events(self._spark, self._staging, work, schema)
         if not any(f.has_unchanged for f in work.files):
             return fold.last_rows(events)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 
 from dblog_core.lake import merge_plan
 from dblog_core.model.schema import TableSchema
+from dblog_core.storage.local import LocalStorage
 from dblog_core.storage.location import Location
 from spark_jobs.delta_tables import log
 from spark_jobs.events import fold, fold_on_driver, staged_events
@@ -281,6 +282,42 @@ def test_the_look_for_what_is_to_be_compacted_costs_what_was_merged(lake: TestLa
         merger.run_round(retry_stopped=False)
         assert look() == (["shop.t", "shop/t"] if n == 1 else ["shop/t"])
     assert look() == []
+
+
+def test_a_table_more_in_a_merge_is_twelve_requests_more(lake: TestLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once both tables were merged before, by marking and appending: a MERGE is Spark's, which asks for itself."""
+    lake.marks = True
+    requests: list[str] = []
+    for name in ("create", "exists", "names", "read", "read_part", "remove", "replace"):
+        method = getattr(LocalStorage, name)
+
+        def note_request(
+            storage: LocalStorage, path: str, *more: Any, name: str = name, method: Callable[..., Any] = method
+        ) -> Any:
+            requests.append(f"{name} {path}")
+            return method(storage, path, *more)
+
+        monkeypatch.setattr(LocalStorage, name, note_request)
+    other = table("other", id=pa.int64(), v=pa.string())
+    merger = lake.merger()
+
+    def merge(*schemas: TableSchema) -> list[str]:
+        for number, schema in enumerate(schemas):
+            lake.build.update(schema, {"id": 1, "v": f"{lake.build.offset} {number}"})
+        lake.build.seal()
+        requests.clear()
+        merged = merger.run_round(retry_stopped=False)
+        assert merged is not None and [t.applied for t in merged.tables] == [1] * len(schemas)
+        return list(requests)
+
+    for schema in (T, other):
+        lake.build.create(schema, {"id": 1, "v": "v"})
+    lake.build.seal()
+    merger.run_round(retry_stopped=False)
+    merge(T, other)
+    both = merge(T, other)
+    single = merge(T)
+    assert len(both) - len(single) <= 12, "\n".join(path for path in both if "other" in path or "mergers" in path)
 
 
 def test_a_table_that_is_compacted_never_stays_as_it_is(lake: TestLake) -> None:

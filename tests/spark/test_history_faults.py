@@ -83,7 +83,8 @@ def test_a_table_that_stopped_after_its_history_goes_on_without_repeating_it(
         def fails(*_arguments: Any, **_more: Any) -> None:
             raise LakeError("the disk is full")
 
-        patched.setattr(LakeTable, "merge", fails)
+        for way in ("merge", "upsert"):
+            patched.setattr(LakeTable, way, fails)
         (merged,) = lake_with_history.merge()
         assert merged.tables[0].error is not None
     build.chunk(ITEMS, [item(1), item(2)])
