@@ -69,7 +69,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--day-minutes", type=float, default=30, help="how long the day of everything takes")
     parser.addoption("--every-kind", action="store_true", help="every database for tests that take one of them in turn")
     parser.addoption(
-        "--lake-way", choices=["mark", "merge"], help="how small works are merged; default: as the product does"
+        "--lake-way", choices=["mark", "merge"], help="how small works are merged; default: by the first seed"
     )
     parser.addoption("--smaller", action="store_true", help="a fifth of what a run takes of a large number")
     parser.addoption("--pictures", type=Path, default=None, help="where pictures of Airflow's pages are kept")
