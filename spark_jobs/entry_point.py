@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from dblog_core.state import recent_errors
 from dblog_core.user_cache import cache_directory
 from dblog_core.wiring import open_lake, open_staging, open_state
 from spark_jobs.delta_tables.session import checkpoints_below, open_session, reach_s3
+from spark_jobs.merging import handover
 from spark_jobs.merging.lake import Lake
 from spark_jobs.merging.lock import lake_lock
 from spark_jobs.merging.mark_and_append import OpenTables
@@ -47,6 +48,7 @@ class LakeJob:
     records: Records
     stop: threading.Event
     check: Callable[[], None]
+    state: StateStore
 
 
 def build_parser(description: str) -> argparse.ArgumentParser:
@@ -76,8 +78,9 @@ def load_config(options: argparse.Namespace, needs: Collection[str] = READER) ->
 
 
 @contextmanager
-def open_lake_job(options: argparse.Namespace, name: str) -> Iterator[LakeJob]:
-    """Holds the lake's lock and a Spark session. Raises LakeBusy where another job has the lake."""
+def open_lake_job(options: argparse.Namespace, name: str, *, hands_over: bool = False) -> Iterator[LakeJob]:
+    """Holds the lake's lock and a Spark session. Raises LakeBusy where another job has the lake. `hands_over`: Spark
+    starts while another job still holds the lake (`handover`), and not only once the lake is free."""
     config = load_config(options)
     lake = build_lake(config)
     records = Records(own_directory(lake.location))
@@ -92,15 +95,23 @@ def open_lake_job(options: argparse.Namespace, name: str) -> Iterator[LakeJob]:
         has_said_so = True
         return not stop.is_set() and starters.are_alive()
 
-    with (
-        closing(open_state(config)) as state,
-        lake_lock(records.directory, state, ttl=config.state.ttl, wait=options.wait, go_on=go_on) as check,
-        _record_errors(state, name),
-        session(f"dblog {name} {config.source.name}", stop, s3=config.s3) as spark,
-        checkpoints_below(spark, records.directory / "checkpoints"),
-    ):
+    with closing(open_state(config)) as state, ExitStack() as stack:
+        lock = lake_lock(records.directory, state, ttl=config.state.ttl, wait=options.wait, go_on=go_on)
+        new_session = session(f"dblog {name} {config.source.name}", stop, s3=config.s3)
+        if hands_over:
+            with handover.in_line(state, ttl=config.state.ttl, go_on=go_on) as say_ready:
+                spark = stack.enter_context(new_session)
+                say(f"{name}: Spark has started; now it takes the lake")
+                say_ready()
+                check = stack.enter_context(lock)
+            stack.enter_context(_record_errors(state, name))
+        else:
+            check = stack.enter_context(lock)
+            stack.enter_context(_record_errors(state, name))
+            spark = stack.enter_context(new_session)
+        stack.enter_context(checkpoints_below(spark, records.directory / "checkpoints"))
         try:
-            yield LakeJob(config, spark, open_staging(config), lake, records, stop, check)
+            yield LakeJob(config, spark, open_staging(config), lake, records, stop, check, state)
         finally:
             if lake.open_tables is not None:
                 lake.open_tables.close()

@@ -1,6 +1,7 @@
 """The spark-submit entry point: applies staged segments to the lake, once or for as long as it runs.
 
-spark-submit … spark_jobs/merge.py --config FILE [--once | --continuous | --tasks] [--wait SECONDS] [--json]
+spark-submit … spark_jobs/merge.py --config FILE [--once | --continuous [--slice SECONDS] | --tasks] [--wait SECONDS]
+  [--json]
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dblog_core.maintenance.schedule import Timetable, ask_when_due
 from spark_jobs import entry_point
 from spark_jobs.entry_point import Starters, say
 from spark_jobs.merge_rounds import Merger
+from spark_jobs.merging.handover import Slice
 from spark_jobs.merging.merge_results import Applied, Merged
 from spark_jobs.merging.withheld_keys import ControlDumps, Withheld
 
@@ -32,6 +34,9 @@ _COMPACT_RETRY = 600.0  # seconds without compaction after one that failed
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit code: 0 done, 1 failed, interrupted, or a table is stopped."""
     options = _parse_options(arguments)
+    if options.slice is not None and not options.continuous:
+        say("merge: --slice is for --continuous")
+        return 1
     if options.continuous and not options.wait:
         options.wait = math.inf  # it stands by, and takes over once the other one is gone
     return entry_point.run(lambda: _run_when_free(options) if options.continuous else _run(options), "merge")
@@ -43,6 +48,12 @@ def _parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     mode.add_argument("--once", action="store_true", help="apply all that is sealed now, and end (the default)")
     mode.add_argument("--continuous", action="store_true", help="continue until stopped")
     mode.add_argument("--tasks", action="store_true", help="carry out the lake tasks that wait, and end")
+    parser.add_argument(
+        "--slice",
+        type=float,
+        metavar="SECONDS",
+        help="with --continuous: end after so long, once the next merge has started its Spark",
+    )
     return parser.parse_args(arguments)
 
 
@@ -57,7 +68,7 @@ def _run_when_free(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    with entry_point.open_lake_job(options, "merge") as job:
+    with entry_point.open_lake_job(options, "merge", hands_over=options.slice is not None) as job:
         withheld = Withheld(job.records)
         dumps = ControlDumps(job.config)
         merger = Merger(
@@ -76,7 +87,9 @@ def _run(options: argparse.Namespace) -> int:
         rounds = Job(merger, withheld, dumps, job.stop, json=options.json, upkeep=upkeep)
         if options.tasks:
             return rounds.tasks()
-        return rounds.continuous() if options.continuous else rounds.once()
+        if not options.continuous:
+            return rounds.once()
+        return rounds.continuous(None if options.slice is None else Slice(job.state, options.slice))
 
 
 class Job:
@@ -114,11 +127,14 @@ class Job:
             pass
         return 1 if self._stop.is_set() or self._tell_stopped() else 0
 
-    def continuous(self) -> int:
-        """Continues until stopped, or until the process that started us is gone."""
+    def continuous(self, held: Slice | None = None) -> int:
+        """Continues until stopped, until the process that started us is gone, or until `held` is over."""
         self._merger.load()
         retried = looked = float("-inf")
         while not self._stop.is_set() and self._starters.are_alive():
+            if held is not None and held.is_over():
+                say("merge: its slice is over; the next merge takes the lake")
+                break
             due = self._take_accepted() or time.monotonic() - retried >= _RETRY
             retry = due and bool(self._merger.stopped_tables())
             retried = time.monotonic() if retry else retried

@@ -26,7 +26,7 @@ from dblog_core.airflow.dump_operators import (
 )
 from dblog_core.airflow.in_process import KEEP_TRYING, ONLY_TRANSIENT
 from dblog_core.airflow.lake_operators import MaintainLake, RepairSlice, ReplayInterval, VerifyTables
-from dblog_core.airflow.merge_operator import MergeOperator
+from dblog_core.airflow.merge_operator import MergeOperator, MergeSlice
 from dblog_core.airflow.notifiers import deadlines, notifiers
 from dblog_core.airflow.params import form, repair_form, replay_form, verify_form
 from dblog_core.airflow.triggers import sealed_segments
@@ -42,6 +42,8 @@ _BEGINNING = dt.datetime(2025, 1, 1, tzinfo=dt.UTC)  # without a start date a co
 _SECOND = dt.timedelta(seconds=1)
 SLICES = {"capture": 1800.0, "capture_standby": 1370.0}
 """Seconds of a capture's run; unequal, so that the two seldom end together."""
+MERGE_SLICES = {"merge": 1800.0, "merge_standby": 1370.0}
+"""Seconds of a run that merges all the time."""
 # No attempt can begin while Airflow's API server is away, and each that tries is one of the task's: the delays grow, so
 # that they last some eight minutes where attempts cost nothing, and two where each is a Spark job.
 _PATIENTLY: dict[str, Any] = {
@@ -114,7 +116,7 @@ def source_dags(file: Path, config: Config) -> tuple[DAG, ...]:
     return (
         *captures,
         _dump(file, config),
-        _merge(file, config),
+        *_merges(file, config),
         _replay(file, config),
         _verify(file, config),
         _repair(file, config),
@@ -173,6 +175,30 @@ def _dump(file: Path, config: Config) -> DAG:
         )
         close = CloseDump(task_id="close", **usual)
         plan >> mapped >> complete >> close.as_teardown(setups=plan, on_failure_fail_dagrun=True)
+    return dag
+
+
+def _merges(file: Path, config: Config) -> tuple[DAG, ...]:
+    if config.airflow.merge == "batches":
+        return (_merge(file, config),)
+    return (_merge_slices(file, config, "merge"), _merge_slices(file, config, "merge_standby"))
+
+
+def _merge_slices(file: Path, config: Config, kind: Literal["merge", "merge_standby"]) -> DAG:
+    text = (
+        f"Merges `{config.source.name}` into the lake all the time. `merge` and `merge_standby` are equals: one merges "
+        "in a warm Spark, the other stands by without one and takes over at the end of its slice, or within a minute "
+        "when it dies. Pause both and mark their runs as failed to end the merge."
+    )
+    options = {"max_active_runs": 1, "is_paused_upon_creation": False}
+    with _dag(file, config, kind, text, schedule="@continuous", **options) as dag:
+        MergeSlice(
+            task_id="merge",
+            config_file=str(file),
+            slice_seconds=MERGE_SLICES[kind],
+            retries=2,
+            retry_delay=dt.timedelta(seconds=10),
+        )
     return dag
 
 

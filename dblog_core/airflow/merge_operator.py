@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import Connection
-from airflow.sdk.exceptions import AirflowException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from dblog_core.airflow import metrics
 from dblog_core.airflow.in_process import configuration
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+GAUGE = 10.0  # seconds between two looks how far a merge is that goes on
 LOOK = 1.0  # seconds between two looks at a lake that somebody else holds
 REPORT = 60.0  # seconds between two lines that say so
 STAND_BY = 3600  # seconds that a job waits for a lake that another one took while Spark started
@@ -59,9 +62,12 @@ class MergeOperator(SparkSubmitOperator):
             return
         before = _status(config).merge
         with secret_settings(config) as secrets:
-            self._take(config, secrets)
+            self._take(config, secrets, ["--wait", str(STAND_BY)])
             self._submitted = True
             super().execute(context)
+        self._report(config, before)
+
+    def _report(self, config: Config, before: int) -> None:
         after = _status(config)
         self._merged = (config, after, before)
         metrics.gauges(config.source.name, {"merged_offset": after.offset})
@@ -102,11 +108,10 @@ class MergeOperator(SparkSubmitOperator):
 
         return openlineage.of_merge(*self._merged) if self._merged else None
 
-    def _take(self, config: Config, secrets: Path | None) -> None:
+    def _take(self, config: Config, secrets: Path | None, arguments: list[str]) -> None:
         from dblog_core.lake.spark_submit import job_command
 
-        wait = ["--wait", str(STAND_BY)]
-        command = job_command("merge", config, config_path=self.config_file, arguments=wait, secrets=secrets)
+        command = job_command("merge", config, config_path=self.config_file, arguments=arguments, secrets=secrets)
         self.application = command.application
         self.application_args = list(command.application_args)
         self.jars = ",".join(command.jars)
@@ -115,6 +120,66 @@ class MergeOperator(SparkSubmitOperator):
         self._driver_memory = command.driver_memory
         self.env_vars = dict(command.env)
         self.properties_file = str(secrets) if secrets else None
+
+
+class MergeSlice(MergeOperator):
+    """Merges for `slice_seconds` in one warm Spark: what is sealed is in the lake a moment later.
+
+    Where another slice holds the lake, the job stands by without Spark. It starts Spark when that slice is over, and
+    takes the lake when Spark has started: merging does not pause.
+    """
+
+    def __init__(self, *, config_file: str, slice_seconds: float, **kwargs: Any) -> None:
+        super().__init__(config_file=config_file, **kwargs)
+        self.slice_seconds = slice_seconds
+
+    def execute(self, context: Any) -> None:
+        """Raises AirflowException when the merge fails, AirflowFailException where a table is stopped at its end."""
+        Connection.get(self._connection)  # where it is missing, Spark would silently look for YARN
+        from dblog_core.lake.spark_submit import secret_settings
+
+        config = configuration(self.config_file, LAKE)
+        before = _status(config).merge
+        try:
+            with secret_settings(config) as secrets, _gauge_of_progress(config):
+                self._take(config, secrets, ["--continuous", "--slice", str(self.slice_seconds)])
+                self._submitted = True
+                SparkSubmitOperator.execute(self, context)
+        except AirflowException as error:
+            if not self._killed and (stopped := _stopped_tables(config)):
+                raise AirflowFailException("; ".join(stopped)) from error  # another attempt would find the same
+            raise
+        self._report(config, before)
+
+
+@contextmanager
+def _gauge_of_progress(config: Config) -> Iterator[None]:
+    """Tells Airflow's metrics how far the lake is, for as long as the block takes."""
+    from dblog_core.errors import DblogError
+
+    over = threading.Event()
+
+    def tell() -> None:
+        while not over.wait(GAUGE):
+            try:
+                metrics.gauges(config.source.name, {"merged_offset": _status(config).offset})
+            except DblogError as error:
+                log.warning("how far the lake is cannot be read: %s", error)
+
+    thread = threading.Thread(target=tell, name="merged offset", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _stopped_tables(config: Config) -> list[str]:
+    from dblog_core.lake.lake_status import State
+
+    tables = _status(config).tables
+    return [f"{name} is stopped: {table.error}" for name, table in tables.items() if table.state is State.STOPPED]
 
 
 def _status(config: Config) -> LakeStatus:

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     pass
 
 
-Dag = Literal["capture", "capture_standby", "dump", "merge", "replay", "verify", "repair", "maintenance"]
+Dag = Literal[
+    "capture", "capture_standby", "dump", "merge", "merge_standby", "replay", "verify", "repair", "maintenance"
+]
 """What Airflow runs for each source."""
 
 
@@ -54,6 +56,11 @@ class AirflowConfig(Section):
 
     capture: Literal["run", "watch"] = Field(
         default="run", description="run: dblog_NAME_capture captures; watch: it watches a capture that runs elsewhere"
+    )
+    merge: Literal["batches", "continuous"] = Field(
+        default="batches",
+        description="batches: a run of dblog_NAME_merge for what is sealed, each with a Spark of its own; continuous: "
+        "it and dblog_NAME_merge_standby merge all the time, in a warm Spark",
     )
     verify_every: Duration = Field(
         default="7d", description='how often dblog_NAME_verify compares all tables, once it is unpaused; or "never"'

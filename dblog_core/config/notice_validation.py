@@ -20,6 +20,9 @@ def check_late_notices(raw: RawConfig) -> Iterator[Fault]:
     """Lateness is reported to somebody, and somebody hears of each limit that is exceeded."""
     within = raw.section("airflow").get("merged_within", "never")
     late = [(i, notifier) for i, notifier in raw.entries("airflow", "notify") if notifier.get("when") == "late"]
+    if within != "never" and raw.section("airflow").get("merge") == "continuous":
+        fix = "leave it out; the metric dblog.NAME.merged_offset and `dblog status` tell how far the lake is"
+        yield Fault(("airflow", "merged_within"), 'has no meaning for merge = "continuous", which never ends', fix)
     if within != "never" and not late:
         yield Fault(("airflow", "merged_within"), "tells nobody", 'add [[airflow.notify]] with when = "late"')
     for i, notifier in late:

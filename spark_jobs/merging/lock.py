@@ -17,6 +17,9 @@ from dblog_core.errors import LakeBusy, LeaseLost
 from dblog_core.interfaces import StateStore
 from dblog_core.storage.location import Location
 
+LEASE = "merge"
+"""The lease of whoever merges."""
+
 _EVERY = 0.2  # seconds between two tries
 _LOOK = 1.0  # seconds of waiting for the lease between two looks whether to go on
 
@@ -33,9 +36,9 @@ def lake_lock(
     holder = f"{socket.gethostname()}:{os.getpid()}"
     deadline = time.monotonic() + wait
     with _file_lock(directory, holder, deadline, go_on):
-        while (lease := state.acquire("merge", holder, ttl=ttl, wait=_seconds_left(deadline))) is None:
+        while (lease := state.acquire(LEASE, holder, ttl=ttl, wait=_seconds_left(deadline))) is None:
             if time.monotonic() >= deadline or not go_on():
-                other = state.leader("merge")
+                other = state.leader(LEASE)
                 raise _busy(directory, other.holder if other else "another merge")
 
         def check() -> None:

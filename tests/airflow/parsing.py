@@ -29,6 +29,7 @@ def parse() -> dict[str, Any]:
         "pools": {name: {task.task_id: task.pool for task in dag.tasks} for name, dag in dags.items()},
         "told": {name: [type(call).__name__ for call in dag.on_failure_callback or []] for name, dag in dags.items()},
         "late": {name: [_limit(deadline) for deadline in dag.deadline or []] for name, dag in dags.items()},
+        "schedules": {name: type(dag.timetable).__name__ for name, dag in dags.items()},
         "periods": {name: delta.total_seconds() for name, delta in deltas.items() if delta is not None},
     }
 

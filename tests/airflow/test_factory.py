@@ -76,6 +76,17 @@ def test_a_source_gets_its_dags_without_secrets_drivers_or_connections(sources: 
     assert answer["error"] == ""
 
 
+def test_a_merge_that_goes_on_all_the_time_has_a_standby(sources: Path) -> None:
+    write(sources, "shop.toml", name="shop", more='[airflow]\nmerge = "continuous"\n')
+    answer = look(sources)
+    merges = {name: schedule for name, schedule in answer["schedules"].items() if "_merge" in name}
+    assert merges == dict.fromkeys(("dblog_shop_merge", "dblog_shop_merge_standby"), "ContinuousTimetable")
+    assert {answer["tasks"][name]["merge"] for name in merges} == {2}
+    write(sources, "shop.toml", name="shop", more='[airflow]\nmerge = "batches"\n')
+    schedules = look(sources)["schedules"]
+    assert "dblog_shop_merge_standby" not in schedules and schedules["dblog_shop_merge"] == "AssetTriggeredTimetable"
+
+
 def test_the_dump_form_has_the_parameters_of_the_contract_all_optional(sources: Path) -> None:
     write(sources, "a.toml", name="a", tables=["shop.orders", "shop.items"])
     write(sources, "b.toml", name="b", tables=["shop.*"])

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.sdk.exceptions import AirflowException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from dblog_core import wiring
 from dblog_core.airflow import merge_operator
 from dblog_core.airflow.in_process import configuration
 from dblog_core.config.secret_settings import LAKE
 from dblog_core.interfaces import Lease
-from dblog_core.lake import lake_tasks
-from dblog_core.lake.lake_status import lake_at
+from dblog_core.lake import lake_status, lake_tasks
+from dblog_core.lake.lake_status import TableStatus, lake_at
 from dblog_core.lake.spark_submit import secret_settings
 from tests.airflow.test_lake_tasks import config
 from tests.unit.config.test_secret_settings import FIELDS, SECRETS
@@ -115,7 +115,7 @@ def test_no_secret_stands_among_the_arguments_or_in_the_environment_of_spark_sub
     task = merge_operator.MergeOperator(task_id="merge", config_file=str(tmp_path / "shop.toml"))
     job_configuration = configuration(task.config_file, LAKE)
     with secret_settings(job_configuration) as secrets:
-        task._take(job_configuration, secrets)
+        task._take(job_configuration, secrets, [])
         hook = task._get_hook()
         command_and_environment = [
             *hook._build_spark_submit_command(task.application),
@@ -127,3 +127,28 @@ def test_no_secret_stands_among_the_arguments_or_in_the_environment_of_spark_sub
         assert secrets.stat().st_mode & 0o077 == 0
         assert secrets.read_text() == f"spark.hadoop.javax.net.ssl.trustStorePassword {SECRETS[11]}\n"
     assert not secrets.exists()
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_slice_that_fails_is_tried_again_unless_a_table_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stopped: bool
+) -> None:
+    given_arguments: list[str] = []
+    lake = lake_status.LakeStatus(
+        tables={"shop.orders": TableStatus(lake_status.State.STOPPED, "the key changed", 4, 9)}
+    )
+    monkeypatch.setattr(merge_operator, "configuration", lambda *_: config(tmp_path))
+    monkeypatch.setattr(merge_operator, "_status", lambda _: lake if stopped else lake_status.LakeStatus())
+    monkeypatch.setattr(merge_operator.MergeOperator, "_take", lambda *more: given_arguments.extend(more[-1]))
+    monkeypatch.setenv("AIRFLOW_CONN_DBLOG_SPARK", '{"conn_type": "spark", "host": "local[2]"}')
+    task = merge_operator.MergeSlice(task_id="merge", config_file="shop.toml", slice_seconds=1370.0)
+
+    def fail(*_: object) -> None:
+        raise AirflowException("the job has failed")
+
+    monkeypatch.setattr(SparkSubmitOperator, "execute", fail)
+    with pytest.raises(AirflowException) as failure:
+        task.execute({})
+    assert given_arguments == ["--continuous", "--slice", "1370.0"]
+    assert isinstance(failure.value, AirflowFailException) is stopped
+    assert ("shop.orders is stopped: the key changed" in str(failure.value)) is stopped

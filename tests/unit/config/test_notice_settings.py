@@ -105,3 +105,12 @@ def test_a_read_only_source_has_no_signal_table_and_two_channels_no_name_in_comm
     fault_texts = faults(file, SOURCE + "read_only = true\n" + REST + SIGNALS + SIGNALS[SIGNALS.index("[[notify]]") :])
     assert "[signals] table: is read from the log of a source that others write" in fault_texts
     assert "[notify] entry 3, name: stands there twice" in fault_texts
+
+
+def test_a_merge_that_never_ends_is_never_late(file: Path) -> None:
+    late = (
+        '[airflow]\nmerge = "continuous"\nmerged_within = "10m"\n[[airflow.notify]]\nnotifier = "a.B"\nwhen = "late"\n'
+    )
+    assert 'merged_within: has no meaning for merge = "continuous"' in faults(file, SOURCE + REST + late)
+    file.write_text(SOURCE + REST + late.replace("continuous", "batches"))
+    assert load(file, secrets=False).airflow.merge == "batches"
