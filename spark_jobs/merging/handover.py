@@ -25,7 +25,7 @@ from dblog_core.state.lease_holder import give_back, holder_name
 from spark_jobs.merging.lock import LEASE
 
 NEXT = "merge_next"
-"""The lease of whoever merges next."""
+"""The lease of the process that merges next."""
 OVER = "merge_handover/over"
 """Node: the epoch of the merge whose slice is over."""
 READY = "merge_handover/ready"

@@ -18,7 +18,7 @@ from dblog_core.interfaces import StateStore
 from dblog_core.storage.location import Location
 
 LEASE = "merge"
-"""The lease of whoever merges."""
+"""The lease of the process that merges."""
 
 _EVERY = 0.2  # seconds between two tries
 _LOOK = 1.0  # seconds of waiting for the lease between two looks whether to go on
