@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
+from kazoo.client import KazooClient
 from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 
@@ -132,6 +133,25 @@ def mark_config(directory: Path, *, base: Mapping[str, Any] = BASE, **sections: 
                 del value_at(data, place[:-1])[place[-1]], marked_config.secrets[place]
     file.unlink()
     return marked_config
+
+
+def read_nodes(url: str, *, login: str = "") -> Iterator[tuple[str, bytes]]:
+    """Path and content of every node of a state store on ZooKeeper. `login`: USER:PASSWORD."""
+    servers, _, root = url.removeprefix("zookeeper://").partition("/")
+    client = KazooClient(servers, auth_data=[("digest", login)] if login else [])
+    client.start()
+
+    def below(path: str) -> Iterator[tuple[str, bytes]]:
+        data, _ = client.get(path)
+        yield path, data
+        for child in client.get_children(path):
+            yield from below(f"{path}/{child}")
+
+    try:
+        yield from below(f"/{root}")
+    finally:
+        client.stop()
+        client.close()
 
 
 def secret_fields() -> set[tuple[str, str]]:

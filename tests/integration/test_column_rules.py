@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 from dblog_core.capture import config_reload
 from dblog_core.capture.run_capture import run_capture
 from dblog_core.config.output import OutputConfig
-from dblog_core.config.settings import Config
+from dblog_core.config.settings import Config, StateConfig
 from dblog_core.config.source import ColumnRules
 from dblog_core.dumps.filing import submit
 from dblog_core.dumps.requests import DumpRequest
@@ -43,6 +43,7 @@ from tests.integration.test_read_only import capturing, run_dump
 from tests.integration.test_stopped_tables import stop_reasons
 from tests.integration.test_swapped_tables import capturing as capturing_until
 from tests.integration.test_swapped_tables import copies
+from tests.marked import read_nodes
 from tests.plain_judge import PlainLake
 from tests.waiting import wait_until
 
@@ -150,16 +151,25 @@ def ruled_tables(database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_nothing_that_is_written_holds_a_value_of_a_column_under_a_rule(
-    ruled_tables: Ruled, merge_here: Callable[[Config], None], spark: SparkSession
+    ruled_tables: Ruled,
+    merge_here: Callable[[Config], None],
+    spark: SparkSession,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
+    """Staging, the state store's file, lake and history; logs at every level, and what a merge prints."""
     ruled_tables.create()
-    with capturing(ruled_tables.config):
-        ruled_tables.change()
-        run_dump(ruled_tables.config, tables=tuple(map(str, ruled_tables.tables)))
-        run_dump(ruled_tables.config, tables=(str(ruled_tables.tables[0]),), keys=(1, 4))
-        ruled_tables.change_many()
-    run_capture(ruled_tables.config, stop=threading.Event(), until_current=True)
-    merge_here(ruled_tables.config)
+    with caplog.at_level(logging.INFO, "py4j"), caplog.at_level(logging.DEBUG):
+        with capturing(ruled_tables.config):
+            ruled_tables.change()
+            run_dump(ruled_tables.config, tables=tuple(map(str, ruled_tables.tables)))
+            run_dump(ruled_tables.config, tables=(str(ruled_tables.tables[0]),), keys=(1, 4))
+            ruled_tables.change_many()
+        run_capture(ruled_tables.config, stop=threading.Event(), until_current=True)
+        merge_here(ruled_tables.config)
+    log_text = "".join((caplog.text, *capfd.readouterr())).encode()
+    assert b"people: " in log_text, "what the merge says is looked at"
+    assert [needle for needle in NEEDLES if needle in log_text] == []
     search(ruled_tables)
     check_lines(ruled_tables.lines())
     for table in ruled_tables.tables:
@@ -210,9 +220,15 @@ class Receiver:
 
 @pytest.mark.in_turn
 def test_nothing_that_is_passed_on_or_told_holds_a_value_of_a_column_under_a_rule(
-    ruled_tables: Ruled, verify_plainly: Callable[[Config], tuple[Any, PlainLake]], caplog: pytest.LogCaptureFixture
+    ruled_tables: Ruled,
+    verify_plainly: Callable[[Config], tuple[Any, PlainLake]],
+    caplog: pytest.LogCaptureFixture,
+    zookeeper_url: str,
 ) -> None:
-    """Outputs, dead letters, certificates, logs at every level, the state store and `status`."""
+    """Outputs, dead letters, certificates, logs at every level, a state store on ZooKeeper and `status`."""
+    ruled_tables = replace(
+        ruled_tables, config=ruled_tables.config.model_copy(update={"state": StateConfig(url=zookeeper_url)})
+    )
     ruled_tables.create()
     directory = ruled_tables.directory
     receiver = Receiver()
@@ -242,17 +258,13 @@ def test_nothing_that_is_passed_on_or_told_holds_a_value_of_a_column_under_a_rul
         "certificate": certificate.read_bytes(),
         "letters": (directory / "letters").read_bytes(),
         "out": b"\n".join(file.read_bytes() for file in (directory / "out").rglob("*") if file.is_file()),
-        "state": (directory / "state.db").read_bytes() + _beside(directory / "state.db"),
+        "nodes": b"\n".join(path.encode() + data for path, data in read_nodes(zookeeper_url)),
     }
+    assert b"people" in places["nodes"], "the state store is looked at"
     seen = {name for name, data in places.items() if OPEN.encode() in data}
     assert seen == {"bodies", "letters", "out", "log"}, "what the receiver says is told, and it says what it was sent"
     for name, data in (*places.items(), *ruled_tables.written_files()):
         assert [needle for needle in NEEDLES if needle in data] == [], name
-
-
-def _beside(file: Path) -> bytes:
-    """What SQLite has written, and not yet taken into the file."""
-    return b"".join(other.read_bytes() for other in file.parent.glob(f"{file.name}-*"))
 
 
 def check_lines(lines: list[dict[str, Any]]) -> None:

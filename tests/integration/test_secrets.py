@@ -12,16 +12,14 @@ import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
-from kazoo.client import KazooClient
 
 from dblog_core.config.loader import load
 from dblog_core.monitoring.status import read_source_status
 from tests.fix_servers import Database
-from tests.marked import MARK, Marked, mark_config
+from tests.marked import MARK, Marked, mark_config, read_nodes
 from tests.nemesis.processes import kill
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
@@ -145,23 +143,6 @@ def test_no_secret_leaves_those_who_need_it(
     assert marked_config.shown_in("\n".join(watch.environments)) == OF_A_JOB
     written = [path for path in (tmp_path / "written").rglob("*") if path.is_file()]
     assert len(written) > 10 and [path for path in written if marked_config.shown_in(path.read_bytes())] == []
-    nodes = list(_nodes(zookeeper_url, marked_config.data["state"]))
+    state = marked_config.data["state"]
+    nodes = list(read_nodes(zookeeper_url, login=f"{state['user']}:{state['password']}"))
     assert len(nodes) > 10 and [path for path, data in nodes if marked_config.shown_in(path.encode() + data)] == []
-
-
-def _nodes(url: str, state: dict[str, Any]) -> Iterator[tuple[str, bytes]]:
-    servers, _, root = url.removeprefix("zookeeper://").partition("/")
-    client = KazooClient(servers, auth_data=[("digest", f"{state['user']}:{state['password']}")])
-    client.start()
-
-    def below(path: str) -> Iterator[tuple[str, bytes]]:
-        data, _ = client.get(path)
-        yield path, data
-        for child in client.get_children(path):
-            yield from below(f"{path}/{child}")
-
-    try:
-        yield from below(f"/{root}")
-    finally:
-        client.stop()
-        client.close()
