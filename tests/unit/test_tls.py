@@ -23,6 +23,9 @@ from dblog_core.sources.mysql.sql import connection
 from dblog_core.storage.s3 import S3Storage
 from tests.waiting import PATIENCE_SECONDS
 
+_OF_CLIENTS = ("check_hostname", "CERT_NONE", "sslmode", "sslrootcert", "ssl_disabled", "auth_plugin_map")
+"""What a driver or `ssl` is told of a server that is to be reached by TLS."""
+
 
 @pytest.fixture
 def own_certificate(tmp_path: Path) -> Path:
@@ -125,6 +128,20 @@ def test_no_password_goes_as_it_is_to_a_server_that_has_not_proven_who_it_is(
         connect(port)
     assert "TLS" in refused.value.fix or "tls" in refused.value.fix
     assert len(seen) and b"hunter2secret" not in b"".join(seen)
+
+
+def test_one_module_alone_says_how_a_server_is_reached_by_tls() -> None:
+    """A second one would forget a mode, or the password that goes as it is."""
+    root = Path(tls.__file__).parents[1]
+    files = [file for package in ("dblog_core", "spark_jobs") for file in (root / package).rglob("*.py")]
+    texts = {str(file.relative_to(root)): file.read_text() for file in files}
+    makers = {name: [word for word in _OF_CLIENTS if word in text] for name, text in texts.items()}
+    assert {name: words for name, words in makers.items() if words} == {"dblog_core/tls.py": list(_OF_CLIENTS)}
+    servers = [name for name, text in texts.items() if "create_default_context(ssl.Purpose.CLIENT_AUTH" in text]
+    contexts = [name for name, text in texts.items() if "create_default_context" in text or "SSLContext(" in text]
+    assert sorted(contexts) == sorted([*servers, "dblog_core/tls.py"]) and servers == [
+        "dblog_core/signals/http_limits.py"
+    ]
 
 
 @pytest.mark.parametrize(("mode", "refusing"), [("off", True), ("require", True), ("verify-ca", False)])
