@@ -88,7 +88,8 @@ class TestLake:
     def merge_well(self, **options: Any) -> list[Merged]:
         """As `merge`, and no table may fail."""
         done = self.merge(**options)
-        assert [table.error for merged in done for table in merged.tables if table.error] == []
+        errors = [f"{table.table}: {table.error}" for merged in done for table in merged.tables if table.error]
+        assert not errors, errors
         return done
 
     def merge_until(self, step: str) -> None:
