@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from dblog_core.delta_writer.features import BatchRefused, TableRefused
 from dblog_core.errors import LakeError
-from dblog_core.lake.lake_status import TableStatus, table_location
+from dblog_core.lake.lake_status import TableStatus
 from dblog_core.lake.merge_plan import Span, Work, from_dump
 from dblog_core.model.events import DELETE
 from dblog_core.model.schema import TableSchema
@@ -21,7 +21,7 @@ from dblog_core.model.values import Key
 from dblog_core.schema_evolution.renames import is_stale
 from dblog_core.staging import Staging
 from dblog_core.staging.spilled_rows import remove_spilled
-from spark_jobs.delta_tables import alter_table, log
+from spark_jobs.delta_tables import alter_table
 from spark_jobs.delta_tables.alter_table import DroppedColumns
 from spark_jobs.delta_tables.column_types import key_shape, quote
 from spark_jobs.delta_tables.commit_metrics import Counted
@@ -135,7 +135,7 @@ class TableMerge:
     def _look_at_table(self, work: Work) -> int | None:
         """The version of the lake table before this merge; None where there is none, or the table has no key."""
         schema = self._staging.schema(work.schema)
-        return log.version(table_location(self._lake.location, schema.table)) if schema.key else None
+        return self._lake.table(self._spark, schema).version() if schema.key else None
 
     def _shape(self, work: Work, status: TableStatus | None, version: int | None) -> tuple[TableSchema, DroppedColumns]:
         """What the work's rows are folded into, and what is known of columns that the source no longer has.
