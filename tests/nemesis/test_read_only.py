@@ -145,9 +145,9 @@ _HAS = {
 }
 
 
-def _has(replica: Database, wanted: str) -> bool:
+def _has(replica: Database, position: str) -> bool:
     with closing(replica.server.connect()) as connection, connection.cursor() as cursor:
-        cursor.execute(_HAS[replica.kind].format(wanted=wanted))
+        cursor.execute(_HAS[replica.kind].format(wanted=position))
         return bool(cursor.fetchone()[0])
 
 

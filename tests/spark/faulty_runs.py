@@ -103,13 +103,13 @@ class Model:
     def at(self, name: str, ends: list[int]) -> list[Oracle]:
         """What the table held at each of the merges' ends: a copy of the reader there."""
         oracle = Oracle()
-        found = []
+        oracles = []
         for end in ends:
             oracle.read(self.sources[name].lines, end)
-            found.append(
+            oracles.append(
                 replace(oracle, rows=dict(oracle.rows), withheld=set(oracle.withheld), may_wait=set(oracle.may_wait))
             )
-        return found
+        return oracles
 
     def history(self, name: str, ends: list[int]) -> Expected:
         expected = Expected()

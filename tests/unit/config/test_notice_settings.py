@@ -42,13 +42,14 @@ def test_airflows_notifiers_of_dumps_are_receivers_of_notices(file: Path, before
     assert what in faults(file, SOURCE + REST + SIGNALS + AIRFLOW.replace(before, after, 1))
 
 
-@pytest.mark.parametrize("given", ['{ url = "${A_SECRET}" }', '{ smtp = { password = "hunter2secret" } }'])
-def test_what_lies_in_airflows_database_has_no_secret(file: Path, monkeypatch: pytest.MonkeyPatch, given: str) -> None:
+@pytest.mark.parametrize("arguments", ['{ url = "${A_SECRET}" }', '{ smtp = { password = "hunter2secret" } }'])
+def test_what_lies_in_airflows_database_has_no_secret(
+    file: Path, monkeypatch: pytest.MonkeyPatch, arguments: str
+) -> None:
     """Arguments of who is told of late runs are serialized with the DAG."""
     monkeypatch.setenv("A_SECRET", "hunter2secret")
-    late = (
-        f'[airflow]\nmerged_within = "10m"\n[[airflow.notify]]\nnotifier = "a.B"\nwhen = "late"\narguments = {given}\n'
-    )
+    entry = f'[[airflow.notify]]\nnotifier = "a.B"\nwhen = "late"\narguments = {arguments}\n'
+    late = f'[airflow]\nmerged_within = "10m"\n{entry}'
     assert "[airflow] notify, entry 1, arguments: would lie in Airflow's database" in faults(file, SOURCE + REST + late)
     monkeypatch.delenv("A_SECRET")
     file.write_text(SOURCE + REST + late)

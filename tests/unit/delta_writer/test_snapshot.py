@@ -45,8 +45,8 @@ def files_of(table: Table) -> TableFiles:
     return TableFiles.at(table.location())
 
 
-def read(table: Table, known: Snapshot | None = None) -> Snapshot:
-    return snapshot.newest(files_of(table), known)
+def read(table: Table, known_snapshot: Snapshot | None = None) -> Snapshot:
+    return snapshot.newest(files_of(table), known_snapshot)
 
 
 def without_actions(table_snapshot: Snapshot) -> tuple[Any, ...]:

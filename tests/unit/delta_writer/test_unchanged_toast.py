@@ -35,10 +35,10 @@ class Keeping:
         table.merge(self.writer, first[15:])
         table.merge(self.writer, [row(3, "kept anew", amount=Decimal(33), offset=2)], [row(4), row(20)])
 
-    def merge(self, puts: list[Row], kept: dict[str, list[bool]], **options: object) -> Upserted:
+    def merge(self, puts: list[Row], kept_masks: dict[str, list[bool]], **options: object) -> Upserted:
         """Commits; the numbers of the rows that are withheld are in `told`."""
         changes = self.table.changes(puts)
-        masks = {name: np.array(mask) for name, mask in kept.items()}
+        masks = {name: np.array(mask) for name, mask in kept_masks.items()}
         whole = Changes(changes.rows, changes.deleted, changes.guarded, unchanged_toast=masks, **options)  # type: ignore[arg-type]
         self.table.merges += 1
         return upsert(self.writer, whole, APP, self.table.merges, withhold=lambda rows: self.told.extend(rows.tolist()))

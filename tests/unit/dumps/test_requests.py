@@ -328,9 +328,11 @@ def test_nobody_sees_a_dump_before_it_is_whole(world: World, monkeypatch: pytest
     assert len(dump_store.list_dumps(world.state)) == 1
 
 
-@pytest.mark.parametrize("told", [SourceError("Unknown column"), RequestError("a column of this shape is gone")])
+@pytest.mark.parametrize(
+    "server_error", [SourceError("Unknown column"), RequestError("a column of this shape is gone")]
+)
 def test_a_table_that_is_altered_while_it_is_planned_is_planned_anew(
-    world: World, monkeypatch: pytest.MonkeyPatch, told: DblogError
+    world: World, monkeypatch: pytest.MonkeyPatch, server_error: DblogError
 ) -> None:
     explain = requests_world.Reader.explain
     shapes_seen = []
@@ -343,7 +345,7 @@ def test_a_table_that_is_altered_while_it_is_planned_is_planned_anew(
                 "orders", paid=pa.bool_(), **{f"c{len(shapes_seen)}": pa.int64()}
             )
         if schema != world.database.schemas[schema.table] or database_schema != schema:
-            raise told
+            raise server_error
         return explain(self, schema, **arguments)
 
     monkeypatch.setattr(requests_world.Reader, "explain", alter_and_explain)

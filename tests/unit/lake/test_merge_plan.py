@@ -31,7 +31,7 @@ def work(files: Shapes, marks: Shapes = (), ended: Sequence[tuple[int, int | Non
 
 # A shape is written as the names of its columns, a letter each.
 @pytest.mark.parametrize(
-    ("found", "known_shape", "lacks"),
+    ("planned_work", "known_shape", "lacks"),
     [
         (work([(5, "ab")]), "ab", None),
         (work([(5, "ab")]), None, None),
@@ -47,9 +47,9 @@ def work(files: Shapes, marks: Shapes = (), ended: Sequence[tuple[int, int | Non
     ],
 )
 def test_rows_from_before_a_column_was_added_lack_it_until_a_dump_that_began_later(
-    found: Work, known_shape: str | None, lacks: int | None
+    planned_work: Work, known_shape: str | None, lacks: int | None
 ) -> None:
-    assert lacks_before(found, known_shape, list) == lacks
+    assert lacks_before(planned_work, known_shape, list) == lacks
 
 
 def test_a_table_that_is_emptied_before_anything_of_it_is_staged_has_no_share() -> None:

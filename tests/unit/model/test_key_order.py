@@ -159,14 +159,14 @@ def test_each_task_remembers_the_order_of_the_time_before_it_was_cut(
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("left", "other"),
     [
         ([["a", "int"], ["b", "int"]], [["b", "int"], ["a", "int"]]),
         ([["a", "int"]], [["a", "int", {"collname": "C"}]]),
         ([["a", "x" * 5_000 + "y"]], [["a", "x" * 5_000 + "z"]]),
     ],
 )
-def test_different_columns_have_different_short_texts(one: Sequence[Any], other: Sequence[Any]) -> None:
-    assert order_text(one) != order_text(other)
-    assert order_text(one) == order_text(list(one))
-    assert max(len(order_text(one)), len(order_text(other))) <= 1_000
+def test_different_columns_have_different_short_texts(left: Sequence[Any], other: Sequence[Any]) -> None:
+    assert order_text(left) != order_text(other)
+    assert order_text(left) == order_text(list(left))
+    assert max(len(order_text(left)), len(order_text(other))) <= 1_000

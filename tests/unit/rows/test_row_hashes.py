@@ -94,9 +94,9 @@ rows = st.tuples(texts, st.none() | st.binary(max_size=2), st.none() | st.intege
 @example(("a", None, None, "b", None), ("a,,,1,b", None, None, None, None))
 @example(("1,a", b"", 1, "", None), ("1", b"a", 1, "", None))
 @example((None, None, None, None, ""), (None, None, None, None, None))
-def test_no_two_rows_share_a_text(one: tuple[Any, ...], other: tuple[Any, ...]) -> None:
-    row_texts = [row_text(MIXED, {f"c{n}": value for n, value in enumerate(row)}) for row in (one, other)]
-    assert (row_texts[0] == row_texts[1]) == (one == other)
+def test_no_two_rows_share_a_text(left: tuple[Any, ...], other: tuple[Any, ...]) -> None:
+    row_texts = [row_text(MIXED, {f"c{n}": value for n, value in enumerate(row)}) for row in (left, other)]
+    assert (row_texts[0] == row_texts[1]) == (left == other)
 
 
 finite = st.floats(allow_nan=False, allow_infinity=False)

@@ -65,18 +65,18 @@ NEW = st.sampled_from(["id", "a", "b", "c", "A", "x", "k"])
 
 @settings(deadline=None, max_examples=1000)
 @given(st.dictionaries(OLD, NEW, max_size=4), st.booleans(), st.lists(st.integers(0, 8), max_size=5))
-def test_a_rename_ends_the_same_wherever_it_dies(new: dict[str, str], kept: bool, deaths: list[int]) -> None:
+def test_a_rename_ends_the_same_wherever_it_dies(new: dict[str, str], has_kept_column: bool, deaths: list[int]) -> None:
     columns = {"id": 0, "a": 1, "b": 2, "c": 3}
     names = [new.get(name, name).lower() for name in columns]
     if len({*names}) < len(names):
         return  # no table would have them
     step = Rename(7, tuple(new.items()))
-    have = {**columns, **({"k": 9} if kept else {}), "_dblog_offset": 10}
-    lake = Lake(have, {"dblog.key": json.dumps(["id"]), "dblog.dropped": json.dumps(["k"] if kept else [])})
+    have = {**columns, **({"k": 9} if has_kept_column else {}), "_dblog_offset": 10}
+    lake = Lake(have, {"dblog.key": json.dumps(["id"]), "dblog.dropped": json.dumps(["k"] if has_kept_column else [])})
     for death in deaths:
         lake.run(step, death)
     assert lake.run(step, -1)
-    stale = {} if not kept or "k" in new.values() else {"k": 9}
+    stale = {} if not has_kept_column or "k" in new.values() else {"k": 9}
     assert lake.columns == {**{new.get(n, n): who for n, who in columns.items()}, **stale, "_dblog_offset": 10}
     assert json.loads(lake.properties["dblog.key"]) == [new.get("id", "id")]
     assert json.loads(lake.properties["dblog.dropped"]) == list(stale)
@@ -87,20 +87,20 @@ def test_a_rename_ends_the_same_wherever_it_dies(new: dict[str, str], kept: bool
 @example({"id": "a", "a": "b", "b": "c", "c": "id"}, {"id"}, False, [6])
 @given(st.dictionaries(OLD, NEW, max_size=4), st.sets(OLD), st.booleans(), st.lists(st.integers(0, 12), max_size=5))
 def test_variants_follow_their_texts_wherever_a_rename_dies(
-    new: dict[str, str], json_columns: set[str], kept: bool, deaths: list[int]
+    new: dict[str, str], json_columns: set[str], has_kept_column: bool, deaths: list[int]
 ) -> None:
-    columns = {"id": 0, "a": 1, "b": 2, "c": 3, **({"k": 9} if kept else {})}
+    columns = {"id": 0, "a": 1, "b": 2, "c": 3, **({"k": 9} if has_kept_column else {})}
     renamed = {name: new.get(name, name) for name in columns if name != "k"}
     if len({name.lower() for name in renamed.values()}) < len(renamed):
         return  # no table would have them
     texts = {name for name in columns if name in json_columns or name == "k"}
-    properties = {"dblog.key": json.dumps(["id"]), "dblog.dropped": json.dumps(["k"] if kept else [])}
+    properties = {"dblog.key": json.dumps(["id"]), "dblog.dropped": json.dumps(["k"] if has_kept_column else [])}
     lake = Lake({**columns, **{f"{name}_variant": -columns[name] for name in texts}}, properties)
     step = Rename(7, tuple(new.items()))
     for death in deaths:
         lake.run(step, death)
     assert lake.run(step, -1)
-    stays = {} if not kept or "k" in new.values() else {"k": 9, "k_variant": -9}
+    stays = {} if not has_kept_column or "k" in new.values() else {"k": 9, "k_variant": -9}
     expected = {now: columns[name] for name, now in renamed.items()}
     expected |= {f"{renamed[name]}_variant": -columns[name] for name in texts if name != "k"}
     assert lake.columns == {**expected, **stays}

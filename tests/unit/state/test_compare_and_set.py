@@ -28,11 +28,11 @@ def test_it_is_made_changed_and_left_alone_where_nothing_changes() -> None:
     assert stored_value(state) == before
 
 
-@pytest.mark.parametrize("there", [True, False])
-def test_who_was_first_is_taken_into_account(there: bool) -> None:
+@pytest.mark.parametrize("exists", [True, False])
+def test_who_was_first_is_taken_into_account(exists: bool) -> None:
     state = MemoryState()
     others = iter(("x", "y"))
-    if there:
+    if exists:
         state.create("node", b"[]")
 
     def mine(value: list[str] | None) -> list[str]:
@@ -41,7 +41,7 @@ def test_who_was_first_is_taken_into_account(there: bool) -> None:
         return [*(value or []), "mine"]
 
     assert compare_and_set.change(state, "node", mine) == ["x", "y", "mine"]
-    assert stored_value(state) == (["x", "y", "mine"], 3 if there else 2)
+    assert stored_value(state) == (["x", "y", "mine"], 3 if exists else 2)
 
 
 def test_a_store_in_which_others_are_always_first_is_named() -> None:

@@ -16,7 +16,7 @@ KEY = "arn:aws:kms:eu-central-1:1:key/k"
 
 
 @pytest.mark.parametrize(
-    ("given", "sent", "hadoop"),
+    ("encryption_settings", "sent", "hadoop"),
     [
         ({}, {}, {}),
         ({"encryption": "AES256"}, {"x-amz-server-side-encryption": b"AES256"}, {"encryption.algorithm": "AES256"}),
@@ -28,10 +28,10 @@ KEY = "arn:aws:kms:eu-central-1:1:key/k"
     ],
 )
 def test_new_objects_are_encrypted_as_the_file_says(
-    given: dict[str, str], sent: dict[str, bytes], hadoop: dict[str, str]
+    encryption_settings: dict[str, str], sent: dict[str, bytes], hadoop: dict[str, str]
 ) -> None:
     settings = S3Config.model_validate(
-        {"endpoint": "https://s3.example", "access_key": "id", "secret_key": "of the store", **given}
+        {"endpoint": "https://s3.example", "access_key": "id", "secret_key": "of the store", **encryption_settings}
     )
     storage = S3Storage("bucket", "p", settings=settings)
     puts = list[Any]()
@@ -48,6 +48,6 @@ def test_new_objects_are_encrypted_as_the_file_says(
         headers = {name.lower(): value for name, value in put.headers.items() if "encryption" in name.lower()}
         assert {name: value if isinstance(value, bytes) else value.encode() for name, value in headers.items()} == sent
     options = storage.delta_options
-    assert options.get("aws_server_side_encryption") == given.get("encryption")
-    assert options.get("aws_sse_kms_key_id") == given.get("kms_key")
+    assert options.get("aws_server_side_encryption") == encryption_settings.get("encryption")
+    assert options.get("aws_sse_kms_key_id") == encryption_settings.get("kms_key")
     assert {name: value for name, value in s3a(settings).items() if name.startswith("encryption")} == hadoop

@@ -63,14 +63,14 @@ def test_where_nothing_differs_it_is_the_rule_of_three(rows: int, confidence: fl
     assert at_most(0, rows, confidence) == pytest.approx(1 - (1 - confidence) ** (1 / rows))
 
 
-@given(rows=st.integers(1, 400), found=st.integers(0, 20), confidence=st.floats(0.5, 0.999))
-def test_a_larger_share_would_have_shown_more(rows: int, found: int, confidence: float) -> None:
-    bound = at_most(found, rows, confidence)
-    if found >= rows:
+@given(rows=st.integers(1, 400), differing=st.integers(0, 20), confidence=st.floats(0.5, 0.999))
+def test_a_larger_share_would_have_shown_more(rows: int, differing: int, confidence: float) -> None:
+    bound = at_most(differing, rows, confidence)
+    if differing >= rows:
         assert bound == 1.0
         return
-    probability = sum(math.comb(rows, k) * bound**k * (1 - bound) ** (rows - k) for k in range(found + 1))
-    assert found / rows < bound <= 1 and probability == pytest.approx(1 - confidence, rel=1e-6)
+    probability = sum(math.comb(rows, k) * bound**k * (1 - bound) ** (rows - k) for k in range(differing + 1))
+    assert differing / rows < bound <= 1 and probability == pytest.approx(1 - confidence, rel=1e-6)
 
 
 def test_a_confidence_of_one_is_refused() -> None:

@@ -137,9 +137,9 @@ RESULTS = st.integers(1, 5).flatmap(
 
 @given(RESULTS, st.integers(1, 900), st.integers(0, 200), st.integers(1, 50), st.integers(0, 300), st.booleans())
 def test_rows_come_as_they_were_sent_however_the_bytes_arrive(
-    made: tuple[int, list[Row]], size: int, ahead: int, expected: int, sequence: int, faulty: bool
+    width_and_rows: tuple[int, list[Row]], size: int, ahead: int, expected: int, sequence: int, faulty: bool
 ) -> None:
-    width, rows = made
+    width, rows = width_and_rows
     data = result(rows, end=FAULT if faulty else END, sequence=sequence)
     expected_rows = reference(data, width, sequence)
     assert expected_rows == (FAULT if faulty else [list(row) for row in rows])
@@ -172,8 +172,8 @@ def test_one_reader_reads_result_after_result() -> None:
 
 
 @given(RESULTS, st.data())
-def test_bytes_that_are_cut_end_in_an_error(made: tuple[int, list[Row]], data: st.DataObject) -> None:
-    width, rows = made
+def test_bytes_that_are_cut_end_in_an_error(width_and_rows: tuple[int, list[Row]], data: st.DataObject) -> None:
+    width, rows = width_and_rows
     whole = result(rows)
     cut = data.draw(st.integers(0, len(whole) - 1))
     with pytest.raises(SourceUnavailable):
@@ -182,10 +182,10 @@ def test_bytes_that_are_cut_end_in_an_error(made: tuple[int, list[Row]], data: s
 
 @given(RESULTS, st.data())
 def test_bytes_that_are_changed_end_in_an_error_or_in_what_they_say(
-    made: tuple[int, list[Row]], data: st.DataObject
+    width_and_rows: tuple[int, list[Row]], data: st.DataObject
 ) -> None:
     """Nothing outside of the bytes is ever read: what is returned is what the reference makes of them."""
-    width, rows = made
+    width, rows = width_and_rows
     changed = bytearray(result(rows))
     for _ in range(data.draw(st.integers(1, 4))):
         changed[data.draw(st.integers(0, len(changed) - 1))] = data.draw(st.integers(0, 255))

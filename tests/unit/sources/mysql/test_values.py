@@ -47,10 +47,10 @@ def test_packed_decimals() -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "scale", "shown"), [(0, 3, "0.000"), (-5, 3, "-0.005"), (12, 0, "12"), (-1234, 2, "-12.34")]
+    ("number", "scale", "text"), [(0, 3, "0.000"), (-5, 3, "-0.005"), (12, 0, "12"), (-1234, 2, "-12.34")]
 )
-def test_decimal_text_keeps_every_digit(number: int, scale: int, shown: str) -> None:
-    assert decimals.text(number, scale) == shown
+def test_decimal_text_keeps_every_digit(number: int, scale: int, text: str) -> None:
+    assert decimals.text(number, scale) == text
 
 
 def test_a_set_has_64_labels_at_most_whatever_its_definition_says() -> None:
@@ -85,7 +85,7 @@ def test_dates_that_do_not_exist_are_faults_or_null(parts: tuple[int, int, int])
 
 
 @pytest.mark.parametrize(
-    ("raw", "fsp", "shown"),
+    ("raw", "fsp", "text"),
     [
         ("800000", 0, "00:00:00"),
         ("80c8b8", 0, "12:34:56"),
@@ -96,12 +96,12 @@ def test_dates_that_do_not_exist_are_faults_or_null(parts: tuple[int, int, int])
         ("800000000001", 6, "00:00:00.000001"),
     ],
 )
-def test_times_print_as_the_server_prints_them(raw: str, fsp: int, shown: str) -> None:
-    assert mysql_reference.time_text(bytes.fromhex(raw), fsp) == shown
+def test_times_print_as_the_server_prints_them(raw: str, fsp: int, text: str) -> None:
+    assert mysql_reference.time_text(bytes.fromhex(raw), fsp) == text
 
 
 @pytest.mark.parametrize(
-    ("number", "shown"),
+    ("number", "text"),
     [
         (0.1, "0.1"),
         (1.0, "1.0"),
@@ -112,8 +112,8 @@ def test_times_print_as_the_server_prints_them(raw: str, fsp: int, shown: str) -
         (1.5e-7, "0.00000015"),
     ],
 )
-def test_json_doubles(number: float, shown: str) -> None:
-    assert json_text.double(number) == shown
+def test_json_doubles(number: float, text: str) -> None:
+    assert json_text.double(number) == text
 
 
 def test_json_document() -> None:

@@ -46,7 +46,7 @@ def test_fail_stops_at_what_nobody_has_accepted(marks: list[LogMark], accepted: 
 
 
 @pytest.mark.parametrize(
-    ("own", "lake", "fits", "narrows"),
+    ("own_type", "lake", "fits", "narrows"),
     [
         (pa.int32(), pa.int64(), True, False),
         (pa.int64(), pa.int8(), True, True),
@@ -63,9 +63,9 @@ def test_fail_stops_at_what_nobody_has_accepted(marks: list[LogMark], accepted: 
     ],
 )
 def test_only_types_with_values_in_common_may_fit_and_all_but_wider_ones_are_looked_at_value_by_value(
-    own: pa.DataType, lake: pa.DataType, fits: bool, narrows: bool
+    own_type: pa.DataType, lake: pa.DataType, fits: bool, narrows: bool
 ) -> None:
-    newer = table(id=pa.int64(), a=own)
+    newer = table(id=pa.int64(), a=own_type)
     target = table(id=pa.int64(), a=lake)
     assert schema_policy.is_narrower(newer, target) is narrows
     if fits:

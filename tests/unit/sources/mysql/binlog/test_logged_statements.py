@@ -74,7 +74,7 @@ def test_statements_mean(sql: str, means: Means) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sql", "stay", "gone"),
+    ("sql", "stay", "left_names"),
     [
         ("RENAME TABLE a TO b", "b", "a"),
         ("RENAME TABLES IF EXISTS a WAIT 3 TO other.b", "other.b", "a"),
@@ -90,13 +90,15 @@ def test_statements_mean(sql: str, means: Means) -> None:
         ("ALTER TABLE t DISCARD PARTITION p0 TABLESPACE", "t", ""),
     ],
 )
-def test_of_tables_that_are_renamed_or_swapped_it_is_known_which_names_are_left(sql: str, stay: str, gone: str) -> None:
+def test_of_tables_that_are_renamed_or_swapped_it_is_known_which_names_are_left(
+    sql: str, stay: str, left_names: str
+) -> None:
     def table_names(names: str) -> set[TableName]:
         return {TableName.parse(n if "." in n else f"shop.{n}") for n in names.split()}
 
     statement = classify(sql, "shop")
-    assert (statement.means, set(statement.renamed_away)) == (Means.SWAPS, table_names(gone))
-    assert set(statement.tables) == table_names(stay) | table_names(gone)
+    assert (statement.means, set(statement.renamed_away)) == (Means.SWAPS, table_names(left_names))
+    assert set(statement.tables) == table_names(stay) | table_names(left_names)
 
 
 def test_patterns_know_two_wildcards_only() -> None:
@@ -165,7 +167,7 @@ _MARIADB = "00000000010100002054000000000603737464042d002d000800"
 
 
 @pytest.mark.parametrize(
-    ("sql", "variables", "made"),
+    ("sql", "variables", "is_made"),
     [
         ("CREATE TABLE orders (id int)", "", True),
         ("CREATE TABLE orders LIKE other", "", True),
@@ -185,13 +187,13 @@ _MARIADB = "00000000010100002054000000000603737464042d002d000800"
     ],
 )
 def test_a_table_that_is_made_has_no_row_where_the_statement_has_certainly_made_it(
-    sql: str, variables: str, made: bool
+    sql: str, variables: str, is_made: bool
 ) -> None:
     """The variables are those of MySQL 9 and MariaDB 10.11, for a statement that made a table and one that found it."""
     log = talking()
     take(log, gtid(1), query(sql, variables=bytes.fromhex(variables)))
     created = [signal.table for signal in log.flush().signals if isinstance(signal, Created)]
-    assert created == ([ORDERS] if made else [])
+    assert created == ([ORDERS] if is_made else [])
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def test_a_transaction_is_taken_out_of_a_gtid_set(gtid: str, rest: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs", "lacking"),
+    ("our_numbers", "their_numbers", "lacking"),
     [
         ("1-9", "1-9", None),
         ("1-9", "1-4:6-12", "5"),
@@ -44,10 +44,10 @@ def test_a_transaction_is_taken_out_of_a_gtid_set(gtid: str, rest: str) -> None:
         ("1-3:nightly:1-2", "1-3", None),
     ],
 )
-def test_what_a_server_lacks_of_a_gtid_set_is_named(ours: str, theirs: str, lacking: str | None) -> None:
-    our_set = MysqlGtids.parse(f"{UUID}:{ours}")
-    other = MysqlGtids.parse(f"{UUID}:{theirs}")
-    named = f"{UUID}:nightly:1-2" if "nightly" in ours else lacking and f"{UUID}:{lacking}"
+def test_what_a_server_lacks_of_a_gtid_set_is_named(our_numbers: str, their_numbers: str, lacking: str | None) -> None:
+    our_set = MysqlGtids.parse(f"{UUID}:{our_numbers}")
+    other = MysqlGtids.parse(f"{UUID}:{their_numbers}")
+    named = f"{UUID}:nightly:1-2" if "nightly" in our_numbers else lacking and f"{UUID}:{lacking}"
     beyond = our_set.beyond(other)
     assert (beyond and str(beyond)) == named
     assert (beyond is None) == other.contains(our_set)

@@ -23,7 +23,7 @@ from tests.unit.statement_facts import ANSI, EMPTY, STRICT, ZERO
 
 
 @pytest.mark.parametrize(
-    ("sql", "found"),
+    ("sql", "expected"),
     [
         ("ALTER TABLE t RENAME COLUMN a TO b", Step({"a": "b"})),
         ("alter table `s`.`t`\n rename column `a``b` to `c d`", Step({"a`b": "c d"})),
@@ -85,8 +85,8 @@ from tests.unit.statement_facts import ANSI, EMPTY, STRICT, ZERO
         ("ALTER TABLE t ADD c INT UNIQUE, ADD CHECK (a), ADD d INT AUTO_INCREMENT", Step(unknown=("c", "d"))),
     ],
 )
-def test_a_statement_is_read_whole(sql: str, found: Step) -> None:
-    assert step(sql, STRICT) == found
+def test_a_statement_is_read_whole(sql: str, expected: Step) -> None:
+    assert step(sql, STRICT) == expected
 
 
 @pytest.mark.parametrize(

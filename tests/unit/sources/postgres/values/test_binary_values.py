@@ -194,7 +194,7 @@ def test_nulls_take_no_value(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "value", "shown"),
+    ("kind", "value", "text"),
     [
         ("date", struct.pack(">i", 2**31 - 1), "infinity"),
         ("date", struct.pack(">i", -(2**31)), "-infinity"),
@@ -205,8 +205,8 @@ def test_nulls_take_no_value(kind: str) -> None:
         ("timestamp with time zone", struct.pack(">q", -730_120 * 86_400_000_000 + 500_000), "0001-12-31 00:00:00.5"),
     ],
 )
-def test_a_moment_outside_of_the_lake_is_refused_as_the_server_prints_it(kind: str, value: bytes, shown: str) -> None:
-    with pytest.raises(ValueOutOfRange, match=shown):
+def test_a_moment_outside_of_the_lake_is_refused_as_the_server_prints_it(kind: str, value: bytes, text: str) -> None:
+    with pytest.raises(ValueOutOfRange, match=text):
         convert_values(kind, [None, value])
 
 
