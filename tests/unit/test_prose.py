@@ -41,6 +41,11 @@ def test_a_page_is_cut_into_sentences_without_its_code(prose: ModuleType) -> Non
     assert sentences == ["A title", "One `code` here.", "Two.", "Two goes on.", "A point", "a", "b.", "C"]
 
 
+def test_docstrings_are_texts_of_modules_functions_and_attributes_but_no_values(prose: ModuleType) -> None:
+    tree = ast.parse('"""A module."""\nLIMIT = 1\n"""Bytes of it."""\ndef read():\n    """Reads."""\n    return "no"\n')
+    assert sorted(prose.docstrings(tree)) == ["A module.", "Bytes of it.", "Reads."]
+
+
 def test_messages_are_what_is_raised_or_logged_and_the_texts_of_fixes_settings_and_options(prose: ModuleType) -> None:
     raised = 'raise Fault(f"{x} was told", where="w", fix="mend it")\nProblem("other", fix="go on")\n'
     others = (
