@@ -7,9 +7,13 @@ from pathlib import Path
 
 from dblog_core.algorithm.visibility import LogOrder
 from dblog_core.capture.sequencer import Sequencer
+from dblog_core.config.source import SourceConfig
 from dblog_core.model.events import LogBatch, SchemaSeen
+from dblog_core.model.schema import TableName
 from dblog_core.rows.column_rules import Rules
 from dblog_core.sources.postgres.source import PostgresSource
+from dblog_core.sources.postgres.sql import catalogue
+from dblog_core.sources.postgres.sql.connection import session
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import Manifest
 from dblog_core.staging.reader import lines as log_lines
@@ -42,6 +46,31 @@ def test_a_schema_change_is_seen_before_its_first_row(
     assert [line["after"] for line in lines(batches)] == [
         {"id": 1, "v": 1}, {"id": 2, "v": 2}, {"id": 3, "v": 3, "w": "d"}, {"id": 1, "v": 1, "w": None},
     ]  # fmt: skip
+
+
+def test_a_key_that_is_asked_for_alone_is_that_of_the_whole_description(
+    lab: Database, configure: Callable[..., SourceConfig]
+) -> None:
+    lab.execute(
+        "CREATE TABLE one (id int PRIMARY KEY, v int UNIQUE)",
+        "CREATE TABLE two (a int, gone int, b int, c int)",
+        "ALTER TABLE two DROP COLUMN gone, ADD PRIMARY KEY (c, a) INCLUDE (b) DEFERRABLE",
+        "CREATE TABLE none (a int NOT NULL UNIQUE)",
+        "CREATE TABLE named (x int, y int, PRIMARY KEY (x, y))",
+        "CREATE TABLE parted (id int, at int, PRIMARY KEY (at, id)) PARTITION BY RANGE (at)",
+        "CREATE VIEW view AS SELECT 1 AS id",
+        'CREATE TABLE "odd.Näme" ("i ""d" int PRIMARY KEY)',
+    )
+    config = configure(keys={"public.none": ["a"], "public.named": ["y", "x"], "public.gone": ["k"]})
+    names = [TableName("public", n) for n in ("one", "two", "none", "named", "parted", "view", "odd.Näme", "gone")]
+    with session(config) as connection:
+        whole = [catalogue.find_table(connection, name) for name in names]
+        keys = [catalogue.find_key(connection, name, config) for name in names]
+        assert keys == [
+            table.key(config) if table else tuple(config.keys.get(str(name), ()))
+            for name, table in zip(names, whole, strict=True)
+        ]
+    assert keys == [("id",), ("c", "a"), ("a",), ("y", "x"), ("at", "id"), (), ('i "d',), ("k",)]
 
 
 ALTERS: list[tuple[tuple[str, ...], dict[str, str] | None]] = [

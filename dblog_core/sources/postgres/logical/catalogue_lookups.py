@@ -41,8 +41,7 @@ class Lookups:
 
     def key(self, table: TableName) -> tuple[str, ...]:
         """The table's key now: configured, or primary; of a table that is gone the configured one."""
-        table_now = self.describe(table)
-        return table_now.key(self._config) if table_now else tuple(self._config.keys.get(str(table), ()))
+        return self._ask(lambda connection: catalogue.find_key(connection, table, self._config))
 
     def layout(self, oid: int, columns: Sequence[Column]) -> Layout | None:
         """The layout of a table that the log shows with these columns, see `column_layout`."""

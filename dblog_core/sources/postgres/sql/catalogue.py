@@ -25,12 +25,15 @@ _BASE = """
     SELECT format_type(type, typmod) AS name FROM base ORDER BY depth DESC LIMIT 1) AS base
 """
 # Temporary tables (persistence t) belong to one session, and no log has their rows.
-_TABLES = """
-    SELECT c.oid::bigint, n.nspname, c.relname, c.relkind, c.relreplident, c.relpersistence,
-           ARRAY(SELECT a.relid::oid::bigint FROM pg_partition_ancestors(c.oid) a WHERE a.relid <> c.oid)
+_FROM_TABLES = """
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
     WHERE c.relkind IN ('r', 'p') AND c.relpersistence <> 't'
       AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast')
+"""
+_TABLES = f"""
+    SELECT c.oid::bigint, n.nspname, c.relname, c.relkind, c.relreplident, c.relpersistence,
+           ARRAY(SELECT a.relid::oid::bigint FROM pg_partition_ancestors(c.oid) a WHERE a.relid <> c.oid)
+    {_FROM_TABLES}
 """
 # A dropped column keeps its row here: only attisdropped tells.
 _COLUMNS = """
@@ -48,6 +51,13 @@ _INDEXES = """
                  JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.number
                  WHERE k.place <= i.indnkeyatts ORDER BY k.place)
     FROM pg_index i WHERE i.indrelid = ANY(%s::oid[]) AND i.indisvalid
+"""
+_PRIMARY_KEY = f"""
+    SELECT ARRAY(SELECT a.attname::text
+                 FROM pg_index i, unnest(i.indkey::int2[]) WITH ORDINALITY k(number, place), pg_attribute a
+                 WHERE i.indrelid = c.oid AND i.indisprimary AND i.indisvalid AND k.place <= i.indnkeyatts
+                   AND a.attrelid = c.oid AND a.attnum = k.number ORDER BY k.place)
+    {_FROM_TABLES} AND n.nspname = %s AND c.relname = %s
 """
 _TYPE_NAMES = f"""
     SELECT t.oid::bigint, t.typmod, base.name
@@ -93,8 +103,7 @@ class CatalogueTable:
 
         An entry with the same columns keeps its order: tables that were captured with it have that key.
         """
-        entry = tuple(config.keys.get(str(self.name), ()))
-        return entry if set(entry) == set(self.primary_key) else self.primary_key or entry
+        return _choose_key(self.name, self.primary_key, config)
 
     def contradiction(self, config: SourceConfig) -> str:
         """That the entry names other columns than the primary key, in words; empty if it does not."""
@@ -135,6 +144,17 @@ def find_table(connection: Connection, name: TableName) -> CatalogueTable | None
     """One table by its exact name; None if there is none."""
     query = _TABLES + "AND n.nspname = %s AND c.relname = %s"
     return next(iter(_describe(connection, rows(connection, query, (name.schema, name.name)))), None)
+
+
+def find_key(connection: Connection, name: TableName, config: SourceConfig) -> tuple[str, ...]:
+    """The `key` of a table in one question; of a table that is gone its entry in `[source.keys]`."""
+    found = rows(connection, _PRIMARY_KEY, (name.schema, name.name))
+    return _choose_key(name, tuple(found[0][0]) if found else (), config)
+
+
+def _choose_key(name: TableName, primary_key: tuple[str, ...], config: SourceConfig) -> tuple[str, ...]:
+    entry = tuple(config.keys.get(str(name), ()))
+    return entry if set(entry) == set(primary_key) else primary_key or entry
 
 
 def table(connection: Connection, name: TableName) -> CatalogueTable:
