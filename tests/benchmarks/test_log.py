@@ -16,6 +16,7 @@ from tests.benchmarks.scale import Scale
 from tests.fix_servers import Database
 
 WARM = 0.3  # of Debezium's rows come before its rate is taken: its JVM compiles meanwhile
+LIMITED = ("long", "many")  # shapes of which the server's own tool tells what the server can send
 TOOLS = {"mysql": "mysqlbinlog", "mariadb": "mariadb-binlog", "postgres": "pg_recvlogical"}
 Fill = Callable[[Database, int], None]
 
@@ -111,9 +112,14 @@ def test_shapes(
     database = bench_database(kind)
     rounds = Rounds(database, tmp_path, tables)
     fill(database, rows)
-    rounds.run(scale.rounds, rows=rows, peer_rows=rows, tool=False)
+    rounds.run(scale.rounds, rows=rows, peer_rows=rows, tool=shape in LIMITED)
+    tool = {TOOLS[kind]: [rows / s.seconds for s in rounds.read]} if shape in LIMITED else {}
     bar = Bar(3.0 if shape == "tiny" else 1.0, DEBEZIUM)
-    results.add(Figure(f"{shape}_{kind}", "Log", f"{NAMES[kind]}: {title}", "rows/s", rounds.rates(), (bar,)))
+    results.add(
+        Figure(f"{shape}_{kind}", "Log", f"{NAMES[kind]}: {title}", "rows/s", {**rounds.rates(), **tool}, (bar,))
+    )
+    if shape in LIMITED:
+        results.add_profile(f"{NAMES[kind]}, {title}", rounds.profile())
 
 
 def _shape(shape: str, scale: Scale) -> tuple[str, Sequence[Table], int, Fill]:
