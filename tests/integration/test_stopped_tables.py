@@ -310,6 +310,32 @@ def test_mysql_a_table_that_shows_rows_of_others_stops_alone_until_it_has_rows_o
 
 @pytest.mark.in_turn
 @pytest.mark.parametrize("source_kind", ["mysql", "mariadb"], indirect=True)
+def test_mysql_a_start_leaves_out_tables_whose_engine_keeps_no_rows_and_takes_the_others(
+    database: Database, tmp_path: Path, verify_plainly: Plainly
+) -> None:
+    """The catalogue alone tells, and `check` and a first start name them. A later start goes on without them."""
+    config = database.config(tmp_path / "captured")
+    engines = {"t": "MERGE UNION = (u)", **({"b": "BLACKHOLE"} if database.kind == "mysql" else {})}
+    database.execute(f"CREATE TABLE u {SHAPE} ENGINE = MyISAM")
+    run_capture(config, stop=threading.Event(), until_current=True)
+    database.execute(*(f"CREATE TABLE {name} {SHAPE} ENGINE = {engine}" for name, engine in engines.items()))
+    names = {f"{database.schema}.{name}" for name in engines}
+    refused = {str(f.problem.table): f.problem.what for f in findings(config) if f.problem.fatal}
+    assert set(refused) == names and all("keeps no rows" in what for what in refused.values())
+    with pytest.raises(SourceRefused, match="keeps no rows"):
+        run_capture(database.config(tmp_path / "first"), stop=threading.Event(), until_current=True)
+    database.execute("INSERT INTO u VALUES (1, 'one')")
+    with capturing(config) as wait:
+        wait(source_rows(database, "u"))
+        assert set(stop_reasons(config)) == set(engines)
+        verify, _ = verify_plainly(config)
+        report = verify(config)
+        assert {left.table for left in report.left_out} == names and not report.equal
+    assert set(copies(config)) == {"u"}
+
+
+@pytest.mark.in_turn
+@pytest.mark.parametrize("source_kind", ["mysql", "mariadb"], indirect=True)
 def test_mysql_rows_that_a_session_logs_in_part_stop_their_table_alone_and_a_start_dumps_it(
     database: Database, tmp_path: Path
 ) -> None:
