@@ -1,13 +1,15 @@
 """The retry policy of connections: errors that call themselves transient are tried again, ever more slowly.
 
-Other errors pass. Loops that begin again after somebody else was faster (`compare_and_set`, a dump's request while its
-tables are altered) wait for nobody, and count their attempts themselves.
+Other errors pass. `wait_for` waits for what others do: it looks again, ever more slowly, and tries no error again.
+Loops that begin again after somebody else was faster (`compare_and_set`, a dump's request while its tables are altered)
+wait for nobody, and count their attempts themselves.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import TypeVar
 
 import tenacity
 
@@ -16,6 +18,7 @@ from dblog_core.errors import DblogError
 from dblog_core.interfaces import Clock
 
 _STOP_POLL_SECONDS = 0.2
+Seen = TypeVar("Seen")
 
 
 def retrying(
@@ -44,6 +47,35 @@ def retrying(
         # The error itself and not tenacity's `RetryError`: callers know it by its class.
         reraise=True,
     )
+
+
+def wait_for(
+    look: Callable[[], Seen],
+    *,
+    until: Callable[[Seen], bool] = bool,
+    waits: tuple[float, float],
+    give_up_after: float | None = None,
+    stop: threading.Event | None = None,
+    clock: Clock | None = None,
+) -> Seen:
+    """Looks at once and then again and again, until what was seen is enough, and returns that.
+
+    Waits double from the first to the second of `waits`, in seconds. `give_up_after` seconds after the call (None:
+    never), or once `stop` is set, the last that was seen is returned, which is not enough. What `look` raises ends the
+    wait.
+    """
+    clock = clock or SystemClock()
+    began = clock.monotonic()
+    pause, longest = waits
+    while not until(seen := look()):
+        if give_up_after is not None and clock.monotonic() - began >= give_up_after:
+            break
+        if stop is None:
+            clock.sleep(pause)
+        elif clock.wait(stop, pause):
+            break
+        pause = min(2 * pause, longest)
+    return seen
 
 
 def is_transient(error: BaseException) -> bool:

@@ -19,6 +19,7 @@ from dblog_core.errors import ServerNotSafe, VersionConflict
 from dblog_core.interfaces import ChunkReader, Clock, StateStore
 from dblog_core.model import watermark
 from dblog_core.model.watermark import High, Low, Probe
+from dblog_core.retry import wait_for
 from dblog_core.state import capture_status, lease_holder
 
 ROOT = "windows"
@@ -92,18 +93,21 @@ class AnnouncedWindows:
 
     def _await(self, condition: Callable[[], bool], check: Callable[[], None] = lambda: None) -> None:
         """`check` is called now and then, and may raise."""
-        pause_seconds = SHORTEST_PAUSE_SECONDS
         checked_at = self.clock.monotonic()
-        while not condition():
-            if self.clock.wait(self.stop, pause_seconds):
-                raise NotOpened("the worker was asked to stop")
-            pause_seconds = min(2 * pause_seconds, LONGEST_PAUSE_SECONDS)
+
+        def look() -> bool:
+            nonlocal checked_at
             now = self.clock.monotonic()
             if now - checked_at >= _STILL_WANTED_SECONDS:
                 checked_at = now
                 check()
                 if not self.is_wanted():
                     raise NotOpened("the window is no longer wanted")
+            return condition()
+
+        waits = (SHORTEST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
+        if not wait_for(look, waits=waits, stop=self.stop, clock=self.clock):
+            raise NotOpened("the worker was asked to stop")
 
     def _put(self, path: str, payload: str) -> None:
         """Ids are never used twice: a node that is there is ours, and its answer was lost."""

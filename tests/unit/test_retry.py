@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import threading
+from collections.abc import Callable
 
 import pytest
 
 from dblog_core.errors import DblogError, SourceRefused, SourceUnavailable
-from dblog_core.retry import retrying
+from dblog_core.retry import retrying, wait_for
 
 
 class DrawnClock:
@@ -25,6 +26,10 @@ class DrawnClock:
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds
+
+    def wait(self, event: threading.Event, seconds: float) -> bool:
+        self.now += seconds
+        return event.is_set()
 
 
 def failing(times: int, error: Exception, clock: DrawnClock, seen: list[float]) -> object:
@@ -99,3 +104,59 @@ def test_every_failure_is_announced_with_its_wait() -> None:
     policy = retrying(clock=clock, first_wait=0.5, on_retry=lambda e, wait: waits.append((e, wait)))
     policy(failing(2, error, clock, []))
     assert waits == [(error, 0.5), (error, 1.0)]
+
+
+def looking(clock: DrawnClock, looked_at: list[float]) -> Callable[[], int]:
+    """How often somebody has looked; when is noted."""
+
+    def look() -> int:
+        looked_at.append(clock.now)
+        return len(looked_at)
+
+    return look
+
+
+def test_a_wait_looks_at_once_and_then_ever_more_rarely() -> None:
+    clock = DrawnClock()
+    looked_at: list[float] = []
+    look = looking(clock, looked_at)
+    assert wait_for(look, until=lambda looks: looks == 6, waits=(0.1, 0.5), clock=clock) == 6
+    assert [round(moment, 3) for moment in looked_at] == [0.0, 0.1, 0.3, 0.7, 1.2, 1.7]
+
+
+def test_a_wait_that_is_over_at_once_takes_no_time() -> None:
+    clock = DrawnClock()
+    assert wait_for(lambda: "here", waits=(1.0, 1.0), give_up_after=0.0, clock=clock) == "here" and clock.now == 0
+
+
+@pytest.mark.parametrize("stop", [None, threading.Event()])
+def test_a_wait_gives_up_with_what_it_has_seen_last(stop: threading.Event | None) -> None:
+    clock = DrawnClock()
+    looked_at: list[float] = []
+    look = looking(clock, looked_at)
+    assert wait_for(look, until=lambda _: False, waits=(0.5, 0.5), give_up_after=2.0, stop=stop, clock=clock) == 5
+    assert looked_at == [0.0, 0.5, 1.0, 1.5, 2.0], "the last look is at the deadline"
+
+
+def test_a_stop_ends_a_wait_without_another_look() -> None:
+    clock = DrawnClock()
+    stop = threading.Event()
+    looked_at: list[float] = []
+
+    def look() -> bool:
+        looked_at.append(clock.now)
+        assert not stop.is_set()
+        if len(looked_at) == 3:
+            stop.set()
+        return False
+
+    assert wait_for(look, waits=(1.0, 1.0), stop=stop, clock=clock) is False
+    assert looked_at == [0.0, 1.0, 2.0]
+
+
+def test_what_a_look_raises_ends_the_wait() -> None:
+    clock = DrawnClock()
+    error = SourceUnavailable("away")
+    with pytest.raises(SourceUnavailable) as caught:
+        wait_for(failing(1, error, clock, []), waits=(1.0, 1.0), clock=clock)
+    assert caught.value is error and clock.now == 0

@@ -6,7 +6,6 @@ a slot, and a publication that showed the tables then: neither is made for the p
 
 from __future__ import annotations
 
-import time as clock
 from collections.abc import Callable
 
 from dblog_core.config.source import SourceConfig
@@ -14,6 +13,7 @@ from dblog_core.errors import SourceRefused
 from dblog_core.interfaces import LogStream
 from dblog_core.model import position_spec
 from dblog_core.model.position_spec import Form, Place
+from dblog_core.retry import wait_for
 from dblog_core.sources.postgres.position import Lsn, Point
 from dblog_core.sources.postgres.sql import catalogue, publication, slots, standby
 from dblog_core.sources.postgres.sql.connection import Connection, session, value
@@ -115,14 +115,14 @@ def _require_older(config: SourceConfig, place: Place, lsn: Lsn, older: bool) ->
 
 
 def _await_release(config: SourceConfig) -> None:
-    """Waits until the server has noticed that we are gone: the slot serves one at a time."""
-    deadline = clock.monotonic() + _PATIENCE_SECONDS
-    while clock.monotonic() < deadline:
+    """Waits until the server has noticed that we are gone: the slot serves one at a time. For a few seconds at most."""
+
+    def is_free() -> bool:
         with session(config) as connection:
             slot = slots.find_slot(connection, config.slot)
-        if slot is None or slot.active_pid is None:
-            return
-        clock.sleep(_LOOK_SECONDS)
+        return slot is None or slot.active_pid is None
+
+    wait_for(is_free, waits=(_LOOK_SECONDS, _LOOK_SECONDS), give_up_after=_PATIENCE_SECONDS)
 
 
 def _no_start_error(config: SourceConfig, what: str) -> SourceRefused:

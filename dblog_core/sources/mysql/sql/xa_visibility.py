@@ -7,7 +7,6 @@ sessions that were inside an XA COMMIT are out of it.
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pymysql
@@ -15,12 +14,12 @@ from pymysql.connections import Connection
 
 from dblog_core.config.source import SourceConfig
 from dblog_core.errors import ServerNotSafe, SourceUnavailable
+from dblog_core.retry import wait_for
 from dblog_core.sources.mysql.sql.connection import rows, where
 
 _PATIENCE = 60.0
 """Seconds that an XA COMMIT may take."""
-_FIRST_PAUSE = 0.001
-_LONGEST_PAUSE = 0.05
+_PAUSES = (0.001, 0.05)  # seconds between two looks, least and most
 # Sessions that run no statement of their own. One that was killed still ends its commit.
 _IDLE = ("Sleep", "Daemon", "Binlog Dump", "Slave_IO")
 _NO_ACCESS = 1227
@@ -35,25 +34,34 @@ def await_xa_commits(connection: Connection[Any], config: SourceConfig) -> None:
     """
     if config.kind != "mariadb":
         return
-    prepared = _list_prepared(connection)
-    if not prepared:
-        return
-    busy = _committing(connection, config)
-    deadline = time.monotonic() + _PATIENCE
-    pause = _FIRST_PAUSE
-    while busy and prepared:
-        if time.monotonic() > deadline:
-            raise SourceUnavailable(
-                f"sessions {sorted(session for session, _ in busy)} have been committing XA transactions for"
-                f" {_PATIENCE:.0f} s, and nobody knows which rows a chunk would see",
-                where=where(config),
-                fix="look at them with SHOW PROCESSLIST",
-            )
-        time.sleep(pause)
-        pause = min(_LONGEST_PAUSE, pause * 2)
+    prepared: set[tuple[Any, ...]] | None = None
+    busy: set[tuple[int, int]] | None = None
+
+    def list_committing() -> set[tuple[int, int]]:
+        """Those of the first look that may still be committing one of its transactions."""
+        nonlocal prepared, busy
         # What comes later does not count: it was logged after the call.
-        prepared &= _list_prepared(connection)
-        busy &= _committing(connection, config)
+        listed = _list_prepared(connection)
+        prepared = listed if prepared is None else prepared & listed
+        if not prepared:
+            return set()
+        committing = _committing(connection, config)
+        busy = committing if busy is None else busy & committing
+        return busy
+
+    sessions = wait_for(
+        list_committing,
+        until=lambda sessions: not sessions,
+        waits=_PAUSES,
+        give_up_after=_PATIENCE,
+    )
+    if sessions:
+        raise SourceUnavailable(
+            f"sessions {sorted(session for session, _ in sessions)} have been committing XA transactions for"
+            f" {_PATIENCE:.0f} s, and nobody knows which rows a chunk would see",
+            where=where(config),
+            fix="look at them with SHOW PROCESSLIST",
+        )
 
 
 def _list_prepared(connection: Connection[Any]) -> set[tuple[Any, ...]]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import time
 from dataclasses import dataclass
 
 import psycopg2.errors
 
 from dblog_core.config.source import SourceConfig
 from dblog_core.errors import LogPositionLost, SourceRefused, SourceUnavailable
+from dblog_core.retry import wait_for
 from dblog_core.sources.postgres.position import Lsn
 from dblog_core.sources.postgres.sql import standby
 from dblog_core.sources.postgres.sql.catalogue import FRESH_START
@@ -147,11 +147,12 @@ def _release(connection: Connection, config: SourceConfig, pid: int, line: Line)
         return False
     # By the name again: in between the process may have ended, and its number be another's.
     execute(connection, _TERMINATE, (pid, named[0][0] if named else ""))
-    deadline = time.monotonic() + _RELEASE_SECONDS
-    while (slot := find_slot(connection, config.slot)) is not None and slot.active_pid == pid:
-        if time.monotonic() >= deadline:
-            return False
-        time.sleep(_LOOK_SECONDS)
+    slot = wait_for(
+        lambda: find_slot(connection, config.slot),
+        until=lambda seen: seen is None or seen.active_pid != pid,
+        waits=(_LOOK_SECONDS, _LOOK_SECONDS),
+        give_up_after=_RELEASE_SECONDS,
+    )
     return slot is None or slot.active_pid is None
 
 

@@ -15,6 +15,7 @@ from contextlib import closing
 
 from dblog_core.config.source import SourceConfig
 from dblog_core.errors import SourceRefused, SourceUnavailable
+from dblog_core.retry import wait_for
 from dblog_core.sources.postgres import timelines
 from dblog_core.sources.postgres.position import Lsn
 from dblog_core.sources.postgres.sql.connection import (
@@ -69,8 +70,8 @@ def seen_lsn(connection: Connection, config: SourceConfig) -> Lsn:
     """
     first = replayed_lsn(connection)
     began = time.monotonic()
-    pause = _PAUSES[0]
-    while True:
+
+    def look() -> Lsn | None:
         receiving = bool(rows(connection, "SELECT pid FROM pg_stat_wal_receiver WHERE pid IS NOT NULL"))
         received = value(connection, "SELECT pg_last_wal_receive_lsn()::text")
         upto = Lsn.parse(received) if receiving and received else None
@@ -90,8 +91,11 @@ def seen_lsn(connection: Connection, config: SourceConfig) -> Lsn:
                 fix="let it stream from its primary (primary_conninfo), or wait until its archive has more; it is tried"
                 " again",
             )
-        time.sleep(pause)
-        pause = min(2 * pause, _PAUSES[1])
+        return None
+
+    lsn = wait_for(look, until=lambda seen: seen is not None, waits=_PAUSES)
+    assert lsn is not None  # the wait has no other end
+    return lsn
 
 
 def follow(connection: Connection, replica: SourceConfig, primary: SourceConfig) -> None:
@@ -136,11 +140,14 @@ def require_same_system(connection: Connection, replica: SourceConfig, primary: 
 def await_replayed(is_met: Callable[[], bool], connection: Connection, replica: SourceConfig, what: str) -> None:
     """Waits for what the standby is to show. Raises SourceUnavailable where it does not, with `what`."""
     waiting = Waiting(connection, replica, what)
-    pause = _PAUSES[0]
-    while not is_met():
+
+    def look() -> bool:
+        if is_met():
+            return True
         waiting.look()
-        time.sleep(pause)
-        pause = min(2 * pause, _PAUSES[1])
+        return False
+
+    wait_for(look, waits=_PAUSES)
 
 
 class Waiting:
