@@ -91,7 +91,7 @@ def test_check_finds_every_problem_at_once(lab: Database, configure: Callable[..
         "column a may be null",
         "no unique index",
         "may not write the watermark table",
-        "not a watermark table of ours",
+        "not a watermark table of dblog",
         "publication",
     ):
         assert problems_about(problems, words), words
