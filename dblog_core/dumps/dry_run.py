@@ -102,9 +102,16 @@ def plan(config: Config, request: DumpRequest, *, state: StateStore | None = Non
     else:
         measured = _measured_rates(dump_store.list_dumps(state))
 
-    def look(requested: list[RequestedTable]) -> tuple[list[tuple[RequestedTable, TablePlan]], list[Refusal]]:
+    def look(
+        requested: list[RequestedTable], is_last: bool
+    ) -> tuple[list[tuple[RequestedTable, TablePlan]], list[Refusal]]:
         with closing(wiring.open_source(config.source).open_reader()) as reader:
-            return look_at_each(request, requested, lambda table: _table(reader, request, table, options, measured))
+            return look_at_each(
+                request,
+                requested,
+                lambda table: _table(reader, request, table, options, measured),
+                is_last=is_last,
+            )
 
     _, refused, (tables, unreadable) = resolve_and_look(config, request, look)
     return Plan(options, tuple(table for _, table in tables), (*refused, *unreadable))

@@ -74,7 +74,7 @@ def make_draft(
     """The dump that `submit` files. Raises RequestError."""
     options = first_options(config, request)
     _, refused, (cut_tables, unreadable) = resolve_and_look(
-        config, request, lambda tables: _cut_tables(config, request, tables, options, on_table)
+        config, request, lambda tables, is_last: _cut_tables(config, request, tables, options, on_table, is_last)
     )
     if not cut_tables:
         reasons = "; ".join(f"{refusal.reason} (fix: {refusal.fix})" for refusal in unreadable)
@@ -103,6 +103,7 @@ def _cut_tables(
     tables: Sequence[RequestedTable],
     options: DumpOptions,
     on_table: Callable[[str], None],
+    is_last: bool,
 ) -> tuple[list[tuple[RequestedTable, list[TaskRecord]]], list[Refusal]]:
     """The tasks of each table, and the tables that cannot be cut. The order of a key is that of the time before its
     table is cut: whatever changes it while it is cut, or later, its workers notice."""
@@ -119,7 +120,7 @@ def _cut_tables(
                 tasks = _cut_ranges(reader, request, table, options)
             return [replace(task, order=order) for task in tasks]
 
-        return look_at_each(request, tables, cut)
+        return look_at_each(request, tables, cut, is_last=is_last)
 
 
 def _cut_keys(request: DumpRequest, schema: TableSchema) -> list[TaskRecord]:

@@ -16,7 +16,7 @@ from dblog_core import wiring
 from dblog_core.config.settings import Config
 from dblog_core.dumps.dump_records import DumpOptions, Refusal, check_options
 from dblog_core.dumps.key_ranges import MOST_RANGES
-from dblog_core.errors import RequestError, SourceError, SourceForbids, ValueOutOfRange
+from dblog_core.errors import RequestError, SourceError, SourceForbids, TableGone, ValueOutOfRange
 from dblog_core.interfaces import Source
 from dblog_core.model import filters, table_names, table_patterns
 from dblog_core.model.filters import Expression, Filter
@@ -111,29 +111,30 @@ def resolve(config: Config, request: DumpRequest) -> tuple[list[RequestedTable],
 
 
 def resolve_and_look(
-    config: Config, request: DumpRequest, look: Callable[[list[RequestedTable]], T]
+    config: Config, request: DumpRequest, look: Callable[[list[RequestedTable], bool], T]
 ) -> tuple[list[RequestedTable], list[Refusal], T]:
-    """`resolve`, and what `look` finds out about those tables; again where one was altered in between.
+    """`resolve`, and what `look` finds out about those tables; again where one was altered in between. `look` learns
+    whether it is the last time: where tables come and go all the time, each look may miss another one.
 
     Raises what `resolve` and `look` raise.
     """
     resolved = resolve(config, request)
     for _ in range(_ATTEMPTS):
         try:
-            return *resolved, look(resolved[0])
+            return *resolved, look(resolved[0], False)
         except (SourceError, RequestError):  # the server's words, or ours for a column that is gone
             now = resolve(config, request)
             if now == resolved:
                 raise
             resolved = now
-    return *resolved, look(resolved[0])
+    return *resolved, look(resolved[0], True)
 
 
 def look_at_each(
-    request: DumpRequest, tables: Sequence[RequestedTable], look: Callable[[RequestedTable], T]
+    request: DumpRequest, tables: Sequence[RequestedTable], look: Callable[[RequestedTable], T], *, is_last: bool
 ) -> tuple[list[tuple[RequestedTable, T]], list[Refusal]]:
     """What `look` finds out about each table. One that may not be read, and one whose key holds a value without an
-    exact form, is refused alone.
+    exact form, is refused alone. So is one that was dropped meanwhile, where this is the last look (`is_last`).
 
     Raises RequestError where that one is asked for by its name, and what `look` raises.
     """
@@ -143,7 +144,9 @@ def look_at_each(
         name = str(table.schema.table)
         try:
             findings.append((table, look(table)))
-        except (ValueOutOfRange, SourceForbids) as error:
+        except (ValueOutOfRange, SourceForbids, TableGone) as error:
+            if isinstance(error, TableGone) and not is_last:
+                raise
             if request.tables is not None and name in map(table_names.canonical, request.tables):
                 raise RequestError(error.message, where=error.where, fix=error.fix) from error
             refusals.append(Refusal(name, error.reason, error.fix))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from dblog_core.dumps import dump_records, dump_store, filing
 from dblog_core.dumps.dry_run import plan
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.dumps.status import DumpStatus
-from dblog_core.errors import DblogError, RequestError, SourceError, SourceForbids, ValueOutOfRange
+from dblog_core.errors import DblogError, RequestError, SourceError, SourceForbids, TableGone, ValueOutOfRange
 from dblog_core.interfaces import ReadPlan
 from dblog_core.model.filters import FiledFilter, Typed
 from dblog_core.model.schema import TableSchema
@@ -380,6 +381,29 @@ def test_a_table_that_cannot_be_read_is_left_out_alone(
     assert refused.value.fix == "correct the value"
     with pytest.raises(RequestError, match="column paid: a value is no date"):
         file_dump(world, DumpRequest(("shop.order*",)))
+
+
+def test_tables_that_are_dropped_all_the_time_are_left_out_alone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look at them finds another one gone, and a new one there."""
+    explain = requests_world.Reader.explain
+    looks = count()
+    fleeting = requests_world.table("fleeting0")
+    world.database.schemas[fleeting.table] = fleeting
+
+    def drop_one(self: requests_world.Reader, schema: TableSchema, **arguments: Any) -> ReadPlan:
+        if schema.table.name.startswith("fleeting"):
+            del world.database.schemas[schema.table]
+            another = requests_world.table(f"fleeting{next(looks) + 1}")
+            world.database.schemas[another.table] = another
+            raise TableGone(f"table {schema.table} does not exist", fix="name an existing SCHEMA.TABLE")
+        return explain(self, schema, **arguments)
+
+    monkeypatch.setattr(requests_world.Reader, "explain", drop_one)
+    status = file_dump(world, DumpRequest(None))
+    assert status.tables == ("shop.customers", "shop.customs", "shop.lines", "shop.orders")
+    (refusal,) = [r for r in status.refused if "fleeting" in r.table]
+    assert refusal.reason == f"table {refusal.table} does not exist"
+    assert next(looks) > 2, "it has looked again before"
 
 
 def test_a_server_that_refuses_the_same_table_twice_is_believed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
