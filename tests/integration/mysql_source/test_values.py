@@ -52,6 +52,35 @@ def test_types_have_the_values_that_were_written(database: Database, source: Mys
     assert first["bit20"] == b"\x0a\xbc\xde" and json.loads(first["j"])["aa"][-1] == 'x"\x01\n\x7fé😀/'
 
 
+@pytest.mark.parametrize(
+    "columns",
+    [
+        "b BYTES, t text",
+        "t text, b BYTES, t2 text, b2 BYTES, t3 text",
+        "u varchar(9) CHARACTER SET ucs2, b BYTES, l varchar(9) CHARACTER SET latin1, t text, o blob, b2 BYTES, k text",
+        "b BYTES, l varchar(20) CHARACTER SET latin1, g varchar(20) CHARACTER SET latin1, b2 BYTES, t text, j json",
+    ],
+)
+def test_columns_of_bytes_between_texts_move_no_character_set(
+    database: Database, source: MysqlSource, columns: str
+) -> None:
+    """The log lists the collations of texts alone, and which other types count among them differs by server."""
+    kind, value = ("vector(3)", "TO_VECTOR('[1,2,3]')") if database.kind == "mysql" else ("point", "POINT(1, 2)")
+    execute(database, f"CREATE TABLE a (id int PRIMARY KEY, {columns.replace('BYTES', kind)}) CHARACTER SET utf8mb4")
+    texts = [name for name, *_ in (c.split() for c in columns.split(", ")) if name[0] not in "boj"]
+    start = source.current_position()
+    sets = ", ".join(f"{name} = 'é'" for name in texts)
+    more = ", ".join(f"{c.split()[0]} = {value}" for c in columns.split(", ") if "BYTES" in c)
+    execute(database, f"INSERT INTO a SET id = 1, {sets}, {more}")
+    log_batches = list(batches(source, start))
+    (logged,) = (row["after"] for row in changes(log_batches))
+    assert {name: logged[name] for name in texts} == dict.fromkeys(texts, "é")
+    reader = source.open_reader()
+    schema = reader.schema(TableName(database.schema, "a"))
+    reader.close()
+    assert log_batches[0].changes[0].schema.fingerprint == schema.fingerprint
+
+
 def test_single_byte_text_reads_as_the_server_converts_it(database: Database, source: MysqlSource) -> None:
     """Every byte of every single-byte character set that the server has, also those that stand for nothing."""
     sets = [

@@ -245,8 +245,8 @@ def _columns(
     numeric = [i for i, code in enumerate(codes) if code in _NUMERIC]
     # One bit for each numeric column, the first one highest; a shorter field means that the rest is signed.
     unsigned = {i for n, i in enumerate(numeric) if n // 8 < len(bits) and bits[n // 8] & (0x80 >> n % 8)}
-    # MariaDB counts geometry among the character columns, MySQL does not.
-    character = {STRING, VAR_STRING, VARCHAR, BLOB} | ({GEOMETRY} if mariadb else set())
+    # Each server counts one more type among its character columns: its collation is that of binary strings.
+    character = {STRING, VAR_STRING, VARCHAR, BLOB, GEOMETRY if mariadb else VECTOR}
     texts = [i for i, code in enumerate(codes) if code in character]
     ids = dict(zip(texts, _collation_ids(fields, _DEFAULT_CHARSET, _COLUMN_CHARSET, len(texts)), strict=False))
     labelled = [i for i, code in enumerate(codes) if code in (ENUM, SET)]
