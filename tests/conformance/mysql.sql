@@ -248,14 +248,14 @@ CREATE TABLE <t> (id int PRIMARY KEY, v varchar(20))
 = may stop u: is not in this server's log
 = may stop v: is not in this server's log
 CREATE TABLE <t> (id int PRIMARY KEY, v varchar(20))
-CREATE TABLE <u> (id int PRIMARY KEY, t int, FOREIGN KEY (t) REFERENCES <t> (id) ON DELETE CASCADE ON UPDATE CASCADE)
-CREATE TABLE <v> (id int PRIMARY KEY, u int, FOREIGN KEY (u) REFERENCES <u> (id) ON DELETE SET NULL ON UPDATE CASCADE)
+! CREATE TABLE <u> (id int PRIMARY KEY, t int, FOREIGN KEY (t) REFERENCES <t> (id) ON DELETE CASCADE ON UPDATE CASCADE)
+! CREATE TABLE <v> (id int PRIMARY KEY, u int, FOREIGN KEY (u) REFERENCES <u> (id) ON DELETE SET NULL ON UPDATE CASCADE)
 INSERT INTO <t> VALUES (1, 'a'), (2, 'b'), (3, 'c'), (4, 'd')
-INSERT INTO <u> VALUES (10, 1), (11, 1), (20, 2), (30, 3), (40, NULL)
-INSERT INTO <v> VALUES (100, 10), (101, 11), (200, 20), (300, NULL)
+! INSERT INTO <u> VALUES (10, 1), (11, 1), (20, 2), (30, 3), (40, NULL)
+! INSERT INTO <v> VALUES (100, 10), (101, 11), (200, 20), (300, NULL)
 DELETE FROM <t> WHERE id = 1
 UPDATE <t> SET id = 22 WHERE id = 2
-UPDATE <u> SET id = id + 1000 WHERE id = 20
+! UPDATE <u> SET id = id + 1000 WHERE id = 20
 DELETE <t> FROM <t> WHERE id = 3
 REPLACE INTO <t> VALUES (4, 'replaced')
 
