@@ -329,7 +329,7 @@ INSERT INTO <t> VALUES (1, 1, <word>, <small>, <date>, 'x'), (2, 2, <word>, <sma
 ?ALTER TABLE <t> MODIFY b mediumtext
 ?ALTER TABLE <t> CONVERT TO CHARACTER SET utf8mb4 COLLATE utf8mb4_bin
 ?ALTER TABLE <t> DEFAULT CHARACTER SET ucs2
-?INSERT INTO <t> (id, a) VALUES (4, 4)
+?!INSERT INTO <t> (id, a) VALUES (4, 4)
 [mysql] ?ALTER TABLE <t> ALTER COLUMN a SET INVISIBLE
 [mysql] ?ALTER TABLE <t> ALTER COLUMN a SET VISIBLE
 ?UPDATE <t> SET a = 5 WHERE id = 2
