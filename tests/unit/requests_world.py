@@ -12,6 +12,9 @@ import pytest
 
 from dblog_core import wiring
 from dblog_core.config.settings import Config
+from dblog_core.dumps import dump_store, filing
+from dblog_core.dumps.requests import DumpRequest
+from dblog_core.dumps.status import DumpStatus
 from dblog_core.interfaces import ReadPlan
 from dblog_core.model.filters import Filter
 from dblog_core.model.schema import Column, TableName, TableSchema
@@ -91,3 +94,7 @@ def make(path: Path, monkeypatch: pytest.MonkeyPatch, **dump: Any) -> World:
     monkeypatch.setattr(wiring, "open_source", lambda _: source)
     monkeypatch.setattr(wiring, "open_state", lambda _: MemoryState(shared=world.state))
     return world
+
+
+def file_dump(world: World, request: DumpRequest) -> DumpStatus:
+    return dump_store.read_dump(world.state, filing.submit(world.config, request))

@@ -10,26 +10,7 @@ import pytest
 
 from dblog_core.errors import DblogError, SourceRefused, SourceUnavailable
 from dblog_core.retry import retrying, wait_for
-
-
-class DrawnClock:
-    """Time that passes only by sleeping."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def time(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
-
-    def wait(self, event: threading.Event, seconds: float) -> bool:
-        self.now += seconds
-        return event.is_set()
+from tests.drawn_clock import DrawnClock
 
 
 def failing(times: int, error: Exception, clock: DrawnClock, seen: list[float]) -> object:

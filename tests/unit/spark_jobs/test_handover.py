@@ -15,29 +15,10 @@ from dblog_core.state.memory import MemoryState
 from dblog_core.state.sqlite import SqliteState
 from spark_jobs.merging.handover import GRACE_SECONDS, NEXT, OVER, READY, Slice, in_line
 from spark_jobs.merging.lock import LEASE
+from tests.drawn_clock import DrawnClock
 from tests.waiting import wait_until
 
 TTL = 30.0
-
-
-class DrawnClock:
-    """Time goes by when somebody waits, or when the test says so."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def time(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
-
-    def wait(self, event: threading.Event, seconds: float) -> bool:
-        self.now += seconds
-        return event.is_set()
 
 
 @pytest.fixture

@@ -148,8 +148,8 @@ def find_table(connection: Connection, name: TableName) -> CatalogueTable | None
 
 def find_key(connection: Connection, name: TableName, config: SourceConfig) -> tuple[str, ...]:
     """The `key` of a table in one question; of a table that is gone its entry in `[source.keys]`."""
-    found = rows(connection, _PRIMARY_KEY, (name.schema, name.name))
-    return _choose_key(name, tuple(found[0][0]) if found else (), config)
+    keys = rows(connection, _PRIMARY_KEY, (name.schema, name.name))
+    return _choose_key(name, tuple(keys[0][0]) if keys else (), config)
 
 
 def _choose_key(name: TableName, primary_key: tuple[str, ...], config: SourceConfig) -> tuple[str, ...]:
