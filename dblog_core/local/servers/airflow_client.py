@@ -11,7 +11,8 @@ from typing import Any
 
 from dblog_core.errors import LocalError
 
-_TIMEOUT_SECONDS = 30.0  # for one request: the first after a start is slow
+_TIMEOUT_SECONDS = 180.0  # for one request: a busy machine has Airflow answer late, and who is gone refuses at once
+_HEALTH_TIMEOUT_SECONDS = 30.0  # who asks for it asks again
 _FINISHED = ("success", "failed")
 _BUSY = ("Database error", "Database is locked")
 """Of an Airflow on SQLite that was locked for too long: the request changed nothing."""
@@ -130,14 +131,16 @@ class AirflowClient:
 
     def _health(self) -> dict[str, dict[str, Any]]:
         try:
-            return dict(self._send("GET", "/api/v2/monitor/health", None, {}))
+            return dict(self._send("GET", "/api/v2/monitor/health", None, {}, timeout=_HEALTH_TIMEOUT_SECONDS))
         except LocalError:
             return {}
 
-    def _send(self, method: str, path: str, body: Any, headers: dict[str, str]) -> Any:
+    def _send(
+        self, method: str, path: str, body: Any, headers: dict[str, str], *, timeout: float = _TIMEOUT_SECONDS
+    ) -> Any:
         where = f"Airflow {method} {path}"
         all_headers = {"Content-Type": "application/json", **headers}
-        connection = http.client.HTTPConnection(urllib.parse.urlsplit(self._base).netloc, timeout=_TIMEOUT_SECONDS)
+        connection = http.client.HTTPConnection(urllib.parse.urlsplit(self._base).netloc, timeout=timeout)
         try:
             connection.request(method, path, None if body is None else json.dumps(body), all_headers)
             answer = connection.getresponse()
