@@ -27,8 +27,11 @@ def cache_directory() -> Path:
 def cache_entry(name: str, fill: Callable[[Path], None]) -> Path:
     """The directory `name` of the cache; where missing, made by `fill` in a temporary place and renamed when whole.
 
-    One process fills, the others wait for it; what a killed one left half-done is never seen under the name.
+    `$DBLOG_SHIPPED_DIR` may name a directory of entries that an image brings: nothing is written there. One process
+    fills, the others wait for it; what a killed one left half-done is never seen under the name.
     """
+    if (directory := os.environ.get("DBLOG_SHIPPED_DIR")) and (shipped := Path(directory).absolute() / name).exists():
+        return shipped
     final = cache_directory() / name
     if final.exists():
         return final

@@ -66,8 +66,9 @@ def kernel(result: Any, *arguments: Any, allocates: bool = False) -> Callable[[K
     def compile_kernel(function: Kernel) -> Kernel:
         try:
             compiled: Kernel = numba.njit(result(*arguments), cache=True, **options)(function)
-        except RuntimeError as error:  # neither the module's directory nor the user's own can be written
-            if "no locator available" not in str(error):
+        except (RuntimeError, OSError) as error:
+            # Neither the module's directory nor the user's own can be written, or an image's lacks this kernel.
+            if isinstance(error, RuntimeError) and "no locator available" not in str(error):
                 raise
             log.warning("%s is compiled at every start: %s; set NUMBA_CACHE_DIR", function.__name__, error)
             compiled = numba.njit(result(*arguments), **options)(function)

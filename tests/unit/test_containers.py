@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 import yaml
+from numba.core import caching
 from typer.testing import CliRunner
 
 from dblog_core import __version__
@@ -32,6 +33,7 @@ from dblog_core.local.servers.mariadb import MariadbServer
 from dblog_core.local.servers.mysql import MysqlServer
 from dblog_core.local.servers.postgres import PostgresServer
 from dblog_core.monitoring.metrics import GAUGES
+from dblog_core.rows.shipped_kernels import ShippedKernels
 from tests.unit.container_files import COMPOSE, DOCKER, ROOT, SERVICES, TEXT, our_commands
 
 BUILT = {f"dblog/{target}:{__version__}": target for target in ("dblog", "airflow")}
@@ -95,6 +97,29 @@ def test_a_service_waits_for_those_that_start_with_it(name: str) -> None:
         assert SERVICES[other]["profiles"] == SERVICES[name]["profiles"] or not how.get("required", True)
         once = SERVICES[other]["restart"] == "no"
         assert once == (how["condition"] == "service_completed_successfully")
+
+
+def test_what_an_image_runs_belongs_to_root_and_only_volumes_are_written() -> None:
+    assert "chown" not in _dockerfile()
+    stages = _dockerfile().split("\nFROM ")
+    final_stages = [stage for stage in stages if re.match(r"base AS (airflow|dblog)\n", stage)]
+    assert len(final_stages) == 2 and all("\nUSER 10001:10001\n" in stage for stage in final_stages)
+    variables = dict(re.findall(r"(\w+)=(/\S+)", _dockerfile()))
+    assert variables["DBLOG_SHIPPED_DIR"].startswith("/opt/dblog/")
+    assert variables["DBLOG_CACHE_DIR"].startswith("/var/lib/dblog/")
+    ours = [service for service in SERVICES.values() if service["image"] == f"dblog/dblog:{__version__}"]
+    assert len(ours) >= 9
+    for service in ours:
+        assert service["read_only"] is True
+        assert {volume.split(":")[-1] for volume in service["volumes"]} == {"ro", "/var/lib/dblog", "/tmp"}
+
+
+def test_numba_finds_the_class_that_reads_an_images_kernels() -> None:
+    (names,) = re.findall(r"NUMBA_CACHE_LOCATOR_CLASSES=(\S+)", _dockerfile())
+    first, second = names.split(",")
+    module, _, name = first.rpartition(".")
+    assert getattr(importlib.import_module(module), name) is ShippedKernels
+    assert getattr(caching, second) is caching.UserProvidedCacheLocator
 
 
 def test_every_image_that_ours_are_built_from_is_pinned() -> None:

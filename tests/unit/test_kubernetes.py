@@ -70,4 +70,8 @@ def test_objects_of_kubernetes_select_each_other() -> None:
         assert spec["securityContext"]["runAsNonRoot"] and spec["securityContext"]["runAsUser"] == 10001
         assert spec["automountServiceAccountToken"] is False, "no program of ours asks the cluster's API"
         assert spec["containers"][0]["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+        # Airflow writes where it is installed.
+        read_only = spec["containers"][0]["securityContext"].get("readOnlyRootFilesystem", False)
+        written_places = {mount["mountPath"] for mount in spec["containers"][0]["volumeMounts"]}
+        assert read_only == ({"/tmp", "/var/lib/dblog"} <= written_places) == (spec["containers"][0]["name"] == "dblog")
         assert spec["containers"][0]["resources"]["limits"]["memory"]

@@ -10,6 +10,7 @@ from dblog_core import __version__
 
 ROOT = Path(__file__).parents[2]
 OUR_IMAGE = re.compile(r"\bdblog(?:/dblog|/airflow|-airflow)?:(\d[\w.]*)")
+LABEL = re.compile(r'\borg\.opencontainers\.image\.version="([^"]*)"')
 
 
 def test_the_package_takes_its_version_from_the_module() -> None:
@@ -23,7 +24,8 @@ def test_every_image_carries_the_version() -> None:
     texts = [file.read_text() for file in files if file.suffix not in {".png", ".svg"}]
     versions = [version for text in texts for version in OUR_IMAGE.findall(text)]
     assert len(versions) >= 6  # two in the compose file, and those of Kubernetes
-    assert set(versions) == {__version__}
+    labels = LABEL.findall((ROOT / "docker" / "Dockerfile").read_text())
+    assert len(labels) == 2 and {*versions, *labels} == {__version__}
 
 
 def test_the_changelog_names_the_version_in_its_first_entry_or_in_development() -> None:

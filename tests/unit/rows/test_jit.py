@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -48,6 +49,58 @@ def test_where_no_cache_can_be_written_kernels_are_compiled_all_the_same(
     kernel = jit.kernel(jit.int64, jit.int64)(twice)
     assert kernel(21) == 42
     assert "NUMBA_CACHE_DIR" in caplog.text
+
+
+SHIPPED = """
+import sys
+import tempfile
+from pathlib import Path
+
+def refuse(*_, **__):
+    raise PermissionError(13, "nobody may write here")
+
+if "sealed" in sys.argv:
+    tempfile.TemporaryFile = refuse
+from numba.core import caching
+if "sealed" in sys.argv:
+    caching.IndexDataCacheFile.save = refuse
+from dblog_core.rows import jit
+
+def twice(number):
+    return number * 2
+
+kernel = jit.kernel(jit.int64, jit.int64)(twice)
+assert kernel(21) == 42
+print(sum(kernel.stats.cache_hits.values()), sum(kernel.stats.cache_misses.values()))
+"""
+
+
+def test_kernels_of_an_image_are_found_where_nobody_may_write(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SHIPPED)
+    classes = "dblog_core.rows.shipped_kernels.ShippedKernels,UserProvidedCacheLocator"
+
+    def run(*arguments: str) -> tuple[str, str]:
+        done = subprocess.run(
+            [sys.executable, script, *arguments],
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(sys.path),
+                "NUMBA_CACHE_DIR": str(tmp_path / "kernels"),
+                "NUMBA_CACHE_LOCATOR_CLASSES": classes,
+            },
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return done.stdout.strip(), done.stderr
+
+    assert run() == ("0 1", "")
+    assert run("sealed") == ("1 0", "")
+    # Another version of the module than the one that was compiled: it still runs.
+    script.write_text(SHIPPED + "# changed\n")
+    printed, warned = run("sealed")
+    assert printed.startswith("0 ") and "twice is compiled at every start" in warned
 
 
 def twice(number: int) -> int:

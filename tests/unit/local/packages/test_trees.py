@@ -113,3 +113,16 @@ def test_what_failed_or_was_killed_half_way_is_never_seen(own_cache: Path) -> No
     entry = user_cache.cache_entry("thing", lambda part: (part / "whole").touch())
     assert [path.name for path in entry.iterdir()] == ["whole"]
     assert not killed.exists()
+
+
+def test_what_an_image_ships_is_taken_from_there_and_nothing_is_written_beside_it(
+    own_cache: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shipped = tmp_path_factory.mktemp("shipped")
+    (shipped / "thing").mkdir()
+    monkeypatch.setenv("DBLOG_SHIPPED_DIR", str(shipped))
+    filled: list[Path] = []
+    assert user_cache.cache_entry("thing", filled.append) == shipped / "thing"
+    assert filled == [] and list(own_cache.iterdir()) == []
+    assert user_cache.cache_entry("other", filled.append) == own_cache / "other"
+    assert [path.name for path in shipped.iterdir()] == ["thing"]
