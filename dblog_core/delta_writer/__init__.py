@@ -5,7 +5,7 @@ The reference is delta-io/delta's PROTOCOL.md. From the log to a commit:
   files.py        the table's files on storage
   features.py     which tables may be written so; any other is refused, with the reason
   shape.py        the table's columns, from the schema in its log
-  checkpoint.py   what a checkpoint holds
+  delta_log_checkpoint.py  what a checkpoint holds
   snapshot.py     the live files of a version, kept up commit by commit
   bitmaps.py      sets of row numbers, and their RoaringBitmapArray form
   vectors.py      deletion vectors: their files and descriptors
@@ -21,5 +21,5 @@ The reference is delta-io/delta's PROTOCOL.md. From the log to a commit:
   commit.py       one version of the log, created if absent
   open_table.py   a table's newest version, its vectors and its index; one commit of it
   upsert.py       changes of a table become one commit, exactly once
-  join_files.py   small files become one, their dead rows left out
+  rewriting/      small files joined, dead rows left out, while others change the table
 """

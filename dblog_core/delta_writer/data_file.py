@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import quote
 
@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dblog_core.delta_writer.shape import DeltaColumn, Shape
-from dblog_core.delta_writer.statistics import Json, statistics_of
+from dblog_core.delta_writer.statistics import FileStatistics, Json
 from dblog_core.errors import LakeError
 
 _CODECS = {"none": "none", "uncompressed": "none", "snappy": "snappy", "gzip": "gzip", "zstd": "zstd"}
@@ -24,8 +24,8 @@ reads no day before 1582-10-15 and no time before 1900."""
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A file to write: its name in the table, its bytes, its rows as the file has them (physical names),
-    and their statistics."""
+    """A file to write: its name in the table, its bytes, its rows as the file has them (physical names; the key's
+    columns at least), and their statistics."""
 
     name: str
     data: pa.Buffer
@@ -52,24 +52,65 @@ def data_file(
 
     Raises LakeError where the rows are of another shape: it has changed, or a value has no place in it.
     """
-    if set(rows.column_names) != set(shape.names):
-        left = set(shape.names) - set(rows.column_names)
-        more = set(rows.column_names) - set(shape.names)
-        raise _misfit(f"the table has {', '.join(sorted(left)) or 'no'} more columns, and lacks {sorted(more)}", where)
-    stored = pa.Table.from_arrays([_values(rows, column, where) for column in shape], schema=shape.arrow())
-    codec = _CODECS[configuration.get("delta.parquet.compression.codec", "zstd").lower()]
-    out = io.BytesIO()
-    with pq.ParquetWriter(
-        out,
-        stored.schema,
-        compression=codec,
-        store_schema=False,  # the log has the schema; Arrow's own would have readers see other types
-        store_decimal_as_integer=True,
-    ) as writer:
-        writer.write_table(stored, row_group_size=_ROW_GROUP)
-        writer.add_key_value_metadata(_CALENDAR)
-    file = f"part-00000-{name}-c000{'' if codec == 'none' else f'.{codec}'}.parquet"
-    return DataFile(file, pa.py_buffer(out.getbuffer()), stored, statistics_of(stored, shape, configuration))
+    with FileWriter(shape, configuration, name, where=where) as writer:
+        writer.write(rows)
+    return writer.file()
+
+
+class FileWriter:
+    """A file that is written part by part; entered while there are more parts. `kept`: the columns whose rows the file
+    gets, by their logical names (None: all)."""
+
+    def __init__(
+        self,
+        shape: Shape,
+        configuration: Mapping[str, str],
+        name: uuid.UUID,
+        *,
+        where: str,
+        kept: Sequence[str] | None = None,
+    ) -> None:
+        codec = _CODECS[configuration.get("delta.parquet.compression.codec", "zstd").lower()]
+        self._name = f"part-00000-{name}-c000{'' if codec == 'none' else f'.{codec}'}.parquet"
+        self._where = where
+        self._shape = shape
+        self._kept = shape.names if kept is None else kept
+        self._parts: list[pa.Table] = []
+        self._statistics = FileStatistics(shape, configuration)
+        self._out = io.BytesIO()
+        self._writer = pq.ParquetWriter(
+            self._out,
+            shape.arrow(),
+            compression=codec,
+            store_schema=False,  # the log has the schema; Arrow's own would have readers see other types
+            store_decimal_as_integer=True,
+        )
+
+    def __enter__(self) -> FileWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self._writer.add_key_value_metadata(_CALENDAR)
+        self._writer.close()
+
+    def write(self, rows: pa.Table) -> None:
+        """Adds rows. Raises LakeError where they are of another shape."""
+        if set(rows.column_names) != set(self._shape.names):
+            left = set(self._shape.names) - set(rows.column_names)
+            more = set(rows.column_names) - set(self._shape.names)
+            what = f"the table has {', '.join(sorted(left)) or 'no'} more columns, and lacks {sorted(more)}"
+            raise _misfit(what, self._where)
+        values = [_values(rows, column, self._where) for column in self._shape]
+        stored = pa.Table.from_arrays(values, schema=self._shape.arrow())
+        self._writer.write_table(stored, row_group_size=_ROW_GROUP)
+        self._statistics.add(stored)
+        self._parts.append(stored.select([self._shape[name].physical for name in self._kept]))
+
+    def file(self) -> DataFile:
+        """The file, once it is whole."""
+        data = pa.py_buffer(self._out.getbuffer())
+        return DataFile(self._name, data, pa.concat_tables(self._parts), self._statistics.json())
 
 
 def _values(rows: pa.Table, column: DeltaColumn, where: str) -> pa.ChunkedArray:

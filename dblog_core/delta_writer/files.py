@@ -55,6 +55,11 @@ class TableFiles:
         """Makes the file whole, or not at all; False if the name is taken already."""
         return (self.root / path).create(data)
 
+    def create_new(self, path: str, data: Bytes) -> None:
+        """Makes a file of a name of its own."""
+        if not self.create(path, data):
+            raise LakeError("a file of a new name is there already", where=self.url(path), fix="try again")
+
     def settle(self, path: str) -> None:
         """Makes durable that the file has its name: a `create` may have failed between the two."""
         self.root.storage.settle((self.root / path).path)

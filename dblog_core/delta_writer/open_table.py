@@ -112,8 +112,7 @@ class OpenTable:
 
     def create(self, name: str, data: Bytes) -> None:
         """Writes a file of a name of its own."""
-        if not self.files.create(name, data):
-            raise LakeError("a file of a new name is there already", where=self.files.url(name), fix="try again")
+        self.files.create_new(name, data)
 
     def index_file(self, file: DataFile, shape: Shape) -> None:
         """Takes a file that has been committed into the index."""

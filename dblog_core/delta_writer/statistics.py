@@ -34,18 +34,43 @@ Ends = tuple[Any, Any]
 
 def statistics_of(rows: pa.Table, shape: Shape, configuration: Mapping[str, str]) -> str:
     """The JSON of a file of these rows, whose columns are those of the shape. `configuration`: the table's."""
-    low: Json = {}
-    high: Json = {}
-    nulls: Json = {}
-    for column in columns_with_statistics(shape, configuration):
-        values = rows[column.physical]
-        nulls[column.physical] = values.null_count
-        if values.null_count < len(values):
-            ends = _bounds(values)
-            low.update({column.physical: ends[0]} if ends[0] is not None else {})
-            high.update({column.physical: ends[1]} if ends[1] is not None else {})
-    statistics = {"numRecords": len(rows), "minValues": low, "maxValues": high, "nullCount": nulls, "tightBounds": True}
-    return dump_json(statistics)
+    statistics = FileStatistics(shape, configuration)
+    statistics.add(rows)
+    return statistics.json()
+
+
+class FileStatistics:
+    """The statistics of a file that is written part by part."""
+
+    def __init__(self, shape: Shape, configuration: Mapping[str, str]) -> None:
+        self._columns = [column.physical for column in columns_with_statistics(shape, configuration)]
+        self._rows = 0
+        self._nulls = dict.fromkeys(self._columns, 0)
+        self._ends: dict[str, Ends] = {}
+
+    def add(self, rows: pa.Table) -> None:
+        """Takes in a part of the file's rows."""
+        self._rows += len(rows)
+        for name in self._columns:
+            values = rows[name]
+            self._nulls[name] += values.null_count
+            if values.null_count < len(values):
+                ends = _bounds(values)
+                self._ends[name] = _join_ends(self._ends[name], ends) if name in self._ends else ends
+
+    def json(self) -> str:
+        """Those of all rows that were taken in."""
+        low = {name: ends[0] for name, ends in self._ends.items() if ends[0] is not None}
+        high = {name: ends[1] for name, ends in self._ends.items() if ends[1] is not None}
+        fields = {"numRecords": self._rows, "minValues": low, "maxValues": high, "nullCount": self._nulls}
+        return dump_json({**fields, "tightBounds": True})
+
+
+def _join_ends(one: Ends, other: Ends) -> Ends:
+    """Those of both parts: what one of them does not give, nobody knows. Texts of days and times are in their order."""
+    low = None if one[0] is None or other[0] is None else min(one[0], other[0])
+    high = None if one[1] is None or other[1] is None else max(one[1], other[1])
+    return low, high
 
 
 def columns_with_statistics(shape: Shape, configuration: Mapping[str, str]) -> list[DeltaColumn]:

@@ -21,6 +21,8 @@ MOST_BYTES = 256 << 20
 """Of rows that are held at once: a few rows of a work may ask for large values of many."""
 _AT_ONCE = 64 << 20
 """Bytes of a row group's columns beyond which they are read in parts: values may be large, and few are asked for."""
+_ROWS_AT_ONCE = 1 << 17
+"""Of a file that is read whole: its encoding may be a hundredth of what the rows take in memory."""
 
 
 @contextlib.contextmanager
@@ -62,6 +64,18 @@ def column_batches(
             rows = _group(file, group, columns, stored, files.url(live.path))
             yield first, rows
             first += len(rows)
+
+
+def row_batches(files: TableFiles, live: LiveFile, shape: Shape) -> Iterator[tuple[int, pa.Table]]:
+    """All rows of a file, few at a time: the number of the first one, and the rows."""
+    columns = list(shape)
+    first = 0
+    with open_data_file(files, live) as file:
+        stored = _stored_names(file, columns, by_id=shape.by_id)
+        for group in range(file.num_row_groups):
+            for begin, rows in _stretches(file, group, columns, stored, files.url(live.path), most_rows=_ROWS_AT_ONCE):
+                yield first + begin, rows
+            first += file.metadata.row_group(group).num_rows
 
 
 def rows_at(
@@ -117,18 +131,25 @@ def _stored_names(file: pq.ParquetFile, columns: Sequence[DeltaColumn], *, by_id
 
 
 def _stretches(
-    file: pq.ParquetFile, group: int, columns: Sequence[DeltaColumn], stored: dict[str, str], where: str
+    file: pq.ParquetFile,
+    group: int,
+    columns: Sequence[DeltaColumn],
+    stored: dict[str, str],
+    where: str,
+    *,
+    most_rows: int | None = None,
 ) -> Iterator[tuple[int, pa.Table]]:
     """A row group's columns, whole or in parts: the number of a part's first row in the group, and its rows."""
     about = file.metadata.row_group(group)
     names = set(stored.values())
     chunks = (about.column(i) for i in range(about.num_columns))
     size = sum(c.total_uncompressed_size for c in chunks if c.path_in_schema.split(".")[0] in names)
-    if size <= _AT_ONCE:
+    if size <= _AT_ONCE and (most_rows is None or about.num_rows <= most_rows):
         yield 0, _group(file, group, columns, stored, where)
         return
     first = 0
-    rows = max(1, about.num_rows * _AT_ONCE // size)
+    rows = max(1, about.num_rows * _AT_ONCE // max(size, 1))
+    rows = rows if most_rows is None else min(rows, most_rows)
     for batch in file.iter_batches(rows, row_groups=[group], columns=list(stored.values())):
         part = pa.Table.from_batches([batch])
         yield first, pa.table({c.name: _values(part, c, stored.get(c.name), len(part), where) for c in columns})

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 
-from dblog_core.delta_writer.join_files import join_files
 from dblog_core.delta_writer.open_table import OpenTable
+from dblog_core.delta_writer.rewriting.join_files import join_files
 from dblog_core.delta_writer.upsert import upsert
 from dblog_core.storage.location import Location
 from tests.fix_s3 import Bucket

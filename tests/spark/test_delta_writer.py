@@ -17,8 +17,8 @@ from deltalake import QueryBuilder
 from pyspark.sql import DataFrame, SparkSession
 
 from dblog_core.delta_writer.changes import Changes
-from dblog_core.delta_writer.join_files import join_files
 from dblog_core.delta_writer.open_table import OpenTable
+from dblog_core.delta_writer.rewriting.join_files import join_files
 from dblog_core.delta_writer.upsert import upsert
 from dblog_core.storage.local import LocalStorage
 from dblog_core.storage.location import Location

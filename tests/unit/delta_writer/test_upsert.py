@@ -8,7 +8,7 @@ import shutil
 from deltalake import WriterProperties, write_deltalake
 
 from dblog_core.delta_writer.changes import Changes
-from dblog_core.delta_writer.join_files import join_files
+from dblog_core.delta_writer.rewriting.join_files import join_files
 from dblog_core.delta_writer.upsert import upsert
 from tests.unit.delta_writer.tables import (
     APP,

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from dblog_core.delta_writer.join_files import join_files
+from dblog_core.delta_writer.rewriting.join_files import join_files, plan_join
+from dblog_core.delta_writer.rewriting.purge_files import plan_purge
+from dblog_core.delta_writer.rewriting.rewrite import Rewritten, commit_rewritten
 from dblog_core.delta_writer.upsert import upsert
 from dblog_core.errors import LakeError, StagingUnavailable
 from dblog_core.storage.location import Location
@@ -116,7 +118,7 @@ def test_a_process_that_is_stopped_right_before_its_commit_says_that_it_was_lost
 
 @pytest.mark.parametrize("soak_round", range(1))
 def test_whatever_happens_in_any_order_the_rows_are_right(tmp_path: Path, soak_seed: int, soak_round: int) -> None:
-    """Random batches, rivals at any point, restarts with and without the saved index, files joined."""
+    """Random batches, rivals at any point, restarts with and without the saved index, files written again meanwhile."""
     dice = random.Random(soak_seed)
     table = Table.create_at(tmp_path, mapped=dice.random() < 0.3)
     rivals = ["checkpoints"] if table.mapped else [name for name in RIVALS if name != "widens"]  # delta-rs can no more
@@ -124,6 +126,7 @@ def test_whatever_happens_in_any_order_the_rows_are_right(tmp_path: Path, soak_s
     index = tmp_path / "index"
     table.merge(writer, [row(i, offset=1) for i in range(800)])
     offset = 10
+    rewritten: Rewritten | None = None
     for number in range(20):
         offset += 10
         count = dice.choice([3, 40, 400])
@@ -148,6 +151,13 @@ def test_whatever_happens_in_any_order_the_rows_are_right(tmp_path: Path, soak_s
         if dice.random() < 0.3:
             join_files(writer, below=dice.choice([1 << 12, 1 << 20]))
             table.check()
+        if rewritten is not None and dice.random() < 0.6:
+            commit_rewritten(writer, rewritten)
+            rewritten = None
+            table.check()
+        if rewritten is None and dice.random() < 0.6:
+            chosen = dice.choice([plan_join, plan_purge])(writer)
+            rewritten = None if chosen is None else chosen.carry_out()
         fate = dice.random()
         if fate < 0.15:
             writer = table.writer()

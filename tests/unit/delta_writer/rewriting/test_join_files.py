@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from dblog_core.delta_writer.join_files import join_files
 from dblog_core.delta_writer.open_table import OpenTable
+from dblog_core.delta_writer.rewriting.join_files import join_files
 from dblog_core.delta_writer.upsert import upsert
 from tests.unit.delta_writer.tables import APP, Table, commit_of, newest, row, write_commit
 

@@ -1,0 +1,55 @@
+"""Small files of a table become one, without their dead rows, like the runs of an LSM: each row is written again as
+often as the logarithm of the rows says. No reader sees a change; the index learns the new places.
+"""
+
+from __future__ import annotations
+
+from dblog_core.delta_writer.open_table import OpenTable
+from dblog_core.delta_writer.rewriting.rewrite import Rewrite, commit_rewritten, plan_rewrite
+from dblog_core.delta_writer.snapshot import LiveFile
+from dblog_core.delta_writer.stored_rows import stored_count
+
+BELOW = 16 << 20
+"""Bytes of live rows, compressed, of a file that counts as small."""
+TOGETHER = 32 << 20
+"""Bytes that are joined at once: decoded, they take some ten times as much memory."""
+_ATTEMPTS = 3
+
+
+def join_files(table: OpenTable, *, below: int = BELOW, together: int = TOGETHER, at_least: int = 2) -> int:
+    """Joins the small files if there are `at_least` so many; how many it has joined. 0, too, where others replace
+    them all the time meanwhile. The new file is in the order of the key."""
+    for _ in range(_ATTEMPTS):
+        table.refresh()
+        if (rewrite := plan_join(table, below=below, together=together, at_least=at_least)) is None:
+            return 0
+        if commit_rewritten(table, rewrite.carry_out()):
+            return len(rewrite.sources)
+    return 0
+
+
+def plan_join(table: OpenTable, *, below: int = BELOW, together: int = TOGETHER, at_least: int = 2) -> Rewrite | None:
+    """The join of the small files of the table's snapshot; None where there are not `at_least` so many."""
+    small = _small(table, below=below, together=together)
+    # By key, so that a range of keys lies in few row groups.
+    return plan_rewrite(table, small, order=table.keys) if len(small) >= at_least else None
+
+
+def _small(table: OpenTable, *, below: int, together: int) -> list[LiveFile]:
+    """Files by their live bytes, small ones first, as long as the next one is not larger than all before it."""
+    sizes = sorted((_live_bytes(table, live), live.path, live) for live in table.snapshot.files.values())
+    chosen: list[LiveFile] = []
+    total = 0
+    for size, _, live in sizes:
+        if size >= below or total + size > together or (len(chosen) > 1 and size > total):
+            break
+        chosen.append(live)
+        total += size
+    return chosen
+
+
+def _live_bytes(table: OpenTable, live: LiveFile) -> int:
+    if live.vector is None:
+        return live.size
+    rows = stored_count(table.files, live, table.dead_rows(live))
+    return live.size * (rows - int(live.vector["cardinality"])) // max(rows, 1)

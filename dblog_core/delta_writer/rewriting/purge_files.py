@@ -1,0 +1,40 @@
+"""Files of which many rows are dead are written again without them, one at a time: the one with most of them first."""
+
+from __future__ import annotations
+
+from dblog_core.delta_writer.open_table import OpenTable
+from dblog_core.delta_writer.rewriting.rewrite import Rewrite, commit_rewritten, plan_rewrite
+from dblog_core.delta_writer.snapshot import LiveFile
+from dblog_core.delta_writer.stored_rows import stored_count
+
+LARGEST = 512 << 20
+"""Bytes of a file beyond which Spark writes it again: the new one is in memory, compressed, until it is written."""
+_ATTEMPTS = 3
+
+
+def purge_file(table: OpenTable, *, share: float = 0.0, largest: int = LARGEST) -> bool:
+    """Writes one file again of whose rows more than the `share` are dead; False where there is none, or others replace
+    it all the time meanwhile."""
+    for _ in range(_ATTEMPTS):
+        table.refresh()
+        if (rewrite := plan_purge(table, share=share, largest=largest)) is None:
+            return False
+        if commit_rewritten(table, rewrite.carry_out()):
+            return True
+    return False
+
+
+def plan_purge(table: OpenTable, *, share: float = 0.0, largest: int = LARGEST) -> Rewrite | None:
+    """The rewrite of the file with the largest share of dead rows; None where no file has more than `share`."""
+    marked = [live for live in table.snapshot.files.values() if live.vector is not None and live.size <= largest]
+    shares = {live.path: dead_share(table, live) for live in marked}
+    worst = max(marked, key=lambda live: shares[live.path], default=None)
+    return plan_rewrite(table, [worst]) if worst is not None and shares[worst.path] > share else None
+
+
+def dead_share(table: OpenTable, live: LiveFile) -> float:
+    """How many of the file's rows its vector marks, by the log alone where its statistics tell."""
+    if live.vector is None:
+        return 0.0
+    rows = live.rows if live.rows is not None else stored_count(table.files, live, table.dead_rows(live))
+    return int(live.vector["cardinality"]) / max(rows, 1)

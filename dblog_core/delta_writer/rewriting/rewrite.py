@@ -1,0 +1,214 @@
+"""Data files are written again while others change the table: a row that dies meanwhile is dead in the new file too.
+
+  files and vectors of one version -> their live rows in a new file (long) -> the newest version -> rows that have died
+  since, marked by their numbers in the new file -> one commit without a change of data (short)
+
+The long part reads what never changes, data files and the vectors of one version, so it may run in a thread of its own
+while the table's thread commits merges. The commit needs no index: a row's new number follows from its old one.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dblog_core.delta_writer.bitmaps import Rows, RowSet
+from dblog_core.delta_writer.commit import Json, removal
+from dblog_core.delta_writer.data_file import DataFile, FileWriter
+from dblog_core.delta_writer.files import TableFiles
+from dblog_core.delta_writer.open_table import OpenTable
+from dblog_core.delta_writer.order_guard import Flags
+from dblog_core.delta_writer.shape import Shape
+from dblog_core.delta_writer.snapshot import LiveFile
+from dblog_core.delta_writer.statistics import loosen_bounds
+from dblog_core.delta_writer.stored_rows import row_batches
+from dblog_core.delta_writer.vectors import unique_id, vector_file
+
+_ATTEMPTS = 20  # at a table that others write meanwhile
+_GROUP_BYTES = 64 << 20
+"""Of rows, decoded, that are gathered for one row group of the new file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A file that is written again, and its dead rows, as one version has them."""
+
+    live: LiveFile
+    dead: RowSet
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """What stands in place of the sources. `file`: None where no row of them lives; `places`: by source, for each of
+    its rows the number in the new file, -1 for a dead one; `metadata`: of the version that was read."""
+
+    sources: tuple[Source, ...]
+    file: DataFile | None
+    places: Mapping[str, Rows]
+    metadata: Json
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """A plan. `order`: the columns by which the rows of the new file are ordered, all at once in memory; none: they
+    stay in their order, and a few of them are in memory."""
+
+    files: TableFiles
+    sources: tuple[Source, ...]
+    shape: Shape
+    metadata: Json
+    keys: tuple[str, ...]
+    order: tuple[str, ...]
+    name: uuid.UUID
+
+    def carry_out(self, check: Callable[[], None] = lambda: None) -> Rewritten:
+        """Writes the new file. In any thread. `check` is asked between two stretches of rows, and raises where the work
+        shall end."""
+        configuration = self.metadata.get("configuration") or {}
+        where = str(self.files)
+        places: dict[str, Rows] = {}
+        file = None
+        with FileWriter(self.shape, configuration, self.name, where=where, kept=self.keys) as writer:
+            count = self._write_ordered(writer, places) if self.order else self._write_as_is(writer, places, check)
+        if count:
+            file = writer.file()
+            self.files.create_new(file.name, file.data)
+        return Rewritten(self.sources, file, places, self.metadata)
+
+    def _write_as_is(self, writer: FileWriter, places: dict[str, Rows], check: Callable[[], None]) -> int:
+        count = 0
+        waiting: list[pa.Table] = []
+        for source in self.sources:
+            numbers: list[Rows] = []
+            for rows, alive in self._stretches(source):
+                check()
+                chosen = rows.filter(pa.array(alive))
+                numbers.append(np.where(alive, count + np.cumsum(alive) - 1, -1))
+                count += len(chosen)
+                waiting.append(chosen)
+                if sum(part.nbytes for part in waiting) >= _GROUP_BYTES:
+                    writer.write(pa.concat_tables(waiting))
+                    waiting.clear()
+            places[source.live.path] = _concatenate(numbers)
+        if sum(map(len, waiting)):
+            writer.write(pa.concat_tables(waiting))
+        return count
+
+    def _write_ordered(self, writer: FileWriter, places: dict[str, Rows]) -> int:
+        parts = [pa.table({column.name: pa.array([], column.type) for column in self.shape})]
+        flags = {source.live.path: list[Flags]() for source in self.sources}
+        for source in self.sources:
+            for rows, alive in self._stretches(source):
+                parts.append(rows.filter(pa.array(alive)))
+                flags[source.live.path].append(alive)
+        rows = pa.concat_tables(parts)
+        if not len(rows):
+            places.update({path: np.full(sum(map(len, stretches)), -1) for path, stretches in flags.items()})
+            return 0
+        by_key = pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in self.order])
+        ranks = np.empty(len(rows), np.int64)
+        ranks[np.asarray(by_key)] = np.arange(len(rows))
+        begin = 0
+        for path, stretches in flags.items():
+            alive = np.concatenate([np.empty(0, np.bool_), *stretches])
+            end = begin + int(alive.sum())
+            places[path] = np.full(len(alive), -1)
+            places[path][alive] = ranks[begin:end]
+            begin = end
+        writer.write(rows.take(by_key))
+        return len(rows)
+
+    def _stretches(self, source: Source) -> Iterator[tuple[pa.Table, Flags]]:
+        """The rows of a source, and which of them live."""
+        for first, rows in row_batches(self.files, source.live, self.shape):
+            yield rows, ~source.dead.contains(np.arange(first, first + len(rows)))
+
+
+def plan_rewrite(table: OpenTable, chosen: Sequence[LiveFile], *, order: Sequence[str] = ()) -> Rewrite:
+    """The plan for these files of the table's snapshot."""
+    shape = table.snapshot.shape(str(table.files))
+    sources = tuple(Source(live, table.dead_rows(live)) for live in chosen)
+    return Rewrite(table.files, sources, shape, table.snapshot.metadata, table.keys, tuple(order), table.new_id())
+
+
+def commit_rewritten(table: OpenTable, rewritten: Rewritten) -> bool:
+    """Puts the new file in place of its sources, with what has died since; False where the table has no longer these
+    files, or another shape, so that all was for nothing.
+
+    Raises TableRefused where the table needs another writer now, and StagingError with storage's own faults.
+    """
+    for _ in range(_ATTEMPTS):
+        table.refresh()
+        if _form(table.snapshot.metadata) != _form(rewritten.metadata):
+            return False
+        if (died := _find_died(table, rewritten)) is None:
+            return False
+        # A VACUUM of somebody else may have taken the file, which no version names yet.
+        if rewritten.file is not None and not table.files.exists(rewritten.file.name):
+            table.create(rewritten.file.name, rewritten.file.data)
+        if _commit(table, rewritten, died):
+            return True
+    return False
+
+
+def _form(metadata: Json) -> tuple[str, str, Json]:
+    """What says how the table's files look; other writers say the rest in their own words."""
+    return metadata["id"], metadata["schemaString"], metadata.get("configuration") or {}
+
+
+def _find_died(table: OpenTable, rewritten: Rewritten) -> Rows | None:
+    """The rows of the new file that have died since; None where a source is gone, or a row has come back."""
+    died = []
+    for source in rewritten.sources:
+        live = table.snapshot.files.get(source.live.path)
+        if live is None or live.size != source.live.size:
+            return None
+        if unique_id(live.vector) == unique_id(source.live.vector):
+            continue
+        dead = table.dead_rows(live).rows()
+        since = dead[~source.dead.contains(dead)]
+        # Fewer than before: somebody has brought the table back to an older version.
+        if len(since) != len(dead) - len(source.dead):
+            return None
+        died.append(rewritten.places[live.path][since])
+    return _concatenate(died)
+
+
+def _commit(table: OpenTable, rewritten: Rewritten, died: Rows) -> bool:
+    now = table.now_ms()
+    before = [table.snapshot.files[source.live.path] for source in rewritten.sources]
+    # No data change: streams that read the table pass such a commit over.
+    actions: list[Json] = [removal(live, now_ms=now, data_change=False) for live in before]
+    file = rewritten.file
+    dead = RowSet().with_rows(died)
+    vector = None
+    if file is not None and len(dead) < len(file.rows):
+        addition = file.addition(now_ms=now, data_change=False)
+        if len(dead):
+            vectors = vector_file([dead], table.new_id())
+            table.create(vectors.name, vectors.data)
+            vector = vectors.descriptors[0]
+            addition["deletionVector"] = vector
+            addition["stats"] = loosen_bounds(file.statistics, len(file.rows))
+        actions.append({"add": addition})
+    else:
+        file = None
+    metrics = {"numAddedFiles": int(file is not None), "numRemovedFiles": len(before)}
+    shape = table.snapshot.shape(str(table.files))
+    # If others were faster, no version names the new vector, and VACUUM removes it.
+    if not table.commit("OPTIMIZE", metrics, actions):
+        return False
+    if file is not None:
+        if vector is not None:
+            table.vectors[file.name] = unique_id(vector), dead
+        table.index_file(file, shape)
+    return True
+
+
+def _concatenate(parts: Sequence[Rows]) -> Rows:
+    return np.concatenate([np.empty(0, np.int64), *parts])

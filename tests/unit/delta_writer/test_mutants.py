@@ -1,0 +1,268 @@
+"""Deliberate mistakes in the writer: for each, the check of a small past that finds it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+
+from dblog_core.delta_writer import data_file, statistics, upsert
+from dblog_core.delta_writer.bitmaps import RowSet
+from dblog_core.delta_writer.commit import Json
+from dblog_core.delta_writer.key_index import KeyIndex
+from dblog_core.delta_writer.open_table import OpenTable
+from dblog_core.delta_writer.rewriting import rewrite
+from dblog_core.delta_writer.rewriting.join_files import join_files, plan_join
+from dblog_core.delta_writer.rewriting.purge_files import plan_purge
+from dblog_core.delta_writer.rewriting.rewrite import Rewrite, Rewritten, commit_rewritten
+from tests.unit.delta_writer.rivals import open_delta
+from tests.unit.delta_writer.tables import APP, Table, fill_table, row
+
+Patch = AbstractContextManager[object]
+Past = Callable[[Table], None]
+
+
+def a_stale_index_is_believed() -> Patch:
+    """What covers the files of an older version counts as whole."""
+    covers = KeyIndex.covers
+
+    def cover_all(self: KeyIndex, path: str, size: int) -> bool:
+        return covers(self, path, size) or len(self) > 0
+
+    return mock.patch.object(KeyIndex, "covers", cover_all)
+
+
+def a_dead_entry_of_the_index_is_believed() -> Patch:
+    """A row that was replaced counts as the key's."""
+    return mock.patch.object(RowSet, "contains", lambda self, rows: np.zeros(len(rows), np.bool_))
+
+
+def a_vector_is_not_joined_with_the_old_one() -> Patch:
+    """It marks the rows of its own commit alone."""
+    return mock.patch.object(RowSet, "with_rows", lambda self, rows: _grow(RowSet(), rows))
+
+
+_grow = RowSet.with_rows
+
+
+def a_row_number_is_wrong_after_a_join() -> Patch:
+    """Rows are counted in the order of the old files, and stand in that of their keys."""
+    index = OpenTable.index_file
+
+    def index_as_read(self: OpenTable, file: Any, shape: Any) -> None:
+        keys = file.rows.take(np.argsort([hash(str(key)) for key in file.rows.to_pylist()]))
+        index(self, data_file.DataFile(file.name, file.data, keys, file.statistics), shape)
+
+    return mock.patch.object(OpenTable, "index_file", index_as_read)
+
+
+def what_died_while_files_were_written_is_forgotten() -> Patch:
+    """The new file lives whole, as it was planned."""
+    return mock.patch.object(rewrite, "_find_died", return_value=np.empty(0, np.int64))
+
+
+@contextlib.contextmanager
+def old_row_numbers_are_marked_in_the_new_file() -> Iterator[None]:
+    """Nobody looks where the rows that died have come to stand."""
+    carry_out = Rewrite.carry_out
+
+    def keep_numbers(self: Rewrite, *check: Any) -> Rewritten:
+        rewritten = carry_out(self, *check)
+        as_before = {path: np.arange(len(rows)) for path, rows in rewritten.places.items()}
+        return Rewritten(rewritten.sources, rewritten.file, as_before, rewritten.metadata)
+
+    with mock.patch.object(Rewrite, "carry_out", keep_numbers):
+        yield
+
+
+def statistics_are_too_tight() -> Patch:
+    """A long text is its first characters."""
+    return mock.patch.object(statistics, "_upper", lambda text: text[:32])
+
+
+def statistics_of_the_last_part_count() -> Patch:
+    """Of a file that was written in parts."""
+    return mock.patch.object(statistics, "_join_ends", lambda one, other: other)
+
+
+def a_commit_has_no_transaction() -> Patch:
+    """A merge that is tried again finds no trace of the first try."""
+    commit = OpenTable.commit
+
+    def commit_bare(self: OpenTable, operation: str, metrics: dict[str, int], actions: list[Json]) -> bool:
+        return commit(self, operation, metrics, [action for action in actions if "txn" not in action])
+
+    return mock.patch.object(OpenTable, "commit", commit_bare)
+
+
+def the_wrong_version_of_a_key_is_deleted() -> Patch:
+    """The first row that the index knows, dead or alive, and not the live one."""
+    hits = OpenTable.hits
+
+    def find_first(self: OpenTable, *arguments: Any, **more: Any) -> Any:
+        return [
+            type(hit)(hit.file, hit.change_numbers, np.zeros_like(hit.rows)) for hit in hits(self, *arguments, **more)
+        ]
+
+    return mock.patch.object(OpenTable, "hits", find_first)
+
+
+def the_plan_of_before_is_committed() -> Patch:
+    """Another's commit is not read: the same rows are marked in the next version."""
+    refresh = OpenTable.refresh
+
+    def refresh_once(self: OpenTable) -> Any:
+        if self.snapshot.version < 0:
+            return refresh(self)
+        names = (self.files.root / "_delta_log").names()
+        newest = max(int(name[:20]) for name in names if name.endswith(".json"))
+        object.__setattr__(self.snapshot, "version", newest)
+        return self.snapshot.shape(str(self.files))
+
+    return mock.patch.object(OpenTable, "refresh", refresh_once)
+
+
+def others_append_keys_of_the_table(table: Table) -> None:
+    writer = fill_table(table, 20)
+    open_delta(table).delete("id = 7")
+    table.rows.pop((7,))
+    table.merge(table.writer(), [row(7, "again", offset=3)])
+    table.merge(writer, [row(7, "ours", offset=5)])
+    table.check()
+
+
+def a_key_changes_again_and_again(table: Table) -> None:
+    writer = fill_table(table, 20)
+    for offset in range(2, 6):
+        table.merge(writer, [row(k, f"round {offset}", offset=offset) for k in (13, 15)], [row(offset)])
+        table.check()
+
+
+def a_deleted_key_is_born_again(table: Table) -> None:
+    writer = fill_table(table, 20)
+    table.merge(writer, [], [row(3)])
+    done = table.merge(writer, [row(3, "born", offset=5)])
+    assert (done.inserted, done.updated) == (1, 0)
+
+
+def files_are_joined_and_changed(table: Table) -> None:
+    writer = table.writer()
+    for i in range(3):
+        table.merge(writer, [row(k, offset=1) for k in range(i * 20 + 19, i * 20 - 1, -1)], [row(1000 + i)])
+    table.merge(writer, [], [row(2), row(25), row(50)])
+    join_files(writer)
+    table.merge(writer, [row(k, "after", offset=5) for k in (5, 31, 58)], [row(40)])
+    table.check()
+
+
+def rows_die_while_files_are_joined(table: Table) -> None:
+    writer = table.writer()
+    for i in range(3):
+        table.merge(writer, [row(k, offset=1) for k in range(i * 20 + 19, i * 20 - 1, -1)])
+    table.merge(writer, [], [row(2), row(25), row(50)])
+    _rewrite_beside(table, writer, plan_join)
+
+
+def rows_die_while_a_file_is_purged(table: Table) -> None:
+    writer = fill_table(table, 40)
+    table.merge(writer, [], [row(k) for k in range(0, 20, 2)])
+    _rewrite_beside(table, writer, plan_purge)
+
+
+def _rewrite_beside(table: Table, writer: OpenTable, plan: Callable[[OpenTable], Rewrite | None]) -> None:
+    planned = plan(writer)
+    assert planned is not None
+    rewritten = planned.carry_out()
+    table.merge(writer, [row(3, "meanwhile", offset=4)], [row(9)])
+    assert commit_rewritten(writer, rewritten)
+    table.check()
+
+
+def the_table_is_restored_while_files_are_joined(table: Table) -> None:
+    writer = fill_table(table, 40)
+    version = writer.snapshot.version
+    table.merge(writer, [], [row(3)])
+    planned = plan_join(writer)
+    assert planned is not None
+    rewritten = planned.carry_out()
+    open_delta(table).restore(version)
+    table.expect([row(3, offset=1)])
+    commit_rewritten(writer, rewritten)
+    table.check()
+
+
+def a_merge_is_tried_again(table: Table) -> None:
+    writer = fill_table(table, 10)
+    puts = [row(3, "once", offset=5)]
+    upsert.upsert(writer, table.changes(puts), APP, 3)
+    assert upsert.upsert(table.writer(), table.changes(puts), APP, 3).already
+
+
+def rows_are_asked_for_by_long_texts(table: Table) -> None:
+    table.merge(table.writer(), [row(1, "x" * 40)])
+    assert len(table.read(f"note = '{'x' * 40}'")) == 1
+
+
+def rows_are_asked_for_that_stood_in_the_first_part(table: Table) -> None:
+    """Of a file that was purged in parts."""
+    writer = fill_table(table, 40)
+    table.merge(writer, [], [row(k) for k in range(0, 20, 2)])
+    with (
+        mock.patch("dblog_core.delta_writer.stored_rows._ROWS_AT_ONCE", 5),
+        mock.patch.object(rewrite, "_GROUP_BYTES", 1),
+    ):
+        _rewrite_beside(table, writer, plan_purge)
+    assert len(table.read("id = 1")) == 1
+
+
+def another_commits_between_plan_and_commit(table: Table) -> None:
+    writer = fill_table(table, 20)
+    done: list[int] = []
+
+    def commit_as_rival() -> None:
+        if not done:
+            done.append(1)
+            table.merge(table.writer(), [row(4, "other", offset=5)])
+
+    writer.check = commit_as_rival
+    table.merges += 1
+    number = table.merges + 1
+    upsert.upsert(writer, table.changes([row(4, "ours", offset=6)]), "another", number)
+    table.expect([row(4, "ours", offset=6)])
+    table.check()
+
+
+MUTANTS: list[tuple[Callable[[], Patch], Past]] = [
+    (a_stale_index_is_believed, others_append_keys_of_the_table),
+    (a_dead_entry_of_the_index_is_believed, a_deleted_key_is_born_again),
+    (a_vector_is_not_joined_with_the_old_one, a_key_changes_again_and_again),
+    (a_row_number_is_wrong_after_a_join, files_are_joined_and_changed),
+    (what_died_while_files_were_written_is_forgotten, rows_die_while_files_are_joined),
+    (what_died_while_files_were_written_is_forgotten, rows_die_while_a_file_is_purged),
+    (old_row_numbers_are_marked_in_the_new_file, rows_die_while_files_are_joined),
+    (old_row_numbers_are_marked_in_the_new_file, rows_die_while_a_file_is_purged),
+    (what_died_while_files_were_written_is_forgotten, the_table_is_restored_while_files_are_joined),
+    (statistics_are_too_tight, rows_are_asked_for_by_long_texts),
+    (statistics_of_the_last_part_count, rows_are_asked_for_that_stood_in_the_first_part),
+    (a_commit_has_no_transaction, a_merge_is_tried_again),
+    (the_wrong_version_of_a_key_is_deleted, a_key_changes_again_and_again),
+    (the_plan_of_before_is_committed, another_commits_between_plan_and_commit),
+]
+
+
+@pytest.mark.parametrize("past", dict.fromkeys(past for _, past in MUTANTS))
+def test_each_past_is_right_without_a_mistake(tmp_path: Path, past: Past) -> None:
+    past(Table.create_at(tmp_path))
+
+
+@pytest.mark.parametrize(("mutant", "past"), MUTANTS)
+def test_each_mistake_is_found(tmp_path: Path, mutant: Callable[[], Patch], past: Past) -> None:
+    table = Table.create_at(tmp_path)
+    with mutant(), pytest.raises(AssertionError):
+        past(table)
