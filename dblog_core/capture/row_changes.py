@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -15,10 +16,13 @@ from dblog_core.algorithm.eviction import Touch, Touches
 from dblog_core.model.events import TableChanges, Transaction
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import key_tuples
+from dblog_core.rows import arrow_buffers
 from dblog_core.staging.row_format import LOG_COLUMNS, log_schema
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 _TIME = pa.timestamp("us", tz="UTC")
+_FIRST_INDEX = pa.scalar(0, pa.int32())
+_NO_INDEX = pa.scalar(None, pa.int32())
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,22 +135,18 @@ def log_rows(changes: OrderedChanges, offsets: Int64s, transactions: Sequence[Tr
     """The changes as rows of a log file (`staging.segment`), at `offsets`. What repeats is a dictionary array."""
     schema = changes.schema
     count = len(changes)
-    used, index = np.unique(changes.transaction, return_inverse=True)
-    used_transactions = [transactions[i] for i in used]
-    of = pa.array(index.astype(np.int32))
+    transaction, position, commit_time = _describe_transactions(changes.transaction, transactions)
     moved = changes.moved_from
     if moved is None:
-        moved = pa.nulls(count, log_schema(schema).field("moved_from").type)
+        moved = arrow_buffers.repeat_value(_find_no_move(schema), count)
     return log_batch(
         {
             "offset": pa.array(offsets),
             "op": changes.batch.column("op"),
             "origin": repeat_text("log", count),
-            "transaction": pa.DictionaryArray.from_arrays(of, pa.array([t.id for t in used_transactions], pa.string())),
-            "position": pa.DictionaryArray.from_arrays(
-                of, pa.array([t.position for t in used_transactions], pa.string())
-            ),
-            "commit_time": pa.array([t.commit_time for t in used_transactions], _TIME).take(of),
+            "transaction": transaction,
+            "position": position,
+            "commit_time": commit_time,
             "key_only": changes.batch.column("key_only"),
             "unchanged": changes.batch.column("unchanged"),
             "moved_from": moved,
@@ -156,9 +156,34 @@ def log_rows(changes: OrderedChanges, offsets: Int64s, transactions: Sequence[Tr
     )
 
 
+@lru_cache(maxsize=4096)
+def _find_no_move(schema: TableSchema) -> pa.Scalar:
+    return pa.scalar(None, log_schema(schema).field("moved_from").type)
+
+
+def _describe_transactions(numbers: Int64s, transactions: Sequence[Transaction]) -> tuple[pa.Array, pa.Array, pa.Array]:
+    """Id, position and commit time of each row's transaction."""
+    count = len(numbers)
+    if count and (numbers == numbers[0]).all():  # as in each of many small pieces
+        transaction = transactions[numbers[0]]
+        times = np.full(count, transaction.commit_time, dtype=np.int64)
+        commit_time = arrow_buffers.fixed_width_array(times, None, _TIME)
+        return repeat_text(transaction.id, count), repeat_text(transaction.position, count), commit_time
+    used, index = np.unique(numbers, return_inverse=True)
+    used_transactions = [transactions[i] for i in used]
+    of = pa.array(index.astype(np.int32))
+    ids = pa.array([t.id for t in used_transactions], pa.string())
+    positions = pa.array([t.position for t in used_transactions], pa.string())
+    return (
+        pa.DictionaryArray.from_arrays(of, ids),
+        pa.DictionaryArray.from_arrays(of, positions),
+        pa.array([t.commit_time for t in used_transactions], _TIME).take(of),
+    )
+
+
 def repeat_text(value: str | None, count: int) -> pa.DictionaryArray:
     """One text, `count` times."""
-    indices = pa.array(np.zeros(count, dtype=np.int32), mask=np.ones(count, dtype=bool) if value is None else None)
+    indices = arrow_buffers.repeat_value(_NO_INDEX if value is None else _FIRST_INDEX, count)
     return pa.DictionaryArray.from_arrays(indices, pa.array([value or ""], pa.string()))
 
 

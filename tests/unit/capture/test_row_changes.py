@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
+import pytest
 
 from dblog_core.algorithm.eviction import Touch
 from dblog_core.capture.row_changes import ChangeTouches, log_rows, split_key_changes, stretches
 from dblog_core.model.events import Transaction
+from dblog_core.staging import inline_rows
+from dblog_core.staging.row_format import log_schema
 from tests.fake_source import ORDERS, Row, changes_batch
 
 
@@ -57,9 +61,16 @@ def test_slices_keep_images_and_touches_together() -> None:
     assert [len(rest[0]) for rest in (first, last)] == [3, 1]
 
 
-def test_log_rows_carry_offset_and_their_own_transaction() -> None:
-    changes = changes_batch(ORDERS, [(0, 1, "c", None, row(1), ()), (1, 0, "c", None, row(2), ())])
+@pytest.mark.parametrize("numbers", [[1, 0], [0, 1, 0], [1, 1, 1], [0]])
+def test_log_rows_carry_offset_and_their_own_transaction(numbers: list[int]) -> None:
+    events = [(i, number, "c", None, row(i), ()) for i, number in enumerate(numbers)]
+    changes = changes_batch(ORDERS, events)
     transactions = [Transaction("a", "p0", 0), Transaction("b", "p1", 1_000_000)]
-    rows = log_rows(split_key_changes(changes), np.array([7, 9]), transactions).to_pylist()
-    assert [(r["offset"], r["transaction"], r["position"]) for r in rows] == [(7, "b", "p1"), (9, "a", "p0")]
+    offsets = np.arange(7, 7 + 2 * len(numbers), 2)
+    batch = log_rows(split_key_changes(changes), offsets, transactions)
+    assert batch.column("commit_time").cast(pa.int64()).to_pylist() == [1_000_000 * n for n in numbers]
+    rows = batch.to_pylist()
+    expected_rows = [(o, "ab"[n], f"p{n}") for o, n in zip(offsets, numbers, strict=True)]
+    assert [(r["offset"], r["transaction"], r["position"]) for r in rows] == expected_rows
     assert {r["origin"] for r in rows} == {"log"} and rows[0]["moved_from"] is None
+    assert inline_rows.plain(batch).schema.equals(log_schema(ORDERS))

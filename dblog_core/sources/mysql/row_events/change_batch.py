@@ -26,6 +26,7 @@ from dblog_core.model.events import (
     Unreadable,
     changes_schema,
 )
+from dblog_core.rows import arrow_buffers
 from dblog_core.sources.mysql.binlog import events
 from dblog_core.sources.mysql.row_events.row_decoder import Buffer, ColumnFault, EventFault, RowEvents
 from dblog_core.sources.mysql.row_events.table_map import TableVersion
@@ -39,6 +40,8 @@ _LOOK = 256 << 10
 
 _CODES = {"c": 0, "u": 1, "d": 2}
 _OPS = pa.array(_CODES, pa.string())
+_FALSE = pa.scalar(False)
+_NO_NAMES = pa.scalar(None, pa.list_(pa.string()))
 
 
 @dataclass(slots=True)
@@ -207,16 +210,21 @@ def _changes(table: _Table, end: int, before: pa.StructArray, after: pa.StructAr
     runs = _runs(table)
     counts = table.events.counts
     total = table.events.rows
-    starts = np.cumsum(counts) - counts
     # The rows of a run are numbered on from its first: a run has at least as many bytes as rows.
-    sequence = np.repeat(runs[:, 1] - starts, counts) + np.arange(total)
+    if len(runs) == 1:  # as of each of many tables
+        sequence = np.arange(runs[0, 1], runs[0, 1] + total)
+        transaction = np.full(total, runs[0, 2], dtype=np.int32)
+    else:
+        starts = np.cumsum(counts) - counts
+        sequence = np.repeat(runs[:, 1] - starts, counts) + np.arange(total)
+        transaction = np.repeat(runs[:, 2].astype(np.int32), counts)
     return pa.RecordBatch.from_arrays(
         [
             pa.array(sequence[:end]),
-            pa.array(np.repeat(runs[:, 2].astype(np.int32), counts)[:end]),
+            pa.array(transaction[:end]),
             _ops(runs[:, 0], counts, total).slice(0, end),
-            pa.repeat(False, end),
-            pa.nulls(end, pa.list_(pa.string())),
+            arrow_buffers.repeat_value(_FALSE, end),
+            arrow_buffers.repeat_value(_NO_NAMES, end),
             before,
             after,
         ],
@@ -244,5 +252,5 @@ def _runs(table: _Table) -> npt.NDArray[np.int64]:
 def _ops(codes: npt.NDArray[np.int64], counts: npt.NDArray[np.int64], total: int) -> Any:
     # A batch of one kind of change, as most are, needs no array of them.
     if (codes == codes[0]).all():
-        return pa.repeat(_OPS[int(codes[0])], total)
+        return arrow_buffers.repeat_value(_OPS[int(codes[0])], total)
     return _OPS.take(pa.array(np.repeat(codes, counts)))
