@@ -9,9 +9,11 @@ import pytest
 
 from tests.fix_day import OfADay
 from tests.protocol.capture import Capture, Rules, Staged
+from tests.protocol.changelog import UNKNOWN
 from tests.protocol.checker import Found, search
 from tests.protocol.mutants import MUTANTS, Mutant
 from tests.protocol.scenarios import scenarios
+from tests.protocol.world_state import STALE
 
 PROCESSES = 2
 A_DAY = 8  # of 239 worlds
@@ -29,6 +31,12 @@ def test_no_interleaving_breaks_the_protocol(record_property: Callable[[str, obj
     )
     assert not [str(f) for f in searches if f.violation]
     assert len(searches) == len(worlds) and min(f.states for f in searches) > FEWEST
+
+
+def test_values_that_stand_for_none_have_hashes_of_their_own() -> None:
+    """States are told apart by their hashes alone; in Python, -1 has that of -2."""
+    rows = range(100)
+    assert len({hash(value) for value in (STALE, UNKNOWN, None, *rows)}) == 3 + len(rows)
 
 
 def _largest(searches: list[Found]) -> str:
