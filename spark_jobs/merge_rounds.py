@@ -31,7 +31,6 @@ from dblog_core.errors import (
     LakeError,
     LeaseLost,
 )
-from dblog_core.interfaces import Json
 from dblog_core.lake import lake_tasks, merge_plan
 from dblog_core.lake.cuts import cuts_location
 from dblog_core.lake.lake_status import (
@@ -44,18 +43,20 @@ from dblog_core.lake.lake_status import (
 )
 from dblog_core.lake.lake_tasks import LakeTask, Outcome
 from dblog_core.lake.merge_plan import Work
+from dblog_core.lake.task_plans import TaskPlan
+from dblog_core.lake.task_results import TaskResult
 from dblog_core.model.schema import TableName
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import Manifest
 from dblog_core.storage.location import Location
 from spark_jobs.delta_tables import join_files, log
 from spark_jobs.lake_tasks import registry
-from spark_jobs.lake_tasks.context import Done, Tools
+from spark_jobs.lake_tasks.context import Tools
 from spark_jobs.merging import cuts
 from spark_jobs.merging.faults import first_lines, outcome_of_fault, spark_gone_error
 from spark_jobs.merging.fence import Fence
 from spark_jobs.merging.lake import Lake
-from spark_jobs.merging.merge_records import Intent, Records
+from spark_jobs.merging.merge_records import Intent, Records, TaskIntent
 from spark_jobs.merging.merge_results import Applied, Merged
 from spark_jobs.merging.table_turn import TableTurn
 from spark_jobs.merging.withheld_keys import Dumps, Withheld
@@ -223,9 +224,9 @@ class Merger:
         for task in lake_tasks.waiting_tasks(self._lake.location):
             self._check()
             if (planned := self._plan_task(task)) is not None:
-                recorded = {"id": task.id, "kind": task.kind, "arguments": planned}
+                intent = TaskIntent(task.id, planned)
                 return self._begin(
-                    Intent(self.status.merge + 1, self._empty_span(), {}, recorded, epoch=self._fence.epoch)
+                    Intent(self.status.merge + 1, self._empty_span(), {}, intent, epoch=self._fence.epoch)
                 )
         return None
 
@@ -302,10 +303,10 @@ class Merger:
         self._close(intent, turn.states.after(intent, works, done))
         return self._summarize(intent, began, done)
 
-    def _plan_task(self, task: LakeTask) -> Json | None:
+    def _plan_task(self, task: LakeTask) -> TaskPlan | None:
         """What a task will do; None where it cannot be done, which is its outcome then."""
         try:
-            return registry.plan(self._tools(self.status.merge + 1), task.kind, task.arguments)
+            return registry.plan(self._tools(self.status.merge + 1), task.request)
         except LeaseLost:
             raise
         except (DblogError, DeltaError, PySparkException, Py4JJavaError) as error:
@@ -314,24 +315,25 @@ class Merger:
         except (Py4JNetworkError, Py4JError) as error:
             raise spark_gone_error(task.kind) from error
 
-    def _carry_out(self, intent: Intent, task: Json) -> Merged:
+    def _carry_out(self, intent: Intent, task: TaskIntent) -> Merged:
         """A lake task. Its outcome exists before the status says that the merge has ended: a crash in between has
         it done again, and keeps the outcome."""
         began = time.monotonic()
         self._check()
+        tables = self.status.tables
         try:
-            done = registry.carry_out(self._tools(intent.number), task["kind"], task["arguments"])
-            outcome = Outcome(intent.number, done.result)
+            done = registry.carry_out(self._tools(intent.number), task.plan)
+            outcome: Outcome[TaskResult] = Outcome(intent.number, done.result)
+            tables = {**tables, **done.tables}
         except LeaseLost:
             raise
         except (DblogError, DeltaError, PySparkException, Py4JJavaError) as error:
-            done = Done({})
             outcome = outcome_of_fault(intent.number, error)
         except (Py4JNetworkError, Py4JError) as error:
-            raise spark_gone_error(task["kind"]) from error
+            raise spark_gone_error(task.plan.kind) from error
         self._step("done")
-        finish = partial(lake_tasks.record_outcome, self._lake.location, task["id"], outcome)
-        self._close(intent, {**self.status.tables, **done.tables}, first=finish)
+        finish = partial(lake_tasks.record_outcome, self._lake.location, task.id, outcome)
+        self._close(intent, tables, first=finish)
         return self._summarize(intent, began, [])
 
     def _tools(self, number: int) -> Tools:
@@ -374,7 +376,7 @@ class Merger:
     def _summarize(self, intent: Intent, began: float, done: list[Applied]) -> Merged:
         span = intent.span
         seconds = round(time.monotonic() - began, 3)
-        kind = None if intent.task is None else str(intent.task["kind"])
+        kind = None if intent.task is None else intent.task.plan.kind
         return Merged(intent.number, span.offset, span.last, seconds, tuple(done), kind)
 
     def _works(self, intent: Intent) -> dict[str, Work]:

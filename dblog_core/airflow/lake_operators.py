@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,8 @@ from dblog_core.model import table_names
 if TYPE_CHECKING:
     from dblog_core.config.settings import Config
     from dblog_core.interfaces import Json
+    from dblog_core.lake.task_results import ReplayedTable, ReplayResult
+    from dblog_core.maintenance.maintain_result import MaintainResult
     from dblog_core.verify.report import Report, TableReport
     from dblog_core.verify.run import VerifyRequest
 
@@ -62,37 +64,44 @@ class ReplayInterval(_OnLake):
         begin, end = ends(context)
         chosen_tables = named_tables(context["params"])
 
-        def replay(config: Config, stop: threading.Event) -> Json:
+        def replay(config: Config, stop: threading.Event) -> ReplayResult:
             from dblog_core.lake import lake_tasks
-            from dblog_core.lake.replay_interval import end_json, interval
+            from dblog_core.lake.replay_interval import IntervalEnd, interval
+            from dblog_core.lake.task_requests import ReplayRequest
+            from dblog_core.lake.task_results import ReplayResult
 
-            tables = [] if chosen_tables is None else of_lake(config, chosen_tables)
+            tables = () if chosen_tables is None else tuple(of_lake(config, chosen_tables))
             low, high = interval(begin, end, dt.datetime.now(dt.UTC))
             log.info("replay from %s to %s", low, high)
-            arguments = {"from": end_json(low), "to": end_json(high), "tables": tables}
-            return lake_tasks.carry_out(on_connection(config), "replay", arguments, stop=stop, on_line=_line)
+            request = ReplayRequest(IntervalEnd.at(low), IntervalEnd.at(high), tables)
+            return lake_tasks.carry_out(on_connection(config), request, ReplayResult, stop=stop, on_line=_line)
 
         result = self.run_engine(replay)
-        _tell_of_replay(context, result["tables"])
-        if failed := [f"{t['table']}: {t['error']}" for t in result["tables"] if t["error"] is not None]:
+        _tell_of_replay(context, result.tables)
+        if failed := [f"{t.table}: {t.error}" for t in result.tables if t.error is not None]:
             raise AirflowFailException("; ".join(failed))
-        return result
+        return result.to_json()
 
 
-def _tell_of_replay(context: Any, tables: Sequence[Json]) -> None:
+def _tell_of_replay(context: Any, tables: Sequence[ReplayedTable]) -> None:
     """In the log, a line for each table of which something was written, and in the run's note."""
-    written = [table for table in tables if any(table.get(kind) for kind in WRITTEN) or table["error"]]
-    for table in written:
-        counts = ", ".join(f"{kind} {table[kind]:,}" for kind in ("keys", *WRITTEN) if table.get(kind))
-        log.info("%s: %s", table["table"], table["error"] or counts)
-    keys = sum(table.get("keys", 0) for table in tables)
-    looked = f"looked at {count_text(keys, 'key')} of {count_text(len(tables), 'table')}"
-    if written:
-        done = "; ".join(f"{kind} {n:,}" for kind in WRITTEN if (n := sum(t.get(kind, 0) for t in written)))
-        run_notes.tell(context, f"{looked}: {done or 'see the log'}")
+    for table in tables:
+        if table.counts is None:
+            log.info("%s: %s", table.table, table.error)
+        elif table.counts.has_written:
+            log.info("%s: %s", table.table, _counts_text(table.counts.to_json(), ", "))
+    counts = [table.counts.to_json() for table in tables if table.counts is not None]
+    sums = {kind: sum(count[kind] for count in counts) for kind in ("keys", *WRITTEN)}
+    looked = f"looked at {count_text(sums.pop('keys'), 'key')} of {count_text(len(tables), 'table')}"
+    if len(counts) < len(tables) or any(sums.values()):
+        run_notes.tell(context, f"{looked}: {_counts_text(sums, '; ') or 'see the log'}")
     else:
         run_notes.tell(context, f"{looked}: nothing to repair")
         log.info("%s: the lake has what they last were", looked)
+
+
+def _counts_text(counts: Mapping[str, int], separator: str) -> str:
+    return separator.join(f"{kind} {count:,}" for kind, count in counts.items() if count)
 
 
 class MaintainLake(_OnLake):
@@ -103,23 +112,24 @@ class MaintainLake(_OnLake):
     def execute(self, context: Any) -> Json:
         """Returns what was done. Raises AirflowSkipException while nothing is merged."""
 
-        def maintain(config: Config, stop: threading.Event) -> Json | None:
+        def maintain(config: Config, stop: threading.Event) -> MaintainResult | None:
             from dblog_core.lake import lake_tasks
             from dblog_core.lake.lake_status import read_status
-            from dblog_core.maintenance import schedule
+            from dblog_core.lake.task_requests import MaintainRequest
+            from dblog_core.maintenance.maintain_result import MaintainResult
             from dblog_core.wiring import open_lake
 
             if read_status(open_lake(config)) is None:
                 return None
-            arguments: Json = {"tables": []}
-            return lake_tasks.carry_out(on_connection(config), schedule.KIND, arguments, stop=stop, on_line=_line)
+            request = MaintainRequest()
+            return lake_tasks.carry_out(on_connection(config), request, MaintainResult, stop=stop, on_line=_line)
 
         result = self.run_engine(maintain)
         if result is None:
             raise AirflowSkipException("nothing is merged yet")
-        for table in result["tables"]:
-            log.info("%s: %s", table["table"], ", ".join(table["done"]) or "nothing to do")
-        return result
+        for table in result.tables:
+            log.info("%s: %s", table.size.table, ", ".join(table.did) or "nothing to do")
+        return result.to_json()
 
 
 class VerifyTables(_OnLake):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import fields
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -15,8 +16,10 @@ from dblog_core.model import table_names
 
 if TYPE_CHECKING:
     from dblog_core.config.settings import Config
+    from dblog_core.lake.task_requests import TaskRequest
+    from dblog_core.lake.task_results import TaskResult
 
-_COUNTS = ("keys", "inserted", "updated", "deleted", "withheld")
+R = TypeVar("R", bound="TaskResult")
 
 _Table = Annotated[str, typer.Argument(metavar="TABLE", help="SCHEMA.TABLE, as `dblog status` names it.")]
 
@@ -52,18 +55,22 @@ def replay(
       dblog --config shop.toml replay --from 2026-11-21T14:00:00Z --to 2026-11-21T15:00:00Z
       dblog --config shop.toml replay --from 17500 --table shop.orders
     """
-    from dblog_core.lake.replay_interval import end_json, interval
+    from dblog_core.lake.replay_interval import IntervalEnd, interval
+    from dblog_core.lake.task_requests import ReplayRequest
+    from dblog_core.lake.task_results import ReplayCounts, ReplayResult
 
     session = session_of(context, json)
     low, high = interval(start, end, dt.datetime.now(dt.UTC))
     config = session.config(LAKE)
-    tables = [_find_table(config, name) for name in table or ()]
-    result = _carry_out(session, config, "replay", {"from": end_json(low), "to": end_json(high), "tables": tables})
-    failed = [t for t in result["tables"] if t["error"] is not None]
-    rows = [[t["table"], *(str(t[name]) for name in _COUNTS)] for t in result["tables"] if t["error"] is None]
-    session.result(result, align(["TABLE", *(name.upper() for name in _COUNTS)], rows) if rows else "")
+    tables = tuple(_find_table(config, name) for name in table or ())
+    request = ReplayRequest(IntervalEnd.at(low), IntervalEnd.at(high), tables)
+    result = _carry_out(session, config, request, ReplayResult)
+    failed = [t for t in result.tables if t.error is not None]
+    rows = [[t.table, *map(str, t.counts.to_json().values())] for t in result.tables if t.counts is not None]
+    heads = ["TABLE", *(count.name.upper() for count in fields(ReplayCounts))]
+    session.result(result.to_json(), align(heads, rows) if rows else "")
     for table_result in failed:
-        note(f"{table_result['table']}: {table_result['error']}")
+        note(f"{table_result.table}: {table_result.error}")
     if failed:
         raise typer.Exit(FAILED)
 
@@ -77,11 +84,15 @@ def rebuild(context: typer.Context, table: _Table, json: JsonFlag = False) -> No
     or else with the table's history. The source is not read. Cuts from before stay readable. Where neither holds
     enough, nothing is changed, and `dblog reset` is the way.
     """
+    from dblog_core.lake.task_requests import RebuildRequest
+    from dblog_core.lake.task_results import RebuildResult
+
     session = session_of(context, json)
     config = session.config(LAKE)
-    result = _carry_out(session, config, "rebuild", {"table": _find_table(config, table)})
-    withheld = f"; {result['withheld']} rows wait for a dump" if result["withheld"] else ""
-    session.result(result, f"{table}: {result['rows']} rows, made again from {result['from']}{withheld}")
+    result = _carry_out(session, config, RebuildRequest(_find_table(config, table)), RebuildResult)
+    withheld = f"; {result.withheld} rows wait for a dump" if result.withheld else ""
+    text = f"{table}: {result.rows} rows, made again from {result.begins_with}{withheld}"
+    session.result(result.to_json(), text)
 
 
 def reset(context: typer.Context, table: _Table, json: JsonFlag = False) -> None:
@@ -92,10 +103,13 @@ def reset(context: typer.Context, table: _Table, json: JsonFlag = False) -> None
     This also repairs a table that has stopped because its shape changed. Its log flows on meanwhile, and `dblog status`
     shows it as incomplete until the dump is merged. Cuts from before stay readable.
     """
+    from dblog_core.lake.task_requests import ResetRequest
+    from dblog_core.lake.task_results import ResetResult
+
     session = session_of(context, json)
     config = session.config(LAKE)
-    result = _carry_out(session, config, "reset", {"table": _find_table(config, table)})
-    session.result(result, f"{table}: emptied; dump {result['dump']} brings its rows")
+    result = _carry_out(session, config, ResetRequest(_find_table(config, table)), ResetResult)
+    session.result(result.to_json(), f"{table}: emptied; dump {result.dump} brings its rows")
 
 
 def _find_table(config: Config, name: str) -> str:
@@ -112,8 +126,10 @@ def _find_table(config: Config, name: str) -> str:
     return name
 
 
-def _carry_out(session: Session, config: Config, kind: str, arguments: dict[str, Any]) -> Any:
+def _carry_out(session: Session, config: Config, request: TaskRequest, result_type: type[R]) -> R:
     from dblog_core.lake import lake_tasks
 
     with stopping() as stop:
-        return lake_tasks.carry_out(config, kind, arguments, stop=stop, on_line=lambda line: note(session.redact(line)))
+        return lake_tasks.carry_out(
+            config, request, result_type, stop=stop, on_line=lambda line: note(session.redact(line))
+        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,6 +10,9 @@ from dblog_core.commands.session import JsonFlag, note, session_of, stopping
 from dblog_core.commands.terminal.text_tables import align
 from dblog_core.config.secret_settings import LAKE
 from dblog_core.model.sizes import text
+
+if TYPE_CHECKING:
+    from dblog_core.maintenance.maintain_result import MaintainResult
 
 
 def maintain(
@@ -34,31 +37,38 @@ def maintain(
       dblog --config shop.toml maintain --table shop.orders --json
     """
     from dblog_core.lake import lake_tasks
-    from dblog_core.maintenance import schedule
+    from dblog_core.lake.task_requests import MaintainRequest
+    from dblog_core.maintenance.maintain_result import MaintainResult
 
     session = session_of(context, json)
     config = session.config(LAKE)
     with stopping() as stop:
         result = lake_tasks.carry_out(
             config,
-            schedule.KIND,
-            {"tables": list(dict.fromkeys(table or ()))},
+            MaintainRequest(tuple(dict.fromkeys(table or ()))),
+            MaintainResult,
             stop=stop,
             on_line=lambda line: note(session.redact(line)),
         )
-    session.result(result, as_text(result))
+    session.result(result.to_json(), as_text(result))
 
 
-def as_text(result: dict[str, Any]) -> str:
+def as_text(result: MaintainResult) -> str:
     """The result for people."""
     rows = [
-        [t["table"], f"{t['rows']:,}", f"{t['files']:,}", text(t["bytes"]), text(t["disk_bytes"]), ", ".join(t["done"])]
-        for t in result["tables"]
+        [
+            t.size.table,
+            f"{t.size.rows:,}",
+            f"{t.size.files:,}",
+            text(t.size.bytes),
+            text(t.size.disk_bytes),
+            ", ".join(t.did),
+        ]
+        for t in result.tables
     ]
-    staging = result["staging"]
-    cut = result["cuts"]
+    staging = result.staging
     lines = [align(["TABLE", "ROWS", "FILES", "SIZE", "ON DISK", "DONE"], rows)] if rows else []
-    lines.append(f"cuts: {cut['removed']:,} removed, the oldest is {cut['oldest'] or 'none yet'}")
-    lines.append(f"staging: {staging['removed_files']:,} files removed, it begins at segment {staging['segment']:,}")
-    lines += [f"  held back from segment {need['segment']:,} on: {need['why']}" for need in staging["held"]]
+    lines.append(f"cuts: {result.cuts.removed:,} removed, the oldest is {result.cuts.oldest or 'none yet'}")
+    lines.append(f"staging: {staging.removed_files:,} files removed, it begins at segment {staging.segment:,}")
+    lines += [f"  held back from segment {need.segment:,} on: {need.why}" for need in staging.held]
     return "\n".join(lines)

@@ -19,8 +19,8 @@ from dblog_core.model.table_names import quote_for_shell
 
 if TYPE_CHECKING:
     from dblog_core.config.lake import JsonAs, SchemaChanges
-    from dblog_core.lake.accept_schema import Plan
     from dblog_core.lake.lake_status import TableStatus
+    from dblog_core.lake.task_results import AcceptResult
     from dblog_core.schema_evolution.versions import SchemaChange, Version
 
 
@@ -111,6 +111,8 @@ def _by_policy(version: Version, policy: SchemaChanges) -> Version:
 def _accept(session: Session, name: str, *, yes: bool) -> None:
     from dblog_core.lake import accept_schema, lake_tasks
     from dblog_core.lake.lake_status import read_status
+    from dblog_core.lake.task_requests import AcceptRequest
+    from dblog_core.lake.task_results import AcceptResult
     from dblog_core.wiring import open_lake, open_staging
 
     config = session.config(LAKE)
@@ -122,19 +124,19 @@ def _accept(session: Session, name: str, *, yes: bool) -> None:
     if not yes and not _is_confirmed():
         raise RequestError("nothing was done", where=name, fix="answer y, or give --yes")
     with stopping() as stop:
-        done = lake_tasks.carry_out(
-            config, _ACCEPT, {"table": name}, stop=stop, on_line=lambda line: note(session.redact(line))
+        result = lake_tasks.carry_out(
+            config, AcceptRequest(name), AcceptResult, stop=stop, on_line=lambda line: note(session.redact(line))
         )
-    session.result(done, _result_text(plan, done))
+    session.result(result.to_json(), _result_text(result))
 
 
 def _is_confirmed() -> bool:
     return sys.stdin.isatty() and typer.confirm("Continue?", err=True)
 
 
-def _result_text(plan: Plan, done: dict[str, Any]) -> str:
-    dump = f"; dump {done['dump']} brings what is missing" if done["dump"] else "; `dblog merge` continues"
-    return f"{plan.table}: accepted{dump}"
+def _result_text(result: AcceptResult) -> str:
+    dump = f"; dump {result.dump} brings what is missing" if result.dump else "; `dblog merge` continues"
+    return f"{result.table}: accepted{dump}"
 
 
 # What is shown --------------------------------------------------------------------------------------------------------

@@ -12,7 +12,6 @@ from itertools import pairwise
 
 from dblog_core.config.lake import SchemaChanges
 from dblog_core.errors import LakeError
-from dblog_core.interfaces import Json
 from dblog_core.lake.lake_status import State, TableStatus
 from dblog_core.model.events import SCHEMA
 from dblog_core.model.schema import TableSchema
@@ -62,10 +61,6 @@ class Plan:
     @property
     def does(self) -> str:
         return _DOES[self.way]
-
-    def to_json(self) -> Json:
-        changes = list(self.changes)
-        return {"table": self.table, "way": self.way.value, "does": self.does, "changes": changes}
 
 
 def plan_acceptance(staging: Staging, table: str, status: TableStatus | None, policy: SchemaChanges) -> Plan:

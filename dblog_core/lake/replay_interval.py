@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Self
 
 from dblog_core.errors import RequestError
 from dblog_core.interfaces import Json
 from dblog_core.lake.cuts import At, parse_at
 
 _HOUR = dt.timedelta(hours=1)
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+
+class Unit(StrEnum):
+    """What an end of an interval counts."""
+
+    OFFSET = "offset"
+    TIME = "time"
 
 
 def interval(start: str | None, end: str | None, now: dt.datetime) -> tuple[At, At]:
@@ -31,8 +43,24 @@ def interval(start: str | None, end: str | None, now: dt.datetime) -> tuple[At, 
     return low, high
 
 
-def end_json(at: At) -> Json:
-    """An end as the lake task `replay` has it: times in microseconds since 1970, UTC."""
-    if isinstance(at, int):
-        return {"offset": at}
-    return {"time": (at - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(microseconds=1)}
+@dataclass(frozen=True, slots=True)
+class IntervalEnd:
+    """Where an interval begins or ends, that place included: an offset, or a commit time in microseconds since 1970,
+    UTC."""
+
+    unit: Unit
+    value: int
+
+    @classmethod
+    def at(cls, place: At) -> Self:
+        if isinstance(place, int):
+            return cls(Unit.OFFSET, place)
+        return cls(Unit.TIME, (place - _EPOCH) // dt.timedelta(microseconds=1))
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> Self:
+        ((unit, value),) = record.items()
+        return cls(Unit(unit), int(value))
+
+    def to_json(self) -> Json:
+        return {self.unit.value: self.value}

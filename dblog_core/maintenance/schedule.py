@@ -19,11 +19,9 @@ from dblog_core.interfaces import Clock
 from dblog_core.lake import lake_tasks
 from dblog_core.lake.lake_status import own_directory
 from dblog_core.lake.lake_tasks import LakeTask
+from dblog_core.lake.task_requests import MaintainRequest
 from dblog_core.model import durations
 from dblog_core.storage.location import Location
-
-KIND = "maintain"
-"""The lake task."""
 
 _RETRY_SECONDS = 3600.0  # seconds after a maintenance that failed
 
@@ -100,7 +98,7 @@ def ask_when_due(timetable: Timetable, lake: Location, *, clock: Clock | None = 
     """Files the lake task when it is time, and returns it."""
     if not timetable.is_due((clock or SystemClock()).time()):
         return None
-    return lake_tasks.file_task(lake, KIND, {"tables": []}, clock=clock)
+    return lake_tasks.file_task(lake, MaintainRequest(), clock=clock)
 
 
 def _path(lake: Location) -> Location:

@@ -7,15 +7,13 @@ at which the table had no row: when it was new, after a reset, or after a TRUNCA
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql import types as t
 
 from dblog_core.errors import LakeError
-from dblog_core.interfaces import Json
 from dblog_core.lake.lake_status import TableStatus
+from dblog_core.lake.task_plans import Past
 from dblog_core.model.events import CREATE, DELETE, TRUNCATE
 from dblog_core.model.schema import TableSchema
 from dblog_core.staging import Staging
@@ -34,17 +32,6 @@ from spark_jobs.delta_tables.column_types import (
     row_shape,
 )  # fmt: skip
 from spark_jobs.history.history_table import History
-
-
-@dataclass(frozen=True, slots=True)
-class Past:
-    """The lines after `lower`, where the table had no row, up to `upto`: no change of it is missing between the two."""
-
-    lower: int
-    upto: int
-
-    def to_json(self) -> Json:
-        return {"lower": self.lower, "upto": self.upto}
 
 
 def find_past(history: History, schema: TableSchema, status: TableStatus) -> Past:

@@ -9,10 +9,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dblog_core.errors import LakeError
-from dblog_core.interfaces import Json
 from dblog_core.lake import accept_schema
 from dblog_core.lake.accept_schema import Way
 from dblog_core.lake.lake_status import State, TableStatus
+from dblog_core.lake.task_plans import AcceptPlan, ResetPlan
+from dblog_core.lake.task_requests import AcceptRequest
+from dblog_core.lake.task_results import AcceptResult
 from dblog_core.model.schema import TableName, TableSchema
 from spark_jobs.delta_tables import alter_table, column_types
 from spark_jobs.delta_tables.alter_table import DroppedColumns
@@ -21,19 +23,20 @@ from spark_jobs.lake_tasks.context import Done, Tools
 from spark_jobs.merging.lake_table import LakeTable
 
 
-def plan(tools: Tools, arguments: Json) -> Json:
+def plan(tools: Tools, request: AcceptRequest) -> AcceptPlan:
     """The way, fixed before anything is changed. Raises LakeError where none helps."""
-    name = arguments["table"]
+    name = request.table
     acceptance = accept_schema.plan_acceptance(
         tools.staging, name, tools.status.tables.get(name), tools.lake.changes(TableName.parse(name))
     )
     schema = tools.staging.schema(acceptance.schema)
     tools.lake.check_names(schema)
-    planned = {"table": name, "way": acceptance.way.value, "schema": acceptance.schema, "offset": acceptance.offset}
-    if acceptance.way in (Way.REPLACE, Way.RELOAD):
-        _check_history(tools, schema)
-        planned |= reset.plan(tools, arguments)
-    return {**planned, "changes": list(acceptance.changes), "does": acceptance.does}
+    plan = AcceptPlan(name, acceptance.way, acceptance.schema, acceptance.offset, acceptance.changes, acceptance.does)
+    if acceptance.way not in (Way.REPLACE, Way.RELOAD):
+        return plan
+    _check_history(tools, schema)
+    begins = reset.plan_table(tools, name)
+    return replace(plan, schema=begins.schema, offset=begins.offset, reset=begins)
 
 
 def _check_history(tools: Tools, schema: TableSchema) -> None:
@@ -49,45 +52,41 @@ def _check_history(tools: Tools, schema: TableSchema) -> None:
         )
 
 
-def carry_out(tools: Tools, planned: Json) -> Done:
+def carry_out(tools: Tools, plan: AcceptPlan) -> Done:
     """Does it, and says what the next merges do."""
-    name = planned["table"]
-    way = Way(planned["way"])
-    status = tools.status.tables[name]
-    if way is Way.FOLLOW:
-        now = replace(status, accepted=planned["offset"])
-        dump = None
-    elif way is Way.RELOAD:
-        done = reset.carry_out(tools, planned)
-        now = done.tables[name]
-        dump = done.result["dump"]
+    status = tools.status.tables[plan.table]
+    dump = None
+    if plan.way is Way.FOLLOW:
+        status = replace(status, accepted=plan.offset)
+    elif plan.way is Way.RELOAD and plan.reset is not None:
+        status, dump = reset.empty_table(tools, plan.reset)
     else:
-        dump = _shape_table(tools, name, planned)
-        version = _table(tools, planned).version()
-        follow = _follow_from_stop if way is Way.TAKE else _follow_from_dump
-        now = follow(replace(status, version=version, schema=planned["schema"], awaits=dump, ignored=None), planned)
-    summary = {key: planned[key] for key in ("table", "way", "does", "changes")}
-    return Done({**summary, "dump": dump}, {name: now})
+        dump = _shape_table(tools, plan)
+        status = replace(status, version=_table(tools, plan).version(), schema=plan.schema, awaits=dump, ignored=None)
+        status = _follow_from_stop(status, plan) if plan.reset is None else _follow_from_dump(status, plan.reset)
+    return Done(AcceptResult(plan.table, plan.way, plan.does, plan.changes, dump), {plan.table: status})
 
 
-def _shape_table(tools: Tools, name: str, planned: Json) -> str:
+def _shape_table(tools: Tools, plan: AcceptPlan) -> str:
     """Requests the dump, then gives the table its shape; the dump's id."""
+    name = plan.table
     assert tools.dumps is not None
     dump = tools.dumps.submit(name, [])
     tools.step(f"requested {name}")
     tools.check()
-    table = _table(tools, planned)
+    table = _table(tools, plan)
     table.prepare()
-    if (renamed := planned.get("renamed", 0)) > table.renamed_upto():  # its columns have the names of after that
+    renamed = 0 if plan.reset is None else plan.reset.renamed
+    if renamed > table.renamed_upto():  # its columns have the names of after that
         sql = f"delta.{column_types.quote(str(table.path))}"
         tools.session(name).sql(alter_table.set_properties(sql, {alter_table.RENAMED: str(renamed)}))
     tools.step(f"shaped {name}")
     return dump
 
 
-def _table(tools: Tools, planned: Json) -> LakeTable:
-    name = planned["table"]
-    schema = tools.staging.schema(planned["schema"])
+def _table(tools: Tools, plan: AcceptPlan) -> LakeTable:
+    name = plan.table
+    schema = tools.staging.schema(plan.schema)
     fingerprint = tools.status.tables[name].schema
     before = tools.staging.schema(fingerprint) if fingerprint is not None else schema
     had = frozenset(c.name for shape in (before, schema) for c in shape.columns)
@@ -97,21 +96,21 @@ def _table(tools: Tools, planned: Json) -> LakeTable:
     )
 
 
-def _follow_from_stop(status: TableStatus, planned: Json) -> TableStatus:
+def _follow_from_stop(status: TableStatus, plan: AcceptPlan) -> TableStatus:
     """What it has missed is merged still, into the new shape."""
     state = State.STOPPED if status.state is State.STOPPED else State.INCOMPLETE
-    return replace(status, state=state, added_at=planned["offset"])
+    return replace(status, state=state, added_at=plan.offset)
 
 
-def _follow_from_dump(status: TableStatus, planned: Json) -> TableStatus:
+def _follow_from_dump(status: TableStatus, begins: ResetPlan) -> TableStatus:
     """What is staged at present is left to the dump, as after a reset: rows that it does not show go with its end."""
     return replace(
         status,
         state=State.INCOMPLETE,
         error=None,
-        segment=planned["segment"],
-        offset=planned["offset"],
-        reset_at=planned["offset"],
+        segment=begins.segment,
+        offset=begins.offset,
+        reset_at=begins.offset,
         accepted=None,
         told=False,
     )

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pyspark.sql import SparkSession
 
 from dblog_core.config.settings import Config
-from dblog_core.interfaces import Json
 from dblog_core.lake.lake_status import LakeStatus, TableStatus
+from dblog_core.lake.task_results import TaskResult
 from dblog_core.staging import Staging
 from spark_jobs.merging.lake import Lake
 from spark_jobs.merging.withheld_keys import Dumps, Withheld
@@ -39,5 +39,5 @@ class Tools:
 class Done:
     """`result`: what the command prints; `tables`: those that the task has changed, as they are now."""
 
-    result: Json
+    result: TaskResult
     tables: Mapping[str, TableStatus] = field(default_factory=dict)

@@ -13,7 +13,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 from delta.tables import DeltaTable
 from deltalake.exceptions import DeltaError
@@ -24,11 +24,13 @@ from pyspark.sql import SparkSession
 from dblog_core.config.settings import Config
 from dblog_core.dumps import dump_store
 from dblog_core.errors import LakeError, RequestError
-from dblog_core.interfaces import Json
 from dblog_core.lake.cuts import cuts_location, is_findable
 from dblog_core.lake.lake_status import OWN, TableStatus, history_location, own_directory, table_location
+from dblog_core.lake.task_plans import MaintainPlan
+from dblog_core.lake.task_requests import MaintainRequest
 from dblog_core.maintenance import disk_usage, retention_needs, schedule
 from dblog_core.maintenance.disk_usage import Patience
+from dblog_core.maintenance.maintain_result import MaintainedCuts, MaintainedStaging, MaintainedTable, MaintainResult
 from dblog_core.maintenance.schedule import TableSize
 from dblog_core.model import durations
 from dblog_core.model.schema import TableName
@@ -52,15 +54,15 @@ _LISTING = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 _LOG_PROPERTY = "delta.logRetentionDuration"
 
 
-def plan(tools: Tools, arguments: Json) -> Json:
-    """`tables`: those to join, cluster and purge; all of them where it is empty. Raises RequestError."""
-    for name in arguments["tables"]:
+def plan(tools: Tools, request: MaintainRequest) -> MaintainPlan:
+    """Raises RequestError for a table that the lake does not have."""
+    for name in request.tables:
         if name not in tools.status.tables:
             raise RequestError("is not in the lake", where=name, fix="`dblog status` lists the lake's tables")
-    return arguments
+    return MaintainPlan(request.tables)
 
 
-def carry_out(tools: Tools, arguments: Json, *, now: Callable[[], float] = time.time) -> Done:
+def carry_out(tools: Tools, plan: MaintainPlan, *, now: Callable[[], float] = time.time) -> Done:
     """Maintains the lake. Raises LakeError, CorruptSegment, StateError."""
     if tools.config is None:
         raise LakeError("needs the configuration", where="maintain", fix="use `dblog maintain`")
@@ -69,10 +71,10 @@ def carry_out(tools: Tools, arguments: Json, *, now: Callable[[], float] = time.
     oldest_cut = expired_cuts.drop(cuts_location(tools.lake.location), before=began - keep)
     Records(own_directory(tools.lake.location)).drop_before(oldest_cut.number)
     tools.step("old cuts dropped")
-    chosen = arguments["tables"] or list(tools.status.tables)
+    chosen = plan.tables or tuple(tools.status.tables)
     tables: dict[str, TableStatus] = {}
     sizes: list[TableSize] = []
-    did: list[Json] = []
+    maintained: list[MaintainedTable] = []
     marks = Marks.of(tools, tools.config, began)
     for place in places(tools):
         tools.check()
@@ -82,14 +84,14 @@ def carry_out(tools: Tools, arguments: Json, *, now: Callable[[], float] = time.
         removed = _vacuum(session, place, keep=keep, since=began - oldest_cut.merged_at)
         size = marks.with_mark_time(_size(session, place), purged="purged" in done)
         sizes.append(size)
-        did.append({**asdict(size), "done": done, "removed_files": removed})
+        maintained.append(MaintainedTable(size, tuple(done), removed))
         if not place.history:
             tables[place.table] = replace(tools.status.tables[place.table], version=log.version(place.path))
         tools.step(f"maintained {place.name}")
     staging = _retain(tools, tools.config, began)
     schedule.write_maintained(tools.lake.location, began, sizes)
-    cut = {"oldest": oldest_cut.number or None, "removed": oldest_cut.removed}
-    return Done({"tables": did, "cuts": cut, "staging": staging}, tables)
+    cuts = MaintainedCuts(oldest_cut.number or None, oldest_cut.removed)
+    return Done(MaintainResult(tuple(maintained), cuts, staging), tables)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +234,7 @@ def _count(place: Place) -> int:
     return sum(1 for file in place.path.storage.files(place.path.path) if file.path.endswith(".parquet"))
 
 
-def _retain(tools: Tools, config: Config, now: float) -> Json:
+def _retain(tools: Tools, config: Config, now: float) -> MaintainedStaging:
     """Staging's own share."""
     staging = tools.staging.handle()
     with closing(open_state(config)) as state:
@@ -245,8 +247,7 @@ def _retain(tools: Tools, config: Config, now: float) -> Json:
         starts = {name: output.start for name, output in config.output.items()}
         removed = retention.run(retention_needs.needs(staging, state, tools.status, outputs=starts))
     begins = removed.beginning
-    needs = [{"segment": need.segment, "why": need.why} for need in begins.held]
-    return {"segment": begins.segment, "offset": begins.offset, "removed_files": removed.files, "held": needs}
+    return MaintainedStaging(begins.segment, begins.offset, removed.files, begins.held)
 
 
 @contextmanager

@@ -13,8 +13,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from dblog_core.errors import LakeError
-from dblog_core.interfaces import Json
 from dblog_core.lake.lake_status import TableStatus
+from dblog_core.lake.task_plans import RebuildPlan
+from dblog_core.lake.task_requests import RebuildRequest
+from dblog_core.lake.task_results import RebuildResult
 from dblog_core.model.events import DELETE
 from dblog_core.model.table_names import quote_for_shell
 from dblog_core.staging import Staging
@@ -22,27 +24,26 @@ from dblog_core.staging.manifest import LogMark
 from spark_jobs.delta_tables.session import compute_once
 from spark_jobs.events.fold import PUT
 from spark_jobs.history import rebuild_start
-from spark_jobs.history.rebuild_start import Past
 from spark_jobs.lake_tasks import refold
 from spark_jobs.lake_tasks.context import Done, Tools
 from spark_jobs.lake_tasks.refold import TableEvents
 
 
-def plan(tools: Tools, arguments: Json) -> Json:
+def plan(tools: Tools, request: RebuildRequest) -> RebuildPlan:
     """The segment to begin after, and what the history says about the time before. Raises LakeError where both do not
     hold enough for the whole table.
     """
-    name = arguments["table"]
+    name = request.table
     status = refold.table_of(tools, name)
     staging = tools.staging
     first = tools.staging.first_number()
     dump = _newest_dump(staging, name, status, first)
     if dump is not None and dump.since_segment is not None:
-        return {"table": name, "after": dump.since_segment - 1, "from": f"dump {dump.dump}"}
+        return RebuildPlan(name, dump.since_segment - 1, f"dump {dump.dump}")
     if first == 1 and status.reset_at is None:
-        return {"table": name, "after": 0, "from": "the first segment"}
+        return RebuildPlan(name, 0, "the first segment")
     try:
-        return {"table": name, **_from_history(tools, name, status)}
+        return _plan_from_history(tools, name, status)
     except LakeError as why:
         raise LakeError(
             f"staging holds neither a full dump of it that has finished nor its whole life: it begins with segment "
@@ -53,14 +54,14 @@ def plan(tools: Tools, arguments: Json) -> Json:
         ) from why
 
 
-def _from_history(tools: Tools, name: str, status: TableStatus) -> Json:
+def _plan_from_history(tools: Tools, name: str, status: TableStatus) -> RebuildPlan:
     assert status.schema is not None  # `table_of` has looked
     spark = tools.session(name)
     schema = tools.lake.with_kept_columns(spark, tools.staging.schema(status.schema))
     past = rebuild_start.find_past(tools.lake.open_history(spark, schema), schema, status)
     after = rebuild_start.segment_before_rest(tools.staging, name, past, status)
     staged = f" up to offset {past.upto}, and staging after it" if after < status.segment else ""
-    return {"after": after, "from": f"its history{staged}", "history": past.to_json()}
+    return RebuildPlan(name, after, f"its history{staged}", past)
 
 
 def _newest_dump(staging: Staging, name: str, status: TableStatus, first: int) -> LogMark | None:
@@ -75,9 +76,9 @@ def _newest_dump(staging: Staging, name: str, status: TableStatus, first: int) -
     return newest
 
 
-def carry_out(tools: Tools, planned: Json) -> Done:
+def carry_out(tools: Tools, plan: RebuildPlan) -> Done:
     """Replaces all rows in one commit."""
-    name = planned["table"]
+    name = plan.table
     status = refold.table_of(tools, name)
     spark = tools.session(name)
     fingerprint = status.schema
@@ -87,19 +88,13 @@ def carry_out(tools: Tools, planned: Json) -> Done:
     if not lake.exists():
         lake.prepare()
     if lake.newest_merge() != tools.number:
-        before = Past(**planned["history"]) if "history" in planned else None
-        with refold.read_table(tools, name, after=planned["after"], before=before, shape=schema) as events:
+        with refold.read_table(tools, name, after=plan.after, before=plan.past, shape=schema) as events:
             whole = None if events is None else _whole_rows(tools, name, events)
             tools.check()
             lake.replace(whole, tools.number)
     tools.step(f"rebuilt {name}")
     now = replace(status, version=lake.version()).with_applied_rows(tools.withheld.count(name))
-    result = {
-        "table": name,
-        "from": planned["from"],
-        "rows": lake.rows().count(),
-        "withheld": tools.withheld.count(name),
-    }
+    result = RebuildResult(name, plan.begins_with, lake.rows().count(), tools.withheld.count(name))
     return Done(result, {name: now})
 
 

@@ -19,6 +19,7 @@ from dblog_core.errors import LakeError
 from dblog_core.lake import merge_plan
 from dblog_core.lake.lake_status import State, TableStatus
 from dblog_core.lake.merge_plan import Work
+from dblog_core.lake.task_plans import Past
 from dblog_core.model.events import CREATE, DELETE
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.table_names import quote_for_shell
@@ -27,7 +28,6 @@ from dblog_core.staging.spilled_rows import remove_spilled
 from spark_jobs.delta_tables.column_types import quote
 from spark_jobs.events import fold, moved_unchanged_toast, staged_events
 from spark_jobs.history import rebuild_start
-from spark_jobs.history.rebuild_start import Past
 from spark_jobs.lake_tasks.context import Tools
 from spark_jobs.merging import deleted_rows
 from spark_jobs.merging.withheld_keys import Withheld

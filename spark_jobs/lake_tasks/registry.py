@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from dblog_core.errors import LakeError, SegmentReplaced
-from dblog_core.interfaces import Json
+from dblog_core.lake.task_plans import TaskPlan
+from dblog_core.lake.task_requests import TaskRequest
 from spark_jobs.lake_tasks import accept_schema, maintain, rebuild, replay, reset
 from spark_jobs.lake_tasks.context import Done, Tools
 
@@ -19,10 +21,11 @@ _READ_AGAIN = 3
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """`plan` returns the arguments as they are recorded, or refuses with an error."""
+    """`plan` gets the kind's request and returns what is recorded, or refuses with an error; `carry_out` gets that
+    plan."""
 
-    carry_out: Callable[[Tools, Json], Done]
-    plan: Callable[[Tools, Json], Json] = lambda _, arguments: arguments
+    carry_out: Callable[[Tools, Any], Done]
+    plan: Callable[[Tools, Any], TaskPlan]
 
 
 KINDS: Mapping[str, Kind] = {
@@ -34,19 +37,19 @@ KINDS: Mapping[str, Kind] = {
 }
 
 
-def plan(tools: Tools, kind: str, arguments: Json) -> Json:
+def plan(tools: Tools, request: TaskRequest) -> TaskPlan:
     """What the task will do. Raises DblogError where it cannot be done."""
-    return _kind(kind).plan(tools, arguments)
+    return _kind(request.kind).plan(tools, request)
 
 
-def carry_out(tools: Tools, kind: str, planned: Json) -> Done:
+def carry_out(tools: Tools, plan: TaskPlan) -> Done:
     """Does it; again where the staging has joined its segments in the meantime. Raises DblogError."""
     for _ in range(_READ_AGAIN):
         try:
-            return _kind(kind).carry_out(tools, planned)
+            return _kind(plan.kind).carry_out(tools, plan)
         except SegmentReplaced:
             continue
-    return _kind(kind).carry_out(tools, planned)
+    return _kind(plan.kind).carry_out(tools, plan)
 
 
 def _kind(name: str) -> Kind:

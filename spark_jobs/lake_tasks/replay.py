@@ -14,8 +14,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from dblog_core.errors import DblogError, LakeError, LeaseLost, SegmentReplaced
-from dblog_core.interfaces import Json
 from dblog_core.lake.lake_status import State, TableStatus
+from dblog_core.lake.replay_interval import IntervalEnd, Unit
+from dblog_core.lake.task_plans import ReplayPlan
+from dblog_core.lake.task_requests import ReplayRequest
+from dblog_core.lake.task_results import ReplayCounts, ReplayedTable, ReplayResult
 from dblog_core.model.events import DELETE
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark, Manifest
@@ -29,72 +32,74 @@ from spark_jobs.merging.batch import measure_rows
 from spark_jobs.merging.lake_table import LakeTable
 
 
-def plan(tools: Tools, arguments: Json) -> Json:
+def plan(tools: Tools, request: ReplayRequest) -> ReplayPlan:
     """The tables, and the segment to read after. Raises LakeError where staging does not reach back so far."""
     statuses = tools.status.tables
-    names = arguments["tables"] or [
+    names = request.tables or tuple(
         n for n, t in statuses.items() if t.version is not None and t.state is not State.STOPPED
-    ]
+    )
     for name in names:
         refold.table_of(tools, name)
     if not names:
         raise LakeError("the lake has no table yet", where=str(tools.lake.location), fix="run `dblog merge`")
-    return {**arguments, "tables": names, "after": _after(tools.staging, arguments["from"])}
+    return ReplayPlan(request.start, request.end, names, _after(tools.staging, request.start))
 
 
-def carry_out(tools: Tools, planned: Json) -> Done:
+def carry_out(tools: Tools, plan: ReplayPlan) -> Done:
     """Replays table after table. One that fails leaves the others as they are, and the task says so."""
-    results: list[Json] = []
+    results: list[ReplayedTable] = []
     tables: dict[str, TableStatus] = {}
-    for name in planned["tables"]:
+    for name in plan.tables:
         tools.check()
         try:
-            counts, tables[name] = _replay(tools, name, planned)
-            results.append({"table": name, **counts, "error": None})
+            counts, tables[name] = _replay(tools, name, plan)
+            results.append(ReplayedTable(name, counts))
         except (LeaseLost, SegmentReplaced):
             raise
         except DblogError as error:
-            results.append({"table": name, "error": str(error)})
+            results.append(ReplayedTable(name, None, str(error)))
         except PySparkException as error:
-            results.append({"table": name, "error": str(error).split("JVM stacktrace")[0].strip()})
+            results.append(ReplayedTable(name, None, str(error).split("JVM stacktrace")[0].strip()))
         tools.step(f"replayed {name}")
-    return Done({"from": planned["from"], "to": planned["to"], "tables": results}, tables)
+    return Done(ReplayResult(plan.start, plan.end, tuple(results)), tables)
 
 
-def _replay(tools: Tools, name: str, planned: Json) -> tuple[Json, TableStatus]:
+def _replay(tools: Tools, name: str, plan: ReplayPlan) -> tuple[ReplayCounts, TableStatus]:
     status = refold.table_of(tools, name)
     spark = tools.session(name)
-    _truncate(tools, name, status, planned)
-    counts = {"keys": 0, "inserted": 0, "updated": 0, "deleted": 0, "withheld": 0}
-    with refold.read_table(tools, name, after=planned["after"]) as events:
+    _truncate(tools, name, status, plan)
+    counts = ReplayCounts()
+    with refold.read_table(tools, name, after=plan.after) as events:
         if events is None:
             return counts, status
         lake = tools.lake.table(spark, events.schema)
         if lake.newest_merge() == tools.number:  # before a crash
             return counts, _status(tools, name, status, lake)
         lake.answer_others(after=status.version or 0, merged=status.offset)
-        rows = compute_once(_rows(events, planned, lake))
+        rows = compute_once(_rows(events, plan, lake))
         lost = rows.where(F.col("op") == WITHHOLD)
-        counts["withheld"] = refold.withhold(tools.withheld, name, lost)
+        counts = ReplayCounts(withheld=refold.withhold(tools.withheld, name, lost))
         batch = measure_rows(rows, events.schema)
         tools.step(f"read {name}")
         if batch.count:
             written = lake.merge(batch, tools.number, broadcast=False, mending=True)
-            counts |= {"keys": batch.count, **{kind: int(written[kind]) for kind in ("inserted", "updated", "deleted")}}
+            changes = {kind: int(written[kind]) for kind in ("inserted", "updated", "deleted")}
+            counts = replace(counts, keys=batch.count, **changes)
     return counts, _status(tools, name, status, lake)
 
 
-def _truncate(tools: Tools, name: str, status: TableStatus, planned: Json) -> None:
+def _truncate(tools: Tools, name: str, status: TableStatus, plan: ReplayPlan) -> None:
     """A TRUNCATE of the interval has changed every row that there was."""
-    work = refold.work_of(tools.staging, name, status, after=planned["after"])
-    inside = [m.offset for m in (work.truncates if work else ()) if _holds(planned, m)]
+    work = refold.work_of(tools.staging, name, status, after=plan.after)
+    inside = [m.offset for m in (work.truncates if work else ()) if _holds(plan, m)]
     if work and inside:
         tools.lake.table(tools.session(name), tools.staging.schema(work.schema)).remove_older(max(inside))
 
 
-def _holds(planned: Json, mark: LogMark) -> bool:
-    ends = (_end(planned["from"]), _end(planned["to"]))
-    low, high = (value - (mark.offset if name == "offset" else mark.commit_time) for name, value in ends)
+def _holds(plan: ReplayPlan, mark: LogMark) -> bool:
+    low, high = (
+        end.value - (mark.offset if end.unit is Unit.OFFSET else mark.commit_time) for end in (plan.start, plan.end)
+    )
     return low <= 0 <= high
 
 
@@ -102,10 +107,10 @@ def _status(tools: Tools, name: str, status: TableStatus, lake: LakeTable) -> Ta
     return replace(status, version=lake.version()).with_applied_rows(tools.withheld.count(name))
 
 
-def _rows(events: TableEvents, planned: Json, lake: LakeTable) -> DataFrame:
+def _rows(events: TableEvents, plan: ReplayPlan, lake: LakeTable) -> DataFrame:
     """The last change of each key of the interval, as it should be in the lake; no change counts as a birth, so that
     what equals the lake's row is left alone."""
-    keys = compute_once(events.events.where(_inside(planned)).select("key").distinct())
+    keys = compute_once(events.events.where(_inside(plan)).select("key").distinct())
     rows = refold.fold_events(keys.sparkSession, events, keys)
     if any(f.has_unchanged for f in events.work.files):
         rows = _complete_rows(rows, events, lake)
@@ -128,44 +133,36 @@ def _complete_rows(rows: DataFrame, events: TableEvents, lake: LakeTable) -> Dat
     return joined.withColumn("op", op).drop("born", "_lake")
 
 
-def _inside(planned: Json) -> Column:
+def _inside(plan: ReplayPlan) -> Column:
     """Events of the interval, both ends included: by offset, or by commit time."""
     condition = F.lit(True)
-    for end, beyond in (("from", Column.__ge__), ("to", Column.__le__)):
-        name, value = _end(planned[end])
-        column = F.col("offset") if name == "offset" else F.unix_micros("commit_time")
-        condition &= beyond(column, F.lit(value).cast("long"))
+    for end, beyond in ((plan.start, Column.__ge__), (plan.end, Column.__le__)):
+        column = F.col("offset") if end.unit is Unit.OFFSET else F.unix_micros("commit_time")
+        condition &= beyond(column, F.lit(end.value).cast("long"))
     return condition
-
-
-def _end(end: Json) -> tuple[str, int]:
-    """What an end of the interval counts (`offset`, or `time` in microseconds), and its value."""
-    ((name, value),) = end.items()
-    return name, int(value)
 
 
 # From where on ------------------------------------------------------------------------------------------------------
 
 
-def _after(staging: Staging, start: Json) -> int:
+def _after(staging: Staging, start: IntervalEnd) -> int:
     """The segment after which all of the interval lies. Raises LakeError where retention has removed some of it."""
-    name, value = _end(start)
     first = staging.first_number()
     head = staging.head()
     if head is None:
         raise LakeError("nothing is staged", where=staging.storage.url(""), fix="run `dblog capture`")
     if first > 1:
-        _check_reach(staging, staging.manifest(first).cut(after=first - 1), name, value)
-    if name == "offset":
-        return staging.segment_of(max(value, 1), head) - 1
-    return max(first - 1, _segment_before(staging, value, first, head.segment))
+        _check_reach(staging, staging.manifest(first).cut(after=first - 1), start)
+    if start.unit is Unit.OFFSET:
+        return staging.segment_of(max(start.value, 1), head) - 1
+    return max(first - 1, _segment_before(staging, start.value, first, head.segment))
 
 
-def _check_reach(staging: Staging, oldest: Manifest, name: str, value: int) -> None:
+def _check_reach(staging: Staging, oldest: Manifest, start: IntervalEnd) -> None:
     """All that was removed lies before the oldest segment that is left."""
     begins = _first_commit(staging, oldest)
-    reach = oldest.first_offset if name == "offset" else begins
-    if reach is None or value < reach:
+    reach = oldest.first_offset if start.unit is Unit.OFFSET else begins
+    if reach is None or start.value < reach:
         since = "" if begins is None else f", or at the time {_text(begins)}"
         raise LakeError(
             "the interval begins before what staging has kept",

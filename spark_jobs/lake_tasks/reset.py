@@ -9,8 +9,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dblog_core.errors import LakeError
-from dblog_core.interfaces import Json
-from dblog_core.lake.lake_status import State
+from dblog_core.lake.lake_status import State, TableStatus
+from dblog_core.lake.task_plans import ResetPlan
+from dblog_core.lake.task_requests import ResetRequest
+from dblog_core.lake.task_results import ResetResult
 from dblog_core.model.schema import TableSchema
 from dblog_core.schema_evolution.renames import Renames
 from dblog_core.staging import Staging
@@ -18,12 +20,16 @@ from spark_jobs.delta_tables import column_types
 from spark_jobs.lake_tasks.context import Done, Tools
 
 
-def plan(tools: Tools, arguments: Json) -> Json:
+def plan(tools: Tools, request: ResetRequest) -> ResetPlan:
+    """As `plan_table`."""
+    return plan_table(tools, request.table)
+
+
+def plan_table(tools: Tools, name: str) -> ResetPlan:
     """Where the table's log begins to count again, fixed before the dump is requested, and its shape there.
 
     Raises LakeError for a table that the lake cannot have.
     """
-    name = arguments["table"]
     head = tools.staging.head()
     fingerprint = head.schemas.get(name) if head is not None else None
     if head is None or fingerprint is None or name not in tools.status.tables:
@@ -43,7 +49,7 @@ def plan(tools: Tools, arguments: Json) -> Json:
         offset = head.unseen_after
     _check_shapes(tools.staging, schema, after=segment, upto=head.segment)
     renamed = _last_rename(tools.staging, name, after=segment, upto=head.segment)
-    return {"table": name, "schema": fingerprint, "segment": segment, "offset": offset, "renamed": renamed}
+    return ResetPlan(name, fingerprint, segment, offset, renamed)
 
 
 def _last_rename(staging: Staging, table: str, *, after: int, upto: int) -> int:
@@ -67,11 +73,20 @@ def _check_shapes(staging: Staging, schema: TableSchema, *, after: int, upto: in
                     ) from error
 
 
-def carry_out(tools: Tools, planned: Json) -> Done:
-    """Requests the dump, then empties the table in one commit: a dump too many harms nobody, one too few would."""
-    name = planned["table"]
+def carry_out(tools: Tools, plan: ResetPlan) -> Done:
+    """Empties the table, and says which dump brings its rows."""
+    status, dump = empty_table(tools, plan)
+    return Done(ResetResult(plan.table, dump, plan.offset), {plan.table: status})
+
+
+def empty_table(tools: Tools, plan: ResetPlan) -> tuple[TableStatus, str]:
+    """Requests the dump, then empties the table in one commit: a dump too many harms nobody, one too few would.
+
+    Returns the table's status, and the dump's id.
+    """
+    name = plan.table
     status = tools.status.tables[name]
-    schema = tools.staging.schema(planned["schema"])
+    schema = tools.staging.schema(plan.schema)
     assert tools.dumps is not None
     dump = tools.dumps.submit(name, [])
     tools.step(f"requested {name}")
@@ -80,21 +95,21 @@ def carry_out(tools: Tools, planned: Json) -> Done:
     if not lake.exists():
         lake.prepare()
     if lake.newest_merge() != tools.number:
-        lake.replace(None, tools.number, renamed=planned.get("renamed", 0))
+        lake.replace(None, tools.number, renamed=plan.renamed)
     tools.withheld.forget(name, tools.withheld.keys(name, schema))
     tools.step(f"emptied {name}")
-    now = replace(
+    emptied_status = replace(
         status,
         state=State.INCOMPLETE,
         error=None,
-        segment=planned["segment"],
-        offset=planned["offset"],
+        segment=plan.segment,
+        offset=plan.offset,
         version=lake.version(),
-        schema=planned["schema"],
-        reset_at=planned["offset"],
+        schema=plan.schema,
+        reset_at=plan.offset,
         awaits=dump,
         ignored=None,
         accepted=None,
         withheld=0,
     )
-    return Done({"table": name, "dump": dump, "offset": planned["offset"]}, {name: now})
+    return emptied_status, dump

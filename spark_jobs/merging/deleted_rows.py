@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 
 from dblog_core.errors import LakeError
 from dblog_core.lake.merge_plan import Work, ghost_chunks
+from dblog_core.lake.task_plans import Past
 from dblog_core.model.events import DELETE
 from dblog_core.model.schema import Column as SourceColumn
 from dblog_core.model.schema import TableSchema
@@ -76,7 +77,7 @@ def append_ghosts_before(
     assert mark.since is not None and mark.since_segment is not None
     names = list(schema.key)
     lines = rebuild_start.last_lines(
-        history.lines(), schema, rebuild_start.Past(rebuild_start.last_truncate(history.lines()), mark.offset)
+        history.lines(), schema, Past(rebuild_start.last_truncate(history.lines()), mark.offset)
     )
     whole = (F.col("op") != DELETE) & F.col("unchanged").isNull()
     keys = lines.where(whole & (F.col("offset") <= mark.since)).select("key.*")

@@ -14,6 +14,7 @@ from delta.exceptions import (
 
 from dblog_core.errors import DblogError, LakeError
 from dblog_core.lake.lake_tasks import Outcome
+from dblog_core.lake.task_results import TaskResult
 
 OVERTAKEN = (
     ConcurrentAppendException,
@@ -31,7 +32,7 @@ def spark_gone_error(where: str) -> LakeError:
     return LakeError("Spark went away", where=where, fix="merge again: it continues where this one stopped")
 
 
-def outcome_of_fault(merge: int, error: Exception) -> Outcome:
+def outcome_of_fault(merge: int, error: Exception) -> Outcome[TaskResult]:
     if isinstance(error, DblogError):
         return Outcome(merge, None, error.message, error.where, error.fix)
     return Outcome(merge, None, first_lines(error))

@@ -10,9 +10,9 @@ from typing import Any
 import orjson
 
 from dblog_core.errors import LakeError
-from dblog_core.interfaces import Json
 from dblog_core.lake.lake_status import LakeStatus, outcome_path
 from dblog_core.lake.merge_plan import Span
+from dblog_core.lake.task_plans import TaskPlan, read_plan
 from dblog_core.storage.location import Location
 
 KEEP = 1000
@@ -20,26 +20,45 @@ KEEP = 1000
 
 
 @dataclass(frozen=True, slots=True)
+class TaskIntent:
+    """A lake task as it was planned."""
+
+    id: str
+    plan: TaskPlan
+
+    def to_json(self) -> dict[str, Any]:
+        return {"id": self.id, "kind": self.plan.kind, "arguments": self.plan.to_json()}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> TaskIntent:
+        return cls(data["id"], read_plan(data["kind"], data["arguments"]))
+
+
+@dataclass(frozen=True, slots=True)
 class Intent:
     """What merge `number` applies: the span, and for tables that are behind the others the segment they begin after.
 
-    With a `task` (`id`, `kind`, and `arguments` as it was planned) it is that lake task alone, and the span is empty.
+    With a `task` it is that lake task alone, and the span is empty.
     `epoch`: the merger that began it (`fence`).
     """
 
     number: int
     span: Span
     behind: Mapping[str, int]
-    task: Json | None = None
+    task: TaskIntent | None = None
     epoch: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        fields = {"merge": self.number, "span": asdict(self.span), "behind": dict(self.behind), "task": self.task}
-        return {**fields, "epoch": self.epoch}
+        fields = {"merge": self.number, "span": asdict(self.span), "behind": dict(self.behind)}
+        task = None if self.task is None else self.task.to_json()
+        return {**fields, "task": task, "epoch": self.epoch}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Intent:
-        return cls(data["merge"], Span(**data["span"]), data["behind"], data.get("task"), data.get("epoch", 0))
+        """One without `task` is of a time before lake tasks, one without `epoch` before claims."""
+        task = data.get("task")
+        intent = None if task is None else TaskIntent.from_json(task)
+        return cls(data["merge"], Span(**data["span"]), data["behind"], intent, data.get("epoch", 0))
 
 
 class Records:

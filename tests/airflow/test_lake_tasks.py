@@ -21,7 +21,9 @@ from dblog_core.dumps.dump_records import Refusal
 from dblog_core.errors import RequestError
 from dblog_core.lake import lake_tasks
 from dblog_core.lake.lake_status import LakeStatus, State, TableStatus, lake_at, own_directory
-from dblog_core.lake.replay_interval import end_json
+from dblog_core.lake.replay_interval import IntervalEnd
+from dblog_core.lake.task_requests import ReplayRequest
+from dblog_core.lake.task_results import ReplayCounts, ReplayedTable, ReplayResult
 from dblog_core.verify import run as verification
 from dblog_core.verify.report import Report, TableReport
 from dblog_core.verify.run import VerifyRequest
@@ -192,11 +194,9 @@ def test_a_replay_is_of_the_tables_and_the_interval_of_its_run(
 ) -> None:
     requests: list[Any] = []
 
-    def carry_out(config: Config, kind: str, arguments: Any, **_: Any) -> Any:
-        requests.append((config.spark.master, kind, arguments))
-        return {
-            "tables": [{"table": "shop.a", "error": None, "keys": 2_000, **dict.fromkeys(lake_operators.WRITTEN, 0)}]
-        }
+    def carry_out(config: Config, request: ReplayRequest, _: type[ReplayResult], **__: Any) -> ReplayResult:
+        requests.append((config.spark.master, request))
+        return ReplayResult(request.start, request.end, (ReplayedTable("shop.a", ReplayCounts(keys=2_000)),))
 
     monkeypatch.setattr(lake_tasks, "carry_out", carry_out)
     monkeypatch.setattr(in_process, "configuration", lambda _: config(tmp_path))
@@ -206,16 +206,44 @@ def test_a_replay_is_of_the_tables_and_the_interval_of_its_run(
     task = lake_operators.ReplayInterval(task_id="replay", config_file="shop.toml")
     pushed: dict[str, Any] = {}
     ti = SimpleNamespace(xcom_push=pushed.__setitem__)
-    task.execute({**run({"tables": ["shop.a*"], **params}, NOON, NOON + HOUR), "ti": ti})
+    xcom = task.execute({**run({"tables": ["shop.a*"], **params}, NOON, NOON + HOUR), "ti": ti})
     assert pushed == {run_notes.NOTE: "looked at 2,000 keys of 1 table: nothing to repair"}
-    ends = {"from": end_json(begin), "to": end_json(end)}
-    assert requests == [("local[2]", "replay", {**ends, "tables": ["shop.a"]})]
+    ends = IntervalEnd.at(begin), IntervalEnd.at(end)
+    assert requests == [("local[2]", ReplayRequest(*ends, ("shop.a",)))]
+    counts = {"keys": 2_000, "inserted": 0, "updated": 0, "deleted": 0, "withheld": 0}
+    assert xcom == {
+        "from": {"time": ends[0].value}, "to": {"time": ends[1].value},
+        "tables": [{"table": "shop.a", **counts, "error": None}],
+    }  # fmt: skip
+
+
+def test_the_note_of_a_replay_sums_what_it_has_written(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    replayed = (
+        ReplayedTable("shop.a", ReplayCounts(9_000, inserted=1_000, deleted=2)),
+        ReplayedTable("shop.b", ReplayCounts(70)),
+        ReplayedTable("shop.c", ReplayCounts(5, inserted=1, withheld=3)),
+        ReplayedTable("shop.d", None, "its files are gone"),
+    )
+    pushed: dict[str, Any] = {}
+    context = {"ti": SimpleNamespace(xcom_push=pushed.__setitem__)}
+    with caplog.at_level(logging.INFO, logger=lake_operators.log.name):
+        lake_operators._tell_of_replay(context, replayed)
+    assert pushed[run_notes.NOTE] == "looked at 9,075 keys of 4 tables: inserted 1,001; deleted 2; withheld 3"
+    assert [record.getMessage() for record in caplog.records] == [
+        "shop.a: keys 9,000, inserted 1,000, deleted 2",
+        "shop.c: keys 5, inserted 1, withheld 3",
+        "shop.d: its files are gone",
+    ]
+    lake_operators._tell_of_replay(context, replayed[3:])
+    assert pushed[run_notes.NOTE] == "looked at 0 keys of 1 table: see the log"
 
 
 def test_a_replay_of_which_a_table_failed_fails_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lake_tasks, "carry_out", lambda *_, **__: {"tables": [{"table": "shop.a", "error": "gone"}]})
+    end = IntervalEnd.at(9)
+    result = ReplayResult(end, end, (ReplayedTable("shop.a", None, "gone"),))
+    monkeypatch.setattr(lake_tasks, "carry_out", lambda *_, **__: result)
     monkeypatch.setattr(in_process, "configuration", lambda _: config(tmp_path))
     monkeypatch.setenv("AIRFLOW_CONN_DBLOG_SPARK", '{"conn_type": "spark", "host": "local[2]"}')
     task = lake_operators.ReplayInterval(task_id="replay", config_file="shop.toml")

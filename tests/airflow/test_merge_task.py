@@ -20,6 +20,7 @@ from dblog_core.interfaces import Lease
 from dblog_core.lake import lake_status, lake_tasks
 from dblog_core.lake.lake_status import TableStatus, lake_at
 from dblog_core.lake.spark_submit import secret_settings
+from dblog_core.lake.task_requests import ResetRequest
 from tests.airflow.test_lake_tasks import config
 from tests.unit.config.test_secret_settings import FIELDS, SECRETS
 
@@ -29,7 +30,7 @@ State = dict[str, bool]
 @pytest.fixture
 def lease(tmp_path: Path) -> Iterator[Lease]:
     """The lake's, held by a replay that runs."""
-    lake_tasks.file_task(lake_at(config(tmp_path).lake.path), "replay", {})
+    lake_tasks.file_task(lake_at(config(tmp_path).lake.path), ResetRequest("shop.a"))
     with closing(wiring.open_state(config(tmp_path))) as state:
         foreign_lease = state.acquire("merge", "elsewhere:7", ttl=300)
         assert foreign_lease is not None

@@ -9,6 +9,8 @@ from pyspark.sql import SparkSession
 from dblog_core.config.settings import Config
 from dblog_core.lake import lake_tasks
 from dblog_core.lake.lake_status import State, TableStatus, read_status, table_location
+from dblog_core.lake.task_requests import AcceptRequest
+from dblog_core.lake.task_results import AcceptResult
 from dblog_core.model.schema import TableName
 from dblog_core.model.values import to_json
 from dblog_core.wiring import open_lake
@@ -45,9 +47,9 @@ class SparkLake:
         return {name: str(t.error) for name, t in self._tables().items() if t.state is State.STOPPED}
 
     def accept(self, table: str) -> None:
-        task = lake_tasks.file_task(open_lake(self._world.config), "accept", {"table": table}).id
+        task = lake_tasks.file_task(open_lake(self._world.config), AcceptRequest(table)).id
         self.merge()
-        outcome = lake_tasks.read_outcome(open_lake(self._world.config), task)
+        outcome = lake_tasks.read_outcome(open_lake(self._world.config), task, AcceptResult)
         assert outcome is not None and outcome.error is None, f"dblog schema accept {table}: {outcome}"
 
     def _tables(self) -> dict[str, TableStatus]:

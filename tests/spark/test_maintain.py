@@ -18,7 +18,10 @@ from dblog_core.errors import LakeError, RequestError
 from dblog_core.interfaces import Json
 from dblog_core.lake import cuts, lake_tasks
 from dblog_core.lake.lake_status import LakeStatus, lake_at
+from dblog_core.lake.task_plans import MaintainPlan
+from dblog_core.lake.task_requests import MaintainRequest
 from dblog_core.maintenance import schedule
+from dblog_core.maintenance.maintain_result import MaintainResult
 from spark_jobs.delta_tables import clustering, join_files, log
 from spark_jobs.lake_tasks import maintain, registry
 from spark_jobs.lake_tasks.registry import Kind
@@ -48,12 +51,12 @@ class Days:
         return self.lake.merge_well(**self.options())[-1].number
 
     def maintain(self) -> Json:
-        task = lake_tasks.file_task(self.lake.location, schedule.KIND, {"tables": []})
+        task = lake_tasks.file_task(self.lake.location, MaintainRequest())
         self.lake.merger(**self.options()).run_task()
-        outcome = lake_tasks.read_outcome(self.lake.location, task.id)
+        outcome = lake_tasks.read_outcome(self.lake.location, task.id, MaintainResult)
         assert outcome is not None and outcome.error is None, outcome
         assert outcome.result is not None
-        return outcome.result
+        return outcome.result.to_json()
 
     def rows(self, cut: int) -> list[Row]:
         version = cuts.cut_of(self.lake.location, cut).tables[str(ONE.table)]
@@ -77,10 +80,10 @@ def config(tmp_path: Path) -> Config:
 def days(lake: TestLake, config: Config, monkeypatch: pytest.MonkeyPatch) -> Days:
     days = Days(lake, config)
 
-    def carry_out(tools: Any, arguments: Json) -> Any:
-        return maintain.carry_out(tools, arguments, now=lambda: days.now)
+    def carry_out(tools: Any, plan: MaintainPlan) -> Any:
+        return maintain.carry_out(tools, plan, now=lambda: days.now)
 
-    monkeypatch.setattr(registry, "KINDS", {schedule.KIND: Kind(carry_out, maintain.plan)})
+    monkeypatch.setattr(registry, "KINDS", {MaintainPlan.kind: Kind(carry_out, maintain.plan)})
     return days
 
 
@@ -176,7 +179,7 @@ def test_a_crash_in_the_middle_is_finished_by_the_next_merge(days: Days) -> None
         days.lake.build.create(ONE, {"id": n, "v": "first"})
     days.merge()
     rows = days.lake.rows(ONE, provenance=True)
-    task = lake_tasks.file_task(days.lake.location, schedule.KIND, {"tables": []})
+    task = lake_tasks.file_task(days.lake.location, MaintainRequest())
 
     def die(name: str) -> None:
         if name == "maintained shop.one":
@@ -185,7 +188,7 @@ def test_a_crash_in_the_middle_is_finished_by_the_next_merge(days: Days) -> None
     with pytest.raises(Crash):
         days.lake.merger(**days.options(step=die)).run_task()
     days.lake.merge_well(**days.options())
-    outcome = lake_tasks.read_outcome(days.lake.location, task.id)
+    outcome = lake_tasks.read_outcome(days.lake.location, task.id, MaintainResult)
     assert outcome is not None and outcome.error is None
     assert days.lake.rows(ONE, provenance=True) == rows and len(days.lake.cuts()) == 2
 

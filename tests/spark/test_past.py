@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 
 from dblog_core.lake import lake_tasks
 from dblog_core.lake.lake_status import history_location
+from dblog_core.lake.task_results import RebuildResult
 from spark_jobs.delta_tables import log
 from tests.spark.asked import Dumps, ask, ask_well, damage, dies
 from tests.spark.lakes import TestLake
@@ -73,8 +74,8 @@ def test_a_random_past_gives_the_table_that_merging_gave(lake_with_history: Test
     task = dies(lake_with_history, "rebuild", {"table": "shop.worlds"}, STEPS[soak_seed % len(STEPS)])
     _live(source, dice, 3, dump=False)
     lake_with_history.merger().run_round(retry_stopped=False)  # finishes what died, and nothing else
-    outcome = lake_tasks.read_outcome(lake_with_history.location, task)
-    assert outcome is not None and outcome.result is not None and outcome.result["from"] == "its history"
+    outcome = lake_tasks.read_outcome(lake_with_history.location, task, RebuildResult)
+    assert outcome is not None and outcome.result is not None and outcome.result.begins_with == "its history"
     assert lake_with_history.rows(SHAPE) == have and _withheld_keys(lake_with_history) == waiting
     last = {
         (line["world"], line["k"]): line

@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from dblog_core.lake import lake_tasks
+from dblog_core.lake.task_results import RebuildResult
 from spark_jobs.delta_tables import log
 from tests.spark.asked import ask, ask_well, damage, dies
 from tests.spark.lakes import TestLake
@@ -95,7 +96,7 @@ def test_a_rebuild_that_died_is_finished_by_the_next_merge(lake: TestLake, soak_
     lake.build.seal()
     lake.merge_well()
     assert lake.rows(T) == right and lake.rows(U)[0]["v"] == "on"
-    outcome = lake_tasks.read_outcome(lake.location, task)
+    outcome = lake_tasks.read_outcome(lake.location, task, RebuildResult)
     assert outcome is not None and outcome.error is None
     assert [cut["cut"] for cut in lake.cuts()] == [1, 2, 3, 4]
 

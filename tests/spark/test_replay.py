@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 
 from dblog_core.lake import lake_tasks
 from dblog_core.lake.lake_status import read_status
+from dblog_core.lake.task_results import ReplayResult
 from spark_jobs.delta_tables import log
 from tests.spark.asked import ask, damage, dies, replay
 from tests.spark.lakes import TestLake
@@ -129,10 +130,10 @@ def test_a_replay_that_died_is_finished_by_the_next_merge(lake: TestLake, soak_s
         damage(lake, schema).update("id = 1", {"v": F.lit("harmed")})
     arguments = {"from": {"offset": half - 1}, "to": {"offset": lake.build.offset}, "tables": []}
     task = dies(lake, "replay", arguments, step)
-    assert lake_tasks.read_outcome(lake.location, task) is None
+    assert lake_tasks.read_outcome(lake.location, task, ReplayResult) is None
     lake.merge_well()
     assert lake.rows(T) == RIGHT and lake.rows(U) == [{"id": 1, "v": "u"}]
-    outcome = lake_tasks.read_outcome(lake.location, task)
+    outcome = lake_tasks.read_outcome(lake.location, task, ReplayResult)
     assert outcome is not None and outcome.error is None
     assert [cut["cut"] for cut in lake.cuts()] == [1, 2, 3, 4]
     # Two commits were made by the damage and its mending, whatever died.

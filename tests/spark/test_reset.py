@@ -8,6 +8,7 @@ import pytest
 from dblog_core.errors import SourceUnavailable
 from dblog_core.lake import lake_tasks
 from dblog_core.lake.lake_status import State, TableStatus, read_status
+from dblog_core.lake.task_results import ResetResult
 from spark_jobs.delta_tables import log
 from tests.spark.asked import ask, ask_well, dies
 from tests.spark.lakes import Dumps, TestLake
@@ -133,7 +134,7 @@ def test_a_reset_that_died_is_finished_by_the_next_merge(lake: TestLake, soak_se
     lake.build.seal()
     lake.merge_well(dumps=dumps)
     assert lake.rows(T) == [{"id": 7, "v": "live"}]
-    outcome = lake_tasks.read_outcome(lake.location, task)
+    outcome = lake_tasks.read_outcome(lake.location, task, ResetResult)
     assert outcome is not None and outcome.error is None and outcome.result is not None
     assert _status(lake).awaits == f"dump{len(dumps.asked)}" and _status(lake).reset_at == since
     assert [cut["cut"] for cut in lake.cuts()] == [1, 2, 3]

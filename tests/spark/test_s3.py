@@ -15,7 +15,9 @@ from dblog_core.config.settings import Config
 from dblog_core.lake import lake_tasks
 from dblog_core.lake.lake_status import read_status, table_location
 from dblog_core.lake.spark_submit import config_json, job_command
+from dblog_core.lake.task_requests import MaintainRequest
 from dblog_core.maintenance import schedule
+from dblog_core.maintenance.maintain_result import MaintainResult
 from dblog_core.model.schema import TableName
 from dblog_core.wiring import open_lake
 from spark_jobs.delta_tables.session import reach_s3
@@ -90,10 +92,10 @@ def test_rows_reach_a_lake_on_an_object_store(
     assert len(offsets) > 500 and offsets == sorted(set(offsets))
 
     lake = open_lake(config)
-    tended = lake_tasks.file_task(lake, schedule.KIND, {"tables": []}).id
+    tended = lake_tasks.file_task(lake, MaintainRequest()).id
     assert dblog("merge", "--once").returncode == 0, "by spark-submit, with what waits for a merge"
     status = read_status(lake)
-    tending = lake_tasks.read_outcome(lake, tended)
+    tending = lake_tasks.read_outcome(lake, tended, MaintainResult)
     assert status is not None and status.offset == offsets[-1]
     assert tending is not None and tending.error is None and schedule.read_maintained(lake)
     reach_s3(spark, config.s3)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -11,6 +13,8 @@ from dblog_core.errors import LakeError, LeaseLost
 from dblog_core.interfaces import Json
 from dblog_core.lake import lake_tasks
 from dblog_core.lake.lake_status import State, read_status, table_location
+from dblog_core.lake.task_plans import UnknownPlan
+from dblog_core.lake.task_requests import UnknownRequest
 from spark_jobs.delta_tables import log
 from spark_jobs.lake_tasks import registry
 from spark_jobs.lake_tasks.context import Done, Tools
@@ -24,6 +28,20 @@ ONE = table("one", id=pa.int64(), v=pa.string())
 STEPS = ("recorded", "done", "cut", "finished")
 
 
+@dataclass(frozen=True)
+class Marked:
+    """The merge that planned it."""
+
+    planned: int
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> Marked:
+        return cls(record["planned"])
+
+    def to_json(self) -> Json:
+        return {"planned": self.planned}
+
+
 class Marks:
     """A kind of task that marks a table incomplete, and counts how often it was done."""
 
@@ -32,21 +50,23 @@ class Marks:
         self.error: Exception | None = None
         monkeypatch.setattr(registry, "KINDS", {"mark": Kind(self._carry_out, self._plan)})
 
-    def _plan(self, tools: Tools, arguments: Json) -> Json:
-        if arguments["table"] not in tools.status.tables:
-            raise LakeError("the lake has no such table", where=arguments["table"], fix="name one")
-        return {**arguments, "planned": tools.number}
+    def _plan(self, tools: Tools, request: UnknownRequest) -> UnknownPlan:
+        table = request.arguments["table"]
+        if table not in tools.status.tables:
+            raise LakeError("the lake has no such table", where=table, fix="name one")
+        return UnknownPlan(request.kind, {**request.arguments, "planned": tools.number})
 
-    def _carry_out(self, tools: Tools, arguments: Json) -> Done:
+    def _carry_out(self, tools: Tools, plan: UnknownPlan) -> Done:
         if self.error is not None:
             raise self.error
         self.done.append(tools.number)
-        table = tools.status.tables[arguments["table"]]
+        name = plan.arguments["table"]
+        table = tools.status.tables[name]
         place = table_location(tools.lake.location, ONE.table)
         change = f"ALTER TABLE delta.`{place}` SET TBLPROPERTIES ('marked' = '{tools.number}')"
-        tools.session(arguments["table"]).sql(change)
+        tools.session(name).sql(change)
         marked = replace(table, state=State.INCOMPLETE, version=log.version(place))
-        return Done({"planned": arguments["planned"]}, {arguments["table"]: marked})
+        return Done(Marked(plan.arguments["planned"]), {name: marked})
 
 
 @pytest.fixture
@@ -63,11 +83,15 @@ def merged_lake(lake: TestLake) -> TestLake:
 
 
 def _file(lake: TestLake, name: str = "shop.one") -> str:
-    return lake_tasks.file_task(lake.location, "mark", {"table": name}).id
+    return lake_tasks.file_task(lake.location, UnknownRequest("mark", {"table": name})).id
 
 
-def _outcome(lake: TestLake, task: str) -> lake_tasks.Outcome:
-    outcome = lake_tasks.read_outcome(lake.location, task)
+def _read_outcome(lake: TestLake, task: str) -> lake_tasks.Outcome[Marked] | None:
+    return lake_tasks.read_outcome(lake.location, task, Marked)
+
+
+def _outcome(lake: TestLake, task: str) -> lake_tasks.Outcome[Marked]:
+    outcome = _read_outcome(lake, task)
     assert outcome is not None
     return outcome
 
@@ -78,7 +102,7 @@ def test_a_task_is_a_merge_of_its_own(merged_lake: TestLake, marks: Marks) -> No
     done = merger.run_task()
     assert done is not None and (done.number, done.task, done.tables) == (2, "mark", ())
     assert merger.run_task() is None and marks.done == [2]
-    assert _outcome(merged_lake, task) == lake_tasks.Outcome(2, {"planned": 2})
+    assert _outcome(merged_lake, task) == lake_tasks.Outcome(2, Marked(2))
     first_cut, two = merged_lake.cuts()
     assert two["offset"] == first_cut["offset"] and two["tables"] == {"shop.one": first_cut["tables"]["shop.one"] + 1}
     status = read_status(merged_lake.location)
@@ -95,10 +119,10 @@ def test_a_task_is_a_merge_of_its_own(merged_lake: TestLake, marks: Marks) -> No
 def test_a_task_that_died_is_done_to_its_end_by_the_next_merge(merged_lake: TestLake, marks: Marks, step: str) -> None:
     task = _file(merged_lake)
     merged_lake.die_at(step)
-    assert (lake_tasks.read_outcome(merged_lake.location, task) is not None) == (step == "finished")
+    assert (_read_outcome(merged_lake, task) is not None) == (step == "finished")
     merged_lake.merge_well()
     assert merged_lake.merger().run_task() is None
-    assert _outcome(merged_lake, task) == lake_tasks.Outcome(2, {"planned": 2})
+    assert _outcome(merged_lake, task) == lake_tasks.Outcome(2, Marked(2))
     assert [cut["cut"] for cut in merged_lake.cuts()] == [1, 2]
     assert marks.done == ([2] if step in ("recorded", "finished") else [2, 2])
 
@@ -123,7 +147,7 @@ def test_a_task_that_fails_says_so_and_the_merge_goes_on(merged_lake: TestLake, 
 
 
 def test_a_task_of_another_version_of_dblog_is_refused_by_name(merged_lake: TestLake, marks: Marks) -> None:
-    task = lake_tasks.file_task(merged_lake.location, "unheard", {}).id
+    task = lake_tasks.file_task(merged_lake.location, UnknownRequest("unheard", {})).id
     assert merged_lake.merger().run_task() is None
     assert "knows no lake task unheard" in (_outcome(merged_lake, task).error or "")
 
@@ -133,7 +157,7 @@ def test_a_lost_lease_leaves_the_task_for_another(merged_lake: TestLake, marks: 
     marks.error = LeaseLost("gone")
     with pytest.raises(LeaseLost):
         merged_lake.merger().run_task()
-    assert lake_tasks.read_outcome(merged_lake.location, task) is None
+    assert _read_outcome(merged_lake, task) is None
     marks.error = None
     merged_lake.merge_well()
     assert _outcome(merged_lake, task).merge == 2

@@ -15,8 +15,10 @@ from dblog_core.config.settings import Config
 from dblog_core.lake import lake_tasks, time_travel
 from dblog_core.lake.cuts import find_cut
 from dblog_core.lake.lake_status import State, TableStatus, read_status
-from dblog_core.maintenance import disk_usage, schedule
+from dblog_core.lake.task_requests import MaintainRequest
+from dblog_core.maintenance import disk_usage
 from dblog_core.maintenance.disk_usage import Patience
+from dblog_core.maintenance.maintain_result import MaintainResult
 from dblog_core.model.schema import TableSchema
 from dblog_core.verify.exchange import Pin
 from spark_jobs import views
@@ -316,15 +318,13 @@ def test_maintenance_cuts_and_other_readers_of_the_log_know_such_a_table(
     size = disk_usage.of_table(lake.table(DOC), "shop.t", Patience(None), rows=6)
     assert size is not None and size.deleted
     monkeypatch.setattr(clustering, "FILES", 0)  # all files count as mixed
-    task = lake_tasks.file_task(lake.location, schedule.KIND, {"tables": []})
+    task = lake_tasks.file_task(lake.location, MaintainRequest())
     lake.merger(config=_config(tmp_path)).run_task()
-    outcome = lake_tasks.read_outcome(lake.location, task.id)
+    outcome = lake_tasks.read_outcome(lake.location, task.id, MaintainResult)
     assert outcome is not None and outcome.error is None and outcome.result is not None, outcome
-    (table_result,) = outcome.result["tables"]
-    assert {"joined", "clustered"} & {*table_result["done"]} and (table_result["rows"], table_result["deleted"]) == (
-        6,
-        0,
-    )
+    (table_result,) = outcome.result.tables
+    assert {"joined", "clustered"} & {*table_result.did}
+    assert (table_result.size.rows, table_result.size.deleted) == (6, 0)
     assert printed_rows(lake) == right
     time_travel.check_readable(lake.location, newest)
     then = views.at_cut(lake.spark, lake.location, cut=newest.number).table("shop.t")

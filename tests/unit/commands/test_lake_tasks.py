@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,9 @@ from dblog_core.cli import app
 from dblog_core.errors import LakeError, RequestError
 from dblog_core.lake import lake_tasks
 from dblog_core.lake.lake_status import LakeStatus, State, TableStatus, lake_at, own_directory
-from dblog_core.lake.replay_interval import interval
+from dblog_core.lake.replay_interval import IntervalEnd, Unit, interval
+from dblog_core.lake.task_requests import RebuildRequest, ReplayRequest, ResetRequest, TaskRequest
+from dblog_core.lake.task_results import RebuildResult, ReplayCounts, ReplayedTable, ReplayResult, ResetResult
 from spark_jobs.merging.merge_records import Records
 
 NOW = dt.datetime(2026, 11, 21, 15, tzinfo=dt.UTC)
@@ -53,19 +54,19 @@ def run(tmp_path: Path) -> Callable[..., Any]:
 
 
 @pytest.fixture
-def asked_tasks(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
+def asked_tasks(monkeypatch: pytest.MonkeyPatch) -> list[TaskRequest]:
     """What the commands ask of the merge, which answers that all went well."""
-    calls: list[tuple[str, dict[str, Any]]] = []
-    row = {"table": "shop.orders", "keys": 3, "inserted": 0, "updated": 1, "deleted": 0, "withheld": 0, "error": None}
+    calls: list[TaskRequest] = []
+    table = ReplayedTable("shop.orders", ReplayCounts(3, updated=1))
     answers = {
-        "replay": {"tables": [row]},
-        "rebuild": {"table": "shop.orders", "rows": 5, "from": "dump d1", "withheld": 2},
-        "reset": {"table": "shop.orders", "dump": "d7", "offset": 9},
+        ReplayResult: ReplayResult(IntervalEnd.at(3), IntervalEnd.at(9), (table,)),
+        RebuildResult: RebuildResult("shop.orders", "dump d1", 5, 2),
+        ResetResult: ResetResult("shop.orders", "d7", 9),
     }
 
-    def carry_out(_config: Any, kind: str, arguments: dict[str, Any], **_: Any) -> Any:
-        calls.append((kind, arguments))
-        return answers[kind]
+    def carry_out(_config: Any, request: TaskRequest, result_type: type, **_: Any) -> Any:
+        calls.append(request)
+        return answers[result_type]
 
     monkeypatch.setattr(lake_tasks, "carry_out", carry_out)
     return calls
@@ -110,20 +111,26 @@ def test_the_commands_ask_for_what_they_were_told(run: Callable[..., Any], asked
     assert "2 rows wait for a dump" in run("rebuild", "shop.orders").stdout
     assert "dump d7" in run("reset", "shop.orders").stdout
     assert asked_tasks == [
-        ("replay", {"from": {"offset": 3}, "to": {"time": 1_000_000}, "tables": ["shop.orders"]}),
-        ("rebuild", {"table": "shop.orders"}),
-        ("reset", {"table": "shop.orders"}),
+        ReplayRequest(IntervalEnd(Unit.OFFSET, 3), IntervalEnd(Unit.TIME, 1_000_000), ("shop.orders",)),
+        RebuildRequest("shop.orders"),
+        ResetRequest("shop.orders"),
     ]
 
 
 def test_the_answer_is_json_where_it_is_wanted(run: Callable[..., Any], asked_tasks: list[Any]) -> None:
-    assert json.loads(run("replay", "--json").stdout)["tables"][0]["updated"] == 1
+    counts = '"keys":3,"inserted":0,"updated":1,"deleted":0,"withheld":0,"error":null'
+    replayed = f'{{"from":{{"offset":3}},"to":{{"offset":9}},"tables":[{{"table":"shop.orders",{counts}}}]}}\n'
+    assert run("replay", "--json").stdout == replayed
+    rebuilt = '{"table":"shop.orders","from":"dump d1","rows":5,"withheld":2}\n'
+    assert run("rebuild", "shop.orders", "--json").stdout == rebuilt
+    assert run("reset", "shop.orders", "--json").stdout == '{"table":"shop.orders","dump":"d7","offset":9}\n'
 
 
 def test_a_table_that_could_not_be_replayed_is_a_failure(
     run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answer = {"tables": [{"table": "shop.orders", "error": "its files are gone"}]}
+    end = IntervalEnd.at(9)
+    answer = ReplayResult(end, end, (ReplayedTable("shop.orders", None, "its files are gone"),))
     monkeypatch.setattr(lake_tasks, "carry_out", lambda *_, **__: answer)
     result = run("replay")
     assert result.exit_code == 1 and "shop.orders: its files are gone" in result.stderr

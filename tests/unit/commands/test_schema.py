@@ -15,9 +15,11 @@ from dblog_core import cli
 from dblog_core.config.lake import SchemaChanges
 from dblog_core.config.settings import Config
 from dblog_core.errors import LakeError
-from dblog_core.interfaces import Json
 from dblog_core.lake import accept_schema, lake_tasks
+from dblog_core.lake.accept_schema import Way
 from dblog_core.lake.lake_status import LakeStatus, State, TableStatus
+from dblog_core.lake.task_requests import AcceptRequest
+from dblog_core.lake.task_results import AcceptResult
 from dblog_core.model.schema import TableSchema
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark
@@ -122,11 +124,13 @@ def stop_table(shop: Shop, **more: object) -> None:
 def test_accept_says_what_it_will_do_and_does_nothing_unless_it_is_told_to(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    requests: list[tuple[str, Json]] = []
+    requests: list[AcceptRequest] = []
+    accepted = AcceptResult("shop.orders", Way.RELOAD, "it is emptied", ("column c was int64 and is string",), "dump7")
 
-    def carry_out(config: Config, kind: str, arguments: Json, **_: object) -> Json:
-        requests.append((kind, arguments))
-        return {"table": "shop.orders", "way": "reload", "dump": "dump7"}
+    def carry_out(config: Config, request: AcceptRequest, result_type: type, **_: object) -> AcceptResult:
+        requests.append(request)
+        assert result_type is AcceptResult
+        return accepted
 
     monkeypatch.setattr(lake_tasks, "carry_out", carry_out)
     stop_table(shop)
@@ -134,8 +138,8 @@ def test_accept_says_what_it_will_do_and_does_nothing_unless_it_is_told_to(
     assert (result.exit_code, requests) == (2, []) and "--yes" in result.stderr
     assert "column c was int64 and is string" in result.stderr and "is emptied" in result.stderr
     result = shop.run("accept", "shop.orders", "--yes", "--json")
-    assert (result.exit_code, requests) == (0, [("accept", {"table": "shop.orders"})])
-    assert json.loads(result.stdout)["dump"] == "dump7"
+    assert (result.exit_code, requests) == (0, [AcceptRequest("shop.orders")])
+    assert json.loads(result.stdout) == accepted.to_json()
     assert shop.run("accept").exit_code == 2 and shop.run("shop.orders", "--yes").exit_code == 2
 
 

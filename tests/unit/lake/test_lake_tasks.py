@@ -14,11 +14,15 @@ from dblog_core.errors import LakeError
 from dblog_core.lake import lake_tasks, spark_submit
 from dblog_core.lake.lake_status import LakeStatus, lake_at, own_directory
 from dblog_core.lake.lake_tasks import Outcome
+from dblog_core.lake.task_requests import RebuildRequest, ResetRequest
+from dblog_core.lake.task_results import ResetResult
 from dblog_core.storage.location import Location
 from dblog_core.wiring import open_lake, open_state
 from spark_jobs.merging.merge_records import Records
 
-DONE = Outcome(0, {"rows": 3})
+RESULT = ResetResult("shop.t", "d1", 3)
+DONE = Outcome(0, RESULT)
+RESET = ResetRequest("shop.t")
 
 
 @pytest.fixture
@@ -53,37 +57,41 @@ class Merges:
         return 0
 
 
-def _do_all(lake: Location, outcome: Outcome = DONE) -> None:
+def _read_outcome(lake: Location, task: str) -> Outcome[ResetResult] | None:
+    return lake_tasks.read_outcome(lake, task, ResetResult)
+
+
+def _do_all(lake: Location, outcome: Outcome[ResetResult] = DONE) -> None:
     for task in lake_tasks.waiting_tasks(lake):
         lake_tasks.record_outcome(lake, task.id, outcome)
 
 
 def _carry_out(config: Config, stop: threading.Event | None = None, lines: list[str] | None = None) -> Any:
     output = lines if lines is not None else []
-    return lake_tasks.carry_out(config, "replay", {"a": 1}, stop=stop or threading.Event(), on_line=output.append)
+    return lake_tasks.carry_out(config, RESET, ResetResult, stop=stop or threading.Event(), on_line=output.append)
 
 
 def test_tasks_wait_in_the_order_they_were_filed_until_they_have_an_outcome(lake: Location) -> None:
-    first = lake_tasks.file_task(lake, "replay", {"a": 1})
-    second = lake_tasks.file_task(lake, "reset", {})
+    first = lake_tasks.file_task(lake, RebuildRequest("shop.t"))
+    second = lake_tasks.file_task(lake, RESET)
     assert lake_tasks.waiting_tasks(lake) == [first, second]
-    assert lake_tasks.read_outcome(lake, first.id) is None
+    assert _read_outcome(lake, first.id) is None
     lake_tasks.record_outcome(lake, first.id, DONE)
     assert lake_tasks.waiting_tasks(lake) == [second]
-    assert lake_tasks.read_outcome(lake, first.id) == DONE
+    assert _read_outcome(lake, first.id) == DONE
 
 
 def test_the_first_outcome_of_a_task_stays(lake: Location) -> None:
-    task = lake_tasks.file_task(lake, "replay", {})
+    task = lake_tasks.file_task(lake, RESET)
     lake_tasks.record_outcome(lake, task.id, DONE)
     lake_tasks.record_outcome(lake, task.id, Outcome(9, None, "again"))
-    assert lake_tasks.read_outcome(lake, task.id) == DONE
+    assert _read_outcome(lake, task.id) == DONE
 
 
 def test_old_outcomes_go_and_waiting_tasks_stay(lake: Location, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lake_tasks, "KEEP", 2)
-    unread = lake_tasks.file_task(lake, "replay", {})
-    tasks = [lake_tasks.file_task(lake, "replay", {}).id for _ in range(6)]
+    unread = lake_tasks.file_task(lake, RESET)
+    tasks = [lake_tasks.file_task(lake, RESET).id for _ in range(6)]
     for task in tasks:
         lake_tasks.record_outcome(lake, task, DONE)
     names = list((own_directory(lake) / "tasks").names())
@@ -92,7 +100,7 @@ def test_old_outcomes_go_and_waiting_tasks_stay(lake: Location, monkeypatch: pyt
 
 
 def test_a_damaged_task_is_named(lake: Location) -> None:
-    task = lake_tasks.file_task(lake, "replay", {})
+    task = lake_tasks.file_task(lake, RESET)
     (own_directory(lake) / "tasks" / f"{task.id}.json").replace(b"{")
     with pytest.raises(LakeError, match=task.id):
         lake_tasks.waiting_tasks(lake)
@@ -100,7 +108,7 @@ def test_a_damaged_task_is_named(lake: Location) -> None:
 
 def test_a_lake_that_nobody_merges_gets_a_merge_of_its_own(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     merges = Merges(monkeypatch, does=lambda: _do_all(open_lake(config)))
-    assert _carry_out(config) == {"rows": 3}
+    assert _carry_out(config) == RESULT
     assert merges.started == [["merge", "--tasks"]]
 
 
@@ -117,7 +125,7 @@ def test_a_running_merge_is_waited_for(config: Config, monkeypatch: pytest.Monke
             real(*arguments)
 
         monkeypatch.setattr(lake_tasks, "_wait", wait)
-        assert _carry_out(config, lines=lines) == {"rows": 3}
+        assert _carry_out(config, lines=lines) == RESULT
     assert merges.started == [] and "host:7" in lines[0]
 
 
@@ -129,7 +137,7 @@ def test_a_merge_that_ends_without_doing_it_is_followed_by_one_of_its_own(
         lease = state.acquire("merge", "host:7", ttl=60)
         assert lease is not None
         threading.Timer(0.2, lease.release).start()
-        assert _carry_out(config) == {"rows": 3}
+        assert _carry_out(config) == RESULT
     assert merges.started == [["merge", "--tasks"]]
 
 
@@ -138,11 +146,11 @@ def test_an_outcome_counts_once_its_merge_has_ended(config: Config, monkeypatch:
     merged = iter((4, 5))
 
     def does() -> None:
-        _do_all(lake, Outcome(5, {"rows": 1}))
+        _do_all(lake, Outcome(5, RESULT))
         Records(own_directory(lake)).finish(LakeStatus(merge=next(merged)))
 
     merges = Merges(monkeypatch, does=does)
-    assert _carry_out(config) == {"rows": 1}
+    assert _carry_out(config) == RESULT
     assert len(merges.started) == 2
 
 

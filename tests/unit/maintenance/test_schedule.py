@@ -23,8 +23,10 @@ from dblog_core.config.settings import Config
 from dblog_core.errors import ConfigError, LakeError
 from dblog_core.lake import lake_tasks
 from dblog_core.lake.lake_status import LakeStatus, State, TableStatus, lake_at
+from dblog_core.lake.task_requests import MaintainRequest
 from dblog_core.maintenance import disk_usage, schedule
 from dblog_core.maintenance.disk_usage import Patience, Room
+from dblog_core.maintenance.maintain_result import MaintainedCuts, MaintainedStaging, MaintainedTable, MaintainResult
 from dblog_core.maintenance.schedule import Maintained, TableSize, Timetable, ask_when_due
 from dblog_core.model import durations, sizes
 from dblog_core.monitoring.source_status import MergeProgress, SourceStatus
@@ -286,11 +288,11 @@ def test_the_command_asks_for_the_task_and_tells_what_came_of_it(
         "staging": {"segment": 1, "offset": 1, "removed_files": 0, "held": []},
     }
 
-    def carry_out(config: Config, kind: str, arguments: Any, **rest: Any) -> Any:
-        requests.append((kind, arguments))
-        if arguments["tables"] == ["shop.none"]:
+    def carry_out(config: Config, request: MaintainRequest, result_type: type[MaintainResult], **_: Any) -> Any:
+        requests.append(request)
+        if request.tables == ("shop.none",):
             raise LakeError("is not in the lake", where="shop.none", fix="`dblog status` lists the lake's tables")
-        return outcomes_by_task
+        return result_type.from_json(outcomes_by_task)
 
     monkeypatch.setattr(lake_tasks, "carry_out", carry_out)
 
@@ -299,21 +301,19 @@ def test_the_command_asks_for_the_task_and_tells_what_came_of_it(
 
     assert json.loads(run("--json", "--table", "shop.a", "--table", "shop.a").stdout) == outcomes_by_task
     assert "the oldest is none yet" in run().stdout
-    assert requests == [("maintain", {"tables": ["shop.a"]}), ("maintain", {"tables": []})]
+    assert requests == [MaintainRequest(("shop.a",)), MaintainRequest()]
     failed = run("--table", "shop.none")
     assert failed.exit_code == 1 and "is not in the lake" in failed.output and "fix:" in failed.output
 
 
 def test_the_commands_result_is_shown_to_people() -> None:
-    orders = {"table": "shop.orders", "rows": 1200, "files": 2, "bytes": 20 << 20, "disk_bytes": 1 << 30}
-    held_segments = [{"segment": 8, "why": "x is stopped"}]
-    status_text = as_text(
-        {
-            "tables": [{**orders, "done": ["joined", "purged"]}],
-            "cuts": {"oldest": 4, "removed": 3},
-            "staging": {"segment": 8, "offset": 80, "removed_files": 12, "held": held_segments},
-        }
+    orders = TableSize("shop.orders", 2, 20 << 20, 1200, 0, 9, 1 << 30)
+    result = MaintainResult(
+        (MaintainedTable(orders, ("joined", "purged"), 7),),
+        MaintainedCuts(4, 3),
+        MaintainedStaging(8, 80, 12, (Need(8, "x is stopped"),)),
     )
+    status_text = as_text(result)
     assert status_text.splitlines() == [
         "TABLE        ROWS   FILES  SIZE  ON DISK  DONE",
         "shop.orders  1,200  2      20M   1,024M   joined, purged",

@@ -1,0 +1,83 @@
+"""What came of a maintenance of the lake, with its JSON: what `dblog maintain` prints and Airflow's XCom keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Self
+
+from dblog_core.interfaces import Json
+from dblog_core.maintenance.schedule import TableSize
+from dblog_core.staging.log_start import Need
+
+
+@dataclass(frozen=True, slots=True)
+class MaintainedTable:
+    """A Delta table as the maintenance leaves it. `did`: what it did to the files, in words; `removed_files`: those
+    that no cut needs any longer."""
+
+    size: TableSize
+    did: tuple[str, ...]
+    removed_files: int
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> Self:
+        size = TableSize(**{field.name: record[field.name] for field in fields(TableSize) if field.name in record})
+        return cls(size, tuple(record["done"]), record["removed_files"])
+
+    def to_json(self) -> Json:
+        return {**asdict(self.size), "done": list(self.did), "removed_files": self.removed_files}
+
+
+@dataclass(frozen=True, slots=True)
+class MaintainedCuts:
+    """The number of the oldest cut that is kept (None: there is none yet), and how many were removed."""
+
+    oldest: int | None
+    removed: int
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> Self:
+        return cls(record["oldest"], record["removed"])
+
+    def to_json(self) -> Json:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class MaintainedStaging:
+    """Where staging begins now, how many files were removed, and what keeps older segments."""
+
+    segment: int
+    offset: int
+    removed_files: int
+    held: tuple[Need, ...]
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> Self:
+        needs = tuple(Need(need["segment"], need["why"]) for need in record["held"])
+        return cls(record["segment"], record["offset"], record["removed_files"], needs)
+
+    def to_json(self) -> Json:
+        needs = [{"segment": need.segment, "why": need.why} for need in self.held]
+        place = {"segment": self.segment, "offset": self.offset}
+        return {**place, "removed_files": self.removed_files, "held": needs}
+
+
+@dataclass(frozen=True, slots=True)
+class MaintainResult:
+    """What was done to the tables, the cuts and staging."""
+
+    tables: tuple[MaintainedTable, ...]
+    cuts: MaintainedCuts
+    staging: MaintainedStaging
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> Self:
+        tables = tuple(map(MaintainedTable.from_json, record["tables"]))
+        cuts = MaintainedCuts.from_json(record["cuts"])
+        return cls(tables, cuts, MaintainedStaging.from_json(record["staging"]))
+
+    def to_json(self) -> Json:
+        tables = [table.to_json() for table in self.tables]
+        return {"tables": tables, "cuts": self.cuts.to_json(), "staging": self.staging.to_json()}
