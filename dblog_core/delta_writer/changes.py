@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
@@ -49,3 +49,10 @@ class Upserted:
     unchanged: int = 0
     absent: int = 0
     withheld: int = 0
+
+    def plus(self, more: Upserted) -> Upserted:
+        """The counts of both; the version is this one's."""
+        return replace(self, **{name: getattr(self, name) + getattr(more, name) for name in _COUNTS})
+
+
+_COUNTS = ("inserted", "updated", "deleted", "older", "unchanged", "absent", "withheld")

@@ -116,11 +116,15 @@ class OpenTable:
 
     def index_file(self, file: DataFile, shape: Shape) -> None:
         """Takes a file that has been committed into the index."""
+        self.index_rows(file.name, file.data.size, file.rows, shape)
+
+    def index_rows(self, name: str, size: int, rows: pa.Table, shape: Shape) -> None:
+        """As `index_file`; `rows`: those of the file, by physical names, the key's columns at least."""
         if self._index is None:
             return
-        arrays = _arrays(file.rows.select([shape[name].physical for name in self.keys]))
+        arrays = _arrays(rows.select([shape[name].physical for name in self.keys]))
         try:
-            self._index.add(file.name, file.data.size, [(0, arrays)])
+            self._index.add(name, size, [(0, arrays)])
         except (IndexDamaged, MemoryError) as error:  # the commit is made: that must not look like a failure
             log.warning("%s: the index of keys is made again: %s", self.files, error)
             self._index = None

@@ -6,12 +6,17 @@
 A commit of another writer in between makes ours fail: it is read, and all is planned again. Nothing is changed in
 memory before the commit is made, so a fault at any step leaves files that no version names, for VACUUM, and nothing
 else.
+
+Changes that memory has no room for come in parts: each part is planned and gets a file of its own, and only the places
+of old rows stay in memory. All parts are one commit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +25,7 @@ from dblog_core.delta_writer import order_guard, snapshot
 from dblog_core.delta_writer.bitmaps import Rows, RowSet
 from dblog_core.delta_writer.changes import Changes, Upserted
 from dblog_core.delta_writer.commit import Json, removal
-from dblog_core.delta_writer.data_file import DataFile, data_file
+from dblog_core.delta_writer.data_file import data_file
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.order_guard import Flags, Hits
 from dblog_core.delta_writer.shape import Shape
@@ -40,8 +45,17 @@ class Overtaken(LakeError):
     transient = True
 
 
-_Written = tuple[bytes, str, DataFile]
-"""Which of the changes are in a file, for which metadata, and the file."""
+@dataclass(frozen=True, slots=True)
+class _NewFile:
+    """A written file: its action, and the key columns of its rows. `chosen`: which rows of the changes are in it, and
+    `about`: for which metadata."""
+
+    chosen: bytes
+    about: str
+    name: str
+    size: int
+    addition: Json
+    keys: pa.Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,47 +82,94 @@ class _Plan:
     counts: Upserted
 
 
+@dataclass(slots=True)
+class _Draft:
+    """What the plans of all parts come to: nothing in it grows with the rows' values."""
+
+    counts: Upserted
+    rows: int = 0
+    old_rows: dict[str, tuple[LiveFile, list[Rows]]] = field(default_factory=dict)
+    """The rows that go, by the paths of their files."""
+    unknown: list[Rows] = field(default_factory=list)
+    """The numbers of changes, counted through all parts."""
+    new_files: list[_NewFile] = field(default_factory=list)
+
+    def add(self, plan: _Plan) -> None:
+        for hit in plan.hits:
+            if len(hit.rows):
+                self.old_rows.setdefault(hit.file.path, (hit.file, []))[1].append(hit.rows)
+        if plan.unknown.any():
+            self.unknown.append(np.flatnonzero(plan.unknown) + self.rows)
+        self.rows += len(plan.rows)
+        self.counts = self.counts.plus(plan.counts)
+
+
 def upsert(
     table: OpenTable,
-    changes: Changes,
+    changes: Changes | Iterable[Changes],
     app: str,
     number: int,
     *,
     withhold: Callable[[Rows], None] = lambda rows: None,
     is_fresh: bool = False,
 ) -> Upserted:
-    """Commits the changes as transaction `number` of `app`, whatever others commit meanwhile. `withhold` gets,
-    before the commit, the numbers of the changes whose row has a value that nobody knows. `is_fresh`: the caller has
-    refreshed the table a moment ago, which saves a look at its log; should another commit be there since, ours fails.
+    """Commits the changes as transaction `number` of `app`, whatever others commit meanwhile. `changes` may be several
+    parts, which can be gone through again, and of which no two have a key in common. `withhold` gets, before the
+    commit, the numbers of the changes whose row has a value that nobody knows. `is_fresh`: the caller has refreshed the
+    table a moment ago, which saves a look at its log; should another commit be there since, ours fails.
 
     Raises TableRefused where the table needs another writer, Overtaken where others leave no room, and StagingError
     with storage's own faults: then the same call later finds out what became of the commit.
     """
-    new: _Written | None = None
+    parts = [changes] if isinstance(changes, Changes) else changes
+    written: dict[int, _NewFile] = {}
     for attempt in range(_ATTEMPTS):
         shape = table.snapshot.shape(str(table.files)) if is_fresh and not attempt else table.refresh()
         # An earlier run of this merge has committed it: its answer was lost, or its process died after the commit.
         if table.snapshot.txns.get(app, -1) >= number:
             return Upserted(table.snapshot.version, already=True)
         try:
-            plan = _plan_upsert(table, changes, shape)
-            if plan.puts.any():
-                new = _write_new_rows(table, plan, shape, new)
-            vectors = _mark_old_rows(table, plan)
+            draft = _plan_parts(table, parts, shape, written)
+            vectors = _mark_old_rows(table, draft)
         except LakeError:
             if snapshot.newest(table.files, table.snapshot).version == table.snapshot.version:
                 raise
             continue  # what could not be read may be gone from the table, and the shape another one
         # Before the commit: a crash in between has a dump requested too many, and never one too few.
-        if plan.unknown.any():
-            withhold(np.flatnonzero(plan.unknown))
-        if _commit(table, plan, vectors, new[2] if new is not None and plan.puts.any() else None, app, number):
-            return plan.counts
+        if draft.unknown:
+            withhold(np.concatenate(draft.unknown))
+        if _commit(table, draft, vectors, app, number):
+            return draft.counts
     raise Overtaken(
         f"others have committed {_ATTEMPTS} times while one commit was made",
         where=str(table.files),
         fix="see who writes this table: nobody but the merge should; it is tried again",
     )
+
+
+def _plan_parts(table: OpenTable, parts: Iterable[Changes], shape: Shape, written: dict[int, _NewFile]) -> _Draft:
+    """Plans each part and writes its new rows; `written` has the files of earlier plans, by their parts' numbers."""
+    draft = _Draft(Upserted(table.snapshot.version + 1))
+    waiting: deque[tuple[int, Future[_NewFile]]] = deque()
+
+    def take_file() -> None:
+        place, file = waiting.popleft()
+        written[place] = file.result()
+        draft.new_files.append(written[place])
+
+    # A file is encoded and written while the next part is read, folded and planned: two parts are in memory.
+    with ThreadPoolExecutor(1, thread_name_prefix="data-file") as pool:
+        for place, part in enumerate(parts):
+            plan = _plan_upsert(table, part, shape)
+            draft.add(plan)
+            while waiting:
+                take_file()
+            if plan.puts.any():
+                write = pool.submit(_write_new_rows, table, plan, shape, written.get(place))
+                waiting.append((place, write))
+        while waiting:
+            take_file()
+    return draft
 
 
 def _plan_upsert(table: OpenTable, changes: Changes, shape: Shape) -> _Plan:
@@ -160,7 +221,7 @@ def _fill_unchanged_toast(
     return fill_unchanged_toast(table.files, shape, hits, changes.rows, unchanged_toast, table.order)
 
 
-def _write_new_rows(table: OpenTable, plan: _Plan, shape: Shape, before: _Written | None) -> _Written:
+def _write_new_rows(table: OpenTable, plan: _Plan, shape: Shape, before: _NewFile | None) -> _NewFile:
     """The file of the new rows; that of the plan `before`, where it has the same rows and is still there."""
     chosen = plan.puts.tobytes()
     about = str(table.snapshot.metadata)
@@ -168,18 +229,21 @@ def _write_new_rows(table: OpenTable, plan: _Plan, shape: Shape, before: _Writte
     if plan.has_unchanged_toast:
         about = f"{table.snapshot.version} {about}"
     # Others' commits have us plan again; the same rows need no second file.
-    if before is not None and before[:2] == (chosen, about) and table.files.exists(before[2].name):
+    if before is not None and (before.chosen, before.about) == (chosen, about) and table.files.exists(before.name):
         return before
     configuration = table.snapshot.metadata.get("configuration") or {}
     new_rows = plan.rows.filter(pa.array(plan.puts))
     file = data_file(new_rows, shape, configuration, table.new_id(), where=str(table.files))
     table.create(file.name, file.data)
-    return chosen, about, file
+    addition = file.addition(now_ms=table.now_ms(), data_change=True)
+    keys = file.rows.select([shape[name].physical for name in table.keys])
+    return _NewFile(chosen, about, file.name, file.data.size, addition, keys)
 
 
-def _mark_old_rows(table: OpenTable, plan: _Plan) -> list[_MarkedFile]:
+def _mark_old_rows(table: OpenTable, draft: _Draft) -> list[_MarkedFile]:
     """Grows the vectors of the touched files, and writes them in one file."""
-    grown = [(hit.file, table.dead_rows(hit.file).with_rows(hit.rows)) for hit in plan.hits if len(hit.rows)]
+    old_rows = [(live, np.concatenate(rows)) for live, rows in draft.old_rows.values()]
+    grown = [(live, table.dead_rows(live).with_rows(rows)) for live, rows in old_rows]
     touched = [_MarkedFile(live, stored_count(table.files, live, dead), dead) for live, dead in grown]
     # A file without a living row is only removed: it needs no vector.
     left = [marked_file.dead for marked_file in touched if len(marked_file.dead) < marked_file.rows]
@@ -194,11 +258,9 @@ def _mark_old_rows(table: OpenTable, plan: _Plan) -> list[_MarkedFile]:
     ]
 
 
-def _commit(
-    table: OpenTable, plan: _Plan, marked: list[_MarkedFile], new: DataFile | None, app: str, number: int
-) -> bool:
+def _commit(table: OpenTable, draft: _Draft, marked: list[_MarkedFile], app: str, number: int) -> bool:
     now = table.now_ms()
-    counts = plan.counts
+    counts = draft.counts
     # The merge's number stands in the commit itself: both take effect, or neither does.
     actions: list[Json] = [{"txn": {"appId": app, "version": number, "lastUpdated": now}}]
     actions += [removal(marked_file.file, now_ms=now, data_change=True) for marked_file in marked]
@@ -209,16 +271,15 @@ def _commit(
         addition = {**marked_file.file.add, "dataChange": True, "deletionVector": marked_file.vector}
         addition["stats"] = loosen_bounds(marked_file.file.add.get("stats"), marked_file.rows)
         actions.append({"add": addition})
-    if new is not None:
-        actions.append({"add": new.addition(now_ms=now, data_change=True)})
+    actions += [{"add": file.addition} for file in draft.new_files]
     metrics = {
-        "numSourceRows": len(plan.rows),
+        "numSourceRows": draft.rows,
         "numTargetRowsInserted": counts.inserted,
         "numTargetRowsUpdated": counts.updated,
         "numTargetRowsDeleted": counts.deleted,
-        "numTargetFilesAdded": len(left) + (new is not None),
+        "numTargetFilesAdded": len(left) + len(draft.new_files),
         "numTargetFilesRemoved": len(marked),
-        "numTargetBytesAdded": new.data.size if new is not None else 0,
+        "numTargetBytesAdded": sum(file.size for file in draft.new_files),
     }
     shape = table.snapshot.shape(str(table.files))
     if not table.commit("MERGE", metrics, actions):
@@ -226,6 +287,6 @@ def _commit(
     table.vectors.update(
         (marked_file.file.path, (unique_id(marked_file.vector), marked_file.dead)) for marked_file in left
     )
-    if new is not None:
-        table.index_file(new, shape)
+    for file in draft.new_files:
+        table.index_rows(file.name, file.size, file.keys, shape)
     return True

@@ -48,8 +48,13 @@ def fits_driver(work: Work, schema: TableSchema, *, unchanged_toast: bool = Fals
         work.rows <= MAX_ROWS
         and work.bytes <= MAX_BYTES
         and (unchanged_toast or not has_unchanged_toast(work))
-        and not any(pa.types.is_floating(c.type) for c in schema.key_columns)  # NaN and the two zeros
+        and not has_float_key(schema)
     )
+
+
+def has_float_key(schema: TableSchema) -> bool:
+    """Whether keys may be equal that have other bytes: NaN, and the two zeros."""
+    return any(pa.types.is_floating(c.type) for c in schema.key_columns)
 
 
 def has_unchanged_toast(work: Work) -> bool:
@@ -82,7 +87,7 @@ def fold_work(staging: Staging, work: Work, schema: TableSchema) -> pa.Table | N
     """
     parts: list[pa.Table] = []
     size = 0
-    for part in _read_events(staging, work, schema):
+    for part in read_events(staging, work, schema):
         size += part.nbytes
         if size > MAX_DECODED:
             return None
@@ -99,7 +104,8 @@ def fold_work(staging: Staging, work: Work, schema: TableSchema) -> pa.Table | N
     return _with_unchanged_toast(events, schema) if has_unchanged_toast(work) else _last_rows(events, schema)
 
 
-def _read_events(staging: Staging, work: Work, schema: TableSchema) -> Iterator[pa.Table]:
+def read_events(staging: Staging, work: Work, schema: TableSchema) -> Iterator[pa.Table]:
+    """All events of the work, some at a time: the key as k0, k1, … and the image in the shape `schema` as v0, v1, …"""
     renames = work.renames
     unchanged_toast = has_unchanged_toast(work)
     for file in (part for whole in work.files for part in split_at_renames(whole, renames)):
@@ -124,15 +130,19 @@ def _last_rows(events: pa.Table, schema: TableSchema) -> pa.Table:
     keys = [f"k{i}" for i in range(len(schema.key))]
     newest = events.group_by(keys, use_threads=False).aggregate([("offset", "max"), ("created", "any")])
     last = events.take(pc.index_in(newest["offset_max"], events["offset"].combine_chunks())).combine_chunks()
+    return folded_rows(last, newest["created_any"], schema)
+
+
+def folded_rows(last: pa.Table, created: pa.Array | pa.ChunkedArray, schema: TableSchema) -> pa.Table:
+    """Folded rows from the last event of each key; `created`: whether one of the key's events is a birth."""
     deleted = pc.equal(last["op"], DELETE)
-    none = pa.nulls(len(last), pa.list_(pa.string()))
     return pa.table(
         {
-            "key": _struct(last, keys, list(schema.key)),
+            "key": _struct(last, [f"k{i}" for i in range(len(schema.key))], list(schema.key)),
             "op": pc.if_else(deleted, DELETE, PUT),
             **{name: last[name] for name in ("offset", "position", "commit_time", "origin")},
-            "inserted": pc.and_not(newest["created_any"], deleted),
-            "unchanged_toast": none,
+            "inserted": pc.and_not(created, deleted),
+            "unchanged_toast": pa.nulls(len(last), pa.list_(pa.string())),
             "row": _struct(last, [f"v{i}" for i in range(len(schema.columns))], [c.name for c in schema.columns]),
         }
     )

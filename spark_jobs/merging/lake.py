@@ -43,7 +43,7 @@ class Lake:
     json_as: Callable[[TableName], JsonAs] = lambda table: "text"
     """What a table's JSON columns are (`variants`)."""
     open_tables: OpenTables | None = None
-    """Through which small works are written without Spark; None: each is a MERGE."""
+    """Through which works of up to some millions of rows are written without Spark; None: each is a MERGE."""
     vectors: bool = True
     """Whether tables have deletion vectors."""
     settled: set[Location] = field(default_factory=set)

@@ -37,11 +37,12 @@ from spark_jobs.delta_tables.column_types import (
     row_shape,
 )  # fmt: skip
 from spark_jobs.delta_tables.highest_keys import Highest
+from spark_jobs.delta_tables.key_ranges import Ranges
 from spark_jobs.events import fold_on_driver
 from spark_jobs.events.fold import PUT
 from spark_jobs.merging import delta_merge, mark_and_append
 from spark_jobs.merging.batch import Batch
-from spark_jobs.merging.mark_and_append import OpenTables
+from spark_jobs.merging.mark_and_append import FoldedRows, OpenTables
 
 SMALL_TABLE = 16 << 20
 """Bytes of a table that is read whole: new literals in each merge would have Spark compile its code each time."""
@@ -318,14 +319,16 @@ class LakeTable:
         return counts
 
     def upsert(
-        self, rows: pa.Table, number: int, tables: OpenTables, *, merged: int, withhold: Callable[[list[Key]], None]
+        self, rows: FoldedRows, number: int, tables: OpenTables, *, merged: int, withhold: Callable[[list[Key]], None]
     ) -> Upserted:
         """Commits folded rows as merge `number` without Spark, by `mark_and_append.write`."""
         table = tables.table(self.path, self._schema, self._check)
         done = mark_and_append.write(table, rows, self._schema, self._app, number, merged=merged, withhold=withhold)
         if not done.already:
             self._committed = done.version
-            ranges = key_ranges.of_keys(rows["key"].combine_chunks(), self._schema)
+            ranges: dict[str, Ranges] = {}
+            if isinstance(rows, pa.Table):
+                ranges = key_ranges.of_keys(rows["key"].combine_chunks(), self._schema)
             self._highest.record_batch(self.path, done.version - 1, done.version, self._schema, ranges)
             if delta_log_checkpoint.is_due(done.version, table.snapshot.metadata.get("configuration") or {}):
                 delta_log_checkpoint.write(self._spark, self.path)

@@ -1,19 +1,23 @@
 """Folded rows brought into a table without Spark: old rows marked in deletion vectors, new ones appended.
 
-The rows are on the driver, and an index of the table's keys says where the old ones stand (`delta_writer`). What
-comes of the rows is what a MERGE would make of them (`delta_merge`).
+The driver has the rows, all at once or in parts, and an index of the table's keys says where the old ones stand
+(`delta_writer`). What comes of the rows is what a MERGE would make of them (`delta_merge`).
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dblog_core.delta_writer.bitmaps import Rows
 from dblog_core.delta_writer.changes import Changes, Upserted
 from dblog_core.delta_writer.features import refusal
 from dblog_core.delta_writer.open_table import OpenTable
@@ -21,12 +25,15 @@ from dblog_core.delta_writer.shape import Shape
 from dblog_core.delta_writer.upsert import upsert
 from dblog_core.errors import LakeError
 from dblog_core.lake.spark_submit import COMMIT_MARK
+from dblog_core.model.events import DELETE
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import Key, key_tuples
 from dblog_core.storage.location import Location
 from spark_jobs.delta_tables import log
 from spark_jobs.delta_tables.column_types import COMMIT_TIME, OFFSET, ORIGIN, POSITION
+from spark_jobs.events import fold_in_parts
 from spark_jobs.events.fold import PUT, WITHHOLD
+from spark_jobs.events.fold_in_parts import FoldedParts
 from spark_jobs.events.fold_unchanged_toast import mask_unchanged
 
 MEMORY = 512 << 20
@@ -35,6 +42,10 @@ MOST_ROWS = 200_000_000
 """A table with more is merged by Spark's executors: its index would be 3 GiB and more."""
 _KEPT_ROWS = 100_000  # of an index that is worth a place on disk when its table is closed
 _SHAPES = 3  # shapes that somebody may give the table while one commit is made
+
+FoldedRows: TypeAlias = pa.Table | FoldedParts
+"""All rows at once, or in parts where memory has no room for all."""
+
 _PROVENANCE = {OFFSET: "offset", POSITION: "position", COMMIT_TIME: "commit_time", ORIGIN: "origin"}
 
 
@@ -79,7 +90,7 @@ class OpenTables:
 
 def write(
     table: OpenTable,
-    rows: pa.Table,
+    rows: FoldedRows,
     schema: TableSchema,
     app: str,
     number: int,
@@ -93,8 +104,33 @@ def write(
     it, and nothing is compared. `withhold` gets, before the commit, the keys of rows with a value that nobody knows.
     Raises TableRefused for a table that Spark must write, LeaseLost where another may merge.
     """
+    if isinstance(rows, FoldedParts):
+        with fold_in_parts.ONE_AT_A_TIME:
+            return _write(table, rows, schema, app, number, merged=merged, withhold=_refuse_unknown)
     if (lost := rows.filter(pc.equal(rows["op"], WITHHOLD))).num_rows:
         withhold(keys_of(lost, schema))
+
+    def withhold_rows(at: Rows) -> None:
+        withhold(keys_of(rows.take(pa.array(at)), schema))
+
+    return _write(table, [rows], schema, app, number, merged=merged, withhold=withhold_rows)
+
+
+def _refuse_unknown(at: Rows) -> None:
+    """A work that is folded in parts has the values of all its rows."""
+    raise LakeError(f"{len(at)} rows of a work in parts lack a value", fix="this is a defect: report it")
+
+
+def _write(
+    table: OpenTable,
+    parts: Iterable[pa.Table],
+    schema: TableSchema,
+    app: str,
+    number: int,
+    *,
+    merged: int,
+    withhold: Callable[[Rows], None],
+) -> Upserted:
     for _ in range(_SHAPES):
         shape = table.refresh()
         if (last_number := table.snapshot.txns.get(app, -1)) >= number:
@@ -102,16 +138,9 @@ def write(
         if sum(live.rows or 0 for live in table.snapshot.files.values()) > MOST_ROWS:
             raise refusal(str(table.files), f"it has more than {MOST_ROWS:,} rows")
         metadata = table.snapshot.metadata
-        changes = changes_of(rows, schema, shape, str(table.files), merged=merged)
+        changes = _Parts(parts, partial(changes_of, schema=schema, shape=shape, where=str(table.files), merged=merged))
         try:
-            done = upsert(
-                table,
-                changes,
-                app,
-                number,
-                withhold=lambda at: withhold(keys_of(rows.take(at), schema)),
-                is_fresh=True,
-            )
+            done = upsert(table, changes, app, number, withhold=withhold, is_fresh=True)
         except LakeError:
             if table.snapshot.metadata == metadata:
                 raise
@@ -122,6 +151,17 @@ def write(
     raise LakeError(
         "the table's shape changes all the time", where=str(table.files), fix="see who alters it; it is tried again"
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """The changes that folded rows are, part by part, each time that they are gone through."""
+
+    rows: Iterable[pa.Table]
+    change: Callable[[pa.Table], Changes]
+
+    def __iter__(self) -> Iterator[Changes]:
+        return map(self.change, self.rows)
 
 
 def changes_of(rows: pa.Table, schema: TableSchema, shape: Shape, where: str, *, merged: int) -> Changes:
@@ -171,6 +211,17 @@ def keys_of(rows: pa.Table, schema: TableSchema) -> list[Key]:
     """The keys of folded rows."""
     key = _one(rows["key"])
     return key_tuples([pc.struct_field(key, key.type.get_field_index(name)) for name in schema.key])
+
+
+def deleted_keys(rows: FoldedRows, schema: TableSchema) -> set[Key]:
+    """The keys that go."""
+    parts = [rows] if isinstance(rows, pa.Table) else rows
+    return {key for part in parts for key in keys_of(part.filter(pc.equal(part["op"], DELETE)), schema)}
+
+
+def count_withheld(rows: FoldedRows) -> int:
+    """Rows with a value that nobody knows, whatever the table has. A work that is folded in parts has none."""
+    return int(pc.sum(pc.equal(rows["op"], WITHHOLD)).as_py() or 0) if isinstance(rows, pa.Table) else 0
 
 
 def _one(column: pa.ChunkedArray) -> pa.Array:

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -25,13 +24,14 @@ from spark_jobs.delta_tables import alter_table
 from spark_jobs.delta_tables.alter_table import DroppedColumns
 from spark_jobs.delta_tables.column_types import key_shape, quote
 from spark_jobs.delta_tables.commit_metrics import Counted
-from spark_jobs.events import fold, fold_on_driver, moved_unchanged_toast, schema_policy, staged_events
+from spark_jobs.events import fold, fold_in_parts, fold_on_driver, moved_unchanged_toast, schema_policy, staged_events
+from spark_jobs.events.fold_in_parts import FoldedParts
 from spark_jobs.history.history_table import Before, History
 from spark_jobs.merging import deleted_rows, mark_and_append
 from spark_jobs.merging.batch import Batch, measure_on_driver, measure_rows
 from spark_jobs.merging.lake import Lake
 from spark_jobs.merging.lake_table import LakeTable
-from spark_jobs.merging.mark_and_append import OpenTables
+from spark_jobs.merging.mark_and_append import FoldedRows, OpenTables
 from spark_jobs.merging.merge_results import Applied
 from spark_jobs.merging.withheld_keys import Withheld
 
@@ -240,7 +240,7 @@ class TableMerge:
         history.append_changes(work, before, staging=self._staging, upto=span.offset)
         self._step(f"history {work.table}")
 
-    def _read(self, work: Work, schema: TableSchema, version: int | None) -> tuple[Work, pa.Table | None]:
+    def _read(self, work: Work, schema: TableSchema, version: int | None) -> tuple[Work, FoldedRows | None]:
         """The work whose files are whole, with its folded rows where the driver has folded them."""
         if not version:  # none yet, or just made
             work = from_dump(work)
@@ -248,14 +248,19 @@ class TableMerge:
         rows = None
         if work.files or work.chunks:
             narrows = any(schema_policy.is_narrower(shape, schema) for shape in work.shapes(self._staging.schema))
-            rows = (
-                fold_on_driver.fold_work(self._staging, work, schema)
-                if fold_on_driver.fits_driver(work, schema, unchanged_toast=self._may_mark()) and not narrows
-                else None
-            )
+            rows = None if narrows else self._fold_on_driver(work, schema)
             if rows is None:
                 staged_events.check_files(self._spark, self._staging, work)
         return work, rows
+
+    def _fold_on_driver(self, work: Work, schema: TableSchema) -> FoldedRows | None:
+        """The folded rows, all at once or in parts; None for a work that is Spark's."""
+        rows = None
+        if fold_on_driver.fits_driver(work, schema, unchanged_toast=self._may_mark()):
+            rows = fold_on_driver.fold_work(self._staging, work, schema)
+        if rows is None and self._may_mark() and fold_in_parts.fits_parts(work, schema):
+            rows = fold_in_parts.fold_parts(self._staging, work, schema)
+        return rows
 
     def _check_follows(self, work: Work, schema: TableSchema) -> None:
         for shape in (*work.shapes(self._staging.schema), self._staging.schema(work.schema)):
@@ -274,7 +279,7 @@ class TableMerge:
             lake.prepare()
 
     def _commit(
-        self, work: Work, rows: pa.Table | None, schema: TableSchema, lake: LakeTable, number: int, *, merged: int
+        self, work: Work, rows: FoldedRows | None, schema: TableSchema, lake: LakeTable, number: int, *, merged: int
     ) -> int:
         """Commits the work's rows; how many of them are withheld."""
         if rows is not None and not len(rows):
@@ -285,10 +290,11 @@ class TableMerge:
             except TableRefused as refusal:
                 if not isinstance(refusal, BatchRefused):
                     self._merge_because = refusal.reason
-                if fold_on_driver.has_unchanged_toast(work):  # a MERGE has no other row to take the values from
+                # A MERGE has no other row to take the values from, and parts are more than Spark gets from the driver.
+                if fold_on_driver.has_unchanged_toast(work) or isinstance(rows, FoldedParts):
                     rows = None
                     staged_events.check_files(self._spark, self._staging, work)
-        if rows is not None:
+        if isinstance(rows, pa.Table):
             batch = measure_on_driver(self._spark, rows, schema)
         else:
             batch = measure_rows(self._fold_events(work, schema, lake), schema)
@@ -309,7 +315,7 @@ class TableMerge:
         return self._lake.open_tables is not None and self._merge_because is None
 
     def _mark(
-        self, rows: pa.Table, schema: TableSchema, lake: LakeTable, number: int, tables: OpenTables, *, merged: int
+        self, rows: FoldedRows, schema: TableSchema, lake: LakeTable, number: int, tables: OpenTables, *, merged: int
     ) -> int:
         """As `_commit`, without Spark. Raises TableRefused where the table takes a MERGE alone."""
         table = str(schema.table)
@@ -323,9 +329,9 @@ class TableMerge:
         done = lake.upsert(rows, number, tables, merged=merged, withhold=withhold)
         self._merge_because = None
         if before:
-            deleted = mark_and_append.keys_of(rows.filter(pc.equal(rows["op"], DELETE)), schema)
-            self._withheld.forget(table, before.intersection(deleted) - withheld)
-        return done.withheld + int(pc.sum(pc.equal(rows["op"], fold.WITHHOLD)).as_py())
+            gone = mark_and_append.deleted_keys(rows, schema)
+            self._withheld.forget(table, before.intersection(gone) - withheld)
+        return done.withheld + mark_and_append.count_withheld(rows)
 
     def _fold_events(self, work: Work, schema: TableSchema, lake: LakeTable) -> DataFrame:
         self._may_have_spilled = True

@@ -6,7 +6,7 @@ import datetime as dt
 import decimal
 import random
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -22,7 +22,7 @@ from dblog_core.model.schema import TableSchema
 from dblog_core.storage.local import LocalStorage
 from dblog_core.storage.location import Location
 from spark_jobs.delta_tables import log
-from spark_jobs.events import fold, fold_on_driver, staged_events
+from spark_jobs.events import fold, fold_in_parts, fold_on_driver, staged_events
 from tests.spark.lakes import TestLake
 from tests.spark.segments import Row, table
 
@@ -47,7 +47,10 @@ NEWER = TableSchema(ODD.table, (*ODD.columns[:3], *T.columns[1:], *ODD.columns[3
 
 @contextmanager
 def folded_by_spark() -> Iterator[None]:
-    with mock.patch.object(fold_on_driver, "fits_driver", return_value=False):
+    with (
+        mock.patch.object(fold_on_driver, "fits_driver", return_value=False),
+        mock.patch.object(fold_in_parts, "fits_parts", return_value=False),
+    ):
         yield
 
 
@@ -116,7 +119,13 @@ def test_the_driver_folds_as_spark_does(lake: TestLake) -> None:
     assert len(folded_on_driver) > 10 and rows(driver_rows) == rows(folded_on_spark)
 
 
-@pytest.mark.parametrize("by", ["driver", "spark"])
+@contextmanager
+def folded_in_parts() -> Iterator[None]:
+    with mock.patch.object(fold_on_driver, "fits_driver", return_value=False):
+        yield
+
+
+@pytest.mark.parametrize("by", ["driver", "parts", "spark"])
 def test_a_row_that_was_born_again_and_then_set_back_counts_as_born(lake: TestLake, by: str) -> None:
     """Its last event is an update to what the lake has: only its birth tells that no older dump may remove it."""
     build = lake.build
@@ -130,10 +139,7 @@ def test_a_row_that_was_born_again_and_then_set_back_counts_as_born(lake: TestLa
     born = build.update(T, {"id": 2, "v": "v"})
     build.finished(T, "full", since=since, since_segment=2)
     build.seal()
-    if by == "spark":
-        with folded_by_spark():
-            lake.merge_well()
-    else:
+    with {"driver": nullcontext, "parts": folded_in_parts, "spark": folded_by_spark}[by]():
         lake.merge_well()
     assert [(r["id"], r["_dblog_offset"]) for r in lake.rows(T, provenance=True)] == [(1, 1), (2, born)]
 

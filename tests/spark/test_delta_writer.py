@@ -109,9 +109,11 @@ class SparkTable:
         rows = [*puts, *({"id": i} for i in deletes)]
         return Changes(self.arrow(rows), np.arange(len(rows)) >= len(puts), np.full(len(rows), dump))
 
-    def merge(self, writer: OpenTable, puts: Sequence[Row], deletes: Sequence[int] = ()) -> None:
+    def merge(self, writer: OpenTable, puts: Sequence[Row], deletes: Sequence[int] = (), *, parts: int = 1) -> None:
+        """`parts`: in how many of them the changes come."""
         self.merges += 1
-        upsert(writer, self.changes(puts, deletes), APP, self.merges)
+        changes = [self.changes(puts[i::parts], deletes[i::parts]) for i in range(parts)]
+        upsert(writer, changes, APP, self.merges)
         self.rows.update((r["id"], r) for r in puts)
         for i in deletes:
             self.rows.pop(i, None)
@@ -221,7 +223,7 @@ def test_spark_commits_between_plan_and_commit(spark: SparkSession, tmp_path: Pa
                     expected_row["note"] = "updated"
 
     writer.check = between
-    table.merge(writer, [row(i, "ours", 5) for i in (4, 13, 55, 500)], [22, 61])
+    table.merge(writer, [row(i, "ours", 5) for i in (4, 13, 55, 500)], [22, 61], parts=2)
     table.check()
 
 

@@ -17,10 +17,11 @@ from dblog_core.lake.lake_status import read_status
 from dblog_core.model.schema import TableSchema
 from dblog_core.staging import Staging
 from spark_jobs.delta_tables import delta_log_checkpoint, log
+from spark_jobs.events import fold_in_parts, fold_on_driver
 from spark_jobs.merging.merge_results import Merged
 from tests.spark.lakes import TestLake
 from tests.spark.segments import Row, table
-from tests.spark.worlds import SHAPE, Source
+from tests.spark.worlds import SHAPE, Source, WholeRows
 
 T = table("t", id=pa.int64(), v=pa.string())
 
@@ -54,10 +55,9 @@ def both(spark: SparkSession, tmp_path: Path) -> tuple[TestLake, TestLake]:
     return marking, merging
 
 
-def test_both_ways_give_the_same_rows(both: tuple[TestLake, TestLake], soak_seed: int) -> None:
+def _compare_bursts(both: tuple[TestLake, TestLake], source: Source, dice: random.Random) -> None:
+    """Four bursts of changes, with chunks, a TRUNCATE and a whole dump; both lakes are compared after each."""
     marking, merging = both
-    dice = random.Random(f"ways {soak_seed}")
-    source = Source(marking.build, dice, 40)
     source.add_unseen_rows(0.3)
     for burst in range(4):
         for _ in range(2):
@@ -79,6 +79,23 @@ def test_both_ways_give_the_same_rows(both: tuple[TestLake, TestLake], soak_seed
         assert _rust_rows(marking, SHAPE) == _rust_rows(merging, SHAPE)
         waiting = [lake.withheld.keys(str(SHAPE.table), SHAPE) for lake in both if lake.withheld is not None]
         assert set(waiting[0]) == set(waiting[1])
+
+
+def test_both_ways_give_the_same_rows(both: tuple[TestLake, TestLake], soak_seed: int) -> None:
+    dice = random.Random(f"ways {soak_seed}")
+    _compare_bursts(both, Source(both[0].build, dice, 40), dice)
+
+
+def test_a_work_in_parts_gives_the_rows_of_a_merge(
+    both: tuple[TestLake, TestLake], soak_seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each stretch of rows is a part, on the side that marks rows; the other side's works are Spark's."""
+    monkeypatch.setattr(fold_on_driver, "fits_driver", lambda *_, **__: False)
+    monkeypatch.setattr(fold_in_parts, "PART_BYTES", 1)
+    dice = random.Random(f"parts {soak_seed}")
+    _compare_bursts(both, WholeRows(both[0].build, dice, 40), dice)
+    commits = DeltaTable.forPath(both[0].spark, str(both[0].table(SHAPE))).history().collect()
+    assert "MERGE" in {commit.operation for commit in commits if commit.engineInfo == "dblog"}
 
 
 def test_a_small_batch_needs_no_merge_and_a_large_one_does(lake: TestLake) -> None:

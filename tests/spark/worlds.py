@@ -244,6 +244,19 @@ class Source:
         return self.dice.choice((frozenset(), frozenset({"big"}), frozenset({"big", "f"}), frozenset({"a"})))
 
 
+class WholeRows(Source):
+    """A source whose log leaves no column out."""
+
+    def _some_unchanged(self) -> frozenset[str]:
+        return frozenset()
+
+    def _update(self, key: Key, unchanged: frozenset[str] | None = None) -> None:
+        super()._update(key, frozenset())
+
+    def _move(self, old: Key, new: Key, unchanged: frozenset[str] | None = None) -> None:
+        super()._move(old, new, frozenset())
+
+
 @dataclass
 class Oracle:
     """A consumer that reads line after line; at the end of a merge it keeps whole rows alone."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from dblog_core.delta_writer.changes import Changes
 from dblog_core.delta_writer.rewriting.join_files import join_files, plan_join
 from dblog_core.delta_writer.rewriting.purge_files import plan_purge
 from dblog_core.delta_writer.rewriting.rewrite import Rewritten, commit_rewritten
@@ -26,8 +27,9 @@ from tests.unit.delta_writer.tables import (
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("in_parts", [False, True], ids=["at once", "in parts"])
 @pytest.mark.parametrize("dies", [False, True], ids=["the same process goes on", "a new one goes on"])
-def test_a_fault_at_any_step_loses_and_doubles_nothing(tmp_path: Path, late: bool, dies: bool) -> None:
+def test_a_fault_at_any_step_loses_and_doubles_nothing(tmp_path: Path, late: bool, dies: bool, in_parts: bool) -> None:
     """Each call of storage fails once: before it does anything, or with its answer lost."""
     base = Table.create_at(tmp_path / "0")
     fill_table(base)
@@ -37,11 +39,19 @@ def test_a_fault_at_any_step_loses_and_doubles_nothing(tmp_path: Path, late: boo
     began = len(merged.calls)
     puts = [row(i, "ours", offset=5) for i in (3, 55, 700)]
     deletes = [row(10), row(60)]
-    upsert(writer, base.changes(puts, deletes), APP, 3)
+
+    def changes(table: Table) -> Changes | list[Changes]:
+        if in_parts:
+            return [table.changes(puts[:1], deletes[:1]), table.changes(puts[1:], deletes[1:])]
+        return table.changes(puts, deletes)
+
+    upsert(writer, changes(base), APP, 3)
     calls = merged.calls[began:]
-    assert [c.split()[0] for c in calls].count("create") == 3, "a file of vectors, one of rows, and the commit"
+    assert [c.split()[0] for c in calls].count("create") == 3 + in_parts, (
+        "a file of vectors, one of rows, and the commit"
+    )
     for number in range(1, len(calls) + 1):
-        table = Table.create_at(tmp_path / f"{number}-{late}")
+        table = Table.create_at(tmp_path / f"{number}")
         fill_table(table)
         faulty = FaultyStorage(table.lake, late=late)
         writer = table.writer(Location(faulty, "table"))
@@ -49,10 +59,10 @@ def test_a_fault_at_any_step_loses_and_doubles_nothing(tmp_path: Path, late: boo
         faulty.fail_at = len(faulty.calls) + number
         table.expect(puts, deletes)
         try:
-            upsert(writer, table.changes(puts, deletes), APP, 3)
+            upsert(writer, changes(table), APP, 3)
         except StagingUnavailable:
             next_writer = table.writer() if dies else writer
-            upsert(next_writer, table.changes(puts, deletes), APP, 3)
+            upsert(next_writer, changes(table), APP, 3)
         table.check()
         assert newest(table.path) == 3, calls[number - 1]
         after = table.writer() if dies else writer

@@ -121,3 +121,22 @@ def test_who_has_lost_the_lake_commits_nothing(table: Table) -> None:
     writer.check = lambda: None
     table.merge(writer, [row(3, "after all", offset=5)])
     table.check()
+
+
+@pytest.mark.parametrize("what", ["appends", "updates"])
+def test_each_part_keeps_its_own_file_when_all_is_planned_again(table: Table, what: str) -> None:
+    writer = fill_table(table)
+    parts = [[row(i, f"part {i % 3}", offset=5) for i in range(start, 300, 3)] for start in range(3)]
+    done: list[str] = []
+
+    def between() -> None:
+        if not done:
+            done.append(what)
+            RIVALS[what](table)
+
+    writer.check = between
+    upserted = upsert(writer, [table.changes(part) for part in parts], APP, 3)
+    assert upserted.inserted + upserted.updated == 300
+    for part in parts:
+        table.expect(part)
+    table.check()

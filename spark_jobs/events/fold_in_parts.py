@@ -1,0 +1,199 @@
+"""Works of up to some millions of rows, folded on the driver in parts: memory holds two numbers an event, and one part.
+
+  all events, of which the keys' hashes and the offsets stay -> the last event of each key -> all events again, of which
+  those last ones stay, a part at a time
+
+Events that have room in memory are not read again. The fold is that of `fold.last_rows`.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dblog_core.delta_writer.key_hash import KeyHashes, hash_keys
+from dblog_core.lake.merge_plan import Work
+from dblog_core.model.schema import TableSchema
+from dblog_core.staging import Staging
+from spark_jobs.events import fold_on_driver
+
+MOST_EVENTS = 5_000_000
+"""Of a work: their hashes and offsets take up to 200 MiB while they are put in order."""
+MOST_FILE_BYTES = 256 << 20
+"""Of a staged file, which is read whole."""
+PART_BYTES = 48 << 20
+"""Of decoded rows that are folded, compared and written at once."""
+KEPT_BYTES = 128 << 20
+"""Of decoded events that all works together keep in memory until they are written."""
+ONE_AT_A_TIME = threading.Lock()
+"""Held while such a work is read, and while it is written: tables merge beside each other, and share the memory."""
+
+Flags = npt.NDArray[np.bool_]
+
+
+class Room:
+    """Bytes that several works share."""
+
+    def __init__(self, size: int) -> None:
+        self._left = size
+        self._lock = threading.Lock()
+
+    def take(self, size: int) -> bool:
+        """Whether there was so much room, which is taken now."""
+        with self._lock:
+            if size > self._left:
+                return False
+            self._left -= size
+            return True
+
+    def give_back(self, size: int) -> None:
+        with self._lock:
+            self._left += size
+
+
+_ROOM = Room(KEPT_BYTES)
+
+
+class FoldedParts:
+    """The folded rows of a work, in tables as `fold_on_driver.fold_work` gives them; each iteration makes them again.
+
+    `last`: for each stretch of events those that are the last ones of their keys; `born`: those whose key has a birth
+    in the work.
+    """
+
+    def __init__(
+        self,
+        staging: Staging,
+        work: Work,
+        schema: TableSchema,
+        last: Sequence[Flags],
+        born: Sequence[Flags],
+        kept: Sequence[pa.Table] | None,
+    ) -> None:
+        self._staging = staging
+        self._work = work
+        self._schema = schema
+        self._last = last
+        self._born = born
+        self._kept = kept
+        self._count = sum(int(flags.sum()) for flags in last)
+
+    def __len__(self) -> int:
+        """Folded rows."""
+        return self._count
+
+    def __iter__(self) -> Iterator[pa.Table]:
+        waiting: list[pa.Table] = []
+        size = 0
+        stretches = _stretches(self._staging, self._work, self._schema) if self._kept is None else self._kept
+        for events, last, born in zip(stretches, self._last, self._born, strict=True):
+            if not last.any():
+                continue
+            rows = events if last.all() else events.filter(pa.array(last))
+            waiting.append(rows.append_column("born", pa.array(born[last])))
+            size += rows.nbytes
+            if size >= PART_BYTES:
+                yield self._fold(waiting)
+                waiting = []
+                size = 0
+        if waiting:
+            yield self._fold(waiting)
+
+    def _fold(self, stretches: Iterable[pa.Table]) -> pa.Table:
+        rows = pa.concat_tables(stretches).combine_chunks()
+        return fold_on_driver.folded_rows(rows, rows["born"], self._schema)
+
+
+def fits_parts(work: Work, schema: TableSchema) -> bool:
+    """Whether the work may be folded so."""
+    return (
+        work.rows <= MOST_EVENTS
+        and max([0, *(file.bytes for file in work.files), *(chunk.bytes for chunk in work.chunks)]) <= MOST_FILE_BYTES
+        and not fold_on_driver.has_unchanged_toast(work)
+        and not fold_on_driver.has_float_key(schema)
+    )
+
+
+def fold_parts(staging: Staging, work: Work, schema: TableSchema) -> FoldedParts:
+    """The folded rows of the work.
+
+    Raises CorruptSegment for a file that is missing or not the one that the manifest names.
+    """
+    with ONE_AT_A_TIME:
+        return _find_last_events(staging, work, schema)
+
+
+def _find_last_events(staging: Staging, work: Work, schema: TableSchema) -> FoldedParts:
+    secret = secrets.token_bytes(16)
+    keys: list[KeyHashes] = []
+    offsets: list[npt.NDArray[np.int64]] = []
+    created: list[Flags] = []
+    kept: list[pa.Table] | None = []
+    kept_bytes = 0
+    try:
+        for events in _stretches(staging, work, schema):
+            keys.append(hash_keys([_one_array(events[f"k{i}"]) for i in range(len(schema.key))], secret))
+            offsets.append(np.asarray(events["offset"]))
+            created.append(np.asarray(events["created"]))
+            if kept is not None and _ROOM.take(events.nbytes):
+                kept.append(events)
+                kept_bytes += events.nbytes
+            elif kept is not None:
+                kept = None
+                _ROOM.give_back(kept_bytes)
+                kept_bytes = 0
+        last, born = _last_of_each_key(
+            _join(keys),
+            np.concatenate([np.empty(0, np.int64), *offsets]),
+            np.concatenate([np.empty(0, np.bool_), *created]),
+        )
+    except BaseException:
+        _ROOM.give_back(kept_bytes)
+        raise
+    edges = np.cumsum([len(part) for part in offsets])
+    parts = FoldedParts(staging, work, schema, np.split(last, edges)[:-1], np.split(born, edges)[:-1], kept)
+    weakref.finalize(parts, _ROOM.give_back, kept_bytes)
+    return parts
+
+
+def _stretches(staging: Staging, work: Work, schema: TableSchema) -> Iterator[pa.Table]:
+    for events in fold_on_driver.read_events(staging, work, schema):
+        yield events.filter(pc.greater(events["offset"], work.removed_upto)) if work.removed_upto else events
+
+
+def _last_of_each_key(keys: KeyHashes, offsets: npt.NDArray[np.int64], created: Flags) -> tuple[Flags, Flags]:
+    """By event: whether it is the last one of its key, and whether it is that and the key has a birth."""
+    first = keys.first
+    if len(first) < 2 or (keys.second is None and (first[1:] > first[:-1]).all()):  # a dump in the order of its key
+        return np.ones(len(first), np.bool_), created
+    halves = (first,) if keys.second is None else (keys.second, first)
+    order = np.lexsort((offsets, *halves))
+    differs = np.zeros(len(order), np.bool_)
+    differs[1:] = first[order[1:]] != first[order[:-1]]
+    if keys.second is not None:
+        differs[1:] |= keys.second[order[1:]] != keys.second[order[:-1]]
+    differs[0] = True
+    starts = np.flatnonzero(differs)
+    ends = order[np.append(starts[1:], len(order)) - 1]
+    last = np.zeros(len(order), np.bool_)
+    last[ends] = True
+    born = np.zeros(len(order), np.bool_)
+    born[ends] = np.logical_or.reduceat(created[order], starts)
+    return last, born
+
+
+def _join(parts: Sequence[KeyHashes]) -> KeyHashes:
+    first = np.concatenate([np.empty(0, np.uint64), *(part.first for part in parts)])
+    second = [part.second for part in parts if part.second is not None]
+    return KeyHashes(first, np.concatenate(second) if second else None)
+
+
+def _one_array(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
