@@ -13,6 +13,7 @@ of old rows stay in memory. All parts are one commit.
 
 from __future__ import annotations
 
+import hashlib
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -37,6 +38,8 @@ from dblog_core.delta_writer.vectors import unique_id, vector_file
 from dblog_core.errors import LakeError
 
 _ATTEMPTS = 20  # at a table that others write meanwhile
+_KEY_BYTES = 64 << 20
+"""Of new rows' keys that wait for the commit; those of more files are read when the index next needs them."""
 
 
 class Overtaken(LakeError):
@@ -47,15 +50,14 @@ class Overtaken(LakeError):
 
 @dataclass(frozen=True, slots=True)
 class _NewFile:
-    """A written file: its action, and the key columns of its rows. `chosen`: which rows of the changes are in it, and
-    `about`: for which metadata."""
+    """A written file: its action, and the key columns of its rows (None: they are many). `plan`: a digest of which rows
+    of the changes are in it, and of the metadata that it was written for."""
 
-    chosen: bytes
-    about: str
+    plan: bytes
     name: str
     size: int
     addition: Json
-    keys: pa.Table
+    keys: pa.Table | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,20 +90,29 @@ class _Draft:
 
     counts: Upserted
     rows: int = 0
-    old_rows: dict[str, tuple[LiveFile, list[Rows]]] = field(default_factory=dict)
+    old_rows: dict[str, tuple[LiveFile, RowSet]] = field(default_factory=dict)
     """The rows that go, by the paths of their files."""
     unknown: list[Rows] = field(default_factory=list)
     """The numbers of changes, counted through all parts."""
     new_files: list[_NewFile] = field(default_factory=list)
+    key_bytes: int = 0
 
     def add(self, plan: _Plan) -> None:
         for hit in plan.hits:
             if len(hit.rows):
-                self.old_rows.setdefault(hit.file.path, (hit.file, []))[1].append(hit.rows)
+                _, rows = self.old_rows.get(hit.file.path, (hit.file, RowSet()))
+                self.old_rows[hit.file.path] = hit.file, rows.with_rows(hit.rows)
         if plan.unknown.any():
             self.unknown.append(np.flatnonzero(plan.unknown) + self.rows)
         self.rows += len(plan.rows)
         self.counts = self.counts.plus(plan.counts)
+
+    def add_file(self, file: _NewFile) -> _NewFile:
+        """The file as it is kept: without its keys where many are kept already."""
+        self.key_bytes += file.keys.nbytes if file.keys is not None else 0
+        kept = file if self.key_bytes <= _KEY_BYTES else replace(file, keys=None)
+        self.new_files.append(kept)
+        return kept
 
 
 def upsert(
@@ -154,8 +165,7 @@ def _plan_parts(table: OpenTable, parts: Iterable[Changes], shape: Shape, writte
 
     def take_file() -> None:
         place, file = waiting.popleft()
-        written[place] = file.result()
-        draft.new_files.append(written[place])
+        written[place] = draft.add_file(file.result())
 
     # A file is encoded and written while the next part is read, folded and planned: two parts are in memory.
     with ThreadPoolExecutor(1, thread_name_prefix="data-file") as pool:
@@ -223,13 +233,13 @@ def _fill_unchanged_toast(
 
 def _write_new_rows(table: OpenTable, plan: _Plan, shape: Shape, before: _NewFile | None) -> _NewFile:
     """The file of the new rows; that of the plan `before`, where it has the same rows and is still there."""
-    chosen = plan.puts.tobytes()
     about = str(table.snapshot.metadata)
     # Kept values come from the table: another version may have others.
     if plan.has_unchanged_toast:
         about = f"{table.snapshot.version} {about}"
+    chosen = hashlib.blake2b(plan.puts.tobytes() + about.encode(), digest_size=16).digest()
     # Others' commits have us plan again; the same rows need no second file.
-    if before is not None and (before.chosen, before.about) == (chosen, about) and table.files.exists(before.name):
+    if before is not None and before.plan == chosen and table.files.exists(before.name):
         return before
     configuration = table.snapshot.metadata.get("configuration") or {}
     new_rows = plan.rows.filter(pa.array(plan.puts))
@@ -237,13 +247,12 @@ def _write_new_rows(table: OpenTable, plan: _Plan, shape: Shape, before: _NewFil
     table.create(file.name, file.data)
     addition = file.addition(now_ms=table.now_ms(), data_change=True)
     keys = file.rows.select([shape[name].physical for name in table.keys])
-    return _NewFile(chosen, about, file.name, file.data.size, addition, keys)
+    return _NewFile(chosen, file.name, file.data.size, addition, keys)
 
 
 def _mark_old_rows(table: OpenTable, draft: _Draft) -> list[_MarkedFile]:
     """Grows the vectors of the touched files, and writes them in one file."""
-    old_rows = [(live, np.concatenate(rows)) for live, rows in draft.old_rows.values()]
-    grown = [(live, table.dead_rows(live).with_rows(rows)) for live, rows in old_rows]
+    grown = [(live, table.dead_rows(live).with_rows(rows.rows())) for live, rows in draft.old_rows.values()]
     touched = [_MarkedFile(live, stored_count(table.files, live, dead), dead) for live, dead in grown]
     # A file without a living row is only removed: it needs no vector.
     left = [marked_file.dead for marked_file in touched if len(marked_file.dead) < marked_file.rows]
@@ -288,5 +297,6 @@ def _commit(table: OpenTable, draft: _Draft, marked: list[_MarkedFile], app: str
         (marked_file.file.path, (unique_id(marked_file.vector), marked_file.dead)) for marked_file in left
     )
     for file in draft.new_files:
-        table.index_rows(file.name, file.size, file.keys, shape)
+        if file.keys is not None:
+            table.index_rows(file.name, file.size, file.keys, shape)
     return True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 
+import pytest
 from deltalake import WriterProperties, write_deltalake
 
 from dblog_core.delta_writer.changes import Changes
@@ -67,6 +68,23 @@ def test_a_vector_grows_on_the_one_before(table: Table) -> None:
         table.merge(table.writer(), [row(i + 1, "by another process", offset=i)])
         table.check()
     assert len(table.rows) == 90
+
+
+def test_parts_with_more_keys_than_memory_has_room_for_are_found_in_their_files(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dblog_core.delta_writer.upsert._KEY_BYTES", 1500)
+    writer = fill_table(table)
+    parts = [[row(i, "part", offset=2) for i in range(first, first + 100)] for first in (50, 150, 250)]
+    done = upsert(writer, [table.changes(part) for part in parts], APP, 3)
+    assert (done.inserted, done.updated) == (250, 50)
+    for part in parts:
+        table.expect(part)
+    table.check()
+    table.merges = 3
+    table.merge(writer, [row(i, "later", offset=3) for i in range(0, 350, 7)], [row(i) for i in range(3, 350, 7)])
+    table.check()
+    assert len(table.rows) == 300
 
 
 def test_a_file_without_a_live_row_is_gone(table: Table) -> None:
