@@ -242,7 +242,7 @@ def _write_new_rows(table: OpenTable, plan: _Plan, shape: Shape, before: _NewFil
     if before is not None and before.plan == chosen and table.files.exists(before.name):
         return before
     configuration = table.snapshot.metadata.get("configuration") or {}
-    new_rows = plan.rows.filter(pa.array(plan.puts))
+    new_rows = plan.rows if plan.puts.all() else plan.rows.filter(pa.array(plan.puts))
     file = data_file(new_rows, shape, configuration, table.new_id(), where=str(table.files))
     table.create(file.name, file.data)
     addition = file.addition(now_ms=table.now_ms(), data_change=True)

@@ -11,6 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 from dblog_core.config.settings import S3Config
 from dblog_core.storage.location import Location
 
+_TRANSACTION_APP = "spark.databricks.delta.write.txnAppId"
+_TRANSACTION_VERSION = "spark.databricks.delta.write.txnVersion"
 _ENCRYPTION = {"AES256": "AES256", "aws:kms": "SSE-KMS", "aws:kms:dsse": "DSSE-KMS"}
 """As Hadoop's S3A names what S3 does."""
 
@@ -40,6 +42,18 @@ def checkpoints_below(spark: SparkSession, directory: Location) -> Iterator[None
     finally:
         path = jvm.org.apache.hadoop.fs.Path(checkpoints)
         path.getFileSystem(context._jsc.hadoopConfiguration()).delete(path, True)
+
+
+@contextmanager
+def transaction(spark: SparkSession, app: str, number: int) -> Iterator[None]:
+    """Statements within commit to Delta as merge `number` of `app`. One pair covers one statement."""
+    spark.conf.set(_TRANSACTION_APP, app)
+    spark.conf.set(_TRANSACTION_VERSION, str(number))
+    try:
+        yield
+    finally:
+        spark.conf.unset(_TRANSACTION_APP)
+        spark.conf.unset(_TRANSACTION_VERSION)
 
 
 def compute_once(rows: DataFrame) -> DataFrame:

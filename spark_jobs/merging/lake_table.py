@@ -6,8 +6,7 @@ Every statement is also guarded by offsets, so that applying one again changes n
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import reduce
 
 import pyarrow as pa
@@ -24,7 +23,7 @@ from dblog_core.model.table_names import quote_for_shell
 from dblog_core.model.values import Key
 from dblog_core.schema_evolution.renames import Renames
 from dblog_core.storage.location import Location
-from spark_jobs.delta_tables import alter_table, delta_log_checkpoint, key_ranges, log, variants
+from spark_jobs.delta_tables import alter_table, create_table, delta_log_checkpoint, key_ranges, log, variants
 from spark_jobs.delta_tables.alter_table import KEY, DroppedColumns
 from spark_jobs.delta_tables.column_types import (
     OFFSET,
@@ -38,6 +37,7 @@ from spark_jobs.delta_tables.column_types import (
 )  # fmt: skip
 from spark_jobs.delta_tables.highest_keys import Highest
 from spark_jobs.delta_tables.key_ranges import Ranges
+from spark_jobs.delta_tables.session import transaction
 from spark_jobs.events import fold_on_driver
 from spark_jobs.events.fold import PUT
 from spark_jobs.merging import delta_merge, mark_and_append
@@ -48,20 +48,6 @@ SMALL_TABLE = 16 << 20
 """Bytes of a table that is read whole: new literals in each merge would have Spark compile its code each time."""
 
 VECTORS = "delta.enableDeletionVectors"
-_TRANSACTION_APP = "spark.databricks.delta.write.txnAppId"
-_TRANSACTION_VERSION = "spark.databricks.delta.write.txnVersion"
-
-
-@contextmanager
-def _transaction(spark: SparkSession, app: str, number: int) -> Iterator[None]:
-    """Statements within commit as merge `number` of `app`. One pair covers one statement."""
-    spark.conf.set(_TRANSACTION_APP, app)
-    spark.conf.set(_TRANSACTION_VERSION, str(number))
-    try:
-        yield
-    finally:
-        spark.conf.unset(_TRANSACTION_APP)
-        spark.conf.unset(_TRANSACTION_VERSION)
 
 
 class LakeTable:
@@ -109,8 +95,8 @@ class LakeTable:
         """Makes the table, or gives it the shape. Raises LakeError for a shape that it can not take."""
         self._check_names()
         self._check()
-        if not self.exists():
-            self._create()
+        if not self.exists() and self._create():
+            self._settled.add(self.path)
             return
         self._check_owner()
         self._rename()
@@ -159,7 +145,7 @@ class LakeTable:
             if (kind := next((f.dataType for f in row_shape(self._schema) if f.name == name), None)) is None:
                 continue
             self._check()
-            with _transaction(self._spark, f"{self._app}:filled:{name}", offset):
+            with transaction(self._spark, f"{self._app}:filled:{name}", offset):
                 values: dict[str, str | Column] = {quote(name): F.lit(value).cast(kind)}
                 DeltaTable.forPath(self._spark, str(self.path)).update(F.col(OFFSET) < offset, values)
 
@@ -231,7 +217,7 @@ class LakeTable:
 
     def _disown(self, merged: int, number: int) -> None:
         beyond = F.col(OFFSET).isNull() | (F.col(OFFSET) > merged)
-        with _transaction(self._spark, f"{self._app}:others", number):
+        with transaction(self._spark, f"{self._app}:others", number):
             DeltaTable.forPath(self._spark, str(self.path)).update(beyond, {OFFSET: F.lit(0).cast("long")})
 
     @property
@@ -274,22 +260,39 @@ class LakeTable:
         """The columns that the table has and the source no longer has."""
         return alter_table.kept_columns(self._properties())
 
-    def _create(self) -> None:
-        builder = (
-            DeltaTable.createIfNotExists(self._spark)
-            .location(str(self.path))
-            .addColumns(self._shape())
-            .property(VECTORS, str(self._vectors).lower())
-            .property(delta_log_checkpoint.INTERVAL, str(delta_log_checkpoint.COMMITS))
-            .property("delta.feature.timestampNtz", "supported")  # so that such a column can be added later
-            .property(KEY, json.dumps(list(self._schema.key)))
-            .property(alter_table.TABLE, str(self._schema.table))
-        )
+    def _create(self) -> bool:
+        """Makes the table; False where somebody else was faster."""
+        properties = {
+            VECTORS: str(self._vectors).lower(),
+            delta_log_checkpoint.INTERVAL: str(delta_log_checkpoint.COMMITS),
+            KEY: json.dumps(list(self._schema.key)),
+            alter_table.TABLE: str(self._schema.table),
+        }
+        if self._renames:
+            properties[alter_table.RENAMED] = str(self._renames.last_offset)
+        shape = self._shape()
+        if self._is_plain(shape):
+            return create_table.create_table(self.path, shape, properties)
+        builder = DeltaTable.createIfNotExists(self._spark).location(str(self.path)).addColumns(shape)
+        for name, value in properties.items():
+            builder = builder.property(name, value)
+        # So that such a column can be added later.
+        builder = builder.property("delta.feature.timestampNtz", "supported")
         if needs_mapping(self._schema):
             builder = builder.property("delta.columnMapping.mode", "name")
-        if self._renames:
-            builder = builder.property(alter_table.RENAMED, str(self._renames.last_offset))
         builder.execute()
+        return True
+
+    def _is_plain(self, shape: StructType) -> bool:
+        """Whether the table is made without Spark: it has nothing that Delta alone knows to describe, and its place is
+        empty, which Delta insists on; a process that died may have left the log's directory."""
+        return (
+            self._vectors
+            and all(name == "_delta_log" for name in self.path.names())
+            and not needs_mapping(self._schema)
+            and not variants.of(shape)
+            and not create_table.has_default_properties(self._spark)
+        )
 
     def rows(self) -> DataFrame:
         return self._spark.read.format("delta").load(str(self.path))
@@ -298,6 +301,12 @@ class LakeTable:
         """TRUNCATE at `offset`: what came before goes."""
         self._check()
         DeltaTable.forPath(self._spark, str(self.path)).delete(F.col(OFFSET) < offset)
+
+    def has_rows_upto(self, offset: int, tables: OpenTables | None) -> bool:
+        """Whether the table may have rows up to this offset, by the statistics of its files: no job."""
+        return tables is None or mark_and_append.has_rows_upto(
+            tables.table(self.path, self._schema, self._check), offset
+        )
 
     def newest_merge(self) -> int | None:
         """The newest merge that has committed here."""
@@ -312,7 +321,7 @@ class LakeTable:
         before = self._newest()
         appended = not mending and self._has_none_of(batch, before)
         self._check()
-        with _transaction(self._spark, self._app, number):
+        with transaction(self._spark, self._app, number):
             counts = self._append(batch) if appended else self._merge(batch, broadcast=broadcast, mending=mending)
         log.check_committed(self.path, self._app, number)
         self._highest.record_batch(self.path, before, self._newest(), self._schema, batch.ranges)

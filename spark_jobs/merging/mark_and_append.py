@@ -19,9 +19,10 @@ import pyarrow.compute as pc
 
 from dblog_core.delta_writer.bitmaps import Rows
 from dblog_core.delta_writer.changes import Changes, Upserted
-from dblog_core.delta_writer.features import refusal
+from dblog_core.delta_writer.features import TableRefused, refusal
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.shape import Shape
+from dblog_core.delta_writer.statistics import load_json
 from dblog_core.delta_writer.upsert import upsert
 from dblog_core.errors import LakeError
 from dblog_core.lake.spark_submit import COMMIT_MARK
@@ -205,6 +206,19 @@ def _origins(rows: pa.Table, schema: TableSchema) -> pa.Table | None:
     parts = [key.type.get_field_index(name) for name in schema.key]
     pairs = [(pc.struct_field(origin, part), pc.struct_field(key, part)) for part in parts]
     return pa.table([pc.if_else(is_kept, old, new) for old, new in pairs], names=list(schema.key))
+
+
+def has_rows_upto(table: OpenTable, offset: int) -> bool:
+    """Whether a file of the table may have rows up to this offset, by its statistics."""
+    try:
+        column = table.refresh()[OFFSET].physical
+    except TableRefused:
+        return True
+    for live in table.snapshot.files.values():
+        lowest = load_json(live.add.get("stats")).get("minValues", {}).get(column)
+        if lowest is None or lowest <= offset:
+            return True
+    return False
 
 
 def keys_of(rows: pa.Table, schema: TableSchema) -> list[Key]:

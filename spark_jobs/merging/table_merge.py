@@ -91,6 +91,9 @@ class TableMerge:
                 work, schema, lake, history, number, version=version, span=span, status=status, merged=merged
             )
         for mark in work.finished:
+            # A table that begins with the dump has nothing from before it.
+            if mark.since is not None and not lake.has_rows_upto(mark.since, self._lake.open_tables):
+                continue
             deleted_rows.remove_ghosts(self._spark, self._staging, lake, schema, mark, last=span.last, history=history)
         self._settle(lake, schema)
         upto = max(span.offset, merged)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +12,35 @@ import pytest
 from delta.tables import DeltaTable
 from deltalake import DeltaTable as RustTable
 from deltalake import QueryBuilder
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from dblog_core.lake.lake_status import read_status
 from dblog_core.model.schema import TableSchema
 from dblog_core.staging import Staging
-from spark_jobs.delta_tables import delta_log_checkpoint, log
+from spark_jobs.delta_tables import create_table, delta_log_checkpoint, log
 from spark_jobs.events import fold_in_parts, fold_on_driver
+from spark_jobs.merging import deleted_rows
+from spark_jobs.merging.lake_table import LakeTable
 from spark_jobs.merging.merge_results import Merged
 from tests.spark.lakes import TestLake
 from tests.spark.segments import Row, table
 from tests.spark.worlds import SHAPE, Source, WholeRows
 
 T = table("t", id=pa.int64(), v=pa.string())
+ODD = table(
+    "odd",
+    key=("day", "code"),
+    day=pa.date32(),
+    code=pa.string(),
+    amount=pa.decimal128(30, 4),
+    raw=pa.binary(),
+    at=pa.timestamp("us"),
+    since=pa.timestamp("us", tz="UTC"),
+    ratio=pa.float32(),
+    flag=pa.bool_(),
+)
 
 
 def _rust_rows(lake: TestLake, schema: TableSchema) -> list[Row]:
@@ -96,6 +113,71 @@ def test_a_work_in_parts_gives_the_rows_of_a_merge(
     _compare_bursts(both, WholeRows(both[0].build, dice, 40), dice)
     commits = DeltaTable.forPath(both[0].spark, str(both[0].table(SHAPE))).history().collect()
     assert "MERGE" in {commit.operation for commit in commits if commit.engineInfo == "dblog"}
+
+
+def test_a_table_that_is_made_without_spark_is_what_delta_makes(
+    lake: TestLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+    for name, by_delta in (("ours", False), ("deltas", True)):
+        if by_delta:
+            monkeypatch.setattr(create_table, "has_default_properties", lambda spark: True)
+        shape = table(name, **{column.name: column.type for column in ODD.columns}, key=ODD.key)
+        LakeTable(lake.spark, lake.table(shape), shape, app="made").prepare()
+        detail = DeltaTable.forPath(lake.spark, str(lake.table(shape))).detail().collect()[0].asDict()
+        properties = {n: v for n, v in detail["properties"].items() if n != "dblog.table"}
+        columns = lake.spark.read.format("delta").load(str(lake.table(shape))).schema
+        features = sorted(detail["tableFeatures"])
+        protocol = (detail["minReaderVersion"], detail["minWriterVersion"])
+        made.append((properties, columns, features, protocol, detail["format"], detail["partitionColumns"]))
+        history = DeltaTable.forPath(lake.spark, str(lake.table(shape))).history().collect()
+        assert [(commit.operation, commit.engineInfo == "dblog") for commit in history] == [
+            ("CREATE TABLE", not by_delta)
+        ]
+    assert made[0] == made[1]
+
+
+def test_a_table_is_not_made_where_others_files_lie(lake: TestLake) -> None:
+    place = lake.path / lake.table(T).path
+    (place / "_delta_log").mkdir(parents=True)  # of a process that died
+    LakeTable(lake.spark, lake.table(T), T, app="made").prepare()
+    assert log.version(lake.table(T)) == 0
+    other = table("other", id=pa.int64())
+    place = lake.path / lake.table(other).path
+    place.mkdir(parents=True)
+    (place / "part-0.parquet").write_bytes(b"somebody's")
+    with pytest.raises((PySparkException, Py4JJavaError), match="not empty"):
+        LakeTable(lake.spark, lake.table(other), other, app="made").prepare()
+    assert log.version(lake.table(other)) is None
+
+
+def test_a_dump_that_begins_a_table_looks_for_no_ghost(lake: TestLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What came before it is not in the table; a later dump looks, and removes what is gone."""
+    looked: list[str] = []
+    monkeypatch.setattr(deleted_rows, "remove_ghosts", spy_on(deleted_rows.remove_ghosts, looked))
+    lake.marks = True
+    build = lake.build
+    build.create(T, {"id": 1, "v": "before"})
+    since = build.offset
+    build.chunk(T, [{"id": 1, "v": "a"}, {"id": 2, "v": "a"}])
+    build.finished(T, "d1", since=since, since_segment=1)
+    build.seal()
+    lake.merge_well()
+    assert not looked and [row["id"] for row in lake.rows(T)] == [1, 2]
+    since = build.offset
+    build.chunk(T, [{"id": 2, "v": "a"}], dump="d2")
+    build.finished(T, "d2", since=since, since_segment=2)
+    build.seal()
+    lake.merge_well()
+    assert len(looked) == 1 and [row["id"] for row in lake.rows(T)] == [2]
+
+
+def spy_on(work: Callable[..., int], calls: list[str]) -> Callable[..., int]:
+    def call(*arguments: Any, **options: Any) -> int:
+        calls.append(work.__name__)
+        return work(*arguments, **options)
+
+    return call
 
 
 def test_a_small_batch_needs_no_merge_and_a_large_one_does(lake: TestLake) -> None:

@@ -1,0 +1,49 @@
+"""A new Delta table without a Spark job: its first version is two actions, which say what it is."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Mapping
+
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+from dblog_core.delta_writer.commit import Json, commit_data, commit_info, create_commit
+from dblog_core.delta_writer.features import READER_VERSION, WRITER_VERSION
+from dblog_core.delta_writer.files import TableFiles
+from dblog_core.lake.spark_submit import COMMIT_MARK
+from dblog_core.storage.location import Location
+
+_DEFAULTS = "spark.databricks.delta.properties.defaults."
+_BOTH = ("deletionVectors", "timestampNtz")  # so that a column of that type can be added later
+_WRITER = (*_BOTH, "invariants", "appendOnly")
+"""The features that Delta gives a table with deletion vectors."""
+
+
+def has_default_properties(spark: SparkSession) -> bool:
+    """Whether Spark's settings give new tables properties of their own: then Spark makes them."""
+    return any(name.startswith(_DEFAULTS) for name, _ in spark.sparkContext.getConf().getAll())
+
+
+def create_table(table: Location, shape: StructType, properties: Mapping[str, str]) -> bool:
+    """Makes an empty table of this shape, with deletion vectors; False if there is one already. Its columns need no
+    mapping, and none is a VARIANT."""
+    now = time.time_ns() // 1_000_000
+    info = commit_info("CREATE TABLE", {}, read_version=-1, mark=COMMIT_MARK, now_ms=now, txn_id=uuid.uuid4())
+    del info["commitInfo"]["readVersion"]  # there was none
+    metadata: Json = {
+        "id": str(uuid.uuid4()),
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": shape.json(),
+        "partitionColumns": [],
+        "configuration": dict(properties),
+        "createdTime": now,
+    }
+    protocol: Json = {
+        "minReaderVersion": READER_VERSION,
+        "minWriterVersion": WRITER_VERSION,
+        "readerFeatures": list(_BOTH),
+        "writerFeatures": list(_WRITER),
+    }
+    return create_commit(TableFiles.at(table), 0, commit_data([info, {"metaData": metadata}, {"protocol": protocol}]))
