@@ -154,7 +154,7 @@ def filled_table(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, 
 
 
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("count", [1_000, 100_000])
+@pytest.mark.parametrize("count", [1_000, 100_000, 500_000])
 def test_merge_of_changed_rows(filled_table: Filled, count: int, scale: Scale, results: Results) -> None:
     series: dict[str, list[float]] = {OURS: [], PLAIN: []}
     for number in range(-1, scale.rounds):  # round -1 warms both
