@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dblog_core.delta_writer import key_index, snapshot
 from dblog_core.delta_writer.bitmaps import RowSet
@@ -20,6 +21,7 @@ from dblog_core.delta_writer.key_runs import IndexDamaged
 from dblog_core.delta_writer.order_guard import Hits
 from dblog_core.delta_writer.shape import Shape
 from dblog_core.delta_writer.snapshot import LiveFile, Snapshot
+from dblog_core.delta_writer.statistics import load_json
 from dblog_core.delta_writer.stored_rows import column_batches
 from dblog_core.delta_writer.vectors import read_vector, unique_id
 from dblog_core.errors import LakeError
@@ -27,6 +29,9 @@ from dblog_core.storage import Bytes
 from dblog_core.storage.location import Location
 
 log = logging.getLogger(__name__)
+
+Between = tuple[int, int]
+"""The lowest and the highest value of a key's first column."""
 
 
 class OpenTable:
@@ -57,6 +62,7 @@ class OpenTable:
         self._directory = index
         self._index: KeyIndex | None = None
         self.vectors: dict[str, tuple[str | None, RowSet]] = {}
+        self._ends: dict[str, tuple[str | None, Between | None]] = {}
         self.snapshot = Snapshot()
 
     def refresh(self) -> Shape:
@@ -72,14 +78,15 @@ class OpenTable:
         # Vectors of files that are no longer in the table would stay in memory for good.
         live = self.snapshot.files
         self.vectors = {path: cached for path, cached in self.vectors.items() if path in live}
+        self._ends = {path: ends for path, ends in self._ends.items() if path in live}
         return shape
 
-    def index(self, shape: Shape) -> KeyIndex:
-        """The index with every file of the snapshot in it."""
+    def index(self, shape: Shape, between: Between | None = None) -> KeyIndex:
+        """The index with every file of the snapshot in it; or with those that may have a key of a range."""
         try:
-            return self._cover_files(shape)
+            return self._cover_files(shape, between)
         except IndexDamaged as error:
-            return self._make_index_anew(shape, error)
+            return self._make_index_anew(shape, error, between)
 
     def dead_rows(self, live: LiveFile) -> RowSet:
         """The rows that the file's vector marks."""
@@ -157,10 +164,11 @@ class OpenTable:
 
     def hits(self, keys: Sequence[pa.Array], shape: Shape, *, distinct: bool = True) -> list[Hits]:
         """The live rows of these keys: also several of one, where somebody else has appended it again."""
+        between = _ends_of(keys)
         try:
-            places = self.index(shape).find(keys, distinct=distinct)
+            places = self.index(shape, between).find(keys, distinct=distinct)
         except IndexDamaged as error:
-            places = self._make_index_anew(shape, error).find(keys, distinct=distinct)
+            places = self._make_index_anew(shape, error, between).find(keys, distinct=distinct)
         hits = []
         for path, stretch in places.files:
             if (live := self.snapshot.files.get(path)) is None:
@@ -173,7 +181,7 @@ class OpenTable:
                 hits.append(Hits(live, numbers[alive], rows[alive]))
         return hits
 
-    def _cover_files(self, shape: Shape) -> KeyIndex:
+    def _cover_files(self, shape: Shape, between: Between | None) -> KeyIndex:
         kinds = tuple(shape[name].type for name in self.keys)
         key_columns = self._stored_keys(shape)
         index = self._index
@@ -188,20 +196,49 @@ class OpenTable:
         index.keep({path: file.size for path, file in live.items()})
         for path, file in live.items():
             # By path and size: a file of another size has taken the path of an older one.
-            if not index.covers(path, file.size):
+            if not index.covers(path, file.size) and self._may_have_keys(file, key_columns[0], between):
                 stretches = column_batches(self.files, file, shape, self.keys)
                 index.add(path, file.size, ((first, _arrays(rows)) for first, rows in stretches))
         return index
 
-    def _make_index_anew(self, shape: Shape, error: IndexDamaged) -> KeyIndex:
+    def _may_have_keys(self, file: LiveFile, column: str, between: Between | None) -> bool:
+        """Whether the file may have a key of the range, by its statistics: new keys above all others need none of the
+        files before them in the index."""
+        if between is None:
+            return True
+        statistics = file.add.get("stats")
+        cached = self._ends.get(file.path)
+        # By the statistics too: a table that is brought back to an older version has those of its living rows again.
+        if cached is None or cached[0] != statistics:
+            cached = self._ends[file.path] = statistics, _stated_ends(statistics, column)
+        ends = cached[1]
+        return ends is None or not (ends[1] < between[0] or ends[0] > between[1])
+
+    def _make_index_anew(self, shape: Shape, error: IndexDamaged, between: Between | None) -> KeyIndex:
         log.warning("%s: the index of keys is damaged (%s), and made again", self.files, error)
         kinds = tuple(shape[name].type for name in self.keys)
         self._index = KeyIndex(self.snapshot.table_id, self._stored_keys(shape), kinds, self._directory)
-        return self._cover_files(shape)
+        return self._cover_files(shape, between)
 
     def _stored_keys(self, shape: Shape) -> tuple[str, ...]:
         """The key's columns as files name them: a name may become that of another column."""
         return tuple(shape[name].physical for name in self.keys)
+
+
+def _stated_ends(statistics: str | None, column: str) -> Between | None:
+    """The ends of a file's column by its statistics; None where they do not say."""
+    fields = load_json(statistics)
+    low = fields.get("minValues", {}).get(column)
+    high = fields.get("maxValues", {}).get(column)
+    return (low, high) if isinstance(low, int) and isinstance(high, int) else None
+
+
+def _ends_of(keys: Sequence[pa.Array]) -> Between | None:
+    """The ends of whole numbers; None for other keys, whose statistics may be cut or rounded."""
+    if not pa.types.is_integer(keys[0].type) or not len(keys[0]):
+        return None
+    ends = pc.min_max(keys[0])
+    return ends["min"].as_py(), ends["max"].as_py()
 
 
 def _arrays(rows: pa.Table) -> list[pa.Array]:

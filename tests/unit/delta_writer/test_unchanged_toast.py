@@ -116,3 +116,21 @@ def test_more_values_than_memory_has_room_for_are_sparks(table: Table, monkeypat
     work.merge(puts, masks)
     table.expect([row(i, f"kept {i}", offset=9) for i in (5, 6, 7, 21, 22, 23)])
     table.check()
+
+
+def test_withheld_rows_are_numbered_through_all_parts(table: Table) -> None:
+    keeping = Keeping(table)
+    parts = []
+    for numbers, kept in (((1, 2, 900), (False, False, False)), ((5, 901), (True, True))):
+        changes = table.changes([row(i, "new", offset=9) for i in numbers])
+        masks = {"amount": np.array(kept)}
+        parts.append(Changes(changes.rows, changes.deleted, changes.guarded, unchanged_toast=masks))
+    told: list[int] = []
+    done = upsert(keeping.writer, parts, APP, 9, withhold=lambda rows: told.extend(rows.tolist()))
+    assert told == [4] and done.withheld == 1
+    assert [(r["id"], r["amount"]) for r in table.read("note = 'new'")] == [
+        (1, None),
+        (2, None),
+        (5, Decimal(5)),
+        (900, None),
+    ]

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator, Sequence
+from typing import Any
 
+import pyarrow as pa
 import pytest
 from deltalake import WriterProperties, write_deltalake
 
+from dblog_core.delta_writer import stored_rows
 from dblog_core.delta_writer.changes import Changes
+from dblog_core.delta_writer.files import TableFiles
 from dblog_core.delta_writer.rewriting.join_files import join_files
+from dblog_core.delta_writer.shape import Shape
+from dblog_core.delta_writer.snapshot import LiveFile
 from dblog_core.delta_writer.upsert import upsert
 from tests.unit.delta_writer.tables import (
     APP,
@@ -85,6 +92,56 @@ def test_parts_with_more_keys_than_memory_has_room_for_are_found_in_their_files(
     table.merge(writer, [row(i, "later", offset=3) for i in range(0, 350, 7)], [row(i) for i in range(3, 350, 7)])
     table.check()
     assert len(table.rows) == 300
+
+
+def test_keys_beyond_those_of_a_file_do_not_have_it_read(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mutants: a file whose highest key is the lowest of the changes is left out; bounds of an older version."""
+    fill_table(table)  # keys 0 to 49 and 50 to 99
+    read: list[str] = []
+
+    def spy(files: TableFiles, live: LiveFile, shape: Shape, names: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:
+        read.append(live.path)
+        return stored_rows.column_batches(files, live, shape, names)
+
+    monkeypatch.setattr("dblog_core.delta_writer.open_table.column_batches", spy)
+    writer = table.writer()
+    table.merge(writer, [row(i, "above", offset=2) for i in range(100, 120)])
+    assert not read
+    table.check()
+    table.merge(writer, [row(99, "the highest", offset=3), row(130, offset=3)])
+    assert len(read) == 1
+    table.merge(writer, [], [row(0)])
+    assert len(read) == 2, "each file is read once, when it may have a key"
+    table.merge(writer, [row(i, "all", offset=4) for i in range(0, 140, 3)])
+    assert len(read) == 2
+    table.check()
+
+
+def test_bounds_are_those_of_the_newest_version(table: Table) -> None:
+    """A writer may state the bounds of the living rows alone, and a RESTORE has dead rows live again."""
+    writer = fill_table(table)
+    table.merge(writer, [], [row(i) for i in range(90, 100)])
+    added = [a["add"] for a in commit_of(table.path, 3) if "add" in a]
+    before = [a["add"] for a in commit_of(table.path, 2) if "add" in a]
+    assert len(added) == len(before) == 1
+    statistics = json.loads(added[0]["stats"])
+    statistics["maxValues"]["id"] = 89
+    tight = {**added[0], "stats": json.dumps(statistics)}
+    fresh = table.writer()
+    write_commit(table.path, 4, {"remove": removed(added[0])}, {"add": tight})
+    table.merges = 9
+    table.merge(fresh, [row(200, offset=5)])
+    write_commit(table.path, newest(table.path) + 1, {"remove": removed(tight)}, {"add": before[0]})
+    for i in range(90, 100):
+        table.expect([row(i, offset=1)])
+    table.check()
+    table.merge(fresh, [row(95, "again", offset=6)])
+    table.check()
+
+
+def removed(add: dict[str, Any]) -> dict[str, Any]:
+    unchanged = {name: add[name] for name in ("path", "size", "partitionValues", "deletionVector") if name in add}
+    return {**unchanged, "dataChange": True, "extendedFileMetadata": True, "deletionTimestamp": 0}
 
 
 def test_a_file_without_a_live_row_is_gone(table: Table) -> None:
