@@ -16,6 +16,7 @@ from dblog_core.errors import RequestError, ValueOutOfRange
 from dblog_core.interfaces import ChunkReader, Hashes, RangeHash, Source
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import keys_of
+from dblog_core.rows.arrow_hashes import hash_rows
 from dblog_core.rows.column_rules import Rules
 from dblog_core.rows.row_hashes import HASH, fields
 from dblog_core.wiring import open_source
@@ -39,11 +40,19 @@ def agree(reader: ChunkReader, schema: TableSchema, rules: Rules | None = None) 
     expected = hashes_by_definition(reader, schema, rules)
     chunk = reader.hashes(schema, **WHOLE)
     assert chunk.rows.equals(expected.rows)
+    assert in_arrow(reader, schema, rules or Rules({})) == expected.rows.column(HASH).to_pylist()
     keys = keys_of(chunk.rows, schema)
     some = expected.rows.take(pa.array(range(0, len(keys), 2)))
     assert reader.hashes_of(schema, keys[::2]).rows.equals(some)
     assert numbers(reader.range_hash(schema, **WHOLE)) == numbers(total(expected))
     return [int(value) for value in chunk.rows.column(HASH).to_pylist()]
+
+
+def in_arrow(reader: ChunkReader, schema: TableSchema, rules: Rules) -> list[int]:
+    """The hashes of the rows as they are staged, column by column."""
+    staged = rules.shape_for_hashes(schema)
+    rows = rules.rows(schema, reader.read(schema, **WHOLE).rows)
+    return [int(value) for value in hash_rows(dict(zip(rows.schema.names, rows.columns, strict=True)), staged)]
 
 
 def numbers(range_hash: RangeHash) -> tuple[int, int, str]:

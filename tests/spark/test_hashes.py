@@ -1,4 +1,4 @@
-"""Row hashes in Spark: of the same rows, put through the real chunk path, the numbers that the sources compute."""
+"""Row hashes in Spark, and in Arrow: of the same rows, put through the real chunk path, those of the sources."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from dblog_core.config.settings import Config
 from dblog_core.errors import LakeError
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.model.values import keys_of
+from dblog_core.rows.arrow_hashes import hash_rows
 from dblog_core.rows.row_hashes import HASH
 from dblog_core.staging import Staging
 from dblog_core.wiring import open_source
@@ -35,6 +36,13 @@ def in_spark(spark: SparkSession, schema: TableSchema, file: str) -> list[int]:
     return [int(row[HASH]) for row in hashed.collect()]
 
 
+def in_arrow(schema: TableSchema, file: str) -> list[int]:
+    """The same without Spark."""
+    rows = pq.read_table(file).combine_chunks()
+    arrays = {c.name: pa.concat_arrays(rows[c.name].cast(c.type).chunks) for c in schema.columns}
+    return [int(value) for value in hash_rows(arrays, schema)]
+
+
 def test_source_and_spark_hash_rows_of_every_type_alike(
     spark: SparkSession, database: Database, source_config: Config, tmp_path: Path
 ) -> None:
@@ -48,6 +56,7 @@ def test_source_and_spark_hash_rows_of_every_type_alike(
     staging = Staging(str(tmp_path / "staging"), source="shop")
     file = staging.write_chunk("d", "c", chunk.rows)
     assert in_spark(spark, schema, staging.storage.url(file.path)) == rows.column(HASH).to_pylist()
+    assert in_arrow(schema, staging.storage.url(file.path)) == rows.column(HASH).to_pylist()
     assert keys_of(rows, schema) == keys_of(chunk.rows, schema)
     assert rows.num_rows >= 4
 
@@ -66,6 +75,7 @@ def test_floats_of_every_order_have_one_hash(spark: SparkSession, tmp_path: Path
     pq.write_table(float_table, tmp_path / "floats.parquet")
     hashes_in_spark = in_spark(spark, FLOATS, str(tmp_path / "floats.parquet"))
     assert hashes_in_spark == [defined(FLOATS, row) for row in float_table.to_pylist()]
+    assert in_arrow(FLOATS, str(tmp_path / "floats.parquet")) == hashes_in_spark
 
 
 def test_a_session_that_prints_values_in_another_way_makes_no_hash(spark: SparkSession) -> None:
