@@ -79,6 +79,20 @@ def check_readable(protocol: Json, where: str) -> None:
         raise refusal(where, f"it has the reader feature {', '.join(sorted(unknown))}")
 
 
+def check_rows_readable(protocol: Json, metadata: Json, where: str) -> None:
+    """Raises TableRefused unless the table's rows are those of its data files, without the dead ones."""
+    version = protocol.get("minReaderVersion")
+    if version not in (1, 2, READER_VERSION):
+        raise refusal(where, f"its protocol for readers is {version}")
+    if unknown := set(protocol.get("readerFeatures") or ()) - _READABLE:
+        raise refusal(where, f"it has the reader feature {', '.join(sorted(unknown))}")
+    if metadata.get("partitionColumns"):
+        raise refusal(where, f"it is partitioned by {', '.join(metadata['partitionColumns'])}")
+    mapping = (metadata.get("configuration") or {}).get("delta.columnMapping.mode", "none")
+    if mapping not in _MAPPINGS:
+        raise refusal(where, f"its column mapping is {mapping}")
+
+
 def check_writable(protocol: Json, metadata: Json, where: str) -> None:
     """Raises TableRefused where a commit of removed and added files would not be all that the table asks for."""
     check_readable(protocol, where)

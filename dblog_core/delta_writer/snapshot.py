@@ -7,6 +7,7 @@ old one.
 
 from __future__ import annotations
 
+import contextlib
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -107,6 +108,30 @@ def newest(files: TableFiles, earlier: Snapshot | None = None) -> Snapshot:
     )
 
 
+def at_version(files: TableFiles, version: int, earlier: Snapshot | None = None) -> Snapshot:
+    """That version of the table, from an `earlier` one of it on. Raises LakeError where the log no longer shows it;
+    TableRefused where its log has what this package does not read."""
+    if earlier is None or not 0 <= earlier.version <= version or earlier.commit != _commit_sum(files, earlier):
+        earlier = _read_checkpoint_upto(files, version)
+    snapshot = _follow_log(files, earlier, upto=version) if earlier.version < version else earlier
+    if snapshot.version != version:
+        raise LakeError(
+            f"the table's log no longer shows version {version}",
+            where=str(files),
+            fix="verify again, which begins with the newest version; or restore the log from a backup",
+        )
+    return snapshot if snapshot.commit is not None else replace(snapshot, commit=_commit_sum(files, snapshot))
+
+
+def _read_checkpoint_upto(files: TableFiles, version: int) -> Snapshot:
+    """The newest checkpoint of that version or an earlier one; nothing, where there is none."""
+    for checkpoint, names in _checkpoints(files, by_hint=False):
+        if checkpoint <= version:
+            with contextlib.suppress(FileNotFoundError):
+                return _of_checkpoint(checkpoint, delta_log_checkpoint.read_checkpoint(files, names), str(files))
+    return Snapshot()
+
+
 def _commit_sum(files: TableFiles, snapshot: Snapshot) -> int | None:
     """The CRC-32 of the commit that the log has where the snapshot ends. None: it has none, so that it may have been
     cleaned away, and those behind it too."""
@@ -184,12 +209,14 @@ def _path(text: str, where: str) -> str:
     return unquote(text)
 
 
-def _follow_log(files: TableFiles, snapshot: Snapshot) -> Snapshot:
+def _follow_log(files: TableFiles, snapshot: Snapshot, *, upto: int | None = None) -> Snapshot:
     # Versions have no gaps: the first number that is missing is the end, or a commit that was cleaned away (`newest`).
-    while (data := files.read(path := commit_path(snapshot.version + 1))) is not None:
-        where = files.url(path)
-        snapshot = apply_commit(snapshot, data, where)
-    if snapshot.version < 0:
+    while upto is None or snapshot.version < upto:
+        path = commit_path(snapshot.version + 1)
+        if (data := files.read(path)) is None:
+            break
+        snapshot = apply_commit(snapshot, data, files.url(path))
+    if snapshot.version < 0 and upto is None:
         raise LakeError("there is no Delta table, or its log begins late", where=str(files), fix="restore its log")
     return snapshot
 

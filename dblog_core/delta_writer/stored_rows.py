@@ -17,6 +17,8 @@ from dblog_core.delta_writer.snapshot import LiveFile
 from dblog_core.errors import LakeError
 
 _FIELD_ID = b"PARQUET:field_id"
+_OLD_CALENDARS = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
+"""What Spark writes into a file whose days and times it has counted in the Julian calendar before 1582."""
 MOST_BYTES = 256 << 20
 """Of rows that are held at once: a few rows of a work may ask for large values of many."""
 _AT_ONCE = 64 << 20
@@ -66,15 +68,20 @@ def column_batches(
             first += len(rows)
 
 
-def row_batches(files: TableFiles, live: LiveFile, shape: Shape) -> Iterator[tuple[int, pa.Table]]:
-    """All rows of a file, few at a time: the number of the first one, and the rows."""
-    columns = list(shape)
+def row_stretches(
+    files: TableFiles, live: LiveFile, shape: Shape, names: Sequence[str]
+) -> Iterator[tuple[int, pa.Table]]:
+    """All rows of a file, some columns alone, as `column_batches`, and few at a time: the number of the first one, and
+    the rows. Raises TableRefused where Spark writes its days and times in an older calendar."""
+    columns = [shape[name] for name in names]
     first = 0
     with open_data_file(files, live) as file:
+        if old := [key for key in file.metadata.metadata or {} if key in _OLD_CALENDARS]:
+            raise refusal(files.url(live.path), f"its times are of another calendar: {old[0].decode()}")
         stored = _stored_names(file, columns, by_id=shape.by_id)
         for group in range(file.num_row_groups):
-            for begin, rows in _stretches(file, group, columns, stored, files.url(live.path), most_rows=_ROWS_AT_ONCE):
-                yield first + begin, rows
+            for within, rows in _stretches(file, group, columns, stored, files.url(live.path), most_rows=_ROWS_AT_ONCE):
+                yield first + within, rows
             first += file.metadata.row_group(group).num_rows
 
 

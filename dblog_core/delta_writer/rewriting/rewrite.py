@@ -26,7 +26,7 @@ from dblog_core.delta_writer.order_guard import Flags
 from dblog_core.delta_writer.shape import Shape
 from dblog_core.delta_writer.snapshot import LiveFile
 from dblog_core.delta_writer.statistics import loosen_bounds
-from dblog_core.delta_writer.stored_rows import row_batches
+from dblog_core.delta_writer.stored_rows import row_stretches
 from dblog_core.delta_writer.vectors import unique_id, vector_file
 
 _ATTEMPTS = 20  # at a table that others write meanwhile
@@ -125,7 +125,7 @@ class Rewrite:
 
     def _stretches(self, source: Source) -> Iterator[tuple[pa.Table, Flags]]:
         """The rows of a source, and which of them live."""
-        for first, rows in row_batches(self.files, source.live, self.shape):
+        for first, rows in row_stretches(self.files, source.live, self.shape, self.shape.names):
             yield rows, ~source.dead.contains(np.arange(first, first + len(rows)))
 
 

@@ -308,3 +308,39 @@ def test_a_warm_snapshot_costs_two_requests(table: Table) -> None:
     storage.calls.clear()
     snapshot.newest(files, newest_version)
     assert len(storage.calls) == 2, storage.calls
+
+
+def test_an_older_version_is_read_from_any_start(table: Table) -> None:
+    """Of the log alone, from a checkpoint below it, and from an earlier snapshot; a newer one is of no use."""
+    files = files_of(table)
+    whole = [read_at(table, version) for version in range(3)]
+    assert [(s.version, len(s.files)) for s in whole] == [(0, 0), (1, 1), (2, 2)]
+    for earlier in whole:
+        for version in range(3):
+            again = snapshot.at_version(files, version, earlier)
+            assert without_actions(again) == without_actions(whole[version])
+    DeltaTable(str(table.path)).create_checkpoint()
+    table.merge(table.writer(), [row(70, offset=3)])
+    forget_commits(table, 1)
+    assert without_actions(read_at(table, 2)) == without_actions(whole[2])
+    assert read_at(table, 3).version == 3
+
+
+def read_at(table: Table, version: int) -> Snapshot:
+    return snapshot.at_version(files_of(table), version)
+
+
+def test_an_older_version_of_another_table_in_its_place_is_not_mixed_in(table: Table, tmp_path: Path) -> None:
+    before = read_at(table, 1)
+    shutil.rmtree(table.path)
+    other = Table.create_at(tmp_path)
+    other.merge(other.writer(), [row(1, offset=1)])
+    assert snapshot.at_version(files_of(other), 1, before).table_id == read(other).table_id
+
+
+@pytest.mark.parametrize("version", [0, 5])
+def test_a_version_that_the_log_does_not_show_is_an_error(table: Table, version: int) -> None:
+    DeltaTable(str(table.path)).create_checkpoint()
+    forget_commits(table, 1)
+    with pytest.raises(LakeError, match=f"no longer shows version {version}"):
+        read_at(table, version)

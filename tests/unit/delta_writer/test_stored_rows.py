@@ -7,9 +7,12 @@ from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from dblog_core.delta_writer import stored_rows
+from dblog_core.delta_writer import data_file, stored_rows
+from dblog_core.delta_writer.features import TableRefused
 from tests.unit.delta_writer.tables import Table, row
 
 
@@ -27,3 +30,37 @@ def test_rows_are_the_same_whether_a_group_is_read_whole_or_in_parts(
         row_numbers = np.array(dice.sample(range(500), count), np.int64)
         read_rows = stored_rows.rows_at(writer.files, live, writer.refresh(), ["note", "id"], row_numbers)
         assert read_rows.to_pylist() == [{"note": rows[i]["note"], "id": i} for i in row_numbers.tolist()]
+
+
+@pytest.mark.parametrize("at_once", [2_000, 64 << 20])
+def test_all_rows_of_a_file_come_in_their_order_whatever_its_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    """Of a file with several row groups."""
+    monkeypatch.setattr(stored_rows, "_AT_ONCE", at_once)
+    monkeypatch.setattr(data_file, "_ROW_GROUP", 150)
+    table = Table.create_at(tmp_path)
+    writer = table.writer()
+    rows = [row(i, offset=i) for i in range(500)]
+    table.merge(writer, rows)
+    (live,) = writer.snapshot.files.values()
+    stretches = list(stored_rows.row_stretches(writer.files, live, writer.refresh(), ["note", "id"]))
+    assert [first for first, _ in stretches] == np.cumsum([0, *(len(part) for _, part in stretches[:-1])]).tolist()
+    assert len(stretches) > (4 if at_once == 2_000 else 3)
+    assert pa.concat_tables([part for _, part in stretches]).to_pylist() == [
+        {"note": each["note"], "id": each["id"]} for each in rows
+    ]
+
+
+@pytest.mark.parametrize("key", ["org.apache.spark.legacyDateTime", "org.apache.spark.legacyINT96"])
+def test_times_of_an_older_calendar_are_refused(tmp_path: Path, key: str) -> None:
+    table = Table.create_at(tmp_path)
+    writer = table.writer()
+    table.merge(writer, [row(1, offset=1)])
+    (live,) = writer.snapshot.files.values()
+    shape = writer.refresh()
+    file = table.path / live.path
+    whole = pq.read_table(file)
+    pq.write_table(whole.replace_schema_metadata({key: ""}), file)
+    with pytest.raises(TableRefused, match="another calendar"):
+        list(stored_rows.row_stretches(writer.files, live, shape, ["id"]))
