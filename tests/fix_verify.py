@@ -1,4 +1,4 @@
-"""Verifications in this process: the warm Spark session answers in place of a job of its own."""
+"""Verifications in this process: the warm Spark session answers in place of a job of its own, and Arrow beside it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from dblog_core.config.settings import Config
 from dblog_core.lake.lake_status import table_location
 from dblog_core.verify import repair, run
 from dblog_core.verify import table as table_module
+from dblog_core.verify.direct.judge import DirectJudge
 from dblog_core.verify.exchange import Answer, Desk, Task
 from dblog_core.verify.report import Report
 from dblog_core.verify.run import VerifyRequest
 from dblog_core.verify.table import Wish
 from dblog_core.wiring import open_lake, open_staging
-from spark_jobs.verify import answer_task
 from spark_jobs.verifying.compare_hashes import Judge
+from tests.both_judges import BothJudges
 from tests.plain_judge import PlainLake
 
 Verify = Callable[..., Report]
@@ -33,9 +34,10 @@ def verify_here(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, merge_here
     class LakeHere:
         def __init__(self, config: Config, desk: Desk, *_: Any) -> None:
             staging = open_staging(config)
-            self._desk = Desk(staging.storage, desk.directory)
+            self._desk = desk
             self._lake = open_lake(config)
-            self._judge = Judge(spark, staging, self._desk)
+            direct = DirectJudge(staging, self._lake, desk)
+            self._judges = BothJudges(Judge(spark, staging, desk), direct, desk)
             self._numbers = itertools.count(1)
 
         def __enter__(self) -> LakeHere:
@@ -44,14 +46,17 @@ def verify_here(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, merge_here
         def __exit__(self, *_: object) -> None:
             return None
 
+        def prepare(self, task: Task) -> None:
+            """Nothing: `ask` reads all there is."""
+
         def ask(self, task: Task) -> Answer:
-            """Through the files, as the job is asked: by several threads."""
+            """In both ways; through the files, as the job is asked, by several threads."""
             number = next(self._numbers)
             self._desk.put_task(number, task)
             read = self._desk.read_task(number)
             assert read is not None
             location = table_location(self._lake, read.shape.table)
-            self._desk.put_answer(number, answer_task(self._judge, read, location))
+            self._desk.put_answer(number, self._judges.answer(read, location))
             answer = self._desk.read_answer(number)
             assert answer is not None
             return answer

@@ -5,12 +5,9 @@ It is slow, and knows no Delta table: for tests of all that happens on the sourc
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
-
-import pyarrow.parquet as pq
 
 from dblog_core.config.settings import Config
 from dblog_core.model.schema import TableSchema
@@ -66,6 +63,9 @@ class PlainLake:
         assert head is not None
         self.damage.setdefault(table, []).append(Event(head.last_offset + 0.5, key, row, log=False))
 
+    def prepare(self, task: Task) -> None:
+        """Nothing: the log is replayed for each task."""
+
     def ask(self, task: Task) -> Answer:
         self.tasks_asked.append(task)
         schema = task.shape
@@ -95,9 +95,7 @@ class PlainLake:
     def _source(self, task: Task, schema: TableSchema) -> dict[Key, Any]:
         rows: dict[Key, Any] = {}
         for file in task.files:
-            data = self._staging.storage.read(file)
-            assert data is not None
-            for batch in pq.read_table(io.BytesIO(data)).to_batches():
+            for batch in self._desk.rows([file]).to_batches():
                 values = batch.column(HASH).to_pylist() if task.ask is Ask.COMPARE else batch.to_pylist()
                 rows.update(zip(keys_of(batch, schema), values, strict=True))
         return rows

@@ -9,9 +9,10 @@ there.
 
 The other side is what the lake is to hold at the last of these places: one Delta version of the table, pinned before
 the first watermark, with the events that are staged since folded on top as a merge would
-(`spark_jobs.verifying.expected_rows`). So no merge has to keep pace, and it is the staged log that is proven as well as
-the lake. Spark hashes those rows in the same way (`dblog_core.rows.row_hashes`) and joins by key: only keys and hashes
-move, the source is read once, and no order of keys is asked of Spark.
+(`direct.expected_state`, `spark_jobs.verifying.expected_rows`). So no merge has to keep pace, and it is the staged log
+that is proven as well as the lake. Those rows are hashed in the same way (`dblog_core.rows.row_hashes`), by Arrow in
+this process or by Spark, and joined by key: only keys and hashes move, the source is read once, and no order of keys is
+needed.
 
 A key that changed between is equal if the source showed any state that the log led it through there. Otherwise it is
 undecided, and read again alone, in a window that is shorter by far. A key that differs is read again too: it counts
@@ -25,4 +26,5 @@ spark_job         the Spark job, seen from here            table          one ta
 certificate       what was found, to be checked later      repair         dumps of what differs, merged
 report            what users get                           run            all of it
 slices            the full state in N parts                last_results   what `status` shows of earlier runs
+lake_side         who answers: this process, or Spark      direct         the answers of this process
 """

@@ -3,7 +3,7 @@
     STAGING/tmp/verify-ID/
       tasks/NUMBER.json      a `Task`; the job takes them in order, TOGETHER at a time
       answers/NUMBER.json    an `Answer`, or what went wrong; the job says so on stdout
-      hashes/NAME.parquet    what the source has said: keys and hashes, or rows
+      hashes/NAME.parquet    what the source has answered: keys and hashes, or rows
 
 Keys travel as JSON, as in watermarks.
 """
@@ -11,21 +11,27 @@ Keys travel as JSON, as in watermarks.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
 import orjson
+import pyarrow as pa
 
 from dblog_core.errors import LakeError
 from dblog_core.model.schema import TableSchema
+from dblog_core.staging import parquet
 from dblog_core.storage import Storage
 from dblog_core.storage.location import Location
 
 # More would only wait: the source is read for one table at a time.
 TOGETHER = 2
 """Tables that are compared at the same time: while the source is read for one of them, Spark compares the other."""
+
+MAX_HELD = 256 << 20
+"""Bytes of the source's answers that stay in memory."""
 
 MAX_KEYS_NAMED = 200_000
 """Keys of one table that an answer names at most."""
@@ -134,21 +140,59 @@ class Answer:
 
 
 class Desk:
-    """The directory of one verification, seen from either side."""
+    """The directory of one verification, seen from either side. What the source has answered stays in memory until
+    the Spark job is to read it, or until it is too much."""
 
     def __init__(self, storage: Storage, directory: str) -> None:
         self._storage = storage
         self.directory = directory
+        self._in_memory: dict[str, pa.RecordBatch] = {}
+        self._lock = threading.Lock()
 
     def url(self, path: str) -> str:
         """A file's name for Spark."""
         return self._storage.url(path)
 
-    def put_hashes(self, name: str, data: Any) -> str:
-        """Writes a file of the source's answers; returns its path in staging."""
+    def put_rows(self, name: str, rows: pa.RecordBatch) -> str:
+        """Takes what the source has answered; returns its path in staging. Thread-safe."""
         path = f"{self.directory}/hashes/{name}.parquet"
-        self._storage.replace(path, data)
+        with self._lock:
+            self._in_memory[path] = rows
+            is_too_much = sum(batch.nbytes for batch in self._in_memory.values()) > MAX_HELD
+        if is_too_much:
+            self.store([path])
         return path
+
+    def rows(self, paths: Iterable[str]) -> pa.Table:
+        """What the source has answered, of one or more paths."""
+        tables = [self._read_rows(path) for path in paths]
+        return pa.concat_tables([table.cast(tables[0].schema) for table in tables])
+
+    def _read_rows(self, path: str) -> pa.Table:
+        with self._lock:
+            batch = self._in_memory.get(path)
+        if batch is not None:
+            return pa.Table.from_batches([batch])
+        where = self._storage.url(path)
+        if (data := self._storage.read(path)) is None:
+            raise LakeError("a file of this verification is missing", where=where, fix="verify again")
+        return parquet.open_file(data, expected=None, where=where).read()
+
+    def store(self, paths: Iterable[str]) -> None:
+        """Writes the files of these paths, for the Spark job."""
+        for path in paths:
+            with self._lock:
+                batch = self._in_memory.get(path)
+            if batch is not None:
+                self._storage.replace(path, parquet.encode(batch.schema, [batch]))
+                with self._lock:
+                    self._in_memory.pop(path, None)
+
+    def drop(self, paths: Iterable[str]) -> None:
+        """Forgets answers that are compared."""
+        with self._lock:
+            for path in paths:
+                self._in_memory.pop(path, None)
 
     def put_task(self, number: int, task: Task) -> None:
         self._write("tasks", number, task.to_json())

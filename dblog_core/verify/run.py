@@ -24,10 +24,10 @@ from dblog_core.model.schema import TableName
 from dblog_core.state.lease_holder import CAPTURE
 from dblog_core.verify import certificate, last_results, repair
 from dblog_core.verify.exchange import TOGETHER, Ask, Desk, Sum, Task
+from dblog_core.verify.lake_side import LakeSide
 from dblog_core.verify.report import Report, TableReport
 from dblog_core.verify.slices import Slice, Slices
 from dblog_core.verify.source_reader import Announce, Readers
-from dblog_core.verify.spark_job import LakeSide
 from dblog_core.verify.table import TableCheck, Tools, Wish
 from dblog_core.verify.window_positions import Interrupted, Patience, Places, no_capture_error
 
@@ -142,7 +142,7 @@ def check_certificate(
     clock = clock or SystemClock()
     with (
         _clear_afterwards(Desk(staging.storage, _directory())) as desk,
-        LakeSide(config, desk, clock, stop) as lake_side,
+        LakeSide(config, desk, clock, stop, lambda _: None) as lake_side,
     ):
         return [_check_claim(lake_side, claim) for claim in claims]
 
@@ -183,7 +183,7 @@ def _open_tools(
             raise no_capture_error()
         with (
             _clear_afterwards(Desk(staging.storage, _directory())) as desk,
-            LakeSide(config, desk, clock, stop) as lake_side,
+            LakeSide(config, desk, clock, stop, say) as lake_side,
         ):
             yield Tools(
                 config=config,
@@ -268,9 +268,14 @@ def _mend_tables(tools: Tools, cut: _Cut, report: Report, *, stop: threading.Eve
     if dumps:
         tools.say("merging the dumps")
         repair.merge_staged(tools.config, tools.lake, tools.staging, stop=stop, clock=clock, on_line=tools.say)
-    for table in (t for t in report.tables if t.table in dumps):
-        check = TableCheck(tools, TableName.parse(table.table), cut.ranges(TableName.parse(table.table)) or ())
-        report = report.with_table(_compared_again(check, table, dumps[table.table]))
+
+    def compare_again(table: TableReport) -> TableReport:
+        name = TableName.parse(table.table)
+        return _compared_again(TableCheck(tools, name, cut.ranges(name) or ()), table, dumps[table.table])
+
+    with ThreadPoolExecutor(TOGETHER, thread_name_prefix="table") as pool:
+        for second_report in pool.map(compare_again, [t for t in report.tables if t.table in dumps]):
+            report = report.with_table(second_report)
     return report
 
 

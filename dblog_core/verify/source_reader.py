@@ -11,10 +11,9 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-import numpy as np
 import pyarrow as pa
 
 from dblog_core.dumps.key_ranges import Range
@@ -26,9 +25,9 @@ from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import Key, key_from_json, keys_of
 from dblog_core.model.watermark import Probe
 from dblog_core.retry import retrying
+from dblog_core.rows.arrow_hashes import sum_exactly
 from dblog_core.rows.column_rules import Rules
 from dblog_core.rows.row_hashes import HASH
-from dblog_core.staging import parquet
 from dblog_core.staging.manifest import Probed
 from dblog_core.verify.exchange import Desk
 from dblog_core.verify.window_positions import Interrupted, Places
@@ -46,12 +45,14 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class SelectResult:
-    """What one SELECT said: columns for Spark, PostgreSQL's snapshot, and for a range its rows and sum of hashes."""
+    """What one SELECT said: columns for the lake's side, PostgreSQL's snapshot, and for a range its rows, the sum of
+    their hashes, and the last key. `batch` None: the desk has it."""
 
-    batch: pa.RecordBatch
+    batch: pa.RecordBatch | None
     snapshot: str | None
     rows: int = 0
     hash: int = 0
+    last: Key | None = None
 
 
 Select = Callable[[ChunkReader], SelectResult]
@@ -113,8 +114,10 @@ class Prober:
         high = Probe(self._name, window, table, high=True, snapshot=answered.snapshot, end=end)
         self._watermarks.write(watermark.encode(high))
         # After the high watermark: the time that the upload takes does not widen the window.
-        file = self._desk.put_hashes(window, parquet.encode(answered.batch.schema, [answered.batch]))
-        return Reading(window, file, answered, repeat or select, last)
+        assert answered.batch is not None
+        file = self._desk.put_rows(window, answered.batch)
+        # Kept here as well, the rows of a large table would fill the memory, whatever the desk stores.
+        return Reading(window, file, replace(answered, batch=None), repeat or select, last)
 
 
 class Readers:
@@ -218,7 +221,7 @@ class Readers:
             reading = prober.read(table, select)
             upto = end[0]
             rows = reading.result.rows
-            last = _last_key(reading.result.batch, schema)
+            last = reading.result.last
             final = rows < WINDOW_ROWS or last == upto
             # A repeated SELECT covers the whole range: keys above its last row may have got rows meanwhile.
             stands_for = fixed if final else last
@@ -340,7 +343,10 @@ def _hash_range(
     reader: ChunkReader, schema: TableSchema, after: Key | None, upto: Key | None, limit: int
 ) -> SelectResult:
     hashed = reader.hashes(schema, after=after, upto=upto, limit=limit)
-    return SelectResult(hashed.rows, hashed.snapshot, hashed.rows.num_rows, _sum_hashes(hashed.rows.column(HASH)))
+    rows = hashed.rows
+    return SelectResult(
+        rows, hashed.snapshot, rows.num_rows, sum_exactly(rows.column(HASH).to_numpy()), _last_key(rows, schema)
+    )
 
 
 def _hash_keys(reader: ChunkReader, schema: TableSchema, keys: list[Key]) -> SelectResult:
@@ -354,12 +360,6 @@ def _hash_keys(reader: ChunkReader, schema: TableSchema, keys: list[Key]) -> Sel
     both = pa.Table.from_batches([hashed.rows.select([*schema.key, HASH]).cast(rest.schema), rest]).combine_chunks()
     batches = both.to_batches()
     return SelectResult(batches[0] if batches else rest, hashed.snapshot, hashed.rows.num_rows)
-
-
-def _sum_hashes(hashes: pa.Array) -> int:
-    """Exact: 64-bit sums would overflow."""
-    values = np.asarray(hashes, dtype=np.int64)
-    return (int(np.sum(values >> 32)) << 32) + int(np.sum(values & 0xFFFFFFFF))
 
 
 def _last_key(batch: pa.RecordBatch, schema: TableSchema) -> Key | None:

@@ -1,4 +1,5 @@
-"""The Spark job that compares, seen from here: started once, and asked for several tables at the same time."""
+"""The Spark job that compares what this process cannot: started when it is first needed, then asked for several tables
+at the same time."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ from dblog_core.verify.window_positions import Interrupted
 _LOOK_SECONDS = 0.05  # between two looks for an answer
 
 
-class LakeSide:
-    """A context: the job starts at its beginning, beside the first reading of the source, and ends with it."""
+class SparkJob:
+    """A context, with whose end the job ends."""
 
     def __init__(self, config: Config, desk: Desk, clock: Clock, stop: threading.Event) -> None:
         self._config = config
@@ -30,9 +31,14 @@ class LakeSide:
         self._fault: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="verify-lake", daemon=True)
 
-    def __enter__(self) -> LakeSide:
-        self._thread.start()
+    def __enter__(self) -> SparkJob:
         return self
+
+    def start(self) -> None:
+        """Starts the job, unless it has been started: it takes some seconds until it answers. Thread-safe."""
+        with self._lock:
+            if self._thread.ident is None:
+                self._thread.start()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -41,10 +47,13 @@ class LakeSide:
             self._ask(Task(Ask.END))
         else:
             self._end.set()
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
 
     def ask(self, task: Task) -> Answer:
         """Waits for the answer. Raises Interrupted, and LakeError where the job cannot give one. Thread-safe."""
+        self.start()
+        self._desk.store(task.files)
         number = self._ask(task)
         while True:
             # Before the look for an answer: a job that answers and ends between the two is not taken for a dead one.

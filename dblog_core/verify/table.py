@@ -23,11 +23,11 @@ from dblog_core.verify import confidence
 from dblog_core.verify.certificate import Evidence
 from dblog_core.verify.delta_version import columns_left_out, pin
 from dblog_core.verify.exchange import Answer, Ask, Pin, Task
+from dblog_core.verify.lake_side import LakeSide
 from dblog_core.verify.recheck import Kind, Suspects
 from dblog_core.verify.report import Sample, TableReport
 from dblog_core.verify.slices import to_json_ranges
 from dblog_core.verify.source_reader import PlacedReading, Readers, Reading, place_readings
-from dblog_core.verify.spark_job import LakeSide
 from dblog_core.verify.window_positions import Places
 
 ROUNDS = 8
@@ -127,6 +127,9 @@ class TableCheck:
                     schema = self._schema(reader)
                     order = reader.key_order(schema)
                     parts = self._parts(reader, schema)
+                if pinned is not None:
+                    # The lake is read beside the source.
+                    self._tools.lake_side.prepare(Task(Ask.COMPARE, self._schema_json(schema), pinned))
                 scanned_ranges = self._tools.readers.read_table(schema, parts, self._row_reporter())
             readings = place_readings(self._tools.readers, self._tools.places, schema, scanned_ranges)
             if self._is_unaltered(schema, order):

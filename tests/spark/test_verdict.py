@@ -14,11 +14,11 @@ from dblog_core.lake.lake_status import read_status
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import key_to_json
 from dblog_core.rows.row_hashes import HASH
-from dblog_core.staging import parquet
+from dblog_core.verify.direct.judge import DirectJudge
 from dblog_core.verify.exchange import Answer, Ask, Desk, Pin, Task
 from spark_jobs.delta_tables import log
-from spark_jobs.verify import answer_task
 from spark_jobs.verifying.compare_hashes import Judge
+from tests.both_judges import BothJudges
 from tests.plain_hashes import row_hash
 from tests.spark.lakes import TestLake
 from tests.spark.segments import Row, table
@@ -40,7 +40,8 @@ class World:
         self.schema = schema
         self.build = lake.build
         self.desk = Desk(lake.staging.storage, "tmp/verify-test")
-        self.judge = Judge(lake.spark, lake.staging, self.desk)
+        direct = DirectJudge(lake.staging, lake.location, self.desk)
+        self.judges = BothJudges(Judge(lake.spark, lake.staging, self.desk), direct, self.desk)
 
     def pin(self) -> Pin:
         status = read_status(self.lake.location)
@@ -58,12 +59,15 @@ class World:
         hashes = [row_hash(self.schema, r) for r in rows] + [None] * len(absent or ())
         keys = [r["id"] for r in rows] + list(absent or ())
         batch = pa.record_batch({"id": pa.array(keys, pa.int64()), HASH: pa.array(hashes, pa.int64())})
-        file = self.desk.put_hashes(f"h{len(rows)}-{since}", parquet.encode(batch.schema, [batch]))
+        file = self.desk.put_rows(f"h{len(rows)}-{since}", batch)
         upto = self.build.offset
         return Task(Ask.COMPARE, self.schema.to_json(), pin, (file,), since, upto, for_chosen_keys=absent is not None)
 
     def ask(self, task: Task) -> Answer:
-        return answer_task(self.judge, task, self.lake.table(self.schema))
+        """The answer in this process, which is also Spark's."""
+        answer = self.judges.answer(task, self.lake.table(self.schema))
+        assert not self.judges.refusals
+        return answer
 
 
 @pytest.fixture
@@ -174,7 +178,7 @@ def test_the_columns_that_differ_are_named(world: World, spark: SparkSession) ->
     world.build.seal()
     rows: list[Any] = [row(1, "other", None), row(2), row(3, "other")]
     batch = pa.RecordBatch.from_pylist(rows, schema=T.arrow)
-    file = world.desk.put_hashes("rows", parquet.encode(T.arrow, [batch]))
+    file = world.desk.put_rows("rows", batch)
     task = Task(Ask.COLUMNS, T.to_json(), world.pin(), (file,), since, world.build.offset, for_chosen_keys=True)
     assert world.ask(task).different == ((1, ("v", "big")), (2, ()))
 

@@ -158,7 +158,7 @@ class Story:
     def _first_merge(self) -> None:
         self._board.stage("the first merge into Delta, rung for by sealed segments")
         self._wait_until(lambda: self._view.lake_offset() > 0, 900, "the first merge")
-        self._client.pause(_MERGE)  # the verification has no need of it, and two Sparks take twice as long
+        self._client.pause(_MERGE)  # the verification has no need of it
 
     def _verify(self) -> None:
         """`dblog verify`, as a user runs it, while the writers continue."""

@@ -18,7 +18,7 @@ from dblog_core.verify.exchange import TOGETHER, Answer, Ask, Desk, Task
 from dblog_core.verify.report import TableReport
 from dblog_core.verify.run import VerifyRequest
 from dblog_core.verify.source_reader import Prober, Readers
-from dblog_core.verify.spark_job import LakeSide
+from dblog_core.verify.spark_job import SparkJob
 from spark_jobs import verify as job
 
 TABLES = [TableName("shop", f"t{number}") for number in range(6)]
@@ -72,15 +72,16 @@ def test_the_source_is_read_for_one_table_at_a_time() -> None:
     assert len(most) == 200 and max(most) == 1
 
 
-def test_every_thread_gets_the_answer_to_its_own_task(tmp_path: Path) -> None:
+def test_every_thread_gets_the_answer_to_its_own_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     desk = Desk(open_storage(str(tmp_path), "shop"), "tmp/verify-x")
     config: Any = SimpleNamespace(lake=SimpleNamespace(path="lake"))
-    lake_side = LakeSide(config, desk, SystemClock(), threading.Event())
+    spark_job = SparkJob(config, desk, SystemClock(), threading.Event())
+    monkeypatch.setattr(spark_job, "start", lambda: None)
     tasks = 40
     for number in range(1, tasks + 1):
         desk.put_answer(number, Answer(rows=number))
     with ThreadPoolExecutor(8) as pool:
-        answers = list(pool.map(lambda seed: (seed, lake_side.ask(Task(Ask.SAMPLE, seed=seed)).rows), range(tasks)))
+        answers = list(pool.map(lambda seed: (seed, spark_job.ask(Task(Ask.SAMPLE, seed=seed)).rows), range(tasks)))
     for seed, number in answers:
         task = desk.read_task(number)
         assert task is not None and task.seed == seed

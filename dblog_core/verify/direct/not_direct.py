@@ -1,0 +1,7 @@
+"""Why a task is Spark's."""
+
+from __future__ import annotations
+
+
+class NotDirect(Exception):
+    """A table, a type or a size that only Spark compares exactly; the reason."""
