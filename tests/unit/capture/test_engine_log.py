@@ -12,7 +12,11 @@ from dblog_core.algorithm.visibility import LogOrder
 from dblog_core.capture.sequencer import Sequencer
 from dblog_core.dumps import dump_records, dump_store
 from dblog_core.errors import LogPositionLost, SegmentTaken, SourceUnavailable, StagingUnavailable
+from dblog_core.model import watermark
 from dblog_core.model.events import LogBatch
+from dblog_core.model.schema import TableName
+from dblog_core.model.task_id import TaskId
+from dblog_core.model.watermark import Low, Mark
 from dblog_core.rows.column_rules import Rules
 from dblog_core.staging import Staging, segment
 from dblog_core.staging.manifest import Manifest
@@ -41,6 +45,25 @@ def test_every_change_is_staged_once_in_order(world: World) -> None:
     assert [line["after"]["name"] for line in lines if line["op"] in "cu"] == [str(i) for i in range(50)]
     assert [line["offset"] for line in lines] == sorted({line["offset"] for line in lines})
     assert world.replay() == world.rows()
+
+
+LOW = watermark.encode(Low(Mark("shop", TaskId("d", 0), 1, 0, "w", "shop.orders")))
+
+
+@pytest.mark.parametrize(
+    "payload",
+    ["", "scrambled", "[]", LOW.replace('"dblog":1', '"dblog":99'), LOW.replace('"attempt":1', '"attempt":"one"'),
+     LOW.replace('"shop.orders"', '"no_schema"'), LOW.replace('"shop"', '"other"').replace("}}", ',"new":1}}')],
+    ids=["empty", "scrambled", "array", "newer", "type", "table", "another source's"],
+)  # fmt: skip
+def test_a_row_of_the_watermark_table_that_is_no_watermark_stops_nothing(world: World, payload: str) -> None:
+    world.capture()
+    world.put(1)
+    poison = Change("w", TableName("shop", "dblog_watermark"), after={"payload": payload})
+    world.database.commit(poison, poison)
+    world.put(2)
+    world.capture()
+    assert world.replay() == world.rows() and set(world.replay()) == {1, 2}
 
 
 def test_the_source_is_acknowledged_up_to_what_is_published_and_never_before(
