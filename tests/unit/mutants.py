@@ -27,6 +27,7 @@ from dblog_core.sources.mysql.binlog.unread_tables import UnreadTables
 from dblog_core.sources.mysql.ddl import statement_text, statement_tokens
 from dblog_core.sources.mysql.row_events import table_ids
 from dblog_core.sources.mysql.values import binary_values
+from dblog_core.verify.report import Report
 from tests.unit.algorithm import test_chunk_placement
 from tests.unit.capture import test_statements_on_tables, test_whole_tables
 from tests.unit.engine_world import World
@@ -35,6 +36,7 @@ from tests.unit.sources.mysql import test_values
 from tests.unit.sources.mysql.binlog import test_log_state, test_unread_tables
 from tests.unit.sources.mysql.binlog import test_logged_statements as statements
 from tests.unit.sources.mysql.row_events import test_row_decoder
+from tests.unit.verify import test_verify
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -113,6 +115,10 @@ def _versions_are_columns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _versioning_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(UnreadTables, "follow", lambda self, statement: None)
+
+
+def _left_out_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Report, "missing_tables", ())
 
 
 def _as_many_members_as_labels(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,6 +238,11 @@ MUTANTS = [
         "a table stays what it was when a statement makes it system-versioned",
         _versioning_not_followed,
         lambda _: test_unread_tables.test_statements_tell_which_tables_are_system_versioned(*_VERSIONED),
+    ),
+    Mutant(
+        "a verification that leaves a table out has found all equal",
+        _left_out_without_a_word,
+        lambda _: test_verify.test_a_table_that_was_left_out_is_named_and_counts_unless_it_is_passed_over(),
     ),
     Mutant(
         "a SET has a member for each of its labels, also for a second one of a name at place 65",
