@@ -21,7 +21,8 @@ may stand, in any order:
 
 In it `<t>`, `<u>`, `<v>`, `<w>` are tables of the case (`<tt>`: the first in the other case), `<c>` to `<f>` columns,
 `<p1>` and so on partitions, `<o1>` other objects, `<x1>` other databases (PostgreSQL: schemas), `<db>` the usual one,
-`<xid1>` XA transactions; names are quoted. `<int>`, `<text>` and other `values` are values, another one at each place.
+`<user>` the user of the capture, `<xid1>` XA transactions; names are quoted. `<int>`, `<text>` and other `values` are
+values, another one at each place.
 What stands behind ` <<< ` is a file that the statement reads, whose name stands at `<file>`.
 """
 
@@ -233,6 +234,8 @@ class Maker:
         match letter:
             case "db":
                 return self._database
+            case "user":
+                return f"dblog_{self._database}"
             case "x":
                 return f"{'s' if self.kind == 'postgres' else self._database}_{self._number}_{number}"
             case "o":

@@ -314,6 +314,8 @@ INSERT INTO <t> VALUES (1, 1, <word>, <small>, <date>, 1.5), (2, 2, <word>, <sma
 ?UPDATE <t> SET b = 'v' WHERE id = 2
 
 == other alters
+= may stop t: row.*security
+= sql ALTER ROLE <user> BYPASSRLS
 CREATE TABLE <t> (id int PRIMARY KEY, v text, n int)
 INSERT INTO <t> VALUES (1, <text>, 1), (2, <text>, 2), (3, repeat('long ', 3000), 3)
 ?ALTER TABLE <t> ALTER v SET DEFAULT 'dflt'
