@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from dblog_core.algorithm.chunk_placement import Chunks, Refused
-from dblog_core.algorithm.task_progress import TaskProgress, tasks_from_json, tasks_to_json
+from dblog_core.algorithm.task_progress import TaskProgress, tasks_to_json
 from dblog_core.algorithm.visibility import LogOrder, Snapshots
 from dblog_core.capture import placed_chunks, unseen_events
 from dblog_core.capture.draft_segment import DraftSegment
@@ -67,7 +67,7 @@ class Sequencer:
         self._epoch = epoch
         self._rules = rules
         self._visibility = visibility
-        self._dumps = Chunks(visibility, tasks_from_json(head.tasks))
+        self._dumps = Chunks(visibility, head.progress())
         # Before the first batch: a chunk that is placed from here on may be older than events before the head.
         if isinstance(visibility, Snapshots):
             for event in unseen_events.read_events(staging, head):
@@ -175,7 +175,7 @@ class Sequencer:
         draft = self._draft
         # Durable before any manifest names them.
         files = draft.writer.write()
-        return Manifest(
+        manifest = Manifest(
             source=self._source,
             segment=draft.number,
             epoch=self._epoch,
@@ -193,8 +193,8 @@ class Sequencer:
             tasks=tasks_to_json(self._dumps.progress()),
             unseen_after=self._dumps.earliest_unseen(self.last_offset),
             start=self._visibility.start if isinstance(self._visibility, Snapshots) else None,
-            **self._tables.shapes.to_manifest(),
         )
+        return self._tables.shapes.add_to(manifest)
 
     def begin_next_segment(self) -> None:
         """The manifest of `seal` is published."""

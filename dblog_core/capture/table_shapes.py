@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 from dblog_core.model.schema import TableName, TableSchema
-from dblog_core.model.schema_changes import Facts, Layout, Pending, Step, match_layouts
+from dblog_core.model.schema_changes import Facts, Layout, Step, match_layouts
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import Manifest
 
@@ -32,7 +31,7 @@ class TableShapes:
     def __init__(self, staging: Staging, head: Manifest) -> None:
         self._staging = staging
         self._fingerprints = dict(head.schemas)
-        self._altered = Pending(head.altered)
+        self._altered = head.pending_statements()
         self._layouts = dict(head.layouts)
         self._empty = dict.fromkeys(head.born)  # in the order in which it was learned
 
@@ -103,14 +102,15 @@ class TableShapes:
         """The table may have rows."""
         self._empty.pop(str(table), None)
 
-    def to_manifest(self) -> dict[str, Any]:
-        """The fields of a manifest that hold it."""
-        return {
-            "schemas": dict(self._fingerprints),
-            "altered": self._altered.to_json(),
-            "layouts": dict(self._layouts),
-            "born": tuple(self._empty),
-        }
+    def add_to(self, manifest: Manifest) -> Manifest:
+        """The manifest with these shapes."""
+        return replace(
+            manifest,
+            schemas=dict(self._fingerprints),
+            altered=self._altered.to_json(),
+            layouts=dict(self._layouts),
+            born=tuple(self._empty),
+        )
 
     def _prove(self, fingerprint: str, schema: TableSchema, layout: Layout | None, *, by_place: bool) -> Facts | None:
         """What is proven of the way from the table's last shape to this one. Rules go by the names of columns, so that

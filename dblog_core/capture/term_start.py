@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
 
-from dblog_core.algorithm.task_progress import TaskProgress
+from dblog_core.algorithm.task_progress import TaskProgress, tasks_to_json
 from dblog_core.algorithm.visibility import LogOrder, Snapshots
 from dblog_core.capture.healing import new_tables
 from dblog_core.capture.term_parts import Parts
 from dblog_core.dumps import dump_records, dump_store, filing
 from dblog_core.dumps.requests import WHOLE
 from dblog_core.errors import LeaseLost, RequestError, StateError
-from dblog_core.interfaces import Json, Lease, Source, StateStore
+from dblog_core.interfaces import Lease, Source, StateStore
 from dblog_core.model import position_spec
 from dblog_core.model.task_id import TaskId
 from dblog_core.staging.manifest import Manifest
@@ -46,7 +47,7 @@ def publish_first_manifest(parts: Parts, lease: Lease, first_position: str | Non
         log_position=parts.source.show(position),
         commit_time=None,
         sealed_at=parts.now_us(),
-        tasks=break_attempts(parts.state, {}),
+        tasks=tasks_to_json(break_attempts(parts.state, {})),
         unseen_after=0,
         start=parts.source.horizon(),
     )
@@ -60,7 +61,7 @@ def start_afresh(parts: Parts, lease: Lease, head: Manifest) -> Manifest:
     """Continues at the source's present end: a manifest without rows, and a dump that repairs what is missing."""
     # The position comes first: attempts that began before it may have watermarks in log that nobody reads.
     position = parts.source.start_position()
-    tasks = break_attempts(parts.state, head.tasks)
+    tasks = break_attempts(parts.state, head.progress())
     start = parts.source.horizon()
     # Before the manifest: a crash between the two must not lose the dump; two of them would do no harm.
     dumps = _dump_all(parts)
@@ -70,7 +71,7 @@ def start_afresh(parts: Parts, lease: Lease, head: Manifest) -> Manifest:
         position=position,
         partial=0,
         log_position=parts.source.show(position),
-        tasks=tasks,
+        tasks=tasks_to_json(tasks),
         start=start,
         altered=dict.fromkeys(head.altered),  # more of them may stand in the log that is given up
         born=(),  # rows as well
@@ -108,18 +109,18 @@ def find_visibility(source: Source, head: Manifest) -> LogOrder | Snapshots:
     return Snapshots(horizon if head.unseen_after is None else head.start)
 
 
-def break_attempts(state: StateStore, tasks: Json) -> Json:
+def break_attempts(state: StateStore, tasks: Mapping[TaskId, TaskProgress]) -> dict[TaskId, TaskProgress]:
     """The progress of tasks, with every attempt broken: what its worker has written into the log before the place
     where we begin is never read, and it would wait for its chunks forever. Called once that place is known."""
     broken = dict(tasks)
     for status in dump_store.list_unfinished_dumps(state):
         for task in status.tasks:
-            name = str(TaskId(status.id, task.number))
-            progress = TaskProgress.from_json(tasks[name]) if name in tasks else TaskProgress(task.table)
+            task_id = TaskId(status.id, task.number)
+            progress = tasks.get(task_id) or TaskProgress(task.table)
             if task.record.attempt > progress.broken and not progress.done:
                 attempt = max(task.record.attempt, progress.attempt)
                 reason = "the capture began after it in the log"
-                broken[name] = replace(progress, attempt=attempt, broken=attempt, reason=reason).to_json()
+                broken[task_id] = replace(progress, attempt=attempt, broken=attempt, reason=reason)
     return broken
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from dblog_core.algorithm.task_progress import TaskProgress, tasks_from_json
+from dblog_core.algorithm.task_progress import TaskProgress
 from dblog_core.dumps import dump_store
 from dblog_core.dumps.status import DumpStatus
 from dblog_core.interfaces import StateStore
@@ -62,7 +62,7 @@ def of_lake(lake: LakeStatus | None) -> Iterator[Need]:
 
 def of_dumps(head: Manifest, unfinished: Iterable[DumpStatus]) -> Iterator[Need]:
     """Unfinished dumps, by the newest manifest and by the state store: either may know more than the other."""
-    for staged, progress in sorted(tasks_from_json(head.tasks).items()):
+    for staged, progress in sorted(head.progress().items()):
         yield from _of_task(staged.dump, progress)
     for dump in unfinished:
         for task in dump.tasks:

@@ -22,6 +22,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
+from dblog_core.algorithm.task_progress import TaskProgress, tasks_from_json
+from dblog_core.model.schema_changes import Pending
+from dblog_core.model.task_id import TaskId
 from dblog_core.staging.parquet import checksum
 
 Raw: TypeAlias = bytes
@@ -139,14 +142,14 @@ class Manifest:
     `first_offset` to `last_offset` is the range it takes up (empty: last = first - 1). `position`: where the source is
     read again after it; `partial`: row changes of the transaction beginning there that are staged already (not 0: the
     transaction continues in the next segment, and a merge does not stop here). `log_position` and `commit_time`: of the
-    last transaction, to show. `tasks`: progress of every unfinished dump task after this segment (`dumps.TaskProgress`
-    as JSON): what a restart and the state store's mirror are made from. `schemas`: fingerprint of each table's
+    last transaction, to show. `tasks`: progress of every unfinished dump task after this segment, as `tasks_to_json`
+    gives it: what a restart and the state store's mirror are made from. `schemas`: fingerprint of each table's
     newest shape, so that a restart repeats no s mark. PostgreSQL: `unseen_after` is the largest offset before every
     event that a SELECT from here on may not see, and `start` a snapshot that it must see all of (None: it does): what a
-    restart rebuilds its memory from. `altered`: statements (`alterations.Step` as JSON) that tables have had since
-    their newest shape, and that no row or chunk has followed yet; None where one of them is not known.
-    `layouts`: tokens of those newest shapes for which the source has given a layout (`alterations.Layout`).
-    `born`: tables without a shape so far that are known to have no row at this place in the log.
+    restart rebuilds its memory from. `altered`: statements that tables have had since their newest shape, and that no
+    row or chunk has followed yet, as `Pending` gives them. `layouts`: tokens of those newest shapes for which the
+    source has given a layout (`schema_changes.Layout`). `born`: tables without a shape so far that are known to have no
+    row at this place in the log.
 
     Of joined segments the first is `first_segment` (0: `segment` is the only one), `ends` holds the last offset of
     each, and `earlier` the fingerprints after the first of them, where they have changed since (None: no such table).
@@ -182,6 +185,14 @@ class Manifest:
     def first(self) -> int:
         """The number of its first segment."""
         return self.first_segment or self.segment
+
+    def progress(self) -> dict[TaskId, TaskProgress]:
+        """Of every unfinished dump task. Few readers need it, so it is read from `tasks` only here."""
+        return tasks_from_json(self.tasks)
+
+    def pending_statements(self) -> Pending:
+        """Statements about tables that no row or chunk has followed yet."""
+        return Pending(self.altered)
 
     def end_of(self, segment: int) -> int:
         """The last offset of one of its segments."""
