@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import orjson
 import typer
@@ -13,6 +13,9 @@ from dblog_core.commands.session import FAILED, JsonFlag, Session, note, session
 from dblog_core.commands.terminal.text_tables import align
 from dblog_core.config.secret_settings import LAKE, READER
 from dblog_core.model import sizes
+
+if TYPE_CHECKING:
+    from dblog_core.lake.merge_dry_run import MergePlan, TablePlan
 
 
 def merge(
@@ -50,7 +53,7 @@ def _show_plan(session: Session) -> None:
     from dblog_core.lake.merge_dry_run import merge_plan
 
     plan = merge_plan(session.config(READER))
-    session.result(plan, text(plan))
+    session.result(plan.to_json(), text(plan))
 
 
 def _run(session: Session, *, continuous: bool) -> None:
@@ -84,44 +87,40 @@ def _run(session: Session, *, continuous: bool) -> None:
     note(f"{config.source.name}: " + ("the merge has ended" if continuous else "the lake holds all that was sealed"))
 
 
-def text(plan: dict[str, Any]) -> str:
+def text(plan: MergePlan) -> str:
     """A plan for people."""
-    span = plan["segments"]
-    offset = plan["offset"]
-    parts = [
-        f"segments {span['first']} to {span['last']}, offset {offset['from']:,} to {offset['to']:,}, "
-        f"merges: {plan['merges']}"
-        if span
-        else "nothing whole is sealed that the lake does not have"
-    ]
-    if plan["unfinished"] is not None:
-        parts.append(f"merge {plan['unfinished']} was begun and not ended: it is finished first")
-    if plan["open_segments"]:
-        parts.append(f"segments left for later, since their transaction continues: {plan['open_segments']}")
-    parts += [f"stopped   {t['table']}, at offset {t['offset']:,}: {t['error']}" for t in plan["stopped"]]
-    if plan["tables"]:
+    parts = ["nothing whole is sealed that the lake does not have"]
+    if plan.segments is not None:
+        first, last = plan.segments
+        offsets = f"offset {plan.offset_from:,} to {plan.offset_to:,}"
+        parts = [f"segments {first} to {last}, {offsets}, merges: {plan.merges}"]
+    if plan.unfinished is not None:
+        parts.append(f"merge {plan.unfinished} was begun and not ended: it is finished first")
+    if plan.open_segments:
+        parts.append(f"segments left for later, since their transaction continues: {plan.open_segments}")
+    parts += [f"stopped   {t.table}, at offset {t.offset:,}: {t.error}" for t in plan.stopped]
+    if plan.tables:
         header = ("TABLE", "DOES", "ROWS", "FILES", "CHUNKS", "BYTES", "BESIDE")
-        parts.append(align(header, [_line(table) for table in plan["tables"]]))
+        parts.append(align(header, [_line(table) for table in plan.tables]))
     return "\n".join(parts)
 
 
-def _line(table: dict[str, Any]) -> tuple[str, ...]:
-    counts = (f"{table['rows']:,}", f"{table['files']:,}", f"{table['chunks']:,}", sizes.text(table["bytes"]))
-    return (table["table"], table["does"], *counts, "; ".join(_beside(table)))
+def _line(table: TablePlan) -> tuple[str, ...]:
+    counts = (f"{table.rows:,}", f"{table.files:,}", f"{table.chunks:,}", sizes.text(table.bytes))
+    return (table.table, table.does, *counts, "; ".join(_beside(table)))
 
 
-def _beside(table: dict[str, Any]) -> Iterator[str]:
+def _beside(table: TablePlan) -> Iterator[str]:
     """What happens to a table beside its rows."""
-    change = table["change"]
-    yield from (
-        f"columns {how}: {', '.join(change[how])}" for how in ("added", "gone", "widened", "retyped") if how in change
-    )
-    if change.get("rekeyed"):
+    change = table.change
+    columns = {"added": change.added, "gone": change.gone, "widened": change.widened, "retyped": change.retyped}
+    yield from (f"columns {how}: {', '.join(names)}" for how, names in columns.items() if names)
+    if change.rekeyed:
         yield "another key"
-    if table["truncates"]:
-        yield f"TRUNCATE: {len(table['truncates'])}"
-    for ghost in table["ghosts"]:
-        ends = [f"{name} {ghost[name]}" for name in ("from", "to") if ghost[name] is not None]
-        yield " ".join([f"ghosts of dump {ghost['dump']}", *ends])
-    if table["history"]:
+    if table.truncates:
+        yield f"TRUNCATE: {len(table.truncates)}"
+    for ghost in table.ghosts:
+        ends = [f"{name} {end}" for name, end in (("from", ghost.key_from), ("to", ghost.key_to)) if end is not None]
+        yield " ".join([f"ghosts of dump {ghost.dump}", *ends])
+    if table.history:
         yield "history"

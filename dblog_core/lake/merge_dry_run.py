@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from dblog_core import wiring
 from dblog_core.config.lake import LakeConfig, SchemaChanges
@@ -17,32 +19,123 @@ from dblog_core.staging.manifest import Manifest
 from dblog_core.storage.location import Location
 
 
-def merge_plan(config: Config) -> Json:
-    """The merges that wait, as `merge --dry-run --json` prints them. Raises StagingError and LakeError."""
+@dataclass(frozen=True, slots=True)
+class ShapeChange:
+    """How a table's shape changes: `renamed` by old names, columns, and whether the key is another one."""
+
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    added: tuple[str, ...] = ()
+    gone: tuple[str, ...] = ()
+    widened: tuple[str, ...] = ()
+    retyped: tuple[str, ...] = ()
+    rekeyed: bool = False
+
+    def to_json(self) -> Json:
+        """What changes alone."""
+        return {name: what for name, what in asdict(self).items() if what}
+
+
+@dataclass(frozen=True, slots=True)
+class Ghosts:
+    """The end of a dump that removes rows: those with a key from `key_from` to `key_to` (JSON keys; None: no end)."""
+
+    dump: str | None
+    since: int | None
+    key_from: Any
+    key_to: Any
+
+    def to_json(self) -> Json:
+        return {"dump": self.dump, "since": self.since, "from": self.key_from, "to": self.key_to}
+
+
+@dataclass(frozen=True, slots=True)
+class TablePlan:
+    """A table's share. `does`: as `_does` says; `schemas`: fingerprints; `truncates`: offsets; `history`: whether its
+    lines are kept."""
+
+    table: str
+    does: str
+    rows: int
+    files: int
+    chunks: int
+    bytes: int
+    schemas: tuple[str, ...]
+    change: ShapeChange
+    truncates: tuple[int, ...]
+    ghosts: tuple[Ghosts, ...]
+    history: bool
+
+    def to_json(self) -> Json:
+        ghosts = [each.to_json() for each in self.ghosts]
+        return {**asdict(self), "change": self.change.to_json(), "ghosts": ghosts}
+
+
+@dataclass(frozen=True, slots=True)
+class StoppedTable:
+    """A table that has stopped, why, and up to which offset the lake has it."""
+
+    table: str
+    error: str | None
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class MergePlan:
+    """The merges that wait.
+
+    `unfinished`: the merge that was begun and not ended (None: none was); `segments`: the first and the last one (None:
+    none waits); `offset_from`, `offset_to`: those of the lake before and after; `open_segments`: how many wait for the
+    end of their transaction.
+    """
+
+    source: str
+    merges: int
+    unfinished: int | None
+    segments: tuple[int, int] | None
+    offset_from: int
+    offset_to: int
+    position: str | None
+    open_segments: int
+    tables: tuple[TablePlan, ...]
+    stopped: tuple[StoppedTable, ...]
+
+    def to_json(self) -> Json:
+        """As `merge --dry-run --json` prints it."""
+        return {
+            "source": self.source,
+            "merges": self.merges,
+            "unfinished": self.unfinished,
+            "segments": {"first": self.segments[0], "last": self.segments[1]} if self.segments else None,
+            "offset": {"from": self.offset_from, "to": self.offset_to},
+            "position": self.position,
+            "open_segments": self.open_segments,
+            "tables": [table.to_json() for table in self.tables],
+            "stopped": [asdict(table) for table in self.stopped],
+        }
+
+
+def merge_plan(config: Config) -> MergePlan:
+    """The merges that wait. Raises StagingError and LakeError."""
     staging = wiring.open_staging(config)
     lake = wiring.open_lake(config)
     status = read_status(lake) or LakeStatus()
     spans = list(_spans(staging, status.segment))
     last = spans[-1].last if spans else status.segment
     head = staging.head()
-    return {
-        "source": config.source.name,
-        "merges": len(spans),
-        "unfinished": _unfinished(lake, status),
-        "segments": {"first": spans[0].first, "last": last} if spans else None,
-        "offset": {"from": status.offset, "to": spans[-1].offset if spans else status.offset},
-        "position": spans[-1].position if spans else status.position or None,
-        "open_segments": head.segment - last if head is not None else 0,
-        "tables": [
-            _table(staging, work, status.tables.get(name), config.lake)
-            for name, work in sorted(_works(staging, status, last).items())
-        ],
-        "stopped": [
-            {"table": name, "error": t.error, "offset": t.offset}
-            for name, t in sorted(status.tables.items())
-            if t.state is State.STOPPED
-        ],
-    }
+    works = sorted(_works(staging, status, last).items())
+    stopped = {name: t for name, t in sorted(status.tables.items()) if t.state is State.STOPPED}
+    return MergePlan(
+        source=config.source.name,
+        merges=len(spans),
+        unfinished=_unfinished(lake, status),
+        segments=(spans[0].first, last) if spans else None,
+        offset_from=status.offset,
+        offset_to=spans[-1].offset if spans else status.offset,
+        position=spans[-1].position if spans else status.position or None,
+        open_segments=head.segment - last if head is not None else 0,
+        tables=tuple(_table(staging, work, status.tables.get(name), config.lake) for name, work in works),
+        stopped=tuple(StoppedTable(name, t.error, t.offset) for name, t in stopped.items()),
+    )
 
 
 def _spans(staging: Staging, after: int) -> Iterator[Span]:
@@ -73,37 +166,26 @@ def _unfinished(lake: Location, status: LakeStatus) -> int | None:
     return newest if newest > status.merge else None
 
 
-def _table(staging: Staging, work: Work, status: TableStatus | None, lake: LakeConfig) -> Json:
+def _table(staging: Staging, work: Work, status: TableStatus | None, lake: LakeConfig) -> TablePlan:
     schema = staging.schema(work.schema)
-    history = lake.history
     before = status.schema if status is not None and status.version is not None else None
-    change = _change(work.renames.rename_columns(staging.schema(before)), schema) if before is not None else {}
-    if renamed := {
-        old: now for old, now in _renamed_columns(work, staging, before).items() if now in schema.arrow.names
-    }:
-        change = {"renamed": renamed, **change}
-    return {
-        "table": work.table,
-        "does": _does(schema, change, status, lake),
-        "rows": work.rows,
-        "files": len(work.files),
-        "chunks": len(work.chunks),
-        "bytes": work.bytes,
-        "schemas": work.schemas,
-        "change": change,
-        "truncates": [m.offset for m in work.truncates],
-        "ghosts": [{"dump": m.dump, "since": m.since, "from": m.key_from, "to": m.key_to} for m in work.finished],
-        "history": history,
-    }
+    change = _change(work, staging, before, schema) if before is not None else ShapeChange()
+    return TablePlan(
+        table=work.table,
+        does=_does(schema, change, status, lake),
+        rows=work.rows,
+        files=len(work.files),
+        chunks=len(work.chunks),
+        bytes=work.bytes,
+        schemas=tuple(work.schemas),
+        change=change,
+        truncates=tuple(m.offset for m in work.truncates),
+        ghosts=tuple(Ghosts(m.dump, m.since, m.key_from, m.key_to) for m in work.finished),
+        history=lake.history,
+    )
 
 
-def _renamed_columns(work: Work, staging: Staging, before: str | None) -> dict[str, str]:
-    """The columns of the shape before that now have another name."""
-    names = [] if before is None else [c.name for c in staging.schema(before).columns]
-    return {name: now for name in names if (now := work.renames.current_name(name)) != name}
-
-
-def _does(schema: TableSchema, change: Json, status: TableStatus | None, lake: LakeConfig) -> str:
+def _does(schema: TableSchema, change: ShapeChange, status: TableStatus | None, lake: LakeConfig) -> str:
     """`append` to a table that the lake has not yet, `merge` (appended too, where all keys lie above the table's),
     `history` for a table without a key, or `nothing` where none is kept; `stop` for a shape that the lake does not
     take."""
@@ -114,21 +196,23 @@ def _does(schema: TableSchema, change: Json, status: TableStatus | None, lake: L
     return "append" if status is None or status.version is None else "merge"
 
 
-def _stops(change: Json, status: TableStatus | None, policy: SchemaChanges) -> bool:
+def _stops(change: ShapeChange, status: TableStatus | None, policy: SchemaChanges) -> bool:
     """Under `ignore` values may stop it too: that shows when they are read."""
     if policy == "fail" and status is not None and status.accepted is None:
-        return bool(change)
-    return bool(change.get("rekeyed") or (policy != "ignore" and change.get("retyped")))
+        return change != ShapeChange()
+    return change.rekeyed or (policy != "ignore" and bool(change.retyped))
 
 
-def _change(before: TableSchema, after: TableSchema) -> Json:
-    """How the shape changes: column names, and whether the key is another one; empty where nothing changes."""
-    difference = compatibility.compare_schemas(before, after)
-    changes: Json = {
-        "added": list(difference.added),
-        "gone": list(difference.dropped),
-        "widened": list(difference.widened),
-        "retyped": [old.name for old, _ in difference.retyped],
-        "rekeyed": difference.rekeyed,
-    }
-    return {name: what for name, what in changes.items() if what}
+def _change(work: Work, staging: Staging, before: str, after: TableSchema) -> ShapeChange:
+    """How the shape changes from the one with the fingerprint `before`."""
+    schema = staging.schema(before)
+    new_names = {column.name: work.renames.current_name(column.name) for column in schema.columns}
+    difference = compatibility.compare_schemas(work.renames.rename_columns(schema), after)
+    return ShapeChange(
+        renamed={old: new for old, new in new_names.items() if new != old and new in after.arrow.names},
+        added=tuple(difference.added),
+        gone=tuple(difference.dropped),
+        widened=tuple(difference.widened),
+        retyped=tuple(old.name for old, _ in difference.retyped),
+        rekeyed=difference.rekeyed,
+    )

@@ -196,3 +196,25 @@ def test_the_number_of_merges_follows_their_limits(
 def test_a_plan_of_what_goes_on_for_ever_is_wrong_use(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["--config", str(tmp_path / "x.toml"), "merge", "--dry-run", "--continuous"])
     assert done.exit_code == 2
+
+
+def test_the_plan_is_printed_as_it_always_was(staging: Staging, tmp_path: Path, plan: Callable[..., Any]) -> None:
+    publish(staging, 1, 1, 2, (ORDERS, creates(ORDERS, 1, 2)))
+    stopped = ok(state=State.STOPPED, error="no", version=None, schema=None)
+    write_merged_lake(tmp_path, orders=ok(), gone=stopped)
+    marks = (
+        LogMark(3, "s", "shop.orders", "p", MICROSECONDS, schema=NARROWER.fingerprint),
+        LogMark(4, "t", "shop.orders", "p", MICROSECONDS),
+        LogMark(6, "f", "shop.orders", "p", MICROSECONDS, dump="d9", since=2, since_segment=1, key_to=50),
+    )
+    staging.put_schema(NARROWER)
+    publish(staging, 2, 3, 6, marks=marks)
+    printed = json.dumps(plan(history=True), separators=(",", ":"))
+    fingerprint = NARROWER.fingerprint
+    assert printed == (
+        '{"source":"shop","merges":1,"unfinished":null,"segments":{"first":2,"last":2},"offset":{"from":2,"to":6},'
+        '"position":"log2","open_segments":0,"tables":[{"table":"shop.orders","does":"stop","rows":0,"files":0,'
+        f'"chunks":0,"bytes":0,"schemas":["{fingerprint}"],"change":{{"gone":["big"],"retyped":["name"]}},'
+        '"truncates":[4],"ghosts":[{"dump":"d9","since":2,"from":null,"to":50}],"history":true}],'
+        '"stopped":[{"table":"shop.gone","error":"no","offset":2}]}'
+    )
