@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from contextlib import closing
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,8 +18,9 @@ from dblog_core.model.hosts import are_all_loopback
 if TYPE_CHECKING:
     from dblog_core.config.settings import HttpConfig
     from dblog_core.signals.http import Endpoint, Signals
+    from dblog_core.signals.signal_record import SignalRecord
 
-_KEPT = ("id", "type", "channel", "state", "dump", "what", "error", "fix", "at")
+_SHOWN = ("id", "type", "channel", "state", "dump", "what", "error", "fix", "at")
 
 
 def serve(
@@ -82,11 +83,12 @@ def signals(context: typer.Context, json: JsonFlag = False) -> None:
         records = inbox.list_signals(state)
     header = ("AT", "ID", "TYPE", "CHANNEL", "STATE", "WHAT")
     lines = [align(header, [*map(_row, records)]) if records else "no signal has come yet"]
-    lines += [f"{record['id']}: {record['error']}\n  fix: {record['fix']}" for record in records if record["error"]]
-    session.result([{name: record[name] for name in _KEPT} for record in records], "\n".join(lines))
+    lines += [f"{record.id}: {record.error}\n  fix: {record.fix}" for record in records if record.error]
+    objects = [record.to_json() for record in records]
+    session.result([{name: each[name] for name in _SHOWN} for each in objects], "\n".join(lines))
 
 
-def _row(record: dict[str, Any]) -> tuple[str, ...]:
-    at = dt.datetime.fromtimestamp(record["at"] / 1e6, dt.UTC)
-    what = record["dump"] or record["what"] or ""
-    return (f"{at:%Y-%m-%d %H:%M:%S}Z", record["id"], record["type"], record["channel"], record["state"], what)
+def _row(record: SignalRecord) -> tuple[str, ...]:
+    at = dt.datetime.fromtimestamp(record.at_us / 1e6, dt.UTC)
+    what = record.dump or record.what or ""
+    return (f"{at:%Y-%m-%d %H:%M:%S}Z", record.id, record.type, record.channel, record.state.value, what)

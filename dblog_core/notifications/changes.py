@@ -6,12 +6,13 @@ Whatever was not looked at in time has its notice all the same, except for a pau
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from dataclasses import asdict, dataclass, field, replace
+from typing import Self
 
 from dblog_core.dumps.dump_records import OVER, TaskStatus
 from dblog_core.dumps.status import DumpStatus
 from dblog_core.interfaces import Json
+from dblog_core.signals.signal_record import SignalRecord
 
 _ENDS = {"done": "completed", "failed": "failed", "cancelled": "aborted"}
 
@@ -51,6 +52,54 @@ class SentNotices:
 
 
 @dataclass(frozen=True, slots=True)
+class RequestDetails:
+    """Of a dump that was requested: its tables, who requested it, and when (ISO 8601, UTC)."""
+
+    tables: list[str]
+    requested_by: str
+    requested_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkDetails:
+    """Of a chunk that is placed; `rows` are those of its task so far."""
+
+    task: int
+    chunk: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class TableDetails:
+    """Of a table that is done."""
+
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class EndDetails:
+    """Of a dump that is over."""
+
+    rows: int
+    chunks: int
+    evicted: int
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class RefusalDetails:
+    """Of a signal that was refused."""
+
+    type: str
+    channel: str
+    error: str | None
+    fix: str | None
+
+
+Details = RequestDetails | ChunkDetails | TableDetails | EndDetails | RefusalDetails
+
+
+@dataclass(frozen=True, slots=True)
 class Notice:
     """One thing to tell: `id` is the same whenever it is sent again."""
 
@@ -59,7 +108,7 @@ class Notice:
     dump: str | None
     signal: str | None
     table: str | None = None
-    more: Json = field(default_factory=dict)
+    details: Details | None = None
 
     def to_json(self, source: str, told_at: str) -> Json:
         """What a receiver gets."""
@@ -70,7 +119,7 @@ class Notice:
             "dump": self.dump,
             "signal": self.signal,
             "table": self.table,
-            **self.more,
+            **({} if self.details is None else asdict(self.details)),
             "told_at": told_at,
         }
 
@@ -88,16 +137,16 @@ def _new_notices(status: DumpStatus, sent: SentNotices) -> Iterator[tuple[Notice
     if sent.over:
         return
     if not sent.requested:
-        request = {"requested_by": status.requested_by, "requested_at": status.requested_at}
-        yield _notice(status, "requested", tables=list(status.tables), **request), {"requested": True}
+        request = RequestDetails(list(status.tables), status.requested_by, status.requested_at)
+        yield _notice(status, "requested", request), {"requested": True}
     if not sent.started and any(t.progress.attempt for t in status.tasks):
         yield _notice(status, "started"), {"started": True}
     yield from _pauses(status, sent)
     yield from _chunks(status, sent)
     yield from _tables(status, sent)
     if status.state in OVER:
-        totals: Json = {"rows": status.rows, "chunks": status.chunks, "evicted": status.evicted, "error": status.error}
-        yield _notice(status, _ENDS[status.state], **totals), {"over": True}
+        totals = EndDetails(status.rows, status.chunks, status.evicted, status.error)
+        yield _notice(status, _ENDS[status.state], totals), {"over": True}
 
 
 def _pauses(status: DumpStatus, sent: SentNotices) -> Iterator[tuple[Notice, Json]]:
@@ -115,8 +164,8 @@ def _chunks(status: DumpStatus, sent: SentNotices) -> Iterator[tuple[Notice, Jso
         # Several chunks may have been placed since the last look: each has its own notice.
         for ordinal in range(told_ordinals.get(str(task.number), 0) + 1, task.progress.ordinal + 1):
             told_ordinals[str(task.number)] = ordinal
-            more: Json = {"task": task.number, "chunk": ordinal, "rows": task.progress.rows}
-            notice = _notice(status, "chunk", task.table, f"{task.number}.{ordinal}", **more)
+            details = ChunkDetails(task.number, ordinal, task.progress.rows)
+            notice = _notice(status, "chunk", details, task.table, f"{task.number}.{ordinal}")
             yield notice, {"chunks": dict(told_ordinals)}
 
 
@@ -128,15 +177,17 @@ def _tables(status: DumpStatus, sent: SentNotices) -> Iterator[tuple[Notice, Jso
     for table, parts in tasks.items():
         if table not in told_tables and all(t.progress.done for t in parts):
             told_tables = (*told_tables, table)
-            rows = sum(t.progress.rows for t in parts)
-            yield _notice(status, "table", table, rows=rows), {"tables": told_tables}
+            details = TableDetails(sum(t.progress.rows for t in parts))
+            yield _notice(status, "table", details, table), {"tables": told_tables}
 
 
-def _notice(status: DumpStatus, event: str, table: str | None = None, ordinal: int | str = 0, **more: Any) -> Notice:
-    return Notice(f"{status.id}/{event}/{table or ''}/{ordinal}", event, status.id, status.signal, table, more)
+def _notice(
+    status: DumpStatus, event: str, details: Details | None = None, table: str | None = None, ordinal: int | str = 0
+) -> Notice:
+    return Notice(f"{status.id}/{event}/{table or ''}/{ordinal}", event, status.id, status.signal, table, details)
 
 
-def refusal_notice(name: str, record: Json) -> Notice:
+def refusal_notice(name: str, record: SignalRecord) -> Notice:
     """What is reported of a signal that was refused; `name`: of its node."""
-    more = {"type": record["type"], "channel": record["channel"], "error": record["error"], "fix": record["fix"]}
-    return Notice(f"{name}/refused//0", "refused", None, record["id"], None, more)
+    details = RefusalDetails(record.type, record.channel, record.error, record.fix)
+    return Notice(f"{name}/refused//0", "refused", None, record.id, None, details)

@@ -25,6 +25,7 @@ from dblog_core.interfaces import Clock, Json, StateStore
 from dblog_core.notifications.changes import Notice, SentNotices, notices_since, refusal_notice
 from dblog_core.notifications.channels import Receiver
 from dblog_core.signals import inbox
+from dblog_core.signals.signal_record import SignalState
 from dblog_core.state import compare_and_set, recent_errors
 
 log = logging.getLogger(__name__)
@@ -136,10 +137,10 @@ class NoticeFollower:
         for name in sorted(names - self._signals):
             record = inbox.read_signal(self._state, name)
             path = f"signals/{name}/told/{self._name}"
-            if record is None or record["state"] not in inbox.OVER:
+            if record is None or not record.state.is_over:
                 continue
             # The dump of an accepted signal reports it.
-            if record["state"] == inbox.REFUSED and self._state.get(path) is None:
+            if record.state is SignalState.REFUSED and self._state.get(path) is None:
                 self._tell(refusal_notice(name, record))
                 compare_and_set.change(self._state, path, lambda _: True)
             self._signals.add(name)

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import orjson
 
@@ -25,6 +27,23 @@ CHANNEL = "file"
 _HEAD_BYTES = 4096  # bytes by which a file is known again
 _BYTES_AT_ONCE = 1 << 20
 _MAX_LINE_BYTES = 4 * MAX_DATA_BYTES  # bytes of a line
+
+
+@dataclass(frozen=True, slots=True)
+class FilePosition:
+    """All before byte `at` is read; `head`: the digest of the file's first `head_length` bytes, by which it is known
+    again."""
+
+    at: int
+    head_length: int
+    head: str
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        return cls(int(data["at"]), data["known"], data["head"])
+
+    def to_json(self) -> Json:
+        return {"at": self.at, "known": self.head_length, "head": self.head}
 
 
 class SignalFile:
@@ -67,13 +86,14 @@ class SignalFile:
         at = min(at, place + end)
         head_length = min(at, _HEAD_BYTES)
         # After the lines are in the inbox: a crash between the two repeats them, and their ids are known.
-        inbox.put_position(self._state, CHANNEL, {"at": at, "known": head_length, "head": _digest(head[:head_length])})
+        position = FilePosition(at, head_length, _digest(head[:head_length]))
+        inbox.put_position(self._state, CHANNEL, position)
 
     def _position_in_file(self, head: bytes, size: int) -> int:
-        place = inbox.read_position(self._state, CHANNEL)
-        if place is None or size < place["at"] or _digest(head[: place["known"]]) != place["head"]:
+        position = inbox.read_position(self._state, CHANNEL, FilePosition)
+        if position is None or size < position.at or _digest(head[: position.head_length]) != position.head:
             return 0
-        return int(place["at"])
+        return position.at
 
     def _put_signal(self, line: bytes, byte_offset: int) -> None:
         # Growing even where the clock stands still or goes back: it orders the signals.

@@ -26,13 +26,14 @@ from dblog_core.signals import inbox, message
 from dblog_core.signals.file import parse_message
 from dblog_core.signals.http_limits import Certificate, Limits, Server
 from dblog_core.signals.message import MAX_DATA_BYTES
+from dblog_core.signals.signal_record import SignalRecord
 
 log = logging.getLogger(__name__)
 
 CHANNEL = "http"
 _MAX_BODY_BYTES = 2 * MAX_DATA_BYTES  # bytes: data, and its quotes
 _POLL_SECONDS = 0.1  # within which it notices that it is to end
-_SHOWN = ("id", "type", "channel", "state", "dump", "what", "error", "fix")
+_HIDDEN = ("data", "at")
 
 
 class Answer(Exception):
@@ -69,15 +70,16 @@ class Signals:
         """A signal, and the state of its dump. Raises Answer."""
         return self._describe(self._find(signal_id))
 
-    def _find(self, signal_id: str) -> Json:
+    def _find(self, signal_id: str) -> SignalRecord:
         try:
             return inbox.find_signal(self._state, signal_id)
         except RequestError as error:
             raise Answer(HTTPStatus.NOT_FOUND, error.reason, "give the id that was posted") from error
 
-    def _describe(self, record: Json) -> Json:
-        dump = dump_store.find_dump(self._state, record["dump"]) if record["dump"] else None
-        return {**{name: record[name] for name in _SHOWN}, "dump_state": dump.state if dump else None}
+    def _describe(self, record: SignalRecord) -> Json:
+        dump = dump_store.find_dump(self._state, record.dump) if record.dump else None
+        shown = {name: value for name, value in record.to_json().items() if name not in _HIDDEN}
+        return {**shown, "dump_state": dump.state if dump else None}
 
     def _next_at_us(self) -> int:
         with self._lock:

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
 
 from dblog_core import kafka_client
 from dblog_core.config.kafka import KafkaConfig
 from dblog_core.errors import RequestError, SignalsUnavailable
-from dblog_core.interfaces import Clock, StateStore
+from dblog_core.interfaces import Clock, Json, StateStore
 from dblog_core.signals import inbox
 from dblog_core.signals.file import parse_message
 
@@ -28,6 +29,21 @@ CHANNEL = "kafka"
 _MESSAGES_AT_ONCE = 500  # messages
 _POLL_SECONDS = 0.2  # that a look waits for the first of them
 _PARTITION_LOOK_SECONDS = 60.0  # between two looks at how many partitions there are
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPosition:
+    """The next offset of each partition of a topic, by the partition's number."""
+
+    topic: str
+    next_offsets: Mapping[str, int]
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        return cls(data["topic"], data["next"])
+
+    def to_json(self) -> Json:
+        return {"topic": self.topic, "next": dict(self.next_offsets)}
 
 
 class SignalTopic:
@@ -58,7 +74,8 @@ class SignalTopic:
                 # After the inbox has it.
                 self._next_offsets[str(message.partition())] = int(message.offset() or 0) + 1
         if self._next_offsets != before:
-            inbox.put_position(self._state, CHANNEL, {"topic": self._config.topic, "next": self._next_offsets})
+            position = TopicPosition(self._config.topic, dict(self._next_offsets))
+            inbox.put_position(self._state, CHANNEL, position)
 
     def close(self) -> None:
         """What was not taken in is read again by the next process."""
@@ -98,8 +115,9 @@ class SignalTopic:
                     "auto.offset.reset": "earliest",  # where Kafka has removed what comes next: on with the oldest
                 }
             )
-            place = inbox.read_position(self._state, CHANNEL)
-            self._next_offsets = dict(place["next"]) if place and place["topic"] == self._config.topic else {}
+            position = inbox.read_position(self._state, CHANNEL, TopicPosition)
+            is_of_topic = position is not None and position.topic == self._config.topic
+            self._next_offsets = dict(position.next_offsets) if position is not None and is_of_topic else {}
             self._assigned_at = float("-inf")
         if now - self._assigned_at >= _PARTITION_LOOK_SECONDS:
             self._assign(self._consumer)

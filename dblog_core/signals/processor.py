@@ -17,15 +17,15 @@ from dataclasses import replace
 
 from dblog_core.config.settings import Config
 from dblog_core.dumps import control, dump_records, dump_store, filing, task_store
-from dblog_core.dumps.dump_records import DumpRecord
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.dumps.status import DumpStatus
 from dblog_core.errors import DblogError, RequestError, StateError, VersionConflict
-from dblog_core.interfaces import Clock, Json, StateStore
+from dblog_core.interfaces import Clock, StateStore
 from dblog_core.model import table_patterns
 from dblog_core.model.schema import TableName
 from dblog_core.signals import inbox, message
-from dblog_core.signals.message import Message, Order, Verb
+from dblog_core.signals.message import Order, Verb
+from dblog_core.signals.signal_record import SignalRecord, SignalState
 
 log = logging.getLogger(__name__)
 
@@ -45,12 +45,12 @@ class SignalProcessor:
         # Only names that the store still has, so that the map stays bounded.
         self._over_at_us = {name: at for name in names if (at := self._over_at_us.get(name)) is not None}
         for record in inbox.list_signals(self._state, [name for name in names if name not in self._over_at_us]):
-            if record["state"] not in inbox.OVER:
+            if not record.state.is_over:
                 self._carry_out(record)
-            self._over_at_us[inbox.node_name(record["id"])] = record["at"]
+            self._over_at_us[inbox.node_name(record.id)] = record.at_us
         self._forget_old_signals()
 
-    def _carry_out(self, record: Json) -> None:
+    def _carry_out(self, record: SignalRecord) -> None:
         """Until it is over. Raises what may pass, and VersionConflict where another continues with it."""
         try:
             self._carry_out_by_type(record)
@@ -59,45 +59,46 @@ class SignalProcessor:
         except DblogError as error:
             if error.transient:
                 raise
-            log.warning("the signal %s is refused: %s", record["id"], error)
-            self._change_signal(record, state=inbox.REFUSED, error=error.reason, fix=error.fix)
+            log.warning("the signal %s is refused: %s", record.id, error)
+            after = replace(record, state=SignalState.REFUSED, error=error.reason, fix=error.fix)
+            self._change_signal(record, after)
 
-    def _carry_out_by_type(self, record: Json) -> None:
-        if record["state"] == inbox.FILING:
+    def _carry_out_by_type(self, record: SignalRecord) -> None:
+        if record.state is SignalState.FILING:
             self._file_dump(record)
             return
-        request = message.translate(
-            Message(record["id"], record["type"], record["data"]), kind=self._config.source.kind
-        )
+        request = message.translate(record.message, kind=self._config.source.kind)
         if isinstance(request, DumpRequest):
             self._request_dump(record, request)
         else:
-            what = carry_out_order(self._state, request, record["id"])
-            self._change_signal(record, state=inbox.DONE, what=what)
+            what = carry_out_order(self._state, request, record.id)
+            self._change_signal(record, replace(record, state=SignalState.DONE, what=what))
 
-    def _request_dump(self, record: Json, request: DumpRequest) -> None:
+    def _request_dump(self, record: SignalRecord, request: DumpRequest) -> None:
         def new_id() -> str:
-            return f"{inbox.slug(record['id'])}-{secrets.token_hex(3)}"
+            return f"{inbox.slug(record.id)}-{secrets.token_hex(3)}"
 
         draft = filing.make_draft(
             self._config, request, requested_by=dump_records.SIGNAL, clock=self._clock, new_id=new_id
         )
         # Step 1: nobody sees the tasks until the request below exists.
         task_store.write_tasks(self._state, draft.id, draft.tasks)
-        filed = replace(draft.record, signal=record["id"]).to_json()
-        self._file_dump(self._change_signal(record, state=inbox.FILING, dump=draft.id, request=filed))
+        dump_request = replace(draft.record, signal=record.id)
+        after = replace(record, state=SignalState.FILING, dump=draft.id, request=dump_request)
+        self._change_signal(record, after)
+        self._file_dump(after)
 
-    def _file_dump(self, record: Json) -> None:
+    def _file_dump(self, record: SignalRecord) -> None:
+        assert record.dump is not None and record.request is not None  # step 2 has written both
         try:
-            dump_store.file_dump(self._state, record["dump"], DumpRecord.from_json(record["request"]))
+            dump_store.file_dump(self._state, record.dump, record.request)
         except VersionConflict:
-            log.info("the dump of signal %s was filed before", record["id"])
-        self._change_signal(record, state=inbox.DONE, what="requested", request=None)
+            log.info("the dump of signal %s was filed before", record.id)
+        self._change_signal(record, replace(record, state=SignalState.DONE, what="requested", request=None))
 
-    def _change_signal(self, record: Json, **changes: object) -> Json:
-        if (after := inbox.change_signal(self._state, record, changes)) is None:
-            raise VersionConflict("another capture carries out this signal", where=f"signal {record['id']}")
-        return after
+    def _change_signal(self, before: SignalRecord, after: SignalRecord) -> None:
+        if not inbox.change_signal(self._state, before, after):
+            raise VersionConflict("another capture carries out this signal", where=f"signal {before.id}")
 
     def _forget_old_signals(self) -> None:
         """Ids of long ago, and of less long ago where there are very many."""

@@ -106,7 +106,7 @@ def test_signals_are_read_and_notices_told(kafka: KafkaServer, topic: str, door:
                 break
     finally:
         reader.close()
-    assert [record["id"] for record in inbox.list_signals(state)] == ["one"]
+    assert [record.id for record in inbox.list_signals(state)] == ["one"]
 
 
 @wrong

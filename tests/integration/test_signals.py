@@ -98,7 +98,7 @@ def over(config: Config, signal_id: str) -> Any:
     state = open_state(config)
     try:
         record = inbox.read_signal(state, inbox.node_name(signal_id))
-        return record if record and record["state"] in inbox.OVER else None
+        return record if record and record.state.is_over else None
     finally:
         state.close()
 
@@ -113,8 +113,8 @@ def test_a_transaction_of_very_many_signals_is_taken_in_in_part_and_told_of(lab:
         lab.execute(f"INSERT INTO dblog_signal VALUES {ignored}", stop_all)
         wait_until(lambda: over(config, "after them"), "the signal of the next transaction")
         with closing(open_state(config)) as state:
-            (refused,) = (record for record in inbox.list_signals(state) if record["state"] == inbox.REFUSED)
-    assert "more than 1,000 rows" in refused["error"]
+            (refused,) = (record for record in inbox.list_signals(state) if record.state == "refused")
+    assert "more than 1,000 rows" in refused.error
 
 
 @pytest.mark.in_turn("source_kind", "plugin")
@@ -207,6 +207,7 @@ def published(self, manifest):
 
 from dblog_core.capture import signal_rows
 from dblog_core.signals import processor
+
 seen = []
 def counted(state, one, *, at_us):
     seen.append(one)

@@ -15,13 +15,13 @@ from dblog_core.clock import SystemClock
 from dblog_core.config.kafka import KafkaConfig
 from dblog_core.config.notify import ChannelConfig
 from dblog_core.errors import NotToldYet, SignalsUnavailable
-from dblog_core.interfaces import Json
 from dblog_core.local.servers import ports
 from dblog_core.local.servers.kafka import KafkaServer
 from dblog_core.notifications.channels import open_channel
 from dblog_core.signals import inbox
 from dblog_core.signals import kafka as signals_kafka
 from dblog_core.signals.kafka import SignalTopic
+from dblog_core.signals.signal_record import SignalRecord
 from dblog_core.state.memory import MemoryState
 
 LOOKS = 50  # each waits a fifth of a second for messages
@@ -49,11 +49,11 @@ def send(topic: KafkaConfig) -> Send:
     return give
 
 
-def taken_signals(state: MemoryState) -> list[Json]:
+def taken_signals(state: MemoryState) -> list[SignalRecord]:
     return inbox.list_signals(state)
 
 
-def look(topic: KafkaConfig, state: MemoryState, count: int) -> list[Json]:
+def look(topic: KafkaConfig, state: MemoryState, count: int) -> list[SignalRecord]:
     """What is in the inbox once a fresh reader has had the time for `count` signals, and for more."""
     reader = SignalTopic(topic, "shop", state, SystemClock())
     try:
@@ -76,15 +76,15 @@ def test_messages_under_the_sources_name_are_signals_each_once_over_restarts(top
     send(b"{half a li", partition=1)
     send(DUMP, partition=1)
     signal_records = look(topic, state, 3)
-    ids_and_states = [(record["id"], record["state"]) for record in signal_records]
+    ids_and_states = [(record.id, record.state) for record in signal_records]
     named = [id_and_state for id_and_state in ids_and_states if id_and_state[0] != "one"]
     assert ("one", "waiting") in ids_and_states and len(ids_and_states) == 3
     assert [s for _, s in named] == ["refused", "waiting"] and all(
         n.startswith(f"kafka-{topic.topic}-1-") for n, _ in named
     )
-    assert signal_records[0]["channel"] == "kafka" and {r["error"] is None for r in signal_records} == {True, False}
+    assert signal_records[0].channel == "kafka" and {r.error is None for r in signal_records} == {True, False}
     send({"id": "two"} | DUMP)
-    assert [record["id"] for record in look(topic, state, 4)][-1] == "two"
+    assert [record.id for record in look(topic, state, 4)][-1] == "two"
     assert len(look(topic, state, 5)) == 4, "nothing is repeated"
 
 
@@ -125,7 +125,7 @@ def test_the_place_moves_only_past_what_is_in_the_inbox(
         if len(taken_signals(state)) == 2:
             break
     reader.close()
-    assert faults == 1 and [record["id"] for record in taken_signals(state)] == ["one", "two"]
+    assert faults == 1 and [record.id for record in taken_signals(state)] == ["one", "two"]
 
 
 def test_a_new_partition_is_read_too(topic: KafkaConfig, send: Send, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,7 +141,7 @@ def test_a_new_partition_is_read_too(topic: KafkaConfig, send: Send, monkeypatch
             break
         reader.read_new_messages()
     reader.close()
-    assert [record["id"] for record in taken_signals(state)] == ["third"]
+    assert [record.id for record in taken_signals(state)] == ["third"]
 
 
 def test_a_topic_or_a_broker_that_is_away_is_told_and_tried_again(topic: KafkaConfig, send: Send) -> None:

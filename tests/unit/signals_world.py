@@ -69,4 +69,4 @@ def line(id_: str, **more: Any) -> bytes:
 
 
 def ids(world: World) -> list[str]:
-    return [r["id"] for r in inbox.list_signals(world.state)]
+    return [r.id for r in inbox.list_signals(world.state)]

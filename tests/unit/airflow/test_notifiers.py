@@ -32,6 +32,7 @@ from dblog_core.notifications.delivery import NoticeFollower
 from dblog_core.notifications.webhook import Webhook
 from dblog_core.signals import inbox
 from dblog_core.signals.message import Message
+from dblog_core.signals.signal_record import SignalState
 from dblog_core.signatures import verified
 from tests.certificates import authority
 from tests.unit.requests_world import World, make
@@ -213,7 +214,8 @@ def test_a_refused_signal_is_told_once_with_its_id(world: World) -> None:
     inbox.put_signal(world.state, Message("bad", "execute-snapshot", "{"), channel="test", at_us=1)
     first_follower.tell_news(STOP)
     record = inbox.find_signal(world.state, "bad")
-    inbox.change_signal(world.state, record, {"state": inbox.REFUSED, "error": "no", "fix": "yes"})
+    refused = replace(record, state=SignalState.REFUSED, error="no", fix="yes")
+    assert inbox.change_signal(world.state, record, refused)
     for each in (first_follower, first_follower, follower(world, receiver)):
         each.tell_news(STOP)
     assert [(n["event"], n["signal"], n["error"]) for n in receiver.told] == [("refused", "bad", "no")]

@@ -76,6 +76,15 @@ def test_a_signal_is_taken_in_and_its_way_is_told(world: World, ask: Ask) -> Non
     assert [d.id for d in dump_store.list_dumps(world.state)] == [answer["dump"]]
 
 
+def test_an_answer_says_of_a_signal_what_it_always_said(world: World) -> None:
+    inbox.put_signal(world.state, Message("one", "pause-snapshot", "{}"), channel="http", at_us=7)
+    answer = Signals(world.config, world.state, SystemClock()).get("one")
+    assert orjson.dumps(answer).decode() == (
+        '{"id":"one","type":"pause-snapshot","channel":"http","state":"waiting","dump":null,"what":null,"error":null,'
+        '"fix":null,"dump_state":null}'
+    )
+
+
 def test_the_same_signal_again_is_no_second_one(world: World, ask: Ask) -> None:
     signal = {"id": "one", "type": "execute-snapshot", "data": orjson.dumps(DATA).decode()}
     assert [ask("POST", "/signals", signal)[0] for _ in range(2)] == [202, 200]
@@ -84,7 +93,7 @@ def test_the_same_signal_again_is_no_second_one(world: World, ask: Ask) -> None:
 
 def test_a_signal_without_an_id_gets_one(world: World, ask: Ask) -> None:
     ids = [ask("POST", "/signals", {"type": "pause-snapshot"})[1]["id"] for _ in range(2)]
-    assert len(set(ids)) == 2 and {r["id"] for r in inbox.list_signals(world.state)} == set(ids)
+    assert len(set(ids)) == 2 and {r.id for r in inbox.list_signals(world.state)} == set(ids)
 
 
 @pytest.mark.parametrize("token", [None, "", "wrong", TOKEN + "x", TOKEN[:-1], "ä"])
@@ -95,7 +104,7 @@ def test_without_the_token_nothing_is_told_or_done(
     inbox.put_signal(world.state, Message("one", "pause-snapshot"), channel="test", at_us=1)
     status, answer = ask(method, path, {"id": "two", "type": "pause-snapshot"}, token=token)
     assert status == 401 and "id" not in answer
-    assert [r["id"] for r in inbox.list_signals(world.state)] == ["one"]
+    assert [r.id for r in inbox.list_signals(world.state)] == ["one"]
 
 
 @pytest.mark.parametrize(
@@ -186,7 +195,7 @@ def test_callers_that_drip_bytes_are_cut_off_and_keep_nobody_out(world: World, t
         )
         assert ask("POST", "/signals", {"id": "one", "type": "pause-snapshot"})[0] == 202
         wait_until(lambda: len(cut) == len(drippers), what="the drippers' ends")
-        assert [r["id"] for r in inbox.list_signals(world.state)] == ["one"], "half a request is none"
+        assert [r.id for r in inbox.list_signals(world.state)] == ["one"], "half a request is none"
     finally:
         done.set()
         dripping.join()

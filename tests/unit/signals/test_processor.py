@@ -17,6 +17,7 @@ from dblog_core.model.events import SignalSeen
 from dblog_core.signals import inbox, table
 from dblog_core.signals.message import Message
 from dblog_core.signals.processor import SignalProcessor
+from dblog_core.signals.signal_record import SignalState
 from tests.unit.requests_world import World
 from tests.unit.signals_world import Dies, Fragile, desk, execute, world
 
@@ -38,8 +39,8 @@ def test_a_signal_files_one_dump_with_its_id(world: World, desk: SignalProcessor
         "ad hoc/1", dump_records.SIGNAL, "requested", ("shop.orders",),
     )  # fmt: skip
     assert "-ad-hoc-1-" in dump.id
-    assert inbox.find_signal(world.state, "ad hoc/1")["state"] == inbox.DONE
-    assert inbox.find_signal(world.state, "ad hoc/1")["dump"] == dump.id
+    assert inbox.find_signal(world.state, "ad hoc/1").state == SignalState.DONE
+    assert inbox.find_signal(world.state, "ad hoc/1").dump == dump.id
 
 
 def test_a_signal_that_comes_again_does_nothing(world: World, desk: SignalProcessor) -> None:
@@ -64,7 +65,7 @@ def test_a_crash_at_any_step_files_one_whole_dump(world: World, step: int, after
     SignalProcessor(world.config, world.state, SystemClock()).carry_out_waiting()
     (dump,) = dump_store.list_dumps(world.state)
     assert [t.table for t in dump.tasks] == ["shop.orders", "shop.customers"]
-    assert inbox.find_signal(world.state, "one")["state"] == inbox.DONE
+    assert inbox.find_signal(world.state, "one").state == SignalState.DONE
 
 
 @pytest.mark.parametrize("step", range(1, 6), ids=["tasks", "filing", "list", "request", "done"])
@@ -88,7 +89,7 @@ def test_a_slow_leader_beside_its_successor_files_no_second_dump(world: World, s
         slow.carry_out_waiting()
     successor.carry_out_waiting()
     assert len(dump_store.list_dumps(world.state)) == 1
-    assert inbox.find_signal(world.state, "one")["state"] == inbox.DONE
+    assert inbox.find_signal(world.state, "one").state == SignalState.DONE
 
 
 def test_signals_are_carried_out_in_the_order_in_which_they_came(world: World, desk: SignalProcessor) -> None:
@@ -115,7 +116,7 @@ def test_what_may_pass_keeps_the_order(world: World, desk: SignalProcessor, monk
         patched.setattr(filing, "make_draft", away)
         with pytest.raises(StateUnavailable):
             desk.carry_out_waiting()
-    assert {r["state"] for r in inbox.list_signals(world.state)} == {inbox.WAITING}
+    assert {r.state for r in inbox.list_signals(world.state)} == {SignalState.WAITING}
     desk.carry_out_waiting()
     assert [d.state for d in dump_store.list_dumps(world.state)] == ["paused"]
 
@@ -125,8 +126,8 @@ def test_a_refused_signal_says_why_and_lets_the_next_one_through(world: World, d
     send(world, "two", at=2)
     desk.carry_out_waiting()
     refused = inbox.find_signal(world.state, "one")
-    assert refused["state"] == inbox.REFUSED
-    assert "'shop.nothing' is not a captured table" in refused["error"] and "shop.orders" in refused["fix"]
+    assert refused.state == SignalState.REFUSED
+    assert "'shop.nothing' is not a captured table" in refused.error and "shop.orders" in refused.fix
     assert [d.signal for d in dump_store.list_dumps(world.state)] == ["two"]
 
 
@@ -137,7 +138,7 @@ def test_words_leave_dumps_of_the_system_alone(world: World, desk: SignalProcess
     desk.carry_out_waiting()
     assert dump_store.read_dump(world.state, mends).state == "requested"
     assert dump_store.read_dump(world.state, person).state == "cancelled"
-    assert person in inbox.find_signal(world.state, "one")["what"]
+    assert person in inbox.find_signal(world.state, "one").what
 
 
 def test_tables_of_a_dump_are_stopped_and_its_others_go_on(world: World, desk: SignalProcessor) -> None:
@@ -163,7 +164,7 @@ def test_one_dump_is_named_by_its_id_or_by_that_of_its_signal(world: World, desk
     send(world, "q", "pause-snapshot", '{"dump": "nobody"}', at=4)
     desk.carry_out_waiting()
     assert {d.signal: d.state for d in dump_store.list_dumps(world.state)} == {"one": "requested", "two": "paused"}
-    assert inbox.find_signal(world.state, "q")["state"] == inbox.REFUSED
+    assert inbox.find_signal(world.state, "q").state == SignalState.REFUSED
 
 
 def test_ids_are_forgotten_only_long_after(world: World) -> None:
@@ -174,7 +175,7 @@ def test_ids_are_forgotten_only_long_after(world: World) -> None:
     send(world, "old", at=0)
     send(world, "new", at=20)
     SignalProcessor(world.config, world.state, Later()).carry_out_waiting()
-    assert [r["id"] for r in inbox.list_signals(world.state)] == ["new"]
+    assert [r.id for r in inbox.list_signals(world.state)] == ["new"]
     assert len(dump_store.list_dumps(world.state)) == 2
 
 
@@ -190,12 +191,16 @@ def test_a_row_without_an_id_is_refused_and_debeziums_own_are_left_alone(world: 
     table.put_row(world.state, SignalSeen.of(2, 0, []), at_us=NOW + 1)
     table.put_row(world.state, SignalSeen.of(3, 0, ["w", "snapshot-window-open", "{}"]), at_us=NOW + 2)
     table.put_row(world.state, SignalSeen.of(4, 0, [b"one", b"pause-snapshot", None]), at_us=NOW + 3)
-    ids_and_states = [(r["id"], r["state"]) for r in inbox.list_signals(world.state)]
-    assert ids_and_states == [(f"row-{NOW}", inbox.REFUSED), (f"row-{NOW + 1}", inbox.REFUSED), ("one", inbox.WAITING)]
+    ids_and_states = [(r.id, r.state) for r in inbox.list_signals(world.state)]
+    assert ids_and_states == [
+        (f"row-{NOW}", "refused"),
+        (f"row-{NOW + 1}", "refused"),
+        ("one", "waiting"),
+    ]
 
 
 def test_a_signal_that_no_node_could_hold_is_refused(world: World, desk: SignalProcessor) -> None:
     table.put_row(world.state, SignalSeen.of(1, 0, ["one", "execute-snapshot", "x" * 200_000]), at_us=NOW)
     desk.carry_out_waiting()
     signal_record = inbox.find_signal(world.state, "one")
-    assert signal_record["state"] == inbox.REFUSED and signal_record["data"] is None and signal_record["fix"]
+    assert signal_record.state == SignalState.REFUSED and signal_record.data is None and signal_record.fix

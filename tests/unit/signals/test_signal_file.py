@@ -55,7 +55,11 @@ def test_a_line_that_is_no_signal_is_refused_once_and_holds_up_nothing(world: Wo
     lines.write_bytes(b"what?\n\xff\n" + orjson.dumps({"type": "x"}) + b"\n" + line("one") + line("two", data="{}"))
     for _ in range(2):
         reader(world, lines).read_new_lines()
-    assert [r["state"] for r in inbox.list_signals(world.state)] == [*[inbox.REFUSED] * 3, inbox.WAITING, inbox.WAITING]
+    assert [r.state for r in inbox.list_signals(world.state)] == [
+        *["refused"] * 3,
+        "waiting",
+        "waiting",
+    ]
 
 
 def test_a_crash_between_a_line_and_its_place_repeats_nothing(world: World, lines: Path, desk: SignalProcessor) -> None:
@@ -82,4 +86,4 @@ def test_however_a_file_grows_each_line_is_taken_in_once(cuts: list[int]) -> Non
         for end in (*sorted(cuts), len(whole)):
             path.write_bytes(whole[:end])
             SignalFile(path, state, SystemClock()).read_new_lines()
-    assert [r["id"] for r in inbox.list_signals(state)] == [str(n) for n in range(5)]
+    assert [r.id for r in inbox.list_signals(state)] == [str(n) for n in range(5)]

@@ -13,6 +13,7 @@ from dblog_core.model.events import LogBatch, SignalSeen, Transaction
 from dblog_core.rows.column_rules import Rules
 from dblog_core.signals import inbox
 from dblog_core.signals.message import MAX_DATA_BYTES, MAX_ID_CHARS
+from dblog_core.signals.signal_record import SignalState
 from dblog_core.signals.table import put_refusal_of_rest, put_row
 from dblog_core.staging import Staging
 from dblog_core.state.memory import MemoryState
@@ -49,8 +50,8 @@ def test_the_refusal_says_how_to_ask_and_stands_beside_what_was_taken_in() -> No
     put_refusal_of_rest(state, "t1", MOST, at_us=2)
     put_refusal_of_rest(state, "t1", MOST, at_us=3)  # read again after a crash
     accepted, refused = inbox.list_signals(state)
-    assert (accepted["id"], accepted["state"]) == ("s1", inbox.WAITING)
-    assert refused["state"] == inbox.REFUSED and "1,000" in refused["error"] and "inserted again" in refused["fix"]
+    assert (accepted.id, accepted.state) == ("s1", SignalState.WAITING)
+    assert refused.state == SignalState.REFUSED and "1,000" in refused.error and "inserted again" in refused.fix
 
 
 def test_a_row_of_any_size_is_kept_as_far_as_shows_that_it_is_too_large() -> None:
@@ -59,4 +60,4 @@ def test_a_row_of_any_size_is_kept_as_far_as_shows_that_it_is_too_large() -> Non
     assert len(seen.id) + len(seen.type) + len(seen.data or "") < 100_000
     state = MemoryState()
     put_row(state, seen, at_us=1)
-    assert [record["state"] for record in inbox.list_signals(state)] == [inbox.REFUSED]
+    assert [record.state for record in inbox.list_signals(state)] == [SignalState.REFUSED]
