@@ -126,7 +126,7 @@ class CompleteDump(_DumpTask):
         """Which tables the dump has read, and how many rows are staged of each."""
         from dblog_core.airflow import openlineage
 
-        return openlineage.of_dump(configuration(self.config_file), self._done.to_json()) if self._done else None
+        return openlineage.of_dump(configuration(self.config_file), self._done) if self._done else None
 
     def execute(self, context: Any) -> dict[str, Any]:
         """Returns the dump's rows, chunks and evicted rows, all placed in the super-changelog."""

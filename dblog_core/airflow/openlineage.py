@@ -11,13 +11,12 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from dblog_core.interfaces import Json
-
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
 
     from dblog_core.config.settings import Config
     from dblog_core.config.source import SourceConfig
+    from dblog_core.dumps.status import DumpStatus
     from dblog_core.lake.lake_status import LakeStatus
 
     Lineage = OperatorLineage[Any, Any]
@@ -49,11 +48,11 @@ def _path(path: str) -> Place:
     return (f"s3://{parts.netloc}", parts.path.lstrip("/")) if parts.scheme == "s3" else ("file", path)
 
 
-def of_dump(config: Config, dump: Json) -> Lineage:
-    """`dump`: what `dblog dumps --json` says about it."""
+def of_dump(config: Config, dump: DumpStatus) -> Lineage:
+    """Of all tables of the dump, with the rows that it has staged."""
     rows: dict[str, int] = {}
-    for task in dump["tasks"]:
-        rows[task["table"]] = rows.get(task["table"], 0) + task["rows"]
+    for task in dump.tasks:
+        rows[task.table] = rows.get(task.table, 0) + task.progress.rows
     pairs = [(source_table(config.source, t), staged_table(config, t), n) for t, n in sorted(rows.items())]
     return _lineage(pairs)
 

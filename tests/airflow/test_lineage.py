@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 
 from dblog_core.airflow import openlineage
+from dblog_core.algorithm.task_progress import TaskProgress
 from dblog_core.config.settings import Config
+from dblog_core.dumps.dump_records import DumpOptions, DumpRecord, DumpState, TaskRecord, TaskStatus
+from dblog_core.dumps.status import DumpStatus
 from dblog_core.lake.lake_status import LakeStatus, State, TableStatus
 
 
@@ -35,11 +38,12 @@ def test_a_dump_reads_tables_and_the_merge_reads_what_it_staged(
     tmp_path: Path, kind: str, namespace: str, name: str
 ) -> None:
     own_config = config(kind, str(tmp_path / "lake"))
-    tasks = [
-        {"table": "shop.orders", "rows": 7, "evicted": 1},
-        {"table": "shop.orders", "rows": 5, "evicted": 0},
-    ]
-    dumped = openlineage.of_dump(own_config, {"tasks": tasks})
+    tasks = tuple(
+        TaskStatus(number, TaskRecord("shop.orders"), TaskProgress("shop.orders", rows=rows, evicted=1))
+        for number, rows in enumerate((7, 5))
+    )
+    record = DumpRecord(("shop.orders",), DumpOptions(), DumpState.REQUESTED, None, "2026-11-25T10:00:00Z", "user")
+    dumped = openlineage.of_dump(own_config, DumpStatus.of("d1", record, tasks))
     assert dataset_names(dumped.inputs) == [(namespace, name)]
     assert dataset_names(dumped.outputs) == [("file", "/staging/shop/shop.orders")]
     assert dumped.outputs[0].outputFacets["outputStatistics"].rowCount == 12
