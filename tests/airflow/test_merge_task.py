@@ -19,8 +19,9 @@ from dblog_core.config.secret_settings import LAKE
 from dblog_core.interfaces import Lease
 from dblog_core.lake import lake_status, lake_tasks
 from dblog_core.lake.lake_status import TableStatus, lake_at
+from dblog_core.lake.replay_interval import IntervalEnd
 from dblog_core.lake.spark_submit import secret_settings
-from dblog_core.lake.task_requests import ResetRequest
+from dblog_core.lake.task_requests import ReplayRequest
 from tests.airflow.test_lake_tasks import config
 from tests.unit.config.test_secret_settings import FIELDS, SECRETS
 
@@ -30,7 +31,8 @@ State = dict[str, bool]
 @pytest.fixture
 def lease(tmp_path: Path) -> Iterator[Lease]:
     """The lake's, held by a replay that runs."""
-    lake_tasks.file_task(lake_at(config(tmp_path).lake.path), ResetRequest("shop.a"))
+    interval = ReplayRequest(IntervalEnd.at(1), IntervalEnd.at(9))
+    lake_tasks.file_task(lake_at(config(tmp_path).lake.path), interval)
     with closing(wiring.open_state(config(tmp_path))) as state:
         foreign_lease = state.acquire("merge", "elsewhere:7", ttl=300)
         assert foreign_lease is not None
