@@ -29,6 +29,7 @@ _LOOK = 1.0  # seconds between two looks for a lake task
 _RETRY = 30.0  # seconds between two tries of a stopped table
 _NAMED = 10  # tables in a line
 _COMPACT_RETRY = 600.0  # seconds without compaction after one that failed
+_PATIENCE = 1.0  # seconds after which a continuous merge no longer waits for a table while others have new rows
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -130,6 +131,16 @@ class Job:
     def continuous(self, held: Slice | None = None) -> int:
         """Continues until stopped, until the process that started us is gone, or until `held` is over."""
         self._merger.load()
+        try:
+            self._run_rounds(held)
+            # What late tables have brought in meanwhile is recorded: the next merge need not compare it once more.
+            while (merged := self._merger.settle(brings_rows=False)) is not None:
+                self._tell(merged)
+        finally:
+            self._merger.close()
+        return 1 if self._tell_stopped() else 0
+
+    def _run_rounds(self, held: Slice | None) -> None:
         retried = looked = float("-inf")
         while not self._stop.is_set() and self._starters.are_alive():
             if held is not None and held.is_over():
@@ -138,15 +149,13 @@ class Job:
             due = self._take_accepted() or time.monotonic() - retried >= _RETRY
             retry = due and bool(self._merger.stopped_tables())
             retried = time.monotonic() if retry else retried
-            self._catch_up(
-                retry_stopped=retry, upto=self._merger.newest_segment()
-            )  # else a busy source keeps tasks waiting
+            newest = self._merger.newest_segment()  # else a busy source keeps tasks waiting
+            self._catch_up(retry_stopped=retry, upto=newest, patience=_PATIENCE)
             if time.monotonic() - looked >= _LOOK:
                 self._upkeep()
                 self._do_tasks()
                 looked = time.monotonic()
             self._stop.wait(_POLL)
-        return 1 if self._tell_stopped() else 0
 
     def tasks(self) -> int:
         """Carries out the lake tasks that wait, and nothing else but what was not finished."""
@@ -165,16 +174,18 @@ class Job:
         self._accepted = False
         return accepted
 
-    def _catch_up(self, *, retry_stopped: bool, upto: int | None = None) -> None:
+    def _catch_up(self, *, retry_stopped: bool, upto: int, patience: float | None = None) -> None:
         ended = self._withheld.find_ended(self._dumps)
         while not self._stop.is_set():
-            if (merged := self._merger.run_round(retry_stopped=retry_stopped, upto=upto)) is None:
+            merged = self._merger.run_round(retry_stopped=retry_stopped, upto=upto, patience=patience)
+            if merged is None:
                 break
             retry_stopped = False
             self._tell(merged)
             self._compact()
         if not self._stop.is_set():
-            self._withheld.request_dumps(self._dumps, ended=ended, but_for=self._merger.tables_awaiting_dump())
+            but_for = {*self._merger.tables_awaiting_dump(), *self._merger.late_tables()}
+            self._withheld.request_dumps(self._dumps, ended=ended, but_for=but_for)
 
     def _compact(self) -> bool:
         """Joins the small files of one table that is due; False where none is, or its turn comes again later."""
@@ -199,6 +210,8 @@ class Job:
         say(f"merge {merged.number}: {rows} rows of {tables} tables up to offset {merged.offset} in {merged.seconds} s")
         for table in merged.tables:
             say(f"{table.table} is stopped: {table.error}" if table.error is not None else _describe_counts(table))
+        if merged.late:
+            say(f"merge {merged.number}: not waited for: {_first_names(list(merged.late))}")
         if self._json:
             entry_point.print_json(asdict(merged))
 

@@ -4,7 +4,8 @@
 
 A run that finds a record without its outcome finishes that merge first, to the same offset. A table that fails stops
 alone: it keeps its own place, and every later run tries all that it has missed. A lake task (`tasks`) is a merge of its
-own, recorded and closed like the others, with an empty span.
+own, recorded and closed like the others, with an empty span. A table that takes long need not hold the others up
+(`merging/late_tables`).
 
 A merger that was taken for dead may wake up anywhere in this. Right before each write it looks whether it is still the
 newest (`fence`); and each write that it may still do after that look is one that its successor finds, or that fails:
@@ -14,25 +15,17 @@ records and outcomes are created and never replaced, Delta's transactions confli
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 
-from deltalake.exceptions import DeltaError
-from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from dblog_core.config.settings import Config
-from dblog_core.errors import (
-    CorruptSegment,
-    DblogError,
-    LakeError,
-    LeaseLost,
-)
+from dblog_core.errors import LakeError
 from dblog_core.lake import lake_tasks, merge_plan
-from dblog_core.lake.cuts import cuts_location
 from dblog_core.lake.lake_status import (
     LakeStatus,
     State,
@@ -41,28 +34,23 @@ from dblog_core.lake.lake_status import (
     read_status,
     table_location,
 )
-from dblog_core.lake.lake_tasks import LakeTask, Outcome
 from dblog_core.lake.merge_plan import Work
-from dblog_core.lake.task_plans import TaskPlan
-from dblog_core.lake.task_results import TaskResult
 from dblog_core.model.schema import TableName
 from dblog_core.staging import Staging
-from dblog_core.staging.manifest import Manifest
 from dblog_core.storage.location import Location
 from spark_jobs.delta_tables import join_files, log
-from spark_jobs.lake_tasks import registry
 from spark_jobs.lake_tasks.context import Tools
-from spark_jobs.merging import cuts
-from spark_jobs.merging.faults import first_lines, outcome_of_fault, spark_gone_error
+from spark_jobs.lake_tasks.task_turn import TaskTurn
+from spark_jobs.merging.cut_writer import CutWriter
+from spark_jobs.merging.faults import first_lines
 from spark_jobs.merging.fence import Fence
 from spark_jobs.merging.lake import Lake
+from spark_jobs.merging.late_tables import LateTables
 from spark_jobs.merging.merge_records import Intent, Records, TaskIntent
 from spark_jobs.merging.merge_results import Applied, Merged
+from spark_jobs.merging.table_states import plan_shares
 from spark_jobs.merging.table_turn import TableTurn
 from spark_jobs.merging.withheld_keys import Dumps, Withheld
-
-_TOGETHER = 4
-"""Tables merged at the same time: while some plan and commit, on one core each, others compute."""
 
 
 class Merger:
@@ -101,6 +89,11 @@ class Merger:
         self._dumps = dumps
         self._sessions: dict[str, SparkSession] = {}
         self._not_looked_at: set[str] | None = None  # tables that may be due to be compacted; None: all of them
+        self._late = LateTables()
+        self._cuts = CutWriter(lake, check=self._check, now=now, step=step)
+        self._patience: float | None = None
+        self._arrived: dict[str, TableStatus | None] = {}  # late tables whose shares are in, which no record says yet
+        self._arrived_shares: list[Applied] = []
         self.status = LakeStatus()
 
     def load(self) -> None:
@@ -159,40 +152,79 @@ class Merger:
         """Tables that wait for a full dump, after a reset or for values of new columns."""
         return [name for name, table in self.status.tables.items() if table.awaits is not None]
 
+    def late_tables(self) -> list[str]:
+        """Tables that lack rows which the others have, also if they are at work on them."""
+        return sorted(self._late.names | self.status.late_tables.keys())
+
     def newest_segment(self) -> int:
         """The newest segment."""
         return self._staging.head_number()
 
-    def run_round(self, *, retry_stopped: bool, upto: int | None = None) -> Merged | None:
+    def run_round(
+        self, *, retry_stopped: bool, upto: int | None = None, patience: float | None = None
+    ) -> Merged | None:
         """The next merge, or the one that was not finished; None if nothing is to do up to segment `upto` (None: all).
 
-        Raises what stops all tables.
+        `patience`: seconds after which it no longer waits for tables that are at work still while others have something
+        new (`late_tables`); None: it waits for all. Raises what stops all tables.
         """
+        self._patience = patience
+        self._take_arrived()
         if (begun := self._unfinished_merge()) is not None:
             return self._finish(begun)
-        behind = {name: self.status.tables[name].segment for name in self.stopped_tables()} if retry_stopped else {}
-        span = self._next_span(upto)
-        if span is None and behind:
+        retried = set(self.stopped_tables()) - self._late.names if retry_stopped else set()
+        behind = {name: self.status.tables[name].segment for name in sorted(retried)}
+        span = merge_plan.next_sound_span(self._staging, self.status.segment, upto, max_rows=self._max_rows)
+        if span is None and (behind or self._has_late_rows()):
             span = self._empty_span()
         if span is None:
             return None
-        elsewhere = {**self._tables_elsewhere(), **behind}
-        return self._begin(Intent(self.status.merge + 1, span, elsewhere, epoch=self._fence.epoch))
+        return self._begin(self._intent(span, {**self.status.places_elsewhere(self._late.names), **behind}))
 
-    def _next_span(self, upto: int | None) -> merge_plan.Span | None:
-        """What is sealed and whole, up to a segment that is damaged; raises CorruptSegment where that is the next."""
-        damage: list[CorruptSegment] = []
+    def _intent(self, span: merge_plan.Span, behind: dict[str, int], task: TaskIntent | None = None) -> Intent:
+        stop = self._cuts.stop
+        ends = {} if stop is None else {name: stop for name, segment in behind.items() if segment < stop.segment}
+        epoch = self._fence.epoch
+        return Intent(self.status.merge + 1, span, behind, task, epoch, ends, dict(self._arrived))
 
-        def sound() -> Iterator[Manifest]:
-            try:
-                yield from self._staging.manifests(after=self.status.segment, upto=upto)
-            except CorruptSegment as error:
-                damage.append(error)
+    def _take_arrived(self) -> None:
+        """Takes in the shares that have come in late. The record of the next merge keeps them."""
+        tables = dict(self.status.tables)
+        for share, applied in self._late.take_arrived():
+            name = share.work.table
+            tables.pop(name, None)
+            self._arrived[name] = None
+            if applied is not None:
+                table = share.turn.states.after_share(share.turn.intent, share.work, applied)
+                is_behind = table.segment < self.status.segment
+                tables[name] = replace(table, begun=table.offset) if is_behind and table.error is None else table
+                self._arrived[name] = tables[name]
+                self._arrived_shares.append(applied)
+                if self._not_looked_at is not None:
+                    self._not_looked_at.add(name)
+        self.status = replace(self.status, tables=tables)
+        self._cuts.write_waiting(self.status.tables)
 
-        span = merge_plan.next_span(sound(), max_rows=self._max_rows)
-        if span is None and damage:
-            raise damage[0]
-        return span
+    def _has_late_rows(self) -> bool:
+        """Whether a table stands before the others that is not at work, or has arrived since the last merge."""
+        return bool(self._arrived) or not self.status.late_tables.keys() <= self._late.names
+
+    def settle(self, *, brings_rows: bool = True) -> Merged | None:
+        """Waits for all late tables; then the merge that records them, and brings in what they lack if that is wanted.
+        None: no table is late. Called until then."""
+        self._patience = None
+        self._late.wait()
+        self._take_arrived()
+        if (begun := self._unfinished_merge()) is not None:
+            return self._finish(begun)
+        if not (self._has_late_rows() if brings_rows else self._arrived):
+            return None
+        behind = self.status.places_elsewhere(self._late.names) if brings_rows else {}
+        return self._begin(self._intent(self._empty_span(), behind))
+
+    def close(self) -> None:
+        """Waits until no table is at work."""
+        self._late.close()
 
     def _begin(self, intent: Intent) -> Merged:
         """Records the merge and does it; or the one that the merger before us recorded when it woke up."""
@@ -209,33 +241,28 @@ class Merger:
         self._step("recorded")
         return self._run(intent, is_repeated=False) if intent.task is None else self._carry_out(intent, intent.task)
 
-    def _tables_elsewhere(self) -> dict[str, int]:
-        """Tables that a reset lets begin behind or ahead of the others, with the segment that they begin after."""
-        return {
-            name: t.segment
-            for name, t in self.status.tables.items()
-            if t.awaits is not None and t.segment != self.status.segment and t.state is not State.STOPPED
-        }
-
     def run_task(self) -> Merged | None:
         """The lake task that has waited longest, or what was not finished; None if nothing is to do."""
         if (begun := self._unfinished_merge()) is not None:
             return self._finish(begun)
-        for task in lake_tasks.waiting_tasks(self._lake.location):
+        waiting = list(lake_tasks.waiting_tasks(self._lake.location))
+        # A task may be about any table, and counts on all of them standing where the lake's record says.
+        if waiting and (merged := self.settle()) is not None:
+            return merged
+        for task in waiting:
             self._check()
-            if (planned := self._plan_task(task)) is not None:
-                intent = TaskIntent(task.id, planned)
-                return self._begin(
-                    Intent(self.status.merge + 1, self._empty_span(), {}, intent, epoch=self._fence.epoch)
-                )
+            if (planned := TaskTurn(self._tools(self.status.merge + 1)).plan(task)) is not None:
+                return self._begin(self._intent(self._empty_span(), {}, TaskIntent(task.id, planned)))
         return None
 
     def _unfinished_merge(self) -> Intent | None:
         """The merge that was recorded and not finished."""
-        newest = self._records.newest()
-        return newest if newest is not None and newest.number > self.status.merge else None
+        return self._records.intent(self.status.merge + 1)
 
     def _finish(self, begun: Intent) -> Merged:
+        arrived = {name: table for name, table in begun.arrived.items() if table is not None}
+        tables = {name: table for name, table in self.status.tables.items() if name not in begun.arrived}
+        self.status = self._follow_versions(replace(self.status, tables={**tables, **arrived}), arrived.keys())
         return self._run(begun, is_repeated=True) if begun.task is None else self._carry_out(begun, begun.task)
 
     def _empty_span(self) -> merge_plan.Span:
@@ -248,10 +275,12 @@ class Merger:
 
         Between two rounds. A fault is LakeError, and harms nothing: the table is as it was.
         """
+        at_work = self._late.names
         looked_at = self._not_looked_at if self._not_looked_at is not None else set(self.status.tables)
         self._not_looked_at = set(looked_at)
         for name in sorted(looked_at & self.status.tables.keys()):
-            if self.status.tables[name].version is None:  # nothing is there, and its name may have no place in the lake
+            # Nothing is there, and its name may have no place in the lake; or a thread is at work on it.
+            if self.status.tables[name].version is None or name in at_work:
                 continue
             path = self._path(name)
             if self._turns.is_due(path):
@@ -292,48 +321,25 @@ class Merger:
             self._step,
             self._dumps,
         )
-        with ThreadPoolExecutor(_TOGETHER, thread_name_prefix="merge") as pool:
-            # The largest first, so that the last to end is a short one.
-            order = sorted(works.values(), key=lambda w: -w.bytes)
-            done = [a for a in pool.map(turn.merge, order) if a is not None]
-        if self._lake.open_tables is not None:
-            self._lake.open_tables.shed()
+        has_news = partial(self._staging.is_published, intent.span.last + 1)
+        shares = self._late.run(turn, works, patience=self._patience, has_news=has_news)
+        self._lake.close_unused(self._late.names)
+        done = shares.done
         if self._not_looked_at is not None:
             self._not_looked_at.update(applied.table for applied in done)
-        self._close(intent, turn.states.after(intent, works, done))
+        tables = turn.states.after(intent, works, done, shares.late)
+        self._close(intent, tables, done=[applied.table for applied in done])
         return self._summarize(intent, began, done)
-
-    def _plan_task(self, task: LakeTask) -> TaskPlan | None:
-        """What a task will do; None where it cannot be done, which is its outcome then."""
-        try:
-            return registry.plan(self._tools(self.status.merge + 1), task.request)
-        except LeaseLost:
-            raise
-        except (DblogError, DeltaError, PySparkException, Py4JJavaError) as error:
-            lake_tasks.record_outcome(self._lake.location, task.id, outcome_of_fault(0, error))
-            return None
-        except (Py4JNetworkError, Py4JError) as error:
-            raise spark_gone_error(task.kind) from error
 
     def _carry_out(self, intent: Intent, task: TaskIntent) -> Merged:
         """A lake task. Its outcome exists before the status says that the merge has ended: a crash in between has
         it done again, and keeps the outcome."""
         began = time.monotonic()
         self._check()
-        tables = self.status.tables
-        try:
-            done = registry.carry_out(self._tools(intent.number), task.plan)
-            outcome: Outcome[TaskResult] = Outcome(intent.number, done.result)
-            tables = {**tables, **done.tables}
-        except LeaseLost:
-            raise
-        except (DblogError, DeltaError, PySparkException, Py4JJavaError) as error:
-            outcome = outcome_of_fault(intent.number, error)
-        except (Py4JNetworkError, Py4JError) as error:
-            raise spark_gone_error(task.plan.kind) from error
+        changed, outcome = TaskTurn(self._tools(intent.number)).carry_out(task.plan)
         self._step("done")
         finish = partial(lake_tasks.record_outcome, self._lake.location, task.id, outcome)
-        self._close(intent, tables, first=finish)
+        self._close(intent, {**self.status.tables, **changed}, first=finish)
         return self._summarize(intent, began, [])
 
     def _tools(self, number: int) -> Tools:
@@ -351,45 +357,34 @@ class Merger:
         )
 
     def _close(
-        self, intent: Intent, tables: dict[str, TableStatus], *, first: Callable[[], None] = lambda: None
+        self,
+        intent: Intent,
+        tables: dict[str, TableStatus],
+        *,
+        done: Collection[str] = (),
+        first: Callable[[], None] = lambda: None,
     ) -> None:
-        """Adds the cut and ends the merge; `first` is done between the two."""
-        self._check()
-        versions = {name: t.version for name, t in tables.items() if t.version is not None}
-        behind = {name: t.offset for name, t in tables.items() if t.state is State.STOPPED}
-        app = f"{self._lake.app}:cuts"
-        path = cuts_location(self._lake.location)
-        try:
-            cuts.append(path, intent, versions, behind=behind, app=app, now=self._now())
-        except LakeError:
-            self._check()  # another merger may have been there: that is why, then
-            raise
-        self._step("cut")
+        """Adds the cut and ends the merge; `first` is done between the two. `done`: tables whose shares are in."""
+        self._cuts.end_merge(intent, tables, done)
         first()
         span = intent.span
         self._check()
         self.status = self._records.finish(
             LakeStatus(intent.number, span.last, span.offset, span.position, span.commit_time, self._now(), tables)
         )
+        self._arrived = {}
         self._step("finished")
 
     def _summarize(self, intent: Intent, began: float, done: list[Applied]) -> Merged:
         span = intent.span
         seconds = round(time.monotonic() - began, 3)
         kind = None if intent.task is None else intent.task.plan.kind
-        return Merged(intent.number, span.offset, span.last, seconds, tuple(done), kind)
+        tables = (*self._arrived_shares, *done)
+        self._arrived_shares = []
+        return Merged(intent.number, span.offset, span.last, seconds, tables, kind, tuple(self.late_tables()))
 
     def _works(self, intent: Intent) -> dict[str, Work]:
-        """Each table's share; that of a stopped table that is not tried now is left for later."""
-        first = min([intent.span.first - 1, *intent.behind.values()])
-
-        def after(table: str) -> int:
-            if table in intent.behind:
-                return intent.behind[table]
-            status = self.status.tables.get(table)
-            return intent.span.last if status and status.state is State.STOPPED else intent.span.first - 1
-
-        return merge_plan.plan_works(self._staging.manifests(after=first, upto=intent.span.last), after)
+        return plan_shares(intent, self.status.tables, self._staging)
 
     def _session(self, table: str) -> SparkSession:
         """A session of the table's own: Delta reads the transaction's id and version from its settings."""

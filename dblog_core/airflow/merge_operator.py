@@ -206,6 +206,6 @@ def up_to_date(config: Config) -> bool:
     lake = read_status(open_lake(config))
     if head is None or lake is None:
         return head is None
-    return lake.offset >= head.last_offset and all(
+    return lake.common_offset >= head.last_offset and all(
         t.state is not State.STOPPED and not t.waits for t in lake.tables.values()
     )

@@ -104,7 +104,7 @@ class Watch:
         lake = read_status(lake_at(self._lake, s3=s3))
         self._staging = staging
         self.segment = head.segment if head else 0
-        return head is not None and head.last_offset > (lake.offset if lake else 0)
+        return head is not None and head.last_offset > (lake.common_offset if lake else 0)
 
     def _newer(self) -> bool:
         """Whether any segment after the last one seen has rows."""

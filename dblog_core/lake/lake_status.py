@@ -54,7 +54,8 @@ class TableStatus:
     schema_changes`; None where it has taken the shape. `accepted`: shapes up to this offset are, though that is "fail".
     `lacks`: rows may be missing that only a full dump brings which begins at or after this offset (0: any); None: none
     are. `withheld`: how many rows wait for a dump of their keys. `merge_because`: why its small batches are MERGEs, and
-    mark no rows and append; None where they do.
+    mark no rows and append; None where they do. `begun`: of a late table, up to where it may have rows, since a
+    merge has ended while its share of it was not in (`LakeStatus.late_tables`); None: it is not late.
     """
 
     state: State
@@ -73,6 +74,7 @@ class TableStatus:
     lacks: int | None = None
     withheld: int = 0
     merge_because: str | None = None
+    begun: int | None = None
 
     @property
     def waits(self) -> bool:
@@ -81,6 +83,11 @@ class TableStatus:
         Before there was `lacks`, whatever was incomplete did.
         """
         return self.state is State.INCOMPLETE and (self.awaits is not None or self.withheld > 0 or self.lacks is None)
+
+    def is_late(self, segment: int) -> bool:
+        """Whether it follows on its own up to this segment. One that has stopped, or was set back by `accept`, does
+        not."""
+        return self.begun is not None and self.state is not State.STOPPED and self.segment < segment
 
     def with_applied_rows(self, withheld: int) -> TableStatus:
         """The status of a table whose rows could be applied; `withheld`: how many of them wait for a dump."""
@@ -101,13 +108,38 @@ class LakeStatus:
     merged_at: float | None = None
     tables: dict[str, TableStatus] = field(default_factory=dict)
 
+    @property
+    def late_tables(self) -> dict[str, TableStatus]:
+        """Tables whose rows take longer than a merge waits for: they stand before `segment`, and follow on their own.
+
+        A stopped table does not count."""
+        return {name: table for name, table in self.tables.items() if table.is_late(self.segment)}
+
+    @property
+    def common_offset(self) -> int:
+        """The offset up to which every table that has not stopped has all changes."""
+        return min([self.offset, *(table.offset for table in self.late_tables.values())])
+
+    def places_elsewhere(self, but_for: Collection[str]) -> dict[str, int]:
+        """Tables that stand behind or ahead of the others, with the segment that they begin after: late ones, and those
+        that a reset has set there."""
+        return {
+            name: table.segment
+            for name, table in self.tables.items()
+            if table.segment != self.segment and table.state is not State.STOPPED and name not in but_for
+        }
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> LakeStatus:
-        tables = {name: TableStatus(**{**t, "state": State(t["state"])}) for name, t in data["tables"].items()}
-        return cls(**{**data, "tables": tables})
+        return cls(**{**data, "tables": {name: read_table(table) for name, table in data["tables"].items()}})
+
+
+def read_table(data: dict[str, Any]) -> TableStatus:
+    """A table's status from its JSON."""
+    return TableStatus(**{**data, "state": State(data["state"])})
 
 
 def lake_at(path: str, *, s3: S3Config | None = None) -> Location:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
+from dblog_core.errors import CorruptSegment
 from dblog_core.model.events import FINISHED, SCHEMA, TRUNCATE
 from dblog_core.model.schema import TableSchema
 from dblog_core.schema_evolution.renames import Renames
+from dblog_core.staging import Staging
 from dblog_core.staging.manifest import ChunkRef, DataFile, LogMark, Manifest, is_full
 
 MAX_ROWS = 500_000
@@ -128,6 +130,23 @@ def next_span(manifests: Iterable[Manifest], *, max_rows: int = MAX_ROWS, max_by
     return best
 
 
+def next_sound_span(staging: Staging, after: int, upto: int | None, *, max_rows: int = MAX_ROWS) -> Span | None:
+    """What is sealed and whole behind segment `after`, up to a segment that is damaged; raises CorruptSegment where
+    that is the next."""
+    damage: list[CorruptSegment] = []
+
+    def sound() -> Iterator[Manifest]:
+        try:
+            yield from staging.manifests(after=after, upto=upto)
+        except CorruptSegment as error:
+            damage.append(error)
+
+    span = next_span(sound(), max_rows=max_rows)
+    if span is None and damage:
+        raise damage[0]
+    return span
+
+
 @dataclass(slots=True)
 class _Share:
     files: list[DataFile] = field(default_factory=list)
@@ -149,14 +168,21 @@ class _Share:
         self.schema = next((schema for schema in newest if schema), "")
 
 
-def plan_works(manifests: Iterable[Manifest], after: Callable[[str], int]) -> dict[str, Work]:
-    """Each table's share. `after(table)`: the segment up to which the table is merged already."""
+def plan_works(
+    manifests: Iterable[Manifest], after: Callable[[str], int], upto: Callable[[str], int | None] = lambda table: None
+) -> dict[str, Work]:
+    """Each table's share. `after(table)`: the segment up to which the table is merged already; `upto(table)`: that with
+    which its share ends; None: with the last one."""
     shares: dict[str, _Share] = {}
     for manifest in manifests:
         for table in _tables(manifest):
-            # A compacted segment may begin before the table's place: only its rest counts.
-            if manifest.segment > (start := after(table)) and table in _tables(rest := manifest.cut(after=start)):
-                shares.setdefault(table, _Share()).add_manifest(table, rest)
+            start = after(table)
+            end = upto(table)
+            if manifest.segment <= start or (end is not None and manifest.first > end):
+                continue
+            # A compacted segment may begin before the table's place, or end behind its share: only its part counts.
+            if table in _tables(part := manifest.cut(after=start, upto=end)):
+                shares.setdefault(table, _Share()).add_manifest(table, part)
     # Of a table without a shape no row was ever staged: it was emptied, or dropped, before it had any.
     return {table: _make_work(table, share) for table, share in shares.items() if share.schema}
 

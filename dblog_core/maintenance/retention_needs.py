@@ -53,10 +53,14 @@ def of_lake(lake: LakeStatus | None) -> Iterator[Need]:
         yield Need(1, "nothing is merged into the lake yet")
         return
     yield Need(lake.segment + 1, f"the lake has merged up to segment {lake.segment}")
+    late = lake.late_tables
     for name, table in sorted(lake.tables.items()):
         if table.state is State.STOPPED:
             yield Need(table.segment + 1, f"{name} is stopped at segment {table.segment}")
-        elif table.waits:
+            continue
+        if name in late:
+            yield Need(table.segment + 1, f"{name} is merged up to segment {table.segment}")
+        if table.waits:
             yield Need(1, f"{name} is incomplete: it waits for a dump")
 
 

@@ -81,4 +81,4 @@ def merge_staged(
 
 def _merged_offset(lake: Location) -> int:
     status = read_status(lake)
-    return 0 if status is None else status.offset
+    return 0 if status is None else status.common_offset

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -10,6 +11,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from dblog_core.config.lake import JsonAs, SchemaChanges
+from dblog_core.errors import LakeError
 from dblog_core.lake.json_variants import check_variants
 from dblog_core.lake.lake_status import history_location, history_name, link_encoded_name, table_location
 from dblog_core.lake.merge_plan import Work
@@ -74,6 +76,16 @@ class Lake:
             settled=self.settled,
             vectors=self.vectors,
         )
+
+    def close_unused(self, in_use: Collection[str]) -> None:
+        """Gives back memory that tables have which are not among these."""
+        if self.open_tables is None:
+            return
+        places = set()
+        for name in in_use:
+            with contextlib.suppress(LakeError):  # one without a place in the lake is not open
+                places.add(table_location(self.location, TableName.parse(name)))
+        self.open_tables.shed(places)
 
     def has_variants(self, schema: TableSchema) -> bool:
         """Whether the lake has a VARIANT beside each column of the table that is JSON."""

@@ -7,7 +7,7 @@ The driver has the rows, all at once or in parts, and an index of the table's ke
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -72,11 +72,12 @@ class OpenTables:
         name = hashlib.sha256(str(path).encode()).hexdigest()[:32]
         return None if self._directory is None else self._directory / name
 
-    def shed(self) -> None:
-        """Closes what was not used for longest, until the rest has room in memory. Between merges: no table is in
-        use."""
-        while self._open and sum(table.memory for table in self._open.values()) > self._memory:
-            self._close(next(iter(self._open)))
+    def shed(self, in_use: Collection[Location] = ()) -> None:
+        """Closes what was not used for longest, until the rest has room in memory. Between merges only tables
+        that are named are in use."""
+        unused = [path for path in list(self._open) if path not in in_use]
+        while unused and sum(table.memory for table in list(self._open.values())) > self._memory:
+            self._close(unused.pop(0))
 
     def close(self) -> None:
         """Keeps the indexes that took long to make for the next process."""

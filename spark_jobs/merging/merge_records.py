@@ -4,19 +4,27 @@ moment."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import orjson
 
 from dblog_core.errors import LakeError
-from dblog_core.lake.lake_status import LakeStatus, outcome_path
+from dblog_core.lake.lake_status import LakeStatus, TableStatus, outcome_path, read_table
 from dblog_core.lake.merge_plan import Span
 from dblog_core.lake.task_plans import TaskPlan, read_plan
 from dblog_core.storage.location import Location
 
 KEEP = 1000
 """Records of finished merges that stay, to look into."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A segment, and its last offset."""
+
+    segment: int
+    offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +47,9 @@ class Intent:
     """What merge `number` applies: the span, and for tables that are behind the others the segment they begin after.
 
     With a `task` it is that lake task alone, and the span is empty.
-    `epoch`: the merger that began it (`fence`).
+    `epoch`: the merger that began it (`fence`). `ends`: tables whose shares end before the span does, for the cut of an
+    earlier merge. `arrived`: tables that were late in earlier merges, as they are since their shares are in; None: the
+    lake has no such table.
     """
 
     number: int
@@ -47,18 +57,36 @@ class Intent:
     behind: Mapping[str, int]
     task: TaskIntent | None = None
     epoch: int = 0
+    ends: Mapping[str, Place] = field(default_factory=dict)
+    arrived: Mapping[str, TableStatus | None] = field(default_factory=dict)
+
+    def span_of(self, table: str) -> Span:
+        """The span with the end of this table's share."""
+        if (end := self.ends.get(table)) is None:
+            return self.span
+        return replace(self.span, last=end.segment, offset=end.offset)
 
     def to_json(self) -> dict[str, Any]:
-        fields = {"merge": self.number, "span": asdict(self.span), "behind": dict(self.behind)}
         task = None if self.task is None else self.task.to_json()
-        return {**fields, "task": task, "epoch": self.epoch}
+        fields = {"merge": self.number, "span": asdict(self.span), "behind": dict(self.behind), "task": task}
+        # What is new is left out where there is none: older versions know no such field.
+        ends = {"ends": {name: asdict(end) for name, end in self.ends.items()}} if self.ends else {}
+        arrived = {"arrived": {n: None if t is None else asdict(t) for n, t in self.arrived.items()}}
+        return {**fields, "epoch": self.epoch, **ends, **(arrived if self.arrived else {})}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Intent:
         """One without `task` is of a time before lake tasks, one without `epoch` before claims."""
         task = data.get("task")
-        intent = None if task is None else TaskIntent.from_json(task)
-        return cls(data["merge"], Span(**data["span"]), data["behind"], intent, data.get("epoch", 0))
+        return cls(
+            data["merge"],
+            Span(**data["span"]),
+            data["behind"],
+            None if task is None else TaskIntent.from_json(task),
+            data.get("epoch", 0),
+            {name: Place(**end) for name, end in data.get("ends", {}).items()},
+            {name: None if t is None else read_table(t) for name, t in data.get("arrived", {}).items()},
+        )
 
 
 class Records:
@@ -70,11 +98,13 @@ class Records:
     def newest(self) -> Intent | None:
         """The newest merge that was begun. Raises LakeError if its record is damaged."""
         numbers = self._numbers()
-        if not numbers:
-            return None
-        path = self._merge(max(numbers))
+        return self.intent(max(numbers)) if numbers else None
+
+    def intent(self, number: int) -> Intent | None:
+        """The record of a merge; None if it was not begun. Raises LakeError if it is damaged."""
+        path = self._merge(number)
         try:
-            return Intent.from_json(orjson.loads(path.read() or b""))
+            return None if (data := path.read()) is None else Intent.from_json(orjson.loads(data))
         except (ValueError, KeyError, TypeError) as error:
             raise LakeError(
                 f"the record of a merge cannot be read: {error}", where=str(path), fix="restore it from a backup"
@@ -91,9 +121,10 @@ class Records:
         An outcome is created once. status.json repeats the newest one (`read_status`).
         """
         outcome = outcome_path(self.directory, status.merge)
-        if not outcome.create(orjson.dumps(status.to_json())):
+        if not outcome.create(data := orjson.dumps(status)):
             status = LakeStatus.from_json(self.read(f"merges/{outcome.path.rsplit('/', 1)[-1]}"))
-        self.write("status.json", status.to_json())
+            data = orjson.dumps(status)
+        (self.directory / "status.json").replace(data)
         for number in sorted(self._numbers())[:-KEEP]:
             outcome_path(self.directory, number).remove()
             self._merge(number).remove()

@@ -55,3 +55,5 @@ class Merged:
     tables: tuple[Applied, ...]
     task: str | None = None
     """The kind of the lake task that it was."""
+    late: tuple[str, ...] = ()
+    """Tables that lack some of it: their rows come in with later merges."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dblog_core.lake import merge_plan
@@ -36,36 +36,54 @@ class TableStates:
 
         return merge_plan.lacks_before(work.with_nulls_alone() if self.history else work, lake_shape, columns)
 
-    def after(self, intent: Intent, works: Mapping[str, Work], done: list[Applied]) -> dict[str, TableStatus]:
-        """All tables after the merge: those that are well have all of it, even if it had no rows for them."""
-        span = intent.span
-        nowhere = works.keys() - {applied.table for applied in done}  # without a key, and history is off
+    def after(
+        self, intent: Intent, works: Mapping[str, Work], done: Sequence[Applied], late: Collection[str] = ()
+    ) -> dict[str, TableStatus]:
+        """All tables after the merge: those that are well have all of it, even if it had no rows for them.
+
+        `late`: tables whose shares are not in yet, and may come in later.
+        """
+
+        def takes_part(name: str, table: TableStatus) -> bool:
+            return _takes_part(name, table, intent) and name not in late
+
+        nowhere = works.keys() - {applied.table for applied in done} - set(late)  # without a key, and history is off
         tables = {
-            name: t if t.state is State.STOPPED else self._with_span(name, t, intent)
+            name: self._with_span(name, t, intent) if t.state is not State.STOPPED and takes_part(name, t) else t
             for name, t in self.before.items()
             if name not in nowhere
         }
         for applied in done:
-            name = applied.table
-            status = self._state_before(name, span)
-            if applied.error is not None:
-                tables[name] = replace(status, state=State.STOPPED, error=applied.error)
-                continue
-            if any(_brings(mark, status) for mark in works[name].finished):
-                status = replace(status, awaits=None)
-            if applied.awaits is not None:
-                added = self.lacks_before(works[name], self.before.get(name), applied.ignored)
-                if (mark := merge_plan.last_unlogged_rewrite(works[name])) is not None:
-                    added = max(mark.offset, added or 0)
-                status = replace(status, awaits=applied.awaits, added_at=added)
-            merged = {"merge": intent.number, **applied.counts()}
-            status = replace(
-                status, version=applied.version, schema=works[name].schema, merged=merged, told=applied.told
-            )
-            status = replace(status, ignored=applied.ignored, merge_because=applied.merge_because)
-            status = replace(status, lacks=self._lacks(works[name], status))
-            tables[name] = self._with_span(name, status, intent)
+            tables[applied.table] = self.after_share(intent, works[applied.table], applied)
+        for name in late:
+            tables[name] = self._late(name, intent)
         return tables
+
+    def after_share(self, intent: Intent, work: Work, applied: Applied) -> TableStatus:
+        """A table after its share of the merge."""
+        name = work.table
+        status = self._state_before(name, intent.span)
+        if applied.error is not None:
+            return replace(status, state=State.STOPPED, error=applied.error)
+        if any(_brings(mark, status) for mark in work.finished):
+            status = replace(status, awaits=None)
+        if applied.awaits is not None:
+            added = self.lacks_before(work, self.before.get(name), applied.ignored)
+            if (mark := merge_plan.last_unlogged_rewrite(work)) is not None:
+                added = max(mark.offset, added or 0)
+            status = replace(status, awaits=applied.awaits, added_at=added)
+        merged = {"merge": intent.number, **applied.counts()}
+        status = replace(status, version=applied.version, schema=work.schema, merged=merged, told=applied.told)
+        status = replace(status, ignored=applied.ignored, merge_because=applied.merge_because)
+        status = replace(status, lacks=self._lacks(work, status))
+        return self._with_span(name, status, intent)
+
+    def _late(self, name: str, intent: Intent) -> TableStatus:
+        """A table whose share is not in: it stays where it was, and may have rows up to the end of the share."""
+        status = self._state_before(name, intent.span)
+        begun = max(status.begun or 0, intent.span_of(name).offset)
+        late = replace(status, begun=begun)
+        return late if name in self.before else late.with_applied_rows(self.withheld.count(name))
 
     def _state_before(self, name: str, span: merge_plan.Span) -> TableStatus:
         """The table before the merge. Of a new one nobody knows what it held when its log began here."""
@@ -82,15 +100,41 @@ class TableStates:
         return merge_plan.lacks_since(work, 0 if begins else status.lacks)
 
     def _with_span(self, name: str, status: TableStatus, intent: Intent) -> TableStatus:
-        """The table with all of the span; one that a reset has set ahead stays there."""
-        is_accepted = status.accepted is not None and status.accepted <= intent.span.offset
+        """The table with all of its span; one that a reset has set ahead stays there."""
+        span = intent.span_of(name)
+        is_accepted = status.accepted is not None and status.accepted <= span.offset
         now = replace(
             status,
             accepted=None if is_accepted else status.accepted,
-            segment=max(status.segment, intent.span.last) if status.awaits is not None else intent.span.last,
-            offset=max(status.offset, intent.span.offset) if status.awaits is not None else intent.span.offset,
+            segment=max(status.segment, span.last) if status.awaits is not None else span.last,
+            offset=max(status.offset, span.offset) if status.awaits is not None else span.offset,
+            begun=span.offset if name in intent.ends else None,
         )
         return now.with_applied_rows(self.withheld.count(name))
+
+
+def _takes_part(name: str, status: TableStatus, intent: Intent) -> bool:
+    """Whether the merge is about a table of the lake, even if it has no rows for it. One that stands before the
+    others, or has stopped, takes part where the merge's record says so."""
+    is_elsewhere = status.state is State.STOPPED or status.segment < intent.span.first - 1
+    return name in intent.behind or not is_elsewhere
+
+
+def plan_shares(intent: Intent, tables: Mapping[str, TableStatus], staging: Staging) -> dict[str, Work]:
+    """Each table's share of a merge. `tables`: as they are before it."""
+    first = min([intent.span.first - 1, *intent.behind.values()])
+
+    def after(name: str) -> int:
+        if name in intent.behind:
+            return intent.behind[name]
+        table = tables.get(name)
+        takes_part = table is None or _takes_part(name, table, intent)
+        return intent.span.first - 1 if takes_part else intent.span.last
+
+    def upto(name: str) -> int:
+        return intent.span_of(name).last
+
+    return merge_plan.plan_works(staging.manifests(after=first, upto=intent.span.last), after, upto)
 
 
 def _brings(mark: LogMark, table: TableStatus) -> bool:

@@ -20,6 +20,7 @@ from dblog_core.lake.merge_plan import Work
 from dblog_core.model.schema import TableName
 from dblog_core.staging import Staging
 from spark_jobs.delta_tables import log
+from spark_jobs.events import fold_on_driver
 from spark_jobs.merging.faults import OVERTAKEN, first_lines, spark_gone_error
 from spark_jobs.merging.lake import Lake
 from spark_jobs.merging.merge_records import Intent
@@ -58,6 +59,21 @@ class TableTurn:
     @property
     def states(self) -> TableStates:
         return TableStates(self.status.tables, self.staging, self.withheld, self.lake.history)
+
+    def is_small(self, work: Work) -> bool:
+        """Whether the work is expected to need no job of Spark, and so to end soon."""
+        status = self.status.tables.get(work.table)
+        return (
+            self.lake.open_tables is not None
+            and not self.lake.history
+            and status is not None
+            and status.version is not None
+            and status.merge_because is None
+            and not (work.truncates or work.finished or work.reshaped)
+            and not self.withheld.waits(work.table)
+            and work.rows <= fold_on_driver.MAX_ROWS
+            and work.bytes <= fold_on_driver.MAX_BYTES
+        )
 
     def merge(self, work: Work) -> Applied | None:
         """One table's outcome; a fault of its own stops it alone."""
@@ -142,8 +158,9 @@ class TableTurn:
         merge = TableMerge(self.session(work.table), self.staging, self.lake, self.withheld, step=self.step)
         # Where an earlier merge failed its commit may be there all the same: rows may be as new as that merge.
         merged = status.offset if status and status.state is not State.STOPPED else self.status.offset
+        merged = max(merged, status.begun or 0) if status else merged
         number = self.intent.number
-        span = self.intent.span
+        span = self.intent.span_of(work.table)
         apply = partial(merge.apply, number=number, span=span, status=status, merged=merged, is_repeated=is_repeated)
         for _ in range(_PLANNED_AGAIN):
             try:

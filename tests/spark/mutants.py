@@ -13,6 +13,7 @@ from deltalake import DeltaTable as PlainTable
 from pyspark.errors import PySparkException
 
 from dblog_core.lake.cuts import cuts_location
+from dblog_core.lake.merge_plan import next_sound_span
 from dblog_core.model.values import Key
 from dblog_core.staging.manifest import LogMark
 from spark_jobs.merge_rounds import Merger
@@ -73,7 +74,7 @@ def what_was_begun_is_finished_to_the_newest_segment() -> Patch:
     finish = Merger._finish
 
     def further(self: Merger, begun: Intent) -> Merged:
-        span = self._next_span(None)
+        span = next_sound_span(self._staging, self.status.segment, None)
         return finish(self, begun if span is None else replace(begun, span=span))
 
     return mock.patch.object(Merger, "_finish", further)

@@ -26,7 +26,9 @@ class BusyMerger:
     def newest_segment(self) -> int:
         return self.merged + 1
 
-    def run_round(self, *, retry_stopped: bool, upto: int | None = None) -> Merged | None:
+    def run_round(
+        self, *, retry_stopped: bool, upto: int | None = None, patience: float | None = None
+    ) -> Merged | None:
         if upto is not None and self.merged >= upto:
             return None
         self.merged += 1
@@ -41,8 +43,17 @@ class BusyMerger:
         self.done.append("maintain")
         return Merged(self.merged, self.merged, self.merged, 0.0, (), task="maintain")
 
+    def settle(self, *, brings_rows: bool) -> Merged | None:
+        return None
+
+    def close(self) -> None:
+        """Nothing is at work."""
+
     def compact(self) -> str | None:
         return None
+
+    def late_tables(self) -> list[str]:
+        return []
 
     def stopped_tables(self) -> dict[str, str]:
         return {}

@@ -26,7 +26,7 @@ from dblog_core.storage.location import Location
 from spark_jobs.delta_tables import log
 from spark_jobs.merging import merge_records
 from spark_jobs.merging.fence import Fence
-from spark_jobs.merging.merge_records import Intent, Records
+from spark_jobs.merging.merge_records import Intent, Place, Records
 from spark_jobs.merging.withheld_keys import Withheld
 
 T = TableSchema(TableName("s", "t"), (Column("id", "int", pa.int64()),), ("id",))
@@ -108,6 +108,26 @@ def test_the_status_of_a_newer_version_is_told_from_a_damaged_one(lake: Location
     file.replace(b'{"merge": 1')
     with pytest.raises(LakeError, match=r"status\.json: the record of the last merge cannot be read"):
         read_status(lake)
+
+
+def test_a_record_keeps_what_became_of_late_tables(lake: Location) -> None:
+    _claim_lake(lake)
+    records = Records(own_directory(lake))
+    span = Span(3, 5, 30, 59, "p", None)
+    at = TableStatus(State.INCOMPLETE, None, 2, 29, version=4, lacks=0, begun=59)
+    intent = Intent(7, span, {"shop.a": 2}, None, 1, {"shop.a": Place(4, 49)}, {"shop.a": at, "shop.b": None})
+    assert records.begin(intent) and records.intent(7) == intent and records.intent(8) is None
+    assert intent.span_of("shop.a") == Span(3, 4, 30, 49, "p", None) and intent.span_of("shop.c") == span
+
+
+def test_the_lake_is_as_far_as_its_last_table_but_for_stopped_ones() -> None:
+    ok = TableStatus(State.OK, None, 9, 99)
+    late = TableStatus(State.OK, None, 5, 59, begun=99)
+    stopped = TableStatus(State.STOPPED, "no", 2, 29)
+    status = LakeStatus(3, 9, 99, tables={"shop.a": ok, "shop.b": late, "shop.c": stopped})
+    assert list(status.late_tables) == ["shop.b"] and status.common_offset == 59
+    assert status.places_elsewhere(set()) == {"shop.b": 5} and status.places_elsewhere({"shop.b"}) == {}
+    assert LakeStatus.from_json(orjson.loads(orjson.dumps(status.to_json()))) == status
 
 
 def test_old_records_go_with_their_outcomes(lake: Location, monkeypatch: pytest.MonkeyPatch) -> None:

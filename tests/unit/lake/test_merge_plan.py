@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -50,6 +51,16 @@ def test_rows_from_before_a_column_was_added_lack_it_until_a_dump_that_began_lat
     planned_work: Work, known_shape: str | None, lacks: int | None
 ) -> None:
     assert lacks_before(planned_work, known_shape, list) == lacks
+
+
+def test_a_share_ends_within_segments_that_were_joined() -> None:
+    """A late table stops at the end of an earlier merge, which may lie in the middle of a block."""
+    files = tuple(replace(file(offset, "a"), last_offset=offset + 1) for offset in (1, 3, 5, 7))
+    block = replace(manifest(4, 1, 8), files=files, first_segment=1, ends=(2, 4, 6, 8), schemas={"shop.t": "a"})
+    share = plan_works([block], lambda name: 1, lambda name: 3)["shop.t"]
+    assert [(f.first_offset, f.last_offset) for f in share.files] == [(3, 4), (5, 6)]
+    assert plan_works([block], lambda name: 3, lambda name: 3) == {}
+    assert plan_works([manifest(5, 9, 9)], lambda name: 1, lambda name: 3) == {}
 
 
 def test_a_table_that_is_emptied_before_anything_of_it_is_staged_has_no_share() -> None:

@@ -57,6 +57,11 @@ def test_nothing_staged_needs_nothing() -> None:
     assert retention_needs.needs(empty, MemoryState(), LAKE, outputs={"kafka": "earliest"}) == []
 
 
+def test_a_late_table_needs_what_it_has_not_merged(staging: Staging) -> None:
+    late = replace(LAKE, tables={**LAKE.tables, "shop.b": TableStatus(State.OK, None, 5, 59, begun=89)})
+    assert _of(staging, lake=late)[6] == "shop.b is merged up to segment 5"
+
+
 def test_the_lake_needs_what_it_has_not_merged_each_table_by_itself(staging: Staging) -> None:
     assert _of(staging) == {9: "the lake has merged up to segment 8"}
     stopped = replace(LAKE, tables={**LAKE.tables, "shop.b": TableStatus(State.STOPPED, "no", 4, 49)})

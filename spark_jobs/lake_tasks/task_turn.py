@@ -1,0 +1,52 @@
+"""A lake task's turn in a merge: planned, then carried out; its own faults are its outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from deltalake.exceptions import DeltaError
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
+from pyspark.errors import PySparkException
+
+from dblog_core.errors import DblogError, LeaseLost
+from dblog_core.lake import lake_tasks
+from dblog_core.lake.lake_status import TableStatus
+from dblog_core.lake.lake_tasks import LakeTask, Outcome
+from dblog_core.lake.task_plans import TaskPlan
+from dblog_core.lake.task_results import TaskResult
+from spark_jobs.lake_tasks import registry
+from spark_jobs.lake_tasks.context import Tools
+from spark_jobs.merging.faults import outcome_of_fault, spark_gone_error
+
+
+@dataclass(frozen=True, slots=True)
+class TaskTurn:
+    """Raises LeaseLost, and what stops all tables."""
+
+    tools: Tools
+
+    def plan(self, task: LakeTask) -> TaskPlan | None:
+        """What a task will do; None where it cannot be done, which is its outcome then."""
+        try:
+            return registry.plan(self.tools, task.request)
+        except LeaseLost:
+            raise
+        except (DblogError, DeltaError, PySparkException, Py4JJavaError) as error:
+            lake_tasks.record_outcome(self.tools.lake.location, task.id, outcome_of_fault(0, error))
+            return None
+        except (Py4JNetworkError, Py4JError) as error:
+            raise spark_gone_error(task.kind) from error
+
+    def carry_out(self, plan: TaskPlan) -> tuple[Mapping[str, TableStatus], Outcome[TaskResult]]:
+        """The tables that it has changed, and its outcome."""
+        number = self.tools.number
+        try:
+            done = registry.carry_out(self.tools, plan)
+        except LeaseLost:
+            raise
+        except (DblogError, DeltaError, PySparkException, Py4JJavaError) as error:
+            return {}, outcome_of_fault(number, error)
+        except (Py4JNetworkError, Py4JError) as error:
+            raise spark_gone_error(plan.kind) from error
+        return done.tables, Outcome(number, done.result)

@@ -1,0 +1,320 @@
+"""A lake in memory for the real `Merger`: its tables take offsets in place of rows, and its threads stop where they are
+told to.
+
+A version of a table is the set of offsets that it has all changes of. So each can be compared with the log: it must
+hold a beginning of it, without a gap. A TRUNCATE shows whether what a share says of its table is kept: the table is
+complete from then on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from unittest import mock
+
+import pyarrow as pa
+
+from dblog_core.errors import LakeError, LeaseLost
+from dblog_core.lake.lake_status import LakeStatus, State, read_status
+from dblog_core.lake.merge_plan import Span, Work
+from dblog_core.maintenance.retention_needs import of_lake
+from dblog_core.staging import Staging
+from dblog_core.storage.location import Location
+from spark_jobs.lake_tasks import registry
+from spark_jobs.lake_tasks.context import Done, Tools
+from spark_jobs.merge_rounds import Merger
+from spark_jobs.merging import late_tables, table_turn
+from spark_jobs.merging.lake import Lake
+from spark_jobs.merging.mark_and_append import OpenTables
+from spark_jobs.merging.merge_records import Intent, Records
+from spark_jobs.merging.merge_results import Applied
+from spark_jobs.merging.withheld_keys import Withheld
+from tests.simulation.storage import Disk, MemoryStorage
+from tests.spark.segments import SegmentBuilder, table
+from tests.waiting import PATIENCE_SECONDS, wait_until
+
+TABLES = tuple(table(name, id=pa.int64()) for name in "abc")
+NAMES = tuple(str(schema.table) for schema in TABLES)
+NOTE = "note"
+"""A kind of lake task that looks at the lake."""
+
+
+class Crash(BaseException):
+    """The process died here."""
+
+
+@dataclass(frozen=True)
+class Version:
+    """A commit: the number of its merge, and the offsets that the table has then."""
+
+    number: int
+    offsets: frozenset[int]
+
+
+@dataclass
+class Gate:
+    """Where one merge of a table stands still; `fate`: what becomes of it then."""
+
+    reached: threading.Event = field(default_factory=threading.Event)
+    opened: threading.Event = field(default_factory=threading.Event)
+    fate: str = "goes on"
+
+    def open(self, fate: str = "goes on") -> None:
+        self.fate = fate
+        self.opened.set()
+
+
+@dataclass
+class Cut:
+    number: int
+    time: float
+    offset: int
+    versions: Mapping[str, int]
+    behind: Mapping[str, int]
+
+
+class World:
+    """The log, the tables and the cuts; and the merger of now."""
+
+    def __init__(self) -> None:
+        self.staging = Staging(source="shop", storage=MemoryStorage(Disk()))
+        self.location = Location(MemoryStorage(Disk()))
+        self.build = SegmentBuilder(self.staging)
+        self.lines: dict[str, list[int]] = {name: [] for name in NAMES}
+        self.versions: dict[str, list[Version]] = {name: [] for name in NAMES}
+        self.cuts: list[Cut] = []
+        self.emptied: dict[str, int] = {}
+        self.held: set[str] = set()
+        self.gates: dict[str, Gate] = {}
+        self.sleepers: list[Gate] = []
+        self.dies_at: str | None = None
+        self.has_died = False
+        self.failing: set[str] = set()
+        self.time = 0.0
+        self.errors: list[BaseException] = []
+        self._lock = threading.Lock()
+        self.mergers: list[Merger] = []
+        self.merger = self.take_over()
+
+    def take_over(self) -> Merger:
+        """A new process merges; what is at work in the one before stays so."""
+        self.sleepers += self.gates.values()
+        self.gates = {}
+        records = Records(self.location / "_dblog")
+        lake = Lake(self.location, "dblog:shop", open_tables=OpenTables())
+        spark = mock.Mock()
+        self.merger = Merger(
+            spark, self.staging, lake, records, Withheld(records), step=self._step, now=lambda: self.time
+        )
+        self.mergers.append(self.merger)
+        self.merger.load()
+        return self.merger
+
+    def write(self, names: list[str], rows: int, *, emptied: str | None = None) -> None:
+        """A segment with rows of these tables; one of them may be `emptied` by it."""
+        for schema in TABLES:
+            name = str(schema.table)
+            for _ in range(rows if name in names else 0):
+                self.lines[name].append(self.build.create(schema, {"id": self.build.offset}))
+            if name == emptied and name in names:
+                self.build.truncate(schema)
+                self.lines[name].append(self.build.offset)
+                self.emptied.setdefault(name, self.build.offset)
+        self.build.seal()
+
+    def hold(self, name: str) -> None:
+        """The table's next merge stands still."""
+        self.held.add(name)
+
+    def release(self, name: str, fate: str = "goes on") -> None:
+        with self._lock:
+            self.held.discard(name)
+            gate = self.gates.pop(name, None)
+        if gate is not None:
+            gate.open(fate)
+
+    def release_all(self) -> None:
+        for name in NAMES:
+            self.release(name)
+
+    def round(self, *, retry: bool = False) -> bool:
+        """One merge that waits for nobody; whether there was something to do."""
+        merged = self.merger.run_round(retry_stopped=retry, upto=self.merger.newest_segment(), patience=0.0)
+        self.check()
+        return merged is not None
+
+    def settle(self, *, brings_rows: bool = True) -> None:
+        """Until no table is late."""
+        self.release_all()
+        while self.merger.settle(brings_rows=brings_rows) is not None:
+            pass
+        self.check()
+
+    def die(self, fates: Callable[[], str]) -> None:
+        """The process dies while tables are at work; each commit lands or does not."""
+        for name in NAMES:
+            self.release(name, fates())
+        self.merger.close()
+        self.take_over()
+
+    def die_at(self, step: str) -> bool:
+        """The process dies after this step of the next merge, in whichever thread; whether it came by it."""
+        self.dies_at = step
+        with contextlib.suppress(Crash):
+            self.round()
+        with self._lock:
+            self.dies_at = None
+        if died := self.has_died:
+            self.has_died = False
+            self.merger.close()
+            self.take_over()
+        return died
+
+    def merge_all(self) -> None:
+        """All that there is, for certain."""
+        self.failing = set()
+        self.release_all()
+        while self.merger.run_round(retry_stopped=True) is not None:
+            pass
+        self.settle()
+
+    def prefix(self, name: str, offset: int) -> frozenset[int]:
+        return frozenset(line for line in self.lines[name] if line <= offset)
+
+    def status(self) -> LakeStatus:
+        return read_status(self.location) or LakeStatus()
+
+    def check(self) -> None:
+        """The record tells the truth: each table's version has all up to its offset, and keeps the staging for the
+        rest."""
+        assert not self.errors, self.errors
+        status = self.status()
+        needs = [need.segment for need in of_lake(status)]
+        for name, at in status.tables.items():
+            recorded = self.versions[name][at.version].offsets if at.version is not None else frozenset()
+            assert recorded == self.prefix(name, at.offset), f"{name} is not as its record says"
+            assert not at.segment < status.segment or min(needs) <= at.segment + 1
+            is_complete = name in self.emptied and self.emptied[name] <= at.offset
+            assert (at.lacks is None) == is_complete, f"{name} is not as complete as its record says"
+            assert at.segment <= status.segment
+        for name in NAMES:
+            if self.prefix(name, status.offset) and name not in status.tables:
+                raise AssertionError(f"the record knows nothing of {name}")
+
+    # What the merger calls ------------------------------------------------------------------------------------------
+
+    def _step(self, name: str) -> None:
+        with self._lock:
+            if name != self.dies_at:
+                return
+            self.dies_at = None
+            self.has_died = True
+            gates = self.gates
+            self.gates = {}
+            self.held = set()
+        for gate in gates.values():
+            gate.open("dies")
+        raise Crash
+
+    def apply(self, lake: Lake, work: Work, number: int, *, span: Span, merged: int, is_repeated: bool) -> Applied:
+        """In place of `TableMerge.apply`. What it finds wrong is kept: nobody asks for the outcome of who died."""
+        try:
+            return self._apply(lake, work, number, span=span, merged=merged, is_repeated=is_repeated)
+        except AssertionError as error:
+            self.errors.append(error)
+            raise
+
+    def _apply(self, lake: Lake, work: Work, number: int, *, span: Span, merged: int, is_repeated: bool) -> Applied:
+        name = work.table
+        gate = Gate()
+        with self._lock:
+            if is_held := name in self.held:
+                self.gates[name] = gate
+        gate.reached.set()
+        assert not is_held or gate.opened.wait(PATIENCE_SECONDS), "it was never let go"
+        if gate.fate == "dies":
+            raise Crash
+        if gate.fate != "commits all the same":  # else it has looked right before it stood still
+            lake.check()
+        if name in self.failing:
+            raise LakeError("its own fault", where=name, fix="none")
+        versions = self.versions[name]
+        newest = versions[-1] if versions else Version(0, frozenset())
+        if not (is_repeated and newest.number == number):
+            if newest.number >= number:
+                raise LeaseLost("its number is taken", where=name)
+            parts = [(f.first_offset, f.last_offset) for f in work.files]
+            offsets = {o for o in self.lines[name] if any(first <= o <= last for first, last in parts)}
+            offsets |= {mark.offset for mark in work.truncates}
+            assert all(o <= merged for o in offsets & newest.offsets), "rows are applied again without a comparison"
+            assert max(offsets) <= span.offset
+            after = newest.offsets | offsets
+            assert after == self.prefix(name, max(after)), f"{name} has a gap"
+            versions.append(Version(number, after))
+        if gate.fate == "dies after its commit":
+            raise Crash
+        return Applied(name, work.rows, version=len(self.versions[name]) - 1)
+
+    def append_cut(
+        self, intent: Intent, versions: Mapping[str, int], *, behind: Mapping[str, int], now: float, app: str
+    ) -> None:
+        """In place of `cuts.append`: the table of cuts, which compares what it gets with the log."""
+        if self.cuts and self.cuts[-1].number >= intent.number:
+            return
+        offset = intent.span.offset
+        for name in NAMES:
+            upto = behind.get(name, offset)
+            there = self.versions[name][versions[name]].offsets if name in versions else frozenset()
+            assert there == self.prefix(name, upto), f"cut {intent.number} has {name} as it was at another offset"
+        self.cuts.append(Cut(intent.number, now, offset, dict(versions), dict(behind)))
+
+
+@contextmanager
+def a_world() -> Iterator[World]:
+    """Its tables are the merger's for as long as the block lasts."""
+    worlds: list[World] = []
+
+    class Tables:
+        """In place of `TableMerge`."""
+
+        def __init__(self, spark: Any, staging: Staging, lake: Lake, withheld: Withheld, **_: Any) -> None:
+            self._lake = lake
+
+        def apply(self, work: Work, number: int, *, span: Span, merged: int, is_repeated: bool, **_: Any) -> Applied:
+            return worlds[0].apply(self._lake, work, number, span=span, merged=merged, is_repeated=is_repeated)
+
+    def look(tools: Tools, arguments: Any) -> Done:
+        """A task finds all tables where the lake is, and nobody at work."""
+        assert not worlds[0].gates
+        for name, at in tools.status.tables.items():
+            newest = worlds[0].versions[name][-1].offsets if worlds[0].versions[name] else frozenset()
+            assert at.state is State.STOPPED or newest == worlds[0].prefix(name, tools.status.offset)
+        return Done({})
+
+    def append_cut(path: Location, intent: Intent, versions: Mapping[str, int], **more: Any) -> None:
+        worlds[0].append_cut(intent, versions, **more)
+
+    with (
+        mock.patch.object(table_turn, "TableMerge", Tables),
+        mock.patch("spark_jobs.merging.cuts.append", append_cut),
+        mock.patch.object(Staging, "is_published", return_value=True),
+        mock.patch.object(late_tables, "_LOOK_SECONDS", 0.02),
+        mock.patch.dict(registry.KINDS, {NOTE: registry.Kind(look)}),
+    ):
+        worlds.append(World())
+        try:
+            yield worlds[0]
+        finally:
+            for gate in (*worlds[0].gates.values(), *worlds[0].sleepers):
+                gate.open("dies")
+            for merger in worlds[0].mergers:
+                merger.close()
+
+
+def wait_until_held(world: World, name: str) -> None:
+    """Until a merge of the table stands still."""
+    wait_until(lambda: name in world.gates and world.gates[name].reached.is_set(), f"a merge of {name}")
