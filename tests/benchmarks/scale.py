@@ -20,6 +20,8 @@ class Scale:
     seconds: float
     """Of a steady load that is watched."""
     lake_rows: int
+    lake_seconds: float
+    """Of a steady load whose rows are watched in the lake."""
     parallel: int
     """Rows of a dump on a cluster."""
     parallel_rounds: int
@@ -29,8 +31,10 @@ class Scale:
 SCALES = {
     scale.name: scale
     for scale in (
-        Scale("quick", 3, 60_000, 20_000, 5_000, 3_000, 500, 25_000, 6, 100_000, 100_000, 1),
-        Scale("usual", 5, 1_000_000, 200_000, 60_000, 40_000, 40_000, 150_000, 12, 10_000_000, 2_000_000, 3),
-        Scale("full", 7, 10_000_000, 1_000_000, 200_000, 200_000, 50_000, 1_000_000, 60, 10_000_000, 10_000_000, 1),
+        Scale("quick", 3, 60_000, 20_000, 5_000, 3_000, 500, 25_000, 6, 100_000, 45, 100_000, 1),
+        Scale("usual", 5, 1_000_000, 200_000, 60_000, 40_000, 40_000, 150_000, 12, 10_000_000, 600, 2_000_000, 3),
+        Scale(
+            "full", 7, 10_000_000, 1_000_000, 200_000, 200_000, 50_000, 1_000_000, 60, 10_000_000, 600, 10_000_000, 1
+        ),
     )
 }

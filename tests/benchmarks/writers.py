@@ -43,6 +43,10 @@ class Writers:
         if self._failed and error is None:
             raise self._failed[0]
 
+    def table_of(self, key: int) -> Table:
+        """The table of a key of theirs."""
+        return self._tables[(key - self._first) // CONNECTIONS % len(self._tables)]
+
     @property
     def count(self) -> int:
         """Transactions so far."""
