@@ -1,16 +1,15 @@
 """Works of a few MiB, read, checked and folded on the driver with Arrow: no Spark job comes before their MERGE.
 
 The fold is that of `fold.last_rows`: the last event of each key; or, where the log left columns out, that of
-`fold.column_by_column` with the changes of key resolved (`fold_unchanged_toast`). What needs more (keys whose equality
+`fold.column_by_column` with the changes of key resolved (`portion_fold`). What needs more (keys whose equality
 is not that of their bytes, too many rows) is Spark's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import types as t
@@ -24,13 +23,20 @@ from dblog_core.staging import Staging, parquet
 from dblog_core.staging.manifest import ChunkRef
 from spark_jobs.delta_tables.column_types import key_shape, row_shape
 from spark_jobs.events import fold_unchanged_toast
-from spark_jobs.events.fold import PUT, WITHHOLD
+from spark_jobs.events.fold import PUT
+from spark_jobs.events.portion_fold import PortionFold, struct_of
 
 MAX_ROWS = 200_000
 MAX_BYTES = 16 << 20
 """Of the files, which are compressed; what they hold is measured against MAX_DECODED before it goes to Spark."""
 
 MAX_DECODED = 96 << 20
+
+PORTION = 32 << 20
+"""Decoded bytes of events that are folded at a time, where the log left columns out."""
+
+MAX_HOT_BYTES = 256 << 20
+"""Of the files of such a work: it goes to Spark once its keys, or the events that are held, are too many."""
 
 _META = {
     "offset": pa.int64(),
@@ -40,13 +46,16 @@ _META = {
     "commit_time": pa.timestamp("us", tz="UTC"),
 }
 
+_NOTHING = pa.table({"offset": pa.nulls(0, pa.int64())})
+
 
 def fits_driver(work: Work, schema: TableSchema, *, unchanged_toast: bool = False) -> bool:
     """Whether the work may be folded here. `unchanged_toast`: also with columns that the log left out, for
     who can take their values from the row of another key (`origin_key`): a MERGE cannot."""
+    is_small = work.rows <= MAX_ROWS and work.bytes <= MAX_BYTES
+    may_be_hot = has_unchanged_toast(work) and _is_in_order(work) and work.bytes <= MAX_HOT_BYTES
     return (
-        work.rows <= MAX_ROWS
-        and work.bytes <= MAX_BYTES
+        (is_small or may_be_hot)
         and (unchanged_toast or not has_unchanged_toast(work))
         and not has_float_key(schema)
     )
@@ -85,6 +94,8 @@ def fold_work(staging: Staging, work: Work, schema: TableSchema) -> pa.Table | N
 
     Raises CorruptSegment for a file that is missing or not the one that the manifest names.
     """
+    if has_unchanged_toast(work):
+        return _fold_portions(staging, work, schema)
     parts: list[pa.Table] = []
     size = 0
     for part in read_events(staging, work, schema):
@@ -92,16 +103,35 @@ def fold_work(staging: Staging, work: Work, schema: TableSchema) -> pa.Table | N
         if size > MAX_DECODED:
             return None
         parts.append(part)
-    nothing = pa.table({"offset": pa.nulls(0, pa.int64())})
-    if not parts:
-        return nothing
-    events = pa.concat_tables(parts)
-    if work.removed_upto:
-        events = events.filter(pc.greater(events["offset"], work.removed_upto))
-    if not len(events):
-        return nothing
-    events = events.combine_chunks()
-    return _with_unchanged_toast(events, schema) if has_unchanged_toast(work) else _last_rows(events, schema)
+    events = pa.concat_tables(parts).combine_chunks() if parts else _NOTHING
+    return _last_rows(events, schema) if len(events) else _NOTHING
+
+
+def _fold_portions(staging: Staging, work: Work, schema: TableSchema) -> pa.Table | None:
+    """As `fold_work`, where the log left columns out: hot rows may have any number of events."""
+    fold = PortionFold(schema)
+    largest = PORTION if _is_in_order(work) else MAX_DECODED
+    parts: list[pa.Table] = []
+    size = 0
+    for part in read_events(staging, work, schema):
+        if parts and size + part.nbytes > largest:
+            if largest == MAX_DECODED:
+                return None
+            fold.add_portion(pa.concat_tables(parts))
+            if fold.keys > MAX_ROWS or fold.nbytes > MAX_DECODED:
+                return None
+            parts = []
+            size = 0
+        parts.append(part)
+        size += part.nbytes
+    if parts:
+        fold.add_portion(pa.concat_tables(parts))
+    return fold.fold_rows() if fold.keys else _NOTHING
+
+
+def _is_in_order(work: Work) -> bool:
+    """Whether the log files, one after the other, hold the events in the order of their offsets."""
+    return not work.chunks and all(a.last_offset < b.first_offset for a, b in pairwise(work.files))
 
 
 def read_events(staging: Staging, work: Work, schema: TableSchema) -> Iterator[pa.Table]:
@@ -112,7 +142,8 @@ def read_events(staging: Staging, work: Work, schema: TableSchema) -> Iterator[p
         shape = staging.schema(file.schema)
         later = renames.after(file.first_offset)
         for lines in staging.log_batches(file):
-            yield _log_events(pa.Table.from_batches([lines]), shape, schema, later, unchanged_toast=unchanged_toast)
+            events = _log_events(pa.Table.from_batches([lines]), shape, schema, later, unchanged_toast=unchanged_toast)
+            yield _without_removed(events, work)
     for chunk in work.chunks:
         shape = staging.schema(chunk.schema)
         first = 0
@@ -121,8 +152,13 @@ def read_events(staging: Staging, work: Work, schema: TableSchema) -> Iterator[p
         opened = parquet.open_file(staging.read_file(chunk.path), expected=chunk.checksum, where=where)
         for rows in parquet.batches(opened, where=where):
             events = _chunk_events(pa.Table.from_batches([rows]), chunk, first, shape, schema, later)
-            yield _add_unchanged(events, schema) if unchanged_toast else events
+            yield _without_removed(_add_unchanged(events, schema) if unchanged_toast else events, work)
             first += len(rows)
+
+
+def _without_removed(events: pa.Table, work: Work) -> pa.Table:
+    """The events without rows that vanish."""
+    return events.filter(pc.greater(events["offset"], work.removed_upto)) if work.removed_upto else events
 
 
 def _last_rows(events: pa.Table, schema: TableSchema) -> pa.Table:
@@ -138,88 +174,14 @@ def folded_rows(last: pa.Table, created: pa.Array | pa.ChunkedArray, schema: Tab
     deleted = pc.equal(last["op"], DELETE)
     return pa.table(
         {
-            "key": _struct(last, [f"k{i}" for i in range(len(schema.key))], list(schema.key)),
+            "key": struct_of(last, [f"k{i}" for i in range(len(schema.key))], list(schema.key)),
             "op": pc.if_else(deleted, DELETE, PUT),
             **{name: last[name] for name in ("offset", "position", "commit_time", "origin")},
             "inserted": pc.and_not(created, deleted),
             "unchanged_toast": pa.nulls(len(last), pa.list_(pa.string())),
-            "row": _struct(last, [f"v{i}" for i in range(len(schema.columns))], [c.name for c in schema.columns]),
+            "row": struct_of(last, [f"v{i}" for i in range(len(schema.columns))], [c.name for c in schema.columns]),
         }
     )
-
-
-def _with_unchanged_toast(events: pa.Table, schema: TableSchema) -> pa.Table:
-    """The fold where events leave columns out: each key's last event, with the last value of each column."""
-    moved = [events[f"m{i}"] for i in range(len(schema.key))]
-    key_numbers, old = fold_unchanged_toast.number_keys([events[f"k{i}"] for i in range(len(schema.key))], moved)
-    old = np.where(np.asarray(events["moved"]), old, -1)
-    order = np.argsort(np.asarray(events["offset"]), kind="stable")
-    count = int(max(key_numbers.max(), old.max())) + 1
-    unchanged_toast = {c.name: fold_unchanged_toast.mask_unchanged(events["unchanged"], c.name) for c in schema.columns}
-    unchanged_toast = {name: mask for name, mask in unchanged_toast.items() if mask.any() and name not in schema.key}
-    value_places = fold_unchanged_toast.find_places(key_numbers, count, events["op"], unchanged_toast, old, order)
-    last = np.full(count, -1, np.int64)
-    last[key_numbers[order]] = order
-    keys = np.flatnonzero(last >= 0)
-    rows = events.take(pa.array(last[keys]))
-    deleted = np.asarray(pc.equal(rows["op"], DELETE))
-    left_out = {name: (places[keys] < 0) & ~deleted for name, places in value_places.events.items()}
-    some = np.logical_or.reduce([np.zeros(len(keys), np.bool_), *left_out.values()])
-    lost = some & (value_places.lake[keys] < 0)
-    born = np.zeros(count, np.bool_)
-    born[key_numbers[np.asarray(events["created"])]] = True
-    for i, column in enumerate(schema.columns):
-        if (places := value_places.events.get(column.name)) is not None:
-            values = events[f"v{i}"].take(pa.array(places[keys], mask=places[keys] < 0))
-            rows = rows.set_column(rows.column_names.index(f"v{i}"), f"v{i}", values)
-    ops = np.where(deleted, DELETE, np.where(lost, WITHHOLD, PUT))
-    return pa.table(
-        {
-            "key": _struct(rows, [f"k{i}" for i in range(len(schema.key))], list(schema.key)),
-            "op": pa.array(ops.tolist(), pa.string()),
-            **{name: rows[name] for name in ("offset", "position", "commit_time", "origin")},
-            "inserted": pa.array(born[keys] & ~deleted),
-            "unchanged_toast": _lists({name: mask & ~lost for name, mask in left_out.items()}, len(keys)),
-            "row": _struct(rows, [f"v{i}" for i in range(len(schema.columns))], [c.name for c in schema.columns]),
-            "origin_key": _origins(events, key_numbers, old, value_places.lake[keys], schema),
-        }
-    )
-
-
-def _lists(named: dict[str, npt.NDArray[np.bool_]], count: int) -> pa.Array:
-    """By row the names of the masks that it is in; NULL without one."""
-    names = np.array(list(named), np.object_)
-    masks = np.stack([np.zeros(count, np.bool_), *named.values()], axis=1)[:, 1:]
-    return pa.array([names[mask].tolist() or None for mask in masks], pa.list_(pa.string()))
-
-
-def _origins(
-    events: pa.Table,
-    key_numbers: fold_unchanged_toast.Ids,
-    old: fold_unchanged_toast.Ids,
-    chosen: fold_unchanged_toast.Ids,
-    schema: TableSchema,
-) -> pa.Array:
-    """The keys of these numbers; NULL for -1."""
-    place = np.zeros(int(max(key_numbers.max(), old.max())) + 1, np.int64)
-    place[key_numbers] = np.arange(len(key_numbers))
-    moves = np.flatnonzero(old >= 0)
-    place[old[moves]] = len(key_numbers) + moves
-    at = pa.array(place[np.maximum(chosen, 0)], mask=chosen < 0)
-    parts = []
-    for i in range(len(schema.key)):
-        both = pa.chunked_array([*events[f"k{i}"].chunks, *events[f"m{i}"].chunks], events[f"k{i}"].type)
-        parts.append(_one_array(both.take(at)))
-    return pa.StructArray.from_arrays(parts, names=list(schema.key))
-
-
-def _struct(rows: pa.Table, columns: list[str], names: list[str]) -> pa.Array:
-    parts = [_one_array(rows[name]) for name in columns]
-    return pa.StructArray.from_arrays(parts, names=names)
-
-
-def _one_array(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.nulls(0, column.type)])
 
 
 def _log_events(

@@ -7,7 +7,7 @@ nowhere. A change of key takes the places of the old key along, so that chains o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -27,57 +27,67 @@ _DEATH = 2
 _LIST = pa.list_(pa.string())
 
 
-@dataclass(frozen=True, slots=True)
-class Places:
-    """For each key, and each column that may be left out, the event that has its value; -1: no event has. `lake`: the
-    key whose row in the lake has what no event has; -1: nobody has it. Keys are numbers."""
-
-    events: Mapping[str, Ids]
-    lake: Ids
-
-
-def find_places(
-    keys: Ids, count: int, ops: pa.ChunkedArray, unchanged_toast: Mapping[str, Flags], moved_from: Ids, order: Ids
-) -> Places:
-    """`keys`: of each event, its key's number below `count`; `moved_from`: the number of the key that the row of a c
-    had before, or -1; `unchanged_toast`: by column, the events that leave it out; `order`: the events by offset."""
-    if not unchanged_toast:
-        return Places({}, np.full(count, _NOWHERE, np.int64))
-    names = list(unchanged_toast)
-    in_event = ~np.stack([unchanged_toast[name] for name in names], axis=1)
-    kinds = np.full(len(keys), _CHANGE)
-    kinds[np.asarray(pc.equal(ops, CREATE))] = _BIRTH
-    kinds[np.asarray(pc.equal(ops, DELETE))] = _DEATH
-    whole: Flags = np.logical_and.reduce(in_event, axis=1)
-    walk = _Walk(len(names))
-    rows = zip(order.tolist(), keys[order].tolist(), kinds[order].tolist(), strict=True)
-    for event, key, kind in rows:
-        if kind == _DEATH:
-            walk.record_death(key)
-        elif whole[event]:
-            walk.record_whole_row(key, event)
-        else:
-            old = int(moved_from[event]) if kind == _BIRTH else key
-            walk.record_partial_row(key, old, event, in_event[event].tolist(), born=kind == _BIRTH)
-    value_events = np.full((count, len(names)), _NOWHERE, np.int64)
-    lake = np.full(count, _NOWHERE, np.int64)
-    for key, (origin, life_events) in walk.live.items():
-        value_events[key] = life_events
-        lake[key] = origin
-    return Places({name: value_events[:, i] for i, name in enumerate(names)}, lake)
-
-
-_Life = tuple[int, Sequence[int]]
+Life = tuple[int, Sequence[int]]
 """The key whose row in the lake it continues, or -1; and for each column the event that has its value, or -1."""
 
 
 @dataclass(slots=True)
-class _Walk:
-    """The keys that live, and those whose last event was their death, with the life that it ended."""
+class Walk:
+    """The keys that live, and those whose last event was their death, with the life that it ended. Keys and events are
+    numbers; `columns`: how many the log may leave out."""
 
     columns: int
-    live: dict[int, _Life] = field(default_factory=dict)
-    dead: dict[int, _Life] = field(default_factory=dict)
+    live: dict[int, Life] = field(default_factory=dict)
+    dead: dict[int, Life] = field(default_factory=dict)
+
+    def follow(
+        self,
+        keys: Ids,
+        moved_from: Ids,
+        ops: pa.ChunkedArray,
+        in_event: npt.NDArray[np.bool_],
+        order: Ids,
+        *,
+        first: int,
+    ) -> None:
+        """Follows events that come after all others, in this order. `keys`: of each event, its key's number;
+        `moved_from`: that of the key which the row of a c had before, or -1; `in_event`: by event and column, whether
+        the value is there; `first`: the number of the first event."""
+        kinds = np.full(len(keys), _CHANGE)
+        kinds[np.asarray(pc.equal(ops, CREATE))] = _BIRTH
+        kinds[np.asarray(pc.equal(ops, DELETE))] = _DEATH
+        whole: Flags = np.logical_and.reduce(in_event, axis=1)
+        rows = zip(order.tolist(), keys[order].tolist(), kinds[order].tolist(), strict=True)
+        for event, key, kind in rows:
+            if kind == _DEATH:
+                self.record_death(key)
+            elif whole[event]:
+                self.record_whole_row(key, first + event)
+            else:
+                old = int(moved_from[event]) if kind == _BIRTH else key
+                self.record_partial_row(key, old, first + event, in_event[event].tolist(), born=kind == _BIRTH)
+
+    def places(self, count: int) -> tuple[Ids, Ids]:
+        """For each of `count` keys and each column the event that has its value; and for each key the one whose row in
+        the lake has what no event has. -1: nobody has it, or the key does not live."""
+        value_events = np.full((count, self.columns), _NOWHERE, np.int64)
+        lake = np.full(count, _NOWHERE, np.int64)
+        for key, (origin, life_events) in self.live.items():
+            value_events[key] = life_events
+            lake[key] = origin
+        return value_events, lake
+
+    def value_events(self) -> Ids:
+        """The events with a value that a later one may keep."""
+        lives = (*self.live.values(), *self.dead.values())
+        events = np.fromiter((event for _, life_events in lives for event in life_events), np.int64)
+        return np.unique(events[events >= 0])
+
+    def move_events(self, numbers: Ids) -> None:
+        """Gives the events other numbers: by their present ones."""
+        for lives in (self.live, self.dead):
+            for key, (origin, life_events) in lives.items():
+                lives[key] = (origin, [int(numbers[event]) if event >= 0 else event for event in life_events])
 
     def record_death(self, key: int) -> None:
         self.dead[key] = self._unknown_life() if key in self.dead else self.live.pop(key, self._of_lake(key))
@@ -100,14 +110,14 @@ class _Walk:
             [event if is_in_event else place for is_in_event, place in zip(in_event, old_events, strict=True)],
         )
 
-    def _last_life(self, key: int) -> _Life:
+    def _last_life(self, key: int) -> Life:
         """The life of a key that has just ended, or continues."""
         return self.dead.get(key) or self.live.get(key) or self._of_lake(key)
 
-    def _of_lake(self, key: int) -> _Life:
+    def _of_lake(self, key: int) -> Life:
         return key, (_NOWHERE,) * self.columns
 
-    def _unknown_life(self) -> _Life:
+    def _unknown_life(self) -> Life:
         return _NOWHERE, (_NOWHERE,) * self.columns
 
 

@@ -65,9 +65,10 @@ class Lake:
         return {(r["world"], r["k"]): {c: r[c] for c in ("a", "f", "big")} for r in self.table.read()}
 
 
-def change(lake: Lake) -> None:
+def change(lake: Lake, *, dumps: bool = True) -> None:
     for _ in range(2):
         for world in range(lake.source.worlds):
             lake.source.change(world)
-        lake.source.dump_chunk()
+        if dumps:
+            lake.source.dump_chunk()
         lake.source.build.seal()
