@@ -16,7 +16,6 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dblog_core.delta_writer.key_hash import KeyHashes, hash_keys
 from dblog_core.lake.merge_plan import Work
@@ -92,7 +91,9 @@ class FoldedParts:
     def __iter__(self) -> Iterator[pa.Table]:
         waiting: list[pa.Table] = []
         size = 0
-        stretches = _stretches(self._staging, self._work, self._schema) if self._kept is None else self._kept
+        stretches = (
+            fold_on_driver.read_events(self._staging, self._work, self._schema) if self._kept is None else self._kept
+        )
         for events, last, born in zip(stretches, self._last, self._born, strict=True):
             if not last.any():
                 continue
@@ -138,7 +139,7 @@ def _find_last_events(staging: Staging, work: Work, schema: TableSchema) -> Fold
     kept: list[pa.Table] | None = []
     kept_bytes = 0
     try:
-        for events in _stretches(staging, work, schema):
+        for events in fold_on_driver.read_events(staging, work, schema):
             keys.append(hash_keys([_one_array(events[f"k{i}"]) for i in range(len(schema.key))], secret))
             offsets.append(np.asarray(events["offset"]))
             created.append(np.asarray(events["created"]))
@@ -161,11 +162,6 @@ def _find_last_events(staging: Staging, work: Work, schema: TableSchema) -> Fold
     parts = FoldedParts(staging, work, schema, np.split(last, edges)[:-1], np.split(born, edges)[:-1], kept)
     weakref.finalize(parts, _ROOM.give_back, kept_bytes)
     return parts
-
-
-def _stretches(staging: Staging, work: Work, schema: TableSchema) -> Iterator[pa.Table]:
-    for events in fold_on_driver.read_events(staging, work, schema):
-        yield events.filter(pc.greater(events["offset"], work.removed_upto)) if work.removed_upto else events
 
 
 def _last_of_each_key(keys: KeyHashes, offsets: npt.NDArray[np.int64], created: Flags) -> tuple[Flags, Flags]:

@@ -54,11 +54,7 @@ def fits_driver(work: Work, schema: TableSchema, *, unchanged_toast: bool = Fals
     who can take their values from the row of another key (`origin_key`): a MERGE cannot."""
     is_small = work.rows <= MAX_ROWS and work.bytes <= MAX_BYTES
     may_be_hot = has_unchanged_toast(work) and _is_in_order(work) and work.bytes <= MAX_HOT_BYTES
-    return (
-        (is_small or may_be_hot)
-        and (unchanged_toast or not has_unchanged_toast(work))
-        and not has_float_key(schema)
-    )
+    return (is_small or may_be_hot) and (unchanged_toast or not has_unchanged_toast(work)) and not has_float_key(schema)
 
 
 def has_float_key(schema: TableSchema) -> bool:

@@ -21,6 +21,9 @@ import pyarrow as pa
 from dblog_core.errors import LakeError, LeaseLost
 from dblog_core.lake.lake_status import LakeStatus, State, read_status
 from dblog_core.lake.merge_plan import Span, Work
+from dblog_core.lake.task_plans import ResetPlan
+from dblog_core.lake.task_requests import ResetRequest
+from dblog_core.lake.task_results import ResetResult
 from dblog_core.maintenance.retention_needs import of_lake
 from dblog_core.staging import Staging
 from dblog_core.storage.location import Location
@@ -39,8 +42,9 @@ from tests.waiting import PATIENCE_SECONDS, wait_until
 
 TABLES = tuple(table(name, id=pa.int64()) for name in "abc")
 NAMES = tuple(str(schema.table) for schema in TABLES)
-NOTE = "note"
-"""A kind of lake task that looks at the lake."""
+NOTE = ResetRequest("shop.any")
+"""A lake task that looks, and changes nothing."""
+NOTED = ResetResult("shop.any", "none", 0)
 
 
 class Crash(BaseException):
@@ -273,6 +277,11 @@ class World:
         self.cuts.append(Cut(intent.number, now, offset, dict(versions), dict(behind)))
 
 
+def plan_note(tools: Tools, request: ResetRequest) -> ResetPlan:
+    """The plan of `NOTE`."""
+    return ResetPlan(request.table, "none", 0, 0)
+
+
 @contextmanager
 def a_world() -> Iterator[World]:
     """Its tables are the merger's for as long as the block lasts."""
@@ -293,7 +302,7 @@ def a_world() -> Iterator[World]:
         for name, at in tools.status.tables.items():
             newest = worlds[0].versions[name][-1].offsets if worlds[0].versions[name] else frozenset()
             assert at.state is State.STOPPED or newest == worlds[0].prefix(name, tools.status.offset)
-        return Done({})
+        return Done(NOTED)
 
     def append_cut(path: Location, intent: Intent, versions: Mapping[str, int], **more: Any) -> None:
         worlds[0].append_cut(intent, versions, **more)
@@ -303,7 +312,7 @@ def a_world() -> Iterator[World]:
         mock.patch("spark_jobs.merging.cuts.append", append_cut),
         mock.patch.object(Staging, "is_published", return_value=True),
         mock.patch.object(late_tables, "_LOOK_SECONDS", 0.02),
-        mock.patch.dict(registry.KINDS, {NOTE: registry.Kind(look)}),
+        mock.patch.dict(registry.KINDS, {NOTE.kind: registry.Kind(look, plan_note)}),
     ):
         worlds.append(World())
         try:

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from dblog_core.lake import lake_tasks
 from dblog_core.lake.lake_status import State
+from dblog_core.lake.task_results import ResetResult
 from spark_jobs.lake_tasks import registry
 from spark_jobs.lake_tasks.context import Done
 from spark_jobs.merging import late_tables
-from tests.unit.merge_world import NAMES, NOTE, World, a_world, wait_until_held
+from tests.unit.merge_world import NAMES, NOTE, NOTED, World, a_world, plan_note, wait_until_held
 from tests.waiting import PATIENCE_SECONDS
 
 A, B, C = NAMES
@@ -172,11 +173,11 @@ def test_a_lake_task_waits_until_no_table_is_late() -> None:
         for _ in range(2):
             world.write([A, B], 1)
             world.round()
-        task = lake_tasks.file_task(world.location, NOTE, {})
+        task = lake_tasks.file_task(world.location, NOTE)
         world.release_all()
         kinds = [merged.task for merged in iter(world.merger.run_task, None)]
-        assert kinds[-1] == NOTE and kinds[:-1] == [None] * (len(kinds) - 1)
-        outcome = lake_tasks.read_outcome(world.location, task.id)
+        assert kinds[-1] == NOTE.kind and kinds[:-1] == [None] * (len(kinds) - 1)
+        outcome = lake_tasks.read_outcome(world.location, task.id, ResetResult)
         assert outcome is not None and outcome.error is None
 
 
@@ -187,10 +188,10 @@ def test_a_table_that_a_task_has_set_back_is_in_the_task_s_cut() -> None:
             world.write([A, B], 1)
             world.merge_all()
         at = world.status().tables[B]
-        set_back = Done({}, {B: replace(at, segment=1, offset=min(world.lines[B]), awaits="dump")})
-        with mock.patch.dict(registry.KINDS, {NOTE: registry.Kind(lambda tools, arguments: set_back)}):
-            lake_tasks.file_task(world.location, NOTE, {})
-            assert [merged.task for merged in iter(world.merger.run_task, None)] == [NOTE]
+        set_back = Done(NOTED, {B: replace(at, segment=1, offset=min(world.lines[B]), awaits="dump")})
+        with mock.patch.dict(registry.KINDS, {NOTE.kind: registry.Kind(lambda tools, plan: set_back, plan_note)}):
+            lake_tasks.file_task(world.location, NOTE)
+            assert [merged.task for merged in iter(world.merger.run_task, None)] == [NOTE.kind]
         assert [cut.number for cut in world.cuts] == [1, 2, 3] and not world.status().late_tables
         assert world.merger.run_round(retry_stopped=False) is None
 
@@ -269,7 +270,7 @@ def _take_step(world: World, dice: random.Random) -> str:
     if dice.random() < 0.5:
         world.settle(brings_rows=dice.random() < 0.5)
         return "settled"
-    lake_tasks.file_task(world.location, NOTE, {})
+    lake_tasks.file_task(world.location, NOTE)
     world.release_all()
     while world.merger.run_task() is not None:
         pass
