@@ -12,10 +12,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import asdict
 from functools import partial
 
-from dblog_core.errors import LakeBusy, LakeError
+from dblog_core.errors import LakeBusy, LakeError, StagingError
 from dblog_core.maintenance.schedule import Timetable, ask_when_due
 from spark_jobs import entry_point
 from spark_jobs.entry_point import Starters, say
@@ -86,11 +87,12 @@ def _run(options: argparse.Namespace) -> int:
         timetable = Timetable(job.lake.location, job.config.lake)
         upkeep = partial(ask_when_due, timetable, job.lake.location)
         rounds = Job(merger, withheld, dumps, job.stop, json=options.json, upkeep=upkeep)
-        if options.tasks:
-            return rounds.tasks()
-        if not options.continuous:
-            return rounds.once()
-        return rounds.continuous(None if options.slice is None else Slice(job.state, options.slice))
+        with closing(merger):
+            if options.tasks:
+                return rounds.tasks()
+            if not options.continuous:
+                return rounds.once()
+            return rounds.continuous(None if options.slice is None else Slice(job.state, options.slice))
 
 
 class Job:
@@ -124,20 +126,17 @@ class Job:
         self._do_tasks()
         if self._take_accepted():
             self._catch_up(retry_stopped=True, upto=self._merger.newest_segment())
-        while not self._stop.is_set() and self._compact():
+        while not self._stop.is_set() and self._compact(wait=True):
             pass
         return 1 if self._stop.is_set() or self._tell_stopped() else 0
 
     def continuous(self, held: Slice | None = None) -> int:
         """Continues until stopped, until the process that started us is gone, or until `held` is over."""
         self._merger.load()
-        try:
-            self._run_rounds(held)
-            # What late tables have brought in meanwhile is recorded: the next merge need not compare it once more.
-            while (merged := self._merger.settle(brings_rows=False)) is not None:
-                self._tell(merged)
-        finally:
-            self._merger.close()
+        self._run_rounds(held)
+        # What late tables have brought in meanwhile is recorded: the next merge need not compare it once more.
+        while (merged := self._merger.settle(brings_rows=False)) is not None:
+            self._tell(merged)
         return 1 if self._tell_stopped() else 0
 
     def _run_rounds(self, held: Slice | None) -> None:
@@ -153,8 +152,9 @@ class Job:
             self._catch_up(retry_stopped=retry, upto=newest, patience=_PATIENCE)
             if time.monotonic() - looked >= _LOOK:
                 self._upkeep()
-                self._do_tasks()
+                self._do_tasks(beside=True)
                 looked = time.monotonic()
+            self._compact(wait=False)
             self._stop.wait(_POLL)
 
     def tasks(self) -> int:
@@ -163,8 +163,8 @@ class Job:
         self._do_tasks()
         return 1 if self._stop.is_set() else 0
 
-    def _do_tasks(self) -> None:
-        while not self._stop.is_set() and (merged := self._merger.run_task()) is not None:
+    def _do_tasks(self, *, beside: bool = False) -> None:
+        while not self._stop.is_set() and (merged := self._merger.run_task(beside=beside)) is not None:
             self._tell(merged)
             self._accepted |= merged.task == "accept"
 
@@ -182,23 +182,24 @@ class Job:
                 break
             retry_stopped = False
             self._tell(merged)
-            self._compact()
+            self._compact(wait=False)
         if not self._stop.is_set():
             but_for = {*self._merger.tables_awaiting_dump(), *self._merger.late_tables()}
             self._withheld.request_dumps(self._dumps, ended=ended, but_for=but_for)
 
-    def _compact(self) -> bool:
-        """Joins the small files of one table that is due; False where none is, or its turn comes again later."""
+    def _compact(self, *, wait: bool) -> bool:
+        """Puts the files of one table that is due in order; False where none is, or its turn comes again later, or,
+        unless this may `wait`, is not yet over."""
         if time.monotonic() < self._compact_again:
             return False
         try:
-            table = self._merger.compact()
-        except LakeError as error:  # nothing is lost by it, and nothing waits for it
+            table = self._merger.compact(wait=wait)
+        except (LakeError, StagingError) as error:  # nothing is lost by it, and nothing waits for it
             say(f"merge: {error}")
             self._compact_again = time.monotonic() + _COMPACT_RETRY
             return False
         if table is not None:
-            say(f"{table}: small files joined")
+            say(f"{table}: files put in order")
         return table is not None
 
     def _tell(self, merged: Merged) -> None:

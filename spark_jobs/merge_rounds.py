@@ -16,11 +16,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from dblog_core.config.settings import Config
@@ -35,14 +34,15 @@ from dblog_core.lake.lake_status import (
     table_location,
 )
 from dblog_core.lake.merge_plan import Work
+from dblog_core.lake.task_requests import MaintainRequest
 from dblog_core.model.schema import TableName
 from dblog_core.staging import Staging
 from dblog_core.storage.location import Location
-from spark_jobs.delta_tables import join_files, log
+from spark_jobs.delta_tables import log
+from spark_jobs.lake_tasks import maintain
 from spark_jobs.lake_tasks.context import Tools
 from spark_jobs.lake_tasks.task_turn import TaskTurn
 from spark_jobs.merging.cut_writer import CutWriter
-from spark_jobs.merging.faults import first_lines
 from spark_jobs.merging.fence import Fence
 from spark_jobs.merging.lake import Lake
 from spark_jobs.merging.late_tables import LateTables
@@ -50,6 +50,7 @@ from spark_jobs.merging.merge_records import Intent, Records, TaskIntent
 from spark_jobs.merging.merge_results import Applied, Merged
 from spark_jobs.merging.table_states import plan_shares
 from spark_jobs.merging.table_turn import TableTurn
+from spark_jobs.merging.upkeep import Upkeep
 from spark_jobs.merging.withheld_keys import Dumps, Withheld
 
 
@@ -84,11 +85,11 @@ class Merger:
         self._now = now
         self._max_rows = max_rows
         self._fence = Fence(records.directory, staging.source)
-        self._turns = join_files.Turns(compact_after)
+        self._upkeep = Upkeep(staging, self._session, compact_after, now=now)
+        self._prepared: set[str] = set()  # ids of tasks
         self._config = config
         self._dumps = dumps
         self._sessions: dict[str, SparkSession] = {}
-        self._not_looked_at: set[str] | None = None  # tables that may be due to be compacted; None: all of them
         self._late = LateTables()
         self._cuts = CutWriter(lake, check=self._check, now=now, step=step)
         self._patience: float | None = None
@@ -200,8 +201,7 @@ class Merger:
                 tables[name] = replace(table, begun=table.offset) if is_behind and table.error is None else table
                 self._arrived[name] = tables[name]
                 self._arrived_shares.append(applied)
-                if self._not_looked_at is not None:
-                    self._not_looked_at.add(name)
+                self._upkeep.record_merged([name])
         self.status = replace(self.status, tables=tables)
         self._cuts.write_waiting(self.status.tables)
 
@@ -222,10 +222,6 @@ class Merger:
         behind = self.status.places_elsewhere(self._late.names) if brings_rows else {}
         return self._begin(self._intent(self._empty_span(), behind))
 
-    def close(self) -> None:
-        """Waits until no table is at work."""
-        self._late.close()
-
     def _begin(self, intent: Intent) -> Merged:
         """Records the merge and does it; or the one that the merger before us recorded when it woke up."""
         self._check()
@@ -241,11 +237,12 @@ class Merger:
         self._step("recorded")
         return self._run(intent, is_repeated=False) if intent.task is None else self._carry_out(intent, intent.task)
 
-    def run_task(self) -> Merged | None:
-        """The lake task that has waited longest, or what was not finished; None if nothing is to do."""
+    def run_task(self, *, beside: bool = False) -> Merged | None:
+        """The lake task that has waited longest, or what was not finished; None if nothing is to do. `beside`: merges
+        continue while `compact` does what a maintenance can have done before."""
         if (begun := self._unfinished_merge()) is not None:
             return self._finish(begun)
-        waiting = list(lake_tasks.waiting_tasks(self._lake.location))
+        waiting = [task for task in lake_tasks.waiting_tasks(self._lake.location) if not beside or self._is_ready(task)]
         # A task may be about any table, and counts on all of them standing where the lake's record says.
         if waiting and (merged := self.settle()) is not None:
             return merged
@@ -254,6 +251,17 @@ class Merger:
             if (planned := TaskTurn(self._tools(self.status.merge + 1)).plan(task)) is not None:
                 return self._begin(self._intent(self._empty_span(), {}, TaskIntent(task.id, planned)))
         return None
+
+    def _is_ready(self, task: LakeTask) -> bool:
+        """False for a maintenance whose tables are not yet put in order as far as that is done beside merges."""
+        if not isinstance(task.request, MaintainRequest):
+            return True
+        if self._config is not None and task.id not in self._prepared:
+            self._prepared.add(task.id)
+            with suppress(LakeError):  # the maintenance itself says what is wrong
+                marks = maintain.Marks.of(self._tools(self.status.merge + 1), self._config, self._now())
+                self._upkeep.ask(marks.shares(task.request.tables or list(self.status.tables)))
+        return not self._upkeep.has_asked
 
     def _unfinished_merge(self) -> Intent | None:
         """The merge that was recorded and not finished."""
@@ -270,40 +278,19 @@ class Merger:
         s = self.status
         return merge_plan.Span(s.segment + 1, s.segment, s.offset + 1, s.offset, s.position, s.commit_time)
 
-    def compact(self) -> str | None:
-        """Joins the small files of one table that has had `compact_after` commits; None where no table has.
-
-        Between two rounds. A fault is LakeError, and harms nothing: the table is as it was.
-        """
-        at_work = self._late.names
-        looked_at = self._not_looked_at if self._not_looked_at is not None else set(self.status.tables)
-        self._not_looked_at = set(looked_at)
-        for name in sorted(looked_at & self.status.tables.keys()):
-            # Nothing is there, and its name may have no place in the lake; or a thread is at work on it.
-            if self.status.tables[name].version is None or name in at_work:
-                continue
-            path = self._path(name)
-            if self._turns.is_due(path):
-                self._check()
-                self._compact(name, path)
-                return name
-            self._not_looked_at.discard(name)
-        return None
-
-    def _compact(self, name: str, path: Location) -> None:
-        before = log.version(path)
-        try:
-            join_files.compact(self._session(name), path)
-        except (PySparkException, Py4JJavaError) as error:
-            raise LakeError(
-                f"the small files of the table cannot be joined, and merges continue without it: {first_lines(error)}",
-                where=name,
-            ) from error
-        after = log.version(path)
-        if before is not None and after is not None:
-            self._lake.highest.record_other_commit(path, before, after)
-            self._turns.record_compaction(path, after)
+    def compact(self, *, wait: bool = True) -> str | None:
+        """Puts a table that has had `compact_after` commits in order (`upkeep`), between two rounds. The table; None
+        where none is due, or, unless this may `wait`, not yet ready. A fault is LakeError or StagingError, and harms
+        nothing: the table is as it was."""
+        name = self._upkeep.step(self._lake, self.status.tables, at_work=self._late.names, wait=wait)
+        if name is not None:
             self.status = self._follow_versions(self.status, {name})
+        return name
+
+    def close(self) -> None:
+        """Waits until no table is at work, and ends what else runs beside the rounds."""
+        self._late.close()
+        self._upkeep.stop()
 
     def _run(self, intent: Intent, *, is_repeated: bool) -> Merged:
         began = time.monotonic()
@@ -325,8 +312,7 @@ class Merger:
         shares = self._late.run(turn, works, patience=self._patience, has_news=has_news)
         self._lake.close_unused(self._late.names)
         done = shares.done
-        if self._not_looked_at is not None:
-            self._not_looked_at.update(applied.table for applied in done)
+        self._upkeep.record_merged([applied.table for applied in done])
         tables = turn.states.after(intent, works, done, shares.late)
         self._close(intent, tables, done=[applied.table for applied in done])
         return self._summarize(intent, began, done)
@@ -354,6 +340,7 @@ class Merger:
             self._step,
             self._config,
             self._dumps,
+            self._upkeep.purged,
         )
 
     def _close(

@@ -21,6 +21,7 @@ class Tools:
 
     `session`: a table's own session; `check` raises LeaseLost once the lake's lock is in doubt; `step` gets each step
     as it has been done. `config` and `dumps` are None only where a test has none.
+    `purged`: tables of which no file has a row that was marked before that time (seconds UTC).
     """
 
     number: int
@@ -33,6 +34,7 @@ class Tools:
     step: Callable[[str], None]
     config: Config | None
     dumps: Dumps | None
+    purged: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,15 +4,16 @@
 
 No row changes, and no cut that is kept: a cut is forgotten before the files go that only it needs, and a file goes only
 when it was replaced before the oldest cut that is kept. Any of it may be done again. Between two steps the lake's lock
-is looked at; merges wait meanwhile.
+is looked at; merges wait meanwhile. A continuous merge has written files again beside its rounds before
+(`merging.upkeep`), so that few are left.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Collection, Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 
 from delta.tables import DeltaTable
@@ -22,6 +23,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from dblog_core.config.settings import Config
+from dblog_core.delta_writer.features import TableRefused
+from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.dumps import dump_store
 from dblog_core.errors import LakeError, RequestError
 from dblog_core.lake.cuts import cuts_location, is_findable
@@ -39,7 +42,7 @@ from dblog_core.storage.location import Location
 from dblog_core.wiring import open_state
 from spark_jobs.delta_tables import clustering, join_files, log
 from spark_jobs.delta_tables.column_types import quote
-from spark_jobs.lake_tasks import expired_cuts
+from spark_jobs.lake_tasks import expired_cuts, file_upkeep
 from spark_jobs.lake_tasks.context import Done, Tools
 from spark_jobs.merging.merge_records import Records
 
@@ -112,11 +115,18 @@ class Marks:
         last = schedule.read_maintained(tools.lake.location)
         marked_at = {size.table: size.marked_at for size in last.sizes if size.marked_at is not None} if last else {}
         longest = durations.parse(config.lake.purge_after or config.lake.keep)
-        return cls(now, longest, last.at if last else now, marked_at)
+        seen = last.at if last else now
+        purged = {name: max(at, marked_at.get(name, seen)) for name, at in tools.purged.items()}
+        return cls(now, longest, seen, marked_at | purged)
 
     def since(self, size: TableSize) -> float | None:
         """A time before which no row was marked that is so now; None: none is."""
         return None if size.deleted == 0 else self.marked_at.get(size.table, self.last)
+
+    def shares(self, tables: Collection[str]) -> dict[str, float]:
+        """The share of dead rows beyond which a file of each table should be written again."""
+        old = {name for name in tables if self.now - self.marked_at.get(name, self.last) >= self.longest}
+        return {name: 0.0 if name in old else PURGE for name in tables}
 
     def are_old(self, size: TableSize) -> bool:
         since = self.since(size)
@@ -157,7 +167,11 @@ def _improve(spark: SparkSession, place: Place, tools: Tools, marks: Marks) -> l
     before = log.version(place.path)
     did = list[str]()
     with _name_errors(place):
-        join_files.compact(spark, place.path)
+        table = None if place.history else _open(tools, place)
+        if table is None:
+            join_files.compact(spark, place.path)
+        else:
+            file_upkeep.join_small_files(table, tools.check)
         if log.version(place.path) != before:
             did.append("joined")
         key = [] if place.history else clustering.columns_with_statistics(place.path, _key(tools, place))
@@ -169,12 +183,25 @@ def _improve(spark: SparkSession, place: Place, tools: Tools, marks: Marks) -> l
         many = size.deleted and size.rows is not None and size.deleted > PURGE * (size.rows + size.deleted)
         if many or (marks.are_old(size) and not place.history):
             tools.check()
-            spark.sql(f"REORG TABLE delta.{quote(str(place.path))} APPLY (PURGE)").collect()
+            _purge(spark, place, table, tools.check)
             did.append("purged")
     after = log.version(place.path)
     if before is not None and after is not None:
         tools.lake.highest.record_other_commit(place.path, before, after)
     return did
+
+
+def _open(tools: Tools, place: Place) -> OpenTable | None:
+    return file_upkeep.open_for_rewriting(tools.lake, place.path, tools.staging, tools.status.tables[place.table])
+
+
+def _purge(spark: SparkSession, place: Place, table: OpenTable | None, check: Callable[[], None]) -> None:
+    """Writes all files with dead rows again."""
+    if table is not None:
+        with suppress(TableRefused):  # since it was opened
+            if file_upkeep.purge_all(table, check):
+                return
+    spark.sql(f"REORG TABLE delta.{quote(str(place.path))} APPLY (PURGE)").collect()
 
 
 def _key(tools: Tools, place: Place) -> tuple[str, ...]:

@@ -283,7 +283,7 @@ def test_the_look_for_what_is_to_be_compacted_costs_what_was_merged(lake: TestLa
     assert look() == ["shop/other", "shop/t"], "a new process looks at all"
     assert look() == []
     for n in range(3):
-        lake.build.update(T, {"id": 1, "v": f"{n}"})
+        lake.build.create(T, {"id": 2 + n, "v": f"{n}"})
         lake.build.seal()
         merger.run_round(retry_stopped=False)
         assert look() == (["shop.t", "shop/t"] if n == 1 else ["shop/t"])

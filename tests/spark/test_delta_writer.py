@@ -18,7 +18,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from dblog_core.delta_writer.changes import Changes
 from dblog_core.delta_writer.open_table import OpenTable
-from dblog_core.delta_writer.rewriting.join_files import join_files
+from dblog_core.delta_writer.rewriting.join_files import join_files, plan_join
+from dblog_core.delta_writer.rewriting.rewrite import commit_rewritten
 from dblog_core.delta_writer.upsert import upsert
 from dblog_core.storage.local import LocalStorage
 from dblog_core.storage.location import Location
@@ -224,6 +225,32 @@ def test_spark_commits_between_plan_and_commit(spark: SparkSession, tmp_path: Pa
 
     writer.check = between
     table.merge(writer, [row(i, "ours", 5) for i in (4, 13, 55, 500)], [22, 61], parts=2)
+    table.check()
+
+
+@pytest.mark.in_turn("what")
+@pytest.mark.parametrize("what", RIVALS)
+def test_spark_commits_while_files_are_written_again(spark: SparkSession, tmp_path: Path, what: str) -> None:
+    """Its DELETE marks rows in the files that are written again: they are dead in the new file."""
+    table = SparkTable(spark, tmp_path)
+    writer = table.writer()
+    for begin in (50, 0):
+        table.merge(writer, [row(i, "first") for i in range(begin, begin + 50)])
+    table.merge(writer, [row(i, "second", 2) for i in range(40, 60)], [3, 20])
+    planned = plan_join(writer)
+    assert planned is not None
+    rewritten = planned.carry_out()
+    table.sql(RIVALS[what])
+    if what == "DELETE":
+        table.forget(lambda i: i % 9 == 4)
+    for i, expected_row in table.rows.items():
+        if what == "UPDATE" and i % 9 == 4:
+            expected_row["note"] = "updated"
+    table.merge(table.writer(), [row(i, "meanwhile", 3) for i in (1, 45, 99)], [2])
+    is_committed = commit_rewritten(writer, rewritten)
+    assert is_committed == (what in ("DELETE", "UPDATE"))
+    table.check()
+    table.merge(writer, [row(i, "ours", 5) for i in (4, 13, 55, 500)], [22, 61])
     table.check()
 
 

@@ -9,6 +9,7 @@ from unittest import mock
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -172,6 +173,32 @@ def test_a_deleted_row_is_gone_from_every_file_by_its_age(
     assert "secret" not in _stored_values(days) and len(days.lake.rows(ONE)) == 99
     maintained = schedule.read_maintained(days.lake.location)
     assert maintained is not None and maintained.sizes[0].marked_at is None
+
+
+def test_a_maintenance_beside_merges_leaves_no_deleted_row_in_a_file(days: Days) -> None:
+    """Merges continue while it is prepared; what they mark meanwhile is of the next one."""
+    build = days.lake.build
+    for n in range(100):
+        build.create(ONE, {"id": n, "v": "secret" if n == 7 else f"v{n}"})
+    days.merge()
+    days.maintain()
+    build.delete(ONE, {"id": 7})
+    days.merge()
+    days.now += 3 * HOUR
+    task = lake_tasks.file_task(days.lake.location, schedule.KIND, {"tables": []})
+    merger = days.lake.merger(**days.options())
+    assert merger.run_task(beside=True) is None
+    build.update(ONE, {"id": 8, "v": "changed"})
+    build.seal()
+    merger.run_round(retry_stopped=False)
+    while merger.run_task(beside=True) is None:
+        merger.compact()
+    outcome = lake_tasks.read_outcome(days.lake.location, task.id)
+    assert outcome is not None and outcome.error is None
+    live = DeltaTable(str(days.lake.table(ONE).local)).file_uris()
+    assert "secret" not in {v for file in live for v in pq.read_table(file, columns=["v"])["v"].to_pylist()}
+    rows = {row["id"]: row["v"] for row in days.lake.rows(ONE)}
+    assert rows == {n: "changed" if n == 8 else f"v{n}" for n in range(100) if n != 7}
 
 
 def test_a_crash_in_the_middle_is_finished_by_the_next_merge(days: Days) -> None:

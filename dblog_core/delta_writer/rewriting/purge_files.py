@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.rewriting.rewrite import Rewrite, commit_rewritten, plan_rewrite
 from dblog_core.delta_writer.snapshot import LiveFile
@@ -24,12 +26,19 @@ def purge_file(table: OpenTable, *, share: float = 0.0, largest: int = LARGEST) 
     return False
 
 
-def plan_purge(table: OpenTable, *, share: float = 0.0, largest: int = LARGEST) -> Rewrite | None:
-    """The rewrite of the file with the largest share of dead rows; None where no file has more than `share`."""
-    marked = [live for live in table.snapshot.files.values() if live.vector is not None and live.size <= largest]
-    shares = {live.path: dead_share(table, live) for live in marked}
-    worst = max(marked, key=lambda live: shares[live.path], default=None)
-    return plan_rewrite(table, [worst]) if worst is not None and shares[worst.path] > share else None
+def plan_purge(
+    table: OpenTable, *, share: float = 0.0, largest: int = LARGEST, among: Collection[str] | None = None
+) -> Rewrite | None:
+    """The rewrite of the file with the largest share of dead rows; None where no file has more than `share`. `among`:
+    the files to choose from, by path; None: all."""
+    chosen = {
+        live.path: marked_share
+        for live in table.snapshot.files.values()
+        if live.vector is not None and live.size <= largest and (among is None or live.path in among)
+        if (marked_share := dead_share(table, live)) > share
+    }
+    worst = max(chosen, key=lambda path: chosen[path], default=None)
+    return None if worst is None else plan_rewrite(table, [table.snapshot.files[worst]])
 
 
 def dead_share(table: OpenTable, live: LiveFile) -> float:

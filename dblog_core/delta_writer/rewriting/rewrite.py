@@ -28,10 +28,13 @@ from dblog_core.delta_writer.snapshot import LiveFile
 from dblog_core.delta_writer.statistics import loosen_bounds
 from dblog_core.delta_writer.stored_rows import row_stretches
 from dblog_core.delta_writer.vectors import unique_id, vector_file
+from dblog_core.errors import LakeError
 
 _ATTEMPTS = 20  # at a table that others write meanwhile
 _GROUP_BYTES = 64 << 20
 """Of rows, decoded, that are gathered for one row group of the new file."""
+_ORDERED_BYTES = 512 << 20
+"""Of rows, decoded, beyond which they keep the order that they have: a column of text of 2 GiB cannot be sorted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +58,8 @@ class Rewritten:
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """A plan. `order`: the columns by which the rows of the new file are ordered, all at once in memory; none: they
-    stay in their order, and a few of them are in memory."""
+    """A plan. `order`: the columns by which the rows of the new file are ordered, all at once in memory; none, or where
+    they are too large: they stay in their order, and a few of them are in memory."""
 
     files: TableFiles
     sources: tuple[Source, ...]
@@ -68,13 +71,23 @@ class Rewrite:
 
     def carry_out(self, check: Callable[[], None] = lambda: None) -> Rewritten:
         """Writes the new file. In any thread. `check` is asked between two stretches of rows, and raises where the work
-        shall end."""
+        shall end. Raises LakeError where a file cannot be read, and StagingError with storage's own faults."""
+        try:
+            return self._write(check)
+        except (pa.ArrowException, MemoryError) as error:
+            raise LakeError(
+                f"files of the table cannot be written again, and merges continue without it: {error}",
+                where=str(self.files),
+            ) from error
+
+    def _write(self, check: Callable[[], None]) -> Rewritten:
         configuration = self.metadata.get("configuration") or {}
-        where = str(self.files)
         places: dict[str, Rows] = {}
         file = None
-        with FileWriter(self.shape, configuration, self.name, where=where, kept=self.keys) as writer:
-            count = self._write_ordered(writer, places) if self.order else self._write_as_is(writer, places, check)
+        with FileWriter(self.shape, configuration, self.name, where=str(self.files), kept=self.keys) as writer:
+            count = self._write_ordered(writer, places) if self.order else None
+            if count is None:
+                count = self._write_as_is(writer, places, check)
         if count:
             file = writer.file()
             self.files.create_new(file.name, file.data)
@@ -99,13 +112,17 @@ class Rewrite:
             writer.write(pa.concat_tables(waiting))
         return count
 
-    def _write_ordered(self, writer: FileWriter, places: dict[str, Rows]) -> int:
+    def _write_ordered(self, writer: FileWriter, places: dict[str, Rows]) -> int | None:
+        """How many rows were written; None, and nothing, where they take too much memory for it."""
         parts = [pa.table({column.name: pa.array([], column.type) for column in self.shape})]
         flags = {source.live.path: list[Flags]() for source in self.sources}
+        size = 0
         for source in self.sources:
             for rows, alive in self._stretches(source):
                 parts.append(rows.filter(pa.array(alive)))
                 flags[source.live.path].append(alive)
+                if (size := size + parts[-1].nbytes) > _ORDERED_BYTES:
+                    return None
         rows = pa.concat_tables(parts)
         if not len(rows):
             places.update({path: np.full(sum(map(len, stretches)), -1) for path, stretches in flags.items()})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
@@ -218,3 +219,27 @@ def test_a_file_of_many_stretches_keeps_its_order(table: Table, monkeypatch: pyt
         assert [r["id"] for r in table.read(f"id = {k}")] == ([k] if (k,) in table.rows else [])
     table.merge(writer, [row(k, "after", offset=8) for k in range(0, 180, 4)])
     table.check()
+
+
+def test_rows_that_take_too_much_memory_keep_their_order(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = fill_files(table)
+    monkeypatch.setattr(rewrite, "_ORDERED_BYTES", 3000)
+    rewritten = plan(writer, "join").carry_out()
+    assert rewritten.file is not None
+    keys = rewritten.file.rows["id"].to_pylist()
+    assert len(keys) == 120 and keys != sorted(keys)
+    change_on(table, writer)
+    assert commit_rewritten(writer, rewritten)
+    table.check()
+    table.merge(writer, [row(k, "after", offset=8) for k in range(0, 320, 2)], [row(k) for k in range(1, 320, 6)])
+    table.check()
+
+
+def test_what_cannot_be_sorted_is_an_error_of_the_lake(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise pa.ArrowInvalid("offset overflow while concatenating arrays")
+
+    planned = plan(fill_files(table), "join")
+    monkeypatch.setattr(Rewrite, "_write_ordered", fail)
+    with pytest.raises(LakeError, match="offset overflow"):
+        planned.carry_out()

@@ -1,0 +1,46 @@
+"""A table's files put in order without Spark, one rewrite after the other: what maintenance does of tables that the
+merge may mark rows in.
+
+Each rewrite is a commit of its own. A crash leaves a part of the work done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dblog_core.delta_writer.features import TableRefused
+from dblog_core.delta_writer.open_table import OpenTable
+from dblog_core.delta_writer.rewriting.join_files import join_files
+from dblog_core.delta_writer.rewriting.purge_files import purge_file
+from dblog_core.lake.lake_status import TableStatus
+from dblog_core.staging import Staging
+from dblog_core.storage.location import Location
+from spark_jobs.merging.lake import Lake
+from spark_jobs.merging.upkeep import SHARE
+
+
+def open_for_rewriting(lake: Lake, path: Location, staging: Staging, status: TableStatus) -> OpenTable | None:
+    """The lake table at `path`; None where Spark must write its files again."""
+    if lake.open_tables is None or status.schema is None:
+        return None
+    table = lake.open_tables.table(path, staging.schema(status.schema), lake.check)
+    try:
+        table.refresh()
+    except TableRefused:
+        return None
+    return table
+
+
+def join_small_files(table: OpenTable, check: Callable[[], None]) -> None:
+    """Joins small files until no two are worth it, and writes files again that have many dead rows."""
+    while join_files(table):
+        check()
+    while purge_file(table, share=SHARE):
+        check()
+
+
+def purge_all(table: OpenTable, check: Callable[[], None]) -> bool:
+    """Writes every file with a dead row again; whether none is left."""
+    while purge_file(table):
+        check()
+    return all(live.vector is None for live in table.snapshot.files.values())

@@ -1,0 +1,252 @@
+"""Small files and dead rows pile up with every merge: tables that have had enough of them are put in order.
+
+Files are written again beside the merges, one rewrite at a time: planned and committed between two rounds while nobody
+is at work on the table, which takes a moment, and carried out in a thread meanwhile (`delta_writer.rewriting`). The cost follows what was changed, not the
+table. A table that only Spark may write is compacted by its OPTIMIZE, between two rounds. No row changes, and a crash
+leaves the table as it was.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import islice
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from dblog_core.delta_writer.features import TableRefused
+from dblog_core.delta_writer.open_table import OpenTable
+from dblog_core.delta_writer.rewriting.background import BackgroundRewrite
+from dblog_core.delta_writer.rewriting.join_files import plan_join
+from dblog_core.delta_writer.rewriting.purge_files import dead_share, plan_purge
+from dblog_core.delta_writer.rewriting.rewrite import Rewrite, commit_rewritten
+from dblog_core.errors import LakeError, StagingError
+from dblog_core.lake.lake_status import TableStatus, table_location
+from dblog_core.model.schema import TableName
+from dblog_core.staging import Staging
+from dblog_core.storage.location import Location
+from spark_jobs.delta_tables import join_files, log
+from spark_jobs.merging.faults import first_lines
+from spark_jobs.merging.lake import Lake
+
+SHARE = 0.2
+"""Of a file's rows that are dead: with more it is written again."""
+_MANY = 8
+"""Small files that are joined in the same turn again: merges add a few while files are joined."""
+_LOOKS = 20
+"""Tables whose logs are looked at in a step that may not wait: three requests each, and the next merge waits."""
+_FAILED = 3
+"""Rewrites of one turn that were overtaken, after which the turn ends."""
+
+
+@dataclass(slots=True)
+class _Turn:
+    """A table's turn. `share`: of dead rows, with more of which a file is written again. In the turn of a maintenance
+    `chosen` are the files that have so many when it begins, at the time `began`: merges mark more meanwhile."""
+
+    table: str
+    share: float = SHARE
+    is_maintenance: bool = False
+    chosen: frozenset[str] | None = None
+    began: float = 0.0
+    rewrites: int = 0
+    failed: int = 0
+
+
+class Upkeep:
+    """The upkeep of a lake's tables, by turns. Its steps are taken between two rounds."""
+
+    def __init__(
+        self,
+        staging: Staging,
+        session: Callable[[str], SparkSession],
+        after: int,
+        *,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        """`session`: a table's own; `after`: the commits of a table after which it has its turn; 0: never."""
+        self._staging = staging
+        self._session = session
+        self._now = now
+        self._turns = join_files.Turns(after)
+        self._not_looked_at: set[str] | None = None  # tables that may be due; None: all of them
+        self._asked: dict[str, float] = {}
+        self._turn: _Turn | None = None
+        self._running: BackgroundRewrite | None = None
+        self.purged: dict[str, float] = {}
+        """Tables of which no file has a row that was marked before that time (seconds UTC)."""
+
+    def record_merged(self, tables: Collection[str]) -> None:
+        """These tables have had commits."""
+        if self._not_looked_at is not None:
+            self._not_looked_at.update(tables)
+
+    def ask(self, shares: Mapping[str, float]) -> None:
+        """Has these tables put in order for a maintenance; a file with more than the share of dead rows is written
+        again. What only Spark may write is left to the maintenance."""
+        self._asked.update(shares)
+
+    @property
+    def has_asked(self) -> bool:
+        """Whether some of what was asked is still to be done."""
+        return bool(self._asked) or (self._turn is not None and self._turn.is_maintenance)
+
+    def step(
+        self, lake: Lake, tables: Mapping[str, TableStatus], *, at_work: Collection[str] = (), wait: bool
+    ) -> str | None:
+        """The table whose files were just written again; None where none is due, or what is under way is not ready yet
+        (`wait`: then until it is). A table `at_work` is being merged in a thread of its own, and waits for later. A
+        fault is LakeError or StagingError, and harms nothing."""
+        self._forget_gone(lake, tables)
+        while True:
+            if self._turn is not None and self._turn.table in at_work:
+                return None
+            if self._running is None:
+                most = None if wait else _LOOKS
+                turn = self._turn = self._turn or self._next_turn(lake, tables, at_work, most=most)
+                if turn is None:
+                    return None
+                try:
+                    self._begin(lake, turn, tables[turn.table])
+                except TableRefused:
+                    if turn.is_maintenance:
+                        self._end_turn(lake)
+                        continue
+                    self._compact(lake, turn.table)
+                    return turn.table
+                if self._running is None:
+                    self._end_turn(lake)
+                    continue
+            if not wait and not self._running.is_ready():
+                return None
+            turn = self._turn
+            if turn is not None and self._commit(lake, turn, tables[turn.table]):
+                self._continue(lake, turn, tables[turn.table])
+                return turn.table
+
+    def _forget_gone(self, lake: Lake, tables: Mapping[str, TableStatus]) -> None:
+        """A table whose turn it is may have left the lake."""
+        if self._turn is None or (self._turn.table in tables and tables[self._turn.table].version is not None):
+            return
+        self.stop()
+        self._end_turn(lake)
+
+    def stop(self) -> None:
+        """Ends what is under way."""
+        if self._running is not None:
+            self._running.stop()
+            self._running = None
+
+    def _next_turn(
+        self, lake: Lake, tables: Mapping[str, TableStatus], at_work: Collection[str], *, most: int | None
+    ) -> _Turn | None:
+        """`most`: so many tables' logs are looked at."""
+        for name in [name for name in self._asked if name not in at_work]:
+            share = self._asked.pop(name)
+            if name in tables and tables[name].version is not None:
+                return _Turn(name, share, is_maintenance=True)
+        looked_at = self._not_looked_at if self._not_looked_at is not None else set(tables)
+        self._not_looked_at = set(looked_at)
+        for name in islice(sorted((looked_at & tables.keys()).difference(at_work)), most):
+            if tables[name].version is None:  # nothing is there, and its name may have no place in the lake
+                continue
+            if self._turns.is_due(_path(lake, name)):
+                return _Turn(name)
+            self._not_looked_at.discard(name)
+        return None
+
+    def _begin(self, lake: Lake, turn: _Turn, status: TableStatus) -> None:
+        """Begins the table's next rewrite, if one is worth it. Raises TableRefused where Spark must."""
+        lake.check()
+        with self._ending_on_fault(lake):
+            table = self._open(lake, turn.table, status)
+            table.refresh()
+            files = table.snapshot.files
+            if turn.is_maintenance and turn.chosen is None:
+                turn.began = self._now()
+                turn.chosen = frozenset(path for path, live in files.items() if dead_share(table, live) > turn.share)
+            rewrite = _plan(table, turn) if turn.failed < _FAILED else None
+            if rewrite is not None:
+                turn.rewrites += 1
+                self._running = BackgroundRewrite(rewrite)
+            elif turn.chosen is not None and turn.share == 0.0 and not turn.chosen & files.keys():
+                self.purged[turn.table] = turn.began
+
+    def _continue(self, lake: Lake, turn: _Turn, status: TableStatus) -> None:
+        """Begins the next rewrite of the turn at once, or ends it: what merges mark from now on is of the next turn."""
+        with suppress(TableRefused):  # since a moment ago; its next turn finds out
+            self._begin(lake, turn, status)
+        if self._running is None and self._turn is not None:
+            self._end_turn(lake)
+
+    def _commit(self, lake: Lake, turn: _Turn, status: TableStatus) -> bool:
+        """Commits what was written; False where others have overtaken it."""
+        running = self._running
+        assert running is not None
+        self._running = None
+        with self._ending_on_fault(lake):
+            rewritten = running.result()
+            table = self._open(lake, turn.table, status)
+            try:
+                is_committed = commit_rewritten(table, rewritten)
+            except TableRefused:  # since a moment ago; the next step finds out
+                is_committed = False
+        if is_committed:
+            version = table.snapshot.version
+            lake.highest.record_other_commit(_path(lake, turn.table), version - 1, version)
+        turn.failed += not is_committed
+        return is_committed
+
+    def _open(self, lake: Lake, name: str, status: TableStatus) -> OpenTable:
+        """Raises TableRefused where small works are not written without Spark either."""
+        if lake.open_tables is None or status.schema is None:
+            raise TableRefused("Spark writes it", where=name)
+        return lake.open_tables.table(_path(lake, name), self._staging.schema(status.schema), lake.check)
+
+    def _compact(self, lake: Lake, name: str) -> None:
+        path = _path(lake, name)
+        before = log.version(path)
+        with self._ending_on_fault(lake):
+            try:
+                join_files.compact(self._session(name), path)
+            except (PySparkException, Py4JJavaError) as error:
+                raise LakeError(
+                    f"the table's small files cannot be joined, and merges continue without it: {first_lines(error)}",
+                    where=name,
+                ) from error
+        after = log.version(path)
+        if before is not None and after is not None:
+            lake.highest.record_other_commit(path, before, after)
+        self._end_turn(lake)
+
+    @contextmanager
+    def _ending_on_fault(self, lake: Lake) -> Iterator[None]:
+        """A table that cannot be put in order waits for its next turn: the others have theirs."""
+        try:
+            yield
+        except TableRefused:
+            raise
+        except (LakeError, StagingError):
+            self._end_turn(lake)
+            self._asked.clear()  # the maintenance itself does the rest, and says what is wrong
+            raise
+
+    def _end_turn(self, lake: Lake) -> None:
+        assert self._turn is not None
+        path = _path(lake, self._turn.table)
+        if (version := log.version(path)) is not None:
+            self._turns.record_compaction(path, version)
+        self._turn = None
+
+
+def _plan(table: OpenTable, turn: _Turn) -> Rewrite | None:
+    rewrite = plan_join(table, at_least=_MANY if turn.rewrites else 2)
+    return rewrite or plan_purge(table, share=turn.share, among=turn.chosen)
+
+
+def _path(lake: Lake, name: str) -> Location:
+    return table_location(lake.location, TableName.parse(name))
