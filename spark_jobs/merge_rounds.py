@@ -33,6 +33,7 @@ from dblog_core.lake.lake_status import (
     read_status,
     table_location,
 )
+from dblog_core.lake.lake_tasks import LakeTask
 from dblog_core.lake.merge_plan import Work
 from dblog_core.lake.task_requests import MaintainRequest
 from dblog_core.model.schema import TableName

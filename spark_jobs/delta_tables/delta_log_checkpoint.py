@@ -1,12 +1,14 @@
 """Checkpoints of a table's log: readers begin with one, and Delta cleans old commits away when it makes one.
 
-Delta makes them beside its own commits; those that are made without Spark ask for them here.
+Delta makes them beside its own commits; those that are made without Spark ask for them here. One is made in a thread:
+no merge waits for it, and a process that ends before it is done leaves it to the next one.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -26,6 +28,28 @@ _log = logging.getLogger(__name__)
 def is_due(version: int, configuration: Mapping[str, str]) -> bool:
     """Whether the commit that made this version is followed by a checkpoint, by Delta's own rule."""
     return version > 0 and version % int(configuration.get(INTERVAL, COMMITS)) == 0
+
+
+class Checkpoints:
+    """Makes checkpoints one after the other, beside the merges."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._waiting: dict[Location, Future[None]] = {}
+
+    def ask(self, spark: SparkSession, table: Location) -> None:
+        """Has one made of the table's version that is the newest then; one that is not begun yet does as well."""
+        asked = self._waiting.get(table)
+        if asked is None or asked.running() or asked.done():
+            self._waiting[table] = self._thread.submit(write, spark, table)
+
+    def wait(self) -> None:
+        """Until all are made that were asked for."""
+        wait(self._waiting.values())
+
+    def close(self) -> None:
+        """Waits for the one that is being made, and forgets the others."""
+        self._thread.shutdown(cancel_futures=True)
 
 
 def write(spark: SparkSession, table: Location) -> None:

@@ -340,7 +340,7 @@ class LakeTable:
                 ranges = key_ranges.of_keys(rows["key"].combine_chunks(), self._schema)
             self._highest.record_batch(self.path, done.version - 1, done.version, self._schema, ranges)
             if delta_log_checkpoint.is_due(done.version, table.snapshot.metadata.get("configuration") or {}):
-                delta_log_checkpoint.write(self._spark, self.path)
+                tables.checkpoints.ask(self._spark, self.path)
         return done
 
     def _newest(self) -> int:

@@ -32,6 +32,7 @@ from dblog_core.model.values import Key, key_tuples
 from dblog_core.storage.location import Location
 from spark_jobs.delta_tables import log
 from spark_jobs.delta_tables.column_types import COMMIT_TIME, OFFSET, ORIGIN, POSITION
+from spark_jobs.delta_tables.delta_log_checkpoint import Checkpoints
 from spark_jobs.events import fold_in_parts
 from spark_jobs.events.fold import PUT, WITHHOLD
 from spark_jobs.events.fold_in_parts import FoldedParts
@@ -58,6 +59,7 @@ class OpenTables:
         self._directory = directory
         self._memory = memory
         self._open: dict[Location, OpenTable] = {}
+        self.checkpoints = Checkpoints()
 
     def table(self, path: Location, schema: TableSchema, check: Callable[[], None]) -> OpenTable:
         """The table of that key; `check` is asked right before each of its commits."""
@@ -80,7 +82,8 @@ class OpenTables:
             self._close(unused.pop(0))
 
     def close(self) -> None:
-        """Keeps the indexes that took long to make for the next process."""
+        """Keeps the indexes that took long to make for the next process, and ends what runs beside the merges."""
+        self.checkpoints.close()
         while self._open:
             self._close(next(iter(self._open)))
 

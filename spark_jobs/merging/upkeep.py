@@ -1,9 +1,9 @@
 """Small files and dead rows pile up with every merge: tables that have had enough of them are put in order.
 
 Files are written again beside the merges, one rewrite at a time: planned and committed between two rounds while nobody
-is at work on the table, which takes a moment, and carried out in a thread meanwhile (`delta_writer.rewriting`). The cost follows what was changed, not the
-table. A table that only Spark may write is compacted by its OPTIMIZE, between two rounds. No row changes, and a crash
-leaves the table as it was.
+is at work on the table, which takes a moment, and carried out in a thread meanwhile (`delta_writer.rewriting`). The
+cost follows what was changed, not the table. A table that only Spark may write is compacted by its OPTIMIZE, between
+two rounds. No row changes, and a crash leaves the table as it was.
 """
 
 from __future__ import annotations

@@ -225,10 +225,14 @@ def test_every_hundredth_commit_is_followed_by_a_checkpoint(lake: TestLake, monk
     lake.marks = True
     monkeypatch.setattr(delta_log_checkpoint, "COMMITS", 4)
     merger = lake.merger()
+    tables = merger._lake.open_tables
+    assert tables is not None
     for i in range(9):
         lake.build.update(T, {"id": 1, "v": f"{i}"})
         lake.build.seal()
         merger.run_round(retry_stopped=False)
+        tables.checkpoints.wait()  # beside the merges the version may be a later one
+    tables.close()
     places = sorted(name for name in (lake.table(T) / "_delta_log").names() if name.endswith(".checkpoint.parquet"))
     assert [int(name.split(".")[0]) for name in places] == [4, 8]
     assert log.version(lake.table(T)) == 9
