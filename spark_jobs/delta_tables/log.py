@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import orjson
 
+from dblog_core.delta_writer import snapshot
+from dblog_core.delta_writer.features import TableRefused
+from dblog_core.delta_writer.files import TableFiles
 from dblog_core.errors import LakeError
 from dblog_core.lake.spark_submit import COMMIT_MARK
 from dblog_core.storage.location import Location
@@ -47,7 +51,7 @@ def version_from(table: Location, older: int) -> int:
 
 
 def newest_transaction(table: Location, app: str) -> int | None:
-    """The newest transaction version that `app` has committed; None if no remaining commit names one."""
+    """The newest transaction version that `app` has committed; None if the log names none."""
     newest = version(table)
     while newest is not None and newest >= 0 and (data := _commit(table / "_delta_log", newest).read()) is not None:
         for line in data.splitlines():
@@ -55,6 +59,11 @@ def newest_transaction(table: Location, app: str) -> int | None:
             if txn is not None and txn["appId"] == app:
                 return int(txn["version"])
         newest -= 1
+    if newest is None or newest < 0:
+        return None
+    # Older commits were cleaned away. What they said stands in the checkpoint that made them superfluous.
+    with suppress(TableRefused):
+        return snapshot.newest(TableFiles.at(table)).txns.get(app)
     return None
 
 

@@ -27,7 +27,7 @@ from dblog_core.delta_writer.features import TableRefused
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.dumps import dump_store
 from dblog_core.errors import LakeError, RequestError
-from dblog_core.lake.cuts import cuts_location, is_findable
+from dblog_core.lake.cuts import cut_of, cuts_location, is_findable
 from dblog_core.lake.lake_status import OWN, TableStatus, history_location, own_directory, table_location
 from dblog_core.lake.task_plans import MaintainPlan
 from dblog_core.lake.task_requests import MaintainRequest
@@ -40,10 +40,11 @@ from dblog_core.model.schema import TableName
 from dblog_core.staging.retention import Retention
 from dblog_core.storage.location import Location
 from dblog_core.wiring import open_state
-from spark_jobs.delta_tables import clustering, join_files, log
+from spark_jobs.delta_tables import clustering, delta_log_checkpoint, join_files, log, log_cleanup
 from spark_jobs.delta_tables.column_types import quote
 from spark_jobs.lake_tasks import expired_cuts, file_upkeep
 from spark_jobs.lake_tasks.context import Done, Tools
+from spark_jobs.lake_tasks.expired_cuts import Kept
 from spark_jobs.merging.merge_records import Records
 
 PURGE = 0.05
@@ -85,6 +86,7 @@ def carry_out(tools: Tools, plan: MaintainPlan, *, now: Callable[[], float] = ti
         done = _improve(session, place, tools, marks) if place.table in chosen else []
         tools.check()
         removed = _vacuum(session, place, keep=keep, since=began - oldest_cut.merged_at)
+        _clean_log(session, tools, place, oldest_cut)
         size = marks.with_mark_time(_size(session, place), purged="purged" in done)
         sizes.append(size)
         maintained.append(MaintainedTable(size, tuple(done), removed))
@@ -239,6 +241,18 @@ def _vacuum(spark: SparkSession, place: Place, *, keep: float, since: float) -> 
         before = _count(place)
         DeltaTable.forPath(spark, str(place.path)).vacuum(hours)
         return before - _count(place)
+
+
+def _clean_log(spark: SparkSession, tools: Tools, place: Place, oldest: Kept) -> None:
+    """Removes the log of versions before the one that the oldest cut has. That of a history stays as long as Delta
+    keeps it: streams read it. So does that of a table with a feature that this writer does not know."""
+    if place.history or not oldest.number or _open(tools, place) is None:
+        return
+    if not log_cleanup.has_checkpoint(place.path):  # for a later maintenance: a log begins with one
+        delta_log_checkpoint.write(spark, place.path)
+    version = cut_of(tools.lake.location, oldest.number).tables.get(place.table)
+    if version is not None:
+        log_cleanup.clean(place.path, version)
 
 
 def _hours(keep: float, since: float) -> float:

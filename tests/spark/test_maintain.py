@@ -201,6 +201,27 @@ def test_a_maintenance_beside_merges_leaves_no_deleted_row_in_a_file(days: Days)
     assert rows == {n: "changed" if n == 8 else f"v{n}" for n in range(100) if n != 7}
 
 
+def test_the_log_before_the_oldest_cut_is_removed_and_cuts_are_read(days: Days) -> None:
+    path = days.lake.table(ONE)
+    merges = []
+    for n in range(6):
+        days.now += HOUR
+        days.lake.build.create(ONE, {"id": n, "v": "v"})
+        merges.append(days.merge())
+        if n in (1, 3):
+            DeltaTable(str(path.local)).create_checkpoint()
+    before = {cut: days.rows(cut) for cut in merges}
+    oldest = days.maintain()["cuts"]["oldest"]
+    assert oldest > merges[0]
+    kept = [cut for cut in merges if cut >= oldest]
+    assert {cut: days.rows(cut) for cut in kept} == {cut: before[cut] for cut in kept}
+    commits = [name for name in (path / "_delta_log").names() if name.endswith(".json") and name[0].isdigit()]
+    assert int(min(commits)[:20]) > 0, "the table's first commit is gone"
+    days.lake.build.create(ONE, {"id": 99, "v": "v"})
+    days.merge()
+    assert [row["id"] for row in days.lake.rows(ONE)] == [0, 1, 2, 3, 4, 5, 99]
+
+
 def test_a_crash_in_the_middle_is_finished_by_the_next_merge(days: Days) -> None:
     for n in range(10):
         days.lake.build.create(ONE, {"id": n, "v": "first"})
