@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
@@ -108,6 +109,17 @@ def test_rows_that_all_die_meanwhile_leave_no_file(table: Table) -> None:
     table.check()
 
 
+def test_a_new_file_of_dead_rows_alone_is_not_added(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A writer that leaves a file without a living row in the table could bring it about."""
+    writer = fill_files(table)
+    rewritten = plan(writer, "join").carry_out()
+    assert rewritten.file is not None
+    monkeypatch.setattr(rewrite, "_find_died", lambda table, rewritten: np.arange(len(rewritten.file.rows)))
+    assert commit_rewritten(writer, rewritten)
+    assert [a for a in commit_of(table.path, newest(table.path)) if "add" in a] == []
+    assert table.read() == []
+
+
 def test_a_row_that_has_come_back_stays(table: Table) -> None:
     """Somebody brings the table back to an older version: a row that was dead for the plan lives."""
     writer = fill_files(table)
@@ -190,6 +202,7 @@ def test_the_worst_file_is_purged_first_and_each_by_its_share(table: Table) -> N
     table.merge(writer, [], [row(k) for k in range(60, 120)][:30])
     shares = sorted(dead_share(writer, live) for live in writer.snapshot.files.values())
     assert shares[:2] == [20 / 60, 20 / 60] and shares[2] > 0.5
+    assert dead_share(writer, plan(writer, "purge").sources[0].live) == shares[2]
     assert purge_file(writer, share=0.5)
     assert max(dead_share(writer, live) for live in writer.snapshot.files.values()) == 20 / 60
     assert not purge_file(writer, share=0.5)
