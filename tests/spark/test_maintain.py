@@ -185,7 +185,7 @@ def test_a_maintenance_beside_merges_leaves_no_deleted_row_in_a_file(days: Days)
     build.delete(ONE, {"id": 7})
     days.merge()
     days.now += 3 * HOUR
-    task = lake_tasks.file_task(days.lake.location, schedule.KIND, {"tables": []})
+    task = lake_tasks.file_task(days.lake.location, MaintainRequest())
     merger = days.lake.merger(**days.options())
     assert merger.run_task(beside=True) is None
     build.update(ONE, {"id": 8, "v": "changed"})
@@ -193,7 +193,7 @@ def test_a_maintenance_beside_merges_leaves_no_deleted_row_in_a_file(days: Days)
     merger.run_round(retry_stopped=False)
     while merger.run_task(beside=True) is None:
         merger.compact()
-    outcome = lake_tasks.read_outcome(days.lake.location, task.id)
+    outcome = lake_tasks.read_outcome(days.lake.location, task.id, MaintainResult)
     assert outcome is not None and outcome.error is None
     live = DeltaTable(str(days.lake.table(ONE).local)).file_uris()
     assert "secret" not in {v for file in live for v in pq.read_table(file, columns=["v"])["v"].to_pylist()}
