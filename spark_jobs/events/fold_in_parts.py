@@ -74,14 +74,14 @@ class FoldedParts:
         schema: TableSchema,
         last: Sequence[Flags],
         born: Sequence[Flags],
-        kept: Sequence[pa.Table] | None,
+        in_memory: Sequence[pa.Table] | None,
     ) -> None:
         self._staging = staging
         self._work = work
         self._schema = schema
         self._last = last
         self._born = born
-        self._kept = kept
+        self._kept = in_memory
         self._count = sum(int(flags.sum()) for flags in last)
 
     def __len__(self) -> int:
@@ -136,18 +136,18 @@ def _find_last_events(staging: Staging, work: Work, schema: TableSchema) -> Fold
     keys: list[KeyHashes] = []
     offsets: list[npt.NDArray[np.int64]] = []
     created: list[Flags] = []
-    kept: list[pa.Table] | None = []
+    in_memory: list[pa.Table] | None = []
     kept_bytes = 0
     try:
         for events in fold_on_driver.read_events(staging, work, schema):
             keys.append(hash_keys([_one_array(events[f"k{i}"]) for i in range(len(schema.key))], secret))
             offsets.append(np.asarray(events["offset"]))
             created.append(np.asarray(events["created"]))
-            if kept is not None and _ROOM.take(events.nbytes):
-                kept.append(events)
+            if in_memory is not None and _ROOM.take(events.nbytes):
+                in_memory.append(events)
                 kept_bytes += events.nbytes
-            elif kept is not None:
-                kept = None
+            elif in_memory is not None:
+                in_memory = None
                 _ROOM.give_back(kept_bytes)
                 kept_bytes = 0
         last, born = _last_of_each_key(
@@ -159,7 +159,7 @@ def _find_last_events(staging: Staging, work: Work, schema: TableSchema) -> Fold
         _ROOM.give_back(kept_bytes)
         raise
     edges = np.cumsum([len(part) for part in offsets])
-    parts = FoldedParts(staging, work, schema, np.split(last, edges)[:-1], np.split(born, edges)[:-1], kept)
+    parts = FoldedParts(staging, work, schema, np.split(last, edges)[:-1], np.split(born, edges)[:-1], in_memory)
     weakref.finalize(parts, _ROOM.give_back, kept_bytes)
     return parts
 

@@ -55,14 +55,14 @@ class PortionFold:
             return
         portion = portion.combine_chunks()
         keys, old = self._number_keys(portion)
-        held = 0 if self._events is None else len(self._events)
+        event_count = 0 if self._events is None else len(self._events)
         in_event = np.stack(
             [~mask_unchanged(portion["unchanged"], name) for name in self._names] or [np.ones(len(portion), np.bool_)],
             axis=1,
         )
         order = np.argsort(np.asarray(portion["offset"]), kind="stable")
-        self._walk.follow(keys, old, portion["op"], in_event, order, first=held)
-        self._last[keys[order]] = held + order
+        self._walk.follow(keys, old, portion["op"], in_event, order, first=event_count)
+        self._last[keys[order]] = event_count + order
         self._born[keys[np.asarray(portion["created"])]] = True
         self._events = portion if self._events is None else pa.concat_tables([self._events, portion])
         self._drop_events()
@@ -102,15 +102,15 @@ class PortionFold:
 
     def _number_keys(self, portion: pa.Table) -> tuple[Ids, Ids]:
         """The numbers of the portion's keys, and of those that rows had before; -1: they had none."""
-        own = [portion[name] for name in self._key_columns]
-        old = [portion[name] for name in self._old_columns]
+        new_keys = [portion[name] for name in self._key_columns]
+        old_keys = [portion[name] for name in self._old_columns]
         if self._keys is None:
             self._keys = pa.table(
-                {name: column.slice(0, 0) for name, column in zip(self._key_columns, own, strict=True)}
+                {name: column.slice(0, 0) for name, column in zip(self._key_columns, new_keys, strict=True)}
             )
-        known = [self._keys[name] for name in self._key_columns]
+        earlier_keys = [self._keys[name] for name in self._key_columns]
         has_old = np.asarray(portion["moved"])
-        codes = np.concatenate(number_keys(known, own, old))
+        codes = np.concatenate(number_keys(earlier_keys, new_keys, old_keys))
         in_use = np.concatenate([np.ones(len(self._keys) + len(portion), np.bool_), has_old])
         # What is known comes first, so that each keeps its number; the others get theirs in the order of their codes.
         distinct, first = np.unique(codes[in_use], return_index=True)
@@ -122,13 +122,13 @@ class PortionFold:
         numbers[distinct[~is_known]] = len(self._keys) + np.arange(len(new))
         every = {
             name: pa.chunked_array([*a.chunks, *b.chunks, *c.chunks], b.type)
-            for name, a, b, c in zip(self._key_columns, known, own, old, strict=True)
+            for name, a, b, c in zip(self._key_columns, earlier_keys, new_keys, old_keys, strict=True)
         }
-        new_keys = pa.table(every).take(pa.array(new))
-        self._keys = pa.concat_tables([self._keys, new_keys]).combine_chunks()
+        added_keys = pa.table(every).take(pa.array(new))
+        self._keys = pa.concat_tables([self._keys, added_keys]).combine_chunks()
         self._last = np.concatenate([self._last, np.full(len(new), -1, np.int64)])
         self._born = np.concatenate([self._born, np.zeros(len(new), np.bool_)])
-        split = len(known[0])
+        split = len(earlier_keys[0])
         own_numbers = numbers[codes[split : split + len(portion)]]
         old_numbers = np.where(has_old, numbers[codes[split + len(portion) :]], -1)
         return own_numbers, old_numbers
