@@ -43,6 +43,7 @@ from spark_jobs.delta_tables import log
 from spark_jobs.lake_tasks import maintain
 from spark_jobs.lake_tasks.context import Tools
 from spark_jobs.lake_tasks.task_turn import TaskTurn
+from spark_jobs.lake_tasks.upkeep import Upkeep
 from spark_jobs.merging.cut_writer import CutWriter
 from spark_jobs.merging.fence import Fence
 from spark_jobs.merging.lake import Lake
@@ -51,7 +52,6 @@ from spark_jobs.merging.merge_records import Intent, Records, TaskIntent
 from spark_jobs.merging.merge_results import Applied, Merged
 from spark_jobs.merging.table_states import plan_shares
 from spark_jobs.merging.table_turn import TableTurn
-from spark_jobs.merging.upkeep import Upkeep
 from spark_jobs.merging.withheld_keys import Dumps, Withheld
 
 

@@ -15,8 +15,8 @@ from dblog_core.delta_writer.rewriting.purge_files import purge_file
 from dblog_core.lake.lake_status import TableStatus
 from dblog_core.staging import Staging
 from dblog_core.storage.location import Location
+from spark_jobs.lake_tasks.upkeep import SHARE
 from spark_jobs.merging.lake import Lake
-from spark_jobs.merging.upkeep import SHARE
 
 
 def open_for_rewriting(lake: Lake, path: Location, staging: Staging, status: TableStatus) -> OpenTable | None:

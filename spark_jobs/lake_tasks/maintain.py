@@ -5,7 +5,7 @@
 No row changes, and no cut that is kept: a cut is forgotten before the files go that only it needs, and a file goes only
 when it was replaced before the oldest cut that is kept. Any of it may be done again. Between two steps the lake's lock
 is looked at; merges wait meanwhile. A continuous merge has written files again beside its rounds before
-(`merging.upkeep`), so that few are left.
+(`lake_tasks.upkeep`), so that few are left.
 """
 
 from __future__ import annotations

@@ -19,10 +19,10 @@ from dblog_core.errors import LakeError, LeaseLost, StagingUnavailable
 from dblog_core.lake.lake_status import LakeStatus, State, TableStatus, lake_at
 from dblog_core.storage.location import Location
 from spark_jobs.delta_tables import join_files
-from spark_jobs.merging import upkeep
+from spark_jobs.lake_tasks import upkeep
+from spark_jobs.lake_tasks.upkeep import Upkeep
 from spark_jobs.merging.lake import Lake as WrittenLake
 from spark_jobs.merging.mark_and_append import OpenTables
-from spark_jobs.merging.upkeep import Upkeep
 from tests.spark.worlds import SHAPE, Oracle
 from tests.unit.delta_writer.tables import Table, commit_of, metadata, newest, schema_string, write_commit
 from tests.unit.spark_jobs.test_mark_and_append import FIELDS, Lake, change
