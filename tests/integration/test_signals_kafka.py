@@ -96,7 +96,7 @@ def test_a_crash_between_a_message_and_its_place_repeats_nothing(topic: KafkaCon
     state.delete("signals-at/kafka")
     send({"id": "three"} | DUMP)
     after = look(topic, state, 3)
-    assert after[:2] == before and after[2]["id"] == "three" and len(after) == 3
+    assert after[:2] == before and after[2].id == "three" and len(after) == 3
 
 
 def test_the_place_moves_only_past_what_is_in_the_inbox(

@@ -201,7 +201,7 @@ def test_a_maintenance_beside_merges_leaves_no_deleted_row_in_a_file(days: Days)
     assert rows == {n: "changed" if n == 8 else f"v{n}" for n in range(100) if n != 7}
 
 
-def test_the_log_before_the_oldest_cut_is_removed_and_cuts_are_read(days: Days) -> None:
+def test_the_log_before_the_oldest_cut_is_removed_and_cuts_are_read(days: Days, marks: bool) -> None:
     path = days.lake.table(ONE)
     merges = []
     for n in range(6):
@@ -216,7 +216,8 @@ def test_the_log_before_the_oldest_cut_is_removed_and_cuts_are_read(days: Days) 
     kept = [cut for cut in merges if cut >= oldest]
     assert {cut: days.rows(cut) for cut in kept} == {cut: before[cut] for cut in kept}
     commits = [name for name in (path / "_delta_log").names() if name.endswith(".json") and name[0].isdigit()]
-    assert int(min(commits)[:20]) > 0, "the table's first commit is gone"
+    # A table that Spark alone writes keeps its log as long as Delta does.
+    assert (int(min(commits)[:20]) > 0) == marks, "the table's first commit is gone"
     days.lake.build.create(ONE, {"id": 99, "v": "v"})
     days.merge()
     assert [row["id"] for row in days.lake.rows(ONE)] == [0, 1, 2, 3, 4, 5, 99]
@@ -260,7 +261,7 @@ def test_a_key_lies_in_few_files_after_clustering(
 def test_a_table_that_is_not_in_the_lake_is_refused() -> None:
     tools: Any = mock.Mock(status=LakeStatus(merge=1))
     with pytest.raises(RequestError, match="not in the lake"):
-        maintain.plan(tools, {"tables": ["shop.none"]})
+        maintain.plan(tools, MaintainRequest(("shop.none",)))
 
 
 def test_what_delta_says_of_a_table_comes_with_its_name() -> None:
