@@ -66,6 +66,7 @@ class SlowTable:
         return merged is not None and SLOW in merged.late
 
 
+@pytest.mark.in_turn("history")
 @pytest.mark.parametrize("history", [False, True])
 def test_what_a_slow_table_brings_in_later_is_right_at_every_cut(
     lake: TestLake, monkeypatch: pytest.MonkeyPatch, soak_seed: int, history: bool
