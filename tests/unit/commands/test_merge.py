@@ -36,7 +36,7 @@ class BusyMerger:
             self.stop.set()
         return Merged(self.merged, self.merged, self.merged, 0.0, ())
 
-    def run_task(self) -> Merged | None:
+    def run_task(self, *, beside: bool = False) -> Merged | None:
         if self.done:
             self.stop.set()
             return None
@@ -49,7 +49,7 @@ class BusyMerger:
     def close(self) -> None:
         """Nothing is at work."""
 
-    def compact(self) -> str | None:
+    def compact(self, *, wait: bool) -> str | None:
         return None
 
     def late_tables(self) -> list[str]:
