@@ -31,8 +31,8 @@ class Found:
         return f"{self.scenario}: {self.violation}{steps}"
 
 
-def search(scenario: Scenario, rules: Rules | None = None) -> Found:
-    """Explores all states. Raises MemoryError if the scenario is too large to be explored."""
+def search(scenario: Scenario, rules: Rules | None = None, *, most_states: int | None = None) -> Found:
+    """Explores all states, or the first `most_states`. Raises MemoryError if the scenario is too large to explore."""
     begin = (ReadOnlyWorld if scenario.read_only else World).begin(scenario, rules or Rules())
     queue: deque[tuple[int, World]] = deque([(0, begin)])
     seen = {hash(begin.freeze())}
@@ -65,6 +65,8 @@ def search(scenario: Scenario, rules: Rules | None = None) -> Found:
                 queue.append((len(parents) - 1, new))
         except Violation as violation:
             return Found(scenario.name, len(seen), steps, str(violation), trace(at))
+        if most_states is not None and len(seen) >= most_states:
+            break
         if len(seen) > LIMIT:
             raise MemoryError(f"{scenario.name} has more than {LIMIT:,} states: make it smaller")
     return Found(scenario.name, len(seen), steps)
