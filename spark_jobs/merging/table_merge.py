@@ -90,11 +90,7 @@ class TableMerge:
             withheld = self._apply_changes(
                 work, schema, lake, history, number, version=version, span=span, status=status, merged=merged
             )
-        for mark in work.finished:
-            # A table that begins with the dump has nothing from before it.
-            if mark.since is not None and not lake.has_rows_upto(mark.since, self._lake.open_tables):
-                continue
-            deleted_rows.remove_ghosts(self._spark, self._staging, lake, schema, mark, last=span.last, history=history)
+        self._remove_ghosts(work, schema, lake, history, span)
         self._settle(lake, schema)
         upto = max(span.offset, merged)
         if (version := lake.version()) is not None:
@@ -122,6 +118,15 @@ class TableMerge:
             ignored=self._ignored_columns(work, lake),
             merge_because=self._merge_because,
         )
+
+    def _remove_ghosts(
+        self, work: Work, schema: TableSchema, lake: LakeTable, history: History | None, span: Span
+    ) -> None:
+        for mark in work.finished:
+            # A table that begins with the dump has nothing from before it.
+            if mark.since is not None and not lake.has_rows_upto(mark.since, self._lake.open_tables):
+                continue
+            deleted_rows.remove_ghosts(self._spark, self._staging, lake, schema, mark, last=span.last, history=history)
 
     def _ignored_columns(self, work: Work, lake: LakeTable) -> list[str] | None:
         """The columns of the newest shape that the lake leaves out; None where it has no such columns."""

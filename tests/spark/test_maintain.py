@@ -213,8 +213,8 @@ def test_the_log_before_the_oldest_cut_is_removed_and_cuts_are_read(days: Days, 
     before = {cut: days.rows(cut) for cut in merges}
     oldest = days.maintain()["cuts"]["oldest"]
     assert oldest > merges[0]
-    kept = [cut for cut in merges if cut >= oldest]
-    assert {cut: days.rows(cut) for cut in kept} == {cut: before[cut] for cut in kept}
+    remaining_cuts = [cut for cut in merges if cut >= oldest]
+    assert {cut: days.rows(cut) for cut in remaining_cuts} == {cut: before[cut] for cut in remaining_cuts}
     commits = [name for name in (path / "_delta_log").names() if name.endswith(".json") and name[0].isdigit()]
     # A table that Spark alone writes keeps its log as long as Delta does.
     assert (int(min(commits)[:20]) > 0) == marks, "the table's first commit is gone"
