@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import random
 import time
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from dblog_core.delta_writer.changes import Changes
 from dblog_core.delta_writer.open_table import OpenTable
+from dblog_core.delta_writer.rewriting.join_files import join_files
+from dblog_core.delta_writer.rewriting.purge_files import purge_file
 from dblog_core.delta_writer.upsert import upsert
+from spark_jobs.lake_tasks import maintain
 from tests.benchmarks.results import OURS, Bar, Figure, Results
 from tests.benchmarks.scale import Scale
 from tests.benchmarks.test_merge import PLAIN, SHAPE, Filled
 from tests.spark.segments import EPOCH
+
+FRESH = "fresh table"
+MERGES = 1_000
 
 
 class Marked:
@@ -50,6 +58,13 @@ class Marked:
         assert not done.already and done.inserted + done.updated == count - count // 5
         return seconds
 
+    def put_in_order(self, *, few: float) -> None:
+        """Joins small files, and writes files again of which more than `few` of the rows are dead."""
+        while join_files(self.writer):
+            pass
+        while purge_file(self.writer, share=few):
+            pass
+
     def begin_anew(self) -> float:
         """Seconds of a look at the log and of making the index, as a new process does it."""
         self.writer = self._new()
@@ -78,6 +93,39 @@ def test_random_changes(marked_table: Marked, count: int, times: int, scale: Sca
     title = f"{changes:,} random changes of a table of {rows:,} rows, marked and appended"
     bars = (Bar(1 / times, PLAIN, at_most=True), Bar(0.15 if count == 1_000 else 2, at_most=True))
     results.add(Figure(f"marked_{count}", "Lake", title, "s", series, bars))
+
+
+@pytest.mark.timeout(3600)
+def test_scan_after_merges_and_a_maintenance(
+    spark: SparkSession, tmp_path: Path, scale: Scale, results: Results
+) -> None:
+    """All rows are read, beside the same rows in a table that was just written."""
+    marked = Marked(Filled(spark, tmp_path, scale.lake_rows))
+    count = min(1_000, scale.lake_rows // 1_000)
+    for number in range(MERGES):
+        marked.apply(marked.filled.make_changes(count, scale.lake_rows))
+        if number % 100 == 99:  # as `compact_after` has it
+            marked.put_in_order(few=0.2)
+    marked.put_in_order(few=maintain.PURGE)
+    lake = str(marked.filled.lake.table(SHAPE))
+    fresh = str(tmp_path / "fresh")
+    spark.read.format("delta").load(lake).write.format("delta").save(fresh)
+    series: dict[str, list[float]] = {OURS: [], FRESH: []}
+    for number in range(-1, 3 * scale.rounds):  # round -1 warms both
+        seconds = {OURS: _scan(spark, lake), FRESH: _scan(spark, fresh)}
+        if number >= 0:
+            for who, rounds in series.items():
+                rounds.append(seconds[who])
+    title = f"full scan after {MERGES:,} merges of {count:,} rows into {scale.lake_rows:,}, and a maintenance"
+    results.add(Figure("scan_after_merges", "Lake", title, "s", series, (Bar(1.2, FRESH, at_most=True),)))
+
+
+def _scan(spark: SparkSession, path: str) -> float:
+    """Seconds in which every value of a table is read."""
+    rows = spark.read.format("delta").load(path)
+    began = time.monotonic()
+    rows.agg(F.sum(F.xxhash64(*rows.columns).cast("decimal(38,0)"))).collect()
+    return time.monotonic() - began
 
 
 @pytest.mark.timeout(3600)
