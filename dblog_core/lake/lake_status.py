@@ -2,8 +2,8 @@
 
 LAKE/_dblog/
   merges/NUMBER.json     what merge NUMBER will apply, written before it applies anything
-  merges/NUMBER.done.json   its outcome, created once: `LakeStatus`
-  status.json            the newest outcome again, where readers begin to look
+  merges/NUMBER.done.json   its outcome, created once: `LakeStatus`, or what has changed since the merge before it
+  status.json            one of the newest outcomes, whole, where readers begin to look
   mergers/EPOCH.json     who merged as number EPOCH; the newest one alone may write
   tasks/                 what is asked for and was done beside merging (`dblog_core.lake.lake_tasks`)
   withheld/EPOCH.json    that merger's keys of rows that wait for a dump, per table
@@ -136,6 +136,31 @@ class LakeStatus:
     def from_json(cls, data: dict[str, Any]) -> LakeStatus:
         return cls(**{**data, "tables": {name: read_table(table) for name, table in data["tables"].items()}})
 
+    def changes_since(self, before: LakeStatus) -> dict[str, Any]:
+        """As JSON, for `with_changes` of `before`, the outcome of an earlier merge: tables that have only moved along
+        with the lake are left out."""
+        moved = before._move_tables(self.segment, self.offset)
+        changed = {name: table for name, table in self.tables.items() if moved.get(name) != table}
+        gone = [name for name in moved if name not in self.tables]
+        return {**asdict(replace(self, tables=changed)), "gone": gone, "since": before.merge}
+
+    def with_changes(self, data: dict[str, Any]) -> LakeStatus:
+        """The outcome that `changes_since` has compared with this one. Raises ValueError for that of another one."""
+        if (since := data["since"]) != self.merge:
+            raise ValueError(f"it continues merge {since}, and follows merge {self.merge}")
+        changed = LakeStatus.from_json({name: value for name, value in data.items() if name not in ("gone", "since")})
+        moved = self._move_tables(changed.segment, changed.offset)
+        tables = {name: table for name, table in moved.items() if name not in data["gone"]} | changed.tables
+        return replace(changed, tables=tables)
+
+    def _move_tables(self, segment: int, offset: int) -> dict[str, TableStatus]:
+        """The tables once the lake stands at this place: those that stand where it does now move with it."""
+        place = (self.segment, self.offset)
+        return {
+            name: replace(table, segment=segment, offset=offset) if (table.segment, table.offset) == place else table
+            for name, table in self.tables.items()
+        }
+
 
 def read_table(data: dict[str, Any]) -> TableStatus:
     """A table's status from its JSON."""
@@ -221,23 +246,34 @@ def outcome_path(directory: Location, merge: int) -> Location:
 
 
 def read_status(lake: Location) -> LakeStatus | None:
-    """The last finished merge; None before the first. Raises LakeError if the file is altered.
+    """The last finished merge; None before the first. Raises LakeError if a file is altered.
 
-    status.json may be an outcome or two old: a merger died before it wrote it, or an older one woke up and did.
+    status.json may be some outcomes old: it is not written after each, and a merger that woke up may have written it.
     """
     directory = own_directory(lake)
-    newest = _read_outcome(directory / "status.json")
+    return read_later_outcomes(directory, read_whole_status(directory))
+
+
+def read_whole_status(directory: Location) -> LakeStatus | None:
+    """What status.json says; None if it is missing."""
+    return _read_outcome(directory / "status.json", None)
+
+
+def read_later_outcomes(directory: Location, status: LakeStatus | None) -> LakeStatus | None:
+    """The last finished merge, from the outcomes after `status` (None: from the first one)."""
     # Outcomes are created once and in order, so the first gap is the end.
-    while (newer := _read_outcome(outcome_path(directory, newest.merge + 1 if newest else 1))) is not None:
-        newest = newer
-    return newest
+    while (newer := _read_outcome(outcome_path(directory, status.merge + 1 if status else 1), status)) is not None:
+        status = newer
+    return status
 
 
-def _read_outcome(path: Location) -> LakeStatus | None:
+def _read_outcome(path: Location, before: LakeStatus | None) -> LakeStatus | None:
+    """`before`: the outcome that it follows."""
     if (data := path.read()) is None:
         return None
     try:
-        return LakeStatus.from_json(orjson.loads(data))
+        fields = orjson.loads(data)
+        return (before or LakeStatus()).with_changes(fields) if "since" in fields else LakeStatus.from_json(fields)
     except TypeError as error:  # a field too many, or too few
         raise LakeError(
             f"another version of dblog has written the record of the last merge: {error}",

@@ -3,20 +3,33 @@ moment."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import orjson
 
 from dblog_core.errors import LakeError
-from dblog_core.lake.lake_status import LakeStatus, TableStatus, outcome_path, read_table
+from dblog_core.lake.lake_status import (
+    LakeStatus,
+    TableStatus,
+    outcome_path,
+    read_later_outcomes,
+    read_table,
+    read_whole_status,
+)
 from dblog_core.lake.merge_plan import Span
 from dblog_core.lake.task_plans import TaskPlan, read_plan
 from dblog_core.storage.location import Location
 
 KEEP = 1000
 """Records of finished merges that stay, to look into."""
+DROP_EVERY = 100
+"""Merges between two looks for older records: their names alone are many bytes."""
+WHOLE_BYTES = 32 << 10
+"""An outcome of up to so many bytes is written whole, and again to status.json."""
+_CHANGES = 20
+"""A larger one says what has changed, and status.json is so many merges old: readers take these from their files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +107,9 @@ class Records:
 
     def __init__(self, directory: Location) -> None:
         self.directory = directory
+        self._last: LakeStatus | None = None
+        self._changes = 0
+        """Outcomes since status.json was written."""
 
     def newest(self) -> Intent | None:
         """The newest merge that was begun. Raises LakeError if its record is damaged."""
@@ -115,27 +131,51 @@ class Records:
         return self._merge(intent.number).create(orjson.dumps(intent.to_json()))
 
     def finish(self, status: LakeStatus) -> LakeStatus:
-        """Records the outcome of a merge, and drops records that are old. Returns the outcome that stands: another
-        process may have finished the merge first.
+        """Records the outcome of a merge, and drops records that are old. Returns the newest outcome that stands:
+        another process may have finished the merge first.
 
-        An outcome is created once. status.json repeats the newest one (`read_status`).
+        An outcome is created once. Of many tables it says what has changed since the last one, and status.json, which
+        has all of them, is written after some of these.
         """
-        outcome = outcome_path(self.directory, status.merge)
-        if not outcome.create(data := orjson.dumps(status)):
-            status = LakeStatus.from_json(self.read(f"merges/{outcome.path.rsplit('/', 1)[-1]}"))
-            data = orjson.dumps(status)
-        (self.directory / "status.json").replace(data)
-        for number in sorted(self._numbers())[:-KEEP]:
-            outcome_path(self.directory, number).remove()
-            self._merge(number).remove()
+        changes = self._changes_of(status)
+        if not outcome_path(self.directory, status.merge).create(changes or orjson.dumps(status)):
+            changes = None
+            before = self._last if self._is_next(status) else read_whole_status(self.directory)
+            status = read_later_outcomes(self.directory, before) or status
+        self._last = status
+        self._changes += 1
+        if changes is None or self._changes > _CHANGES:
+            (self.directory / "status.json").replace(orjson.dumps(status))
+            self._changes = 0
+        if status.merge % DROP_EVERY == 0:
+            self._drop(sorted(self._numbers())[:-KEEP])
         return status
 
+    def _changes_of(self, status: LakeStatus) -> bytes | None:
+        """The outcome as what has changed; None where it is written whole."""
+        if self._last is None or not self._is_next(status):
+            return None
+        whole_bytes = len(orjson.dumps(status))
+        if whole_bytes <= WHOLE_BYTES:
+            return None
+        changes = orjson.dumps(status.changes_since(self._last))
+        return changes if 2 * len(changes) < whole_bytes else None
+
+    def _is_next(self, status: LakeStatus) -> bool:
+        return self._last is not None and self._last.merge == status.merge - 1
+
     def drop_before(self, number: int) -> None:
-        """Drops records of merges before `number`, except for the newest of all."""
-        for old in sorted(self._numbers())[:-1]:
-            if old < number:
-                self._merge(old).remove()
-                outcome_path(self.directory, old).remove()
+        """Drops records of merges before `number`, except for the newest of all and those that status.json is not yet
+        as far as."""
+        whole = read_whole_status(self.directory)
+        end = min(number, whole.merge if whole else 0)
+        self._drop([old for old in sorted(self._numbers())[:-1] if old < end])
+
+    def _drop(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            # The outcome first: by its record it is found again after a crash in between.
+            outcome_path(self.directory, number).remove()
+            self._merge(number).remove()
 
     def read(self, name: str) -> Any:
         """A JSON file; None if it is missing."""

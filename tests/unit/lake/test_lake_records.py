@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dblog_core.errors import LakeError, LeaseLost
 from dblog_core.lake.lake_status import (
@@ -132,12 +135,133 @@ def test_the_lake_is_as_far_as_its_last_table_but_for_stopped_ones() -> None:
 
 def test_old_records_go_with_their_outcomes(lake: Location, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(merge_records, "KEEP", 3)
+    monkeypatch.setattr(merge_records, "DROP_EVERY", 1)
     records = Records(own_directory(lake))
     for number in range(1, 8):
         records.begin(Intent(number, SPAN, {}))
         records.finish(LakeStatus(number))
     assert len(list((own_directory(lake) / "merges").names())) == 2 * 3
     assert read_status(lake) == LakeStatus(7)
+
+
+@pytest.fixture
+def many_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Outcomes are written as those of a lake with many tables are."""
+    monkeypatch.setattr(merge_records, "WHOLE_BYTES", 0)
+
+
+def _status(merge: int, **more: TableStatus) -> LakeStatus:
+    """After so many merges, each of ten offsets; one table has rows in each of them, and fifty have none."""
+    place = (merge, 10 * merge)
+    idle = {f"shop.idle{n}": TableStatus(State.OK, None, *place, version=0, schema="f") for n in range(50)}
+    busy = TableStatus(State.OK, None, *place, version=merge, schema="f", merged={"rows": 10, "merge": merge})
+    return LakeStatus(merge, *place, f"p{merge}", merge, float(merge), {**idle, "shop.busy": busy, **more})
+
+
+@pytest.mark.usefixtures("many_tables")
+def test_an_outcome_of_many_tables_says_what_has_changed(lake: Location) -> None:
+    records = Records(own_directory(lake))
+    files = {name: own_directory(lake) / name for name in ("status.json", "merges")}
+    whole_merges = set()
+    for merge in range(1, 100):
+        assert records.finish(_status(merge)) == _status(merge) == read_status(lake)
+        outcome = (files["merges"] / f"{merge:012d}.done.json").read()
+        assert outcome is not None and (merge == 1 or len(outcome) < len(orjson.dumps(_status(merge))) / 10)
+        whole_merges.add(orjson.loads(files["status.json"].read() or b"")["merge"])
+    assert whole_merges == {1, 22, 43, 64, 85}
+    files["status.json"].remove()
+    assert read_status(lake) == _status(99), "from the first outcome on"
+
+
+@pytest.mark.usefixtures("many_tables")
+def test_a_successor_begins_with_a_whole_outcome_and_knows_those_before(lake: Location) -> None:
+    Records(own_directory(lake)).finish(_status(1))
+    first = Records(own_directory(lake))
+    for merge in (2, 3, 4):
+        first.finish(_status(merge))
+    old = (own_directory(lake) / "status.json").read()
+    second = Records(own_directory(lake))
+    late = TableStatus(State.OK, None, 2, 20, begun=50)
+    assert second.finish(_status(5, late=late)) == read_status(lake)
+    second.finish(_status(6, late=late))
+    # The first one wakes up, and has the outcome that its successor has created.
+    assert first.finish(_status(5)) == _status(6, late=late) == read_status(lake)
+    assert old is not None
+    (own_directory(lake) / "status.json").replace(old)
+    assert read_status(lake) == _status(6, late=late)
+
+
+@pytest.mark.usefixtures("many_tables")
+def test_an_outcome_that_follows_no_known_one_is_whole(lake: Location) -> None:
+    records = Records(own_directory(lake))
+    records.finish(_status(1))
+    Records(own_directory(lake)).finish(_status(2))
+    assert records.finish(_status(3)) == _status(3) == read_status(lake)
+
+
+@pytest.mark.usefixtures("many_tables")
+def test_an_outcome_is_whole_where_most_tables_have_changed(lake: Location) -> None:
+    records = Records(own_directory(lake))
+    records.finish(_status(1))
+    all_changed = {name: replace(table, version=2) for name, table in _status(2).tables.items()}
+    status = replace(_status(2), tables=all_changed)
+    records.finish(status)
+    assert records.read("status.json") == orjson.loads(orjson.dumps(status))
+
+
+def test_an_outcome_of_few_tables_is_whole(lake: Location) -> None:
+    records = Records(own_directory(lake))
+    for merge in (1, 2):
+        records.finish(_status(merge))
+    for name in ("status.json", "merges/000000000002.done.json"):
+        assert records.read(name) == orjson.loads(orjson.dumps(_status(2)))
+
+
+@pytest.mark.usefixtures("many_tables")
+def test_records_that_status_json_does_not_have_yet_stay(lake: Location) -> None:
+    records = Records(own_directory(lake))
+    for merge in range(1, 31):
+        records.begin(Intent(merge, SPAN, {}))
+        records.finish(_status(merge))
+    records.drop_before(29)
+    assert read_status(lake) == _status(30)
+    names = {name for name in (own_directory(lake) / "merges").names() if name.endswith(".done.json")}
+    assert names == {f"{merge:012d}.done.json" for merge in range(22, 31)}
+
+
+@pytest.mark.usefixtures("many_tables")
+def test_changes_that_do_not_follow_their_merge_are_refused(lake: Location) -> None:
+    records = Records(own_directory(lake))
+    records.finish(_status(1))
+    records.finish(_status(2))
+    (own_directory(lake) / "status.json").remove()
+    (own_directory(lake) / "merges/000000000001.done.json").replace(
+        (own_directory(lake) / "merges/000000000002.done.json").read() or b""
+    )
+    with pytest.raises(LakeError, match=r"000000000001\.done\.json: .* it continues merge 1, and follows merge 0"):
+        read_status(lake)
+
+
+_places = st.sampled_from([(1, 10), (2, 20), (3, 30)])
+_table_states = st.builds(
+    lambda place, state, version, merged: TableStatus(state, None, *place, version=version, merged=merged),
+    _places,
+    st.sampled_from(State),
+    st.sampled_from([None, 0, 1]),
+    st.sampled_from([None, {"rows": 1}, {"rows": 2}]),
+)
+_statuses = st.builds(
+    lambda merge, place, tables: LakeStatus(merge, *place, tables=tables),
+    st.integers(0, 3),
+    _places,
+    st.dictionaries(st.sampled_from("abcd"), _table_states),
+)
+
+
+@given(before=_statuses, after=_statuses)
+def test_changes_lead_from_any_status_to_any_other(before: LakeStatus, after: LakeStatus) -> None:
+    changes = orjson.loads(orjson.dumps(after.changes_since(before)))
+    assert before.with_changes(changes) == after
 
 
 def test_a_merger_that_wakes_up_overwrites_no_withheld_key(lake: Location) -> None:

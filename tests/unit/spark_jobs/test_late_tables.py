@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from unittest import mock
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,12 +17,19 @@ from dblog_core.lake.lake_status import State
 from dblog_core.lake.task_results import ResetResult
 from spark_jobs.lake_tasks import registry
 from spark_jobs.lake_tasks.context import Done
-from spark_jobs.merging import late_tables
+from spark_jobs.merging import late_tables, merge_records
 from tests.unit.merge_world import NAMES, NOTE, NOTED, World, a_world, plan_note, wait_until_held
 from tests.waiting import PATIENCE_SECONDS
 
 A, B, C = NAMES
 STEPS = ("recorded", "cut", "finished", *(f"applied {name}" for name in NAMES))
+
+
+@pytest.fixture(autouse=True, scope="module", params=[merge_records.WHOLE_BYTES, 0], ids=["few", "many"])
+def _outcomes(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Outcomes are written as for few tables, whole; or as for many."""
+    with mock.patch.object(merge_records, "WHOLE_BYTES", request.param):
+        yield
 
 
 def test_a_table_at_work_delays_no_commit_of_another() -> None:
