@@ -10,9 +10,8 @@ import pytest
 
 from dblog_core.lake.lake_status import read_status
 from dblog_core.lake.merge_plan import Work
-from dblog_core.staging import Staging
 from spark_jobs.merge_rounds import Merger
-from spark_jobs.merging.late_tables import LateTables
+from spark_jobs.merging.late_tables import LateTables, Shares
 from spark_jobs.merging.merge_results import Applied
 from spark_jobs.merging.table_merge import TableMerge
 from tests.spark.faulty_runs import NAMES, Model, judge
@@ -47,7 +46,12 @@ class SlowTable:
 
         patch.setattr(TableMerge, "apply", wait_and_apply)
         # The merge ends without the slow table as soon as the quick one is in.
-        patch.setattr(Staging, "is_published", lambda staging, segment: self._quick_is_in.is_set())
+        run = LateTables.run
+
+        def run_until_quick_is_in(late: LateTables, *args: Any, **more: Any) -> Shares:
+            return run(late, *args, **{**more, "has_news": self._quick_is_in.is_set})
+
+        patch.setattr(LateTables, "run", run_until_quick_is_in)
         patch.setattr(LateTables, "have_arrived", lambda late: self._quick_is_in.is_set())
 
     def hold(self) -> None:
