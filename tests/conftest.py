@@ -38,6 +38,7 @@ _LEFT_OVER = pytest.StashKey[list[str]]()
 _WHOLE = pytest.StashKey[bool]()
 """Whether all tests were asked for, and not files or directories by name."""
 
+_ALIKE = ("mysql", "mariadb")
 _ORDER = (
     "spark",
     "airflow",
@@ -139,13 +140,14 @@ def _is_on_spark(file: str) -> bool:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Of tests marked `in_turn` each runs on one of its databases, at one of its moments if it has any, or with one
-    value of what the mark names. Of those marked `one_of(N)` every Nth runs, where no file or directory was named. The
-    first seed says which. All run in a soak."""
+    value of what the mark names. Where no file or directory was named, of those marked `one_of(N)` every Nth runs, and
+    of two that differ by MySQL and MariaDB alone one does. The first seed says which. All run in a soak."""
     items.sort(key=_rank)
     if config.option.every_kind or config.option.soak_seeds > 1:
         return
     waiting = _out_of_turn(items, config.option.soak_first)
     if config.stash[_WHOLE]:
+        waiting |= _of_the_other_server((i for i in items if i.nodeid not in waiting), config.option.soak_first)
         waiting |= _not_of_this_run((i for i in items if i.nodeid not in waiting), config.option.soak_first)
     left = [item for item in items if item.nodeid not in waiting]
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid in waiting])
@@ -160,6 +162,18 @@ def _out_of_turn(items: list[pytest.Item], first: int) -> set[str]:
     chosen = {name: sorted(kinds[name])[(first + place) % len(kinds[name])] for place, name in enumerate(sorted(kinds))}
     named = ((item, _function(item)) for item in items)
     return {item.nodeid for item, name in named if name is not None and _kind(item) != chosen[name]}
+
+
+def _of_the_other_server(items: Iterable[pytest.Item], first: int) -> set[str]:
+    """Both read the same log by the same code, but for what tests of either one alone show."""
+    by_server: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for item in items:
+        server = getattr(item, "callspec", None) and item.callspec.params.get("source_kind")
+        if server in _ALIKE:
+            name = (str(item.path), getattr(item, "originalname", item.name))
+            by_server.setdefault(name, {}).setdefault(server, []).append(item.nodeid)
+    both = (by_server[name] for name in sorted(by_server) if len(by_server[name]) == len(_ALIKE))
+    return {nodeid for place, servers in enumerate(both) for nodeid in servers[_ALIKE[(first + place) % len(_ALIKE)]]}
 
 
 def _not_of_this_run(items: Iterable[pytest.Item], first: int) -> set[str]:

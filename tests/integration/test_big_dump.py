@@ -23,6 +23,8 @@ from tests.fix_servers import Database
 from tests.nemesis.processes import Dblog, kill
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.one_of(2)
+
 ROWS = 1_000_000
 CHUNK = 5_000
 RANGES = 6

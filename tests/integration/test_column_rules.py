@@ -47,6 +47,8 @@ from tests.marked import read_nodes
 from tests.plain_judge import PlainLake
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.one_of(2)
+
 MARK = "qZx7marked"
 NUMBER = "77315577315577.25"
 """What rows hold in columns under a rule: in texts and binary values, and as a number."""

@@ -6,10 +6,13 @@ import threading
 from pathlib import Path
 
 import psutil
+import pytest
 
 from dblog_core import wiring
 from tests.fix_servers import Database
 from tests.nemesis.processes import Dblog, kill
+
+pytestmark = pytest.mark.one_of(2)
 
 ROWS = 300_000
 LIMIT = 500 * 1024 * 1024

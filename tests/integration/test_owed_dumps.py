@@ -24,6 +24,8 @@ from tests.fix_servers import Database
 from tests.integration.test_mysql_sessions import capturing
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
+pytestmark = pytest.mark.one_of(2)
+
 
 @contextmanager
 def read_only(database: Database) -> Iterator[None]:

@@ -24,6 +24,8 @@ from dblog_core.state import settings_in_force
 from tests.fix_servers import Database
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
+pytestmark = pytest.mark.one_of(2)
+
 
 class Watched:
     """A running capture whose file lists the tables to capture, one a line."""

@@ -80,6 +80,7 @@ def others_go_on(database: Database, config: Config, wait: Wait, key: int, befor
     assert str(refused.value).startswith(problems[0].what)
 
 
+@pytest.mark.in_turn("plugin")
 @pytest.mark.parametrize("source_kind", ["postgres"], indirect=True)
 @pytest.mark.parametrize("plugin", ["pgoutput", "wal2json"])
 def test_postgres_a_table_that_loses_its_key_stops_alone_and_is_dumped_when_it_has_it_again(
@@ -114,6 +115,7 @@ def test_postgres_a_table_that_loses_its_key_stops_alone_and_is_dumped_when_it_h
     assert stop_reasons(config) == {}
 
 
+@pytest.mark.in_turn("moment")
 @pytest.mark.parametrize("source_kind", ["postgres"], indirect=True)
 @pytest.mark.parametrize("moment", ["between two captures", "while it runs"])
 def test_postgres_what_the_log_alone_has_told_is_dumped_too(database: Database, tmp_path: Path, moment: str) -> None:

@@ -24,6 +24,8 @@ from dblog_core.delta_writer.upsert import upsert
 from dblog_core.storage.local import LocalStorage
 from dblog_core.storage.location import Location
 
+pytestmark = pytest.mark.one_of(2)
+
 Row = dict[str, Any]
 APP = "dblog:shop:shop.orders"
 OFFSET = "_dblog_offset"

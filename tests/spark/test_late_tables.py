@@ -18,6 +18,8 @@ from tests.spark.faulty_runs import NAMES, Model, judge
 from tests.spark.lakes import Crash, TestLake
 from tests.waiting import PATIENCE_SECONDS
 
+pytestmark = pytest.mark.one_of(2)
+
 QUICK, SLOW = (f"shop.{name}" for name in NAMES)
 BURSTS = 6
 

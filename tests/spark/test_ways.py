@@ -28,6 +28,8 @@ from tests.spark.lakes import TestLake
 from tests.spark.segments import Row, table
 from tests.spark.worlds import SHAPE, Source, WholeRows
 
+pytestmark = pytest.mark.one_of(2)
+
 T = table("t", id=pa.int64(), v=pa.string())
 ODD = table(
     "odd",
