@@ -168,8 +168,8 @@ def _of_the_other_server(items: Iterable[pytest.Item], first: int) -> set[str]:
     """Both read the same log by the same code, but for what tests of either one alone show."""
     by_server: dict[tuple[str, str], dict[str, list[str]]] = {}
     for item in items:
-        server = getattr(item, "callspec", None) and item.callspec.params.get("source_kind")
-        if server in _ALIKE:
+        callspec = getattr(item, "callspec", None)
+        if callspec is not None and (server := callspec.params.get("source_kind")) in _ALIKE:
             name = (str(item.path), getattr(item, "originalname", item.name))
             by_server.setdefault(name, {}).setdefault(server, []).append(item.nodeid)
     both = (by_server[name] for name in sorted(by_server) if len(by_server[name]) == len(_ALIKE))
