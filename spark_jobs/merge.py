@@ -19,6 +19,7 @@ from functools import partial
 from dblog_core.errors import LakeBusy, LakeError, StagingError
 from dblog_core.maintenance.schedule import Timetable, ask_when_due
 from spark_jobs import entry_point
+from spark_jobs.commit_pace import CommitPace
 from spark_jobs.entry_point import Starters, say
 from spark_jobs.merge_rounds import Merger
 from spark_jobs.merging.handover import Slice
@@ -141,15 +142,18 @@ class Job:
 
     def _run_rounds(self, held: Slice | None) -> None:
         retried = looked = float("-inf")
+        pace = CommitPace(self._merger.vector_bytes)
         while not self._stop.is_set() and self._starters.are_alive():
             if held is not None and held.is_over():
                 say("merge: its slice is over; the next merge takes the lake")
                 break
-            due = self._take_accepted() or time.monotonic() - retried >= _RETRY
-            retry = due and bool(self._merger.stopped_tables())
-            retried = time.monotonic() if retry else retried
-            newest = self._merger.newest_segment()  # else a busy source keeps tasks waiting
-            self._catch_up(retry_stopped=retry, upto=newest, patience=_PATIENCE)
+            if pace.is_due():
+                pace.begin()
+                due = self._take_accepted() or time.monotonic() - retried >= _RETRY
+                retry = due and bool(self._merger.stopped_tables())
+                retried = time.monotonic() if retry else retried
+                newest = self._merger.newest_segment()  # else a busy source keeps tasks waiting
+                self._catch_up(retry_stopped=retry, upto=newest, patience=_PATIENCE)
             if time.monotonic() - looked >= _LOOK:
                 self._upkeep()
                 self._do_tasks(beside=True)

@@ -64,6 +64,8 @@ class OpenTable:
         self.vectors: dict[str, tuple[str | None, RowSet]] = {}
         self._ends: dict[str, tuple[str | None, Between | None]] = {}
         self.snapshot = Snapshot()
+        self.vector_bytes = 0
+        """Of all vectors that were written; never falls."""
 
     def refresh(self) -> Shape:
         """Reads what others have committed; the table's shape now. Raises TableRefused."""

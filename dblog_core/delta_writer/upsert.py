@@ -260,6 +260,7 @@ def _mark_old_rows(table: OpenTable, draft: _Draft) -> list[_MarkedFile]:
         return touched
     vectors = vector_file(left, table.new_id())
     table.create(vectors.name, vectors.data)
+    table.vector_bytes += len(vectors.data)
     descriptors = iter(vectors.descriptors)
     return [
         replace(marked_file, vector=next(descriptors)) if len(marked_file.dead) < marked_file.rows else marked_file

@@ -59,16 +59,23 @@ class OpenTables:
         self._directory = directory
         self._memory = memory
         self._open: dict[Location, OpenTable] = {}
+        self._vector_bytes = 0  # of tables that are closed
         self.checkpoints = Checkpoints()
 
     def table(self, path: Location, schema: TableSchema, check: Callable[[], None]) -> OpenTable:
         """The table of that key; `check` is asked right before each of its commits."""
         table = self._open.pop(path, None)
         if table is None or table.keys != schema.key:
+            self._vector_bytes += table.vector_bytes if table is not None else 0
             table = OpenTable(path, schema.key, order=OFFSET, mark=COMMIT_MARK, index=self._place(path))
         table.check = check
         self._open[path] = table  # the last one used is the last in order
         return table
+
+    @property
+    def vector_bytes(self) -> int:
+        """Bytes of all deletion vectors that were written."""
+        return self._vector_bytes + sum(table.vector_bytes for table in list(self._open.values()))
 
     def _place(self, path: Location) -> Path | None:
         name = hashlib.sha256(str(path).encode()).hexdigest()[:32]
@@ -89,6 +96,7 @@ class OpenTables:
 
     def _close(self, path: Location) -> None:
         table = self._open.pop(path)
+        self._vector_bytes += table.vector_bytes
         if table.index_entries >= _KEPT_ROWS:
             table.save()
 

@@ -6,6 +6,9 @@ import threading
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
+
+from spark_jobs.commit_pace import BYTES_A_SECOND, CommitPace
 from spark_jobs.merge import Job
 from spark_jobs.merging.merge_results import Merged
 
@@ -19,6 +22,8 @@ class BusyMerger:
     stop: threading.Event
     done: list[str] = field(default_factory=list)
     merged: int = 0
+    written_vectors: int = 0
+    """Bytes of each merge."""
 
     def load(self) -> None:
         """Nothing was begun before."""
@@ -51,6 +56,9 @@ class BusyMerger:
 
     def compact(self, *, wait: bool) -> str | None:
         return None
+
+    def vector_bytes(self) -> int:
+        return self.written_vectors * self.merged
 
     def late_tables(self) -> list[str]:
         return []
@@ -87,3 +95,46 @@ def test_new_segments_all_the_time_keep_neither_tasks_nor_upkeep_nor_withheld_ro
     assert job.continuous() == 0
     assert merger.done == ["maintain"] and upkeep and withheld.request_count
     assert merger.merged < ROUNDS
+
+
+@dataclass
+class PassingMerger(BusyMerger):
+    """Is stopped after some passes of the loop."""
+
+    passes: int = 0
+
+    def run_task(self, *, beside: bool = False) -> Merged | None:
+        return None
+
+    def compact(self, *, wait: bool) -> str | None:
+        self.passes += 1
+        if self.passes == 8:
+            self.stop.set()
+        return None
+
+
+@pytest.mark.parametrize(("written", "rounds"), [(1 << 40, 1), (0, 4)])
+def test_rounds_are_further_apart_where_vectors_are_large(written: int, rounds: int) -> None:
+    stop = threading.Event()
+    merger = PassingMerger(stop, written_vectors=written)
+    job = Job(merger, AskedRows(), None, stop, json=False)  # type: ignore[arg-type]
+    assert job.continuous() == 0
+    assert merger.passes == 8 and merger.merged == rounds
+
+
+@pytest.mark.parametrize(
+    ("written", "seconds"), [(0, 0.0), (BYTES_A_SECOND // 2, 0.5), (5 * BYTES_A_SECOND, 5.0), (1 << 40, 30.0)]
+)
+def test_the_next_round_is_due_when_the_vectors_of_the_last_leave_room_for_it(written: int, seconds: float) -> None:
+    vector_bytes = 1_000
+    now = 100.0
+    pace = CommitPace(lambda: vector_bytes, now=lambda: now)
+    assert pace.is_due()
+    pace.begin()
+    vector_bytes += written
+    now += max(0.0, seconds - 0.01)
+    assert pace.is_due() == (not written)
+    now += 0.01
+    assert pace.is_due()
+    pace.begin()
+    assert pace.is_due(), "the next round has written none"

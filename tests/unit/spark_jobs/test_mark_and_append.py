@@ -183,6 +183,19 @@ def test_indexes_beyond_the_memory_are_closed_and_made_anew(tmp_path: Path) -> N
         assert lake.rows() == oracle.rows
 
 
+def test_the_bytes_of_all_vectors_are_counted_of_closed_tables_too(tmp_path: Path) -> None:
+    lake = Lake(tmp_path, random.Random("counted"))
+    lake.tables = OpenTables(tmp_path / "index", memory=0)
+    write(lake, *(folded_row(k, 1, offset=1) for k in "abcde"))
+    assert lake.tables.vector_bytes == 0
+    for offset, k in enumerate("abc", 2):
+        write(lake, folded_row(k, 2, offset=offset))
+        vectors = [path.stat().st_size for path in (tmp_path / "lake").rglob("deletion_vector_*.bin")]
+        assert len(vectors) == offset - 1 and lake.tables.vector_bytes == sum(vectors)
+        if k == "b":
+            lake.tables.shed()
+
+
 def folded_row(k: str, a: int, *, op: str = PUT, offset: int = 1, origin: str = "log", born: bool = False) -> Any:
     row = {"world": 1, "k": k, "a": a, "f": None, "big": "b"} if op == PUT else None
     key = {"world": 1, "k": k}
