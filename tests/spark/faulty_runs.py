@@ -6,16 +6,17 @@ The lake is judged by another reader of Delta than the one that wrote it.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
+import orjson
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 from pyspark.sql import SparkSession
 
-from dblog_core.lake.lake_status import history_location, read_status
+from dblog_core.lake.lake_status import LakeStatus, history_location, own_directory, read_status
 from dblog_core.model.events import DELETE
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.storage.location import Location
@@ -186,8 +187,10 @@ def judge(lake: TestLake, model: Model, vacuumed: int, *, with_late_tables: bool
         assert oracle.waits(set(lake.withheld.keys(f"shop.{name}", SHAPE)))
         if lake.history:
             history_rows = Expected.as_all_told(_rows(history_location(lake.location, TableName("shop", name))))
-            right = [model.history(name, list(upto)).in_order() for upto in _told_upto(cuts, name)]
-            if any(f"shop.{name}" in dict(cut["behind"]) for cut in cuts):
+            # A merge that has left a table late has no cut of its own.
+            ends_of_merges = _ends_of_merges(lake, name) if with_late_tables else _ends_of_cuts(cuts, name)
+            right = [model.history(name, list(upto)).in_order() for upto in product(*ends_of_merges)]
+            if any(len(ends) > 1 for ends in ends_of_merges):
                 history_rows = _in_order(history_rows)
                 right = [_in_order(expected_rows) for expected_rows in right]
             assert history_rows in right, f"the history of {name}"
@@ -201,11 +204,19 @@ def _in_order(history_rows: list[Told]) -> list[tuple[Any, ...]]:
     return [(line[0] if line[1] != DELETE or len(line[4]) < others else None, *line[1:]) for line in lines]
 
 
-def _told_upto(cuts: list[Row], name: str) -> Iterator[tuple[int, ...]]:
-    """Where the merges may have ended that the history of a table has been told by. One in which the table stopped may
+def _ends_of_cuts(cuts: list[Row], name: str) -> list[set[int]]:
+    """Where each merge may have ended that the history of a table has been told by. One in which the table stopped may
     have told all of it before: what a dump in it shows to be gone is told then, and later rows do not undo that."""
-    ends = [{cut["offset"], dict(cut["behind"]).get(f"shop.{name}", cut["offset"])} for cut in cuts]
-    return product(*ends)
+    return [{cut["offset"], dict(cut["behind"]).get(f"shop.{name}", cut["offset"])} for cut in cuts]
+
+
+def _ends_of_merges(lake: TestLake, name: str) -> list[set[int]]:
+    """As `_ends_of_cuts`, by what the lake has recorded of each merge."""
+    merges = own_directory(lake.location) / "merges"
+    files = sorted(file for file in merges.names() if file.endswith(".done.json"))
+    outcomes = [LakeStatus.from_json(orjson.loads((merges / file).read() or b"")) for file in files]
+    places = [(outcome.offset, outcome.tables.get(f"shop.{name}")) for outcome in outcomes]
+    return [{offset, offset if table is None else table.offset} for offset, table in places]
 
 
 def _cuts(lake: TestLake) -> list[Row]:
