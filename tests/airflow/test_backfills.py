@@ -46,7 +46,7 @@ def test_backfills_by_clicks_mend_the_rows_that_another_writer_has_damaged(
     beyond = {key: row for key, row in damaged.items() if key not in merged_lake.first_keys}
     assert merged_lake.parcels.rows() == in_hour | beyond, "what changed in the hour is as it was, and no other row is"
 
-    last = dt.datetime.now(dt.UTC).replace(hour=0, minute=0, second=0, microsecond=0) - 2 * DAY
+    last = dt.datetime.now(dt.UTC).replace(hour=0, minute=0, second=0, microsecond=0) - 3 * DAY
     repairs = _backfill(live, page, REPAIR, last - (SLICES - 1) * DAY, last, runs=SLICES)
     mended = merged_lake.parcels.rows()
     assert _differences(intact, mended) <= {107, 109}, "a row that was right is not written"
