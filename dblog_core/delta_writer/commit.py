@@ -20,10 +20,17 @@ Json = dict[str, Any]
 
 
 def commit_info(
-    operation: str, metrics: Mapping[str, int], *, read_version: int, mark: str, now_ms: int, txn_id: uuid.UUID
+    operation: str,
+    metrics: Mapping[str, int],
+    *,
+    read_version: int,
+    mark: str,
+    now_ms: int,
+    txn_id: uuid.UUID,
+    is_blind: bool = False,
 ) -> Json:
     """The commit's provenance. `operation` and `metrics`: by the names that Delta has for them; `mark`: what tells our
-    commits from others'."""
+    commits from others'; `is_blind`: what it adds depends on no row of the table."""
     return {
         "commitInfo": {
             "timestamp": now_ms,
@@ -31,8 +38,8 @@ def commit_info(
             "operationParameters": {},
             "readVersion": read_version,
             "isolationLevel": "Serializable",
-            # The rows that it adds depend on rows that it has read: other writers must check for conflicts with it.
-            "isBlindAppend": False,
+            # Where added rows depend on rows that were read, other writers must check for conflicts with the commit.
+            "isBlindAppend": is_blind,
             "operationMetrics": {name: str(count) for name, count in metrics.items()},
             "userMetadata": mark,
             "engineInfo": ENGINE,

@@ -38,8 +38,9 @@ _WRITABLE = _READABLE | {
 }
 """Some only name what a table may have: `_ACTIVE` and `_COLUMN` tell whether it has it."""
 
+_APPEND_ONLY = "delta.appendOnly"
 _ACTIVE: Mapping[str, str] = {
-    "delta.appendOnly": "it takes appended rows alone",
+    _APPEND_ONLY: "it takes appended rows alone",
     "delta.enableChangeDataFeed": "its change data feed is on",
     "delta.enableRowTracking": "its rows are tracked",
     "delta.enableInCommitTimestamps": "its commits carry timestamps",
@@ -95,14 +96,29 @@ def check_rows_readable(protocol: Json, metadata: Json, where: str) -> None:
 
 def check_writable(protocol: Json, metadata: Json, where: str) -> None:
     """Raises TableRefused where a commit of removed and added files would not be all that the table asks for."""
-    check_readable(protocol, where)
-    features = set(protocol.get("writerFeatures") or ())
-    if unknown := features - _WRITABLE:
-        raise refusal(where, f"it has the feature {', '.join(sorted(unknown))}")
+    _check_known(protocol, where)
     conf = metadata.get("configuration") or {}
+    features = protocol.get("writerFeatures") or ()
     if "deletionVectors" not in features or conf.get("delta.enableDeletionVectors") != "true":
         raise refusal(where, "its deletion vectors are off")
-    for name, reason in _ACTIVE.items():
+    _check_settings(metadata, _ACTIVE, where)
+
+
+def check_appendable(protocol: Json, metadata: Json, where: str) -> None:
+    """Raises TableRefused where a commit of added files would not be all that the table asks for."""
+    _check_known(protocol, where)
+    _check_settings(metadata, {name: reason for name, reason in _ACTIVE.items() if name != _APPEND_ONLY}, where)
+
+
+def _check_known(protocol: Json, where: str) -> None:
+    check_readable(protocol, where)
+    if unknown := set(protocol.get("writerFeatures") or ()) - _WRITABLE:
+        raise refusal(where, f"it has the feature {', '.join(sorted(unknown))}")
+
+
+def _check_settings(metadata: Json, active: Mapping[str, str], where: str) -> None:
+    conf = metadata.get("configuration") or {}
+    for name, reason in active.items():
         if str(conf.get(name, "")).lower() == "true":
             raise refusal(where, reason)
     if constraints := [name for name in conf if name.startswith(_CONSTRAINT)]:

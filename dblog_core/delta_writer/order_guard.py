@@ -85,7 +85,7 @@ def find_equal(
         stored = rows_at(files, hit.file, shape, columns, hit.rows)
         new_rows = rows.select(list(columns)).take(pa.array(hit.change_numbers))
         equal = [
-            _equal(new_rows[name].cast(shape[name].type), stored[name])
+            equal_values(new_rows[name].cast(shape[name].type), stored[name])
             | (unchanged_toast[name][hit.change_numbers] if name in unchanged_toast else False)
             for name in columns
         ]
@@ -93,7 +93,7 @@ def find_equal(
     return same
 
 
-def _equal(left: pa.ChunkedArray, right: pa.ChunkedArray) -> Flags:
+def equal_values(left: pa.ChunkedArray, right: pa.ChunkedArray) -> Flags:
     """NULL equals NULL, NaN equals NaN, and 0.0 equals -0.0, as in Spark; nested values equal nothing."""
     if pa.types.is_nested(left.type):
         return np.zeros(len(left), np.bool_)

@@ -1,0 +1,148 @@
+"""Rows appended to a table in which nothing is looked up: no index, and no vectors.
+
+  newest version -> the rows beyond the newest transaction -> one file -> `txn` and `add` as the next version, created
+  if absent
+
+A transaction's version is the highest order of the rows that it was made of, so that the table itself says which rows
+it has. Another writer's commit in between makes ours fail: it is read, and may have brought some of the rows.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dblog_core.delta_writer import snapshot
+from dblog_core.delta_writer.commit import Json, commit_data, commit_info, create_commit
+from dblog_core.delta_writer.data_file import DataFile, data_file
+from dblog_core.delta_writer.features import BatchRefused, check_appendable
+from dblog_core.delta_writer.files import TableFiles
+from dblog_core.delta_writer.shape import Shape, shape_of
+from dblog_core.delta_writer.snapshot import Snapshot
+from dblog_core.errors import LakeError
+from dblog_core.storage.location import Location
+
+_ATTEMPTS = 20  # at a table that others write meanwhile
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """The version that has the rows; `rows`: how many this call has added; `already`: an earlier one had them all."""
+
+    version: int
+    rows: int = 0
+    already: bool = False
+
+
+class AppendedTable:
+    """One table that rows are appended to, used by one thread. It keeps what its log says, without its files."""
+
+    def __init__(
+        self,
+        table: Location,
+        *,
+        order: str,
+        mark: str,
+        check: Callable[[], None] = lambda: None,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        new_id: Callable[[], uuid.UUID] = uuid.uuid4,
+    ) -> None:
+        """`order`: the column that grows from one transaction to the next; `mark`: what our commits carry; `check`
+        raises LeaseLost once another may write: it is asked right before each commit."""
+        self.files = TableFiles.at(table)
+        self.check = check
+        self.snapshot = Snapshot()
+        self._order = order
+        self._mark = mark
+        self._now_ms = now_ms
+        self._new_id = new_id
+
+    def refresh(self) -> Shape:
+        """Reads what others have committed; the table's shape now. Raises TableRefused."""
+        newest = snapshot.newest(self.files, self.snapshot)
+        # Nothing is asked of the files, and a history may have many.
+        self.snapshot = replace(newest, files={})
+        return self.shape()
+
+    def shape(self) -> Shape:
+        """That of the last look. Raises TableRefused."""
+        where = str(self.files)
+        check_appendable(self.snapshot.protocol, self.snapshot.metadata, where)
+        return shape_of(self.snapshot.metadata, where)
+
+    def newest_order(self, app: str) -> int:
+        """The order up to which the transactions of `app` have brought all rows, as of the last look; 0: none is
+        known."""
+        return self.snapshot.txns.get(app, 0)
+
+    def append(self, rows: pa.Table, app: str, number: int) -> Appended:
+        """Commits the rows beyond the newest transaction of `app`, as transaction `number`: the highest order up to
+        which they are complete. They have the columns of the shape that the last look showed.
+
+        Raises BatchRefused where somebody has altered the table since, and StagingError with storage's own faults: then
+        a later call finds out what became of the commit.
+        """
+        metadata = self.snapshot.metadata
+        done = self.newest_order(app)
+        file: DataFile | None = None
+        for attempt in range(_ATTEMPTS):
+            if attempt:
+                self.refresh()
+            if self.snapshot.metadata != metadata:
+                raise BatchRefused("the table was altered meanwhile", where=str(self.files), fix="Spark writes it")
+            # Another merge has brought some of the rows, or all: of those that are left another file is made.
+            if (newest := self.newest_order(app)) != done:
+                done = newest
+                file = None
+            if done >= number:
+                return Appended(self.snapshot.version, already=True)
+            lines = rows.filter(pc.greater(rows[self._order], done))
+            if len(lines) and (file is None or not self.files.exists(file.name)):
+                file = self._write(lines)
+            if self._commit(file, len(lines), app, number):
+                return Appended(self.snapshot.version, len(lines))
+        raise LakeError(
+            f"others have committed {_ATTEMPTS} times while one commit was made",
+            where=str(self.files),
+            fix="see who writes this table: nobody but the merge should; it is tried again",
+        )
+
+    def _write(self, lines: pa.Table) -> DataFile:
+        configuration = self.snapshot.metadata.get("configuration") or {}
+        file = data_file(lines, self.shape(), configuration, self._new_id(), where=str(self.files))
+        self.files.create_new(file.name, file.data)
+        return file
+
+    def _commit(self, file: DataFile | None, count: int, app: str, number: int) -> bool:
+        now = self._now_ms()
+        metrics = {
+            "numFiles": int(file is not None),
+            "numOutputRows": count,
+            "numOutputBytes": file.data.size if file is not None else 0,
+        }
+        info = commit_info(
+            "WRITE",
+            metrics,
+            read_version=self.snapshot.version,
+            mark=self._mark,
+            now_ms=now,
+            txn_id=self._new_id(),
+            is_blind=True,
+        )
+        # Rows and number take effect together, or neither does.
+        actions: list[Json] = [info, {"txn": {"appId": app, "version": number, "lastUpdated": now}}]
+        if file is not None:
+            actions.append({"add": file.addition(now_ms=now, data_change=True)})
+        data = commit_data(actions)
+        # As late as possible: the lease may have ended while the file was written.
+        self.check()
+        if not create_commit(self.files, self.snapshot.version + 1, data):
+            return False
+        newest = snapshot.apply_commit(self.snapshot, data, str(self.files))
+        self.snapshot = replace(newest, files={})
+        return True
