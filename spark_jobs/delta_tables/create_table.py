@@ -11,14 +11,14 @@ from pyspark.sql.types import StructType
 
 from dblog_core.delta_writer.commit import Json, commit_data, commit_info, create_commit
 from dblog_core.delta_writer.features import READER_VERSION, WRITER_VERSION
-from dblog_core.delta_writer.files import TableFiles
+from dblog_core.delta_writer.files import LOG, TableFiles
 from dblog_core.lake.spark_submit import COMMIT_MARK
 from dblog_core.storage.location import Location
 
 _DEFAULTS = "spark.databricks.delta.properties.defaults."
-_BOTH = ("deletionVectors", "timestampNtz")  # so that a column of that type can be added later
-_WRITER = (*_BOTH, "invariants", "appendOnly")
-"""The features that Delta gives a table with deletion vectors."""
+_ALWAYS = ("timestampNtz",)  # so that a column of that type can be added later
+_WRITER = ("invariants", "appendOnly")
+"""The features that Delta gives every table beside those that it is asked for."""
 
 
 def has_default_properties(spark: SparkSession) -> bool:
@@ -26,9 +26,15 @@ def has_default_properties(spark: SparkSession) -> bool:
     return any(name.startswith(_DEFAULTS) for name, _ in spark.sparkContext.getConf().getAll())
 
 
-def create_table(table: Location, shape: StructType, properties: Mapping[str, str]) -> bool:
-    """Makes an empty table of this shape, with deletion vectors; False if there is one already. Its columns need no
-    mapping, and none is a VARIANT."""
+def is_place_empty(table: Location) -> bool:
+    """Whether the place of a new table has no files, which Delta insists on; a process that died may have left the
+    log's directory."""
+    return all(name == LOG for name in table.names())
+
+
+def create_table(table: Location, shape: StructType, properties: Mapping[str, str], *, vectors: bool = True) -> bool:
+    """Makes an empty table of this shape, whose rows go by deletion `vectors` if any go; False if there is one already.
+    Its columns need no mapping, and none is a VARIANT."""
     now = time.time_ns() // 1_000_000
     info = commit_info("CREATE TABLE", {}, read_version=-1, mark=COMMIT_MARK, now_ms=now, txn_id=uuid.uuid4())
     del info["commitInfo"]["readVersion"]  # there was none
@@ -40,10 +46,11 @@ def create_table(table: Location, shape: StructType, properties: Mapping[str, st
         "configuration": dict(properties),
         "createdTime": now,
     }
+    features = ["deletionVectors", *_ALWAYS] if vectors else list(_ALWAYS)
     protocol: Json = {
         "minReaderVersion": READER_VERSION,
         "minWriterVersion": WRITER_VERSION,
-        "readerFeatures": list(_BOTH),
-        "writerFeatures": list(_WRITER),
+        "readerFeatures": features,
+        "writerFeatures": [*features, *_WRITER],
     }
     return create_commit(TableFiles.at(table), 0, commit_data([info, {"metaData": metadata}, {"protocol": protocol}]))

@@ -52,9 +52,17 @@ _NOTHING = pa.table({"offset": pa.nulls(0, pa.int64())})
 def fits_driver(work: Work, schema: TableSchema, *, unchanged_toast: bool = False) -> bool:
     """Whether the work may be folded here. `unchanged_toast`: also with columns that the log left out, for
     who can take their values from the row of another key (`origin_key`): a MERGE cannot."""
-    is_small = work.rows <= MAX_ROWS and work.bytes <= MAX_BYTES
     may_be_hot = has_unchanged_toast(work) and _is_in_order(work) and work.bytes <= MAX_HOT_BYTES
-    return (is_small or may_be_hot) and (unchanged_toast or not has_unchanged_toast(work)) and not has_float_key(schema)
+    return (
+        (is_small(work) or may_be_hot)
+        and (unchanged_toast or not has_unchanged_toast(work))
+        and not has_float_key(schema)
+    )
+
+
+def is_small(work: Work) -> bool:
+    """Whether all rows of the work have room on the driver, unless it turns out that they decode to far more."""
+    return work.rows <= MAX_ROWS and work.bytes <= MAX_BYTES
 
 
 def has_float_key(schema: TableSchema) -> bool:
@@ -130,16 +138,21 @@ def _is_in_order(work: Work) -> bool:
     return not work.chunks and all(a.last_offset < b.first_offset for a, b in pairwise(work.files))
 
 
-def read_events(staging: Staging, work: Work, schema: TableSchema) -> Iterator[pa.Table]:
-    """All events of the work, some at a time: the key as k0, k1, … and the image in the shape `schema` as v0, v1, …"""
+def read_events(staging: Staging, work: Work, schema: TableSchema, *, for_history: bool = False) -> Iterator[pa.Table]:
+    """All events of the work, some at a time: the key as k0, k1, … and the image in the shape `schema` as v0, v1, …
+
+    `for_history`: with `unchanged`, `moved` and old keys, whatever the log left out, with `transaction` and `key_only`;
+    the image of a deleted row is the one that the log has.
+    """
     renames = work.renames
-    unchanged_toast = has_unchanged_toast(work)
+    unchanged_toast = for_history or has_unchanged_toast(work)
     for file in (part for whole in work.files for part in split_at_renames(whole, renames)):
         shape = staging.schema(file.schema)
         later = renames.after(file.first_offset)
         for lines in staging.log_batches(file):
-            events = _log_events(pa.Table.from_batches([lines]), shape, schema, later, unchanged_toast=unchanged_toast)
-            yield _without_removed(events, work)
+            part = pa.Table.from_batches([lines])
+            events = _log_events(part, shape, schema, later, unchanged_toast=unchanged_toast)
+            yield _without_removed(_add_told(events, part, shape, schema, later) if for_history else events, work)
     for chunk in work.chunks:
         shape = staging.schema(chunk.schema)
         first = 0
@@ -148,7 +161,8 @@ def read_events(staging: Staging, work: Work, schema: TableSchema) -> Iterator[p
         opened = parquet.open_file(staging.read_file(chunk.path), expected=chunk.checksum, where=where)
         for rows in parquet.batches(opened, where=where):
             events = _chunk_events(pa.Table.from_batches([rows]), chunk, first, shape, schema, later)
-            yield _without_removed(_add_unchanged(events, schema) if unchanged_toast else events, work)
+            events = _add_unchanged(events, schema) if unchanged_toast else events
+            yield _without_removed(_add_told(events) if for_history else events, work)
             first += len(rows)
 
 
@@ -225,6 +239,28 @@ def _add_unchanged(
         **old_keys,
     }
     return pa.table({**{name: events[name] for name in events.column_names}, **more})
+
+
+def _add_told(
+    events: pa.Table,
+    lines: pa.Table | None = None,
+    shape: TableSchema | None = None,
+    schema: TableSchema | None = None,
+    later: Renames | None = None,
+) -> pa.Table:
+    """The events with all that a line of a history has beside the row; rows of a dump have no `lines`."""
+    count = len(events)
+    if lines is None or shape is None or schema is None or later is None:
+        more = {"transaction": pa.nulls(count, pa.string()), "key_only": pa.repeat(False, count)}
+        return pa.table({**{name: events[name] for name in events.column_names}, **more})
+    deleted = pc.equal(events["op"], DELETE)
+    before = _values(_image(lines, "before", shape, later), schema, count, later)
+    images = {name: pc.if_else(deleted, values, events[name]) for name, values in before.items()}
+    more = {
+        "transaction": _column(lines, "transaction", pa.string()),
+        "key_only": pc.and_(deleted, pc.fill_null(_column(lines, "key_only", pa.bool_()), False)),
+    }
+    return pa.table({**{name: events[name] for name in events.column_names}, **images, **more})
 
 
 def _rename_unchanged(unchanged: pa.ChunkedArray, shape: TableSchema, later: Renames) -> pa.ChunkedArray:

@@ -92,7 +92,7 @@ class PortionFold:
                 "op": pa.array(ops.tolist(), pa.string()),
                 **{name: rows[name] for name in _META},
                 "inserted": pa.array(self._born[keys] & ~deleted),
-                "unchanged_toast": _lists({name: mask & ~lost for name, mask in left_out.items()}, len(keys)),
+                "unchanged_toast": list_names({name: mask & ~lost for name, mask in left_out.items()}, len(keys)),
                 "row": struct_of(rows, images, [c.name for c in self._schema.columns]),
                 "origin_key": struct_of(
                     self._keys.take(pa.array(lake[keys], mask=lake[keys] < 0)), self._key_columns, key_names
@@ -157,7 +157,7 @@ def _one_array(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.nulls(0, column.type)])
 
 
-def _lists(named: dict[str, Flags], count: int) -> pa.Array:
+def list_names(named: dict[str, Flags], count: int) -> pa.Array:
     """By row the names of the masks that it is in; NULL without one."""
     names = np.array(list(named), np.object_)
     masks: npt.NDArray[np.bool_] = np.stack([np.zeros(count, np.bool_), *named.values()], axis=1)[:, 1:]

@@ -16,10 +16,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
+import pyarrow as pa
 from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from dblog_core.delta_writer.features import TableRefused
 from dblog_core.errors import LakeError
 from dblog_core.lake.merge_plan import Work
 from dblog_core.model.events import DELETE, REFRESH, TRUNCATE
@@ -31,7 +33,7 @@ from dblog_core.schema_evolution.renames import Renames, describe_stale, is_stal
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark
 from dblog_core.storage.location import Location
-from spark_jobs.delta_tables import alter_table, key_ranges, log
+from spark_jobs.delta_tables import alter_table, create_table, key_ranges, log
 from spark_jobs.delta_tables.column_types import (
     COMMIT_TIME,
     MOVED_FROM,
@@ -49,6 +51,7 @@ from spark_jobs.delta_tables.column_types import (
 )  # fmt: skip
 from spark_jobs.events import fold_on_driver, moved_unchanged_toast, staged_events
 from spark_jobs.history import previous_rows
+from spark_jobs.history.without_spark import Tables
 
 _AFTER = "dblog.after"
 _WHOLE = "dblog.whole"
@@ -56,15 +59,19 @@ _WHOLE = "dblog.whole"
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """How a table stood before a merge: its rows in the lake (None: none), and the keys that wait for a dump.
+    """How a table stood before a merge: its rows in the lake (None: there is no table), whether it has none, and the
+    keys that wait for a dump.
 
     All changes up to `offset` were in; `is_in_history`: the last of them are in the history too.
     """
 
-    rows: DataFrame | None
+    rows: Callable[[], DataFrame | None]
+    is_empty: Callable[[], bool]
     withheld: Sequence[Key]
     offset: int
     is_in_history: bool
+    exists: bool
+    """Whether there is a lake table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,15 +94,17 @@ class History:
         app: str,
         check: Callable[[], None] = lambda: None,
         renames: Renames | None = None,
+        tables: Tables | None = None,
     ) -> None:
         """`check` raises LeaseLost once another may merge: it is asked right before every statement. `renames`: those
-        that led to the shape."""
+        that led to the shape; `tables`: what small works are written by without Spark (None: none are)."""
         self._spark = spark
         self.path = path
         self._schema = schema
         self._app = app
         self._check = check
         self._renames = renames or Renames()
+        self._tables = tables
 
     def version(self) -> int | None:
         return log.version(self.path)
@@ -124,11 +133,16 @@ class History:
         told_of = work.files or work.chunks or work.truncates
         if not (told_of or work.finished or self.version() is not None):
             return
-        self._prepare(before)
-        stale = _stale(work, staging) if self._renames else []
-        self._keep(stale)
+        has_shape = self._is_prepared(before)
+        if not has_shape:
+            self._prepare(before)
+            has_shape = self._has_shape()
+        if stale := _stale(work, staging) if self._renames else []:
+            self._keep(stale)
         done = self.newest_offset()
         if not told_of or done >= upto:
+            return
+        if has_shape and self._append_without_spark(work, before, staging, upto):
             return
         parts = [self._truncates(work.truncates)] if work.truncates else []
         if work.files or work.chunks:
@@ -150,11 +164,42 @@ class History:
         }
         self._append(self._lines(keys, {n: F.col(quote(n)) for n in self._schema.key}, fields), app, mark.offset)
 
-    def _append(self, lines: DataFrame, app: str, version: int) -> None:
+    def _append_without_spark(self, work: Work, before: Before, staging: Staging, upto: int) -> bool:
+        """As `append_changes`, where the history has its shape; False for what is Spark's."""
+        assert self._tables is not None
+        try:
+            lines = self._tables.make_lines(staging, work, self._schema, before.withheld, exists=before.exists)
+            if lines is not None:
+                self._append(lines, self._app, upto)
+        except TableRefused:
+            return False
+        return lines is not None
+
+    def _append(self, lines: DataFrame | pa.Table, app: str, version: int) -> None:
+        if isinstance(lines, pa.Table):
+            assert self._tables is not None
+            self._tables.append(self._spark, self.path, lines, app, version)
+            return
         self._check()
         options = {"txnAppId": app, "txnVersion": str(version)}
         lines.write.format("delta").mode("append").options(**options).save(str(self.path))
         log.check_committed(self.path, app, version)
+
+    def _is_prepared(self, before: Before) -> bool:
+        """Whether it is known, without Spark, that there is nothing to prepare."""
+        if self.version() is None or not self._has_shape():
+            return False
+        assert self._tables is not None
+        return before.is_in_history or self._tables.properties().get(_AFTER) == str(before.offset)
+
+    def _has_shape(self) -> bool:
+        """Whether lines can be appended without Spark."""
+        if self._tables is None or self._renames:
+            return False
+        try:
+            return self._tables.has_shape(self._schema)
+        except TableRefused:
+            return False
 
     def _prepare(self, before: Before | None) -> None:
         """Makes the table, or widens it and adds the columns that are new. Raises LakeError for a shape that it can
@@ -243,21 +288,30 @@ class History:
         check_names(self._schema)
         keys = zip(self._schema.key, self._schema.key_columns, strict=True)
         bounded = [OFFSET, COMMIT_TIME, *(quote(name) for name, c in keys if key_ranges.has_ranges(c.type))]
-        builder = (
-            DeltaTable.createIfNotExists(self._spark)
-            .location(str(self.path))
-            .addColumns(history_shape(self._schema))
-            .property("delta.appendOnly", "true")
-            .property(alter_table.TABLE, str(self._schema.table))
-            .property("delta.dataSkippingStatsColumns", ",".join(bounded))
-            .property("delta.feature.timestampNtz", "supported")  # so that such a column can be added later
-        )
-        for name, value in _properties(before).items() if before is not None else ():
+        properties = {
+            "delta.appendOnly": "true",
+            alter_table.TABLE: str(self._schema.table),
+            "delta.dataSkippingStatsColumns": ",".join(bounded),
+            **(_properties(before) if before is not None else {}),
+        }
+        if self._renames:
+            properties[alter_table.RENAMED] = str(self._renames.last_offset)
+        shape = history_shape(self._schema)
+        if (
+            self._tables is not None
+            and not needs_mapping(self._schema)
+            and create_table.is_place_empty(self.path)
+            and not create_table.has_default_properties(self._spark)
+        ):
+            create_table.create_table(self.path, shape, properties, vectors=False)
+            return
+        builder = DeltaTable.createIfNotExists(self._spark).location(str(self.path)).addColumns(shape)
+        for name, value in properties.items():
             builder = builder.property(name, value)
+        # So that such a column can be added later.
+        builder = builder.property("delta.feature.timestampNtz", "supported")
         if needs_mapping(self._schema):
             builder = builder.property("delta.columnMapping.mode", "name")
-        if self._renames:
-            builder = builder.property(alter_table.RENAMED, str(self._renames.last_offset))
         builder.execute()
 
     def _changes(self, work: Work, before: Before, staging: Staging) -> DataFrame:
@@ -266,11 +320,12 @@ class History:
         whole = replace(work, truncates=(), floor=None)  # what vanished again is history all the same
         events = staged_events.read_events(self._spark, staging, whole, schema)
         if schema.key:
+            rows = before.rows()
             if any(f.has_unchanged and f.has_moves for f in work.files):
-                events = moved_unchanged_toast.resolve(self._spark, events, before.rows, schema)
+                events = moved_unchanged_toast.resolve(self._spark, events, rows, schema)
             if previous_rows.needs_previous_rows(staging, work):
                 events = previous_rows.add_previous_values(
-                    self._spark, events, before.rows, before.withheld, schema, work.truncates
+                    self._spark, events, rows, before.withheld, schema, work.truncates
                 )
         deleted = F.col("op") == DELETE
         not_in_key = F.array(*(F.lit(c.name) for c in schema.columns if c.name not in schema.key)).cast("array<string>")
@@ -329,5 +384,4 @@ def _stale(work: Work, staging: Staging) -> list[TableColumn]:
 
 def _properties(before: Before) -> dict[str, str]:
     """How a history says that it begins here."""
-    whole = before.rows is None or before.rows.isEmpty()
-    return {_AFTER: str(before.offset), _WHOLE: str(whole).lower()}
+    return {_AFTER: str(before.offset), _WHOLE: str(before.is_empty()).lower()}

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from dblog_core.config.lake import JsonAs, SchemaChanges
 from dblog_core.errors import LakeError
 from dblog_core.lake.json_variants import check_variants
-from dblog_core.lake.lake_status import history_location, history_name, link_encoded_name, table_location
-from dblog_core.lake.merge_plan import Work
+from dblog_core.lake.lake_status import TableStatus, history_location, history_name, link_encoded_name, table_location
+from dblog_core.lake.merge_plan import Span, Work
 from dblog_core.model.schema import Column, TableName, TableSchema
+from dblog_core.model.values import Key
 from dblog_core.schema_evolution.renames import Renames
 from dblog_core.storage.location import Location
 from spark_jobs.delta_tables import column_types, variants
@@ -23,7 +25,8 @@ from spark_jobs.delta_tables.alter_table import DroppedColumns
 from spark_jobs.delta_tables.column_types import arrow_type, check_follows
 from spark_jobs.delta_tables.highest_keys import Highest
 from spark_jobs.events import schema_policy
-from spark_jobs.history.history_table import History
+from spark_jobs.history.history_table import Before, History
+from spark_jobs.history.without_spark import Tables
 from spark_jobs.merging.lake_table import LakeTable
 from spark_jobs.merging.mark_and_append import OpenTables
 
@@ -140,12 +143,37 @@ class Lake:
         """The history of a table; None where none is wanted."""
         return self.open_history(spark, schema, renames) if self.history else None
 
+    def state_before(
+        self, table: LakeTable | None, withheld: Sequence[Key], status: TableStatus | None, span: Span
+    ) -> Before:
+        """How a table stands before a merge, as its history needs to know it. `table`: None for one without a key."""
+        exists = table is not None and table.exists()
+
+        def rows() -> DataFrame | None:
+            return table.rows() if table is not None and exists else None
+
+        def is_empty() -> bool:
+            return table is None or not exists or table.is_empty(self.open_tables)
+
+        offset = span.first_offset - 1 if status is None else status.offset
+        is_in_history = status is not None and status.told
+        return Before(rows, is_empty, withheld, offset, is_in_history, exists)
+
     def open_history(self, spark: SparkSession, schema: TableSchema, renames: Renames | None = None) -> History:
         """The history of a table, even if it does not continue."""
         location = history_location(self.location, schema.table)
         link_encoded_name(self.location, history_name(schema.table))
         app = f"{self.app}:{schema.table}:history"
-        return History(spark, location, schema, app=app, check=self.check, renames=renames)
+        tables = self._history_tables(location, schema)
+        return History(spark, location, schema, app=app, check=self.check, renames=renames, tables=tables)
+
+    def _history_tables(self, location: Location, schema: TableSchema) -> Tables | None:
+        """What the history's small works are written by; None where Spark writes all."""
+        if (tables := self.open_tables) is None:
+            return None
+        place = table_location(self.location, schema.table)
+        lake = partial(tables.table, place, schema, self.check) if schema.key else None
+        return Tables(tables.history(location, self.check), lake, tables.checkpoints)
 
 
 def _kind(have: StructType, name: str) -> pa.DataType | None:

@@ -284,11 +284,10 @@ class LakeTable:
         return True
 
     def _is_plain(self, shape: StructType) -> bool:
-        """Whether the table is made without Spark: it has nothing that Delta alone knows to describe, and its place is
-        empty, which Delta insists on; a process that died may have left the log's directory."""
+        """Whether the table is made without Spark: it has nothing that Delta alone knows to describe."""
         return (
             self._vectors
-            and all(name == "_delta_log" for name in self.path.names())
+            and create_table.is_place_empty(self.path)
             and not needs_mapping(self._schema)
             and not variants.of(shape)
             and not create_table.has_default_properties(self._spark)
@@ -307,6 +306,12 @@ class LakeTable:
         return tables is None or mark_and_append.has_rows_upto(
             tables.table(self.path, self._schema, self._check), offset
         )
+
+    def is_empty(self, tables: OpenTables | None) -> bool:
+        """Whether the table has no row: by its log, without a job, where that says it."""
+        table = tables.table(self.path, self._schema, self._check) if tables is not None else None
+        empty = mark_and_append.is_empty(table) if table is not None else None
+        return self.rows().isEmpty() if empty is None else empty
 
     def newest_merge(self) -> int | None:
         """The newest merge that has committed here."""

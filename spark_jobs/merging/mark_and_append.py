@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dblog_core.delta_writer.append import AppendedTable
 from dblog_core.delta_writer.bitmaps import Rows
 from dblog_core.delta_writer.changes import Changes, Upserted
 from dblog_core.delta_writer.features import TableRefused, refusal
@@ -60,6 +61,7 @@ class OpenTables:
         self._memory = memory
         self._open: dict[Location, OpenTable] = {}
         self._vector_bytes = 0  # of tables that are closed
+        self._histories: dict[Location, AppendedTable] = {}
         self.checkpoints = Checkpoints()
 
     def table(self, path: Location, schema: TableSchema, check: Callable[[], None]) -> OpenTable:
@@ -76,6 +78,12 @@ class OpenTables:
     def vector_bytes(self) -> int:
         """Bytes of all deletion vectors that were written."""
         return self._vector_bytes + sum(table.vector_bytes for table in list(self._open.values()))
+
+    def history(self, path: Location, check: Callable[[], None]) -> AppendedTable:
+        """The history there; `check` is asked right before each of its commits."""
+        history = self._histories.setdefault(path, AppendedTable(path, order=OFFSET, mark=COMMIT_MARK))
+        history.check = check
+        return history
 
     def _place(self, path: Location) -> Path | None:
         name = hashlib.sha256(str(path).encode()).hexdigest()[:32]
@@ -218,6 +226,20 @@ def _origins(rows: pa.Table, schema: TableSchema) -> pa.Table | None:
     parts = [key.type.get_field_index(name) for name in schema.key]
     pairs = [(pc.struct_field(origin, part), pc.struct_field(key, part)) for part in parts]
     return pa.table([pc.if_else(is_kept, old, new) for old, new in pairs], names=list(schema.key))
+
+
+def is_empty(table: OpenTable) -> bool | None:
+    """Whether the table has no row, by its log; None where that does not say it."""
+    try:
+        table.refresh()
+    except TableRefused:
+        return None
+    living = 0
+    for live in table.snapshot.files.values():
+        if live.rows is None:
+            return None
+        living += live.rows - len(table.dead_rows(live))
+    return not living
 
 
 def has_rows_upto(table: OpenTable, offset: int) -> bool:

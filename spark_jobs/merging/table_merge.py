@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -176,7 +176,7 @@ class TableMerge:
         """A table without a key has its history alone."""
         history_counts = Counted(history.path, history.version())
         try:
-            self._append_history(history, work, schema, _before(None, (), status, span), span)
+            self._append_history(history, work, schema, self._lake.state_before(None, (), status, span), span)
         finally:
             remove_spilled(self._staging, work.files)
         lines = history_counts.upto(history.version()).inserted
@@ -207,8 +207,7 @@ class TableMerge:
         try:
             if history is not None:
                 self._may_have_spilled = True
-                rows_before = lake.rows() if lake.exists() else None
-                before = _before(rows_before, self._withheld.keys(work.table, schema), status, span)
+                before = self._lake.state_before(lake, self._withheld.keys(work.table, schema), status, span)
                 self._append_history(history, staged, schema, before, span, whole=work)
                 if work.floor is not None and _reaches_below(staged, work.floor):
                     deleted_rows.append_ghosts_before(self._spark, self._staging, history, schema, work, last=span.last)
@@ -365,13 +364,6 @@ class TableMerge:
             moved_unchanged_toast.as_key(row.key)
             for row in rows.join(F.broadcast(asked_rows), "key", "left_semi").select("key").collect()
         ]
-
-
-def _before(rows: DataFrame | None, withheld: Sequence[Key], status: TableStatus | None, span: Span) -> Before:
-    """How the table stood, as its history needs to know it."""
-    if status is None:
-        return Before(rows, withheld, span.first_offset - 1, is_in_history=False)
-    return Before(rows, withheld, status.offset, status.told)
 
 
 def _check_never_had_key(schema: TableSchema, status: TableStatus | None) -> None:

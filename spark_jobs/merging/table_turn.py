@@ -65,8 +65,8 @@ class TableTurn:
         status = self.status.tables.get(work.table)
         return (
             self.lake.open_tables is not None
-            and not self.lake.history
             and status is not None
+            and (status.told or not self.lake.history)
             and status.version is not None
             and status.merge_because is None
             and not (work.truncates or work.finished or work.reshaped)

@@ -45,3 +45,15 @@ def lake_with_history(lake: TestLake) -> TestLake:
     """A lake that keeps the history."""
     lake.history = True
     return lake
+
+
+@pytest.fixture
+def both(spark: SparkSession, tmp_path: Path) -> tuple[TestLake, TestLake]:
+    """Two lakes of one staging: one that marks rows, one that has MERGEs alone."""
+    staging = Staging(str(tmp_path / "staging"), source="shop")
+    marking = TestLake(spark, staging, tmp_path / "marked")
+    merging = TestLake(spark, staging, tmp_path / "merged")
+    marking.marks = True
+    merging.marks = False
+    merging.build = marking.build
+    return marking, merging

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -14,11 +13,9 @@ from deltalake import DeltaTable as RustTable
 from deltalake import QueryBuilder
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
 
 from dblog_core.lake.lake_status import read_status
 from dblog_core.model.schema import TableSchema
-from dblog_core.staging import Staging
 from spark_jobs.delta_tables import create_table, delta_log_checkpoint, log
 from spark_jobs.events import fold_in_parts, fold_on_driver
 from spark_jobs.merging import deleted_rows
@@ -60,18 +57,6 @@ def _operation(lake: TestLake) -> tuple[str, str]:
     """The newest commit's, and which engine has made it."""
     last = DeltaTable.forPath(lake.spark, str(lake.table(T))).history(1).collect()[0]
     return last.operation, last.engineInfo
-
-
-@pytest.fixture
-def both(spark: SparkSession, tmp_path: Path) -> tuple[TestLake, TestLake]:
-    """Two lakes of one staging: one that marks rows, one that has MERGEs alone."""
-    staging = Staging(str(tmp_path / "staging"), source="shop")
-    marking = TestLake(spark, staging, tmp_path / "marked")
-    merging = TestLake(spark, staging, tmp_path / "merged")
-    marking.marks = True
-    merging.marks = False
-    merging.build = marking.build
-    return marking, merging
 
 
 def _compare_bursts(both: tuple[TestLake, TestLake], source: Source, dice: random.Random) -> None:

@@ -1,0 +1,72 @@
+"""A small batch of a table with a history: merged without Spark, beside the same batch merged by Spark."""
+
+from __future__ import annotations
+
+import random
+import time
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from dblog_core.staging import Staging
+from tests.benchmarks.results import OURS, Bar, Figure, Results
+from tests.benchmarks.scale import Scale
+from tests.spark.history_lines import ITEMS, item
+from tests.spark.lakes import TestLake
+
+BY_SPARK = "by Spark"
+ROWS = 100_000
+CHANGED = 1_000
+TIMES = 5  # as fast as Spark, at least
+
+
+class WithHistory:
+    """A lake of one table, and its merger, warm."""
+
+    def __init__(self, spark: SparkSession, staging: Staging, path: Path, *, marks: bool) -> None:
+        lake = TestLake(spark, staging, path)
+        lake.history = True
+        lake.marks = marks
+        self._merger = lake.merger()
+
+    def merge(self) -> float:
+        """Seconds of a merge of all that is new, its history's lines included."""
+        began = time.monotonic()
+        merged = self._merger.run_round(retry_stopped=False)
+        seconds = time.monotonic() - began
+        assert merged is not None and merged.tables[0].error is None and merged.tables[0].history
+        return seconds
+
+
+@pytest.mark.timeout(3600)
+def test_small_batch_with_history(spark: SparkSession, tmp_path: Path, scale: Scale, results: Results) -> None:
+    """Updates of which a third leave a value out, and rows of a dump of which half have changed."""
+    staging = Staging(str(tmp_path / "staging"), source="shop")
+    build = TestLake(spark, staging, tmp_path / "filled").build
+    lakes = {
+        OURS: WithHistory(spark, staging, tmp_path / "ours", marks=True),
+        BY_SPARK: WithHistory(spark, staging, tmp_path / "sparks", marks=False),
+    }
+    rows = ROWS if scale.name != "quick" else ROWS // 10
+    build.chunk(ITEMS, [item(key) for key in range(rows)])
+    build.seal()
+    for lake in lakes.values():
+        lake.merge()
+    dice = random.Random(1)
+    series: dict[str, list[float]] = {OURS: [], BY_SPARK: []}
+    for number in range(-1, scale.rounds):  # round -1 warms both
+        changed = dice.sample(range(rows), CHANGED)
+        for place, key in enumerate(changed[: CHANGED // 2]):
+            build.update(ITEMS, item(key, f"{number}", None), unchanged=["big"] if place % 3 == 0 else None)
+        build.chunk(
+            ITEMS, [item(key, f"{number}" if key % 2 else "v") for key in changed[CHANGED // 2 :]], dump=f"{number}"
+        )
+        build.seal()
+        for who, lake in lakes.items():
+            seconds = lake.merge()
+            if number >= 0:
+                series[who].append(seconds)
+    title = f"{CHANGED:,} changes of a table of {rows:,} rows with a history, merged without Spark"
+    bars = (Bar(1 / TIMES, BY_SPARK, at_most=True),)
+    results.add(Figure("history_small_batch", "Lake", title, "s", series, bars))

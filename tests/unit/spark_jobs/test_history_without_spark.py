@@ -1,0 +1,275 @@
+"""A history's lines that are made without Spark are those that a reader of the super-changelog would have kept."""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+from dataclasses import dataclass, field
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import orjson
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, QueryBuilder
+
+from dblog_core.delta_writer.append import AppendedTable
+from dblog_core.delta_writer.features import TableRefused
+from dblog_core.delta_writer.open_table import OpenTable
+from dblog_core.lake import merge_plan
+from dblog_core.lake.merge_plan import Work
+from dblog_core.lake.spark_submit import COMMIT_MARK
+from dblog_core.model.schema import TableSchema
+from dblog_core.storage.local import LocalStorage
+from dblog_core.storage.location import Location
+from spark_jobs.delta_tables import create_table
+from spark_jobs.delta_tables.column_types import OFFSET, history_shape
+from spark_jobs.delta_tables.delta_log_checkpoint import Checkpoints
+from spark_jobs.events import fold_on_driver
+from spark_jobs.history import former_values
+from spark_jobs.history.without_spark import Tables
+from tests.spark.segments import Row, table
+from tests.spark.worlds import SHAPE, Key, Oracle
+from tests.spark.worlds_history import Expected
+from tests.unit.delta_writer.rivals import open_delta
+from tests.unit.spark_jobs.world_lake import Lake
+
+APP = "dblog:shop:shop.worlds:history"
+ITEMS = table("items", id=pa.int64(), v=pa.string(), big=pa.string())
+
+
+def make_history(path: Path, schema: TableSchema) -> AppendedTable:
+    """An empty history there."""
+    place = Location(LocalStorage(path, temporary="_dblog/tmp"), "history")
+    properties = {"delta.appendOnly": "true", "dblog.table": str(schema.table)}
+    assert create_table.create_table(place, history_shape(schema), properties, vectors=False)
+    return AppendedTable(place, order=OFFSET, mark=COMMIT_MARK)
+
+
+def read_rows(path: Path) -> list[Row]:
+    rows = QueryBuilder().register("t", DeltaTable(str(path))).execute("select * from t")
+    return sorted(pa.table(rows.read_all()).to_pylist(), key=lambda row: row[OFFSET])
+
+
+@dataclass
+class World:
+    """A lake of the worlds with its history, and what both should be."""
+
+    path: Path
+    lake: Lake
+    expected: Expected = field(default_factory=Expected)
+    oracle: Oracle = field(default_factory=Oracle)
+
+    def __post_init__(self) -> None:
+        self.history = make_history(self.path / "lake", SHAPE)
+
+    def work(self) -> Work:
+        """All that was sealed since the last merge."""
+        manifests = self.lake.staging.manifests(after=self.lake.segment, upto=self.lake.staging.head_number())
+        return merge_plan.plan_works(manifests, lambda table: self.lake.segment)[str(SHAPE.table)]
+
+    def lines(self, withheld: list[Key] | None = None) -> pa.Table:
+        tables = Tables(self.history, self.lake.open, Checkpoints())
+        assert tables.has_shape(SHAPE)
+        known = sorted(self.oracle.withheld) if withheld is None else withheld
+        lines = tables.make_lines(self.lake.staging, self.work(), SHAPE, known, exists=True)
+        assert lines is not None
+        return lines
+
+    def merge(self) -> None:
+        """Into the history first, and then into the table."""
+        work = self.work()
+        self.history.append(self.lines(), APP, self.lake.source.build.offset)
+        if work.last_truncate is not None:
+            open_delta(self.lake.table).delete(f"{OFFSET} < {work.last_truncate}")
+        self.lake.merge()
+        self.expected.read(self.lake.source.lines, self.lake.offset)
+        self.oracle.read(self.lake.source.lines, self.lake.offset)
+        self.lake.source.end_merge()
+
+    def told(self) -> list[Any]:
+        return [Expected.as_told(row) for row in read_rows(self.path / "lake" / "history")]
+
+
+def change_and_dump(world: World, dice: random.Random) -> None:
+    """Two segments of changes, a chunk in each; now and then all rows go."""
+    source = world.lake.source
+    for _ in range(2):
+        for number in range(source.worlds):
+            source.change(number)
+        source.dump_chunk()
+        if dice.random() < 0.2:
+            source.truncate()
+            for number in range(source.worlds):
+                source.change(number)
+        source.build.seal()
+
+
+@pytest.fixture
+def world(tmp_path: Path, soak_seed: int) -> World:
+    """With rows that were there before the log began."""
+    world = World(tmp_path, Lake(tmp_path, random.Random(f"history {soak_seed}")))
+    world.lake.source.add_unseen_rows(0.3)
+    return world
+
+
+def test_the_lines_are_what_a_reader_would_have_kept(world: World, soak_seed: int) -> None:
+    dice = random.Random(soak_seed)
+    for number in range(world.lake.source.worlds):  # of rows that nobody has seen
+        world.lake.source.change(number)
+    world.lake.source.build.seal()
+    world.merge()
+    for burst in range(5):
+        change_and_dump(world, dice)
+        if burst == 3:
+            world.lake.source.truncate()
+            world.lake.source.change(0)
+            world.lake.source.build.seal()
+        world.merge()
+        assert world.told() == world.expected.lines
+    kinds = ("chain of key changes", "swap of keys", "unchanged value over updates, a key change and a batch boundary")
+    assert [kind for kind in (*kinds, "truncate", "evicted row") if not world.lake.source.seen[kind]] == []
+    assert world.expected.left_out and world.oracle.seen["withheld row"]
+
+
+def test_a_life_ends_with_a_delete_a_birth_or_a_truncate(tmp_path: Path) -> None:
+    """Nothing of an earlier life is taken for what was there, or filled in."""
+    world = World(tmp_path, Lake(tmp_path, random.Random("lives")))
+    build = world.lake.source.build
+    one, two, three, four = ({"world": 1, "k": k, "a": 1, "f": 2.0, "big": "b"} for k in "abcd")
+    for row in (one, two, three):
+        build.create(SHAPE, row)
+    build.seal()
+    world.merge()
+    key = {"world": 1, "k": "a"}
+    build.delete(SHAPE, key)
+    build.delete(SHAPE, key, origin="dump")  # 5: it was gone
+    build.chunk(SHAPE, [one])  # 6: there again
+    build.chunk(SHAPE, [two])  # 7: as it was
+    build.create(SHAPE, {**two, "big": None})
+    build.line(SHAPE, "c", after={**two, "big": None}, unchanged=["big"])  # 9: of a row that was not there
+    build.delete(SHAPE, {"world": 1, "k": "c"})
+    build.update(SHAPE, {**three, "big": None}, unchanged=["big"])  # 11: of a row that is gone
+    build.chunk(SHAPE, [three])  # 12: now it is known
+    build.truncate(SHAPE)
+    build.chunk(SHAPE, [one, two])  # 14, 15: there again
+    build.delete(SHAPE, {"world": 1, "k": "c"}, origin="dump")  # 16: it was gone
+    build.delete(SHAPE, {"world": 1, "k": "d"}, origin="dump")  # 17: it waited, and went with the others
+    build.chunk(SHAPE, [four])  # 18
+    build.seal()
+    lines = world.lines([(1, "d"), (7, "z")]).to_pylist()
+    assert [(line[OFFSET], line["_dblog_op"], line["k"], line["_dblog_unchanged"]) for line in lines] == [
+        (4, "d", "a", ["a", "f", "big"]), (6, "r", "a", None), (8, "c", "b", None), (9, "c", "b", ["big"]),
+        (10, "d", "c", ["a", "f", "big"]), (11, "u", "c", ["big"]), (12, "r", "c", None), (13, "t", None, None),
+        (14, "r", "a", None), (15, "r", "b", None), (18, "r", "d", None),
+    ]  # fmt: skip
+    assert [line["big"] for line in lines if line["_dblog_unchanged"]] == [None] * 4
+
+
+def test_a_key_that_waits_for_a_dump_lives_and_nothing_of_it_is_known(tmp_path: Path) -> None:
+    world = World(tmp_path, Lake(tmp_path, random.Random("waits")))
+    build = world.lake.source.build
+    build.update(SHAPE, {"world": 1, "k": "a", "a": 1, "f": 2.0, "big": None}, unchanged=["big"])
+    build.delete(SHAPE, {"world": 1, "k": "b"}, origin="dump")
+    build.delete(SHAPE, {"world": 1, "k": "c"}, origin="dump")
+    build.chunk(SHAPE, [{"world": 1, "k": "d", "a": None, "f": None, "big": None}])
+    build.seal()
+    lines = world.lines([(1, k) for k in "abd"]).to_pylist()
+    assert [(line["_dblog_op"], line["k"], line["_dblog_unchanged"]) for line in lines] == [
+        ("u", "a", ["big"]), ("d", "b", ["a", "f", "big"]), ("r", "d", None),
+    ]  # fmt: skip
+
+
+def test_a_work_without_values_to_look_up_makes_no_index(tmp_path: Path) -> None:
+    """Lines of the log that leave nothing out are told as they are."""
+    world = World(tmp_path, Lake(tmp_path, random.Random("log")))
+    build = world.lake.source.build
+    row = {"world": 1, "k": "a", "a": 1, "f": float("nan"), "big": "b"}
+    build.create(SHAPE, row)
+    build.update(SHAPE, {**row, "a": None})
+    build.line(SHAPE, "d", before=row)
+    build.seal()
+    with mock.patch.object(OpenTable, "hits", side_effect=AssertionError("a key is looked up")):
+        lines = world.lines().to_pylist()
+    assert [(line["_dblog_op"], line["a"], line["_dblog_unchanged"]) for line in lines] == [
+        ("c", 1, None), ("u", None, None), ("d", None, ["a", "f", "big"]),
+    ]  # fmt: skip
+    assert [line["_dblog_transaction"] for line in lines] == ["t1", "t2", "t3"]
+
+
+def test_values_that_differ_in_their_bytes_alone_change_nothing(tmp_path: Path) -> None:
+    """NaN is NaN, and the zeros are one, as Spark has it; every other type is compared by its value."""
+    day = dt.date(1500, 2, 3)
+    moment = dt.datetime(2026, 1, 2, 3, 4, 5, 678901)  # noqa: DTZ001  # without a zone, as the column
+    kinds = {
+        "f": (pa.float64(), [float("nan"), 0.0, 1.5], [float("nan"), -0.0, 1.5000001]),
+        "g": (pa.float32(), [float("nan"), -0.0, 1.5], [float("nan"), 0.0, 2.5]),
+        "d": (pa.decimal128(30, 4), [Decimal("1.5"), None, Decimal("-0.0")], [Decimal("1.5000"), None, Decimal("0.1")]),
+        "t": (pa.timestamp("us"), [moment] * 3, [moment, moment, moment + dt.timedelta(microseconds=1)]),
+        "z": (pa.timestamp("us", tz="UTC"), [None, None, None], [None, None, moment.replace(tzinfo=dt.UTC)]),
+        "b": (pa.binary(), [b"", b"\0", b"a"], [b"", b"\0", b"A"]),
+        "x": (pa.date32(), [day] * 3, [day, day, day + dt.timedelta(days=1)]),
+        "n": (pa.bool_(), [True, None, True], [True, None, None]),
+        "s": (pa.string(), ["", "é", "é"], ["", "é", "e\u0301"]),
+        "i": (pa.int8(), [1, -128, 0], [1, -128, None]),
+    }
+    for name, (kind, old, new) in kinds.items():
+        schema = table("t", id=pa.int64(), v=kind)
+        rows = pa.table({"id": pa.array([0, 1, 2], pa.int64()), "v": pa.array(old, kind)})
+        before = former_values.Before(lambda keys, rows=rows: (rows, keys[0].to_numpy()), [])
+        dumped = pa.table(
+            {
+                "offset": pa.array([1, 2, 3], pa.int64()),
+                "op": pa.repeat("r", 3),
+                "origin": pa.repeat("dump", 3),
+                "unchanged": pa.nulls(3, pa.list_(pa.string())),
+                "moved": pa.repeat(False, 3),
+                "k0": rows["id"],
+                "m0": pa.nulls(3, pa.int64()),
+                "v0": rows["id"],
+                "v1": pa.array(new, kind),
+            }
+        )
+        left = former_values.fill_events(dumped, schema, [], before)
+        assert left["k0"].to_pylist() == [2], f"{name}: {kind}"
+
+
+def test_a_table_whose_lake_is_sparks_is_left_to_spark(world: World, soak_seed: int) -> None:
+    change_and_dump(world, random.Random(soak_seed))
+    open_delta(world.lake.table).alter.set_table_properties({"delta.enableDeletionVectors": "false"})
+    with pytest.raises(TableRefused, match="deletion vectors are off"):
+        world.lines()
+
+
+@pytest.mark.parametrize("limit", ["MAX_ROWS", "MAX_BYTES", "MAX_DECODED"])
+def test_a_work_that_is_too_large_is_left_to_spark(
+    world: World, monkeypatch: pytest.MonkeyPatch, limit: str, soak_seed: int
+) -> None:
+    change_and_dump(world, random.Random(soak_seed))
+    monkeypatch.setattr(fold_on_driver, limit, 10)
+    tables = Tables(world.history, world.lake.open, Checkpoints())
+    assert tables.has_shape(SHAPE)
+    assert tables.make_lines(world.lake.staging, world.work(), SHAPE, [], exists=True) is None
+
+
+def test_a_history_of_another_shape_or_table_is_not_ready(tmp_path: Path) -> None:
+    history = make_history(tmp_path, ITEMS)
+    tables = Tables(history, None, Checkpoints())
+    assert tables.has_shape(ITEMS)
+    wider = table("items", id=pa.int64(), v=pa.string(), big=pa.string(), more=pa.int32())
+    other = table("items", id=pa.int64(), v=pa.int64(), big=pa.string())
+    elsewhere = table("ITEMS", id=pa.int64(), v=pa.string(), big=pa.string())
+    assert [tables.has_shape(schema) for schema in (wider, other, elsewhere)] == [False] * 3
+    history.files.create(
+        f"_delta_log/{1:020d}.json", b'{"metaData":' + _metadata(history, "delta.enableChangeDataFeed") + b"}\n"
+    )
+    with pytest.raises(TableRefused, match="change data feed"):
+        tables.has_shape(ITEMS)
+
+
+def _metadata(history: AppendedTable, switched_on: str) -> bytes:
+    history.refresh()
+    metadata = history.snapshot.metadata
+    return orjson.dumps({**metadata, "configuration": {**metadata["configuration"], switched_on: "true"}})

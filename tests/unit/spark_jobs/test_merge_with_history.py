@@ -1,0 +1,154 @@
+"""Merges of small batches with histories need no Spark, and whatever befalls them each line is told once."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from dblog_core.errors import LeaseLost, StagingUnavailable
+from dblog_core.lake.lake_status import history_location
+from dblog_core.staging import Staging
+from spark_jobs.delta_tables import create_table
+from spark_jobs.merging.lake_table import LakeTable
+from tests.spark.faults import Points, count_points, rounds
+from tests.spark.lakes import Crash, TestLake
+from tests.spark.worlds import SHAPE, Oracle, Source
+from tests.spark.worlds_history import Expected
+from tests.unit.spark_jobs.test_history_without_spark import read_rows
+
+WORLDS = 6
+WRITES = ("history", "history table", "version", "new rows", "mark")
+KINDS = tuple(f"{when} {write}" for write in WRITES for when in ("before", "after"))
+
+
+class SparkAsked(BaseException):
+    """Something was asked of Spark."""
+
+
+class NoSpark:
+    """A session of which nothing may be asked."""
+
+    def __init__(self) -> None:
+        self.conf = mock.Mock()
+
+    def newSession(self) -> NoSpark:  # noqa: N802  # Spark's own name
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        raise SparkAsked(name)
+
+
+@pytest.fixture(autouse=True)
+def looks_at_shapes() -> Iterator[None]:
+    """What a process asks of Spark once for each table."""
+    with (
+        mock.patch.object(LakeTable, "is_settled", return_value=True),
+        mock.patch.object(create_table, "has_default_properties", return_value=False),
+    ):
+        yield
+
+
+class World:
+    """A lake with a history, and what both should be."""
+
+    def __init__(self, path: Path, seed: str) -> None:
+        self.lake = TestLake(NoSpark(), Staging(str(path / "staging"), source="shop"), path / "lake")  # type: ignore[arg-type]
+        self.lake.history = True
+        self.lake.marks = True
+        # Rows that nobody has seen would wait for a dump, of which Spark knows whether it has come.
+        self.source = Source(self.lake.build, random.Random(seed), WORLDS)
+        self._begins = 0
+
+    def change(self) -> None:
+        for _ in range(2):
+            for number in range(WORLDS):
+                self.source.change(number)
+            self.source.dump_chunk()
+            self.lake.build.seal()
+
+    def merge_without_history(self) -> None:
+        """The history begins with the next merge."""
+        self.lake.history = False
+        self.lake.merge_well()
+        self.lake.history = True
+        self._begins = self.lake.build.offset
+
+    def check(self) -> None:
+        """Both are what a reader of the lines would have."""
+        expected = Expected()
+        oracle = Oracle()
+        expected.read(self.source.lines, self.lake.build.offset)
+        oracle.read(self.source.lines, self.lake.build.offset)
+        told = self._read(history_location(self.lake.location, SHAPE.table))
+        assert [Expected.as_told(row) for row in told] == [line for line in expected.lines if line[0] > self._begins]
+        rows = {(row["world"], row["k"]): row for row in self._read(self.lake.table(SHAPE))}
+        assert {key: {c: row[c] for c in ("a", "f", "big")} for key, row in rows.items()} == oracle.rows
+
+    def _read(self, path: Any) -> list[dict[str, Any]]:
+        return read_rows(path.local)
+
+
+def test_small_batches_are_merged_without_spark(tmp_path: Path, soak_seed: int) -> None:
+    world = World(tmp_path, f"{soak_seed}")
+    for _ in range(3):
+        world.change()
+        merged = world.lake.merge_well()
+        assert sum(table.history for each in merged for table in each.tables)
+        world.check()
+
+
+def test_a_history_with_a_gap_begins_again_by_spark(tmp_path: Path) -> None:
+    """A merge without history lies in between: the history is to say from where on it is whole."""
+    world = World(tmp_path, "gap")
+    for begin in (world.lake.merge_well, world.merge_without_history):
+        world.change()
+        begin()
+    world.change()
+    with pytest.raises(SparkAsked):
+        world.lake.merge()
+
+
+@pytest.mark.parametrize("fault", ["dies", "loses an answer", "is overtaken"])
+def test_a_fault_at_any_point_neither_loses_nor_repeats_a_line(tmp_path: Path, fault: str, soak_seed: int) -> None:
+    """At the points of the history's commit and the table's: at every third one, by the seed."""
+    happened = set[str]()
+    for begins in (True, False):
+        for at in count(1 + soak_seed % 3, 3):
+            world = World(tmp_path / f"{begins} {at}", f"{soak_seed}/{fault}")
+            world.change()
+            world.merge_without_history() if begins else world.lake.merge_well()
+            world.change()
+            if (point := befall(world, fault, at)) is None:
+                break
+            happened.add(point)
+            world.change()
+            world.lake.merge_well()
+            world.check()
+    assert len(happened) > 4
+
+
+def befall(world: World, fault: str, at: int) -> str | None:
+    """A merge that something happens to at this point; which one it was. None: it has fewer."""
+
+    def happen(_kind: str) -> None:
+        if fault == "dies":
+            points.die()
+        if fault == "loses an answer":
+            raise StagingUnavailable("storage does not answer")
+        rounds(world.lake.merger())
+
+    points = Points(KINDS, at, happen)
+    with count_points(points):
+        try:
+            rounds(world.lake.merger())
+        except (Crash, LeaseLost):
+            assert points.happened is not None
+        except SparkAsked:  # another has made the table that it was about to make: Delta itself looks at that
+            assert (fault, points.happened) == ("is overtaken", "before history table")
+    return points.happened
