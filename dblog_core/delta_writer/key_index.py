@@ -32,7 +32,7 @@ MEMORY = 128 << 20
 _LARGE = 8_000_000  # entries of a run that is joined with no other: sorting them takes a second
 _RECORD = "index.json"
 _HEADS = "index.heads"
-_FORM = 2
+_FORM = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +56,11 @@ class KeyIndex:
     directory: Path | None = None
     memory: int = MEMORY
     secret: bytes = field(default_factory=lambda: secrets.token_bytes(16))
-    _files: list[tuple[str, int] | None] = field(default_factory=list)
+    _files: dict[int, tuple[str, int]] = field(default_factory=dict)
+    """Path and size by number: of files that count. A process sees any number of others come and go."""
     _numbers: dict[str, int] = field(default_factory=dict)
+    _next: int = 0
+    """The number that no file has had yet: entries in the runs may still have those of files that are gone."""
     _runs: list[Run] = field(default_factory=list)
 
     def __len__(self) -> int:
@@ -71,7 +74,7 @@ class KeyIndex:
     def covers(self, path: str, size: int) -> bool:
         """Whether every row of the file, which has `size` bytes, has its entry."""
         number = self._numbers.get(path)
-        return number is not None and self._files[number] == (path, size)
+        return number is not None and self._files.get(number) == (path, size)
 
     def add(self, path: str, size: int, columns: Iterable[tuple[int, Sequence[pa.Array]]]) -> None:
         """Takes in all rows of a file: the number of a stretch's first row, and its key columns.
@@ -79,11 +82,12 @@ class KeyIndex:
         A row without a key (NULL in one of its columns) is equal to no other, and gets no entry. Stretches become runs
         while the file is read, so that a file of any size takes the memory of one run.
         """
-        number = len(self._files)
+        number = self._next
         # A place holds 32 bits of the file's number.
         if number >> 32:
             raise LakeError("the index has seen too many files", where=self.table, fix="remove it: it is made again")
-        self._files.append((path, size))  # so that its entries stay where runs are joined meanwhile
+        self._next += 1
+        self._files[number] = path, size  # so that its entries stay where runs are joined meanwhile
         try:
             for keys, rows in _portions(self._entries(first, arrays) for first, arrays in columns):
                 run = key_runs.run_of(keys, rows | np.uint64(number) << ROW_BITS)
@@ -92,7 +96,7 @@ class KeyIndex:
                     self._tidy()
         except BaseException:
             # Some rows of the file have no entry: those that exist count for nothing, and the file is read again.
-            self._files[number] = None
+            del self._files[number]
             raise
         self._numbers[path] = number
 
@@ -110,8 +114,7 @@ class KeyIndex:
         """Forgets all files but these (sizes by path)."""
         forgotten = [path for path in self._numbers if not self.covers(path, files.get(path, -1))]
         for path in forgotten:
-            # The number is not given to another file: entries in the runs still have it.
-            self._files[self._numbers.pop(path)] = None
+            self._files.pop(self._numbers.pop(path), None)
         if forgotten:
             self._shed()
 
@@ -135,12 +138,12 @@ class KeyIndex:
         edges = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
         files = []
         for begin, end in pairwise(edges):
-            if begin < end and (file := self._files[numbers[begin]]) is not None:
+            if begin < end and (file := self._files.get(int(numbers[begin]))) is not None:
                 files.append((file[0], slice(begin, end)))
         return Found(key_numbers, rows, files)
 
-    def _live(self) -> npt.NDArray[np.bool_]:
-        return np.array([file is not None for file in self._files], np.bool_)
+    def _live(self) -> Numbers:
+        return np.fromiter(self._files, np.int64, len(self._files))
 
     def _tidy(self) -> None:
         """Joins runs of like size, so that there are few: as many as the logarithm of the rows says."""
@@ -162,7 +165,7 @@ class KeyIndex:
         live = self._live()
         for i, run in enumerate(self._runs):
             numbers = (np.asarray(run.entries[:: max(1, len(run) // 4096), 1]) >> ROW_BITS).astype(np.int64)  # a sample
-            if len(numbers) and 2 * np.count_nonzero(live[numbers]) < len(numbers):
+            if len(numbers) and 2 * np.count_nonzero(np.isin(numbers, live)) < len(numbers):
                 self._runs[i] = key_runs.join_runs([run], live)
         self._runs = [run for run in self._runs if len(run)]
         self._tidy()
@@ -195,7 +198,8 @@ class KeyIndex:
                 "keys": self.keys,
                 "kinds": [str(kind) for kind in self.kinds],
                 "secret": self.secret.hex(),
-                "files": self._files,
+                "files": [[number, *file] for number, file in self._files.items()],
+                "next": self._next,
                 "runs": stored.runs,
                 "heads": heads,
                 "sum": zlib.crc32(stored.heads),
@@ -239,7 +243,8 @@ def load(
         if record["sum"] != zlib.crc32(heads):
             raise ValueError("its heads are damaged")
         runs = StoredRuns(record["runs"], heads).open(directory)
-        files = [None if file is None else (str(file[0]), int(file[1])) for file in record["files"]]
+        files = {int(number): (str(path), int(size)) for number, path, size in record["files"]}
+        next_number = int(record["next"])
     except FileNotFoundError:
         return new
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -247,8 +252,9 @@ def load(
         return new
     new.secret = bytes.fromhex(record["secret"])
     new._files = files
+    new._next = next_number
     new._runs = runs
-    new._numbers = {file[0]: number for number, file in enumerate(files) if file is not None}
+    new._numbers = {path: number for number, (path, _) in files.items()}
     return new
 
 

@@ -127,8 +127,8 @@ def run_of(keys: KeyHashes, places: Places) -> Run:
     return _in_order(entries)
 
 
-def join_runs(runs: Sequence[Run], live: npt.NDArray[np.bool_]) -> Run:
-    """One run in memory of several; what is in files that are not `live`, by their numbers, is left out."""
+def join_runs(runs: Sequence[Run], live: Numbers) -> Run:
+    """One run in memory of several; what is in other files than those with the numbers `live` is left out."""
     parts = []
     for run in runs:
         if run.sums is not None:
@@ -136,7 +136,7 @@ def join_runs(runs: Sequence[Run], live: npt.NDArray[np.bool_]) -> Run:
             # The new run gets sums of its own, which would vouch for damage that nobody has looked for.
             run._check(blocks, blocks)
         entries = np.asarray(run.entries)
-        parts.append(entries[live[(entries[:, 1] >> ROW_BITS).astype(np.int64)]])
+        parts.append(entries[np.isin((entries[:, 1] >> ROW_BITS).astype(np.int64), live)])
     return _in_order(np.concatenate(parts))
 
 

@@ -182,6 +182,30 @@ def test_a_file_that_comes_back_is_read_again() -> None:
     assert places(index, column([2], False)) == {(0, "file", 1)}
 
 
+def test_what_the_index_holds_is_bounded_by_the_files_of_the_table(tmp_path: Path) -> None:
+    """Merges and the upkeep make thousands of files a day, and take them away again."""
+    index = new(tmp_path)
+    index.add("large", 3000, [(0, column(list(range(3000)), False))])
+    sizes = []
+    for step in range(400):
+        index.add(f"{step}", 20, [(0, column(list(range(step, step + 20)), False))])
+        index.keep({"large": 3000, f"{step}": 20})
+        if step in (199, 399):
+            index.save()
+            record = (tmp_path / "index.json").stat().st_size
+            sizes.append((len(index._files), len(index._numbers), len(index) < 2 * 3020, record // 100))
+    assert sizes[0] == sizes[1] and sizes[0][:3] == (2, 2, True)
+    index = key_index.load(tmp_path, "table", ["id"], index.kinds)
+    index.add("another", 1, [(0, column([5], False))])
+    assert places(index, column([5, 399], False)) == {
+        (0, "large", 5),
+        (0, "another", 0),
+        (1, "large", 399),
+        (1, "399", 0),
+    }
+    assert all(index.covers(*file) for file in (("large", 3000), ("399", 20), ("another", 1)))
+
+
 def test_a_file_that_cannot_be_read_to_its_end_is_not_covered() -> None:
     index = new()
 
