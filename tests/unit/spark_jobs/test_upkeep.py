@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,12 +67,12 @@ class World(Lake):
             self.source.end_merge()
             self.upkeep.record_merged([NAME])
 
-    def step(self, *, wait: bool = True) -> str | None:
+    def step(self, *, wait: bool = True, at_work: Collection[str] = ()) -> str | None:
         head = self.staging.head()
         assert head is not None
         schema = head.schemas[NAME]
         status = TableStatus(State.OK, None, self.segment, self.offset, version=newest(self.table.path), schema=schema)
-        done = self.upkeep.step(self.written, LakeStatus(tables={NAME: status}).tables, wait=wait)
+        done = self.upkeep.step(self.written, LakeStatus(tables={NAME: status}).tables, at_work=at_work, wait=wait)
         self.check()
         return done
 
@@ -120,6 +120,32 @@ def test_files_are_written_again_while_merges_continue(world: World, monkeypatch
     world.merge_some(2)
     world.check()
     assert world.compacted_by_spark == []
+
+
+def test_a_table_that_is_being_merged_is_left_alone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread of its own uses the open table: its turn begins, and ends, when that is done."""
+
+    def is_left_alone() -> bool:
+        before = newest(world.table.path)
+        table = world.tables._open.get(world.table.location())
+        steps = [world.step(wait=wait, at_work={NAME}) for wait in (True, False)]
+        assert world.tables._open.get(world.table.location()) is table
+        return steps == [None, None] and newest(world.table.path) == before
+
+    gate = Gate(monkeypatch)
+    world.merge_some(2)
+    assert is_left_alone() and world.upkeep._running is None, "its turn is due"
+    assert world.step(wait=False) is None and world.upkeep._running is not None
+    gate.opened.set()
+    wait_until(world.upkeep._running.is_ready, timeout=60, what="the rewrite")
+    assert is_left_alone(), "its rewrite is ready"
+    assert world.step() == NAME
+    while world.step() is not None:
+        pass
+    world.upkeep.ask({NAME: 0.0})
+    world.merge_some(1)
+    assert is_left_alone() and world.upkeep.has_asked, "its maintenance is asked for"
+    assert world.step() == NAME
 
 
 def test_a_turn_ends_when_no_file_has_too_many_dead_rows(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
