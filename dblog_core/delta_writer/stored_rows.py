@@ -19,6 +19,9 @@ from dblog_core.errors import LakeError
 _FIELD_ID = b"PARQUET:field_id"
 _OLD_CALENDARS = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
 """What Spark writes into a file whose days and times it has counted in the Julian calendar before 1582."""
+_VERSION = b"org.apache.spark.version"
+_NEW_CALENDAR = b"3.1.0"
+"""The version since which Spark says so; what older ones wrote it reads in the Julian calendar."""
 MOST_BYTES = 256 << 20
 """Of rows that are held at once: a few rows of a work may ask for large values of many."""
 _AT_ONCE = 64 << 20
@@ -29,7 +32,8 @@ _ROWS_AT_ONCE = 1 << 17
 
 @contextlib.contextmanager
 def open_data_file(files: TableFiles, live: LiveFile) -> Iterator[pq.ParquetFile]:
-    """A data file. Raises LakeError where it is missing or no Parquet."""
+    """A data file. Raises LakeError where it is missing or no Parquet; TableRefused where Spark has written its days in
+    an older calendar: keys would not be found, and values would be other days."""
     where = files.url(live.path)
     try:
         with (
@@ -37,6 +41,7 @@ def open_data_file(files: TableFiles, live: LiveFile) -> Iterator[pq.ParquetFile
             # Spark may write timestamps as INT96: read as nanoseconds they would end in the year 2262.
             pq.ParquetFile(source, pre_buffer=True, coerce_int96_timestamp_unit="us") as file,
         ):
+            _check_calendar(file, where)
             yield file
     except (pa.ArrowException, OSError) as error:
         raise LakeError(
@@ -44,6 +49,16 @@ def open_data_file(files: TableFiles, live: LiveFile) -> Iterator[pq.ParquetFile
             where=where,
             fix="restore it from a backup, or run `dblog reset` for the table",
         ) from error
+
+
+def _check_calendar(file: pq.ParquetFile, where: str) -> None:
+    about = file.metadata.metadata or {}
+    old = [key.decode() for key in _OLD_CALENDARS if key in about]
+    # As texts, like Spark compares them.
+    if about.get(_VERSION, _NEW_CALENDAR) < _NEW_CALENDAR:
+        old.append(f"Spark {about[_VERSION].decode(errors='replace')}")
+    if old:
+        raise refusal(where, f"its times are of another calendar: {old[0]}")
 
 
 def stored_count(files: TableFiles, live: LiveFile, dead: RowSet) -> int:
@@ -72,12 +87,10 @@ def row_stretches(
     files: TableFiles, live: LiveFile, shape: Shape, names: Sequence[str]
 ) -> Iterator[tuple[int, pa.Table]]:
     """All rows of a file, some columns alone, as `column_batches`, and few at a time: the number of the first one, and
-    the rows. Raises TableRefused where Spark writes its days and times in an older calendar."""
+    the rows."""
     columns = [shape[name] for name in names]
     first = 0
     with open_data_file(files, live) as file:
-        if old := [key for key in file.metadata.metadata or {} if key in _OLD_CALENDARS]:
-            raise refusal(files.url(live.path), f"its times are of another calendar: {old[0].decode()}")
         stored = _stored_names(file, columns, by_id=shape.by_id)
         for group in range(file.num_row_groups):
             for within, rows in _stretches(file, group, columns, stored, files.url(live.path), most_rows=_ROWS_AT_ONCE):
