@@ -164,14 +164,22 @@ def rows_at(spark: SparkSession, lake: DataFrame, staged: Staged, schema: TableS
     touched = F.broadcast(touched) if staged.rows <= merge_plan.MAX_ROWS else touched
     rest = lake.join(touched, "key", "left_anti").select("key", "row")
     touched_rows = lake.join(touched, "key", "left_semi")
-    return rest.unionByName(_apply_rows(touched_rows, _fold_events(spark, staged, lake, schema), schema))
+    folded = _fold_events(spark, staged, lake, touched_rows, schema)
+    return rest.unionByName(_apply_rows(touched_rows, folded, schema))
 
 
-def _fold_events(spark: SparkSession, staged: Staged, lake: DataFrame, schema: TableSchema) -> DataFrame:
+def _fold_events(
+    spark: SparkSession, staged: Staged, lake: DataFrame, touched_rows: DataFrame, schema: TableSchema
+) -> DataFrame:
     assert staged.events is not None
     events = staged.events
     if not any(f.has_unchanged for f in staged.work.files):
         return fold.last_rows(events)
+    # A row of the lake has the events up to its offset already: of a merge that is under way, which may have moved it
+    # from a key that is gone. A later event keeps this row's values, and not those of an event before it.
+    in_lake = touched_rows.groupBy("key").agg(F.max("offset").alias("_held"))
+    is_later = F.col("_held").isNull() | (F.col("offset") > F.col("_held"))
+    events = events.join(in_lake, "key", "left").where(is_later).drop("_held")
     if any(f.has_moves for f in staged.work.files):
         events = moved_unchanged_toast.resolve(spark, events, lake.select("row.*"), schema)
     return fold.column_by_column(events, schema)

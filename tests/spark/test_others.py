@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import shutil
+from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
@@ -128,3 +131,35 @@ def test_a_table_that_was_replaced_or_removed_is_refused(lake: TestLake) -> None
     assert "is gone" in _refusal_of_next_merge(lake) and not path.exists()
     backup.rename(path)
     assert "was replaced: it ends at version 1" in _refusal_of_next_merge(lake)
+
+
+def test_days_that_a_stranger_wrote_in_the_older_calendar_are_found_and_kept(
+    lake: TestLake, stranger: SparkSession
+) -> None:
+    """In such a file 1500-01-01 is the number of another day: its key would not be found, and its values would be other
+    days."""
+    days = table("days", day=pa.date32(), other=pa.date32(), n=pa.int64(), key=("day",))
+    old = [dt.date(1500, 1, number) for number in (1, 2, 3, 4)]
+    for day in old:
+        lake.build.create(days, {"day": day, "other": day, "n": 1})
+    lake.build.seal()
+    lake.merge_well()
+    stranger.conf.set("spark.sql.parquet.datetimeRebaseModeInWrite", "LEGACY")
+    stranger.sql(f"UPDATE delta.`{lake.table(days)}` SET n = n")
+    path = Path(str(lake.table(days)))
+    keys = [pq.read_metadata(file).metadata or {} for file in path.glob("*.parquet")]
+    assert any(b"org.apache.spark.legacyDateTime" in key for key in keys)
+    lake.build.update(days, {"day": old[0], "other": None, "n": 2}, unchanged=["other"])
+    lake.build.update(days, {"day": old[1], "other": old[0], "n": 2})
+    lake.build.delete(days, {"day": old[2]})
+    lake.build.chunk(days, [{"day": old[3], "other": old[3], "n": 1}])
+    lake.build.seal()
+    lake.merge_well()
+    status = read_status(lake.location)
+    assert status is not None
+    assert not lake.marks or "another calendar" in str(status.tables[str(days.table)].merge_because)
+    assert [tuple(each.values()) for each in lake.rows(days)] == [
+        (old[0], old[0], 2),
+        (old[1], old[0], 2),
+        (old[3], old[3], 1),
+    ]

@@ -107,6 +107,36 @@ def test_a_lake_that_somebody_changed_is_found_key_by_key(world: World) -> None:
     assert second_verdict.different == (), "what is staged is newer than an offset that cannot be"
 
 
+def test_what_a_row_of_the_lake_holds_counts_up_to_its_offset(world: World) -> None:
+    """A row that a merge under way has written has the events up to its offset. Somebody else's row with such an offset
+    is taken at its word: its values are never called those that the log has told before."""
+    build = world.build
+    for key in range(1, 5):
+        build.create(T, row(key))
+    build.seal()
+    world.lake.merge_well()
+    pin = world.pin()
+    # All that follows is staged, and the first part of it is in the lake: its merge is not recorded yet.
+    for key in (1, 2):
+        build.update(T, row(key, "known", "known"))
+    build.move(T, {"id": 3}, row(30, "moved", None), unchanged=["big"])
+    merged = build.offset
+    for key, big in ((1, "forged"), (2, "known")):
+        world.sql(f"UPDATE {{}} SET v = 'known', big = '{big}', _dblog_offset = {merged - 2} WHERE id = {key}")
+    world.sql(f"UPDATE {{}} SET id = 30, v = 'moved', _dblog_offset = {merged} WHERE id = 3")
+    for key in (1, 2, 30, 4):
+        build.update(T, row(key, "new", None), unchanged=["big"])
+    build.seal()
+    pin = replace(pin, version=world.pin().version, newest=build.offset)
+    source = [row(1, "new", "known"), row(2, "new", "known"), row(4, "new"), row(30, "new")]
+    verdict = world.ask(world.task(source, since=build.offset, pin=pin))
+    assert (verdict.missing, verdict.extra, verdict.different) == ((), (), ((1, ()),))
+    rows = pa.RecordBatch.from_pylist(source, schema=T.arrow)
+    task = Task(Ask.COLUMNS, T.to_json(), pin, (world.desk.put_rows("rows", rows),), build.offset, build.offset)
+    answer = world.ask(replace(task, for_chosen_keys=True))
+    assert dict(answer.different) == {1: ("big",), 2: (), 4: (), 30: ()}
+
+
 def test_keys_that_change_while_they_are_read(world: World) -> None:
     build = world.build
     for key in range(1, 8):

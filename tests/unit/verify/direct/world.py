@@ -144,7 +144,8 @@ class World:
         """Somebody else changes rows of the lake."""
         for _ in range(self.chance.randint(1, 3)):
             key = self.chance.randint(1, keys + 2)
-            offset = self.chance.choice((None, 0, self.merged, self.merged, 10**9))
+            forged = self.chance.randint(self.merged, self.build.offset)
+            offset = self.chance.choice((None, 0, self.merged, self.merged, forged, 10**9))
             if self.chance.random() < 0.4:
                 self._commit([], [key])
             else:
