@@ -110,7 +110,8 @@ def _rows_of_keys(
     every, first = np.unique(np.concatenate(numbers), return_index=True)
     at = pa.array(first[np.searchsorted(every, asked_keys)])
     parts = zip(*columns, strict=True)
-    keys = [_one(pa.chunked_array([c for part in both for c in part.chunks], both[0].type).take(at)) for both in parts]
+    whole = [pa.chunked_array([c for part in both for c in part.chunks], both[0].type) for both in parts]
+    keys = [column.take(at).combine_chunks() for column in whole]
     rows, places = rows_of(keys)
     return rows, asked_keys[places]
 
@@ -244,7 +245,3 @@ def _is_equal(records: _Records, name: str, compared: Ids, former: Ids) -> Flags
         values.take(pa.array(sources_of_own)), values.take(pa.array(sources, mask=sources < 0))
     )
     return same | records.left_out[name][compared] if name in records.left_out else same
-
-
-def _one(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.nulls(0, column.type)])

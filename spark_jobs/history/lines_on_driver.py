@@ -99,9 +99,9 @@ def _unchanged_names(events: pa.Table, schema: TableSchema) -> pa.Array:
 
 def _old_keys(events: pa.Table, schema: TableSchema, column: DeltaColumn) -> pa.Array:
     """The key before a change of it. Its parts have the names that the history's files have for them."""
-    parts = [_one(events[f"m{i}"]) for i in range(len(schema.key))]
+    parts = [events[f"m{i}"].combine_chunks() for i in range(len(schema.key))]
     fields = [column.type.field(i) for i in range(column.type.num_fields)]
-    return pa.StructArray.from_arrays(parts, fields=fields, mask=pc.invert(_one(events["moved"])))
+    return pa.StructArray.from_arrays(parts, fields=fields, mask=pc.invert(events["moved"].combine_chunks()))
 
 
 def _lines_of_truncates(marks: Sequence[LogMark], shape: Shape) -> pa.Table:
@@ -122,7 +122,3 @@ def _in_shape(columns: dict[str, pa.Array | pa.ChunkedArray], count: int, shape:
     values = [columns.get(column.name, pa.nulls(count, column.type)) for column in shape]
     cast = [value.cast(column.type) for value, column in zip(values, shape, strict=True)]
     return pa.table(cast, names=shape.names)
-
-
-def _one(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.nulls(0, column.type)])
