@@ -44,6 +44,7 @@ def test_a_commit_is_one_version_with_its_transaction(table: Table) -> None:
     actions = commit_of(table.path, 3)
     assert [a["txn"]["version"] for a in actions if "txn" in a] == [3]
     assert actions[0]["commitInfo"]["userMetadata"] == "dblog"
+    assert actions[0]["commitInfo"]["isBlindAppend"] is False, "what it adds depends on the rows that it has found"
     assert actions[0]["commitInfo"]["operationMetrics"]["numTargetRowsUpdated"] == "1"
     assert len([a for a in actions if "remove" in a]) == 2 and len([a for a in actions if "add" in a]) == 3
     vectors = [p for p in table.path.iterdir() if p.name.startswith("deletion_vector")]

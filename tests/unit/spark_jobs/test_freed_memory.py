@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
+
+from dblog_core.errors import ConfigError
+from spark_jobs import entry_point
 
 _MERGES = """
 import threading
@@ -42,3 +49,12 @@ def test_large_arrays_that_are_freed_go_back_to_the_system() -> None:
     """Arrays of 8 MiB, between small ones that stay, in threads that end."""
     ended = subprocess.run([sys.executable, "-c", _MERGES], capture_output=True, text=True, check=True)
     assert int(ended.stdout) < 32 << 20
+
+
+def test_a_job_has_asked_for_it_before_it_does_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[str]()
+    monkeypatch.setattr(entry_point, "return_freed_memory", lambda: asked.append("asked"))
+    options = argparse.Namespace(config=tmp_path / "none.toml", wait=0.0, json=False)
+    with pytest.raises(ConfigError), entry_point.open_lake_job(options, "merge"):
+        pytest.fail("the configuration is not there")
+    assert asked == ["asked"]
