@@ -10,7 +10,7 @@ import re
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, lru_cache
 from math import ceil
 from pathlib import Path
 from typing import NamedTuple
@@ -72,7 +72,7 @@ def package(file: Path) -> str:
 def assigned_names(module: ast.Module) -> Iterator[tuple[str, int]]:
     """Each name that an assignment, a loop, a `with`, a pattern or a parameter gives to a value, and its line."""
     public = {a for f in functions(module) for a in f.args.kwonlyargs if (f.name, a.arg) in PUBLIC_ARGUMENTS}
-    for node in ast.walk(module):
+    for node in walk(module):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.id, node.lineno
         elif isinstance(node, ast.arg) and node not in public:
@@ -82,7 +82,13 @@ def assigned_names(module: ast.Module) -> Iterator[tuple[str, int]]:
 
 
 def functions(module: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    return (node for node in ast.walk(module) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    return (node for node in walk(module) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
+@lru_cache(maxsize=1)
+def walk(module: ast.Module) -> tuple[ast.AST, ...]:
+    """All nodes of it: it is asked for them several times."""
+    return tuple(ast.walk(module))
 
 
 def is_tuple_assignment(node: ast.Assign) -> bool:
@@ -107,7 +113,7 @@ def findings(module: ast.Module, path: Path) -> Iterator[Finding]:
     for name, line in assigned_names(module):
         if name.strip("_") in VAGUE:
             yield Finding(1, f"{path}:{line}", f"name {name}")
-    for node in ast.walk(module):
+    for node in walk(module):
         if isinstance(node, ast.Assign) and is_tuple_assignment(node):
             yield Finding(2, f"{path}:{node.lineno}", ast.unparse(node).partition("\n")[0])
 
