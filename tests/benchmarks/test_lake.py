@@ -40,10 +40,11 @@ class Ended:
 class Merges:
     """`dblog merge --continuous` while entered: when which offset was in the lake."""
 
-    def __init__(self, dblog: Ours) -> None:
-        command = [Path(sys.executable).parent / "dblog", "--config", dblog.file, "merge", "--continuous", "--json"]
+    def __init__(self, file: Path, env: dict[str, str]) -> None:
+        """`file`: the configuration, with `env` for its secrets."""
+        command = [Path(sys.executable).parent / "dblog", "--config", file, "merge", "--continuous", "--json"]
         self._process = subprocess.Popen(
-            command, env={**os.environ, **dblog.env}, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            command, env={**os.environ, **env}, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         )
         guard.watch(self._process.pid, psutil.Process(self._process.pid).create_time())
         self._thread = threading.Thread(target=self._read)
@@ -59,6 +60,11 @@ class Merges:
         self._process.wait()
         assert self._process.stdout is not None
         self._process.stdout.close()
+
+    @property
+    def pid(self) -> int:
+        """The process that has started all others of it."""
+        return self._process.pid
 
     def offset(self) -> int:
         """The offset up to which all tables have everything."""
@@ -94,7 +100,7 @@ def test_commit_to_delta(bench_database: NewDatabase, scale: Scale, results: Res
     dblog = Ours(database, tmp_path / "ours")
     dblog.prepare()
     minute = min(60.0, scale.lake_seconds / 3)
-    with dblog.capturing(), Follower(dblog.file, dblog.env) as follower, Merges(dblog) as merges:
+    with dblog.capturing(), Follower(dblog.file, dblog.env) as follower, Merges(dblog.file, dblog.env) as merges:
         with Writers(database, *TABLES, rate=RATE) as load:
             wait_until(lambda: merges.offset() > 0, timeout=180, what="the first merge")
             load.measure(minute)  # warm

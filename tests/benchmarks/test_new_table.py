@@ -144,7 +144,7 @@ def test_dump_into_a_new_table(
     results.add(Figure("new_table", "Lake", title, "rows/s", series, (Bar(0.5, SPARK),)))
 
 
-_CONFIG = """
+CONFIG = """
 [source]
 name = "shop"
 kind = "mysql"
@@ -170,7 +170,7 @@ url = "sqlite:///{path}/state.db"
 def test_first_merge_from_its_start(tmp_path: Path, scale: Scale, results: Results) -> None:
     _stage(tmp_path / "staging", dumped=_FIRST, logged=_FIRST)
     file = tmp_path / "shop.toml"
-    file.write_text(_CONFIG.format(path=tmp_path))
+    file.write_text(CONFIG.format(path=tmp_path))
     rounds = []
     for _ in range(-1, scale.rounds):  # the first one has the files in no cache
         shutil.rmtree(tmp_path / "lake", ignore_errors=True)
