@@ -6,7 +6,7 @@ SEEDS ?= 20
 MINUTES ?= 0
 export PYTHONUNBUFFERED := 1
 
-.PHONY: help setup demo check test times lint soak bench pictures up down lock
+.PHONY: help setup demo check test times lint linters soak bench pictures up down lock
 
 help:
 	@echo "make setup   what is missing: .venv, the jars of Delta and Kafka, the test servers"
@@ -35,20 +35,23 @@ check: .venv/.complete lint
 
 # A run that hangs ends by itself before the limit of a CI: the set-up counts, so the time begins here.
 test: export DBLOG_TESTS_BEGAN := $(shell date +%s)
-test: setup lint
+test:
+	@$(MAKE) --no-print-directory --jobs=2 setup linters  # the import rules are among the tests
 	@exec $(PYTHON) -m pytest -n 3 --max-worker-restart=0 --no-loadscope-reorder --run-minutes=80 \
 	  -m "not bench and not soak" $(if $(EVERY),--every-kind)
 
 times:
 	@$(PYTHON) -m tests.times
 
-lint: .venv/.complete
+lint: linters
+	@$(PYTHON) -m pytest --quiet --no-summary tests/unit/test_imports.py
+
+linters: .venv/.complete
 	@$(PYTHON) -m ruff check --quiet --output-format concise .
 	@$(PYTHON) -m ruff format --check --quiet --output-format concise .
 	@$(PYTHON) -m mypy
 	@tools/lint-docker
 	@$(PYTHON) tools/check-prose
-	@$(PYTHON) -m pytest --quiet --no-summary tests/unit/test_imports.py
 
 # First all that `make test` takes in turn, then the long runs; the second goes on where the first has failed.
 soak: setup

@@ -3,7 +3,9 @@ is done."""
 
 from __future__ import annotations
 
+import multiprocessing
 import sys
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import dblog_core
@@ -16,16 +18,23 @@ from dblog_core.rows import jit
 
 def main() -> int:
     try:
-        spark_jars.fetch_delta_jars()
-        spark_jars.fetch_jars(kafka_jars.JARS, "Kafka")
-        for package in trees.ALL:
-            trees.tree(package)
-        s3.prepare()
-        _compile()
+        # A processor compiles while the network fetches.
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+            compiled = pool.submit(_compile)
+            _fetch()
+            compiled.result()
     except LocalError as error:
         print(f"dblog: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _fetch() -> None:
+    spark_jars.fetch_delta_jars()
+    spark_jars.fetch_jars(kafka_jars.JARS, "Kafka")
+    for package in trees.ALL:
+        trees.tree(package)
+    s3.prepare()
 
 
 def _compile() -> None:
