@@ -28,6 +28,7 @@ from spark_jobs.merging.withheld_keys import ControlDumps, Withheld
 
 _SMALL_QUERIES = (
     "-XX:TieredStopAtLevel=1",
+    "-XX:+UseSerialGC",
     # Java's room for compiled code would be full after ten minutes, and all be interpreted from then on.
     "-XX:ReservedCodeCacheSize=240m",
     # Hundreds of queries, each its own code: compiling that takes longer than to run it as it is.

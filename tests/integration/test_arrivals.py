@@ -96,6 +96,7 @@ def known_since(log_lines: list[Line], since: int) -> dict[int, dict[str, Any]]:
     return rows
 
 
+@pytest.mark.in_turn("ranges", "moved")
 @pytest.mark.parametrize("moved", [1, 150])
 @pytest.mark.parametrize("ranges", [1, 3])
 def test_a_dump_brings_rows_that_left_what_it_was_still_to_read(

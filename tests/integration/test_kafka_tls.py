@@ -76,6 +76,7 @@ def test_the_output_is_let_in_and_its_lines_arrive(
 
 
 @wrong
+@pytest.mark.in_turn("wrong")
 def test_an_output_that_is_not_let_in_ends_with_the_reason(
     tmp_path: Path, kafka: KafkaServer, closed_door: dict[str, Any], wrong: str, door: dict[str, Any]
 ) -> None:
@@ -110,6 +111,7 @@ def test_signals_are_read_and_notices_told(kafka: KafkaServer, topic: str, door:
 
 
 @wrong
+@pytest.mark.in_turn("wrong")
 def test_a_topic_that_is_closed_to_us_is_told_with_the_reason(
     topic: str, closed_door: dict[str, Any], wrong: str, door: dict[str, Any]
 ) -> None:

@@ -33,6 +33,7 @@ def own_server(source_kind: str, server_root: Path, request: pytest.FixtureReque
     server.kill()
 
 
+@pytest.mark.in_turn
 def test_what_was_committed_outlives_a_kill(own_server: DatabaseServer) -> None:
     own_server.start()
     port = own_server.port
@@ -45,6 +46,7 @@ def test_what_was_committed_outlives_a_kill(own_server: DatabaseServer) -> None:
     assert _rows(own_server, "shop", "SELECT i FROM t") == [(1,)]
 
 
+@pytest.mark.in_turn
 def test_a_stop_leaves_no_process_and_a_start_the_same_data(own_server: DatabaseServer) -> None:
     own_server.start()
     own_server.create_database("shop")
@@ -55,6 +57,7 @@ def test_a_stop_leaves_no_process_and_a_start_the_same_data(own_server: Database
     own_server.execute("CREATE TABLE t (i INT PRIMARY KEY)", database="shop")
 
 
+@pytest.mark.in_turn
 def test_another_process_can_stop_it_by_its_pid_file(own_server: DatabaseServer) -> None:
     own_server.start()
     family = _family(own_server)
@@ -62,6 +65,7 @@ def test_another_process_can_stop_it_by_its_pid_file(own_server: DatabaseServer)
     assert not [p for p in family if guard.runs(p)]
 
 
+@pytest.mark.in_turn
 def test_nothing_runs_on_when_the_starter_is_killed(own_server: DatabaseServer) -> None:
     program = _program(own_server, "server.start(); print('up', flush=True); signal.pause()")
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as starter:
@@ -72,12 +76,14 @@ def test_nothing_runs_on_when_the_starter_is_killed(own_server: DatabaseServer) 
     wait_until(lambda: not [p for p in family if guard.runs(p)], what="the server to end with its starter")
 
 
+@pytest.mark.in_turn
 def test_a_wrong_setting_is_told_with_the_end_of_the_log(source_kind: str, server_root: Path) -> None:
     server = CLASSES[source_kind](server_root / f"{source_kind}-wrong", options={"no_such_setting": "1"})
     with pytest.raises(LocalError, match=r"no.such.setting"):
         server.start()
 
 
+@pytest.mark.in_turn
 def test_a_setting_can_be_chosen(source_kind: str, server_root: Path) -> None:
     name, value, show = {
         "postgres": ("wal_level", "replica", "SHOW wal_level"),

@@ -252,6 +252,7 @@ class Delta:
         return [tuple(row) for row in self.spark.sql(read).collect()]
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.in_turn
 @pytest.mark.timeout(1800)
 def test_every_damaged_row_is_found_and_mended_while_rows_are_written(

@@ -200,6 +200,7 @@ def test_leases_and_nodes_over_tls_with_certificates_of_both(secure: Secure, tmp
         lease.release()
 
 
+@pytest.mark.in_turn("wrong")
 @pytest.mark.parametrize("wrong", ["clear", "authority", "no certificate", "name"])
 def test_a_connection_that_is_not_as_it_should_be_is_refused(
     secure: Secure, tmp_path: Path, wrong: str, monkeypatch: pytest.MonkeyPatch

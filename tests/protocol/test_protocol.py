@@ -16,7 +16,7 @@ from tests.protocol.scenarios import scenarios
 from tests.protocol.world_state import STALE
 
 PROCESSES = 2
-A_DAY = 8  # of 239 worlds
+A_DAY = 5  # of 239 worlds
 MISTAKES_A_DAY = 8  # of 53, whose worlds are explored without the mistake too
 FEWEST = 20  # states; the smallest world has 21
 

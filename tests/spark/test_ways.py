@@ -25,7 +25,7 @@ from tests.spark.lakes import TestLake
 from tests.spark.segments import Row, table
 from tests.spark.worlds import SHAPE, Source, WholeRows
 
-pytestmark = pytest.mark.one_of(2)
+pytestmark = pytest.mark.one_of(3)
 
 T = table("t", id=pa.int64(), v=pa.string())
 ODD = table(
