@@ -107,13 +107,15 @@ def _describe_bar(bar: Bar, medians: dict[str, float]) -> str:
     if ratio is None:
         return "not measured"
     verdict = "yes" if bar.is_reached(medians) else "no"
-    return verdict if bar.other is None else f"{verdict}, {ratio:.2f} ×"
+    return verdict if bar.other is None else f"{verdict}, {_number(ratio)} ×"
 
 
 def _number(value: float) -> str:
     if abs(value) >= 100:
         return f"{value:,.0f}"
-    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+    if abs(value) >= 10:
+        return f"{value:.1f}"
+    return f"{value:.2f}" if abs(value) >= 0.1 else f"{value:.2g}"
 
 
 if __name__ == "__main__":

@@ -69,7 +69,5 @@ def test_hot_rows(spark: SparkSession, tmp_path: Path, scale: Scale, results: Re
         hot_rows.lake.merge_well()
         seconds.append(time.monotonic() - began)
         hot_rows.check()
-    title = (
-        f"merge of {events:,} events of {ROWS} rows that leave 10 kB and more out, one in {MOVES} a change of key, s"
-    )
+    title = f"merge of {events:,} events of {ROWS} rows that leave 10 kB and more out, one in {MOVES} a change of key"
     results.add(Figure("hot_rows", "Lake", title, "s", {OURS: seconds}, (Bar(20, at_most=True),)))
