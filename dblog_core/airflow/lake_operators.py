@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from dblog_core.interfaces import Json
     from dblog_core.lake.task_results import ReplayedTable, ReplayResult
     from dblog_core.maintenance.maintain_result import MaintainResult
-    from dblog_core.verify.report import Report, TableReport
+    from dblog_core.verify.report import Differences, Report, TableReport
     from dblog_core.verify.run import VerifyRequest
 
 log = logging.getLogger(__name__)
@@ -260,14 +260,14 @@ def summary(table: TableReport) -> Json:
     """A table's record with as many keys as a page can show."""
     record = _shorten(table.to_json(), ("missing", "extra", "different", "undecided"))
     if table.repaired is not None:
-        record["repaired"] = _shorten(table.repaired, ("missing", "extra", "different"))
+        record["repaired"] = _shorten(table.repaired.to_json(), ("missing", "extra", "different"))
     return record
 
 
 def _verdicts(report: Report) -> list[str]:
     """In few words: what was repaired, and which tables differ still."""
     mended = [t for t in report.tables if t.repaired is not None and t.equal]
-    keys = sum(len(t.repaired[kind]) for t in mended if t.repaired for kind in ("missing", "extra", "different"))
+    keys = sum(t.repaired.differences.count for t in mended if t.repaired is not None)
     verdicts = (
         [f"{count_text(keys, 'key')} of {table_names.some([t.table for t in mended], _NAMED)} repaired"]
         if mended
@@ -291,15 +291,16 @@ def describe_table(table: TableReport) -> str:
     """One line for a person."""
     if table.error is not None:
         return f"{table.table}: {table.error}"
-    line = f"{table.table}: {table.outcome}, {table.rows:,} rows{_keys(table.differences())}"
+    line = f"{table.table}: {table.outcome}, {table.rows:,} rows{_keys(table.differences)}"
     if table.repaired is None:
         return line
-    return f"{line}; repaired by dump {table.repaired['dump']}{_keys(table.repaired)}"
+    return f"{line}; repaired by dump {table.repaired.dump_id}{_keys(table.repaired.differences)}"
 
 
-def _keys(record: Json) -> str:
-    keys = [f"{kind} {key}" for kind in ("missing", "extra") for key in record[kind]]
-    keys += [f"different {d['key']} ({', '.join(d['columns']) or 'columns unknown'})" for d in record["different"]]
+def _keys(differences: Differences) -> str:
+    keys = [f"missing {key}" for key in differences.missing]
+    keys += [f"extra {key}" for key in differences.extra]
+    keys += [f"different {key} ({', '.join(columns) or 'columns unknown'})" for key, columns in differences.different]
     more = f", and {len(keys) - SHOWN} more" if len(keys) > SHOWN else ""
     return f": {'; '.join(keys[:SHOWN])}{more}" if keys else ""
 

@@ -190,7 +190,7 @@ def _details(table: TableReport) -> list[str]:
     lines += [f"could not be decided {key}: it changed all the time" for key in table.undecided[:_SHOWN]]
     lines += [line for line in (table.note, table.error) if line]
     if table.repaired is not None:
-        lines.append(f"repaired by dump {table.repaired['dump']}")
+        lines.append(f"repaired by dump {table.repaired.dump_id}")
     if (drawn := table.sample) is not None:
         lines.append(
             f"of {drawn.source_rows:,} rows of the source and {drawn.lake_rows:,} of the lake: with confidence "

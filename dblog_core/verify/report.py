@@ -34,6 +34,37 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
+class Differences:
+    """Keys (JSON) that differ, in the contract's three lists; `different`: (key, columns)."""
+
+    missing: tuple[Any, ...] = ()
+    extra: tuple[Any, ...] = ()
+    different: tuple[tuple[Any, tuple[str, ...]], ...] = ()
+
+    @property
+    def count(self) -> int:
+        return len(self.missing) + len(self.extra) + len(self.different)
+
+    def to_json(self) -> Json:
+        return {
+            "missing": list(self.missing),
+            "extra": list(self.extra),
+            "different": [{"key": key, "columns": list(columns)} for key, columns in self.different],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """The dump that has repaired a table, and what differed before it."""
+
+    dump_id: str
+    differences: Differences
+
+    def to_json(self) -> Json:
+        return {"dump": self.dump_id, **self.differences.to_json()}
+
+
+@dataclass(frozen=True, slots=True)
 class TableReport:
     """Keys are JSON. `rows`, `lake_rows`: how many were compared; `twice`: keys that the lake has more than once, which
     are in `extra` too; `undecided`: keys that changed all the time; `more`: more differ than are named; `note`: what
@@ -53,7 +84,7 @@ class TableReport:
     pin: Pin | None = None
     staged: int = 0
     sample: Sample | None = None
-    repaired: Json | None = None
+    repaired: Repair | None = None
     seconds: float = 0.0
 
     @property
@@ -73,7 +104,7 @@ class TableReport:
     @property
     def difference_count(self) -> int:
         """How many keys differ, of those that are named."""
-        return len(self.missing) + len(self.extra) + len(self.different)
+        return self.differences.count
 
     @property
     def differing_keys(self) -> list[Any]:
@@ -83,11 +114,15 @@ class TableReport:
         return list({repr(key): key for key in keys}.values())
 
     def to_json(self) -> Json:
-        optional = {"note": self.note, "sample": self.sample and self.sample.to_json(), "repaired": self.repaired}
+        optional = {
+            "note": self.note,
+            "sample": self.sample and self.sample.to_json(),
+            "repaired": self.repaired and self.repaired.to_json(),
+        }
         return {
             "table": self.table,
             "rows": self.rows,
-            **self.differences(),
+            **self.differences.to_json(),
             "undecided": list(self.undecided),
             "twice": list(self.twice),
             "more": self.more,
@@ -98,13 +133,9 @@ class TableReport:
             **{name: value for name, value in optional.items() if value is not None},
         }
 
-    def differences(self) -> Json:
-        """The contract's three lists."""
-        return {
-            "missing": list(self.missing),
-            "extra": list(self.extra),
-            "different": [{"key": key, "columns": list(columns)} for key, columns in self.different],
-        }
+    @property
+    def differences(self) -> Differences:
+        return Differences(self.missing, self.extra, self.different)
 
 
 @dataclass(frozen=True, slots=True)

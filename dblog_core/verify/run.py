@@ -25,7 +25,7 @@ from dblog_core.state.lease_holder import CAPTURE
 from dblog_core.verify import certificate, last_results, repair
 from dblog_core.verify.exchange import TOGETHER, Ask, Desk, Sum, Task
 from dblog_core.verify.lake_side import LakeSide
-from dblog_core.verify.report import Report, TableReport
+from dblog_core.verify.report import Repair, Report, TableReport
 from dblog_core.verify.slices import Slice, Slices
 from dblog_core.verify.source_reader import Announce, Readers
 from dblog_core.verify.table import TableCheck, Tools, Wish
@@ -283,7 +283,7 @@ def _compared_again(check: TableCheck, table: TableReport, dump_id: str) -> Tabl
     second_report = (
         check.compare_all_rows() if table.more else check.compare_keys([*table.differing_keys, *table.undecided])
     )
-    repaired = {"dump": dump_id, **table.differences()}
+    repaired = Repair(dump_id, table.differences)
     return replace(second_report, rows=table.rows, lake_rows=table.lake_rows, sample=table.sample, repaired=repaired)
 
 

@@ -25,7 +25,7 @@ from dblog_core.lake.replay_interval import IntervalEnd
 from dblog_core.lake.task_requests import ReplayRequest
 from dblog_core.lake.task_results import ReplayCounts, ReplayedTable, ReplayResult
 from dblog_core.verify import run as verification
-from dblog_core.verify.report import Report, TableReport
+from dblog_core.verify.report import Differences, Repair, Report, TableReport
 from dblog_core.verify.run import VerifyRequest
 from dblog_core.verify.slices import Slice
 from spark_jobs.merging.merge_records import Records
@@ -68,7 +68,7 @@ def test_what_differs_is_told_by_key_and_no_more_than_a_page_of_it() -> None:
         "extra 3; different 7 (x, y)"
     )
     assert lake_operators.describe_table(TableReport("shop.a", error="it has no key")) == "shop.a: it has no key"
-    first = {"dump": "d1", "missing": [5], "extra": list(range(30)), "different": []}
+    first = Repair("d1", Differences(missing=(5,), extra=tuple(range(30))))
     mended = TableReport("shop.a", repaired=first)
     assert lake_operators.describe_table(mended).startswith(
         "shop.a: equal, 0 rows; repaired by dump d1: missing 5; extra 0; "
@@ -128,7 +128,7 @@ def test_a_run_that_has_compared_nothing_is_no_success(
 
 
 def test_a_note_says_what_was_mended_and_what_differs_still(tmp_path: Path) -> None:
-    first = {"dump": "d1", "missing": [5], "extra": [6], "different": []}
+    first = Repair("d1", Differences(missing=(5,), extra=(6,)))
     mended = TableReport("shop.a", rows=1, repaired=first)
     still = TableReport("shop.b", missing=(1, 2), repaired=first)
     task = lake_operators.VerifyTables(task_id="verify", config_file="shop.toml")

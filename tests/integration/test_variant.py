@@ -73,10 +73,7 @@ def test_documents_have_their_variants_beside_them(
         other_session.sql(f"UPDATE delta.`{location}` SET j_variant = NULL, j = '[]' WHERE id = 4")
         report = verify_here(config, f"{database.schema}.docs", mend=True)
         assert report.equal, report.to_json()
-        table_reports = report.tables[0].repaired
-        assert table_reports is not None
-        assert table_reports["different"] == [
-            {"key": 1, "columns": ["j_variant", "b_variant"]},
-            {"key": 4, "columns": ["j"]},
-        ]
+        repaired = report.tables[0].repaired
+        assert repaired is not None
+        assert repaired.differences.different == ((1, ("j_variant", "b_variant")), (4, ("j",)))
         assert lake() == rows

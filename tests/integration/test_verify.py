@@ -21,6 +21,7 @@ from dblog_core.errors import DblogError, RequestError
 from dblog_core.lake.lake_status import table_location
 from dblog_core.model.schema import TableName
 from dblog_core.verify import run, source_reader
+from dblog_core.verify.report import Differences
 from dblog_core.verify.slices import Slice
 from dblog_core.wiring import open_lake, open_staging, open_state
 from tests.contract.test_source import numbers_of
@@ -107,8 +108,8 @@ def test_every_damaged_row_is_found_and_mended_where_nothing_may_be_written(
         mended = verify(shop.config, shop.a, mend=True)
         assert mended.equal, mended.to_json()
         (repaired,) = mended.tables
-        assert repaired.repaired is not None and sorted(repaired.repaired["missing"]) == [9, 600]
-        assert _count_dumped_rows(shop, repaired.repaired["dump"]) == 6, "exactly those keys"
+        assert repaired.repaired is not None and sorted(repaired.repaired.differences.missing) == [9, 600]
+        assert _count_dumped_rows(shop, repaired.repaired.dump_id) == 6, "exactly those keys"
 
 
 @pytest.mark.in_turn
@@ -272,9 +273,10 @@ def test_every_damaged_row_is_found_and_mended_while_rows_are_written(
     (table,) = report.tables
     repaired = table.repaired
     assert repaired is not None
-    assert (sorted(repaired["missing"]), repaired["extra"]) == ([9, ROWS], [-10])
-    assert repaired["different"] == [{"key": 7, "columns": ["v", "n"]}]
-    assert _count_dumped_rows(shop, repaired["dump"]) == 4, "exactly those keys"
+    differences = repaired.differences
+    assert (sorted(differences.missing), differences.extra) == ([9, ROWS], (-10,))
+    assert differences.different == ((7, ("v", "n")),)
+    assert _count_dumped_rows(shop, repaired.dump_id) == 4, "exactly those keys"
     assert delta.rows() == source
 
 
@@ -337,10 +339,9 @@ def test_slices_in_a_row_find_and_mend_all_that_differs_and_each_its_own(
                 report = verify(shop.config, slice=Slice(number, 5), mend=True)
                 assert report.equal, report.to_json()
                 for table_reports in report.tables:
-                    repaired = table_reports.repaired or {}
-                    mended.setdefault(table_reports.table, []).extend(
-                        [*repaired.get("missing", ()), *repaired.get("extra", ())]
-                    )
+                    repaired = table_reports.repaired
+                    differences = Differences() if repaired is None else repaired.differences
+                    mended.setdefault(table_reports.table, []).extend([*differences.missing, *differences.extra])
                     seen[table_reports.table] += table_reports.rows
         with pytest.raises(RequestError, match="neither sampled nor certified"):
             verify(shop.config, slice=Slice(1, 5), sample={"rows": 5})

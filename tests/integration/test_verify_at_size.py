@@ -58,11 +58,11 @@ def test_exactly_the_damaged_rows_are_found_and_mended(
             (mended,) = verify_here(shop.config, big, mend=True).tables
         repaired = mended.repaired
         assert mended.equal and repaired is not None, mended.to_json()
-        assert sorted(repaired["missing"]) == sorted(damage.removed)
-        assert sorted(repaired["extra"]) == sorted(-key for key in damage.added)
-        assert {d["key"]: d["columns"] for d in repaired["different"]} == {k: [c] for k, c in damage.changed.items()}
+        assert sorted(repaired.differences.missing) == sorted(damage.removed)
+        assert sorted(repaired.differences.extra) == sorted(-key for key in damage.added)
+        assert dict(repaired.differences.different) == {key: (column,) for key, column in damage.changed.items()}
         with closing(open_state(shop.config)) as state:
-            assert dump_store.read_dump(state, repaired["dump"]).rows == len(damage.keys), "exactly those keys"
+            assert dump_store.read_dump(state, repaired.dump_id).rows == len(damage.keys), "exactly those keys"
         after = verify_here(shop.config, big)
         assert after.equal, after.to_json()
 

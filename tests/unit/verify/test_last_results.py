@@ -5,7 +5,7 @@ from __future__ import annotations
 from dblog_core.state.memory import MemoryState
 from dblog_core.verify import last_results
 from dblog_core.verify.last_results import LastResult
-from dblog_core.verify.report import TableReport
+from dblog_core.verify.report import Differences, Repair, TableReport
 
 
 def test_the_last_verification_of_each_table_stays() -> None:
@@ -14,7 +14,7 @@ def test_the_last_verification_of_each_table_stays() -> None:
         state, [TableReport("s.a", rows=5), TableReport("s.b", rows=2, missing=(1,))], whole=True, now_seconds=10.0
     )
     last_results.record_results(
-        state, [TableReport("s.b", rows=3, repaired={"dump": "d"})], whole=False, now_seconds=20.0
+        state, [TableReport("s.b", rows=3, repaired=Repair("d", Differences()))], whole=False, now_seconds=20.0
     )
     assert last_results.read_results(state) == {
         "s.a": LastResult(10_000_000, "equal", equal=True, rows=5, whole=True),

@@ -25,7 +25,7 @@ from dblog_core.verify.confidence import at_most
 from dblog_core.verify.delta_version import columns_left_out
 from dblog_core.verify.exchange import Answer, Ask, Desk, Pin, Sum, Task
 from dblog_core.verify.recheck import Kind, Suspects
-from dblog_core.verify.report import Report, TableReport
+from dblog_core.verify.report import Repair, Report, TableReport
 from spark_jobs.merging.merge_records import Records
 from tests.fake_source import ORDERS
 from tests.unit.staged import table
@@ -160,6 +160,18 @@ def test_the_json_is_the_contracts() -> None:
         "extra": [[2, "b"]],
         "different": [{"key": 3, "columns": ["v"]}],
     }
+
+
+def test_the_json_of_a_repair_names_its_dump_and_what_differed_before() -> None:
+    before = TableReport("shop.t", missing=(1,), different=((3, ("v",)),))
+    (table_json,) = Report((TableReport("shop.t", repaired=Repair("d1", before.differences)),)).to_json()["tables"]
+    assert table_json["repaired"] == {
+        "dump": "d1",
+        "missing": [1],
+        "extra": [],
+        "different": [{"key": 3, "columns": ["v"]}],
+    }
+    assert table_json["missing"] == [] and "repaired" not in before.to_json()
 
 
 def test_nobody_else_may_read_a_certificate(tmp_path: Path) -> None:
