@@ -47,9 +47,10 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What a whole reading of a table has seen; `bounds`: keys by which the lake's own sums are divided."""
+    """What a whole reading of a table has seen; `schema`: of what is staged, and hashed; `bounds`: keys by which the
+    lake's own sums are divided."""
 
-    schema: Json
+    schema: TableSchema
     pin: Pin | None
     spans: tuple[Span, ...]
     bounds: tuple[Any, ...]
@@ -62,7 +63,7 @@ class Evidence:
         size = -(-len(readings) // MOST_RANGES)
         spans = tuple(_join_readings(readings[i : i + size]) for i in range(0, len(readings), size))
         ordered = len(schema.key) == 1 and ordered_alike(staged.key_columns[0].type)
-        return cls(staged.to_json(), pin, spans, tuple(s.key_to for s in spans[:-1]) if ordered else ())
+        return cls(staged, pin, spans, tuple(s.key_to for s in spans[:-1]) if ordered else ())
 
 
 def ordered_alike(kind: pa.DataType) -> bool:
@@ -84,32 +85,40 @@ def _join_readings(readings: Sequence[PlacedReading]) -> Span:
     )
 
 
-def table_json(report: TableReport, evidence: Evidence, sums: Sequence[Sum]) -> Json:
+@dataclass(frozen=True, slots=True)
+class CertifiedTable:
     """A table's part of a certificate; `sums`: the lake's own, of its pinned version."""
-    pinned = evidence.pin
-    return {
-        "table": report.table,
-        "equal": report.equal,
-        "rows": report.rows,
-        "found": report.difference_count,
-        "undecided": len(report.undecided),
-        "schema": evidence.schema,
-        "ranges": [span.to_json() for span in evidence.spans],
-        "lake": pinned
-        and {
-            "version": pinned.version,
-            "offset": pinned.offset,
-            "segment": pinned.segment,
-            "staged": report.staged,
-            "bounds": list(evidence.bounds),
-            "sums": [{"rows": s.rows, "hash": str(s.hash)} for s in sums],
-        },
-    }
+
+    report: TableReport
+    evidence: Evidence
+    sums: tuple[Sum, ...]
+
+    def to_json(self) -> Json:
+        pinned = self.evidence.pin
+        return {
+            "table": self.report.table,
+            "equal": self.report.equal,
+            "rows": self.report.rows,
+            "found": self.report.difference_count,
+            "undecided": len(self.report.undecided),
+            "schema": self.evidence.schema.to_json(),
+            "ranges": [span.to_json() for span in self.evidence.spans],
+            "lake": pinned
+            and {
+                "version": pinned.version,
+                "offset": pinned.offset,
+                "segment": pinned.segment,
+                "staged": self.report.staged,
+                "bounds": list(self.evidence.bounds),
+                "sums": [{"rows": s.rows, "hash": str(s.hash)} for s in self.sums],
+            },
+        }
 
 
-def certificate(source: str, at: str, tables: Sequence[Json]) -> bytes:
+def certificate(source: str, at: str, tables: Sequence[CertifiedTable]) -> bytes:
     """The file. `at`: the time, ISO 8601."""
-    data = {"format": FORMAT, "dblog": __version__, "source": source, "at": at, "tables": list(tables)}
+    parts = [table.to_json() for table in tables]
+    data = {"format": FORMAT, "dblog": __version__, "source": source, "at": at, "tables": parts}
     return orjson.dumps(data, option=orjson.OPT_INDENT_2) + b"\n"
 
 
@@ -118,7 +127,7 @@ class Claim:
     """What a certificate says of one lake table."""
 
     table: str
-    schema: Json
+    schema: TableSchema
     pin: Pin
     bounds: tuple[Any, ...]
     sums: tuple[Sum, ...]
@@ -151,4 +160,4 @@ def _claim(table: Json) -> Claim:
     sums = tuple(Sum(s["rows"], int(s["hash"])) for s in lake["sums"])
     # No staged rows are folded on top of a certified version, so its own offset is the newest.
     pinned = Pin(lake["version"], lake["offset"], lake["segment"], lake["offset"])
-    return Claim(table["table"], table["schema"], pinned, tuple(lake["bounds"]), sums)
+    return Claim(table["table"], TableSchema.from_json(table["schema"]), pinned, tuple(lake["bounds"]), sums)

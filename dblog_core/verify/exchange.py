@@ -13,7 +13,7 @@ from __future__ import annotations
 import shutil
 import threading
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -66,13 +66,14 @@ class Pin:
 class Task:
     """`since`, `upto`: the source's SELECTs saw every event up to the first offset and none above the second.
 
-    `pin` None: there is no lake copy. `asked`: `files` hold chosen keys, those that the source lacks without a hash;
-    otherwise all rows of the table, or of the ranges `within` (JSON keys: the key before the first, and the last key;
-    None: open). `bounds`: JSON keys between which SUMS counts. `rows`, `seed`: of a SAMPLE.
+    `schema`: of what is hashed; None with END alone. `pin` None: there is no lake copy. `for_chosen_keys`: `files` hold
+    chosen keys, those that the source lacks without a hash; otherwise all rows of the table, or of the ranges `within`
+    (JSON keys: the key before the first, and the last key; None: open). `bounds`: JSON keys between which SUMS counts.
+    `rows`, `seed`: of a SAMPLE.
     """
 
     ask: Ask
-    schema: dict[str, Any] = field(default_factory=dict)
+    schema: TableSchema | None = None
     pin: Pin | None = None
     files: tuple[str, ...] = ()
     since: int = 0
@@ -85,17 +86,26 @@ class Task:
 
     @property
     def shape(self) -> TableSchema:
-        return TableSchema.from_json(self.schema)
+        """The schema of a task that has one: of any but END."""
+        assert self.schema is not None, f"a task that is for {self.ask} has no schema"
+        return self.schema
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        schema = None if self.schema is None else self.schema.to_json()
+        return {**asdict(replace(self, schema=None)), "schema": schema}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Task:
+        schema = data["schema"]
         pin = data["pin"]
         lists = {name: tuple(data[name]) for name in ("files", "bounds")}
         lists["within"] = tuple((after, upto) for after, upto in data["within"])
-        return cls(**{**data, **lists, "ask": Ask(data["ask"]), "pin": None if pin is None else Pin(**pin)})
+        records = {
+            "ask": Ask(data["ask"]),
+            "schema": None if schema is None else TableSchema.from_json(schema),
+            "pin": None if pin is None else Pin(**pin),
+        }
+        return cls(**{**data, **lists, **records})
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from dblog_core.interfaces import ChunkReader, Clock, Json, StateStore, Watermar
 from dblog_core.model.schema import TableName
 from dblog_core.state.lease_holder import CAPTURE
 from dblog_core.verify import certificate, last_results, repair
+from dblog_core.verify.certificate import CertifiedTable
 from dblog_core.verify.exchange import TOGETHER, Ask, Desk, Sum, Task
 from dblog_core.verify.lake_side import LakeSide
 from dblog_core.verify.report import Repair, Report, TableReport
@@ -99,7 +100,7 @@ class _Compared:
     """A table's record, and its part of the certificate where one is asked for."""
 
     report: TableReport
-    certified: Json | None = None
+    certified: CertifiedTable | None = None
 
 
 def _compare_tables(tools: Tools, cut: _Cut, request: VerifyRequest, tables: Sequence[TableName]) -> list[_Compared]:
@@ -219,13 +220,13 @@ def _directory() -> str:
     return f"tmp/verify-{secrets.token_hex(8)}"
 
 
-def _certify_table(tools: Tools, check: TableCheck, report: TableReport) -> Json:
+def _certify_table(tools: Tools, check: TableCheck, report: TableReport) -> CertifiedTable:
     evidence = check.evidence
     assert evidence is not None
     sums: tuple[Sum, ...] = ()
     if evidence.pin is not None:
         sums = tools.lake_side.ask(Task(Ask.SUMS, evidence.schema, evidence.pin, bounds=evidence.bounds)).sums
-    return certificate.table_json(report, evidence, sums)
+    return CertifiedTable(report, evidence, sums)
 
 
 class _Cut:

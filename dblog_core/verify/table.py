@@ -129,7 +129,7 @@ class TableCheck:
                     parts = self._parts(reader, schema)
                 if pinned is not None:
                     # The lake is read beside the source.
-                    self._tools.lake_side.prepare(Task(Ask.COMPARE, self._schema_json(schema), pinned))
+                    self._tools.lake_side.prepare(Task(Ask.COMPARE, self._rules.shape_for_hashes(schema), pinned))
                 scanned_ranges = self._tools.readers.read_table(schema, parts, self._row_reporter())
             readings = place_readings(self._tools.readers, self._tools.places, schema, scanned_ranges)
             if self._is_unaltered(schema, order):
@@ -223,7 +223,11 @@ class TableCheck:
         lake_rows = 0
         if pinned is not None:
             task = Task(
-                Ask.SAMPLE, self._schema_json(schema), pinned, rows=max(len(source_keys), 1), seed=secrets.randbits(31)
+                Ask.SAMPLE,
+                self._rules.shape_for_hashes(schema),
+                pinned,
+                rows=max(len(source_keys), 1),
+                seed=secrets.randbits(31),
             )
             drawn = self._tools.lake_side.ask(task)
             lake_keys = drawn.keys
@@ -294,11 +298,8 @@ class TableCheck:
         files = tuple(p.reading.file for p in readings)
         since = min(p.since for p in readings)
         upto = max(p.upto for p in readings)
-        shape = self._schema_json(schema)
+        shape = self._rules.shape_for_hashes(schema)
         return self._tools.lake_side.ask(Task(ask, shape, pinned, files, since, upto, for_chosen_keys, within=inside))
-
-    def _schema_json(self, schema: TableSchema) -> Any:
-        return self._rules.shape_for_hashes(schema).to_json()
 
 
 class _Reader:

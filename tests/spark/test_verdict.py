@@ -61,7 +61,7 @@ class World:
         batch = pa.record_batch({"id": pa.array(keys, pa.int64()), HASH: pa.array(hashes, pa.int64())})
         file = self.desk.put_rows(f"h{len(rows)}-{since}", batch)
         upto = self.build.offset
-        return Task(Ask.COMPARE, self.schema.to_json(), pin, (file,), since, upto, for_chosen_keys=absent is not None)
+        return Task(Ask.COMPARE, self.schema, pin, (file,), since, upto, for_chosen_keys=absent is not None)
 
     def ask(self, task: Task) -> Answer:
         """The answer in this process, which is also Spark's."""
@@ -132,7 +132,7 @@ def test_what_a_row_of_the_lake_holds_counts_up_to_its_offset(world: World) -> N
     verdict = world.ask(world.task(source, since=build.offset, pin=pin))
     assert (verdict.missing, verdict.extra, verdict.different) == ((), (), ((1, ()),))
     rows = pa.RecordBatch.from_pylist(source, schema=T.arrow)
-    task = Task(Ask.COLUMNS, T.to_json(), pin, (world.desk.put_rows("rows", rows),), build.offset, build.offset)
+    task = Task(Ask.COLUMNS, T, pin, (world.desk.put_rows("rows", rows),), build.offset, build.offset)
     answer = world.ask(replace(task, for_chosen_keys=True))
     assert dict(answer.different) == {1: ("big",), 2: (), 4: (), 30: ()}
 
@@ -191,10 +191,10 @@ def test_sums_and_samples_are_the_lakes_own(world: World) -> None:
     world.build.seal()
     world.lake.merge_well()
     pin = world.pin()
-    sums = world.ask(Task(Ask.SUMS, T.to_json(), pin, bounds=(3, 8))).sums
+    sums = world.ask(Task(Ask.SUMS, T, pin, bounds=(3, 8))).sums
     parts = [range(1, 4), range(4, 9), range(9, 10)]
     assert [(s.rows, s.hash) for s in sums] == [(len(p), sum(row_hash(T, row(k)) for k in p)) for p in parts]
-    drawn = world.ask(Task(Ask.SAMPLE, T.to_json(), pin, rows=5, seed=7))
+    drawn = world.ask(Task(Ask.SAMPLE, T, pin, rows=5, seed=7))
     assert len(set(drawn.keys)) == 5 and set(drawn.keys) <= set(range(1, 10)) and drawn.lake_rows == 9
 
 
@@ -209,7 +209,7 @@ def test_the_columns_that_differ_are_named(world: World, spark: SparkSession) ->
     rows: list[Any] = [row(1, "other", None), row(2), row(3, "other")]
     batch = pa.RecordBatch.from_pylist(rows, schema=T.arrow)
     file = world.desk.put_rows("rows", batch)
-    task = Task(Ask.COLUMNS, T.to_json(), world.pin(), (file,), since, world.build.offset, for_chosen_keys=True)
+    task = Task(Ask.COLUMNS, T, world.pin(), (file,), since, world.build.offset, for_chosen_keys=True)
     assert world.ask(task).different == ((1, ("v", "big")), (2, ()))
 
 
@@ -228,8 +228,6 @@ def test_only_what_lies_within_the_ranges_is_compared(lake: TestLake) -> None:
     ends = [((None, (-1, b"\x7f")), ((1, b"\x80"), None)), (((0, b""), (0, b"\xff")),)]
     for ranges in ends:
         within = tuple((a and key_to_json(a), b and key_to_json(b)) for a, b in ranges)
-        task = Task(
-            Ask.COMPARE, schema.to_json(), world.pin(), (), world.build.offset, world.build.offset, within=within
-        )
+        task = Task(Ask.COMPARE, schema, world.pin(), (), world.build.offset, world.build.offset, within=within)
         expected = [k for k in keys for a, b in ranges if (a is None or k > a) and (b is None or k <= b)]
         assert sorted(world.ask(Task.from_json(task.to_json())).extra) == sorted(map(key_to_json, expected))

@@ -25,7 +25,7 @@ from tests.waiting import wait_until
 
 def task_of(table: str, *files: str) -> Task:
     schema = TableSchema(TableName("shop", table), (Column("id", "bigint", pa.int64()),), ("id",))
-    return Task(Ask.COMPARE, schema.to_json(), files=files)
+    return Task(Ask.COMPARE, schema, files=files)
 
 
 class Job:

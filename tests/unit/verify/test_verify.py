@@ -81,7 +81,7 @@ def test_a_confidence_of_one_is_refused() -> None:
 
 def test_tasks_and_answers_come_back_as_they_were(tmp_path: Path) -> None:
     desk = Desk(open_storage(str(tmp_path), "shop"), "tmp/verify-x")
-    task = Task(Ask.SUMS, ORDERS.to_json(), Pin(3, 7, 2, 9, stopped=True), ("f",), 1, 2, True, (5,))
+    task = Task(Ask.SUMS, ORDERS, Pin(3, 7, 2, 9, stopped=True), ("f",), 1, 2, True, (5,))
     answer = Answer(1, 2, (1,), ("x",), ((2, ("v",)),), ([1, "b"],), (3,), (), (Sum(2, -(1 << 80)),), 4, True)
     assert desk.read_task(1) is None and desk.read_answer(1) is None
     desk.put_task(1, task)

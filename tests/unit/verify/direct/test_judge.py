@@ -126,7 +126,7 @@ def test_rows_of_chosen_keys_are_compared_column_by_column(tmp_path: Path) -> No
         {"id": 6, "v": "old", "big": "big"},
     ]
     file = world.desk.put_rows("rows", pa.RecordBatch.from_pylist(source, schema=T.arrow))
-    task = Task(Ask.COLUMNS, T.to_json(), world.pin(), (file,), since, build.offset, for_chosen_keys=True)
+    task = Task(Ask.COLUMNS, T, world.pin(), (file,), since, build.offset, for_chosen_keys=True)
     answer = world.judge.answer(task)
     assert dict(answer.different) == {1: ("big",), 2: ("big",), 3: (), 40: ("v",), 6: ()}
 
@@ -158,16 +158,16 @@ def test_sums_are_those_of_an_older_version_between_the_bounds(tmp_path: Path) -
     writer = table.writer()
     table.merge(writer, [lake_row(key) for key in range(1, 10)])
     table.merge(writer, [lake_row(3, "later")], [lake_row(7)])
-    sums = judge.answer(Task(Ask.SUMS, T.to_json(), Pin(1, 0, 0, 0), bounds=(3, 8))).sums
+    sums = judge.answer(Task(Ask.SUMS, T, Pin(1, 0, 0, 0), bounds=(3, 8))).sums
     parts = [range(1, 4), range(4, 9), range(9, 10)]
     assert [(s.rows, s.hash) for s in sums] == [(len(p), sum(row_hash(T, lake_row(key)) for key in p)) for p in parts]
-    assert [s.rows for s in judge.answer(Task(Ask.SUMS, T.to_json(), Pin(2, 0, 0, 0), bounds=(3, 8))).sums] == [3, 4, 1]
+    assert [s.rows for s in judge.answer(Task(Ask.SUMS, T, Pin(2, 0, 0, 0), bounds=(3, 8))).sums] == [3, 4, 1]
 
 
 def test_samples_are_drawn_from_all_rows_each_once(tmp_path: Path) -> None:
     table, judge = lake_alone(tmp_path)
     table.merge(table.writer(), [lake_row(key) for key in range(1, 30)])
-    drawn = [judge.answer(Task(Ask.SAMPLE, T.to_json(), Pin(1, 0, 0, 0), rows=5, seed=seed)) for seed in range(20)]
+    drawn = [judge.answer(Task(Ask.SAMPLE, T, Pin(1, 0, 0, 0), rows=5, seed=seed)) for seed in range(20)]
     assert all(len(set(answer.keys)) == 5 and answer.lake_rows == 29 for answer in drawn)
     assert {key for answer in drawn for key in answer.keys} > set(range(10, 20))
 
@@ -179,7 +179,7 @@ def test_several_rows_of_a_key_are_named_though_each_is_that_of_the_source(tmp_p
     append_row(world.table, rows[1])
     hashes = [row_hash(T, row) for row in rows[:2]]
     file = world.desk.put_rows("h", pa.record_batch({"id": pa.array([1, 2]), HASH: pa.array(hashes)}))
-    answer = world.judge.answer(Task(Ask.COMPARE, T.to_json(), Pin(newest(world.table.path), 0, 0, 0), (file,)))
+    answer = world.judge.answer(Task(Ask.COMPARE, T, Pin(newest(world.table.path), 0, 0, 0), (file,)))
     assert (answer.extra, answer.twice, answer.different, answer.lake_rows) == ((3,), (2,), (), 4)
 
 
@@ -204,7 +204,7 @@ def append_row(table: LakeTable, row: dict[str, Any]) -> None:
 
 def refusal_of(judge: DirectJudge, version: int = 1, schema: TableSchema = T) -> str:
     with pytest.raises(NotDirect) as refused:
-        judge.answer(Task(Ask.COMPARE, schema.to_json(), Pin(version, 0, 0, 0)))
+        judge.answer(Task(Ask.COMPARE, schema, Pin(version, 0, 0, 0)))
     return str(refused.value)
 
 
@@ -282,7 +282,7 @@ def test_a_version_that_is_gone_is_an_error(tmp_path: Path) -> None:
     table, judge = lake_alone(tmp_path)
     table.merge(table.writer(), [lake_row(1)])
     with pytest.raises(LakeError, match="no longer shows version 9"):
-        judge.answer(Task(Ask.COMPARE, T.to_json(), Pin(9, 0, 0, 0)))
+        judge.answer(Task(Ask.COMPARE, T, Pin(9, 0, 0, 0)))
 
 
 def test_who_is_asked_to_stop_reads_no_further(tmp_path: Path) -> None:

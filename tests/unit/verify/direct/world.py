@@ -210,9 +210,7 @@ class World:
         hashes = [None if seen[key] is None else row_hash(self.schema, seen[key] or {}) for key in listed]
         batch = pa.record_batch({"id": pa.array(listed, pa.int64()), HASH: pa.array(hashes, pa.int64())})
         file = self.desk.put_rows(f"h{self.chance.random()}", batch)
-        task = Task(
-            Ask.COMPARE, self.schema.to_json(), self.pin(), (file,), since, upto, for_chosen_keys=chosen is not None
-        )
+        task = Task(Ask.COMPARE, self.schema, self.pin(), (file,), since, upto, for_chosen_keys=chosen is not None)
         return task, seen
 
     def right_kinds(self, task: Task, seen: dict[int, Row | None]) -> dict[int, str]:
