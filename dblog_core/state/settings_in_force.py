@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Self
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
 
 import orjson
 
 from dblog_core.config.settings import Config
-from dblog_core.config.source import SourceConfig
+from dblog_core.config.source import ColumnRules, SourceConfig
 from dblog_core.interfaces import Json, Problem, StateStore
 from dblog_core.model import table_identity, table_patterns
 from dblog_core.model.schema import TableName, TableSchema
@@ -17,40 +17,79 @@ from dblog_core.rows.column_rules import key_digest
 
 _NODE = "tables"
 _SHOWN = "shown"
-_LIVE = ("tables", "columns", "keys")
+
+
+@dataclass(frozen=True, slots=True)
+class RulesInForce:
+    """The rules for the columns of one table, as `[source.columns]` has them.
+
+    `others`: rules of another version, which this one does not know. No rules of this version equal such ones.
+    """
+
+    exclude: tuple[str, ...] = ()
+    mask: tuple[str, ...] = ()
+    hash: tuple[str, ...] = ()
+    staged_as: Mapping[str, str] = field(default_factory=dict)
+    others: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, rules: ColumnRules) -> Self:
+        return cls(rules.exclude, rules.mask, rules.hash, dict(rules.staged_as))
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """A rule that an earlier version did not know is not there, and is empty."""
+        lists = {name: tuple(data.get(name, ())) for name in ("exclude", "mask", "hash")}
+        others = {name: value for name, value in data.items() if name not in lists and name != "staged_as"}
+        return cls(**lists, staged_as=data.get("staged_as", {}), others=others)
+
+    def to_json(self) -> Json:
+        lists = {"exclude": list(self.exclude), "mask": list(self.mask), "hash": list(self.hash)}
+        return {**lists, "staged_as": dict(self.staged_as), **self.others}
 
 
 @dataclass(frozen=True, slots=True)
 class LiveSettings:
-    """What of the source may change while a capture runs, as the configuration has it in JSON.
+    """What of the source may change while a capture runs: patterns of tables, and by table the rules for its columns,
+    and its key.
 
     `hash_key`: digest of the key that hashes have; None: they have none.
     """
 
     tables: list[str]
-    columns: dict[str, Json]
+    columns: dict[str, RulesInForce]
     keys: dict[str, list[str]]
     hash_key: str | None = None
 
     @classmethod
     def of(cls, source: SourceConfig) -> Self:
-        settings = source.model_dump(mode="json", include=set(_LIVE))
-        return cls(**settings, hash_key=key_digest(source.hash_key.get_secret_value()) or None)
+        return cls(
+            tables=list(source.tables),
+            columns={table: RulesInForce.of(rules) for table, rules in source.columns.items()},
+            keys={table: list(key) for table, key in source.keys.items()},
+            hash_key=key_digest(source.hash_key.get_secret_value()) or None,
+        )
 
     @classmethod
-    def from_json(cls, data: Json) -> Self:
-        return cls(data["tables"], data.get("columns", {}), data.get("keys", {}), data.get("hash_key"))
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        columns = {table: RulesInForce.from_json(rules) for table, rules in data.get("columns", {}).items()}
+        return cls(data["tables"], columns, data.get("keys", {}), data.get("hash_key"))
 
     def to_json(self) -> Json:
-        settings: Json = {name: getattr(self, name) for name in _LIVE}
-        return {**settings, "hash_key": self.hash_key} if self.hash_key else settings
+        hash_key = {"hash_key": self.hash_key} if self.hash_key else {}
+        return {**self.to_source_json(), **hash_key}
+
+    def to_source_json(self) -> Json:
+        """The settings by their names in `[source]`, which has no digest."""
+        columns = {table: rules.to_json() for table, rules in self.columns.items()}
+        return {"tables": self.tables, "columns": columns, "keys": self.keys}
 
 
 def with_live_settings(config: Config, settings: LiveSettings) -> Config:
     """The configuration with these settings. Raises pydantic's ValidationError where they are none."""
-    values = {name: getattr(settings, name) for name in _LIVE}
+    values = settings.to_source_json()
     read = SourceConfig.model_validate({"name": "x", "kind": config.source.kind, "database": "x", **values})
-    source = config.source.model_copy(update={name: getattr(read, name) for name in _LIVE})
+    source = config.source.model_copy(update={name: getattr(read, name) for name in values})
     return config.model_copy(update={"source": source})
 
 
@@ -118,8 +157,8 @@ def has_same_rules(state: StateStore, source: SourceConfig, table: str) -> bool:
 
 def _has_same_hash_key(before: LiveSettings, now: LiveSettings, table: str) -> bool:
     """Whether the hashes of a table's columns are keyed alike; so also where it has none."""
-    hashed_columns = now.columns.get(table, {}).get("hash")
-    return not hashed_columns or before.hash_key == now.hash_key
+    rules = now.columns.get(table)
+    return rules is None or not rules.hash or before.hash_key == now.hash_key
 
 
 def is_captured(table: str, settings: LiveSettings) -> bool:

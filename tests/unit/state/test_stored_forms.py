@@ -12,7 +12,7 @@ from dblog_core.state.capture_status import LeaderReport, ReportedWindow
 from dblog_core.state.memory import MemoryState
 from dblog_core.state.owed_dumps import OwedDump
 from dblog_core.state.recent_errors import RecentError
-from dblog_core.state.settings_in_force import LiveSettings
+from dblog_core.state.settings_in_force import LiveSettings, RulesInForce
 from dblog_core.state.stopped_tables import RepairSeenBy, StoppedTable
 
 STOPPED = '{"shop.a": {"why": "it has no key", "fix": "give it one", "by": "source"}}'
@@ -22,7 +22,8 @@ REPORT = (
     '{"at": 5000000, "lag_seconds": 0.5, "rows_per_second": 7.0, '
     '"windows": [{"table": "shop.a", "dump": "d1", "opened": 4000000}], "epoch": 3, "answers": false}'
 )
-SETTINGS = '{"tables": ["shop.*"], "columns": {"shop.a": {"hash": ["v"]}}, "keys": {"shop.b": ["id"]}, "hash_key": "d"}'
+SETTINGS = """{"tables": ["shop.*"], "columns": {"shop.a": {"exclude": ["x"], "mask": [], "hash": ["v"],
+"staged_as": {"price": "double"}}}, "keys": {"shop.b": ["id"]}, "hash_key": "d"}"""
 
 
 def holding(node: str, text: str) -> MemoryState:
@@ -88,7 +89,23 @@ def test_the_report_of_a_leader_of_an_earlier_version_says_not_whether_it_answer
 def test_the_settings_in_force() -> None:
     state = holding("tables", SETTINGS)
     settings = settings_in_force.read_in_force(state)
-    assert settings == LiveSettings(["shop.*"], {"shop.a": {"hash": ["v"]}}, {"shop.b": ["id"]}, "d")
+    rules = RulesInForce(exclude=("x",), hash=("v",), staged_as={"price": "double"})
+    assert settings == LiveSettings(["shop.*"], {"shop.a": rules}, {"shop.b": ["id"]}, "d")
     settings_in_force.put_in_force(state, settings)
     assert read_json(state, "tables") == json.loads(SETTINGS)
     assert "hash_key" not in LiveSettings(["shop.*"], {}, {}).to_json()
+
+
+def test_the_column_rules_of_other_versions() -> None:
+    """One knew fewer kinds of rules, and has none of the others; one knows more, and its rules are equal to none."""
+    (earlier,) = _read_rules('{"hash": ["v"], "mask": []}')
+    (later,) = _read_rules('{"hash": ["v"], "blur": {"v": 3}}')
+    assert earlier == RulesInForce(hash=("v",)) != later
+    assert later.to_json() == {"exclude": [], "mask": [], "hash": ["v"], "staged_as": {}, "blur": {"v": 3}}
+
+
+def _read_rules(rules: str) -> list[RulesInForce]:
+    text = f'{{"tables": ["shop.*"], "columns": {{"shop.a": {rules}}}}}'
+    settings = settings_in_force.read_in_force(holding("tables", text))
+    assert settings is not None and settings.keys == {} and settings.hash_key is None
+    return list(settings.columns.values())
