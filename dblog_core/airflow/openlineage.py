@@ -62,8 +62,8 @@ def of_merge(config: Config, status: LakeStatus, since: int) -> Lineage:
     last of these merges has written."""
     pairs = []
     for name, table in sorted(status.tables.items()):
-        if table.merged is not None and table.merged["merge"] > since:
-            pairs.append((staged_table(config, name), lake_table(config, name), int(table.merged["applied"])))
+        if table.merged is not None and table.merged.merge > since:
+            pairs.append((staged_table(config, name), lake_table(config, name), table.merged.applied))
     return _lineage(pairs)
 
 

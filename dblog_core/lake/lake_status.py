@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Collection
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from urllib.parse import quote
 
 import orjson
@@ -43,15 +43,40 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class MergeCounts:
+    """What merge number `merge` has done with a table's rows; the others are as in
+    `spark_jobs.merging.merge_results.Applied`."""
+
+    merge: int = 0
+    rows: int = 0
+    applied: int = 0
+    inserted: int = 0
+    updated: int = 0
+    unchanged: int = 0
+    deleted: int = 0
+    withheld: int = 0
+    history: int = 0
+    files_added: int = 0
+    files_removed: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """Another version may have counted less, or more, which is no reason to refuse its record."""
+        return cls(**{count.name: data[count.name] for count in fields(cls) if count.name in data})
+
+
+@dataclass(frozen=True, slots=True)
 class TableStatus:
     """A lake table: all changes up to `segment` and `offset` are in, as Delta version `version`, shape `schema`.
 
     A table that was reset says nothing of changes up to the offset `reset_at`, and lacks rows for as long as it
     `awaits` a full dump (its id). So does one that lacks values of columns in rows from before the offset `added_at`.
     `version` is None for a table without a key: it has a history alone. `merged`: what the last merge that had rows of
-    it did (the counts of `spark_jobs.merging.merge_results.Applied`), and its number. `told`: whether that merge has
-    written the history as well. `ignored`: the columns of that shape that the lake leaves out, by `[lake]
-    schema_changes`; None where it has taken the shape. `accepted`: shapes up to this offset are, though that is "fail".
+    it did. `told`: whether that merge has written the history as well. `ignored`: the columns of that shape that the
+    lake leaves out, by `[lake] schema_changes`; None where it has taken the shape. `accepted`: shapes up to this offset
+    are, though that is "fail".
     `lacks`: rows may be missing that only a full dump brings which begins at or after this offset (0: any); None: none
     are. `withheld`: how many rows wait for a dump of their keys. `merge_because`: why its small batches are MERGEs, and
     mark no rows and append; None where they do. `begun`: of a late table, up to where it may have rows, since a
@@ -67,7 +92,7 @@ class TableStatus:
     reset_at: int | None = None
     awaits: str | None = None
     added_at: int | None = None
-    merged: dict[str, Any] | None = None
+    merged: MergeCounts | None = None
     told: bool = False
     ignored: list[str] | None = None
     accepted: int | None = None
@@ -164,7 +189,8 @@ class LakeStatus:
 
 def read_table(data: dict[str, Any]) -> TableStatus:
     """A table's status from its JSON."""
-    return TableStatus(**{**data, "state": State(data["state"])})
+    merged = None if data.get("merged") is None else MergeCounts.from_json(data["merged"])
+    return TableStatus(**{**data, "state": State(data["state"]), "merged": merged})
 
 
 def lake_at(path: str, *, s3: S3Config | None = None) -> Location:

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, replace
 
 from dblog_core.dumps.status import DumpStatus
 from dblog_core.interfaces import Json, LeaseInfo
+from dblog_core.lake.lake_status import MergeCounts
 from dblog_core.monitoring.storage_usage import StorageStatus
 from dblog_core.state.recent_errors import RecentError
 from dblog_core.verify.last_results import LastResult
@@ -24,7 +25,7 @@ class TableInStatus:
     error: str | None = None
     lake_offset: int | None = None
     awaits: str | None = None
-    merged: Json | None = None
+    merged: MergeCounts | None = None
     merge_because: str | None = None
     cause: str | None = None
     fix: str | None = None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
+
+from dblog_core.lake.lake_status import MergeCounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +40,10 @@ class Applied:
     merge_because: str | None = None
     error: str | None = None
 
-    def counts(self) -> dict[str, float]:
-        """The numbers alone, as `status` keeps them."""
-        others = ("table", "version", "awaits", "ignored", "told", "merge_because", "error")
-        return {n: v for n, v in asdict(self).items() if n not in others}
+    def counts(self, merge: int) -> MergeCounts:
+        """The numbers alone, of merge number `merge`, as `status` keeps them."""
+        names = [count.name for count in fields(MergeCounts) if count.name != "merge"]
+        return MergeCounts(merge, **{name: getattr(self, name) for name in names})
 
 
 @dataclass(frozen=True, slots=True)

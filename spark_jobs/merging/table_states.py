@@ -72,7 +72,7 @@ class TableStates:
             if (mark := merge_plan.last_unlogged_rewrite(work)) is not None:
                 added = max(mark.offset, added or 0)
             status = replace(status, awaits=applied.awaits, added_at=added)
-        merged = {"merge": intent.number, **applied.counts()}
+        merged = applied.counts(intent.number)
         status = replace(status, version=applied.version, schema=work.schema, merged=merged, told=applied.told)
         status = replace(status, ignored=applied.ignored, merge_because=applied.merge_because)
         status = replace(status, lacks=self._lacks(work, status))

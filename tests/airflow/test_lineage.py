@@ -12,7 +12,7 @@ from dblog_core.algorithm.task_progress import TaskProgress
 from dblog_core.config.settings import Config
 from dblog_core.dumps.dump_records import DumpOptions, DumpRecord, DumpState, TaskRecord, TaskStatus
 from dblog_core.dumps.status import DumpStatus
-from dblog_core.lake.lake_status import LakeStatus, State, TableStatus
+from dblog_core.lake.lake_status import LakeStatus, MergeCounts, State, TableStatus
 
 
 def config(kind: str, lake: str = "/lake") -> Config:
@@ -48,8 +48,8 @@ def test_a_dump_reads_tables_and_the_merge_reads_what_it_staged(
     assert dataset_names(dumped.outputs) == [("file", "/staging/shop/shop.orders")]
     assert dumped.outputs[0].outputFacets["outputStatistics"].rowCount == 12
     tables = {
-        "shop.orders": TableStatus(State.OK, None, 1, 9, merged={"merge": 4, "applied": 11}),
-        "shop.old": TableStatus(State.OK, None, 1, 9, merged={"merge": 3, "applied": 2}),
+        "shop.orders": TableStatus(State.OK, None, 1, 9, merged=MergeCounts(4, applied=11)),
+        "shop.old": TableStatus(State.OK, None, 1, 9, merged=MergeCounts(3, applied=2)),
         "shop.none": TableStatus(State.STOPPED, "why", 1, 9),
     }
     merged = openlineage.of_merge(own_config, LakeStatus(merge=4, tables=tables), 3)

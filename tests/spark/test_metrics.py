@@ -44,4 +44,4 @@ def test_a_merge_counts_what_it_does_to_a_table(lake: TestLake) -> None:
     assert changed.files_added > 0
     status = read_status(lake.location)
     assert status is not None
-    assert status.tables["shop.items"].merged == {"merge": 2, **changed.counts()}
+    assert status.tables["shop.items"].merged == changed.counts(merge=2)

@@ -132,7 +132,7 @@ def test_the_setting_fills_the_rows_that_are_there_once_and_its_end_takes_them_a
     lake.build.seal()
     lake.merge_well()
     assert printed_rows(lake) == [*FILLED, both(4, "[4]", "[4]")]
-    assert status(lake).merged is not None and status(lake).merged["updated"] == 0
+    assert (merged := status(lake).merged) is not None and merged.updated == 0
     version = log.version(lake.table(DOC)) or 0
     lake.build.create(DOC, doc(5, "[5]"))
     lake.build.seal()

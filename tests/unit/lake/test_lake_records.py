@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from dblog_core.errors import LakeError, LeaseLost
 from dblog_core.lake.lake_status import (
     LakeStatus,
+    MergeCounts,
     State,
     TableStatus,
     lake_at,
@@ -154,7 +155,7 @@ def _status(merge: int, **more: TableStatus) -> LakeStatus:
     """After so many merges, each of ten offsets; one table has rows in each of them, and fifty have none."""
     place = (merge, 10 * merge)
     idle = {f"shop.idle{n}": TableStatus(State.OK, None, *place, version=0, schema="f") for n in range(50)}
-    busy = TableStatus(State.OK, None, *place, version=merge, schema="f", merged={"rows": 10, "merge": merge})
+    busy = TableStatus(State.OK, None, *place, version=merge, schema="f", merged=MergeCounts(merge, rows=10))
     return LakeStatus(merge, *place, f"p{merge}", merge, float(merge), {**idle, "shop.busy": busy, **more})
 
 
@@ -248,7 +249,7 @@ _table_states = st.builds(
     _places,
     st.sampled_from(State),
     st.sampled_from([None, 0, 1]),
-    st.sampled_from([None, {"rows": 1}, {"rows": 2}]),
+    st.sampled_from([None, MergeCounts(1, rows=1), MergeCounts(1, rows=2)]),
 )
 _statuses = st.builds(
     lambda merge, place, tables: LakeStatus(merge, *place, tables=tables),
@@ -256,6 +257,26 @@ _statuses = st.builds(
     _places,
     st.dictionaries(st.sampled_from("abcd"), _table_states),
 )
+
+
+def test_the_counts_of_another_version_are_read_as_far_as_they_are_known(lake: Location) -> None:
+    table = {"state": "ok", "error": None, "segment": 1, "offset": 10}
+    tables = {
+        "s.new": {**table, "merged": {"merge": 3, "rows": 5, "seconds": 0.5, "marvels": 7}},
+        "s.old": {**table, "merged": {"rows": 5}},
+        "s.none": {**table, "merged": None},
+        "s.older": table,
+    }
+    data = orjson.dumps({"merge": 3, "segment": 1, "offset": 10, "tables": tables})
+    (own_directory(lake) / "status.json").replace(data)
+    status = read_status(lake)
+    assert status is not None
+    assert {name: table.merged for name, table in status.tables.items()} == {
+        "s.new": MergeCounts(3, rows=5, seconds=0.5),
+        "s.old": MergeCounts(rows=5),
+        "s.none": None,
+        "s.older": None,
+    }
 
 
 @given(before=_statuses, after=_statuses)
