@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from dblog_core.config.airflow import Dag, NotifyConfig
     from dblog_core.config.settings import Config
-    from dblog_core.interfaces import Json
+    from dblog_core.notifications.changes import NoticeMessage
     from dblog_core.notifications.channels import Receiver
 
 
@@ -65,13 +65,13 @@ class NotifierChannel:
         self._wanted = settings
         self._context = context
 
-    def tell(self, notice_id: str, notice: Json) -> None:
-        notice_context: Any = {**self._context, "notice": notice}
+    def tell(self, message: NoticeMessage) -> None:
+        notice_context: Any = {**self._context, "notice": message.to_json()}
         try:
             _make_notifier(self._wanted, "")(notice_context)  # made anew for each: it fills its templates in place
         except Exception as error:  # whatever the class of somebody else raises
             raise NotToldYet(
-                f"{self._wanted.notifier} has not taken notice {notice_id}: {type(error).__name__}: {error}",
+                f"{self._wanted.notifier} has not taken notice {message.notice.id}: {type(error).__name__}: {error}",
                 where=f"[[airflow.notify]] {self._wanted.name}",
                 fix="repair what the notifier names; the notice is sent again until it is taken",
             ) from error

@@ -12,13 +12,12 @@ import datetime as dt
 import logging
 import math
 import threading
-from collections.abc import Iterable, Iterator
-
-import orjson
+from collections.abc import Collection, Iterator
 
 from dblog_core.dumps import dump_store
 from dblog_core.errors import DblogError
-from dblog_core.interfaces import Clock, Json, StateStore
+from dblog_core.interfaces import Clock, StateStore
+from dblog_core.notifications.delivery import has_told_end
 
 log = logging.getLogger(__name__)
 
@@ -92,20 +91,10 @@ class EndedDumps:
             if age >= SHORTEST and over and (age >= LONG * self._keep or self._all_told(dump_id, channels)):
                 yield dump_id
 
-    def _all_told(self, dump_id: str, channels: Iterable[str]) -> bool:
+    def _all_told(self, dump_id: str, channels: Collection[str]) -> bool:
         """Whether every channel knows of the dump's end, or began after it."""
         (record,) = dump_store.read_records(self._state, [dump_id])
-        places = self._json([f"dumps/{dump_id}/told/{name}" for name in channels])
-        firsts = self._json([f"notify/{name}" for name in channels])
-        return record is None or all(
-            (place is not None and place["over"])
-            or first is None
-            or (record.requested_at < first["began"] and dump_id not in first["open"])
-            for place, first in zip(places, firsts, strict=True)
-        )
-
-    def _json(self, paths: list[str]) -> list[Json | None]:
-        return [None if entry is None else orjson.loads(entry.data) for entry in self._state.get_all(paths)]
+        return record is None or has_told_end(self._state, dump_id, record.requested_at, channels)
 
     def _tasks_without_dump(self, ids: list[str]) -> Iterator[str]:
         """Tasks whose request died before it was filed, or that came while their dump was removed: by the time in

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Self
 
+import orjson
+
 from dblog_core.dumps.dump_records import OVER, TaskStatus
 from dblog_core.dumps.status import DumpStatus
 from dblog_core.interfaces import Json
@@ -110,18 +112,30 @@ class Notice:
     table: str | None = None
     details: Details | None = None
 
-    def to_json(self, source: str, told_at: str) -> Json:
-        """What a receiver gets."""
+
+@dataclass(frozen=True, slots=True)
+class NoticeMessage:
+    """What a receiver gets: a notice, the source that it is of, and when it is sent (ISO 8601, UTC)."""
+
+    notice: Notice
+    source: str
+    told_at: str
+
+    def to_json(self) -> Json:
+        notice = self.notice
         return {
-            "id": self.id,
-            "event": self.event,
-            "source": source,
-            "dump": self.dump,
-            "signal": self.signal,
-            "table": self.table,
-            **({} if self.details is None else asdict(self.details)),
-            "told_at": told_at,
+            "id": notice.id,
+            "event": notice.event,
+            "source": self.source,
+            "dump": notice.dump,
+            "signal": notice.signal,
+            "table": notice.table,
+            **({} if notice.details is None else asdict(notice.details)),
+            "told_at": self.told_at,
         }
+
+    def encode(self) -> bytes:
+        return orjson.dumps(self.to_json())
 
 
 def notices_since(status: DumpStatus, sent: SentNotices | None) -> Iterator[tuple[Notice, SentNotices]]:

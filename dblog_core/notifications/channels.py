@@ -6,10 +6,8 @@ import logging
 from dataclasses import dataclass
 from typing import Protocol
 
-import orjson
-
 from dblog_core.config.notify import ChannelConfig
-from dblog_core.interfaces import Json
+from dblog_core.notifications.changes import NoticeMessage
 
 log = logging.getLogger("dblog.notices")
 log.setLevel(logging.INFO)  # who asks for notices sees them, however quiet the engine is
@@ -18,15 +16,15 @@ log.setLevel(logging.INFO)  # who asks for notices sees them, however quiet the 
 class Channel(Protocol):
     """A receiver of notices."""
 
-    def tell(self, notice_id: str, notice: Json) -> None:
+    def tell(self, message: NoticeMessage) -> None:
         """Hands a notice over; when it returns, the receiver has it. Raises NotToldYet."""
 
 
 class LogChannel:
     """The log of the process that captures: one JSON object a notice."""
 
-    def tell(self, notice_id: str, notice: Json) -> None:
-        log.info("%s", orjson.dumps(notice).decode())
+    def tell(self, message: NoticeMessage) -> None:
+        log.info("%s", message.encode().decode())
 
 
 @dataclass(frozen=True, slots=True)

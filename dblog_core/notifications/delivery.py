@@ -12,6 +12,7 @@ from __future__ import annotations
 import datetime as dt
 import logging
 import threading
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Self
 
@@ -22,7 +23,13 @@ from dblog_core.dumps.dump_records import OVER
 from dblog_core.dumps.status import DumpStatus
 from dblog_core.errors import DblogError
 from dblog_core.interfaces import Clock, Json, StateStore
-from dblog_core.notifications.changes import Notice, SentNotices, notices_since, refusal_notice
+from dblog_core.notifications.changes import (
+    Notice,
+    NoticeMessage,
+    SentNotices,
+    notices_since,
+    refusal_notice,
+)
 from dblog_core.notifications.channels import Receiver
 from dblog_core.signals import inbox
 from dblog_core.signals.signal_record import SignalState
@@ -62,6 +69,33 @@ class FirstLook:
     def from_json(cls, data: Json) -> Self:
         return cls(data["began"], frozenset(data["open"]), frozenset(data["signals"]))
 
+    def to_json(self) -> Json:
+        return {"began": self.began, "open": sorted(self.open_dumps), "signals": sorted(self.signals)}
+
+    def comes_after(self, dump_id: str, requested_at: str) -> bool:
+        """Whether a dump, which is over now, was over by then. `requested_at`: ISO 8601."""
+        return requested_at < self.began and dump_id not in self.open_dumps
+
+
+def has_told_end(state: StateStore, dump_id: str, requested_at: str, channels: Collection[str]) -> bool:
+    """Whether each of these channels knows of the end of a dump that is over, or began after it."""
+    first_looks = state.get_all([_first_look_path(name) for name in channels])
+    places = state.get_all([_place_path(dump_id, name) for name in channels])
+    return all(
+        first is None
+        or FirstLook.from_json(orjson.loads(first.data)).comes_after(dump_id, requested_at)
+        or (place is not None and SentNotices.from_json(orjson.loads(place.data)).over)
+        for first, place in zip(first_looks, places, strict=True)
+    )
+
+
+def _first_look_path(channel: str) -> str:
+    return f"notify/{channel}"
+
+
+def _place_path(dump_id: str, channel: str) -> str:
+    return f"dumps/{dump_id}/told/{channel}"
+
 
 class NoticeFollower:
     """One receiver of one source."""
@@ -98,9 +132,9 @@ class NoticeFollower:
 
     def _begin(self) -> FirstLook:
         """What there was when the channel was looked at first: its past is nobody's news."""
-        open_dumps = [status.id for status in dump_store.list_unfinished_dumps(self._state)]
-        fresh = {"began": self._now(), "open": open_dumps, "signals": inbox.node_names(self._state)}
-        path = f"notify/{self._name}"
+        open_dumps = frozenset(status.id for status in dump_store.list_unfinished_dumps(self._state))
+        fresh = FirstLook(self._now(), open_dumps, frozenset(inbox.node_names(self._state))).to_json()
+        path = _first_look_path(self._name)
         first = FirstLook.from_json(
             compare_and_set.change(self._state, path, lambda first_before: first_before or fresh)
         )
@@ -108,10 +142,10 @@ class NoticeFollower:
         return first
 
     def _was_over_before(self, status: DumpStatus, first: FirstLook) -> bool:
-        return status.state in OVER and status.requested_at < first.began and status.id not in first.open_dumps
+        return status.state in OVER and first.comes_after(status.id, status.requested_at)
 
     def _tell_of_dump(self, status: DumpStatus, stop: threading.Event) -> None:
-        path = f"dumps/{status.id}/told/{self._name}"
+        path = _place_path(status.id, self._name)
         entry = self._state.get(path)
         sent = saved = SentNotices() if entry is None else SentNotices.from_json(orjson.loads(entry.data))
         try:
@@ -147,7 +181,7 @@ class NoticeFollower:
 
     def _tell(self, notice: Notice) -> None:
         if not self._events or notice.event in self._events:
-            self._channel.tell(notice.id, notice.to_json(self._source, self._now()))
+            self._channel.tell(NoticeMessage(notice, self._source, self._now()))
 
     def _now(self) -> str:
         return dt.datetime.fromtimestamp(self._clock.time(), dt.UTC).isoformat(timespec="microseconds")

@@ -6,13 +6,12 @@ again.
 
 from __future__ import annotations
 
-import orjson
 from confluent_kafka import KafkaException, Producer
 
 from dblog_core import kafka_client
 from dblog_core.config.kafka import KafkaConfig
 from dblog_core.errors import NotToldYet
-from dblog_core.interfaces import Json
+from dblog_core.notifications.changes import NoticeMessage
 
 
 class KafkaChannel:
@@ -24,15 +23,16 @@ class KafkaChannel:
         self._producer: Producer | None = None
         self._connection_errors = kafka_client.ConnectionErrors()
 
-    def tell(self, notice_id: str, notice: Json) -> None:
+    def tell(self, message: NoticeMessage) -> None:
+        notice = message.notice
         failed: list[str] = []
         try:
             producer = self._open_producer()
             producer.produce(
                 self._config.topic,
-                orjson.dumps(notice),
-                str(notice.get("dump") or notice_id).encode(),
-                headers={"id": notice_id},
+                message.encode(),
+                (notice.dump or notice.id).encode(),
+                headers={"id": notice.id},
                 on_delivery=lambda error, _: failed.append(error.str()) if error is not None else None,
             )
             left = producer.flush(self._config.timeout)

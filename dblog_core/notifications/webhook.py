@@ -14,12 +14,10 @@ import urllib.request
 from collections.abc import Callable
 from typing import Any
 
-import orjson
-
 from dblog_core import signatures, tls
 from dblog_core.config.notify import ChannelConfig
 from dblog_core.errors import NotToldYet
-from dblog_core.interfaces import Json
+from dblog_core.notifications.changes import NoticeMessage
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -35,11 +33,12 @@ class Webhook:
         self._now = now
         self._opener: urllib.request.OpenerDirector | None = None
 
-    def tell(self, notice_id: str, notice: Json) -> None:
-        body = orjson.dumps(notice)
+    def tell(self, message: NoticeMessage) -> None:
+        body = message.encode()
+        headers = self._headers(message.notice.id, body)
         try:
             # The configuration lets no other scheme than http and https through.
-            request = urllib.request.Request(self._config.url, data=body, headers=self._headers(notice_id, body))  # noqa: S310
+            request = urllib.request.Request(self._config.url, data=body, headers=headers)  # noqa: S310
             with self._open().open(request, timeout=self._config.timeout) as answer:
                 if not 200 <= answer.status < 300:
                     raise self._not_told(f"answers {answer.status}")

@@ -25,6 +25,7 @@ from dblog_core.state.memory import MemoryState
 from tests.certificates import Authority, authority
 from tests.contract.relayed import World
 from tests.contract.targets import KafkaOne
+from tests.notices import COMPLETED
 
 mechanism = pytest.mark.parametrize("sasl", ["plain", "scram-sha-512"])
 WRONG = {"password": "Authentication failed", "tls_ca": "certificate verify failed"}
@@ -98,7 +99,7 @@ def test_signals_are_read_and_notices_told(kafka: KafkaServer, topic: str, door:
     assert producer.flush(30) == 0
     state = MemoryState()
     channel = open_channel(ChannelConfig(name="bus", to="kafka", kafka=config))
-    channel.tell("d1/completed//0", {"dump": "d1"})
+    channel.tell(COMPLETED)
     reader = SignalTopic(config, "shop", state, SystemClock())
     try:
         for _ in range(150):
@@ -121,5 +122,5 @@ def test_a_topic_that_is_closed_to_us_is_told_with_the_reason(
         reader.read_new_messages()
     check_reason(read.value, wrong, door)
     with pytest.raises(NotToldYet) as sent:
-        open_channel(ChannelConfig(name="bus", to="kafka", kafka=config)).tell("d1/completed//0", {"dump": "d1"})
+        open_channel(ChannelConfig(name="bus", to="kafka", kafka=config)).tell(COMPLETED)
     check_reason(sent.value, wrong, door)

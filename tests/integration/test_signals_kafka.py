@@ -23,6 +23,7 @@ from dblog_core.signals import kafka as signals_kafka
 from dblog_core.signals.kafka import SignalTopic
 from dblog_core.signals.signal_record import SignalRecord
 from dblog_core.state.memory import MemoryState
+from tests.notices import COMPLETED
 
 LOOKS = 50  # each waits a fifth of a second for messages
 Send = Callable[..., None]
@@ -156,18 +157,17 @@ def test_a_topic_or_a_broker_that_is_away_is_told_and_tried_again(topic: KafkaCo
 
 def test_a_notice_is_a_message_with_its_id(topic: KafkaConfig) -> None:
     channel = open_channel(ChannelConfig(name="bus", to="kafka", kafka=topic))
-    notice = {"id": "d1/completed//0", "event": "completed", "dump": "d1", "rows": 7}
-    channel.tell("d1/completed//0", notice)
+    channel.tell(COMPLETED)
     consumer = Consumer({"bootstrap.servers": topic.servers, "group.id": "g", "auto.offset.reset": "earliest"})
     consumer.assign([TopicPartition(topic.topic, number, 0) for number in (0, 1)])
     message_read = next(message for _ in range(LOOKS) if (message := consumer.poll(1.0)) is not None)
     consumer.close()
     assert (message_read.key(), message_read.headers()) == (b"d1", [("id", b"d1/completed//0")])
-    assert orjson.loads(message_read.value() or b"") == notice
+    assert orjson.loads(message_read.value() or b"") == COMPLETED.to_json()
 
 
 def test_a_notice_that_no_broker_takes_is_told_later(topic: KafkaConfig) -> None:
     away = topic.model_copy(update={"servers": f"127.0.0.1:{ports.find_free_port()}", "timeout": 1.0})
     channel = open_channel(ChannelConfig(name="bus", to="kafka", kafka=away))
     with pytest.raises(NotToldYet, match="does not answer"):
-        channel.tell("d1/completed//0", {"dump": "d1"})
+        channel.tell(COMPLETED)

@@ -27,14 +27,15 @@ from dblog_core.dumps.status import DumpStatus
 from dblog_core.errors import NotToldYet
 from dblog_core.interfaces import Json
 from dblog_core.notifications import channels
-from dblog_core.notifications.changes import SentNotices, notices_since
-from dblog_core.notifications.delivery import NoticeFollower
+from dblog_core.notifications.changes import NoticeMessage, SentNotices, notices_since
+from dblog_core.notifications.delivery import FirstLook, NoticeFollower
 from dblog_core.notifications.webhook import Webhook
 from dblog_core.signals import inbox
 from dblog_core.signals.message import Message
 from dblog_core.signals.signal_record import SignalState
 from dblog_core.signatures import verified
 from tests.certificates import authority
+from tests.notices import COMPLETED
 from tests.unit.requests_world import World, make
 
 STOP = threading.Event()
@@ -134,6 +135,14 @@ def test_what_a_channel_has_got_is_stored_in_the_form_that_was_always_read() -> 
     assert SentNotices.from_json({"started": True, "later": 1}) == SentNotices(started=True), "a later one writes more"
 
 
+def test_the_first_look_of_a_channel_is_read_and_written_as_it_always_was() -> None:
+    stored = {"began": "2026-11-01T00:00:00+00:00", "open": ["d1", "d2"], "signals": ["one-abc"]}
+    first = FirstLook.from_json(stored)
+    assert orjson.dumps(first.to_json()) == orjson.dumps(stored)
+    asked = [("d1", "2026-10-01"), ("d0", "2026-10-01"), ("d3", "2026-11-02")]
+    assert [first.comes_after(dump_id, requested_at) for dump_id, requested_at in asked] == [False, True, False]
+
+
 # The follower ---------------------------------------------------------------------------------------------------------
 
 
@@ -144,12 +153,11 @@ class Receiver:
         self.told: list[Json] = []
         self.refuses = 0
 
-    def tell(self, notice_id: str, notice: Json) -> None:
+    def tell(self, message: NoticeMessage) -> None:
         if self.refuses:
             self.refuses -= 1
             raise NotToldYet("busy")
-        assert notice["id"] == notice_id
-        self.told.append(notice)
+        self.told.append(message.to_json())
 
     @property
     def events(self) -> list[str]:
@@ -275,14 +283,14 @@ def webhook(port: int, **more: Any) -> ChannelConfig:
 
 
 def test_a_webhook_gets_the_notice_signed(hook: Hook) -> None:
-    Webhook(webhook(hook.port), now=lambda: 1000.0).tell("d1/started//0", {"id": "d1/started//0"})
+    Webhook(webhook(hook.port), now=lambda: 1000.0).tell(COMPLETED)
     ((headers, body),) = hook.got
-    assert orjson.loads(body) == {"id": "d1/started//0"} and headers["X-Dblog-Id"] == "d1/started//0"
-    expected = hmac.new(b"shh", b"1000.d1/started//0." + body, hashlib.sha256).hexdigest()
+    assert orjson.loads(body) == COMPLETED.to_json() and headers["X-Dblog-Id"] == "d1/completed//0"
+    expected = hmac.new(b"shh", b"1000.d1/completed//0." + body, hashlib.sha256).hexdigest()
     assert headers["Dblog-Signature"] == f"t=1000,v1={expected}"
     assert verified("shh", headers, body, now=1200.0)
     assert not verified("shh", headers, body, now=1400.0), "who keeps one cannot send it again later"
-    assert not verified("shh", {**headers, "X-Dblog-Id": "d2/started//0"}, body, now=1200.0)
+    assert not verified("shh", {**headers, "X-Dblog-Id": "d2/completed//0"}, body, now=1200.0)
 
 
 def test_over_tls_the_receiver_must_be_one_that_tls_ca_has_signed(tmp_path: Path) -> None:
@@ -293,11 +301,11 @@ def test_over_tls_the_receiver_must_be_one_that_tls_ca_has_signed(tmp_path: Path
         hook_settings = {"url": f"https://127.0.0.1:{hook.port}/hook", "timeout": 20}
         for files in ({"tls_ca": others.file}, {}):
             with pytest.raises(NotToldYet, match="CERTIFICATE_VERIFY_FAILED") as refused:
-                Webhook(webhook(hook.port, **hook_settings, **files)).tell("x", {})
+                Webhook(webhook(hook.port, **hook_settings, **files)).tell(COMPLETED)
             assert "shh" not in str(refused.value)
         assert hook.got == []
-        Webhook(webhook(hook.port, **hook_settings, tls_ca=own_authority.file)).tell("x", {"id": "x"})
-        assert [orjson.loads(body) for _, body in hook.got] == [{"id": "x"}]
+        Webhook(webhook(hook.port, **hook_settings, tls_ca=own_authority.file)).tell(COMPLETED)
+        assert [orjson.loads(body) for _, body in hook.got] == [COMPLETED.to_json()]
     finally:
         hook.close()
 
@@ -306,7 +314,7 @@ def test_over_tls_the_receiver_must_be_one_that_tls_ca_has_signed(tmp_path: Path
 def test_an_answer_other_than_2xx_is_not_taken_for_one(hook: Hook, status: int) -> None:
     hook.answers = [status]
     with pytest.raises(NotToldYet, match=str(status)) as refused:
-        Webhook(webhook(hook.port)).tell("x", {})
+        Webhook(webhook(hook.port)).tell(COMPLETED)
     assert hook.got == [] and "shh" not in str(refused.value)
 
 
@@ -327,4 +335,4 @@ def test_a_receiver_that_fails_for_a_while_gets_everything_over_a_restart(world:
 
 def test_a_receiver_that_is_not_there_is_told_of_later() -> None:
     with pytest.raises(NotToldYet, match="does not answer"):
-        Webhook(webhook(1, timeout=2)).tell("x", {})
+        Webhook(webhook(1, timeout=2)).tell(COMPLETED)

@@ -18,6 +18,7 @@ from dblog_core.interfaces import Entry, Json, StateStore
 from dblog_core.maintenance import ended_dumps
 from dblog_core.maintenance.ended_dumps import LONG, SHORTEST, EndedDumps
 from dblog_core.model.task_id import TaskId
+from dblog_core.notifications.changes import NoticeMessage
 from dblog_core.notifications.channels import Receiver
 from dblog_core.notifications.delivery import NoticeFollower
 from dblog_core.state.memory import MemoryState
@@ -197,8 +198,8 @@ class Channel:
     def __init__(self) -> None:
         self.told: list[str] = []
 
-    def tell(self, _id: str, notice: Json) -> None:
-        self.told.append(notice["event"])
+    def tell(self, message: NoticeMessage) -> None:
+        self.told.append(message.notice.event)
 
 
 def test_a_channel_is_told_of_an_end_before_its_dump_goes_unless_it_listens_to_nothing_for_very_long(
@@ -231,6 +232,24 @@ def test_a_channel_is_told_of_an_end_before_its_dump_goes_unless_it_listens_to_n
     clock.now += LONG * KEEP
     looking.look(threading.Event())
     assert dump_store.list_dumps(state) == []
+
+
+def test_a_dump_of_whose_beginning_alone_a_channel_knows_stays() -> None:
+    state = MemoryState()
+    clock = DrawnClock()
+    channel = Channel()
+    follower = NoticeFollower(Receiver("web", channel), "shop", state, clock)
+    file(state, "d")
+    follower.tell_news(threading.Event())
+    end(state, "d")
+    looking = EndedDumps(state, clock, keep=KEEP)
+    looking.look(threading.Event())
+    clock.now += KEEP
+    looking.look(threading.Event())
+    assert channel.told == ["requested"] and names(dump_store.list_dumps(state)) == ["d"]
+    follower.tell_news(threading.Event())
+    looking.look(threading.Event())
+    assert channel.told[-1] == "completed" and dump_store.list_dumps(state) == []
 
 
 def test_what_is_left_of_requests_that_were_never_filed_goes_after_days() -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import orjson
-
 from dblog_core.algorithm.task_progress import TaskProgress
 from dblog_core.dumps.dump_records import DumpOptions, DumpState, TaskRecord, TaskStatus
 from dblog_core.dumps.status import DumpStatus
-from dblog_core.notifications.changes import SentNotices, notices_since
+from dblog_core.notifications.changes import NoticeMessage, SentNotices, notices_since
 
 DUMP = '"source":"shop","dump":"d1","signal":"one"'
 NOTICES = [
@@ -26,7 +24,7 @@ def _texts(state: DumpState, sent: SentNotices | None = None, *, error: str | No
     progress = TaskProgress("shop.a", attempt=1, ordinal=1, rows=10, evicted=2, done=True)
     task = TaskStatus(3, TaskRecord("shop.a"), progress)
     status = DumpStatus("d1", state, ("shop.a",), DumpOptions(), error, "2026-11-01", "signal", (task,), signal="one")
-    return [orjson.dumps(notice.to_json("shop", "now")).decode() for notice, _ in notices_since(status, sent)]
+    return [NoticeMessage(notice, "shop", "now").encode().decode() for notice, _ in notices_since(status, sent)]
 
 
 def test_each_notice_says_what_it_always_said() -> None:

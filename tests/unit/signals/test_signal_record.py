@@ -12,7 +12,7 @@ import pytest
 
 from dblog_core.dumps.dump_records import DumpRecord
 from dblog_core.errors import RequestError
-from dblog_core.notifications.changes import refusal_notice
+from dblog_core.notifications.changes import NoticeMessage, refusal_notice
 from dblog_core.signals import inbox
 from dblog_core.signals.file import FilePosition
 from dblog_core.signals.kafka import TopicPosition
@@ -140,8 +140,8 @@ def test_a_channels_position_is_read_and_written_as_it_always_was(text: str, pos
 
 
 def test_the_notice_of_a_refusal_is_what_it_always_was() -> None:
-    notice = refusal_notice("one-abc", NODES[2][1]).to_json("shop", "2026-11-25T10:00:00+00:00")
-    assert orjson.dumps(notice).decode() == (
+    message = NoticeMessage(refusal_notice("one-abc", NODES[2][1]), "shop", "2026-11-25T10:00:00+00:00")
+    assert message.encode().decode() == (
         '{"id":"one-abc/refused//0","event":"refused","source":"shop","dump":null,"signal":"one","table":null,'
         '"type":"execute-snapshot","channel":"file","error":"no","fix":"yes","told_at":"2026-11-25T10:00:00+00:00"}'
     )
