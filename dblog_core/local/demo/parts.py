@@ -186,7 +186,7 @@ class Workload:
             stderr=subprocess.PIPE,
             text=True,
         )
-        self.report: dict[str, Any] = {"transactions": 0, "seconds": 0.0, "rate": 0.0, "kinds": {}}
+        self.report = workload.WorkloadReport()
         self._is_stopped = False
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -208,7 +208,7 @@ class Workload:
 
     def _read(self) -> None:
         for line in self._process.stdout or ():
-            self.report = json.loads(line)
+            self.report = workload.WorkloadReport.from_line(line)
 
 
 def run_together(*steps: Callable[[], Any]) -> list[Any]:

@@ -189,9 +189,8 @@ class Story:
         self._board.stage("the writers stop; capture and lake catch up")
         self._parts.workload.stop()
         report = self._parts.workload.report
-        kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(report["kinds"].items()))
-        mean = report["transactions"] / max(report["seconds"], 1)
-        self._summary["workload"] = f"{report['transactions']:,} transactions, {mean:.0f} a second: {kinds}"
+        kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(report.kinds.items()))
+        self._summary["workload"] = f"{report.transactions:,} transactions, {report.mean_rate:.0f} a second: {kinds}"
         # After the writers have stopped: nothing is committed beyond it.
         end = self._view.position()
         self._wait_until(lambda: self._view.has_captured(end), 300, "the capture to catch up")

@@ -80,7 +80,7 @@ class View:
             dumps=tuple(dump_store.list_dumps(self._state)),
             merged=self.lake_offset(),
             rate=self.rate(),
-            transactions=self._workload.report["transactions"],
+            transactions=self._workload.report.transactions,
         )
 
     def offset(self) -> int:
@@ -100,7 +100,7 @@ class View:
 
     def rate(self) -> float:
         """The workload's transactions a second."""
-        return float(self._workload.report["rate"])
+        return self._workload.report.rate
 
     def rows_dumped(self) -> int:
         return sum(dump.rows for dump in dump_store.list_dumps(self._state))

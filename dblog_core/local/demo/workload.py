@@ -21,7 +21,8 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import asdict, dataclass, field
+from typing import Any, Self
 
 from dblog_core.local.demo import shop
 
@@ -29,6 +30,30 @@ PASSWORD_FROM = "DBLOG_WORKLOAD_PASSWORD"  # noqa: S105 - the name of an environ
 _CONNECTIONS = 4
 _FIRST_NEW = 10_000_000  # ids of new orders begin here, far from the loaded ones
 _MYSQL_CONFLICTS = (1213, 1205, 1020, 1062)  # deadlock, lock wait, record changed, key taken
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadReport:
+    """What all clients have done in so many seconds: transactions, and of each kind how many. `rate`: transactions a
+    second since the report before."""
+
+    transactions: int = 0
+    seconds: float = 0.0
+    rate: float = 0.0
+    kinds: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def from_line(cls, line: str) -> Self:
+        return cls(**json.loads(line))
+
+    def to_line(self) -> str:
+        """One JSON object."""
+        return json.dumps(asdict(self)) + "\n"
+
+    @property
+    def mean_rate(self) -> float:
+        """Transactions a second over all its time."""
+        return self.transactions / max(self.seconds, 1)
 
 
 class Client:
@@ -226,7 +251,7 @@ class Workload:
         self._clients = [Client(connect, kind, rows=rows, seed=seed, number=n) for n in range(_CONNECTIONS)]
         self._failure: list[Exception] = []
 
-    def run(self, stop: threading.Event, *, rate: float, tell: Callable[[dict[str, Any]], None]) -> None:
+    def run(self, stop: threading.Event, *, rate: float, tell: Callable[[WorkloadReport], None]) -> None:
         """Until `stop`; tells once a second. Raises what ended a client."""
         threads = [
             threading.Thread(target=self._run_client, args=(c, stop, rate / _CONNECTIONS)) for c in self._clients
@@ -257,11 +282,11 @@ class Workload:
     def _count_by_kind(self) -> Counter[str]:
         return sum((client.done for client in self._clients), Counter())
 
-    def _report(self, began: float, rate: float) -> dict[str, Any]:
+    def _report(self, began: float, rate: float) -> WorkloadReport:
         done = self._count_by_kind()
         seconds = time.monotonic() - began
         total = sum(done.values())
-        return {"transactions": total, "seconds": round(seconds, 1), "rate": round(rate, 1), "kinds": dict(done)}
+        return WorkloadReport(total, round(seconds, 1), round(rate, 1), dict(done))
 
 
 def connector(kind: str, *, host: str, port: int, user: str, password: str) -> Callable[[], Any]:
@@ -302,8 +327,8 @@ def main() -> None:
         options.kind, host=options.host, port=options.port, user=options.user, password=os.environ[PASSWORD_FROM]
     )
 
-    def tell(report: dict[str, Any]) -> None:
-        sys.stdout.write(json.dumps(report) + "\n")
+    def tell(report: WorkloadReport) -> None:
+        sys.stdout.write(report.to_line())
         sys.stdout.flush()
 
     rows = shop.SIZES[options.size]
