@@ -11,12 +11,13 @@ import pyarrow as pa
 
 from dblog_core.errors import CorruptSegment, SegmentReplaced, SegmentTaken, StagingError
 from dblog_core.model.schema import TableSchema
-from dblog_core.staging import inline_rows, log_start, parquet
+from dblog_core.staging import inline_rows, log_start, manifest_runs, parquet
 from dblog_core.staging.compaction_blocks import Block, manifest_path
 from dblog_core.staging.inline_rows import OPTIONAL
 from dblog_core.staging.log_start import Beginning
 from dblog_core.staging.manifest import DataFile, Manifest
 from dblog_core.staging.manifest_file import decode_manifest, encode_manifest
+from dblog_core.staging.manifest_runs import Run
 from dblog_core.staging.published_segments import PublishedSegments
 from dblog_core.staging.row_format import log_schema
 from dblog_core.staging.schema_history import TableVersions
@@ -147,21 +148,38 @@ class Staging:
     def manifests(self, after: int = 0, upto: int | None = None) -> Iterator[Manifest]:
         """Segments after `after` up to `upto` (None: the newest), in order, also while more are published.
 
-        One manifest may stand for several; it is cut to what was asked for. Raises CorruptSegment where a segment is
-        missing and later ones are there: nothing is skipped.
+        One manifest may stand for several; it is cut to what was asked for. Some are read ahead: those that were
+        published when this was called are all there. Raises CorruptSegment where a segment is missing and later ones
+        are known to be there, or where retention has removed what comes next: nothing is skipped.
         """
         number = after + 1
+        width = manifest_runs.FIRST_WIDTH
         while upto is None or number <= upto:
-            manifest = self._read(number)
-            if manifest is None:
-                self._segments.note(number - 1)
-                if self.head_number() < number:
+            end = manifest_runs.end_of_run(number, width)
+            run = self._read_run(number, end if upto is None else min(end, upto))
+            for block, data in run.parts:
+                manifest = self._decode(block, data)
+                self._segments.note(manifest.segment)
+                yield manifest.cut(after=number - 1, upto=upto)
+                number = block.last + 1
+            width = min(2 * width, manifest_runs.MOST_WIDTH)
+            if run.is_cut_off:
+                if self._is_end(number, has_read=number > after + 1):
                     return
                 manifest = self.manifest(number)  # published since, or lost
-            self._segments.note(manifest.segment)
-            last = manifest.segment
-            yield manifest.cut(after=number - 1, upto=upto)
-            number = last + 1
+                self._segments.note(manifest.segment)
+                yield manifest.cut(after=number - 1, upto=upto)
+                number = manifest.segment + 1
+
+    def _is_end(self, number: int, *, has_read: bool) -> bool:
+        """Whether the super-changelog ends before a segment that was not there a moment ago. `has_read`: its
+        predecessor was there. Raises CorruptSegment where retention has removed it."""
+        is_next = has_read or (number > 1 and self.storage.exists(manifest_path(number - 1)))
+        self._segments.note(number - 1)
+        if (not is_next or self._segments.newest_known >= number) and self.head_number() >= number:
+            return False
+        self._check_segment(number, self.storage.url(manifest_path(number)))
+        return True
 
     def segment_of(self, offset: int, head: Manifest) -> int:
         """The first segment that reaches up to `offset`: last offsets never fall from one segment to the next."""
@@ -180,20 +198,25 @@ class Staging:
 
     def _read(self, number: int) -> Manifest | None:
         """Of a block if one stands for the segment. What is read again is what was joined in between."""
-        while True:
-            data = self.storage.read(manifest_path(number))
-            if (block := self._segments.find_block_over(number)) is not None:
-                data = self.storage.read(block.path)
-            if data is not None or block is None:
-                break
-        if data is None:
-            return None
-        if block is None and number > self._durable:
+        parts = self._read_run(number, number).parts
+        return self._decode(*parts[0]) if parts else None
+
+    def _read_run(self, first: int, last: int) -> Run:
+        """The manifests from segment `first` on, up to `last` or before it, each known to stay."""
+        run = manifest_runs.read_run(self.storage, self._segments, first, last)
+        for place, (block, _) in enumerate(run.parts):
+            if block.level or block.last <= self._durable:
+                continue
             # Its capture may stand still right before it makes the name durable: if power fails then, another segment
             # gets this number, and a reader that has acted on this one has acted on what never was.
-            self.storage.settle(manifest_path(number))
-            self._durable = number
-        return self._decode(block or Block(number, number), data)
+            try:
+                self.storage.settle(block.path)
+            except StagingError:
+                if not place:
+                    raise
+                return Run(run.parts[:place])
+            self._durable = block.last
+        return run
 
     def part(self, block: Block) -> Manifest | None:
         """The manifest of just this block, whatever it is joined into; None if it is not there."""

@@ -7,6 +7,7 @@ own manifest, or by a block that stands for it (`compaction_blocks`).
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 from dblog_core.staging import compaction_blocks, log_start
 from dblog_core.staging.compaction_blocks import Block, manifest_path
@@ -22,6 +23,11 @@ class PublishedSegments:
         self._storage = storage
         self._newest = 0  # the newest segment that we know of: where the next search begins
 
+    @property
+    def newest_known(self) -> int:
+        """The newest segment that was ever seen here; 0: none was. There may be newer ones."""
+        return self._newest
+
     def note(self, number: int) -> None:
         """There is a segment of that number."""
         self._newest = max(self._newest, number)
@@ -32,10 +38,16 @@ class PublishedSegments:
 
     def find_block_over(self, number: int) -> Block | None:
         """The largest block that stands for the segment; in this order of looking none is missed (`blocks`)."""
-        largest = None
-        for block in compaction_blocks.over(number):
-            if self._storage.exists(block.path):
-                largest = block
+        return self.find_blocks_over([number]).get(number)
+
+    def find_blocks_over(self, numbers: Collection[int]) -> dict[int, Block]:
+        """The largest block that stands for each of these segments, where one does. Each block is looked for once,
+        after the caller has looked at the own manifests of all these segments, and in the order of the levels."""
+        largest: dict[int, Block] = {}
+        for level in range(1, compaction_blocks.LEVELS + 1):
+            for block in {compaction_blocks.block(level, number): None for number in numbers}:
+                if self._storage.exists(block.path):
+                    largest |= {number: block for number in numbers if block.first <= number <= block.last}
         return largest
 
     def find_newest(self) -> int:

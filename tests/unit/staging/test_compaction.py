@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -43,12 +43,12 @@ def test_the_worlds_join_and_remove() -> None:
 
 def _own_manifest_first() -> contextlib.AbstractContextManager[object]:
     """A reader that finds a segment's own manifest looks no further."""
-    real = PublishedSegments.find_block_over
+    real = PublishedSegments.find_blocks_over
 
-    def find_block_over(self: PublishedSegments, number: int) -> Block | None:
-        return None if self._storage.exists(Block(number, number).path) else real(self, number)
+    def find_blocks_over(self: PublishedSegments, numbers: Collection[int]) -> dict[int, Block]:
+        return real(self, [number for number in numbers if not self._storage.exists(Block(number, number).path)])
 
-    return mock.patch.object(PublishedSegments, "find_block_over", find_block_over)
+    return mock.patch.object(PublishedSegments, "find_blocks_over", find_blocks_over)
 
 
 def _not_cut() -> contextlib.AbstractContextManager[object]:
