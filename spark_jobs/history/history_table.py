@@ -336,8 +336,8 @@ class History:
             COMMIT_TIME: F.col("commit_time"),
             ORIGIN: F.col("origin"),
             TRANSACTION: F.when(F.col("op") != REFRESH, F.col("transaction")),
-            UNCHANGED: F.when(F.col("key_only"), F.when(F.size(not_in_key) > 0, not_in_key)).when(
-                F.size("unchanged") > 0, F.col("unchanged")
+            UNCHANGED: F.when(F.col("key_only"), F.when(F.size(not_in_key) > 0, not_in_key)).otherwise(
+                F.col("unchanged")
             ),
             MOVED_FROM: F.col("moved_from"),
         }

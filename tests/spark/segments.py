@@ -90,7 +90,7 @@ class SegmentBuilder:
             "position": f"p{offset}",
             "commit_time": EPOCH + dt.timedelta(seconds=offset),
             "key_only": op == "d",
-            "unchanged": None if unchanged is None else list(unchanged),
+            "unchanged": list(unchanged) if unchanged else None,
             "moved_from": moved_from,
             "before": before,
             "after": after,
