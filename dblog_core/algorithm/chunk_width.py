@@ -23,11 +23,11 @@ class Width:
         """Rows to ask for where no more than `most_rows` are wanted: at least one."""
         return most_rows if self._rows is None else min(most_rows, self._rows)
 
-    def record_chunk(self, *, row_limit: int, rows: int, received_bytes: int, byte_limit: int) -> None:
-        """A chunk of `rows` rows and `received_bytes` came, where so many rows and bytes were allowed."""
-        if not rows or not received_bytes:
+    def record_chunk(self, *, row_limit: int, rows: int, counted_bytes: int, byte_limit: int) -> None:
+        """A chunk of `rows` rows and `counted_bytes` (`Chunk`) came, where so many rows and bytes were allowed."""
+        if not rows or not counted_bytes:
             return
-        fit = max(1, int(FILL * byte_limit * rows / received_bytes))
+        fit = max(1, int(FILL * byte_limit * rows / counted_bytes))
         if self._rows is not None:
             self._rows = min(fit, GROWTH * min(row_limit, self._rows))
         elif fit < GROWTH * row_limit:

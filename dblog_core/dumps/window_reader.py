@@ -312,7 +312,10 @@ class WindowReader:
             raise
         self.select_seconds = self._worker.clock.monotonic() - began
         self._width.record_chunk(
-            row_limit=row_limit, rows=chunk.rows.num_rows, received_bytes=chunk.received, byte_limit=self._byte_limit
+            row_limit=row_limit,
+            rows=chunk.rows.num_rows,
+            counted_bytes=chunk.counted_bytes,
+            byte_limit=self._byte_limit,
         )
         return chunk
 

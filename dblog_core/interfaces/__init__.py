@@ -9,6 +9,7 @@ from dblog_core.interfaces.clock import Clock, Running, Spawn
 from dblog_core.interfaces.json import Json
 from dblog_core.interfaces.output import Output, Probed
 from dblog_core.interfaces.source import (
+    VALUE_BYTES,
     Chunk,
     ChunkReader,
     ChunkTooLarge,
@@ -24,6 +25,7 @@ from dblog_core.interfaces.source import (
 from dblog_core.interfaces.state_store import Entry, Lease, LeaseInfo, StateStore
 
 __all__ = [
+    "VALUE_BYTES",
     "Chunk",
     "ChunkReader",
     "ChunkTooLarge",

@@ -44,24 +44,30 @@ class LogStream(Protocol):
     def close(self) -> None: ...
 
 
+VALUE_BYTES = 4
+"""Bytes that each value of a chunk counts for, beside those that the server sends: it may send one byte for a NULL,
+which takes its place in memory as any other value does."""
+
+
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """Rows read by one SELECT, in the database's key order; columns as in `schema.arrow`.
 
     `snapshot`: PostgreSQL's `pg_current_snapshot()` of that SELECT; None elsewhere, and on a standby: the SELECT sees
-    all that is in the log before one place, and nothing after it. `received`: bytes that the server sent for it.
+    all that is in the log before one place, and nothing after it. `counted_bytes`: bytes that the server sent for it,
+    and `VALUE_BYTES` for each value.
     """
 
     schema: TableSchema
     rows: pa.RecordBatch
     snapshot: str | None
-    received: int = 0
+    counted_bytes: int = 0
 
 
 class ChunkTooLarge(Exception):
-    """A chunk has more bytes than it may have: it was given up, and its reader can no longer be used.
+    """A chunk counts for more bytes than it may: it was given up, and its reader can no longer be used.
 
-    `rows`: how many of its rows had arrived whole.
+    `rows`: how many of its rows had arrived whole, and fit.
     """
 
     def __init__(self, rows: int) -> None:
@@ -153,7 +159,7 @@ class ChunkReader(Protocol):
         most: int | None = None,
     ) -> Chunk:
         """At most `limit` rows with after < key <= upto (None: open) that pass all `filters`, in key order, read in a
-        new snapshot of the database. Raises ChunkTooLarge as soon as they have more than about `most` bytes."""
+        new snapshot of the database. Raises ChunkTooLarge as soon as they count for more than about `most` bytes."""
 
     def read_keys(
         self, schema: TableSchema, keys: Sequence[Key], *, filters: Sequence[Filter] = (), most: int | None = None

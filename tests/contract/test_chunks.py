@@ -10,7 +10,7 @@ import pytest
 
 from dblog_core.config.settings import Config
 from dblog_core.errors import RequestError, SourceRefused, ValueOutOfRange
-from dblog_core.interfaces import ChunkReader, ChunkTooLarge, Source
+from dblog_core.interfaces import VALUE_BYTES, ChunkReader, ChunkTooLarge, Source
 from dblog_core.model.filters import parse
 from dblog_core.wiring import open_source
 from tests.contract.keyed import (
@@ -167,9 +167,9 @@ def test_a_chunk_of_more_bytes_than_it_may_have_is_given_up_while_it_is_received
     with closing(source.open_reader()) as reader:
         schema = shape(database, reader)
         whole = reader.read(schema, after=None, upto=None, limit=60, most=5_000_000)
-        assert whole.rows.num_rows == 60 and 3_000_000 < whole.received < 3_100_000
+        assert whole.rows.num_rows == 60 and 3_000_000 < whole.counted_bytes < 3_100_000
         listed = reader.read_keys(schema, [(3,), (4,)], most=200_000)
-        assert listed.rows.num_rows == 2 and 100_000 < listed.received < 110_000
+        assert listed.rows.num_rows == 2 and 100_000 < listed.counted_bytes < 110_000
         with pytest.raises(ChunkTooLarge) as large:
             reader.read(schema, after=None, upto=None, limit=60, most=1_520_000)
         assert 28 <= large.value.rows <= 45, "about as many as fit"
@@ -177,3 +177,18 @@ def test_a_chunk_of_more_bytes_than_it_may_have_is_given_up_while_it_is_received
         reader.read_keys(schema, [(n,) for n in range(60)], most=1_520_000)
     with closing(source.open_reader()) as reader:
         assert reader.read(schema, after=None, upto=None, limit=10, most=520_000).rows.num_rows == 10
+
+
+def test_values_that_are_not_there_count_for_bytes_too(database: Database, source: Source) -> None:
+    """A NULL is hardly sent, and takes its place in memory."""
+    columns = ", ".join(f"c{number} int" for number in range(200))
+    keys = ", ".join(f"({number})" for number in range(400))
+    run(database, f"CREATE TABLE a (n int PRIMARY KEY, {columns})", f"INSERT INTO a (n) VALUES {keys}")
+    with closing(source.open_reader()) as reader:
+        schema = shape(database, reader)
+        whole = reader.read(schema, after=None, upto=None, limit=400, most=5_000_000)
+        row_bytes = whole.counted_bytes / 400
+        assert 201 * (1 + VALUE_BYTES) < row_bytes < 201 * (5 + VALUE_BYTES)
+        with pytest.raises(ChunkTooLarge) as large:
+            reader.read(schema, after=None, upto=None, limit=400, most=int(100 * row_bytes))
+        assert 90 <= large.value.rows <= 100, "about as many as fit"

@@ -16,7 +16,7 @@ def read(width: Width, row_count: int, row: int) -> int:
     for _ in range(40):
         row_limit = width.limit(row_count)
         if row_limit == 1 or row_limit * row <= MOST:
-            width.record_chunk(row_limit=row_limit, rows=row_limit, received_bytes=row_limit * row, byte_limit=MOST)
+            width.record_chunk(row_limit=row_limit, rows=row_limit, counted_bytes=row_limit * row, byte_limit=MOST)
             return row_limit
         width.record_overflow(row_limit=row_limit, rows=MOST // row)
     raise AssertionError("no chunk was ever small enough")
@@ -58,5 +58,5 @@ def test_rows_that_grow_wider_are_given_up_a_few_times_at_most() -> None:
 
 def test_an_empty_chunk_tells_nothing() -> None:
     width = Width()
-    width.record_chunk(row_limit=10_000, rows=0, received_bytes=20, byte_limit=MOST)
+    width.record_chunk(row_limit=10_000, rows=0, counted_bytes=20, byte_limit=MOST)
     assert width.limit(10_000) == 10_000

@@ -184,7 +184,7 @@ class MysqlChunks:
             # The server would send the rest of the chunk, and a connection cannot be used before that is read.
             self._give_up()
             raise ChunkTooLarge(error.rows) from error
-        return Chunk(schema, self._batch(schema, schema.columns, text_rows), None, text_rows.received)
+        return Chunk(schema, self._batch(schema, schema.columns, text_rows), None, text_rows.counted_bytes)
 
     def _give_up(self) -> None:
         """Closes the connection without a word: the rest of a result is still to come."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from dblog_core.errors import SourceUnavailable
+from dblog_core.interfaces import VALUE_BYTES
 from dblog_core.rows.arrow_buffers import Bytes, Int64s
 from dblog_core.rows.jit import INT64S, RAW, int64, kernel
 
@@ -41,13 +42,13 @@ error; a packet has a wrong number; a packet's values do not fill it."""
 class Rows:
     """Value `row` of column `c` is `raw[starts[c][row]:]`, `lengths[c][row]` bytes; NULL where that is negative.
 
-    the next result fills `raw` again: what is kept of it is copied before that.
+    the next result fills `raw` again: what is kept of it is copied before that. `counted_bytes` as in `Chunk`.
     """
 
     raw: Bytes
     starts: list[Int64s]
     lengths: list[Int64s]
-    received: int
+    counted_bytes: int
 
 
 @kernel(int64, RAW, int64, int64, int64, int64, int64, INT64S, INT64S)
@@ -125,11 +126,34 @@ def _scan(raw: Bytes, end: int, width: int, capacity: int, state: Int64s, starts
 
 
 class TooLarge(Exception):
-    """A result has more bytes than it may; `rows`: those that had arrived whole. The connection is of no use then."""
+    """A result counts for more bytes than it may; `rows`: those that had arrived whole, and fit. The connection is of
+    no use then."""
 
     def __init__(self, rows: int) -> None:
         super().__init__(rows)
         self.rows = rows
+
+
+@dataclass(frozen=True, slots=True)
+class _Limit:
+    """How many bytes a result may count for (None: any number), where each row counts for `row_bytes` of its own."""
+
+    row_bytes: int
+    most: int | None
+
+    def expect_rows(self, rows: int) -> int:
+        """Of so many rows those for which places are kept ready: no more than may come. Large arrays may lie in memory
+        whole, however little of them is used."""
+        rows = min(rows, _MOST_EXPECTED)
+        return rows if self.most is None else min(rows, self.most // self.row_bytes + 1)
+
+    def check(self, state: Int64s, received: int, *, slack: int = 0) -> None:
+        """Raises TooLarge where so many bytes, and the rows in them, are more than it may have, and `slack`."""
+        rows = int(state[_ROWS])
+        if self.most is None or received + rows * self.row_bytes <= self.most + slack:
+            return
+        counted = int(state[_AT]) + rows * self.row_bytes  # of the rows alone, without one that arrives
+        raise TooLarge(rows if counted <= self.most else rows * self.most // counted)
 
 
 class TextRows:
@@ -154,20 +178,22 @@ class TextRows:
         """The rows up to the result's end; the error packet's payload if the server breaks off.
 
         `sequence`: the number of the first packet; `ahead`: what has been received already; `expected`: about how many
-        rows; `most`: bytes. Raises SourceUnavailable where the connection ends, or what it brings is no result of that
-        width; TooLarge; and what `receive` raises.
+        rows; `most`: bytes that they may count for. Raises SourceUnavailable where the connection ends, or what it
+        brings is no result of that width; TooLarge; and what `receive` raises.
         """
-        self._begin(width, min(expected or _USUAL_ROWS, _MOST_EXPECTED), ahead)
+        limit = _Limit(width * VALUE_BYTES, most)
+        self._begin(width, limit.expect_rows(expected or _USUAL_ROWS), ahead)
         state = np.array([0, 0, sequence & 255, 0, 0], dtype=np.int64)
         while True:
             code = _scan(self._raw, self._end, width, self._capacity, state, self._starts, self._lengths)
             if code == _FULL:
+                limit.check(state, self._end)
                 self._grow_places(width)
             elif code == _MORE or (code == _PIECE and not self._join(state)):
-                if most is not None and self._end > most:
-                    raise TooLarge(int(state[_ROWS]))
+                limit.check(state, self._end)
                 self._fill(receive, most)
             elif code == _END:
+                limit.check(state, self._end, slack=2 * _ROOM)  # it was received, and may have a little more
                 return self._rows(width, int(state[_ROWS]))
             elif code == _FAULT:
                 return self._error(state)
@@ -231,7 +257,7 @@ class TextRows:
             self._raw,
             [self._starts[at : at + count] for at in begins],
             [self._lengths[at : at + count] for at in begins],
-            self._end,
+            self._end + count * width * VALUE_BYTES,
         )
 
 

@@ -14,7 +14,7 @@ from psycopg2 import sql
 
 from dblog_core.config.source import SourceConfig
 from dblog_core.errors import RequestError
-from dblog_core.interfaces import Chunk, ChunkTooLarge, Hashes, RangeHash, ReadPlan
+from dblog_core.interfaces import VALUE_BYTES, Chunk, ChunkTooLarge, Hashes, RangeHash, ReadPlan
 from dblog_core.model.filters import Filter
 from dblog_core.model.key_order import order_text
 from dblog_core.model.schema import Column, TableName, TableSchema
@@ -292,7 +292,8 @@ class PostgresChunkReader:
             return sql.SQL("SELECT {} {}").format(sql.SQL(", ").join(map(select_column, now)), query)
 
         snapshot, now, copied = self._copy_in_snapshot(schema, columns, select, settings, filters, most)
-        return Chunk(schema, decode_rows(copied, now, schema.table), snapshot, len(copied))
+        rows = decode_rows(copied, now, schema.table)
+        return Chunk(schema, rows, snapshot, len(copied) + rows.num_rows * rows.num_columns * VALUE_BYTES)
 
     def _hashes(
         self, schema: TableSchema, condition: Sequence[sql.Composable], limit: int | None, settings: str
@@ -346,7 +347,7 @@ class PostgresChunkReader:
                 name=sql.Literal(identifier(schema.table).as_string(self._open())),
             )
             try:
-                return self._copy(schema, columns, select, begin, min(most or LARGEST, LARGEST))
+                return self._copy(schema, columns, select, begin, most)
             except copy_out.TooLarge as error:
                 if most is not None:
                     raise ChunkTooLarge(error.rows) from error
@@ -361,7 +362,7 @@ class PostgresChunkReader:
         columns: Sequence[Column],
         select: Callable[[Sequence[Column]], sql.Composable],
         begin: sql.Composable,
-        most: int,
+        most: int | None,
     ) -> tuple[str | None, list[Column], copy_out.Bytes]:
         connection = self._open()
         try:
@@ -372,7 +373,7 @@ class PostgresChunkReader:
             types = catalogue.type_names(connection, set(kinds.values()))
             now = columns_now(schema, columns, kinds, types, self._config.columns)
             copy = sql.SQL("COPY ({}) TO STDOUT (FORMAT binary)").format(select(now))
-            copied = copy_out.receive_copy(connection, copy.as_string(connection), most=most)
+            copied = copy_out.receive_copy(connection, copy.as_string(connection), most=most, columns=len(now))
         except BaseException:
             self.close()  # whatever state it is in, the next chunk gets a new connection
             raise

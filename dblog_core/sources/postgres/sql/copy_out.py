@@ -11,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import psycopg2
 
+from dblog_core.interfaces import VALUE_BYTES
+from dblog_core.rows.arrow_buffers import LARGEST
 from dblog_core.rows.jit import BYTES, INT64S, int64, kernel
 from dblog_core.sources.postgres.sql import libpq
 from dblog_core.sources.postgres.sql.connection import Connection
@@ -28,7 +30,7 @@ _FIRST_ROOM = 1 << 20
 
 
 class TooLarge(Exception):
-    """The COPY has more bytes than it may; `rows`: those of it that had arrived."""
+    """The COPY counts for more bytes than it may; `rows`: those of it that had arrived, and fit."""
 
     def __init__(self, rows: int) -> None:
         super().__init__(rows)
@@ -55,9 +57,14 @@ def _receive(calls: Int64s, state: Int64s, out: Bytes, at: int) -> int:
         state[_ROWS] += 1
 
 
-def receive_copy(connection: Connection, query: str, *, most: int) -> Bytes:
-    """What the server sends for a COPY, `most` bytes at most. Raises psycopg2.Error and TooLarge; the connection is
-    of no use after any error."""
+def receive_copy(connection: Connection, query: str, *, most: int | None, columns: int = 0) -> Bytes:
+    """What the server sends for a COPY: rows that count for `most` bytes at most, with `VALUE_BYTES` for each value of
+    the `columns`; None: whatever one array holds.
+
+    Raises psycopg2.Error and TooLarge; the connection is of no use after any error.
+    """
+    row_bytes = 0 if most is None else columns * VALUE_BYTES
+    most = min(most or LARGEST, LARGEST)
     pointer = connection.pgconn_ptr
     if pointer is None:
         raise psycopg2.InterfaceError("the connection is closed")
@@ -70,8 +77,10 @@ def receive_copy(connection: Connection, query: str, *, most: int) -> Bytes:
         while True:
             end = _receive(calls, state, out, end)
             needed = end + max(int(state[_LENGTH]), 0)
-            if needed > most:
-                raise TooLarge(int(state[_ROWS]))
+            rows = int(state[_ROWS])
+            if needed + rows * row_bytes > most:
+                counted = end + rows * row_bytes  # without a row that does not fit any more
+                raise TooLarge(rows if counted <= most else rows * most // counted)
             if state[_LENGTH] < 0:
                 break
             # Twice as large, so that each byte is copied once or twice in all.

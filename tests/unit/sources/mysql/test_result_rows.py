@@ -13,10 +13,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dblog_core.errors import SourceUnavailable
+from dblog_core.interfaces import VALUE_BYTES
 from dblog_core.model.schema import Column
 from dblog_core.rows import arrow_buffers
 from dblog_core.sources.mysql.sql import result_numbers, result_values
-from dblog_core.sources.mysql.sql.result_rows import Rows, TextRows
+from dblog_core.sources.mysql.sql.result_rows import Rows, TextRows, TooLarge
 from dblog_core.sources.mysql.values.binary_values import ValueFault
 
 LARGEST = 0xFFFFFF
@@ -169,6 +170,27 @@ def test_one_reader_reads_result_after_result() -> None:
         chunk = reader.read(sender(result(rows), 10_000), 2, sequence=1)
         assert isinstance(chunk, Rows)
         assert objects(chunk) == [list(row) for row in rows]
+
+
+@pytest.mark.parametrize("size", [1_000, 1 << 20])
+def test_rows_that_count_for_more_than_they_may_are_given_up_however_few_bytes_they_have(size: int) -> None:
+    """NULLs are a byte each, and take a place each: these fill the memory long before their bytes do."""
+    width = 500
+    row_bytes = 4 + width * (1 + VALUE_BYTES)  # with the packet's header
+    rows: list[Row] = [(None,) * width] * 1_000
+    fitting = TextRows().read(sender(result(rows), size), width, sequence=1, most=1_000 * row_bytes)
+    assert isinstance(fitting, Rows)
+    assert fitting.counted_bytes == 1_000 * row_bytes + len(END) + 4
+    with pytest.raises(TooLarge) as large:
+        TextRows().read(sender(result(rows), size), width, sequence=1, most=200 * row_bytes)
+    assert 190 <= large.value.rows <= 200
+
+
+def test_a_row_that_does_not_fit_leaves_those_before_it() -> None:
+    rows: list[Row] = [(b"x" * 1_000,)] * 50 + [(b"y" * 2_000_000,)]
+    with pytest.raises(TooLarge) as large:
+        TextRows().read(sender(result(rows), 10_000), 1, sequence=1, most=100_000)
+    assert large.value.rows == 50
 
 
 @given(RESULTS, st.data())
