@@ -69,6 +69,11 @@ class AppendedTable:
         self.snapshot = replace(newest, files={})
         return self.shape()
 
+    def is_as_left(self) -> bool:
+        """Whether the table still has the commit that the snapshot ends with (`snapshot.is_there`): one request. What
+        others have committed since is found by the next commit."""
+        return snapshot.is_there(self.files, self.snapshot)
+
     def shape(self) -> Shape:
         """That of the last look. Raises TableRefused."""
         where = str(self.files)

@@ -15,6 +15,9 @@ from dblog_core.errors import LakeError
 READER_VERSION = 3
 WRITER_VERSION = 7
 """The protocol of tables with deletion vectors: no other has them."""
+_FIRST_VERSIONS = (1, 2)
+"""A protocol whose only features are appended rows alone, and invariants: settings and columns say whether a table has
+them."""
 
 _READABLE = frozenset(
     {
@@ -106,7 +109,10 @@ def check_writable(protocol: Json, metadata: Json, where: str) -> None:
 
 def check_appendable(protocol: Json, metadata: Json, where: str) -> None:
     """Raises TableRefused where a commit of added files would not be all that the table asks for."""
-    _check_known(protocol, where)
+    if (protocol.get("minReaderVersion"), protocol.get("minWriterVersion")) != _FIRST_VERSIONS:
+        _check_known(protocol, where)
+    elif (metadata.get("configuration") or {}).get("delta.columnMapping.mode", "none") != "none":
+        raise refusal(where, "it maps its columns, and its protocol does not know that")
     _check_settings(metadata, {name: reason for name, reason in _ACTIVE.items() if name != _APPEND_ONLY}, where)
 
 

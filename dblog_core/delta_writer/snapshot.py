@@ -123,6 +123,12 @@ def at_version(files: TableFiles, version: int, earlier: Snapshot | None = None)
     return snapshot if snapshot.commit is not None else replace(snapshot, commit=_commit_sum(files, snapshot))
 
 
+def is_there(files: TableFiles, snapshot: Snapshot) -> bool:
+    """Whether the log has the commit that the snapshot ends with: one request. Then the table is still the one that it
+    was made of, and what others have committed since follows it."""
+    return snapshot.commit is not None and _commit_sum(files, snapshot) == snapshot.commit
+
+
 def _read_checkpoint_upto(files: TableFiles, version: int) -> Snapshot:
     """The newest checkpoint of that version or an earlier one; nothing, where there is none."""
     for checkpoint, names in _checkpoints(files, by_hint=False):

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from dblog_core.errors import LakeError
 from dblog_core.lake.cuts import cuts_location
@@ -62,6 +63,7 @@ class CutWriter:
         self._now = now
         self._step = step
         self._waiting: WaitingCut | None = None
+        self._table = cuts.open_cuts(cuts_location(lake.location), check)
 
     @property
     def stop(self) -> Place | None:
@@ -93,11 +95,11 @@ class CutWriter:
             self._waiting = cut
 
     def _write(self, cut: WaitingCut) -> None:
-        self._check()
         app = f"{self._lake.app}:cuts"
         path = cuts_location(self._lake.location)
+        row = partial(cuts.append, path, cut.intent, cut.versions, behind=cut.behind, app=app, now=cut.ended)
         try:
-            cuts.append(path, cut.intent, cut.versions, behind=cut.behind, app=app, now=cut.ended)
+            row(table=self._table, check=self._check)
         except LakeError:
             self._check()  # another merger may have been there: that is why, then
             raise

@@ -12,6 +12,7 @@ from unittest import mock
 from deltalake import DeltaTable as PlainTable
 from pyspark.errors import PySparkException
 
+from dblog_core.delta_writer.append import AppendedTable
 from dblog_core.lake.cuts import cuts_location
 from dblog_core.lake.merge_plan import next_sound_span
 from dblog_core.model.values import Key
@@ -115,9 +116,14 @@ def the_cut_comes_before_the_tables() -> Iterator[None]:
         yield
 
 
-def the_cut_is_added_without_a_look() -> Patch:
+@contextlib.contextmanager
+def the_cut_is_added_without_a_look() -> Iterator[None]:
     """Whoever finishes a merge adds its row again."""
-    return mock.patch.object(PlainTable, "transaction_version", return_value=None)
+    with (
+        mock.patch.object(PlainTable, "transaction_version", return_value=None),
+        mock.patch.object(AppendedTable, "newest_order", return_value=0),
+    ):
+        yield
 
 
 @contextlib.contextmanager

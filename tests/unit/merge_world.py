@@ -264,9 +264,17 @@ class World:
         return Applied(name, work.rows, version=len(self.versions[name]) - 1)
 
     def append_cut(
-        self, intent: Intent, versions: Mapping[str, int], *, behind: Mapping[str, int], now: float, app: str
+        self,
+        intent: Intent,
+        versions: Mapping[str, int],
+        *,
+        behind: Mapping[str, int],
+        now: float,
+        check: Callable[[], None],
+        **_: object,
     ) -> None:
         """In place of `cuts.append`: the table of cuts, which compares what it gets with the log."""
+        check()
         if self.cuts and self.cuts[-1].number >= intent.number:
             return
         offset = intent.span.offset

@@ -193,3 +193,31 @@ def test_a_table_with_what_an_append_does_not_do_is_refused(table: Appended, fea
     write_commit(table.path, 1, protocol, metadata(schema_string({ORDER: "long"}), **settings))
     with pytest.raises(TableRefused):
         table.writer().refresh()
+
+
+FIRST = {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}
+
+
+def test_a_table_of_the_first_protocol_takes_rows_unless_it_asks_for_more(table: Appended) -> None:
+    write_commit(table.path, 1, FIRST)
+    table.append(table.writer(), [1, 2], 2)
+    table.check()
+    fields = schema_string({"v": "string", ORDER: "long"})
+    for settings in ({"delta.constraints.few": "v < 3"}, {"delta.columnMapping.mode": "name"}):
+        write_commit(table.path, newest(table.path) + 1, metadata(fields, **settings))
+        with pytest.raises(TableRefused):
+            table.writer().refresh()
+
+
+def test_a_table_is_as_it_was_left_while_it_has_that_commit(table: Appended) -> None:
+    writer = table.writer()
+    assert not writer.is_as_left(), "it was never read"
+    table.append(writer, [1], 1)
+    write_commit(table.path, 2, {"commitInfo": {"operation": "VACUUM END"}})
+    assert writer.is_as_left(), "what follows makes the next commit fail"
+    table.append(writer, [2], 2)
+    path = table.path / "_delta_log" / f"{3:020d}.json"
+    path.write_bytes(path.read_bytes() + b"\n")
+    assert not writer.is_as_left()
+    path.unlink()
+    assert not writer.is_as_left()

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import datetime as dt
 import random
+import shutil
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from dblog_core.errors import LakeError, RequestError
+from dblog_core.delta_writer.append import AppendedTable
+from dblog_core.errors import LakeError, LeaseLost, RequestError
 from dblog_core.lake import cuts
 from dblog_core.lake.cuts import At, Cut
 from dblog_core.lake.lake_status import lake_at
@@ -29,21 +33,26 @@ class Lake:
     """A lake that has nothing but cuts."""
 
     location: Location
+    table: AppendedTable | None = None
 
     def cut(self, number: int, offset: int, micros: int | None, **behind: int) -> None:
         span = Span(number, number, offset, offset, f"p{offset}", micros)
         path = cuts.cuts_location(self.location)
         versions = {"shop.one": number}
-        written.append(path, Intent(number, span, {}), versions, behind=behind, app=APP, now=number / 7)
+        intent = Intent(number, span, {})
+        written.append(path, intent, versions, behind=behind, app=APP, now=number / 7, table=self.table)
 
     @property
     def path(self) -> str:
         return str(cuts.cuts_location(self.location))
 
 
-@pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    return Lake(lake_at(str(tmp_path)))
+@pytest.fixture(params=["open", "by the library"])
+def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
+    lake = Lake(lake_at(str(tmp_path)))
+    if request.param == "open":
+        lake.table = written.open_cuts(cuts.cuts_location(lake.location), lambda: None)
+    return lake
 
 
 def time(micros: int) -> dt.datetime:
@@ -72,7 +81,10 @@ def test_a_merge_has_one_row_however_often_it_is_finished(lake: Lake) -> None:
     assert DeltaTable(lake.path).to_pyarrow_table()["cut"].to_pylist() in ([1, 2], [2, 1])
 
 
-def test_a_merger_that_was_paused_before_its_commit_adds_no_row(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_merger_that_was_paused_before_its_commit_adds_no_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = Lake(lake_at(str(tmp_path)))
     lake.cut(1, 10, 1)
 
     def write_after_takeover(table: DeltaTable, *args: object, **options: object) -> None:
@@ -86,10 +98,85 @@ def test_a_merger_that_was_paused_before_its_commit_adds_no_row(lake: Lake, monk
     assert sorted(DeltaTable(lake.path).to_pyarrow_table()["cut"].to_pylist()) == [1, 2]
 
 
+@pytest.mark.parametrize("is_shut_out", [True, False])
+def test_the_open_table_takes_no_second_row_of_a_merge(tmp_path: Path, is_shut_out: bool) -> None:
+    """It is paused before its commit, and another one adds the row: whoever has lost the lake for it is stopped."""
+    lake = Lake(lake_at(str(tmp_path)))
+    path = cuts.cuts_location(lake.location)
+    lake.cut(1, 10, 1)
+
+    def check() -> None:
+        if is_shut_out:
+            raise LeaseLost("another merge has taken the lake over")
+
+    table = written.open_cuts(path, lambda: lake.cut(2, 20, 2))
+    row = partial(written.append, path, Intent(2, Span(2, 2, 20, 20, "p20", 2), {}), {}, behind={}, app=APP, now=1.0)
+    with pytest.raises(LeaseLost) if is_shut_out else nullcontext():
+        row(table=table, check=check)
+    assert sorted(DeltaTable(lake.path).to_pyarrow_table()["cut"].to_pylist()) == [1, 2]
+
+
 def test_a_merge_of_an_older_record_is_told(lake: Lake) -> None:
     lake.cut(5, 50, 5)
     with pytest.raises(LakeError, match="merge 4 left no commit"):
         lake.cut(4, 40, 4)
+
+
+def test_both_ways_of_writing_follow_each_other(tmp_path: Path) -> None:
+    """And what a maintenance does to the table in between."""
+    lake = Lake(lake_at(str(tmp_path)))
+    table = written.open_cuts(cuts.cuts_location(lake.location), lambda: None)
+    for number in range(1, 9):
+        lake.table = table if number % 3 else None
+        lake.cut(number, 10 * number, number)
+        if number == 5:
+            DeltaTable(lake.path).delete("cut < 3")
+            DeltaTable(lake.path).optimize.compact()
+    numbers = [cuts.cut_of(lake.location, number).offset for number in range(3, 9)]
+    assert numbers == [30, 40, 50, 60, 70, 80]
+
+
+def test_a_table_of_cuts_that_was_removed_or_replaced_is_made_or_read_again(tmp_path: Path) -> None:
+    lake = Lake(lake_at(str(tmp_path)))
+    lake.table = written.open_cuts(cuts.cuts_location(lake.location), lambda: None)
+    for number in (1, 2, 3):
+        lake.cut(number, 10 * number, number)
+    shutil.rmtree(lake.path)
+    lake.cut(4, 40, 4)
+    assert cuts.find_cut(lake.location).cut.number == 4
+    DeltaTable(lake.path).delete()  # in a version that the open table does not know
+    lake.cut(5, 50, 5)
+    assert cuts.find_cut(lake.location).cut.number == 5
+
+
+def test_who_was_shut_out_adds_no_cut(tmp_path: Path) -> None:
+    lake = Lake(lake_at(str(tmp_path)))
+
+    def refuse() -> None:
+        raise LeaseLost("another merge has taken the lake over")
+
+    lake.cut(1, 10, 1)
+    lake.table = written.open_cuts(cuts.cuts_location(lake.location), refuse)
+    with pytest.raises(LeaseLost):
+        lake.cut(2, 20, 2)
+    span = Span(2, 2, 20, 20, "p20", 2)
+    with pytest.raises(LeaseLost):
+        written.append(
+            cuts.cuts_location(lake.location), Intent(2, span, {}), {}, behind={}, app=APP, now=1.0, check=refuse
+        )
+    assert cuts.find_cut(lake.location).cut.number == 1
+
+
+def test_the_log_of_cuts_gets_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(written, "is_due", lambda version, configuration: version % 4 == 0)
+    lake = Lake(lake_at(str(tmp_path)))
+    lake.table = written.open_cuts(cuts.cuts_location(lake.location), lambda: None)
+    for number in range(1, 7):
+        lake.cut(number, 10 * number, number)
+    assert (Path(lake.path) / "_delta_log" / f"{4:020d}.checkpoint.parquet").exists()
+    lake.table = written.open_cuts(cuts.cuts_location(lake.location), lambda: None)  # begins with it
+    lake.cut(7, 70, 7)
+    assert [cuts.cut_of(lake.location, number).offset for number in (1, 7)] == [10, 70]
 
 
 def test_cuts_of_before_keep_their_table(lake: Lake) -> None:
