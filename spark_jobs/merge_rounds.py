@@ -34,7 +34,7 @@ from dblog_core.lake.lake_status import (
     table_location,
 )
 from dblog_core.lake.lake_tasks import LakeTask
-from dblog_core.lake.merge_plan import Work
+from dblog_core.lake.merge_plan import KeptManifests, Work
 from dblog_core.lake.task_requests import MaintainRequest
 from dblog_core.model.schema import TableName
 from dblog_core.staging import Staging
@@ -96,6 +96,9 @@ class Merger:
         self._patience: float | None = None
         self._arrived: dict[str, TableStatus | None] = {}  # late tables whose shares are in, which no record says yet
         self._arrived_shares: list[Applied] = []
+        self._may_be_unfinished = True
+        """Whether there may be a merge that was recorded and not finished."""
+        self._kept = KeptManifests()
         self.status = LakeStatus()
 
     def load(self) -> None:
@@ -175,12 +178,15 @@ class Merger:
         new (`late_tables`); None: it waits for all. Raises what stops all tables.
         """
         self._patience = patience
+        self._kept = KeptManifests()
         self._take_arrived()
         if (begun := self._unfinished_merge()) is not None:
             return self._finish(begun)
         retried = set(self.stopped_tables()) - self._late.names if retry_stopped else set()
         behind = {name: self.status.tables[name].segment for name in sorted(retried)}
-        span = merge_plan.next_sound_span(self._staging, self.status.segment, upto, max_rows=self._max_rows)
+        span = merge_plan.next_sound_span(
+            self._staging, self.status.segment, upto, max_rows=self._max_rows, kept=self._kept
+        )
         if span is None and (behind or self._has_late_rows()):
             span = self._empty_span()
         if span is None:
@@ -230,6 +236,7 @@ class Merger:
     def _begin(self, intent: Intent) -> Merged:
         """Records the merge and does it; or the one that the merger before us recorded when it woke up."""
         self._check()
+        self._may_be_unfinished = True
         if not self._records.begin(intent):
             self._check()
             if (begun := self._unfinished_merge()) is None:
@@ -269,8 +276,9 @@ class Merger:
         return not self._upkeep.has_asked
 
     def _unfinished_merge(self) -> Intent | None:
-        """The merge that was recorded and not finished."""
-        return self._records.intent(self.status.merge + 1)
+        """The merge that was recorded and not finished. Where this process has finished one, and begun no other since,
+        there is none: another process claims the lake before it begins one."""
+        return self._records.intent(self.status.merge + 1) if self._may_be_unfinished else None
 
     def _finish(self, begun: Intent) -> Merged:
         arrived = {name: table for name, table in begun.arrived.items() if table is not None}
@@ -361,9 +369,10 @@ class Merger:
         first()
         span = intent.span
         self._check()
-        self.status = self._records.finish(
-            LakeStatus(intent.number, span.last, span.offset, span.position, span.commit_time, self._now(), tables)
-        )
+        now = self._now()
+        outcome = LakeStatus(intent.number, span.last, span.offset, span.position, span.commit_time, now, tables)
+        self.status = self._records.finish(outcome)
+        self._may_be_unfinished = self.status is not outcome
         self._arrived = {}
         self._step("finished")
 
@@ -376,7 +385,7 @@ class Merger:
         return Merged(intent.number, span.offset, span.last, seconds, tables, kind, tuple(self.late_tables()))
 
     def _works(self, intent: Intent) -> dict[str, Work]:
-        return plan_shares(intent, self.status.tables, self._staging)
+        return plan_shares(intent, self.status.tables, self._staging, self._kept)
 
     def _session(self, table: str) -> SparkSession:
         """A session of the table's own: Delta reads the transaction's id and version from its settings."""

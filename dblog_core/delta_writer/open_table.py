@@ -66,10 +66,22 @@ class OpenTable:
         self.snapshot = Snapshot()
         self.vector_bytes = 0
         """Of all vectors that were written; never falls."""
+        self.commit_info: Json = {}
+        """The provenance of our last commit."""
+
+    def is_as_left(self) -> bool:
+        """Whether the table still has the commit that the snapshot ends with (`snapshot.is_there`): one request. What
+        others have committed since then makes our next commit fail."""
+        return snapshot.is_there(self.files, self.snapshot)
 
     def refresh(self) -> Shape:
         """Reads what others have committed; the table's shape now. Raises TableRefused."""
         self.snapshot = snapshot.newest(self.files, self.snapshot)
+        return self.check_shape()
+
+    def check_shape(self) -> Shape:
+        """The table's shape as of the last look. Raises TableRefused, and LakeError where a column is missing that it
+        takes to write the table."""
         shape = self.snapshot.shape(str(self.files))
         if missing := {*self.keys, self.order} - set(shape.names):
             raise LakeError(
@@ -117,6 +129,7 @@ class OpenTable:
             return False
         # From the bytes that were written: nothing can stand between the two versions.
         self.snapshot = snapshot.apply_commit(self.snapshot, data, str(self.files))
+        self.commit_info = info["commitInfo"]
         return True
 
     def create(self, name: str, data: Bytes) -> None:

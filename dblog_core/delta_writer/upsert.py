@@ -123,18 +123,21 @@ def upsert(
     *,
     withhold: Callable[[Rows], None] = lambda rows: None,
     is_fresh: bool = False,
+    gives_up: bool = False,
 ) -> Upserted:
     """Commits the changes as transaction `number` of `app`, whatever others commit meanwhile. `changes` may be several
     parts, which can be gone through again, and of which no two have a key in common. `withhold` gets, before the
     commit, the numbers of the changes whose row has a value that nobody knows. `is_fresh`: the caller has refreshed the
-    table a moment ago, which saves a look at its log; should another commit be there since, ours fails.
+    table a moment ago, which saves a look at its log; should another commit be there since, ours fails. `gives_up`:
+    then this raises Overtaken, for a caller that must look at the other commit first.
 
     Raises TableRefused where the table needs another writer, Overtaken where others leave no room, and StagingError
     with storage's own faults: then the same call later finds out what became of the commit.
     """
     parts = [changes] if isinstance(changes, Changes) else changes
     written: dict[int, _NewFile] = {}
-    for attempt in range(_ATTEMPTS):
+    attempts = 1 if gives_up else _ATTEMPTS
+    for attempt in range(attempts):
         shape = table.snapshot.shape(str(table.files)) if is_fresh and not attempt else table.refresh()
         # An earlier run of this merge has committed it: its answer was lost, or its process died after the commit.
         if table.snapshot.txns.get(app, -1) >= number:
@@ -152,7 +155,7 @@ def upsert(
         if _commit(table, draft, vectors, app, number):
             return draft.counts
     raise Overtaken(
-        f"others have committed {_ATTEMPTS} times while one commit was made",
+        f"others have committed {attempts} times while one commit was made",
         where=str(table.files),
         fix="see who writes this table: nobody but the merge should; it is tried again",
     )

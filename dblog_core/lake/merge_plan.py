@@ -14,6 +14,8 @@ from dblog_core.staging.manifest import ChunkRef, DataFile, LogMark, Manifest, i
 
 MAX_ROWS = 500_000
 MAX_BYTES = 256 << 20
+_MOST_KEPT = 10_000
+"""Files, chunks and marks of manifests that stay in memory from the look for a span to the planning of its shares."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,14 +132,39 @@ def next_span(manifests: Iterable[Manifest], *, max_rows: int = MAX_ROWS, max_by
     return best
 
 
-def next_sound_span(staging: Staging, after: int, upto: int | None, *, max_rows: int = MAX_ROWS) -> Span | None:
+class KeptManifests:
+    """The manifests that a look for a span has read, for the planning of its shares, if they are few."""
+
+    def __init__(self) -> None:
+        self._manifests: list[Manifest] = []
+        self._entries = 0
+
+    def add(self, manifest: Manifest) -> None:
+        """Takes in the next one."""
+        self._entries += len(manifest.files) + len(manifest.chunks) + len(manifest.marks)
+        self._manifests = [*self._manifests, manifest] if self._entries <= _MOST_KEPT else []
+
+    def take(self, after: int, upto: int) -> list[Manifest] | None:
+        """Those of the segments behind `after` up to `upto`, once; None where they are not all here."""
+        manifests = [manifest for manifest in self._manifests if manifest.segment <= upto]
+        self._manifests = []
+        is_whole = bool(manifests) and (manifests[0].first, manifests[-1].segment) == (after + 1, upto)
+        return manifests if is_whole else None
+
+
+def next_sound_span(
+    staging: Staging, after: int, upto: int | None, *, max_rows: int = MAX_ROWS, kept: KeptManifests | None = None
+) -> Span | None:
     """What is sealed and whole behind segment `after`, up to a segment that is damaged; raises CorruptSegment where
-    that is the next."""
+    that is the next. `kept` gets the manifests that it reads."""
     damage: list[CorruptSegment] = []
 
     def sound() -> Iterator[Manifest]:
         try:
-            yield from staging.manifests(after=after, upto=upto)
+            for manifest in staging.manifests(after=after, upto=upto, comes_again=True):
+                if kept is not None:
+                    kept.add(manifest)
+                yield manifest
         except CorruptSegment as error:
             damage.append(error)
 

@@ -145,25 +145,32 @@ class Staging:
         if number < (begins := self.beginning()).segment:
             raise begins.removal_error(f"segment {number}", where)
 
-    def manifests(self, after: int = 0, upto: int | None = None) -> Iterator[Manifest]:
+    def manifests(self, after: int = 0, upto: int | None = None, *, comes_again: bool = False) -> Iterator[Manifest]:
         """Segments after `after` up to `upto` (None: the newest), in order, also while more are published.
 
         One manifest may stand for several; it is cut to what was asked for. Some are read ahead: those that were
         published when this was called are all there. Raises CorruptSegment where a segment is missing and later ones
         are known to be there, or where retention has removed what comes next: nothing is skipped.
+
+        `comes_again`: the caller will ask for what follows. So once it has got the end of a transaction, this may end
+        at a segment that is not there by a single look.
         """
         number = after + 1
+        is_served = False
         width = manifest_runs.FIRST_WIDTH
         while upto is None or number <= upto:
             end = manifest_runs.end_of_run(number, width)
-            run = self._read_run(number, end if upto is None else min(end, upto))
+            run = self._read_run(number, end if upto is None else min(end, upto), asks_end=not comes_again)
             for block, data in run.parts:
                 manifest = self._decode(block, data)
                 self._segments.note(manifest.segment)
                 yield manifest.cut(after=number - 1, upto=upto)
                 number = block.last + 1
+                is_served = is_served or (comes_again and not manifest.partial)
             width = min(2 * width, manifest_runs.MOST_WIDTH)
-            if run.is_cut_off:
+            if run.is_cut_off and is_served:
+                return
+            if run.is_cut_off and not (comes_again and run.parts):
                 if self._is_end(number, has_read=number > after + 1):
                     return
                 manifest = self.manifest(number)  # published since, or lost
@@ -201,9 +208,9 @@ class Staging:
         parts = self._read_run(number, number).parts
         return self._decode(*parts[0]) if parts else None
 
-    def _read_run(self, first: int, last: int) -> Run:
+    def _read_run(self, first: int, last: int, *, asks_end: bool = True) -> Run:
         """The manifests from segment `first` on, up to `last` or before it, each known to stay."""
-        run = manifest_runs.read_run(self.storage, self._segments, first, last)
+        run = manifest_runs.read_run(self.storage, self._segments, first, last, asks_end=asks_end)
         for place, (block, _) in enumerate(run.parts):
             if block.level or block.last <= self._durable:
                 continue

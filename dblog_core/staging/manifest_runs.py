@@ -26,8 +26,8 @@ _AHEAD_BYTES = 4 << 20  # of manifests that wait in memory
 class Run:
     """What stands for segments that follow each other: manifests of their own, or that of one block.
 
-    `is_cut_off`: the segment behind them was not there when they were read, nor a block over it. Retention may have
-    removed it, unless the super-changelog begins before it, by a later look.
+    `is_cut_off`: the segment behind them was not there when they were read, nor a block over it, if that was asked.
+    Retention may have removed it, unless the super-changelog begins before it, by a later look.
     """
 
     parts: Sequence[tuple[Block, bytes]] = ()
@@ -39,12 +39,14 @@ def end_of_run(first: int, width: int) -> int:
     return max(first + FIRST_WIDTH - 1, min(first + width - 1, compaction_blocks.block(1, first).last))
 
 
-def read_run(storage: Storage, segments: PublishedSegments, first: int, last: int) -> Run:
+def read_run(storage: Storage, segments: PublishedSegments, first: int, last: int, *, asks_end: bool = True) -> Run:
     """The run that begins with segment `first`, and ends with `last` or before it. A fault of the storage beyond the
-    first segment ends it too: it is met by a run that begins there."""
+    first segment ends it too: it is met by a run that begins there. `asks_end`: whether a block stands for the segment
+    behind it is asked too."""
     while True:
         own, is_missing = _read_own(storage, first, last)
-        blocks = segments.find_blocks_over([*own, first + len(own)] if is_missing else own)
+        has_next = is_missing and (asks_end or not own)
+        blocks = segments.find_blocks_over([*own, first + len(own)] if has_next else own)
         if (block := blocks.get(first)) is None:
             end = min(blocks, default=last + 1)
             parts = [(Block(number, number), data) for number, data in own.items() if number < end]

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import types as t
 
+from dblog_core.errors import LakeError
 from dblog_core.lake.json_variants import variant_name
 from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.schema_evolution import compatibility
@@ -26,6 +27,7 @@ from dblog_core.schema_evolution.renames import Rename, name_until
 from spark_jobs.delta_tables import variants
 from spark_jobs.delta_tables.column_types import (
     MOVED_FROM,
+    OP,
     arrow_type,
     is_odd,
     quote,
@@ -59,6 +61,24 @@ class DroppedColumns:
 def is_another(properties: Mapping[str, str], table: TableName) -> str | None:
     """The source's table of our Delta table, if it is another one; older tables do not say it."""
     return other if (other := properties.get(TABLE, str(table))) != str(table) else None
+
+
+def check_owner(properties: Mapping[str, str], columns: Collection[str], table: TableName, where: str) -> None:
+    """Raises LakeError where another table has this place. `columns`: of the Delta table that is there."""
+    if KEY not in properties and OP in columns:
+        raise LakeError(
+            "its place is that of another table's history",
+            where=where,
+            fix="leave one of the two tables out of `tables`; where histories are off, move that directory away",
+        )
+    if KEY not in properties:
+        raise LakeError("holds a Delta table that dblog has not made", where=where, fix="move it away")
+    if (other := is_another(properties, table)) is not None:
+        raise LakeError(
+            f"its place is that of {other}: the file system takes the two names for one",
+            where=where,
+            fix="leave one of the two out of `tables`, or have the lake on a file system that tells them apart",
+        )
 
 
 def kept_columns(properties: Mapping[str, str]) -> list[str]:

@@ -27,9 +27,11 @@ class Turns:
         self._after = after
         self._since: dict[Location, int] = {}
 
-    def is_due(self, table: Location) -> bool:
-        version = log.version(table)
-        if not self._after or version is None:
+    def is_due(self, table: Location, left_at: int) -> bool:
+        """`left_at`: the version that the last merge has left, by which most are known not to be due: no request."""
+        if not self._after or 0 <= left_at - self._since.get(table, left_at + 1) < self._after:
+            return False
+        if (version := log.version(table)) is None:
             return False
         if self._since.get(table, version + 1) > version:  # not known yet, or another table by now
             self._since[table] = self._last_compaction(table, version)

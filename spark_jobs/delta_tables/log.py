@@ -50,6 +50,12 @@ def version_from(table: Location, older: int) -> int:
     return newest
 
 
+def note_commit(table: Location, number: int, info: dict[str, Any]) -> None:
+    """Takes in a commit that this process has made, with its provenance."""
+    _SEEN[table] = number
+    _INFOS[table] = number, info
+
+
 def newest_transaction(table: Location, app: str) -> int | None:
     """The newest transaction version that `app` has committed; None if the log names none."""
     newest = version(table)

@@ -38,7 +38,7 @@ SHARE = 0.2
 _MANY = 8
 """Small files that are joined in the same turn again: merges add a few while files are joined."""
 _LOOKS = 20
-"""Tables whose logs are looked at in a step that may not wait: three requests each, and the next merge waits."""
+"""Tables whose logs may be looked at in a step that may not wait: three requests each, and the next merge waits."""
 _FAILED = 3
 """Rewrites of one turn that were overtaken, after which the turn ends."""
 
@@ -152,9 +152,11 @@ class Upkeep:
         looked_at = self._not_looked_at if self._not_looked_at is not None else set(tables)
         self._not_looked_at = set(looked_at)
         for name in islice(sorted((looked_at & tables.keys()).difference(at_work)), most):
-            if tables[name].version is None:  # nothing is there, and its name may have no place in the lake
+            if (
+                version := tables[name].version
+            ) is None:  # nothing is there, and its name may have no place in the lake
                 continue
-            if self._turns.is_due(_path(lake, name)):
+            if self._turns.is_due(_path(lake, name), version):
                 return _Turn(name)
             self._not_looked_at.discard(name)
         return None

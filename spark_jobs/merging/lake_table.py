@@ -27,7 +27,6 @@ from spark_jobs.delta_tables import alter_table, create_table, delta_log_checkpo
 from spark_jobs.delta_tables.alter_table import KEY, DroppedColumns
 from spark_jobs.delta_tables.column_types import (
     OFFSET,
-    OP,
     PROVENANCE,
     check_names,
     lake_shape,
@@ -82,14 +81,15 @@ class LakeTable:
         self._schema = schema
         self._app = app
         self._highest = highest or Highest()
-        self._committed: int | None = None
+        self.committed: int | None = None
+        """The version that `upsert` has made."""
 
     def exists(self) -> bool:
         return self.version() is not None
 
     def version(self) -> int | None:
         """Its newest version, by a look at its log."""
-        return log.version(self.path) if self._committed is None else log.version_from(self.path, self._committed)
+        return log.version(self.path) if self.committed is None else log.version_from(self.path, self.committed)
 
     def prepare(self) -> None:
         """Makes the table, or gives it the shape. Raises LakeError for a shape that it can not take."""
@@ -98,7 +98,7 @@ class LakeTable:
         if not self.exists() and self._create():
             self._settled.add(self.path)
             return
-        self._check_owner()
+        alter_table.check_owner(self._properties(), self.rows().columns, self._schema.table, str(self.path))
         self._rename()
         properties = self._properties()
         have = self.rows().schema
@@ -119,25 +119,6 @@ class LakeTable:
             self._spark.sql(alter_table.set_properties(self._sql, {VECTORS: "false"}))
         self._fill()
         self._settled.add(self.path)
-
-    def _check_owner(self) -> None:
-        """Raises LakeError where another table has this place."""
-        properties = self._properties()
-        where = str(self.path)
-        if KEY not in properties and OP in self.rows().columns:
-            raise LakeError(
-                "its place is that of another table's history",
-                where=where,
-                fix="leave one of the two tables out of `tables`; where histories are off, move that directory away",
-            )
-        if KEY not in properties:
-            raise LakeError("holds a Delta table that dblog has not made", where=where, fix="move it away")
-        if (other := alter_table.is_another(properties, self._schema.table)) is not None:
-            raise LakeError(
-                f"its place is that of {other}: the file system takes the two names for one",
-                where=where,
-                fix="leave one of the two out of `tables`, or have the lake on a file system that tells them apart",
-            )
 
     def _fill(self) -> None:
         """Gives rows from before a column was added what they are known to hold in it: once, and without a dump."""
@@ -333,13 +314,23 @@ class LakeTable:
         return counts
 
     def upsert(
-        self, rows: FoldedRows, number: int, tables: OpenTables, *, merged: int, withhold: Callable[[list[Key]], None]
+        self,
+        rows: FoldedRows,
+        number: int,
+        tables: OpenTables,
+        *,
+        merged: int,
+        withhold: Callable[[list[Key]], None],
+        is_left: bool = False,
     ) -> Upserted:
-        """Commits folded rows as merge `number` without Spark, by `mark_and_append.write`."""
+        """Commits folded rows as merge `number` without Spark, by `mark_and_append.write`; `is_left` as there."""
         table = tables.table(self.path, self._schema, self._check)
-        done = mark_and_append.write(table, rows, self._schema, self._app, number, merged=merged, withhold=withhold)
+        done = mark_and_append.write(
+            table, rows, self._schema, self._app, number, merged=merged, withhold=withhold, is_left=is_left
+        )
         if not done.already:
-            self._committed = done.version
+            self.committed = done.version
+            log.note_commit(self.path, done.version, table.commit_info)
             ranges: dict[str, Ranges] = {}
             if isinstance(rows, pa.Table):
                 ranges = key_ranges.of_keys(rows["key"].combine_chunks(), self._schema)

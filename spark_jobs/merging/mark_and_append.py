@@ -118,23 +118,25 @@ def write(
     *,
     merged: int,
     withhold: Callable[[list[Key]], None],
+    is_left: bool = False,
 ) -> Upserted:
     """Commits folded rows (`fold`) as merge `number` of `app`, once, whatever others commit meanwhile.
 
     `merged`: the highest offset that one of our rows can have in the table; rows beyond it are newer than all rows in
     it, and nothing is compared. `withhold` gets, before the commit, the keys of rows with a value that nobody knows.
+    `is_left`: the table `is_as_left`, and is not read again; raises Overtaken where others have committed since.
     Raises TableRefused for a table that Spark must write, LeaseLost where another may merge.
     """
     if isinstance(rows, FoldedParts):
         with fold_in_parts.ONE_AT_A_TIME:
-            return _write(table, rows, schema, app, number, merged=merged, withhold=_refuse_unknown)
+            return _write(table, rows, schema, app, number, merged=merged, withhold=_refuse_unknown, is_left=is_left)
     if (lost := rows.filter(pc.equal(rows["op"], WITHHOLD))).num_rows:
         withhold(keys_of(lost, schema))
 
     def withhold_rows(at: Rows) -> None:
         withhold(keys_of(rows.take(pa.array(at)), schema))
 
-    return _write(table, [rows], schema, app, number, merged=merged, withhold=withhold_rows)
+    return _write(table, [rows], schema, app, number, merged=merged, withhold=withhold_rows, is_left=is_left)
 
 
 def _refuse_unknown(at: Rows) -> None:
@@ -151,9 +153,10 @@ def _write(
     *,
     merged: int,
     withhold: Callable[[Rows], None],
+    is_left: bool,
 ) -> Upserted:
     for _ in range(_SHAPES):
-        shape = table.refresh()
+        shape = table.check_shape() if is_left else table.refresh()
         if (last_number := table.snapshot.txns.get(app, -1)) >= number:
             raise log.already_committed(table.files.root, number, last_number)
         if sum(live.rows or 0 for live in table.snapshot.files.values()) > MOST_ROWS:
@@ -161,7 +164,7 @@ def _write(
         metadata = table.snapshot.metadata
         changes = _Parts(parts, partial(changes_of, schema=schema, shape=shape, where=str(table.files), merged=merged))
         try:
-            done = upsert(table, changes, app, number, withhold=withhold, is_fresh=True)
+            done = upsert(table, changes, app, number, withhold=withhold, is_fresh=True, gives_up=is_left)
         except LakeError:
             if table.snapshot.metadata == metadata:
                 raise

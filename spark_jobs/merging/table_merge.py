@@ -22,13 +22,12 @@ from dblog_core.staging import Staging
 from dblog_core.staging.spilled_rows import remove_spilled
 from spark_jobs.delta_tables import alter_table
 from spark_jobs.delta_tables.alter_table import DroppedColumns
-from spark_jobs.delta_tables.column_types import key_shape, quote
 from spark_jobs.delta_tables.commit_metrics import Counted
 from spark_jobs.events import fold, fold_in_parts, fold_on_driver, moved_unchanged_toast, schema_policy, staged_events
 from spark_jobs.events.fold_in_parts import FoldedParts
 from spark_jobs.history.history_table import Before, History
-from spark_jobs.merging import deleted_rows, mark_and_append
-from spark_jobs.merging.batch import Batch, measure_on_driver, measure_rows
+from spark_jobs.merging import deleted_rows, mark_and_append, unchanged_toast
+from spark_jobs.merging.batch import measure_on_driver, measure_rows
 from spark_jobs.merging.lake import Lake
 from spark_jobs.merging.lake_table import LakeTable
 from spark_jobs.merging.mark_and_append import FoldedRows, OpenTables
@@ -37,6 +36,10 @@ from spark_jobs.merging.withheld_keys import Withheld
 
 _BROADCAST_ROWS = 200_000
 _BROADCAST_BYTES = 32 << 20
+
+
+class LookFirst(Exception):
+    """What others have committed must be known before the next step."""
 
 
 class TableMerge:
@@ -59,20 +62,33 @@ class TableMerge:
         self._withheld = withheld
         self._merge_because: str | None = None
         self._may_have_spilled = False
+        self._is_left = False
+        """Whether the table is known to be as we have left it, without a look whether others have committed since."""
 
     def apply(
-        self, work: Work, number: int, *, span: Span, status: TableStatus | None, merged: int, is_repeated: bool
+        self,
+        work: Work,
+        number: int,
+        *,
+        span: Span,
+        status: TableStatus | None,
+        merged: int,
+        is_repeated: bool,
+        left_at: int | None = None,
     ) -> Applied | None:
         """Applies the work as part of merge `number` of `span`; None for a table without a key that has no history.
 
         `status`: what the last merge left here; `merged`: the highest offset that one of our rows can have before this
-        merge; `is_repeated`: an earlier run may have committed it.
+        merge; `is_repeated`: an earlier run may have committed it; `left_at`: where this process has left the table,
+        which still has that commit. Then raises Overtaken where others have committed since, and LookFirst where that
+        would have to be known.
         """
         began = time.monotonic()
         self._merge_because = status.merge_because if status else None
         self._may_have_spilled = is_repeated  # whoever died before may have left files
         work = self._lake.work_to_merge(work, self._staging.schema(work.schema))
-        version = self._look_at_table(work)
+        self._is_left = left_at is not None
+        version = self._look_at_table(work) if left_at is None else left_at
         schema, dropped = self._shape(work, status, version)
         history = self._lake.history_of(self._spark, schema, work.renames)
         if not schema.key:
@@ -93,7 +109,9 @@ class TableMerge:
         self._remove_ghosts(work, schema, lake, history, span)
         self._settle(lake, schema)
         upto = max(span.offset, merged)
-        if (version := lake.version()) is not None:
+        if self._is_left and lake.committed is not None:
+            version = lake.committed  # right behind the version that was left
+        elif (version := lake.version()) is not None:
             version = lake.answer_others(after=seen or 0, merged=upto, newest=version)
         done = counted.upto(version)
         return Applied(
@@ -283,7 +301,13 @@ class TableMerge:
     def _prepare(self, work: Work, lake: LakeTable, lake_shape: str | None, *, exists: bool) -> None:
         """Makes the lake table, or gives it its shape, where that is not known to be the work's."""
         if not exists or lake_shape != work.schema or work.renames or not lake.is_settled():
+            self._check_looked()
             lake.prepare()
+
+    def _check_looked(self) -> None:
+        """Raises LookFirst where the table's log was not looked at: a commit by Spark needs that."""
+        if self._is_left:
+            raise LookFirst
 
     def _commit(
         self, work: Work, rows: FoldedRows | None, schema: TableSchema, lake: LakeTable, number: int, *, merged: int
@@ -301,6 +325,7 @@ class TableMerge:
                 if fold_on_driver.has_unchanged_toast(work) or isinstance(rows, FoldedParts):
                     rows = None
                     staged_events.check_files(self._spark, self._staging, work)
+        self._check_looked()
         if isinstance(rows, pa.Table):
             batch = measure_on_driver(self._spark, rows, schema)
         else:
@@ -308,13 +333,14 @@ class TableMerge:
         if not batch.count:
             return 0
         before = self._withheld.keys(work.table, schema)
-        unknown = _find_unknown(batch, lake, schema) if batch.has_unchanged_toast else []
+        unknown = unchanged_toast.find_unknown(batch, lake.rows(), schema) if batch.has_unchanged_toast else []
         self._withheld.add(work.table, unknown)
         broadcast = rows is not None or (batch.count <= _BROADCAST_ROWS and work.bytes <= _BROADCAST_BYTES)
         lake.merge(batch, number, broadcast=broadcast)
         if before:
             deleted = batch.rows.where(F.col("op") == DELETE)
-            self._withheld.forget(work.table, set(self._keys(deleted, before, schema)) - set(unknown))
+            gone = unchanged_toast.find_keys(self._spark, deleted, before, schema)
+            self._withheld.forget(work.table, set(gone) - set(unknown))
         return len(unknown)
 
     def _may_mark(self) -> bool:
@@ -333,7 +359,7 @@ class TableMerge:
             self._withheld.add(table, keys)
             withheld.update(keys)
 
-        done = lake.upsert(rows, number, tables, merged=merged, withhold=withhold)
+        done = lake.upsert(rows, number, tables, merged=merged, withhold=withhold, is_left=self._is_left)
         self._merge_because = None
         if before:
             gone = mark_and_append.deleted_keys(rows, schema)
@@ -353,17 +379,9 @@ class TableMerge:
         """Forgets the withheld keys that the lake now has."""
         table = str(schema.table)
         if self._withheld.waits(table):
-            rows = lake.rows().select(F.struct(*(F.col(quote(n)).alias(n) for n in schema.key)).alias("key"))
-            self._withheld.forget(table, self._keys(rows, self._withheld.keys(table, schema), schema))
-
-    def _keys(self, rows: DataFrame, asked_keys: list[Key], schema: TableSchema) -> list[Key]:
-        """Those of the wanted keys that the rows have."""
-        asked_rows = self._spark.createDataFrame(asked_keys, key_shape(schema))
-        asked_rows = asked_rows.select(F.struct(*(F.col(quote(n)).alias(n) for n in schema.key)).alias("key"))
-        return [
-            moved_unchanged_toast.as_key(row.key)
-            for row in rows.join(F.broadcast(asked_rows), "key", "left_semi").select("key").collect()
-        ]
+            rows = unchanged_toast.keys_of(lake.rows(), schema)
+            waiting = self._withheld.keys(table, schema)
+            self._withheld.forget(table, unchanged_toast.find_keys(self._spark, rows, waiting, schema))
 
 
 def _check_never_had_key(schema: TableSchema, status: TableStatus | None) -> None:
@@ -380,13 +398,3 @@ def _check_never_had_key(schema: TableSchema, status: TableStatus | None) -> Non
 
 def _reaches_below(work: Work, floor: int) -> bool:
     return any(part.first_offset <= floor for parts in (work.files, work.chunks) for part in parts)
-
-
-def _find_unknown(batch: Batch, lake: LakeTable, schema: TableSchema) -> list[Key]:
-    """Keys of the rows with a value that nobody has: neither this span nor the lake."""
-    partial = batch.rows.where(F.col("unchanged_toast").isNotNull() & (F.col("op") == fold.PUT)).select("key")
-    have = lake.rows().select(F.struct(*(F.col(quote(n)).alias(n) for n in schema.key)).alias("key"))
-    lost = batch.rows.where(F.col("op") == fold.WITHHOLD).select("key")
-    return [
-        moved_unchanged_toast.as_key(row.key) for row in partial.join(have, "key", "left_anti").union(lost).collect()
-    ]

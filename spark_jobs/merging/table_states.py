@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from dblog_core.lake import merge_plan
 from dblog_core.lake.lake_status import State, TableStatus
-from dblog_core.lake.merge_plan import Work
+from dblog_core.lake.merge_plan import KeptManifests, Work
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark
 from spark_jobs.merging.merge_records import Intent
@@ -120,8 +120,10 @@ def _takes_part(name: str, status: TableStatus, intent: Intent) -> bool:
     return name in intent.behind or not is_elsewhere
 
 
-def plan_shares(intent: Intent, tables: Mapping[str, TableStatus], staging: Staging) -> dict[str, Work]:
-    """Each table's share of a merge. `tables`: as they are before it."""
+def plan_shares(
+    intent: Intent, tables: Mapping[str, TableStatus], staging: Staging, kept: KeptManifests | None = None
+) -> dict[str, Work]:
+    """Each table's share of a merge. `tables`: as they are before it; `kept`: manifests that were read a moment ago."""
     first = min([intent.span.first - 1, *intent.behind.values()])
 
     def after(name: str) -> int:
@@ -134,7 +136,9 @@ def plan_shares(intent: Intent, tables: Mapping[str, TableStatus], staging: Stag
     def upto(name: str) -> int:
         return intent.span_of(name).last
 
-    return merge_plan.plan_works(staging.manifests(after=first, upto=intent.span.last), after, upto)
+    last = intent.span.last
+    read = None if kept is None else kept.take(first, last)
+    return merge_plan.plan_works(staging.manifests(after=first, upto=last) if read is None else read, after, upto)
 
 
 def _brings(mark: LogMark, table: TableStatus) -> bool:

@@ -13,6 +13,7 @@ from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from dblog_core.delta_writer.upsert import Overtaken
 from dblog_core.errors import DblogError, LakeError, LeaseLost, RequestError, SegmentReplaced, StagingError
 from dblog_core.lake import merge_plan
 from dblog_core.lake.lake_status import LakeStatus, State, TableStatus, shares_history, table_location
@@ -25,7 +26,7 @@ from spark_jobs.merging.faults import OVERTAKEN, first_lines, spark_gone_error
 from spark_jobs.merging.lake import Lake
 from spark_jobs.merging.merge_records import Intent
 from spark_jobs.merging.merge_results import Applied
-from spark_jobs.merging.table_merge import TableMerge
+from spark_jobs.merging.table_merge import LookFirst, TableMerge
 from spark_jobs.merging.table_states import TableStates
 from spark_jobs.merging.withheld_keys import Dumps, Withheld
 
@@ -77,7 +78,9 @@ class TableTurn:
 
     def merge(self, work: Work) -> Applied | None:
         """One table's outcome; a fault of its own stops it alone."""
-        self.check()
+        # A small work has one effect, its commit, and looks right before that.
+        if self.is_repeated or self.lake.history or not self.is_small(work):
+            self.check()
         status = self.status.tables.get(work.table)
         try:
             self._check_place(work.table, status)
@@ -162,9 +165,27 @@ class TableTurn:
         number = self.intent.number
         span = self.intent.span_of(work.table)
         apply = partial(merge.apply, number=number, span=span, status=status, merged=merged, is_repeated=is_repeated)
+        left_at = None if is_repeated else self._left_at(work, status)
         for _ in range(_PLANNED_AGAIN):
             try:
-                return apply(work)
+                return apply(work, left_at=left_at)
             except SegmentReplaced:
                 work = self.plan_works()[work.table]
+            except (Overtaken, LookFirst):
+                if left_at is None:
+                    raise
+                left_at = None
         return apply(work)
+
+    def _left_at(self, work: Work, status: TableStatus | None) -> int | None:
+        """The version at which this process has left the table, if that still has this commit, and the work's own
+        commit is all that becomes of it: another's commit in between makes it fail, so that it need not be looked for.
+        """
+        tables = self.lake.open_tables
+        if tables is None or status is None or status.state is State.STOPPED:
+            return None
+        if self.lake.history or not self.is_small(work):
+            return None
+        path = table_location(self.lake.location, TableName.parse(work.table))
+        table = tables.table(path, self.staging.schema(work.schema), self.check)
+        return status.version if table.snapshot.version == status.version and table.is_as_left() else None

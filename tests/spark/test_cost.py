@@ -286,11 +286,11 @@ def test_the_look_for_what_is_to_be_compacted_costs_what_was_merged(lake: TestLa
         lake.build.create(T, {"id": 2 + n, "v": f"{n}"})
         lake.build.seal()
         merger.run_round(retry_stopped=False)
-        assert look() == (["shop.t", "shop/t"] if n == 1 else ["shop/t"])
+        assert look() == (["shop.t", "shop/t"] if n == 1 else []), "its log is looked at once it may be due"
     assert look() == []
 
 
-def test_a_table_more_in_a_merge_is_twelve_requests_more(lake: TestLake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_more_in_a_merge_is_six_requests_more(lake: TestLake, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once both tables were merged before, by marking and appending: a MERGE is Spark's, which asks for itself."""
     lake.marks = True
     requests: list[str] = []
@@ -323,7 +323,7 @@ def test_a_table_more_in_a_merge_is_twelve_requests_more(lake: TestLake, monkeyp
     merge(T, other)
     both = merge(T, other)
     single = merge(T)
-    assert len(both) - len(single) <= 12, "\n".join(path for path in both if "other" in path or "mergers" in path)
+    assert len(both) - len(single) <= 6, "\n".join(path for path in both if "other" in path or "mergers" in path)
 
 
 def test_a_table_that_is_compacted_never_stays_as_it_is(lake: TestLake) -> None:

@@ -192,15 +192,23 @@ def _answer(call: Call, state: State) -> Answer:
 
 class Moments:
     """Goes through all of them for a reader. `reads`: what it does with a staging, from the segment behind `after` to
-    the newest, or to `upto`; it gives each manifest that it gets. `seen`: how it has ended, and how often."""
+    the newest, or to `upto`; it gives each manifest that it gets; `comes_again`: one is enough. `seen`: how it has
+    ended, and how often."""
 
     def __init__(
-        self, scope: Scope, reads: Callable[[Staging], Iterator[Manifest]], *, after: int = 0, upto: int | None = None
+        self,
+        scope: Scope,
+        reads: Callable[[Staging], Iterator[Manifest]],
+        *,
+        after: int = 0,
+        upto: int | None = None,
+        comes_again: bool = False,
     ) -> None:
         self._scope = scope
         self._reads = reads
         self._upto = upto
         self._after = after
+        self._comes_again = comes_again
         self._masks: dict[Call, dict[Answer, int]] = {}
         self.seen = {"end": 0, "error": 0}
         own = frozenset((_own(number), 1) for number in range(1, scope.before + 1))
@@ -255,6 +263,7 @@ class Moments:
         else:
             self.seen["end"] += 1
             wanted = published if self._upto is None else self._upto
+            wanted = min(wanted, self._after + 1) if self._comes_again else wanted
             assert after >= wanted, f"it ends with {after}, and {published} were published"
 
     def _later(self, mask: int) -> int:

@@ -43,6 +43,21 @@ def test_whoever_commits_in_between_is_heard(table: Table, what: str) -> None:
     table.check()
 
 
+@pytest.mark.parametrize("what", ["appends", "optimizes"])
+def test_who_must_look_at_the_commits_of_others_first_gives_up(table: Table, what: str) -> None:
+    writer = fill_table(table)
+    puts = [row(3, "ours", offset=5)]
+    before = newest(table.path)
+    RIVALS[what](table)
+    rivals = newest(table.path)
+    assert rivals > before and writer.is_as_left()
+    with pytest.raises(Overtaken):
+        upsert(writer, table.changes(puts), APP, 3, is_fresh=True, gives_up=True)
+    assert newest(table.path) == rivals
+    table.merge(writer, puts)
+    table.check()
+
+
 def test_a_file_that_a_vacuum_took_before_its_commit_is_written_again(table: Table) -> None:
     writer = fill_table(table)
     files_before = set(table.path.glob("*.parquet"))

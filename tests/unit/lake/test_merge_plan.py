@@ -4,11 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from dblog_core.lake.merge_plan import Work, lacks_before, last_unlogged_rewrite, plan_works
+from dblog_core.lake import merge_plan
+from dblog_core.lake.merge_plan import (
+    KeptManifests,
+    Work,
+    lacks_before,
+    last_unlogged_rewrite,
+    next_sound_span,
+    plan_works,
+)
+from dblog_core.staging import Staging, compaction_blocks
+from dblog_core.staging.compaction import Compactor
+from dblog_core.staging.compaction_blocks import Block
 from dblog_core.staging.manifest import DataFile, LogMark
+from tests.simulation.storage import Disk, MemoryStorage
+from tests.unit.compaction_world import Clock
 from tests.unit.staged import manifest
 
 Shapes = Sequence[tuple[int, str]]
@@ -86,3 +100,42 @@ def test_a_table_whose_rows_went_without_events_waits_for_the_dump_that_tells_wh
     ends = [LogMark(99, "f", "shop.t", "", 0, dump=dump, since=since, key_from=key) for dump, since, key in ended]
     rewrite = last_unlogged_rewrite(Work("shop.t", "a", finished=tuple(ends), reshaped=tuple(marks)))
     assert (rewrite and rewrite.offset) == lacks
+
+
+def test_manifests_that_were_read_for_a_span_serve_its_plan_once_and_no_other() -> None:
+    def kept() -> KeptManifests:
+        manifests = KeptManifests()
+        for number in (3, 4, 5):
+            manifests.add(manifest(number, number, number))
+        return manifests
+
+    assert [m.segment for m in kept().take(2, 4) or ()] == [3, 4]
+    for after, upto in ((1, 4), (3, 4), (2, 6), (2, 2)):
+        assert kept().take(after, upto) is None
+    manifests = kept()
+    assert manifests.take(2, 5) is not None and manifests.take(2, 5) is None
+
+
+def test_only_so_many_files_chunks_and_marks_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(merge_plan, "_MOST_KEPT", 2)
+    manifests = KeptManifests()
+    for number in (1, 2, 3, 4):
+        mark = LogMark(number, "t", "shop.t", "p", 1)
+        manifests.add(manifest(number, number, number, marks=(mark,)))
+        assert (len(manifests._manifests) == number) if number < 3 else not manifests._manifests
+    assert manifests.take(0, 2) is None
+
+
+def test_a_transaction_that_goes_on_in_joined_segments_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The segment in which it begins has its own manifest, and is the last of its block."""
+    monkeypatch.setattr(compaction_blocks, "FAN", 2)
+    staging = Staging("/simulated", source="shop", storage=MemoryStorage(Disk()))
+    for number in range(1, 6):
+        staging.publish(replace(manifest(number, number, number), partial=int(number == 2)))
+    clock: Any = Clock()
+    for _ in range(2):
+        for _ in Compactor(staging.handle(), clock, grace=0).steps():
+            pass
+    assert not staging.storage.exists(Block(3, 3).path) and staging.storage.exists(Block(2, 2).path)
+    span = next_sound_span(staging.handle(), 1, None)
+    assert span is not None and (span.first, span.last) in ((2, 4), (2, 5))

@@ -31,12 +31,14 @@ BLOCKS = [(2, 2, 2), (2, 2, 3), (4, 1, 4)]
 SCOPES = [Scope(3, 5, late=1, again=1), Scope(3, 5, late=1, removals=1), Scope(3, 5, late=0, removals=2)]
 
 
-def _explore(blocks: tuple[int, int, int], scope: Scope, after: int, upto: int | None) -> Moments:
+def _explore(
+    blocks: tuple[int, int, int], scope: Scope, after: int, upto: int | None = None, *, comes_again: bool = False
+) -> Moments:
     def reads(staging: Staging) -> Iterator[Manifest]:
-        yield from staging.manifests(after, upto)
+        yield from staging.manifests(after, upto, comes_again=comes_again)
 
     with small_blocks(*blocks):
-        moments = Moments(scope, reads, after=after, upto=upto)
+        moments = Moments(scope, reads, after=after, upto=upto, comes_again=comes_again)
         moments.explore()
     return moments
 
@@ -53,11 +55,18 @@ def test_at_any_moment_all_that_was_published_is_read_and_nothing_else(
     assert moments.seen["end"] and bool(moments.seen["error"]) is bool(scope.removals)
 
 
+@pytest.mark.parametrize("scope", SCOPES, ids=str)
+@pytest.mark.parametrize("blocks", BLOCKS[::2], ids=str)
+def test_who_comes_again_gets_the_next_segment_at_any_moment(blocks: tuple[int, int, int], scope: Scope) -> None:
+    moments = _explore(blocks, scope, 1, comes_again=True)
+    assert moments.seen["end"]
+
+
 def _probed_before() -> contextlib.AbstractContextManager[object]:
     """The blocks are looked for before the manifests are read."""
     real = manifest_runs._read_own
 
-    def read_run(storage: Any, segments: PublishedSegments, first: int, last: int) -> Run:
+    def read_run(storage: Any, segments: PublishedSegments, first: int, last: int, **_: bool) -> Run:
         blocks = segments.find_blocks_over(range(first, last + 1))
         if (block := blocks.get(first)) is not None and (data := storage.read(block.path)) is not None:
             return Run([(block, data)])
@@ -104,7 +113,7 @@ def _own_manifest_first() -> contextlib.AbstractContextManager[object]:
     """A segment's own manifest counts, whatever block stands for it."""
     real = manifest_runs.read_run
 
-    def read_run(storage: Any, segments: PublishedSegments, first: int, last: int) -> Run:
+    def read_run(storage: Any, segments: PublishedSegments, first: int, last: int, **_: bool) -> Run:
         found, _ = manifest_runs._read_own(storage, first, last)
         own = [(Block(number, number), data) for number, data in found.items()]
         return Run(own, False) if own else real(storage, segments, first, first)
@@ -126,7 +135,7 @@ def test_a_mistake_of_the_reader_is_found(mutant: Callable[[], contextlib.Abstra
     with mutant():
         for blocks, scope, after in product(BLOCKS, SCOPES, (0, 1)):
             try:
-                _explore(blocks, scope, after, None)
+                _explore(blocks, scope, after)
             except AssertionError:
                 return
     raise AssertionError("no moment shows it")
@@ -186,6 +195,14 @@ def test_the_newest_segment_takes_six_requests_and_so_does_a_look_for_one(
     assert own == 2 and asked == {"exists compacted": 3, "read beginning.json": 1}
 
 
+@pytest.mark.parametrize("newest", [21, 32])
+def test_the_newest_segment_takes_five_requests_where_the_reader_comes_again(storage: Requests, newest: int) -> None:
+    """Also where the next one would lie in another block."""
+    staging = _staging(storage, newest)
+    assert [m.segment for m in staging.manifests(newest - 1, comes_again=True)] == [newest]
+    assert Counter(call.split("/")[0] for call in storage.asked) == {"read manifests": 2, "exists compacted": 3}
+
+
 def test_catching_up_takes_less_than_a_request_and_a_quarter_a_segment(storage: Requests) -> None:
     staging = _staging(storage, 640)
     assert [m.segment for m in staging.manifests()] == list(range(1, 641))
@@ -223,7 +240,7 @@ def test_what_waits_in_memory_has_a_bound(storage: Requests, monkeypatch: pytest
 def _runs(staging: Staging, monkeypatch: pytest.MonkeyPatch) -> list[Run]:
     runs: list[Run] = []
     real = manifest_runs.read_run
-    monkeypatch.setattr(manifest_runs, "read_run", lambda *asked: runs.append(real(*asked)) or runs[-1])
+    monkeypatch.setattr(manifest_runs, "read_run", lambda *asked, **more: runs.append(real(*asked, **more)) or runs[-1])
     numbers = [m.segment for m in staging.manifests()]
     assert all(later == earlier + 1 for earlier, later in pairwise(numbers))
     return runs
