@@ -25,6 +25,7 @@ from dblog_core.delta_writer.statistics import load_json
 from dblog_core.delta_writer.stored_rows import column_batches
 from dblog_core.delta_writer.vectors import read_vector, unique_id
 from dblog_core.errors import LakeError
+from dblog_core.rows.chunked_columns import join_chunks
 from dblog_core.storage import Bytes
 from dblog_core.storage.location import Location
 
@@ -257,4 +258,4 @@ def _ends_of(keys: Sequence[pa.Array]) -> Between | None:
 
 
 def _arrays(rows: pa.Table) -> list[pa.Array]:
-    return [c.chunk(0) if c.num_chunks == 1 else c.combine_chunks() for c in rows.columns]
+    return [join_chunks(column) for column in rows.columns]

@@ -20,6 +20,7 @@ import pyarrow as pa
 from dblog_core.delta_writer.key_hash import KeyHashes, hash_keys
 from dblog_core.lake.merge_plan import Work
 from dblog_core.model.schema import TableSchema
+from dblog_core.rows.chunked_columns import join_chunks
 from dblog_core.staging import Staging
 from spark_jobs.events import fold_on_driver
 
@@ -140,7 +141,7 @@ def _find_last_events(staging: Staging, work: Work, schema: TableSchema) -> Fold
     kept_bytes = 0
     try:
         for events in fold_on_driver.read_events(staging, work, schema):
-            keys.append(hash_keys([_one_array(events[f"k{i}"]) for i in range(len(schema.key))], secret))
+            keys.append(hash_keys([join_chunks(events[f"k{i}"]) for i in range(len(schema.key))], secret))
             offsets.append(np.asarray(events["offset"]))
             created.append(np.asarray(events["created"]))
             if in_memory is not None and _ROOM.take(events.nbytes):
@@ -189,7 +190,3 @@ def _join(parts: Sequence[KeyHashes]) -> KeyHashes:
     first = np.concatenate([np.empty(0, np.uint64), *(part.first for part in parts)])
     second = [part.second for part in parts if part.second is not None]
     return KeyHashes(first, np.concatenate(second) if second else None)
-
-
-def _one_array(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

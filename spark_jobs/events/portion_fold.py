@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from dblog_core.model.events import DELETE
 from dblog_core.model.schema import TableSchema
+from dblog_core.rows.chunked_columns import join_chunks
 from spark_jobs.events.fold import PUT, WITHHOLD
 from spark_jobs.events.fold_unchanged_toast import Flags, Ids, Walk, mask_unchanged, number_keys
 
@@ -149,12 +150,8 @@ class PortionFold:
 
 def struct_of(rows: pa.Table, columns: Sequence[str], names: Sequence[str]) -> pa.Array:
     """A struct of these columns under other names."""
-    parts = [_one_array(rows[name]) for name in columns]
+    parts = [join_chunks(rows[name]) for name in columns]
     return pa.StructArray.from_arrays(parts, names=list(names))
-
-
-def _one_array(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.nulls(0, column.type)])
 
 
 def list_names(named: dict[str, Flags], count: int) -> pa.Array:

@@ -30,6 +30,7 @@ from dblog_core.lake.spark_submit import COMMIT_MARK
 from dblog_core.model.events import DELETE
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import Key, key_tuples
+from dblog_core.rows.chunked_columns import join_chunks
 from dblog_core.storage.location import Location
 from spark_jobs.delta_tables import log
 from spark_jobs.delta_tables.column_types import COMMIT_TIME, OFFSET, ORIGIN, POSITION
@@ -193,8 +194,8 @@ def changes_of(rows: pa.Table, schema: TableSchema, shape: Shape, where: str, *,
     names = {c.name for c in schema.columns}
     if lacking := {*names, *_PROVENANCE} - set(shape.names):
         raise refusal(where, f"it lacks the column {', '.join(sorted(lacking))}")
-    image = _one(rows["row"])
-    key = _one(rows["key"])
+    image = join_chunks(rows["row"])
+    key = join_chunks(rows["key"])
     columns: dict[str, pa.Array | pa.ChunkedArray] = {}
     for column in shape:
         if column.name in schema.key:
@@ -223,8 +224,8 @@ def _origins(rows: pa.Table, schema: TableSchema) -> pa.Table | None:
     """The keys whose rows have what the changes keep; None where those are the changes' own."""
     if "origin_key" not in rows.column_names:
         return None
-    origin = _one(rows["origin_key"])
-    key = _one(rows["key"])
+    origin = join_chunks(rows["origin_key"])
+    key = join_chunks(rows["key"])
     is_kept = rows["unchanged_toast"].is_valid().combine_chunks()
     parts = [key.type.get_field_index(name) for name in schema.key]
     pairs = [(pc.struct_field(origin, part), pc.struct_field(key, part)) for part in parts]
@@ -260,7 +261,7 @@ def has_rows_upto(table: OpenTable, offset: int) -> bool:
 
 def keys_of(rows: pa.Table, schema: TableSchema) -> list[Key]:
     """The keys of folded rows."""
-    key = _one(rows["key"])
+    key = join_chunks(rows["key"])
     return key_tuples([pc.struct_field(key, key.type.get_field_index(name)) for name in schema.key])
 
 
@@ -273,7 +274,3 @@ def deleted_keys(rows: FoldedRows, schema: TableSchema) -> set[Key]:
 def count_withheld(rows: FoldedRows) -> int:
     """Rows with a value that nobody knows, whatever the table has. A work that is folded in parts has none."""
     return int(pc.sum(pc.equal(rows["op"], WITHHOLD)).as_py() or 0) if isinstance(rows, pa.Table) else 0
-
-
-def _one(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.nulls(0, column.type)])
