@@ -18,13 +18,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dblog_core.delta_writer import snapshot
-from dblog_core.delta_writer.commit import Json, commit_data, commit_info, create_commit
+from dblog_core.delta_writer.commit import commit_data, commit_info, create_commit
 from dblog_core.delta_writer.data_file import DataFile, data_file
 from dblog_core.delta_writer.features import BatchRefused, check_appendable
 from dblog_core.delta_writer.files import TableFiles
 from dblog_core.delta_writer.shape import Shape, shape_of
 from dblog_core.delta_writer.snapshot import Snapshot
 from dblog_core.errors import LakeError
+from dblog_core.interfaces import Json
 from dblog_core.storage.location import Location
 
 _ATTEMPTS = 20  # at a table that others write meanwhile

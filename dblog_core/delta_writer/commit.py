@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import orjson
 
@@ -13,10 +12,9 @@ from dblog_core.delta_writer import delta_log_checkpoint
 from dblog_core.delta_writer.files import LOG, TableFiles
 from dblog_core.delta_writer.snapshot import LiveFile, commit_path
 from dblog_core.errors import LakeError, StagingError
+from dblog_core.interfaces import Json
 
 ENGINE = "dblog"
-
-Json = dict[str, Any]
 
 
 def commit_info(

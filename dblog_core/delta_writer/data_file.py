@@ -12,8 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dblog_core.delta_writer.shape import DeltaColumn, Shape
-from dblog_core.delta_writer.statistics import FileStatistics, Json
+from dblog_core.delta_writer.statistics import FileStatistics
 from dblog_core.errors import LakeError
+from dblog_core.interfaces import Json
 
 _CODECS = {"none": "none", "uncompressed": "none", "snappy": "snappy", "gzip": "gzip", "zstd": "zstd"}
 _ROW_GROUP = 1 << 20  # rows

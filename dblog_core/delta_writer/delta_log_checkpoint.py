@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from dblog_core.delta_writer.features import refusal
 from dblog_core.delta_writer.files import LOG, TableFiles
 from dblog_core.errors import LakeError
+from dblog_core.interfaces import Json
 
 _CLASSIC = re.compile(r"(\d{20})\.checkpoint\.parquet")
 _PART = re.compile(r"(\d{20})\.checkpoint\.(\d{10})\.(\d{10})\.parquet")
@@ -27,8 +28,6 @@ _COMMIT = re.compile(r"(\d{20})\.json")
 _ACTIONS = ("add", "txn", "metaData", "protocol")
 _ROWS = 10_000  # actions that are in memory at once, beside those that are kept
 _MAPS = {"partitionValues", "configuration", "options", "tags"}
-
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dblog_core.errors import LakeError
+from dblog_core.interfaces import Json
 
 READER_VERSION = 3
 WRITER_VERSION = 7
@@ -58,8 +59,6 @@ _COLUMN = {
 }
 _MAPPINGS = ("none", "name", "id")
 _CODEC = re.compile("zstd|snappy|gzip|none|uncompressed", re.IGNORECASE)
-
-Json = dict[str, Any]
 
 
 class TableRefused(LakeError):

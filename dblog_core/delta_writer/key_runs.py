@@ -12,12 +12,12 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from dblog_core.delta_writer.key_hash import KeyHashes
+from dblog_core.interfaces import Json
 
 Entries = npt.NDArray[np.uint64]
 Places = npt.NDArray[np.uint64]
@@ -27,8 +27,6 @@ BLOCK = 256
 """Entries between two keys that stay in memory: a look-up reads one page or two."""
 ROW_BITS = np.uint64(32)
 ROW_MASK = np.uint64((1 << 32) - 1)
-
-Json = dict[str, Any]
 
 
 class IndexDamaged(Exception):

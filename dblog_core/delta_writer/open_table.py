@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from dblog_core.delta_writer import key_index, snapshot
 from dblog_core.delta_writer.bitmaps import RowSet
-from dblog_core.delta_writer.commit import Json, commit_data, commit_info, create_commit
+from dblog_core.delta_writer.commit import commit_data, commit_info, create_commit
 from dblog_core.delta_writer.data_file import DataFile
 from dblog_core.delta_writer.files import TableFiles
 from dblog_core.delta_writer.key_index import KeyIndex
@@ -25,6 +25,7 @@ from dblog_core.delta_writer.statistics import load_json
 from dblog_core.delta_writer.stored_rows import column_batches
 from dblog_core.delta_writer.vectors import read_vector, unique_id
 from dblog_core.errors import LakeError
+from dblog_core.interfaces import Json
 from dblog_core.rows.chunked_columns import join_chunks
 from dblog_core.storage import Bytes
 from dblog_core.storage.location import Location

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import orjson
 import pyarrow as pa
 
 from dblog_core.delta_writer.features import check_column, refusal
+from dblog_core.interfaces import Json
 
 _SIMPLE: dict[str, pa.DataType] = {
     "boolean": pa.bool_(),
@@ -30,8 +30,6 @@ _DECIMAL = re.compile(r"decimal\((\d+), *(\d+)\)")
 _PHYSICAL = "delta.columnMapping.physicalName"
 _ID = "delta.columnMapping.id"
 _FIELD_ID = b"PARQUET:field_id"
-
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,6 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import orjson
@@ -24,11 +23,10 @@ from dblog_core.delta_writer.shape import Shape, shape_of
 from dblog_core.delta_writer.statistics import count_rows
 from dblog_core.delta_writer.vectors import unique_id
 from dblog_core.errors import LakeError
+from dblog_core.interfaces import Json
 
 _KNOWN = {"add", "remove", "txn", "metaData", "protocol", "commitInfo", "cdc", "domainMetadata"}
 _ATTEMPTS = 5  # at a log that is cleaned while it is read
-
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dblog_core.delta_writer.shape import DeltaColumn, Shape
+from dblog_core.interfaces import Json
 
 _PREFIX = 32  # characters of text
 _HIGHEST = "\U0010ffff"
@@ -27,7 +28,6 @@ _LAST_US = 253_402_300_799_999_000  # the last millisecond of the year 9999
 _DAY_US = 86_400_000_000
 _EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001  # printed with or without its zone
 
-Json = dict[str, Any]
 Ends = tuple[Any, Any]
 """The lowest and the highest value as JSON has them; None: not given."""
 

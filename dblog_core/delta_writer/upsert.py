@@ -25,7 +25,7 @@ import pyarrow as pa
 from dblog_core.delta_writer import order_guard, snapshot
 from dblog_core.delta_writer.bitmaps import Rows, RowSet
 from dblog_core.delta_writer.changes import Changes, Upserted
-from dblog_core.delta_writer.commit import Json, removal
+from dblog_core.delta_writer.commit import removal
 from dblog_core.delta_writer.data_file import data_file
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.order_guard import Flags, Hits
@@ -36,6 +36,7 @@ from dblog_core.delta_writer.stored_rows import stored_count
 from dblog_core.delta_writer.unchanged_toast import fill_unchanged_toast
 from dblog_core.delta_writer.vectors import unique_id, vector_file
 from dblog_core.errors import LakeError
+from dblog_core.interfaces import Json
 
 _ATTEMPTS = 20  # at a table that others write meanwhile
 _KEY_BYTES = 64 << 20

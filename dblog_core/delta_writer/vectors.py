@@ -11,20 +11,18 @@ import uuid
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import unquote
 
 from dblog_core.delta_writer.bitmaps import RowSet
 from dblog_core.delta_writer.files import TableFiles
 from dblog_core.errors import LakeError
+from dblog_core.interfaces import Json
 
 _VERSION = b"\x01"
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _VALUES = {digit: value for value, digit in enumerate(_DIGITS)}
 _UUID_DIGITS = 20
 _FRAME = 8  # bytes about a vector in its file: its size before it, its CRC-32 behind it
-
-Json = dict[str, Any]
 
 
 def z85_encode(data: bytes) -> str:

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from dblog_core.delta_writer.commit import Json, commit_data, commit_info, create_commit
+from dblog_core.delta_writer.commit import commit_data, commit_info, create_commit
 from dblog_core.delta_writer.features import READER_VERSION, WRITER_VERSION
 from dblog_core.delta_writer.files import LOG, TableFiles
+from dblog_core.interfaces import Json
 from dblog_core.lake.spark_submit import COMMIT_MARK
 from dblog_core.storage.location import Location
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dblog_core.delta_writer.bitmaps import Rows, RowSet
-from dblog_core.delta_writer.commit import Json, removal
+from dblog_core.delta_writer.commit import removal
 from dblog_core.delta_writer.data_file import DataFile, FileWriter
 from dblog_core.delta_writer.files import TableFiles
 from dblog_core.delta_writer.open_table import OpenTable
@@ -29,6 +29,7 @@ from dblog_core.delta_writer.statistics import loosen_bounds
 from dblog_core.delta_writer.stored_rows import row_stretches
 from dblog_core.delta_writer.vectors import unique_id, vector_file
 from dblog_core.errors import LakeError
+from dblog_core.interfaces import Json
 
 _ATTEMPTS = 20  # at a table that others write meanwhile
 _GROUP_BYTES = 64 << 20

@@ -14,13 +14,13 @@ import pytest
 
 from dblog_core.delta_writer import data_file, statistics, upsert
 from dblog_core.delta_writer.bitmaps import RowSet
-from dblog_core.delta_writer.commit import Json
 from dblog_core.delta_writer.key_index import KeyIndex
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.rewriting import rewrite
 from dblog_core.delta_writer.rewriting.join_files import join_files, plan_join
 from dblog_core.delta_writer.rewriting.purge_files import plan_purge
 from dblog_core.delta_writer.rewriting.rewrite import Rewrite, Rewritten, commit_rewritten
+from dblog_core.interfaces import Json
 from tests.unit.delta_writer.rivals import open_delta
 from tests.unit.delta_writer.tables import APP, Table, fill_table, row
 

@@ -12,8 +12,9 @@ import pytest
 
 from dblog_core.delta_writer.bitmaps import RowSet
 from dblog_core.delta_writer.files import TableFiles
-from dblog_core.delta_writer.vectors import Json, read_vector, unique_id, vector_file, z85_decode, z85_encode
+from dblog_core.delta_writer.vectors import read_vector, unique_id, vector_file, z85_decode, z85_encode
 from dblog_core.errors import LakeError
+from dblog_core.interfaces import Json
 from dblog_core.storage.local import LocalStorage
 from dblog_core.storage.location import Location
 

@@ -15,13 +15,14 @@ import orjson
 
 from dblog_core.config.source import SourceConfig
 from dblog_core.errors import UnknownLogEvent
+from dblog_core.interfaces import Json
 from dblog_core.model import table_patterns
 from dblog_core.model.events import THEN_DUMPED, LogBatch, Transaction, Unreadable
 from dblog_core.model.schema import TableName
 from dblog_core.rows import source_key_faults
 from dblog_core.sources.postgres.logical.batch import Assembly, no_key_fix
 from dblog_core.sources.postgres.logical.message_buffer import Messages
-from dblog_core.sources.postgres.logical.wal2json_shapes import Json, RowFault, Shapes, Version
+from dblog_core.sources.postgres.logical.wal2json_shapes import RowFault, Shapes, Version
 from dblog_core.sources.postgres.position import Lsn
 from dblog_core.sources.postgres.sql.catalogue import is_wanted, signal_table, watermark_table
 

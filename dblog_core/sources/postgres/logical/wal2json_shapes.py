@@ -11,13 +11,13 @@ import pyarrow.compute as pc
 
 from dblog_core.config.source import SourceConfig
 from dblog_core.errors import ValueOutOfRange
+from dblog_core.interfaces import Json
 from dblog_core.model.events import TableChanges, changes_schema, image_type
 from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.rows.value_forms import shape_to_read
 from dblog_core.sources.postgres.sql.catalogue import FRESH_START, CatalogueTable
 from dblog_core.sources.postgres.values import types
 
-Json = dict[str, Any]
 Signature = tuple[tuple[str, str], ...]
 _OPS = {"I": "c", "U": "u", "D": "d"}
 
