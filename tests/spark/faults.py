@@ -32,6 +32,8 @@ _FILES = {
     r"_dblog/merges/\d+\.done\.json": "outcome",
     r"_dblog/status\.json": "status",
     r"_dblog/withheld/\d+\.json": "withheld keys",
+    r"_dblog/cuts/_delta_log/\d{20}\.json": "version of the cuts",
+    r"_dblog/cuts/part-00000-[0-9a-f-]+-c000\.zstd\.parquet": "row of the cuts",
     r"_delta_log/\d{20}\.json": "version",
     r"deletion_vector_[0-9a-f-]+\.bin": "vectors",
     r"part-00000-[0-9a-f-]+-c000\.zstd\.parquet": "new rows",
