@@ -6,7 +6,8 @@
     │   └── TableGone                its table is not in the source, or no longer
     ├── SourceError                  the source database
     │   ├── SourceUnavailable        transient: it cannot be reached, or went away
-    │   │   └── NoWatermarkTable     no capture has made the watermark table yet
+    │   │   ├── NoWatermarkTable     no capture has made the watermark table yet
+    │   │   └── TableLocked          somebody keeps a table locked for longer than we wait
     │   ├── SourceRefused            wrong password, missing grant, wrong server setting
     │   │   ├── SourceReadOnly       it takes no writes: for good, or while its primary is switched over
     │   │   ├── SourceForbids        a right on one table is missing
@@ -89,6 +90,10 @@ class NoWatermarkTable(SourceUnavailable):
 
     def __init__(self, table: str) -> None:
         super().__init__("the watermark table is not there", where=table, fix="run `dblog capture`, which makes it")
+
+
+class TableLocked(SourceUnavailable):
+    """Somebody has kept a table, or a row, locked for longer than our statement waits."""
 
 
 class SourceRefused(SourceError):

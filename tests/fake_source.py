@@ -169,7 +169,7 @@ class FakeSource:
     def open_log(self, position: str, *, skip: int = 0) -> FakeStream:
         return FakeStream(self, int(position), skip, self._batch)
 
-    def open_reader(self) -> FakeReader:
+    def open_reader(self, *, lock_seconds: float | None = None) -> FakeReader:
         return FakeReader(self.database)
 
     def open_watermarks(self, worker: str) -> FakeWatermarks:

@@ -27,6 +27,7 @@ from dblog_core.model.values import key_from_json, key_to_json
 from dblog_core.model.watermark import Heals
 
 KEYS_PER_TASK = 5_000
+_CutTable = tuple[RequestedTable, list[TaskRecord]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +48,23 @@ def submit(
     clock: Clock | None = None,
     new_id: Callable[[], str] = lambda: secrets.token_hex(3),
     on_table: Callable[[str], None] = lambda _: None,
+    lock_seconds: float | None = None,
 ) -> str:
     """Checks the request against the catalogue, cuts it into tasks and files it; returns the dump's id.
 
     Reads the boundaries of the ranges from the key's index, which takes its time on a very large table: `on_table` gets
-    the name of each. Raises RequestError before anything is filed.
+    the name of each. A table that somebody keeps locked for longer than `lock_seconds` is refused (None: it is waited
+    for). Raises RequestError before anything is filed.
     """
-    draft = make_draft(config, request, requested_by=requested_by, clock=clock, new_id=new_id, on_table=on_table)
+    draft = make_draft(
+        config,
+        request,
+        requested_by=requested_by,
+        clock=clock,
+        new_id=new_id,
+        on_table=on_table,
+        lock_seconds=lock_seconds,
+    )
     if state is None:
         with closing(wiring.open_state(config)) as store:
             _file_draft(store, draft)
@@ -70,12 +81,15 @@ def make_draft(
     clock: Clock | None = None,
     new_id: Callable[[], str] = lambda: secrets.token_hex(3),
     on_table: Callable[[str], None] = lambda _: None,
+    lock_seconds: float | None = None,
 ) -> Draft:
     """The dump that `submit` files. Raises RequestError."""
     options = first_options(config, request)
-    _, refused, (cut_tables, unreadable) = resolve_and_look(
-        config, request, lambda tables, is_last: _cut_tables(config, request, tables, options, on_table, is_last)
-    )
+
+    def look(tables: list[RequestedTable], is_last: bool) -> tuple[list[_CutTable], list[Refusal]]:
+        return _cut_tables(config, request, tables, options, on_table, is_last, lock_seconds)
+
+    _, refused, (cut_tables, unreadable) = resolve_and_look(config, request, look)
     if not cut_tables:
         reasons = "; ".join(f"{refusal.reason} (fix: {refusal.fix})" for refusal in unreadable)
         raise RequestError(f"no table that is asked for can be dumped: {reasons}", fix="as said there")
@@ -104,10 +118,11 @@ def _cut_tables(
     options: DumpOptions,
     on_table: Callable[[str], None],
     is_last: bool,
-) -> tuple[list[tuple[RequestedTable, list[TaskRecord]]], list[Refusal]]:
+    lock_seconds: float | None,
+) -> tuple[list[_CutTable], list[Refusal]]:
     """The tasks of each table, and the tables that cannot be cut. The order of a key is that of the time before its
     table is cut: whatever changes it while it is cut, or later, its workers notice."""
-    with closing(wiring.open_source(config.source).open_reader()) as reader:
+    with closing(wiring.open_source(config.source).open_reader(lock_seconds=lock_seconds)) as reader:
 
         def cut(table: RequestedTable) -> list[TaskRecord]:
             order = reader.key_order(table.schema)

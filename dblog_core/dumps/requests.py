@@ -16,7 +16,7 @@ from dblog_core import wiring
 from dblog_core.config.settings import Config
 from dblog_core.dumps.dump_records import DumpOptions, Refusal, check_options
 from dblog_core.dumps.key_ranges import MOST_RANGES
-from dblog_core.errors import RequestError, SourceError, SourceForbids, ValueOutOfRange
+from dblog_core.errors import RequestError, SourceError, SourceForbids, TableLocked, ValueOutOfRange
 from dblog_core.interfaces import Source
 from dblog_core.model import filters, table_names, table_patterns
 from dblog_core.model.filters import Expression, Filter
@@ -133,8 +133,9 @@ def resolve_and_look(
 def look_at_each(
     request: DumpRequest, tables: Sequence[RequestedTable], look: Callable[[RequestedTable], T], *, is_last: bool
 ) -> tuple[list[tuple[RequestedTable, T]], list[Refusal]]:
-    """What `look` finds out about each table. One that may not be read, and one whose key holds a value without an
-    exact form, is refused alone. So is one that was dropped or altered meanwhile, in the last look (`is_last`).
+    """What `look` finds out about each table. One that may not be read, one that is locked for longer than `look`
+    waits, and one whose key holds a value without an exact form, is refused alone. So is one that was dropped or
+    altered meanwhile, in the last look (`is_last`).
 
     Raises RequestError where that one is asked for by its name, and what `look` raises.
     """
@@ -146,7 +147,8 @@ def look_at_each(
             findings.append((table, look(table)))
         except (SourceError, RequestError) as error:
             # Dropped or altered meanwhile: by its own error, or by the server's words.
-            if not isinstance(error, (ValueOutOfRange, SourceForbids)) and (error.transient or not is_last):
+            is_refused_alone = isinstance(error, (ValueOutOfRange, SourceForbids, TableLocked))
+            if not is_refused_alone and (error.transient or not is_last):
                 raise
             if request.tables is not None and name in map(table_names.canonical, request.tables):
                 raise RequestError(error.message, where=error.where, fix=error.fix) from error

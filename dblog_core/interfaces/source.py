@@ -260,7 +260,9 @@ class Source(Protocol):
     def open_log(self, position: str, *, skip: int = 0) -> LogStream:
         """Reads from `position`, without the first `skip` row changes of the transaction that begins there."""
 
-    def open_reader(self) -> ChunkReader: ...
+    def open_reader(self, *, lock_seconds: float | None = None) -> ChunkReader:
+        """`lock_seconds`: how long a SELECT waits for a table that somebody has locked, before it raises TableLocked;
+        None: for as long as the server lets it."""
 
     def open_watermarks(self, worker: str) -> WatermarkWriter: ...
 

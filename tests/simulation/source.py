@@ -85,7 +85,7 @@ class SimSource(Connection):
         self._before(f"open log at {position}+{skip}")
         return SimStream(self._simulation, self.database, int(position), skip, self.batch)
 
-    def open_reader(self) -> SimReader:
+    def open_reader(self, *, lock_seconds: float | None = None) -> SimReader:
         self._before("open reader")
         return SimReader(self._simulation, self.database)
 

@@ -90,7 +90,7 @@ def make(path: Path, monkeypatch: pytest.MonkeyPatch, **dump: Any) -> World:
     shapes = {s.table: s for s in (CUSTOMERS, CUSTOMS, EVENTS, LINES, ORDERS)}
     world = World(MemoryState(), config, FakeDatabase(schemas=shapes))
     source = FakeSource(world.database)
-    monkeypatch.setattr(source, "open_reader", lambda: Reader(world))
+    monkeypatch.setattr(source, "open_reader", lambda **_: Reader(world))
     monkeypatch.setattr(wiring, "open_source", lambda _: source)
     monkeypatch.setattr(wiring, "open_state", lambda _: MemoryState(shared=world.state))
     return world

@@ -116,7 +116,7 @@ class Source(FakeSource):
         if self.on_read is not None:
             self.on_read()
 
-    def open_reader(self) -> Reader:
+    def open_reader(self, *, lock_seconds: float | None = None) -> Reader:
         return Reader(self)
 
     def strain(self) -> Strain:

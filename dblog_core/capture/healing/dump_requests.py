@@ -9,20 +9,25 @@ from dblog_core import wiring
 from dblog_core.config.settings import Config
 from dblog_core.dumps import dump_records, filing
 from dblog_core.dumps.requests import DumpRequest
-from dblog_core.errors import RequestError
+from dblog_core.errors import RequestError, TableLocked
 from dblog_core.interfaces import StateStore
 from dblog_core.model.table_names import some
+
+LOCK_SECONDS = 1.0
+"""How long a capture waits for a table that somebody has locked: the log of all others waits with it."""
 
 
 @dataclass(slots=True)
 class RequestedDumps:
     """`dumps`: the id of each table's dump; `gone`: tables that no longer exist; `keyless`: those without a key,
-    of which neither dump nor lake has anything; `refused`: others that cannot be dumped, and why."""
+    of which neither dump nor lake has anything; `refused`: others that cannot be dumped, and why; `locked`: those of
+    them that somebody has locked, which may do a moment later."""
 
     dumps: dict[str, str] = field(default_factory=dict)
     gone: list[str] = field(default_factory=list)
     keyless: list[str] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)
+    locked: list[str] = field(default_factory=list)
 
     @property
     def left_out(self) -> list[str]:
@@ -37,8 +42,16 @@ class RequestedDumps:
         return "; ".join([*parts, *(f"{table}: {why}" for table, why in self.refused.items())])
 
 
-def request_dumps(config: Config, request: DumpRequest, tables: Sequence[str], *, state: StateStore) -> RequestedDumps:
-    """Requests one dump of those among the tables that can be dumped. Raises what source and state store raise."""
+def request_dumps(
+    config: Config,
+    request: DumpRequest,
+    tables: Sequence[str],
+    *,
+    state: StateStore,
+    lock_seconds: float | None = None,
+) -> RequestedDumps:
+    """Requests one dump of those among the tables that can be dumped. `lock_seconds`: how long a table is waited for
+    that somebody has locked, before it is refused; None: until it is free. Raises what source and state store raise."""
     requested = RequestedDumps()
     if not tables:
         return requested
@@ -51,12 +64,17 @@ def request_dumps(config: Config, request: DumpRequest, tables: Sequence[str], *
         requested.gone = [table for table in absent if table not in why]
     requested.keyless = [table for table in tables if table in schemas and not schemas[table].key]
     dumpable = [table for table in tables if table in schemas and schemas[table].key]
-    _submit(config, request, dumpable, requested, state)
+    _submit(config, request, dumpable, requested, state, lock_seconds)
     return requested
 
 
 def _submit(
-    config: Config, request: DumpRequest, tables: list[str], requested: RequestedDumps, state: StateStore
+    config: Config,
+    request: DumpRequest,
+    tables: list[str],
+    requested: RequestedDumps,
+    state: StateStore,
+    lock_seconds: float | None,
 ) -> None:
     """Where the source has lost some of the tables since, one dump of the others; where it refuses one, each has a dump
     of its own."""
@@ -64,17 +82,18 @@ def _submit(
         return
     try:
         request = replace(request, tables=tuple(tables))
-        dump = filing.submit(config, request, requested_by=dump_records.SYSTEM, state=state)
+        dump = filing.submit(config, request, requested_by=dump_records.SYSTEM, state=state, lock_seconds=lock_seconds)
     except RequestError as error:
         names = {str(schema.table) for schema in wiring.open_source(config.source).tables()}
         if lost := [table for table in tables if table not in names]:
             requested.gone += lost
-            _submit(config, request, [table for table in tables if table in names], requested, state)
+            _submit(config, request, [table for table in tables if table in names], requested, state, lock_seconds)
         elif len(tables) == 1:
             requested.refused[tables[0]] = " ".join(str(error).split())
+            requested.locked += tables if isinstance(error.__cause__, TableLocked) else ()
         else:
             # One table that the source refuses must not keep the others from being dumped.
             for table in tables:
-                _submit(config, request, [table], requested, state)
+                _submit(config, request, [table], requested, state, lock_seconds)
     else:
         requested.dumps |= dict.fromkeys(tables, dump)

@@ -77,7 +77,9 @@ def _take_in(
     dumps: dict[str, str] = {}
     dumped = tuple(str(table.table) for table in tables if table.key)
     if dumped:
-        requested = dump_requests.request_dumps(parts.config, WHOLE, dumped, state=parts.state)
+        requested = dump_requests.request_dumps(
+            parts.config, WHOLE, dumped, state=parts.state, lock_seconds=dump_requests.LOCK_SECONDS
+        )
         dumps = requested.dumps
         if dumps:
             log.warning("captured from here on, and dumped: %s", table_names.some(sorted(dumps)))

@@ -68,11 +68,14 @@ class OwedDumps:
         # Before the request: if that fails, the next one is a while away all the same.
         self._waits.restart(tables)
         try:
-            requested = dump_requests.request_dumps(self._config, WHOLE, tables, state=self._state)
+            requested = dump_requests.request_dumps(
+                self._config, WHOLE, tables, state=self._state, lock_seconds=dump_requests.LOCK_SECONDS
+            )
         except SourceError as error:  # the log continues without
             requested = RequestedDumps(refused=dict.fromkeys(tables, " ".join(str(error).split())))
         owed_dumps.record_requests(self._state, dict(requested.dumps))
         owed_dumps.record_failures(self._state, "", requested.refused)
+        self._waits.nudge(requested.locked)
         owed_dumps.forget(self._state, [*requested.gone, *requested.keyless])
         for table, dump in requested.dumps.items():
             log.warning("%s is dumped again, as dump %s; it has failed: %s", table, dump, entries[table].why)

@@ -24,7 +24,7 @@ from dblog_core.sources.mysql.binlog import log
 from dblog_core.sources.mysql.binlog.xa import prepared_at_start
 from dblog_core.sources.mysql.sql import catalogue, foreign_keys
 from dblog_core.sources.mysql.sql.catalogue import Described, TableFilter
-from dblog_core.sources.mysql.sql.connection import connect, is_mariadb, quote_identifier, rows, variables
+from dblog_core.sources.mysql.sql.connection import LOCKED, connect, is_mariadb, quote_identifier, rows, variables
 from dblog_core.sources.mysql.sql.log_end import GTIDS_FIX
 from dblog_core.sources.mysql.sql.server import LOG_BIN_FIX, log_status
 from dblog_core.sources.mysql.sql.watermarks import create_statement, qualify
@@ -40,6 +40,7 @@ _WANTED = {
 
 
 _AT_ONCE = 100
+_LOCK_SECONDS = 1
 """Tables that one statement looks at."""
 _MAY_NOT_READ = (1142, 1143)
 _GONE = 1146
@@ -193,8 +194,11 @@ def _tables(connection: Connection[Any], config: SourceConfig, tables: TableFilt
     descriptions = catalogue.describe_all(connection, names, config.keys, config.columns)
     for described in descriptions:
         yield from _table(config, described)
+    # A table that somebody has locked must not keep a capture of all others from its beginning.
+    rows(connection, f"SET SESSION lock_wait_timeout = {_LOCK_SECONDS}")
     for first in range(0, len(descriptions), _AT_ONCE):
         yield from _readable(connection, [described.table for described in descriptions[first : first + _AT_ONCE]])
+    rows(connection, "SET SESSION lock_wait_timeout = DEFAULT")
     yield from foreign_keys.problems(connection, names)
 
 
@@ -214,9 +218,10 @@ def _readable(connection: Connection[Any], names: Sequence[TableName]) -> Iterat
     try:
         rows(connection, " UNION ALL ".join(f"(SELECT 1 FROM {qualify(name)} LIMIT 0)" for name in names))
     except pymysql.err.MySQLError as error:
-        if error.args[0] == _GONE and len(names) == 1:
-            return  # dropped since the list was made
-        if error.args[0] not in (*_MAY_NOT_READ, _GONE):
+        # Dropped since the list was made, or locked: the server looks at grants before it waits for a lock.
+        if error.args[0] in (_GONE, LOCKED) and len(names) == 1:
+            return
+        if error.args[0] not in (*_MAY_NOT_READ, _GONE, LOCKED):
             raise
         # The message names one table, and perhaps not the only one: each is asked about alone.
         if len(names) > 1:

@@ -151,8 +151,8 @@ class MysqlSource:
         with translate_errors(self._config, f"asking what {table} is"), connection:
             return catalogue.is_table(connection, table)
 
-    def open_reader(self) -> ChunkReader:
-        return chunks.open_reader(self._config)
+    def open_reader(self, *, lock_seconds: float | None = None) -> ChunkReader:
+        return chunks.open_reader(self._config, lock_seconds=lock_seconds)
 
     def open_watermarks(self, worker: str) -> WatermarkWriter:
         return watermarks.open_watermarks(self._config, worker)

@@ -160,8 +160,8 @@ class PostgresSource:
             lookups.close()
             raise
 
-    def open_reader(self) -> PostgresChunkReader:
-        return PostgresChunkReader(self._config)
+    def open_reader(self, *, lock_seconds: float | None = None) -> PostgresChunkReader:
+        return PostgresChunkReader(self._config, lock_seconds=lock_seconds)
 
     def open_watermarks(self, worker: str) -> PostgresWatermarks:
         return PostgresWatermarks(self._config, worker)

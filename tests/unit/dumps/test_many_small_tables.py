@@ -64,9 +64,9 @@ def test_a_small_table_costs_few_requests_of_the_state_store_and_no_connection(
     for what in ("open_reader", "open_watermarks"):
         real = getattr(world.source, what)
 
-        def opening(*arguments: Any, what: str = what, real: Any = real) -> Any:
+        def opening(*arguments: Any, what: str = what, real: Any = real, **options: Any) -> Any:
             opened[what] += 1
-            return real(*arguments)
+            return real(*arguments, **options)
 
         monkeypatch.setattr(world.source, what, opening)
     world.work()

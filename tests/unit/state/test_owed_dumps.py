@@ -12,13 +12,13 @@ from dblog_core.clock import SystemClock
 from dblog_core.dumps import control, dump_records, dump_store, task_store
 from dblog_core.dumps.filing import submit
 from dblog_core.dumps.requests import WHOLE, DumpRequest
-from dblog_core.errors import SourceUnavailable, ValueOutOfRange
+from dblog_core.errors import SourceUnavailable, TableLocked, ValueOutOfRange
 from dblog_core.model.task_id import TaskId
 from dblog_core.staging.manifest import LogMark
 from dblog_core.state import owed_dumps
 from dblog_core.state.memory import MemoryState
 from dblog_core.state.owed_dumps import OwedDump
-from tests.fake_source import ORDERS
+from tests.fake_source import ORDERS, FakeReader
 from tests.unit.engine_world import World
 
 NAME = str(ORDERS.table)
@@ -168,7 +168,7 @@ def test_a_capture_that_starts_again_brings_what_failed_before(world: World, mon
 
 
 def test_a_table_that_is_refused_at_its_request_is_owed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuses(*_: object) -> str:
+    def refuses(*_: object, **__: object) -> str:
         raise ValueOutOfRange("id holds NaN", where=NAME, fix="mend it")
 
     monkeypatch.setattr(world.source, "open_reader", refuses)
@@ -179,6 +179,29 @@ def test_a_table_that_is_refused_at_its_request_is_owed(world: World, monkeypatc
     clock.now += 1
     debts.request_due(lambda table: False, offset=0)
     assert owed_dumps.read(world.state)[NAME].times == 2
+
+
+def test_a_table_that_somebody_has_locked_is_looked_at_again_soon(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_locked(*_: object, **__: object) -> str:
+        raise TableLocked("somebody has locked it", where=NAME)
+
+    clock = Moments()
+    owed_dumps.record_failures(world.state, "", {NAME: "it was locked"})
+    debts = OwedDumps(world.config, world.state, clock)
+    with monkeypatch.context() as patch:
+        patch.setattr(FakeReader, "explain", is_locked)
+        for times, seconds in ((2, 1), (3, 2), (4, 4)):
+            debts.request_due(lambda table: False, offset=0)
+            clock.now += seconds
+            debts.request_due(lambda table: False, offset=0)
+            assert owed_dumps.read(world.state)[NAME].times == times
+            assert "locked" in owed_dumps.read(world.state)[NAME].why
+    debts.request_due(lambda table: False, offset=0)
+    clock.now += 8
+    debts.request_due(lambda table: False, offset=0)
+    assert owed_dumps.read(world.state)[NAME].asked is not None
 
 
 def test_another_processs_word_does_not_count_twice() -> None:

@@ -357,9 +357,12 @@ def refuse_any_order(connection: Connection[Any], config: SourceConfig) -> None:
         )
 
 
-def open_reader(config: SourceConfig) -> MysqlChunks:
+def open_reader(config: SourceConfig, *, lock_seconds: float | None = None) -> MysqlChunks:
+    """`lock_seconds` as for `Source.open_reader`; the server takes whole ones."""
     connection = connect(config)
     with translate_errors(config, "preparing to read chunks"):
+        if lock_seconds is not None:
+            rows(connection, "SET SESSION lock_wait_timeout = %s", (max(1, round(lock_seconds)),))
         refuse_any_order(connection, config)
         if config.kind == "mariadb":  # keys listed by the thousand are ranges of the index, and no join
             rows(connection, "SET SESSION in_predicate_conversion_threshold = 0")

@@ -13,9 +13,10 @@ from pymysql.connections import Connection
 
 from dblog_core import tls
 from dblog_core.config.source import SourceConfig
-from dblog_core.errors import SourceError, SourceForbids, SourceReadOnly, SourceRefused, SourceUnavailable
+from dblog_core.errors import SourceError, SourceForbids, SourceReadOnly, SourceRefused, SourceUnavailable, TableLocked
 from dblog_core.model import server_messages, transient_errors
 
+LOCKED = 1205  # somebody has a lock for longer than a statement waits
 _CREDENTIALS = {1045, 1698}
 _GRANTS_ON_TABLES = {1142, 1143}
 _GRANTS = {1044, 1227, 1370, 3159, *_GRANTS_ON_TABLES}
@@ -142,6 +143,8 @@ def translate(error: pymysql.err.MySQLError, config: SourceConfig, doing: str) -
         return SourceReadOnly(message, where=place, fix="the server must accept writes: connect to the primary")
     if code == 1049:
         return SourceRefused(message, where=place, fix="name an existing database in source.database")
+    if code == LOCKED:
+        return TableLocked(message, where=place, fix="dblog tries again")
     if code in transient_errors.MYSQL or code == 0:
         return SourceUnavailable(message, where=place, fix="check that the server runs and can be reached from here")
     return SourceError(message, where=place)

@@ -81,7 +81,8 @@ _OPERATORS = """
 class PostgresChunkReader:
     """A ChunkReader on one connection, made on first use; to the read replica where there is one."""
 
-    def __init__(self, config: SourceConfig) -> None:
+    def __init__(self, config: SourceConfig, *, lock_seconds: float | None = None) -> None:
+        self._lock_seconds = lock_seconds
         self._config = config.replica or config
         self._primary = config if config.replica is not None else None
         self._awaited: tuple[str, standby.Waiting] | None = None
@@ -213,7 +214,7 @@ class PostgresChunkReader:
 
     def _open(self) -> Connection:
         if self._connection is None or self._connection.closed:
-            connection = connect(self._config)
+            connection = connect(self._config, lock_seconds=self._lock_seconds)
             try:
                 self._replays = standby.recovering(connection)
                 if self._primary is not None:

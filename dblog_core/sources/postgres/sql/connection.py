@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,7 +12,7 @@ from psycopg2.extras import LogicalReplicationConnection
 
 from dblog_core import tls
 from dblog_core.config.source import SourceConfig
-from dblog_core.errors import SourceError, SourceForbids, SourceReadOnly, SourceRefused, SourceUnavailable
+from dblog_core.errors import SourceError, SourceForbids, SourceReadOnly, SourceRefused, SourceUnavailable, TableLocked
 from dblog_core.model import server_messages, transient_errors
 
 Connection = psycopg2.extensions.connection
@@ -42,12 +42,15 @@ _COMING_BACK = (
 )
 
 
-def connect(config: SourceConfig, *, replication: bool = False, name: str = "") -> Connection:
-    """An open connection in autocommit mode, which the server knows by `name` too. Raises SourceUnavailable or
-    SourceRefused."""
+def connect(
+    config: SourceConfig, *, replication: bool = False, name: str = "", lock_seconds: float | None = None
+) -> Connection:
+    """An open connection in autocommit mode, which the server knows by `name` too, and whose statements wait for a lock
+    for so many seconds (None: as the server has it). Raises SourceUnavailable or SourceRefused."""
     factory = LogicalReplicationConnection if replication else Connection
+    waiting = {} if lock_seconds is None else {"lock_timeout": f"{round(lock_seconds * 1000)}ms"}
     with translate_errors(config, connecting=True):
-        connection: Connection = psycopg2.connect(connection_factory=factory, **_arguments(config, name))
+        connection: Connection = psycopg2.connect(connection_factory=factory, **_arguments(config, name, waiting))
     if not replication:  # those are so by nature
         connection.autocommit = True
     return connection
@@ -92,7 +95,8 @@ def execute(connection: Connection, statement: Any, parameters: Any = None) -> N
         cursor.execute(statement, parameters)
 
 
-def _arguments(config: SourceConfig, name: str) -> dict[str, Any]:
+def _arguments(config: SourceConfig, name: str, settings: Mapping[str, str]) -> dict[str, Any]:
+    options = {**SESSION, **settings}
     return {
         **tls.libpq_options(config),
         "host": config.host,
@@ -103,7 +107,7 @@ def _arguments(config: SourceConfig, name: str) -> dict[str, Any]:
         "connect_timeout": max(2, round(config.connect_timeout)),  # libpq takes whole seconds, at least two
         "application_name": " ".join(filter(None, ("dblog", name, config.name))),
         "client_encoding": "UTF8",
-        "options": " ".join(f"-c {name}={text.replace(' ', chr(92) + ' ')}" for name, text in SESSION.items()),
+        "options": " ".join(f"-c {name}={text.replace(' ', chr(92) + ' ')}" for name, text in options.items()),
         "keepalives_idle": 30,
         "keepalives_interval": 10,
         "keepalives_count": 3,
@@ -134,6 +138,8 @@ def _error(error: psycopg2.Error, config: SourceConfig, where: str) -> SourceErr
     message = server_messages.by_postgres(error)
     if code is None and isinstance(error, psycopg2.OperationalError | psycopg2.InterfaceError | psycopg2.DatabaseError):
         return SourceUnavailable(message, where=where, fix="the connection broke: dblog opens it again")
+    if code == "55P03":
+        return TableLocked(message, where=where, fix="dblog tries again")
     if code is not None and code.startswith(transient_errors.POSTGRES):
         return SourceUnavailable(message, where=where, fix="dblog tries again")
     if code == "25006":
