@@ -12,7 +12,7 @@ import pytest
 from dblog_core.errors import RequestError, SourceUnavailable
 from dblog_core.local.servers.postgres import PostgresServer
 from dblog_core.model.schema import TableName, TableSchema
-from dblog_core.sources.postgres.sql import chunks, copy_out, key_order
+from dblog_core.sources.postgres.sql import copy_out, key_order
 from dblog_core.sources.postgres.sql.chunks import PostgresChunkReader
 from tests.fix_servers import Database
 
@@ -118,7 +118,7 @@ def test_a_chunk_of_more_bytes_than_an_array_holds_is_refused(
     lab: Database, reader: PostgresChunkReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lab.execute("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, repeat('x', 10000))")
-    monkeypatch.setattr(chunks, "LARGEST", 10_000)
+    monkeypatch.setattr(copy_out, "LARGEST", 10_000)
     with pytest.raises(RequestError, match="a smaller chunk_size"):
         read(reader)
 
