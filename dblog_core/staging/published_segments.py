@@ -54,11 +54,11 @@ class PublishedSegments:
         """The newest segment's number; 0: there is none."""
         if not (low := self._find_any()):
             return 0
-        known = low
-        high = low + 1
-        while self.has(high):  # one more, two, four, eight: most often there is one
-            low = high
-            high += low - known
+        step = 1
+        while self.has(low + step):
+            low += step
+            step *= 2
+        high = low + step
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (middle, high) if self.has(middle) else (low, middle)

@@ -84,13 +84,3 @@ def test_the_head_is_found_by_few_looks(first: int, last: int, joined: int, most
     assert staging.first_number() == first and storage.looks <= most
     storage.looks = 0
     assert staging.head_number() == last and storage.looks < 20, "what is known already is where the search begins"
-
-
-@pytest.mark.parametrize("more", [0, 1, 2, 3, 5, 100, 1000])
-def test_the_newest_segment_is_found_from_the_one_that_is_known(more: int) -> None:
-    """A reader that looks ten times a second finds none, or one."""
-    storage = Counted(1, 500 + more)
-    staging = Staging("/none", source="shop", storage=storage)
-    staging._segments.note(500)
-    assert staging.head_number() == 500 + more
-    assert storage.looks <= {0: 5, 1: 6}.get(more, 70)
