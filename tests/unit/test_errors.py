@@ -29,6 +29,6 @@ def test_the_drawing_has_every_error_below_the_one_that_it_is() -> None:
 
 def test_the_drawing_says_which_errors_are_transient() -> None:
     marked = {name for _, name, words in draw_lines() if words.startswith("transient")}
-    inherits = {"NoWatermarkTable", "SegmentReplaced"}
+    inherits = {"NoWatermarkTable", "TableLocked", "SegmentReplaced"}
     transient = {name for _, name, _ in draw_lines() if getattr(errors, name).transient}
     assert marked | inherits == transient
