@@ -152,9 +152,8 @@ class Upkeep:
         looked_at = self._not_looked_at if self._not_looked_at is not None else set(tables)
         self._not_looked_at = set(looked_at)
         for name in islice(sorted((looked_at & tables.keys()).difference(at_work)), most):
-            if (
-                version := tables[name].version
-            ) is None:  # nothing is there, and its name may have no place in the lake
+            version = tables[name].version
+            if version is None:  # nothing is there, and its name may have no place in the lake
                 continue
             if self._turns.is_due(_path(lake, name), version):
                 return _Turn(name)

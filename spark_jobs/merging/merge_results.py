@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Self
 
 from dblog_core.lake.lake_status import MergeCounts
+from dblog_core.lake.merge_plan import Work
+from spark_jobs.delta_tables.commit_metrics import Written
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,24 @@ class Applied:
     ignored: list[str] | None = None
     merge_because: str | None = None
     error: str | None = None
+
+    @classmethod
+    def of(cls, work: Work, written: Written, *, withheld: int) -> Self:
+        """The rows of a work, as its commits have counted them."""
+        applied = written.inserted + written.updated
+        return cls(
+            table=work.table,
+            rows=work.rows,
+            applied=applied,
+            inserted=written.inserted,
+            updated=written.updated,
+            unchanged=max(0, written.source - applied - written.deleted_by_merge - withheld),
+            deleted=written.deleted,
+            withheld=withheld,
+            files_added=written.files_added,
+            files_removed=written.files_removed,
+            bytes=written.bytes,
+        )
 
     def counts(self, merge: int) -> MergeCounts:
         """The numbers alone, of merge number `merge`, as `status` keeps them."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -108,27 +109,12 @@ class TableMerge:
             )
         self._remove_ghosts(work, schema, lake, history, span)
         self._settle(lake, schema)
-        upto = max(span.offset, merged)
-        if self._is_left and lake.committed is not None:
-            version = lake.committed  # right behind the version that was left
-        elif (version := lake.version()) is not None:
-            version = lake.answer_others(after=seen or 0, merged=upto, newest=version)
+        version = self._newest_version(lake, after=seen or 0, merged=max(span.offset, merged))
         done = counted.upto(version)
-        return Applied(
-            table=work.table,
-            rows=work.rows,
-            applied=done.inserted + done.updated,
-            inserted=done.inserted,
-            updated=done.updated,
-            unchanged=max(0, done.source - done.inserted - done.updated - done.deleted_by_merge - withheld),
-            deleted=done.deleted,
-            withheld=withheld,
-            history=history_counts.upto(history.version()).inserted
-            if history_counts is not None and history is not None
-            else 0,
-            files_added=done.files_added,
-            files_removed=done.files_removed,
-            bytes=done.bytes,
+        lines = history_counts.upto(history.version()).inserted if history_counts and history else 0
+        return replace(
+            Applied.of(work, done, withheld=withheld),
+            history=lines,
             seconds=round(time.monotonic() - began, 3),
             version=version,
             # What was committed before a crash may have been so without history, which is on since.
@@ -136,6 +122,13 @@ class TableMerge:
             ignored=self._ignored_columns(work, lake),
             merge_because=self._merge_because,
         )
+
+    def _newest_version(self, lake: LakeTable, *, after: int, merged: int) -> int | None:
+        """The version behind the work; what others have committed behind version `after` is answered."""
+        if self._is_left and lake.committed is not None:
+            return lake.committed  # right behind the version that was left
+        version = lake.version()
+        return None if version is None else lake.answer_others(after=after, merged=merged, newest=version)
 
     def _remove_ghosts(
         self, work: Work, schema: TableSchema, lake: LakeTable, history: History | None, span: Span

@@ -100,20 +100,20 @@ def make_changes(dice: random.Random, count: int, below: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(rows, schema=SHAPE.arrow)
 
 
-def add_updates(build: SegmentBuilder, shape: TableSchema, changed: pa.RecordBatch) -> None:
-    """The lines of these updates, for the next segment."""
-    count = len(changed)
+def add_lines(build: SegmentBuilder, shape: TableSchema, op: str, rows: pa.RecordBatch) -> None:
+    """A line of the log for each of these rows, for the next segment."""
+    count = len(rows)
     build.staging.put_schema(shape)
     first = build.next(count)
     columns = {
         "offset": pa.array(range(first, first + count), pa.int64()),
-        "op": pa.repeat("u", count),
+        "op": pa.repeat(op, count),
         "origin": pa.repeat("log", count),
         "transaction": pa.repeat("t", count),
         "position": pa.repeat("p", count),
         "commit_time": pa.repeat(pa.scalar(EPOCH, pa.timestamp("us", tz="UTC")), count),
         "key_only": pa.repeat(False, count),
-        "after": changed.to_struct_array(),
+        "after": rows.to_struct_array(),
     }
     whole = log_schema(shape)
     lines = [columns.get(f.name, pa.nulls(count, f.type)) for f in whole]
@@ -145,7 +145,7 @@ class Filled:
     def ours(self, changed: pa.RecordBatch) -> float:
         """Seconds of a merge of one segment with these updates."""
         count = len(changed)
-        add_updates(self.lake.build, SHAPE, changed)
+        add_lines(self.lake.build, SHAPE, "u", changed)
         self.lake.build.seal()
         began = time.monotonic()
         merged = self._merger.run_round(retry_stopped=False)

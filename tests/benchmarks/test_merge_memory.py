@@ -20,7 +20,7 @@ from spark_jobs.merging.lake_table import LakeTable
 from tests.benchmarks.results import OURS, Bar, Figure, Results
 from tests.benchmarks.scale import Scale
 from tests.benchmarks.test_lake import Merges
-from tests.benchmarks.test_merge import SHAPE, add_updates, make_changes, spark_rows
+from tests.benchmarks.test_merge import SHAPE, add_lines, make_changes, spark_rows
 from tests.benchmarks.test_new_table import CONFIG
 from tests.spark.lakes import TestLake
 
@@ -96,7 +96,7 @@ def test_memory_of_a_merger_of_large_tables(
 
         def stage() -> int:
             for number in range(TABLES):
-                add_updates(lake.build, _shape(number), make_changes(dice, CHANGED, scale.lake_rows))
+                add_lines(lake.build, _shape(number), "u", make_changes(dice, CHANGED, scale.lake_rows))
             lake.build.seal()
             return lake.build.offset
 

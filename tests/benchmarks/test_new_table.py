@@ -18,12 +18,11 @@ from pyspark.sql import SparkSession
 
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import ChunkRef
-from dblog_core.staging.row_format import log_schema
 from tests.benchmarks.results import OURS, Bar, Figure, Results
 from tests.benchmarks.scale import Scale
-from tests.benchmarks.test_merge import SHAPE
+from tests.benchmarks.test_merge import SHAPE, add_lines
 from tests.spark.lakes import TestLake
-from tests.spark.segments import EPOCH, SegmentBuilder
+from tests.spark.segments import SegmentBuilder
 
 SPARK = "Spark's read and write"
 _CHUNK = 50_000
@@ -71,31 +70,13 @@ def _add_chunk(build: SegmentBuilder, rows: pa.RecordBatch) -> None:
     build._chunks.append(chunk)
 
 
-def _add_lines(build: SegmentBuilder, rows: pa.RecordBatch) -> None:
-    count = len(rows)
-    first = build.next(count)
-    columns = {
-        "offset": pa.array(range(first, first + count), pa.int64()),
-        "op": pa.repeat("c", count),
-        "origin": pa.repeat("log", count),
-        "transaction": pa.repeat("t", count),
-        "position": pa.repeat("p", count),
-        "commit_time": pa.repeat(pa.scalar(EPOCH, pa.timestamp("us", tz="UTC")), count),
-        "key_only": pa.repeat(False, count),
-        "after": rows.to_struct_array(),
-    }
-    whole = log_schema(SHAPE)
-    lines = [columns.get(field.name, pa.nulls(count, field.type)) for field in whole]
-    build.batch(SHAPE, pa.RecordBatch.from_arrays(lines, schema=whole))
-
-
 def _stage(path: Path, *, dumped: int, logged: int = 0) -> Staging:
     """Rows of the log first, and then those of a dump, in segments."""
     staging = Staging(str(path), source="shop")
     build = SegmentBuilder(staging)
     build._know(SHAPE)
     for first in range(dumped, dumped + logged, _LINES):
-        _add_lines(build, _rows(first, min(_LINES, dumped + logged - first)))
+        add_lines(build, SHAPE, "c", _rows(first, min(_LINES, dumped + logged - first)))
         build.seal()
     for segment in range(0, dumped, _SEGMENT):
         end = min(segment + _SEGMENT, dumped)
