@@ -7,8 +7,8 @@ is not that of their bytes, too many rows) is Spark's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain, groupby, pairwise
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -34,6 +34,9 @@ MAX_DECODED = 96 << 20
 
 PORTION = 32 << 20
 """Decoded bytes of events that are folded at a time, where the log left columns out."""
+
+TOGETHER = 1 << 20
+"""Decoded bytes of lines, of small segments in a row, that are made events at a time."""
 
 MAX_HOT_BYTES = 256 << 20
 """Of the files of such a work: it goes to Spark once its keys, or the events that are held, are too many."""
@@ -144,19 +147,14 @@ def read_events(staging: Staging, work: Work, schema: TableSchema, *, for_histor
     `for_history`: with `unchanged`, `moved` and old keys, whatever the log left out, with `transaction` and `key_only`;
     the image of a deleted row is the one that the log has.
     """
-    renames = work.renames
     unchanged_toast = for_history or has_unchanged_toast(work)
-    for file in (part for whole in work.files for part in split_at_renames(whole, renames)):
-        shape = staging.schema(file.schema)
-        later = renames.after(file.first_offset)
-        for lines in staging.log_batches(file):
-            part = pa.Table.from_batches([lines])
-            events = _log_events(part, shape, schema, later, unchanged_toast=unchanged_toast)
-            yield _without_removed(_add_told(events, part, shape, schema, later) if for_history else events, work)
+    for lines, shape, later in _read_lines(staging, work):
+        events = _log_events(lines, shape, schema, later, unchanged_toast=unchanged_toast)
+        yield _without_removed(_add_told(events, lines, shape, schema, later) if for_history else events, work)
     for chunk in work.chunks:
         shape = staging.schema(chunk.schema)
         first = 0
-        later = renames.after(chunk.first_offset)
+        later = work.renames.after(chunk.first_offset)
         where = staging.storage.url(chunk.path)
         opened = parquet.open_file(staging.read_file(chunk.path), expected=chunk.checksum, where=where)
         for rows in parquet.batches(opened, where=where):
@@ -164,6 +162,37 @@ def read_events(staging: Staging, work: Work, schema: TableSchema, *, for_histor
             events = _add_unchanged(events, schema) if unchanged_toast else events
             yield _without_removed(_add_told(events) if for_history else events, work)
             first += len(rows)
+
+
+def _read_lines(staging: Staging, work: Work) -> Iterator[tuple[pa.Table, TableSchema, Renames]]:
+    """The lines of the log files in their order, each time with their shape and the renames that come after them."""
+    files = (file for whole in work.files for file in split_at_renames(whole, work.renames))
+    alike = groupby(files, lambda file: (file.schema, work.renames.after(file.first_offset)))
+    for (fingerprint, later), group in alike:
+        shape = staging.schema(fingerprint)
+        batches = chain.from_iterable(staging.log_batches(file) for file in group)
+        for lines in _join_small_batches(batches):
+            yield lines, shape, later
+
+
+def _join_small_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """All rows in their order. A step of Arrow takes a few rows as long as many, and a segment may have few."""
+    waiting: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        if waiting and size + batch.nbytes > TOGETHER:
+            yield _join_batches(waiting)
+            waiting = []
+            size = 0
+        waiting.append(batch)
+        size += batch.nbytes
+    if waiting:
+        yield _join_batches(waiting)
+
+
+def _join_batches(batches: list[pa.RecordBatch]) -> pa.Table:
+    joined = pa.Table.from_batches(batches)
+    return joined if len(batches) == 1 else joined.combine_chunks()  # which would copy a single one
 
 
 def _without_removed(events: pa.Table, work: Work) -> pa.Table:
