@@ -14,8 +14,12 @@ import orjson
 import psutil
 import pytest
 
+from dblog_core.lake.lake_status import table_location
 from dblog_core.local.servers import guard
 from dblog_core.local.servers.daemon import wait_until
+from dblog_core.model.schema import TableName
+from dblog_core.storage.location import Location
+from dblog_core.wiring import open_lake
 from tests.benchmarks import data
 from tests.benchmarks.data import NewDatabase
 from tests.benchmarks.followers import Follower, latencies, percentile
@@ -30,9 +34,11 @@ TABLES = tuple(data.ORDERS.with_name(f"orders_{n}") for n in range(10))
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A merge that has ended: when (monotonic seconds), up to which offset, and the tables that lack some of it."""
+    """A merge that has ended: when (monotonic seconds) it said so, its number, up to which offset, and the tables that
+    lack some of it."""
 
     at: float
+    number: int
     offset: int
     late: frozenset[str]
 
@@ -71,10 +77,11 @@ class Merges:
         assert self._process.poll() is None, "the merge has ended"
         return next((ended.offset for ended in reversed(self.ended) if not ended.late), 0)
 
-    def arrival_times(self, keys: dict[str, dict[int, int]]) -> dict[int, float]:
-        """When the keys of these tables were in the lake, for those that are. `keys`: by table each key's offset."""
+    def arrival_times(self, keys: dict[str, dict[int, int]], lake: Location) -> dict[int, float]:
+        """When any reader of Delta could see the keys of these tables. `keys`: by table each key's offset."""
         times = {}
         for table, offsets in keys.items():
+            commits = read_commit_times(Path(str(table_location(lake, TableName.parse(table)))))
             merges = iter([ended for ended in self.ended if table not in ended.late])
             ended = next(merges, None)
             for key, offset in sorted(offsets.items(), key=lambda item: item[1]):
@@ -82,14 +89,27 @@ class Merges:
                     ended = next(merges, None)
                 if ended is None:
                     break
-                times[key] = ended.at
+                # A share that came in late was committed under the number of an earlier merge.
+                times[key] = commits.get(ended.number, ended.at)
         return times
 
     def _read(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             merged = orjson.loads(line)
-            self.ended.append(Ended(time.monotonic(), merged["offset"], frozenset(merged["late"])))
+            self.ended.append(Ended(time.monotonic(), merged["number"], merged["offset"], frozenset(merged["late"])))
+
+
+def read_commit_times(table: Path) -> dict[int, float]:
+    """By the number of the merge, when (monotonic seconds) its commit became a version of a Delta table."""
+    began = time.time() - time.monotonic()
+    times = {}
+    for path in (table / "_delta_log").glob("*.json"):
+        for line in path.read_bytes().splitlines():
+            if (transaction := orjson.loads(line).get("txn")) is not None:
+                # The time of the file's name: the bytes were written before it.
+                times[transaction["version"]] = path.stat().st_ctime - began
+    return times
 
 
 @pytest.mark.timeout(2400)
@@ -113,7 +133,7 @@ def test_commit_to_delta(bench_database: NewDatabase, scale: Scale, results: Res
     keys: dict[str, dict[int, int]] = {}
     for key, offset in follower.offsets.items():
         keys.setdefault(f"{database.schema}.{load.table_of(key).name}", {})[key] = offset
-    arrivals = merges.arrival_times(keys)
+    arrivals = merges.arrival_times(keys, open_lake(dblog.config))
     title = f"commit to a row in Delta, `merge --continuous`, {RATE} transactions a second, {len(TABLES)} tables"
     spans = {"first minute": (began, began + minute), f"last of {scale.lake_seconds:.0f} s": (ended - minute, ended)}
     for number, (name, (since, until)) in enumerate(spans.items()):
