@@ -78,12 +78,14 @@ def _newest_first() -> contextlib.AbstractContextManager[object]:
     return mock.patch.object(Staging, "begin_at", begin_at)
 
 
-@pytest.mark.parametrize(
-    "mistake", [_without_beginning, _needs_forgotten, _within_transactions, _newest_first], ids=lambda m: m.__name__
-)
+FINDERS = {_without_beginning: 0, _needs_forgotten: 0, _within_transactions: 0, _newest_first: 14}
+"""The first seed that finds each mistake. The search begins there: a world takes seconds under some of them."""
+
+
+@pytest.mark.parametrize("mistake", FINDERS, ids=lambda m: m.__name__)
 def test_the_worlds_find_mistakes(mistake: Any) -> None:
     with mistake(), pytest.raises((AssertionError, StagingError)):
-        worlds(range(100), STEPS)
+        worlds(range(FINDERS[mistake], 100), STEPS)
 
 
 def _fill_staging(disk: Disk, *, joined: bool) -> Staging:
