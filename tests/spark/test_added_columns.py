@@ -118,9 +118,11 @@ def fill_columns(lake: TestLake, *, partial: bool) -> tuple[int, int]:
 
 
 @pytest.mark.in_turn("dies")
-@pytest.mark.parametrize(("dies", "partial"), [(None, True), ("_fill", False), ("merge", True)])
+@pytest.mark.parametrize(
+    ("dies", "partial"), [((), True), (("_fill",), False), (("merge", "upsert"), True)], ids=["none", "fill", "write"]
+)
 def test_an_added_column_has_its_constant_in_rows_from_before_by_the_merge_alone(
-    lake: TestLake, monkeypatch: pytest.MonkeyPatch, dies: str | None, partial: bool
+    lake: TestLake, monkeypatch: pytest.MonkeyPatch, dies: tuple[str, ...], partial: bool
 ) -> None:
     def die(*_: object, **__: object) -> None:
         raise Crash
@@ -130,9 +132,10 @@ def test_an_added_column_has_its_constant_in_rows_from_before_by_the_merge_alone
     right = [{**new(key, v), **HELD} for key, v in ((1, "a"), (2, "b"), (3, "c"))]
     right += [{**new(key, v), **others} for key, v in ((4, "d"), (5, "a"))]
     right.append({**new(6, "e" if partial else "a"), **HELD})
-    if dies is not None:
+    if dies:
         with monkeypatch.context() as patch:
-            patch.setattr(LakeTable, dies, die)
+            for step in dies:
+                patch.setattr(LakeTable, step, die)
             with pytest.raises(Crash):
                 lake.merge()
     assert at_the_end(lake, MORE, before) == right
@@ -141,7 +144,7 @@ def test_an_added_column_has_its_constant_in_rows_from_before_by_the_merge_alone
     assert not status(lake).waits
     version = log.version(lake.table(MORE))
     assert at_the_end(lake, MORE, (version or 0, lake.build.offset)) == right
-    if dies is None:
+    if not dies:
         harm = f"UPDATE delta.`{lake.table(MORE)}` SET n = 0, day = NULL"
         lake.spark.sql(harm)
         replay(lake, 1, lake.build.offset)
