@@ -11,7 +11,7 @@ import datetime as dt
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Context, Decimal
 from typing import Any
 
@@ -153,8 +153,11 @@ class Source:
             AND TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED') ORDER BY 1, 2"""
 
     def shape(self, table: TableName) -> TableSchema:
-        """Raises RequestError for a table that is refused."""
-        return self._reader.schema(table)
+        """Without columns that a rule excludes. Raises RequestError for a table that is refused."""
+        schema = self._reader.schema(table)
+        rules = self._config.source.columns.get(str(table))
+        excluded = rules.exclude if rules else ()
+        return replace(schema, columns=tuple(c for c in schema.columns if c.name not in excluded))
 
     def rows(self, schema: TableSchema) -> list[dict[str, str | None]]:
         """What it prints of each row, in the form of `value_text`."""

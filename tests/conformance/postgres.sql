@@ -705,6 +705,8 @@ UPDATE <t> SET a = a || 5, b[1:1][1:1] = '{{"q\"x"}}' WHERE id = 1
 UPDATE <t> SET a = array_remove(a, NULL)
 
 == spelt otherwise
+= may stop t: differ in upper and lower case alone
+= rules {"exclude": ["V"]}
 create table <t> ("ID" int primary key, "V" varchar(20), v text)
 InSeRt /* a /* nested */ comment */ InTo <t> -- to the end
   values (1, 'a; b', E'x\ty'), (2, U&'\00e9', $q$it's$q$), (3, $$ $q$ $$, NULL)

@@ -159,7 +159,7 @@ def judge_world(world: World, lake: Lake) -> list[str]:
         return _unknown_faults(faults, world)
     if rules:
         world.again()
-    second = _look_until(world, lake, lambda verdict: verdict.differs.keys().isdisjoint(mended))
+    second = _look_again(world, lake, mended)
     for name in mended:
         if name in second.differs:
             report = second.reports.get(name) or first.reports.get(name)
@@ -167,6 +167,26 @@ def judge_world(world: World, lake: Lake) -> list[str]:
                 _describe_fault(world, name, f"differs after its fix: {second.differs[name]}; told was {report!r}")
             )
     return _unknown_faults(faults, world)
+
+
+def _look_again(world: World, lake: Lake, mended: list[str]) -> Verdict:
+    """How the tables stand after their fixes. The lake asks first before a column takes another type that a fix gives
+    it: then that is typed too."""
+    verdict = _look_until(world, lake, lambda v: not _unequal(v, mended) - _reshaped(v, mended))
+    if not (reshaped := _reshaped(verdict, mended)):
+        return verdict
+    for name in reshaped:
+        lake.accept(name)
+    return _look_until(world, lake, lambda v: not _unequal(v, mended))
+
+
+def _unequal(verdict: Verdict, tables: list[str]) -> set[str]:
+    return verdict.differs.keys() & set(tables)
+
+
+def _reshaped(verdict: Verdict, tables: list[str]) -> set[str]:
+    """Tables that `dblog schema accept` is the next fix of."""
+    return {name for name in _unequal(verdict, tables) if "schema accept" in verdict.reports.get(name, "")}
 
 
 def _look_until(world: World, lake: Lake, is_done: Callable[[Verdict], bool]) -> Verdict:
