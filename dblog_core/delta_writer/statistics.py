@@ -20,8 +20,9 @@ import pyarrow.compute as pc
 from dblog_core.delta_writer.shape import DeltaColumn, Shape
 from dblog_core.interfaces import Json
 
-_PREFIX = 32  # characters of text
-_HIGHEST = "\U0010ffff"
+PREFIX = 32
+"""Characters of a text that its bounds have."""
+HIGHEST = "\U0010ffff"
 _COLUMNS = 32  # that have statistics, where the table does not say otherwise
 _FIRST_YEAR_US = -62_135_596_800_000_000  # 0001-01-01
 _LAST_US = 253_402_300_799_999_000  # the last millisecond of the year 9999
@@ -55,7 +56,7 @@ class FileStatistics:
             values = rows[name]
             self._nulls[name] += values.null_count
             if values.null_count < len(values):
-                ends = _bounds(values)
+                ends = bounds(values)
                 self._ends[name] = _join_ends(self._ends[name], ends) if name in self._ends else ends
 
     def json(self) -> str:
@@ -122,11 +123,15 @@ def dump_json(value: Any) -> str:
     return format(value, "f") if isinstance(value, Decimal) else json.dumps(value)
 
 
-def _bounds(values: pa.ChunkedArray) -> Ends:
-    """Of a column with a value."""
+def has_bounds(kind: pa.DataType) -> bool:
+    """Whether Delta keeps minima and maxima of a type."""
+    return not (pa.types.is_boolean(kind) or pa.types.is_binary(kind) or pa.types.is_nested(kind))
+
+
+def bounds(values: pa.ChunkedArray) -> Ends:
+    """Those of a column with a value."""
     kind = values.type
-    # Delta keeps no minima and maxima of these.
-    if pa.types.is_boolean(kind) or pa.types.is_binary(kind) or pa.types.is_nested(kind):
+    if not has_bounds(kind):
         return None, None
     if pa.types.is_timestamp(kind):
         return _times(values, "Z" if kind.tz else "")
@@ -136,7 +141,7 @@ def _bounds(values: pa.ChunkedArray) -> Ends:
     low = ends["min"].as_py()
     high = ends["max"].as_py()
     if pa.types.is_string(kind):
-        return low[:_PREFIX], _upper(high)
+        return low[:PREFIX], _upper(high)
     if pa.types.is_floating(kind):
         # Spark orders NaN above every number: bounds without it would have readers skip the file.
         exact = not pc.any(pc.is_nan(values)).as_py() and math.isfinite(low) and math.isfinite(high)
@@ -146,10 +151,10 @@ def _bounds(values: pa.ChunkedArray) -> Ends:
 
 def _upper(text: str) -> str | None:
     """A short text that is not below a long one."""
-    if len(text) <= _PREFIX:
+    if len(text) <= PREFIX:
         return text
     # The prefix alone lies below the text, and readers would skip the file.
-    upper = text[:_PREFIX] + _HIGHEST
+    upper = text[:PREFIX] + HIGHEST
     return upper if upper.encode() >= text.encode() else None
 
 

@@ -177,7 +177,7 @@ def _improve(spark: SparkSession, place: Place, tools: Tools, marks: Marks) -> l
         if log.version(place.path) != before:
             did.append("joined")
         key = [] if place.history else clustering.columns_with_statistics(place.path, _key(tools, place))
-        if key and clustering.is_mixed(place.path, key):  # small files, which always are, are now joined
+        if key and clustering.overlap(place.path, key).is_mixed():  # small files, which always are, are now joined
             tools.check()
             clustering.cluster(spark, place.path, key)
             did.append("clustered")

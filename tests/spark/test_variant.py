@@ -12,6 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from dblog_core.config.settings import Config
+from dblog_core.delta_writer.rewriting import key_overlap
 from dblog_core.lake import lake_tasks, time_travel
 from dblog_core.lake.cuts import find_cut
 from dblog_core.lake.lake_status import State, TableStatus, read_status
@@ -22,7 +23,7 @@ from dblog_core.maintenance.maintain_result import MaintainResult
 from dblog_core.model.schema import TableSchema
 from dblog_core.verify.exchange import Pin
 from spark_jobs import views
-from spark_jobs.delta_tables import clustering, log
+from spark_jobs.delta_tables import log
 from spark_jobs.delta_tables.column_types import PROVENANCE
 from spark_jobs.delta_tables.variants import METADATA, OTHER
 from spark_jobs.verifying import expected_rows
@@ -317,7 +318,7 @@ def test_maintenance_cuts_and_other_readers_of_the_log_know_such_a_table(
     time_travel.check_readable(lake.location, newest)
     size = disk_usage.of_table(lake.table(DOC), "shop.t", Patience(None), rows=6)
     assert size is not None and size.deleted
-    monkeypatch.setattr(clustering, "FILES", 0)  # all files count as mixed
+    monkeypatch.setattr(key_overlap, "FILES", 0)  # all files count as mixed
     task = lake_tasks.file_task(lake.location, MaintainRequest())
     lake.merger(config=_config(tmp_path)).run_task()
     outcome = lake_tasks.read_outcome(lake.location, task.id, MaintainResult)
