@@ -22,5 +22,5 @@ The reference is delta-io/delta's PROTOCOL.md. From the log to a commit:
   open_table.py   a table's newest version, its vectors and its index; one commit of it
   upsert.py       changes of a table become one commit, exactly once
   append.py       rows appended to a table that nothing is looked up in
-  rewriting/      small files joined, dead rows left out, while others change the table
+  rewriting/      small files joined, mixed ones put in order, dead rows left out, while others change the table
 """

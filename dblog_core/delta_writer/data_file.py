@@ -24,6 +24,30 @@ reads no day before 1582-10-15 and no time before 1900."""
 
 
 @dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A file that is written: its name in the table, its bytes and rows, their statistics, and its key columns by
+    physical names (None: they are many)."""
+
+    name: str
+    size: int
+    count: int
+    statistics: str
+    keys: pa.Table | None
+
+    def addition(self, *, now_ms: int, data_change: bool) -> Json:
+        """The `add` action of the file; `now_ms`: when it was made, milliseconds since the epoch."""
+        return {
+            # Paths in the log are URL-encoded.
+            "path": quote(self.name),
+            "partitionValues": {},
+            "size": self.size,
+            "modificationTime": now_ms,
+            "dataChange": data_change,
+            "stats": self.statistics,
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class DataFile:
     """A file to write: its name in the table, its bytes, its rows as the file has them (physical names; the key's
     columns at least), and their statistics."""
@@ -33,17 +57,14 @@ class DataFile:
     rows: pa.Table
     statistics: str
 
+    @property
+    def stored(self) -> StoredFile:
+        """What is known of the file once it is written."""
+        return StoredFile(self.name, self.data.size, len(self.rows), self.statistics, self.rows)
+
     def addition(self, *, now_ms: int, data_change: bool) -> Json:
-        """The `add` action of the file; `now_ms`: when it was made, milliseconds since the epoch."""
-        return {
-            # Paths in the log are URL-encoded.
-            "path": quote(self.name),
-            "partitionValues": {},
-            "size": self.data.size,
-            "modificationTime": now_ms,
-            "dataChange": data_change,
-            "stats": self.statistics,
-        }
+        """As that of the stored file."""
+        return self.stored.addition(now_ms=now_ms, data_change=data_change)
 
 
 def data_file(
@@ -107,6 +128,11 @@ class FileWriter:
         self._writer.write_table(stored, row_group_size=_ROW_GROUP)
         self._statistics.add(stored)
         self._parts.append(stored.select([self._shape[name].physical for name in self._kept]))
+
+    @property
+    def size(self) -> int:
+        """The bytes that were written so far."""
+        return self._out.tell()
 
     def file(self) -> DataFile:
         """The file, once it is whole."""

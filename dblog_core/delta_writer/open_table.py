@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from dblog_core.delta_writer import key_index, snapshot
 from dblog_core.delta_writer.bitmaps import RowSet
 from dblog_core.delta_writer.commit import commit_data, commit_info, create_commit
-from dblog_core.delta_writer.data_file import DataFile
+from dblog_core.delta_writer.data_file import StoredFile
 from dblog_core.delta_writer.files import TableFiles
 from dblog_core.delta_writer.key_index import KeyIndex
 from dblog_core.delta_writer.key_runs import IndexDamaged
@@ -138,9 +138,11 @@ class OpenTable:
         """Writes a file of a name of its own."""
         self.files.create_new(name, data)
 
-    def index_file(self, file: DataFile, shape: Shape) -> None:
-        """Takes a file that has been committed into the index."""
-        self.index_rows(file.name, file.data.size, file.rows, shape)
+    def index_file(self, file: StoredFile, shape: Shape) -> None:
+        """Takes a file that has been committed into the index; one whose keys are many is read when a merge needs
+        them."""
+        if file.keys is not None:
+            self.index_rows(file.name, file.size, file.keys, shape)
 
     def index_rows(self, name: str, size: int, rows: pa.Table, shape: Shape) -> None:
         """As `index_file`; `rows`: those of the file, by physical names, the key's columns at least."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -84,18 +84,26 @@ def column_batches(
 
 
 def row_stretches(
-    files: TableFiles, live: LiveFile, shape: Shape, names: Sequence[str]
+    files: TableFiles,
+    live: LiveFile,
+    shape: Shape,
+    names: Sequence[str],
+    *,
+    is_wanted: Callable[[int, int], bool] = lambda first, end: True,
 ) -> Iterator[tuple[int, pa.Table]]:
     """All rows of a file, some columns alone, as `column_batches`, and few at a time: the number of the first one, and
-    the rows."""
+    the rows. `is_wanted`: asked of each row group, from its first row to before its end, whether it is read."""
     columns = [shape[name] for name in names]
     first = 0
     with open_data_file(files, live) as file:
         stored = _stored_names(file, columns, by_id=shape.by_id)
         for group in range(file.num_row_groups):
-            for within, rows in _stretches(file, group, columns, stored, files.url(live.path), most_rows=_ROWS_AT_ONCE):
-                yield first + within, rows
-            first += file.metadata.row_group(group).num_rows
+            end = first + file.metadata.row_group(group).num_rows
+            if is_wanted(first, end):
+                parts = _stretches(file, group, columns, stored, files.url(live.path), most_rows=_ROWS_AT_ONCE)
+                for within, rows in parts:
+                    yield first + within, rows
+            first = end
 
 
 def rows_at(

@@ -1,1 +1,1 @@
-"""Data files of a table are written again, beside the merges: small ones are joined, dead rows are left out."""
+"""Data files of a table are written again beside merges: joined, put in the order of the key, freed of dead rows."""

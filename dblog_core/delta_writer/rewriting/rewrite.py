@@ -1,7 +1,7 @@
 """Data files are written again while others change the table: a row that dies meanwhile is dead in the new file too.
 
-  files and vectors of one version -> their live rows in a new file (long) -> the newest version -> rows that have died
-  since, marked by their numbers in the new file -> one commit without a change of data (short)
+  files and vectors of one version -> their live rows in new files (long) -> the newest version -> rows that have died
+  since, marked by their numbers in the new files -> one commit without a change of data (short)
 
 The long part reads what never changes, data files and the vectors of one version, so it may run in a thread of its own
 while the table's thread commits merges. The commit needs no index: a row's new number follows from its old one.
@@ -12,6 +12,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +20,7 @@ import pyarrow.compute as pc
 
 from dblog_core.delta_writer.bitmaps import Rows, RowSet
 from dblog_core.delta_writer.commit import removal
-from dblog_core.delta_writer.data_file import DataFile, FileWriter
+from dblog_core.delta_writer.data_file import FileWriter, StoredFile
 from dblog_core.delta_writer.files import TableFiles
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.order_guard import Flags
@@ -48,13 +49,29 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """What stands in place of the sources. `file`: None where no row of them lives; `places`: by source, for each of
-    its rows the number in the new file, -1 for a dead one; `metadata`: of the version that was read."""
+    """What stands in place of the sources. `files`: none where no row of them lives; `places`: by source, for each of
+    its rows the number that it has now, counted through all new files, -1 for a dead one; `metadata`: of the version
+    that was read."""
 
     sources: tuple[Source, ...]
-    file: DataFile | None
+    files: tuple[StoredFile, ...]
     places: Mapping[str, Rows]
     metadata: Json
+
+
+class FileRewrite(Protocol):
+    """A plan of files that are written again."""
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """The files, and their dead rows."""
+        ...
+
+    def carry_out(self, check: Callable[[], None] = lambda: None) -> Rewritten | None:
+        """Writes the new files, in any thread; None where that is not worth it. `check` is asked between two stretches
+        of rows, and raises where the work shall end. Raises LakeError where a file cannot be read, and StagingError
+        with storage's own faults."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,20 +88,16 @@ class Rewrite:
     name: uuid.UUID
 
     def carry_out(self, check: Callable[[], None] = lambda: None) -> Rewritten:
-        """Writes the new file. In any thread. `check` is asked between two stretches of rows, and raises where the work
-        shall end. Raises LakeError where a file cannot be read, and StagingError with storage's own faults."""
+        """Writes the new file."""
         try:
             return self._write(check)
         except (pa.ArrowException, MemoryError) as error:
-            raise LakeError(
-                f"files of the table cannot be written again, and merges continue without it: {error}",
-                where=str(self.files),
-            ) from error
+            raise cannot_rewrite(self.files, error) from error
 
     def _write(self, check: Callable[[], None]) -> Rewritten:
         configuration = self.metadata.get("configuration") or {}
         places: dict[str, Rows] = {}
-        file = None
+        files: tuple[StoredFile, ...] = ()
         with FileWriter(self.shape, configuration, self.name, where=str(self.files), kept=self.keys) as writer:
             count = self._write_ordered(writer, places) if self.order else None
             if count is None:
@@ -92,7 +105,8 @@ class Rewrite:
         if count:
             file = writer.file()
             self.files.create_new(file.name, file.data)
-        return Rewritten(self.sources, file, places, self.metadata)
+            files = (file.stored,)
+        return Rewritten(self.sources, files, places, self.metadata)
 
     def _write_as_is(self, writer: FileWriter, places: dict[str, Rows], check: Callable[[], None]) -> int:
         count = 0
@@ -108,7 +122,7 @@ class Rewrite:
                 if sum(part.nbytes for part in waiting) >= _GROUP_BYTES:
                     writer.write(pa.concat_tables(waiting))
                     waiting.clear()
-            places[source.live.path] = _concatenate(numbers)
+            places[source.live.path] = concatenate(numbers)
         if sum(map(len, waiting)):
             writer.write(pa.concat_tables(waiting))
         return count
@@ -147,16 +161,28 @@ class Rewrite:
             yield rows, ~source.dead.contains(np.arange(first, first + len(rows)))
 
 
+def cannot_rewrite(files: TableFiles, error: BaseException) -> LakeError:
+    """The error of a rewrite that Arrow, or the memory, has no room for."""
+    return LakeError(
+        f"files of the table cannot be written again, and merges continue without it: {error}", where=str(files)
+    )
+
+
 def plan_rewrite(table: OpenTable, chosen: Sequence[LiveFile], *, order: Sequence[str] = ()) -> Rewrite:
     """The plan for these files of the table's snapshot."""
     shape = table.snapshot.shape(str(table.files))
-    sources = tuple(Source(live, table.dead_rows(live)) for live in chosen)
-    return Rewrite(table.files, sources, shape, table.snapshot.metadata, table.keys, tuple(order), table.new_id())
+    metadata = table.snapshot.metadata
+    return Rewrite(table.files, sources_of(table, chosen), shape, metadata, table.keys, tuple(order), table.new_id())
+
+
+def sources_of(table: OpenTable, chosen: Sequence[LiveFile]) -> tuple[Source, ...]:
+    """These files of the table's snapshot, with the rows that are dead in it."""
+    return tuple(Source(live, table.dead_rows(live)) for live in chosen)
 
 
 def commit_rewritten(table: OpenTable, rewritten: Rewritten) -> bool:
-    """Puts the new file in place of its sources, with what has died since; False where the table has no longer these
-    files, or another shape, so that all was for nothing.
+    """Puts the new files in place of their sources, with what has died since; False where the table has no longer these
+    files, or another shape, or a new file is gone, so that all was for nothing.
 
     Raises TableRefused where the table needs another writer now, and StagingError with storage's own faults.
     """
@@ -166,9 +192,9 @@ def commit_rewritten(table: OpenTable, rewritten: Rewritten) -> bool:
             return False
         if (died := _find_died(table, rewritten)) is None:
             return False
-        # A VACUUM of somebody else may have taken the file, which no version names yet.
-        if rewritten.file is not None and not table.files.exists(rewritten.file.name):
-            table.create(rewritten.file.name, rewritten.file.data)
+        # A VACUUM of somebody else may have taken a file that no version names yet.
+        if not all(table.files.exists(file.name) for file in rewritten.files):
+            return False
         if _commit(table, rewritten, died):
             return True
     return False
@@ -180,7 +206,7 @@ def _form(metadata: Json) -> tuple[str, str, Json]:
 
 
 def _find_died(table: OpenTable, rewritten: Rewritten) -> Rows | None:
-    """The rows of the new file that have died since; None where a source is gone, or a row has come back."""
+    """The rows of the new files that have died since; None where a source is gone, or a row has come back."""
     died = []
     for source in rewritten.sources:
         live = table.snapshot.files.get(source.live.path)
@@ -194,7 +220,7 @@ def _find_died(table: OpenTable, rewritten: Rewritten) -> Rows | None:
         if len(since) != len(dead) - len(source.dead):
             return None
         died.append(rewritten.places[live.path][since])
-    return _concatenate(died)
+    return concatenate(died)
 
 
 def _commit(table: OpenTable, rewritten: Rewritten, died: Rows) -> bool:
@@ -202,31 +228,46 @@ def _commit(table: OpenTable, rewritten: Rewritten, died: Rows) -> bool:
     before = [table.snapshot.files[source.live.path] for source in rewritten.sources]
     # No data change: streams that read the table pass such a commit over.
     actions: list[Json] = [removal(live, now_ms=now, data_change=False) for live in before]
-    file = rewritten.file
-    dead = RowSet().with_rows(died)
-    vector = None
-    if file is not None and len(dead) < len(file.rows):
+    # A file whose rows have all died is not added.
+    added = [(file, dead) for file, dead in _dead_by_file(rewritten.files, died) if len(dead) < file.count]
+    vectors = _write_vectors(table, added)
+    for file, dead in added:
         addition = file.addition(now_ms=now, data_change=False)
         if len(dead):
-            vectors = vector_file([dead], table.new_id())
-            table.create(vectors.name, vectors.data)
-            vector = vectors.descriptors[0]
-            addition["deletionVector"] = vector
-            addition["stats"] = loosen_bounds(file.statistics, len(file.rows))
+            addition["deletionVector"] = vectors[file.name]
+            addition["stats"] = loosen_bounds(file.statistics, file.count)
         actions.append({"add": addition})
-    else:
-        file = None
-    metrics = {"numAddedFiles": int(file is not None), "numRemovedFiles": len(before)}
+    metrics = {"numAddedFiles": len(added), "numRemovedFiles": len(before)}
     shape = table.snapshot.shape(str(table.files))
-    # If others were faster, no version names the new vector, and VACUUM removes it.
+    # If others were faster, no version names the new vectors, and VACUUM removes them.
     if not table.commit("OPTIMIZE", metrics, actions):
         return False
-    if file is not None:
-        if vector is not None:
-            table.vectors[file.name] = unique_id(vector), dead
+    for file, dead in added:
+        if len(dead):
+            table.vectors[file.name] = unique_id(vectors[file.name]), dead
         table.index_file(file, shape)
     return True
 
 
-def _concatenate(parts: Sequence[Rows]) -> Rows:
+def _dead_by_file(files: Sequence[StoredFile], died: Rows) -> Iterator[tuple[StoredFile, RowSet]]:
+    """Each file with those of the rows that are its own, by their numbers in it."""
+    first = 0
+    for file in files:
+        in_file = died - first
+        yield file, RowSet().with_rows(in_file[(in_file >= 0) & (in_file < file.count)])
+        first += file.count
+
+
+def _write_vectors(table: OpenTable, files: Sequence[tuple[StoredFile, RowSet]]) -> dict[str, Json]:
+    """The vectors' descriptors by the name of the data file, of those that have dead rows."""
+    marked = [(file.name, dead) for file, dead in files if len(dead)]
+    if not marked:
+        return {}
+    vectors = vector_file([dead for _, dead in marked], table.new_id())
+    table.create(vectors.name, vectors.data)
+    return {name: descriptor for (name, _), descriptor in zip(marked, vectors.descriptors, strict=True)}
+
+
+def concatenate(parts: Sequence[Rows]) -> Rows:
+    """Row numbers one after the other."""
     return np.concatenate([np.empty(0, np.int64), *parts])

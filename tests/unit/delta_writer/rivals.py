@@ -64,3 +64,9 @@ def vacuums(table: Table) -> None:
 def widens(table: Table) -> None:
     """A property of the table changes."""
     open_delta(table).alter.set_table_properties({"delta.logRetentionDuration": "interval 9 days"})
+
+
+@rival
+def truncates(table: Table) -> None:
+    open_delta(table).delete()
+    table.rows.clear()

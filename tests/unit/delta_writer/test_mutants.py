@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import numpy as np
+import pyarrow.compute as pc
 import pytest
 
-from dblog_core.delta_writer import data_file, statistics, upsert
+from dblog_core.delta_writer import statistics, upsert
 from dblog_core.delta_writer.bitmaps import RowSet
+from dblog_core.delta_writer.data_file import StoredFile
 from dblog_core.delta_writer.key_index import KeyIndex
 from dblog_core.delta_writer.open_table import OpenTable
-from dblog_core.delta_writer.rewriting import rewrite
+from dblog_core.delta_writer.rewriting import key_overlap, ordered_rewrite, rewrite
+from dblog_core.delta_writer.rewriting.cluster_files import plan_cluster
 from dblog_core.delta_writer.rewriting.join_files import join_files, plan_join
 from dblog_core.delta_writer.rewriting.purge_files import plan_purge
 from dblog_core.delta_writer.rewriting.rewrite import Rewrite, Rewritten, commit_rewritten
 from dblog_core.interfaces import Json
 from tests.unit.delta_writer.rivals import open_delta
-from tests.unit.delta_writer.tables import APP, Table, fill_table, row
+from tests.unit.delta_writer.tables import APP, FIELDS, Table, fill_table, row
 
 Patch = AbstractContextManager[object]
 Past = Callable[[Table], None]
@@ -55,9 +61,10 @@ def a_row_number_is_wrong_after_a_join() -> Patch:
     """Rows are counted in the order of the old files, and stand in that of their keys."""
     index = OpenTable.index_file
 
-    def index_as_read(self: OpenTable, file: Any, shape: Any) -> None:
-        keys = file.rows.take(np.argsort([hash(str(key)) for key in file.rows.to_pylist()]))
-        index(self, data_file.DataFile(file.name, file.data, keys, file.statistics), shape)
+    def index_as_read(self: OpenTable, file: StoredFile, shape: Any) -> None:
+        assert file.keys is not None
+        keys = file.keys.take(np.argsort([hash(str(key)) for key in file.keys.to_pylist()]))
+        index(self, replace(file, keys=keys), shape)
 
     return mock.patch.object(OpenTable, "index_file", index_as_read)
 
@@ -68,17 +75,54 @@ def what_died_while_files_were_written_is_forgotten() -> Patch:
 
 
 @contextlib.contextmanager
-def old_row_numbers_are_marked_in_the_new_file() -> Iterator[None]:
+def old_row_numbers_are_marked_in_the_new_files() -> Iterator[None]:
     """Nobody looks where the rows that died have come to stand."""
-    carry_out = Rewrite.carry_out
+    find_died = rewrite._find_died
 
-    def keep_numbers(self: Rewrite, *check: Any) -> Rewritten:
-        rewritten = carry_out(self, *check)
+    def keep_numbers(table: OpenTable, rewritten: Rewritten) -> Any:
         as_before = {path: np.arange(len(rows)) for path, rows in rewritten.places.items()}
-        return Rewritten(rewritten.sources, rewritten.file, as_before, rewritten.metadata)
+        return find_died(table, replace(rewritten, places=as_before))
 
-    with mock.patch.object(Rewrite, "carry_out", keep_numbers):
+    with mock.patch.object(rewrite, "_find_died", keep_numbers):
         yield
+
+
+def marks_stay_with_the_first_new_file() -> Patch:
+    """Nobody looks in which of several files a row that died has come to stand."""
+
+    def give_to_first(files: Sequence[StoredFile], died: Any) -> Iterator[tuple[StoredFile, RowSet]]:
+        for number, file in enumerate(files):
+            yield file, RowSet().with_rows(died[died < file.count]) if number == 0 else RowSet()
+
+    return mock.patch.object(rewrite, "_dead_by_file", give_to_first)
+
+
+@contextlib.contextmanager
+def a_row_is_lost_between_two_parts() -> Iterator[None]:
+    """The last row of each part belongs to none."""
+    read = ordered_rewrite._Rows.read
+
+    def read_short(self: Any, check: Any) -> Iterator[Any]:
+        for part in read(self, check):
+            yield replace(part, rows=part.rows.slice(0, len(part.rows) - 1)) if part.left else part
+
+    with mock.patch.object(ordered_rewrite._Rows, "read", read_short):
+        yield
+
+
+def rows_of_one_first_column_are_split() -> Patch:
+    """Files end wherever they are large enough."""
+
+    def split(values: Any, pieces: int) -> Any:
+        return np.unique(np.arange(pieces + 1) * len(values) // pieces)
+
+    return mock.patch.object(ordered_rewrite, "_piece_edges", split)
+
+
+def rows_are_ordered_by_the_first_column_alone() -> Patch:
+    """Of a key of two."""
+    sort = pc.sort_indices
+    return mock.patch.object(pc, "sort_indices", lambda keys, sort_keys: sort(keys, sort_keys=sort_keys[:1]))
 
 
 def statistics_are_too_tight() -> Patch:
@@ -184,6 +228,67 @@ def _rewrite_beside(table: Table, writer: OpenTable, plan: Callable[[OpenTable],
     table.check()
 
 
+def fill_mixed_files(table: Table) -> OpenTable:
+    """Four files of all keys."""
+    writer = table.writer()
+    for i in range(4):
+        table.merge(writer, [row(k, long_text(k), offset=1) for k in range(i, 240, 4)])
+    return writer
+
+
+def long_text(number: int) -> str:
+    return hashlib.sha512(str(number).encode()).hexdigest()
+
+
+@contextlib.contextmanager
+def small_clusters() -> Iterator[Callable[[OpenTable], Rewrite | Any]]:
+    """The plan of files that are put in order, of some 60 rows each."""
+    with (
+        mock.patch.object(key_overlap, "FILES", 1),
+        mock.patch.object(ordered_rewrite, "is_worth", return_value=True),
+    ):
+        yield partial(plan_cluster, target=5000)
+
+
+def rows_die_while_files_are_put_in_order(table: Table) -> None:
+    writer = fill_mixed_files(table)
+    with small_clusters() as plan:
+        planned = plan(writer)
+        rewritten = planned.carry_out()
+    assert rewritten is not None and len(rewritten.files) > 2
+    table.merge(writer, [row(3, "meanwhile", offset=4), row(230, "meanwhile", offset=4)], [row(9), row(120)])
+    assert commit_rewritten(writer, rewritten)
+    table.check()
+
+
+def rows_are_asked_for_after_files_were_put_in_order(table: Table) -> None:
+    writer = fill_mixed_files(table)
+    with small_clusters() as plan:
+        rewritten = plan(writer).carry_out()
+    assert rewritten is not None and commit_rewritten(writer, rewritten)
+    for k in (0, 1, 59, 120, 239):
+        assert len(table.read(f"id = {k}")) == 1
+
+
+def rows_of_a_key_of_two_columns_are_put_in_order(table: Table) -> None:
+    """Few rows of one first column stand in one file, in the order of the second."""
+    table = Table.create_at(table.lake / "two", fields={"shop": "long", **FIELDS}, keys=("shop", "id"))
+    writer = table.writer()
+    for i in range(4):
+        table.merge(writer, [row(k, long_text(k), shop=k // 7) for k in range(i, 700, 4)])
+    with small_clusters() as plan:
+        rewritten = plan(writer).carry_out()
+    assert rewritten is not None and commit_rewritten(writer, rewritten)
+    table.check()
+    assert len(rewritten.files) > 2
+    keys = [
+        list(zip(*file.keys.to_pydict().values(), strict=True)) for file in rewritten.files if file.keys is not None
+    ]
+    assert [key for file in keys for key in file] == sorted(table.rows)
+    shops = [{key[0] for key in file} for file in keys]
+    assert sum(map(len, shops)) == len(set().union(*shops))
+
+
 def the_table_is_restored_while_files_are_joined(table: Table) -> None:
     writer = fill_table(table, 40)
     version = writer.snapshot.version
@@ -245,9 +350,16 @@ MUTANTS: list[tuple[Callable[[], Patch], Past]] = [
     (a_row_number_is_wrong_after_a_join, files_are_joined_and_changed),
     (what_died_while_files_were_written_is_forgotten, rows_die_while_files_are_joined),
     (what_died_while_files_were_written_is_forgotten, rows_die_while_a_file_is_purged),
-    (old_row_numbers_are_marked_in_the_new_file, rows_die_while_files_are_joined),
-    (old_row_numbers_are_marked_in_the_new_file, rows_die_while_a_file_is_purged),
+    (old_row_numbers_are_marked_in_the_new_files, rows_die_while_files_are_joined),
+    (old_row_numbers_are_marked_in_the_new_files, rows_die_while_a_file_is_purged),
     (what_died_while_files_were_written_is_forgotten, the_table_is_restored_while_files_are_joined),
+    (marks_stay_with_the_first_new_file, rows_die_while_files_are_put_in_order),
+    (what_died_while_files_were_written_is_forgotten, rows_die_while_files_are_put_in_order),
+    (old_row_numbers_are_marked_in_the_new_files, rows_die_while_files_are_put_in_order),
+    (a_row_is_lost_between_two_parts, rows_die_while_files_are_put_in_order),
+    (statistics_of_the_last_part_count, rows_are_asked_for_after_files_were_put_in_order),
+    (rows_of_one_first_column_are_split, rows_of_a_key_of_two_columns_are_put_in_order),
+    (rows_are_ordered_by_the_first_column_alone, rows_of_a_key_of_two_columns_are_put_in_order),
     (statistics_are_too_tight, rows_are_asked_for_by_long_texts),
     (statistics_of_the_last_part_count, rows_are_asked_for_that_stood_in_the_first_part),
     (a_commit_has_no_transaction, a_merge_is_tried_again),

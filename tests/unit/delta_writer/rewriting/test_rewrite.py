@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,16 +12,28 @@ import pytest
 from deltalake import DeltaTable
 
 from dblog_core.delta_writer.open_table import OpenTable
-from dblog_core.delta_writer.rewriting import rewrite
+from dblog_core.delta_writer.rewriting import key_overlap, ordered_rewrite, rewrite
+from dblog_core.delta_writer.rewriting.cluster_files import plan_cluster
 from dblog_core.delta_writer.rewriting.join_files import plan_join
 from dblog_core.delta_writer.rewriting.purge_files import dead_share, plan_purge, purge_file
-from dblog_core.delta_writer.rewriting.rewrite import Rewrite, commit_rewritten
+from dblog_core.delta_writer.rewriting.rewrite import FileRewrite, Rewrite, Rewritten, commit_rewritten
 from dblog_core.errors import LakeError, LeaseLost, StagingUnavailable
 from dblog_core.storage.location import Location
 from tests.unit.delta_writer.rivals import RIVALS
 from tests.unit.delta_writer.tables import FaultyStorage, Table, commit_of, newest, row
 
-PLANS: dict[str, Callable[[OpenTable], Rewrite | None]] = {"join": plan_join, "purge": plan_purge}
+PLANS: dict[str, Callable[[OpenTable], FileRewrite | None]] = {
+    "join": plan_join,
+    "purge": plan_purge,
+    "cluster": partial(plan_cluster, target=1000),
+}
+
+
+@pytest.fixture(autouse=True)
+def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two files of the same keys are too many, and each order of them is worth it."""
+    monkeypatch.setattr(key_overlap, "FILES", 1)
+    monkeypatch.setattr(ordered_rewrite, "is_worth", lambda files, new_files, others: True)
 
 
 @pytest.fixture
@@ -28,19 +41,29 @@ def table(tmp_path: Path) -> Table:
     return Table.create_at(tmp_path)
 
 
+def keys_of_file(number: int) -> list[int]:
+    return [k for k in range(179, -1, -1) if k // 3 % 3 == number]
+
+
 def fill_files(table: Table, location: Location | None = None) -> OpenTable:
-    """Three files of 60 rows, out of the order of their keys, a third of them dead."""
+    """Three files of 60 rows with keys from everywhere, out of their order, a third of them dead."""
     writer = table.writer(location)
     for i in range(3):
-        table.merge(writer, [row(k, offset=1) for k in range(i * 60 + 59, i * 60 - 1, -1)])
+        table.merge(writer, [row(k, offset=1) for k in keys_of_file(i)])
     table.merge(writer, [], [row(k) for k in range(0, 180, 3)])
     return writer
 
 
-def plan(writer: OpenTable, kind: str) -> Rewrite:
-    rewrite = PLANS[kind](writer)
-    assert rewrite is not None
-    return rewrite
+def plan(writer: OpenTable, kind: str) -> FileRewrite:
+    planned = PLANS[kind](writer)
+    assert planned is not None
+    return planned
+
+
+def carry_out(writer: OpenTable, kind: str) -> Rewritten:
+    rewritten = plan(writer, kind).carry_out()
+    assert rewritten is not None
+    return rewritten
 
 
 def change_on(table: Table, writer: OpenTable) -> None:
@@ -53,7 +76,7 @@ def change_on(table: Table, writer: OpenTable) -> None:
 @pytest.mark.parametrize("kind", PLANS)
 def test_what_changes_meanwhile_is_not_undone(table: Table, kind: str) -> None:
     writer = fill_files(table)
-    rewritten = plan(writer, kind).carry_out()
+    rewritten = carry_out(writer, kind)
     change_on(table, writer)
     assert commit_rewritten(writer, rewritten)
     table.check()
@@ -71,8 +94,7 @@ def test_what_changes_meanwhile_is_not_undone(table: Table, kind: str) -> None:
 @pytest.mark.parametrize("when", ["while it is written", "right before its commit"])
 def test_whoever_commits_meanwhile_is_heard(table: Table, kind: str, what: str, when: str) -> None:
     writer = fill_files(table)
-    planned = plan(writer, kind)
-    rewritten = planned.carry_out()
+    rewritten = carry_out(writer, kind)
     commits: list[str] = []
 
     def commit_as_rival() -> None:
@@ -93,13 +115,13 @@ def test_whoever_commits_meanwhile_is_heard(table: Table, kind: str, what: str, 
 
 def test_rows_that_all_die_meanwhile_leave_no_file(table: Table) -> None:
     writer = fill_files(table)
-    rewritten = plan(writer, "join").carry_out()
+    rewritten = carry_out(writer, "join")
     table.merge(writer, [row(1000, offset=5)], [row(k) for k in range(180)])
     writer.refresh()
     assert not commit_rewritten(writer, rewritten), "its files are gone"
     for k in range(2):
         table.merge(writer, [row(2000 + k, offset=5)])
-    rewritten = plan(writer, "join").carry_out()
+    rewritten = carry_out(writer, "join")
     kept = newest(table.path)
     DeltaTable(str(table.path)).delete("id = 2000")
     table.rows.pop((2000,))
@@ -112,9 +134,8 @@ def test_rows_that_all_die_meanwhile_leave_no_file(table: Table) -> None:
 def test_a_new_file_of_dead_rows_alone_is_not_added(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     """A writer that leaves a file without a living row in the table could bring it about."""
     writer = fill_files(table)
-    rewritten = plan(writer, "join").carry_out()
-    assert rewritten.file is not None
-    monkeypatch.setattr(rewrite, "_find_died", lambda table, rewritten: np.arange(len(rewritten.file.rows)))
+    rewritten = carry_out(writer, "join")
+    monkeypatch.setattr(rewrite, "_find_died", lambda table, rewritten: np.arange(rewritten.files[0].count))
     assert commit_rewritten(writer, rewritten)
     assert [a for a in commit_of(table.path, newest(table.path)) if "add" in a] == []
     assert table.read() == []
@@ -125,25 +146,26 @@ def test_a_row_that_has_come_back_stays(table: Table) -> None:
     writer = fill_files(table)
     before = newest(table.path)
     table.merge(writer, [], [row(1), row(70)])
-    rewritten = plan(writer, "join").carry_out()
+    rewritten = carry_out(writer, "join")
     DeltaTable(str(table.path)).restore(before)
     table.expect([row(1, offset=1), row(70, offset=1)])
     assert not commit_rewritten(writer, rewritten)
     table.check()
 
 
-def test_a_new_file_that_was_vacuumed_is_written_again(table: Table) -> None:
+def test_where_a_new_file_was_vacuumed_all_is_planned_again(table: Table) -> None:
     writer = fill_files(table)
-    rewritten = plan(writer, "join").carry_out()
-    assert rewritten.file is not None
-    (table.path / rewritten.file.name).unlink()
-    assert commit_rewritten(writer, rewritten)
+    rewritten = carry_out(writer, "join")
+    (table.path / rewritten.files[0].name).unlink()
+    assert not commit_rewritten(writer, rewritten)
+    table.check()
+    assert commit_rewritten(writer, carry_out(writer, "join"))
     table.check()
 
 
 def test_who_has_lost_the_lake_commits_nothing(table: Table) -> None:
     writer = fill_files(table)
-    rewritten = plan(writer, "purge").carry_out()
+    rewritten = carry_out(writer, "purge")
     before = newest(table.path)
 
     def lose_lease() -> None:
@@ -181,7 +203,7 @@ def test_a_fault_at_any_step_leaves_the_table_right(tmp_path: Path, kind: str, l
         calls = len(storage.calls)
         storage.fail_at = calls + number
         try:
-            rewritten = plan(writer, kind).carry_out()
+            rewritten = carry_out(writer, kind)
             table.merge(table.writer(), [row(4, "meanwhile", offset=5)], [row(5), row(100)])
             assert commit_rewritten(writer, rewritten)
         except (StagingUnavailable, LakeError):
@@ -199,7 +221,7 @@ def test_a_fault_at_any_step_leaves_the_table_right(tmp_path: Path, kind: str, l
 
 def test_the_worst_file_is_purged_first_and_each_by_its_share(table: Table) -> None:
     writer = fill_files(table)
-    table.merge(writer, [], [row(k) for k in range(60, 120)][:30])
+    table.merge(writer, [], [row(k) for k in keys_of_file(1)[:30]])
     shares = sorted(dead_share(writer, live) for live in writer.snapshot.files.values())
     assert shares[:2] == [20 / 60, 20 / 60] and shares[2] > 0.5
     assert dead_share(writer, plan(writer, "purge").sources[0].live) == shares[2]
@@ -221,11 +243,11 @@ def test_a_file_of_many_stretches_keeps_its_order(table: Table, monkeypatch: pyt
     monkeypatch.setattr("dblog_core.delta_writer.stored_rows._ROWS_AT_ONCE", 7)
     monkeypatch.setattr(rewrite, "_GROUP_BYTES", 500)
     writer = fill_files(table)
-    rewritten = plan(writer, "purge").carry_out()
+    rewritten = carry_out(writer, "purge")
     change_on(table, writer)
     assert commit_rewritten(writer, rewritten)
     table.check()
-    name = rewritten.file.name if rewritten.file is not None else ""
+    name = rewritten.files[0].name
     (added,) = [a["add"] for a in commit_of(table.path, newest(table.path)) if "add" in a]
     assert added["path"] == name and '"numRecords":40' in added["stats"]
     for k in (4, 50, 55):
@@ -237,9 +259,9 @@ def test_a_file_of_many_stretches_keeps_its_order(table: Table, monkeypatch: pyt
 def test_rows_that_take_too_much_memory_keep_their_order(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = fill_files(table)
     monkeypatch.setattr(rewrite, "_ORDERED_BYTES", 3000)
-    rewritten = plan(writer, "join").carry_out()
-    assert rewritten.file is not None
-    keys = rewritten.file.rows["id"].to_pylist()
+    rewritten = carry_out(writer, "join")
+    assert rewritten.files[0].keys is not None
+    keys = rewritten.files[0].keys["id"].to_pylist()
     assert len(keys) == 120 and keys != sorted(keys)
     change_on(table, writer)
     assert commit_rewritten(writer, rewritten)
