@@ -1,4 +1,5 @@
-"""When a table's files are so mixed that a key may lie in too many of them, its rows are put in key order.
+"""When a table's files are so mixed that a key may lie in too many of them, Spark puts its rows in key order: of tables
+that only Spark may write. Others are put in order beside the merges (`delta_writer.rewriting.cluster_files`).
 
 A merge carries literal ranges of its keys, and Delta leaves out the files whose smallest and largest keys lie outside.
 That works while files hold keys that are near each other; rows that are changed at random come to lie in new files

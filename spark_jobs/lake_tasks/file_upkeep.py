@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from dblog_core.delta_writer.features import TableRefused
 from dblog_core.delta_writer.open_table import OpenTable
+from dblog_core.delta_writer.rewriting import cluster_files
 from dblog_core.delta_writer.rewriting.join_files import join_files
 from dblog_core.delta_writer.rewriting.purge_files import purge_file
 from dblog_core.lake.lake_status import TableStatus
@@ -37,6 +38,22 @@ def join_small_files(table: OpenTable, check: Callable[[], None]) -> None:
         check()
     while purge_file(table, share=SHARE):
         check()
+
+
+def cluster_all(table: OpenTable, check: Callable[[], None]) -> bool:
+    """Puts files in the order of the key as long as they share too many keys, and it is worth it; whether any was.
+    After an upkeep beside the merges nothing is left to do."""
+    limit = cluster_files.limit_of(table)
+    done = 0
+    while done < limit and (ordered := cluster_files.cluster_files(table)):
+        done += ordered
+        check()
+    return done > 0
+
+
+def has_large_files(table: OpenTable) -> bool:
+    """Whether files are too large to be put in order here."""
+    return any(map(cluster_files.is_large, table.snapshot.files.values()))
 
 
 def purge_all(table: OpenTable, check: Callable[[], None]) -> bool:

@@ -176,10 +176,7 @@ def _improve(spark: SparkSession, place: Place, tools: Tools, marks: Marks) -> l
             file_upkeep.join_small_files(table, tools.check)
         if log.version(place.path) != before:
             did.append("joined")
-        key = [] if place.history else clustering.columns_with_statistics(place.path, _key(tools, place))
-        if key and clustering.overlap(place.path, key).is_mixed():  # small files, which always are, are now joined
-            tools.check()
-            clustering.cluster(spark, place.path, key)
+        if not place.history and _cluster(spark, place, tools, table):  # small files are now joined
             did.append("clustered")
         size = _size(spark, place)
         many = size.deleted and size.rows is not None and size.deleted > PURGE * (size.rows + size.deleted)
@@ -195,6 +192,22 @@ def _improve(spark: SparkSession, place: Place, tools: Tools, marks: Marks) -> l
 
 def _open(tools: Tools, place: Place) -> OpenTable | None:
     return file_upkeep.open_for_rewriting(tools.lake, place.path, tools.staging, tools.status.tables[place.table])
+
+
+def _cluster(spark: SparkSession, place: Place, tools: Tools, table: OpenTable | None) -> bool:
+    """Puts the table in the order of its key if it needs it; whether it did."""
+    did = False
+    if table is not None:
+        with suppress(TableRefused):  # since it was opened
+            did = file_upkeep.cluster_all(table, tools.check)
+            if not file_upkeep.has_large_files(table):
+                return did
+    key = clustering.columns_with_statistics(place.path, _key(tools, place))
+    if not key or not clustering.overlap(place.path, key).is_mixed():
+        return did
+    tools.check()
+    clustering.cluster(spark, place.path, key)
+    return True
 
 
 def _purge(spark: SparkSession, place: Place, table: OpenTable | None, check: Callable[[], None]) -> None:

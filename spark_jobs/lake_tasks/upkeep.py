@@ -1,4 +1,5 @@
-"""Small files and dead rows pile up with every merge: tables that have had enough of them are put in order.
+"""Small files and dead rows pile up with every merge, and files that share their keys: tables that have had enough of
+them are put in order.
 
 Files are written again beside the merges, one rewrite at a time: planned and committed between two rounds while nobody
 is at work on the table, which takes a moment, and carried out in a thread meanwhile (`delta_writer.rewriting`). The
@@ -11,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 
 from py4j.protocol import Py4JJavaError
@@ -21,9 +22,11 @@ from pyspark.sql import SparkSession
 from dblog_core.delta_writer.features import TableRefused
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.rewriting.background import BackgroundRewrite
+from dblog_core.delta_writer.rewriting.cluster_files import TOGETHER, limit_of, plan_cluster, source_bytes
 from dblog_core.delta_writer.rewriting.join_files import plan_join
+from dblog_core.delta_writer.rewriting.ordered_rewrite import OrderedRewrite
 from dblog_core.delta_writer.rewriting.purge_files import dead_share, plan_purge
-from dblog_core.delta_writer.rewriting.rewrite import Rewrite, commit_rewritten
+from dblog_core.delta_writer.rewriting.rewrite import FileRewrite, commit_rewritten
 from dblog_core.errors import LakeError, StagingError
 from dblog_core.lake.lake_status import TableStatus, table_location
 from dblog_core.model.schema import TableName
@@ -41,12 +44,18 @@ _LOOKS = 20
 """Tables whose logs may be looked at in a step that may not wait: three requests each, and the next merge waits."""
 _FAILED = 3
 """Rewrites of one turn that were overtaken, after which the turn ends."""
+_TIMES = 2.0
+"""As many keys may be shared before files are put in the order of their key, in a turn that no maintenance asks for."""
+_ORDERED = 4 * TOGETHER
+"""Bytes of files that are put in the order of their key in one turn: other tables have theirs."""
 
 
 @dataclass(slots=True)
 class _Turn:
     """A table's turn. `share`: of dead rows, with more of which a file is written again. In the turn of a maintenance
-    `chosen` are the files that have so many when it begins, at the time `began`: merges mark more meanwhile."""
+    `chosen` are the files that have so many when it begins, at the time `began`: merges mark more meanwhile.
+    `ordered_bytes`: of files that were put in the order of their key, of at most `most_ordered`; `not_worth`: files
+    for which that is not worth it."""
 
     table: str
     share: float = SHARE
@@ -55,6 +64,9 @@ class _Turn:
     began: float = 0.0
     rewrites: int = 0
     failed: int = 0
+    ordered_bytes: int = 0
+    most_ordered: int = _ORDERED
+    not_worth: set[str] = field(default_factory=set)
 
 
 class Upkeep:
@@ -170,6 +182,7 @@ class Upkeep:
             if turn.is_maintenance and turn.chosen is None:
                 turn.began = self._now()
                 turn.chosen = frozenset(path for path, live in files.items() if dead_share(table, live) > turn.share)
+                turn.most_ordered = limit_of(table)
             rewrite = _plan(table, turn) if turn.failed < _FAILED else None
             if rewrite is not None:
                 turn.rewrites += 1
@@ -191,6 +204,9 @@ class Upkeep:
         self._running = None
         with self._ending_on_fault(lake):
             rewritten = running.result()
+            if rewritten is None:
+                turn.not_worth.add(running.rewrite.sources[0].live.path)
+                return False
             table = self._open(lake, turn.table, status)
             try:
                 is_committed = commit_rewritten(table, rewritten)
@@ -200,6 +216,10 @@ class Upkeep:
             version = table.snapshot.version
             lake.highest.record_other_commit(_path(lake, turn.table), version - 1, version)
         turn.failed += not is_committed
+        if isinstance(running.rewrite, OrderedRewrite):
+            turn.ordered_bytes += source_bytes(rewritten.sources)
+            if is_committed:
+                turn.not_worth.clear()  # among other files it may be
         return is_committed
 
     def _open(self, lake: Lake, name: str, status: TableStatus) -> OpenTable:
@@ -244,9 +264,14 @@ class Upkeep:
         self._turn = None
 
 
-def _plan(table: OpenTable, turn: _Turn) -> Rewrite | None:
-    rewrite = plan_join(table, at_least=_MANY if turn.rewrites else 2)
-    return rewrite or plan_purge(table, share=turn.share, among=turn.chosen)
+def _plan(table: OpenTable, turn: _Turn) -> FileRewrite | None:
+    if (rewrite := plan_join(table, at_least=_MANY if turn.rewrites else 2)) is not None:
+        return rewrite
+    if turn.ordered_bytes < turn.most_ordered and len(turn.not_worth) < _FAILED:
+        times = 1.0 if turn.is_maintenance else _TIMES
+        if (ordered := plan_cluster(table, times=times, without=turn.not_worth)) is not None:
+            return ordered
+    return plan_purge(table, share=turn.share, among=turn.chosen)
 
 
 def _path(lake: Lake, name: str) -> Location:

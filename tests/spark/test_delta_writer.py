@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Sequence
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from dblog_core.delta_writer.changes import Changes
 from dblog_core.delta_writer.open_table import OpenTable
+from dblog_core.delta_writer.rewriting import key_overlap
+from dblog_core.delta_writer.rewriting.cluster_files import cluster_files, plan_cluster
 from dblog_core.delta_writer.rewriting.join_files import join_files, plan_join
-from dblog_core.delta_writer.rewriting.rewrite import commit_rewritten
+from dblog_core.delta_writer.rewriting.rewrite import FileRewrite, commit_rewritten
 from dblog_core.delta_writer.upsert import upsert
 from dblog_core.storage.local import LocalStorage
 from dblog_core.storage.location import Location
@@ -230,18 +233,29 @@ def test_spark_commits_between_plan_and_commit(spark: SparkSession, tmp_path: Pa
     table.check()
 
 
-@pytest.mark.in_turn("what")
+PLANS: dict[str, Callable[[OpenTable], FileRewrite | None]] = {
+    "joined": plan_join,
+    "put in order": partial(plan_cluster, target=4000),
+}
+
+
+@pytest.mark.in_turn("kind", "what")
 @pytest.mark.parametrize("what", RIVALS)
-def test_spark_commits_while_files_are_written_again(spark: SparkSession, tmp_path: Path, what: str) -> None:
-    """Its DELETE marks rows in the files that are written again: they are dead in the new file."""
+@pytest.mark.parametrize("kind", PLANS)
+def test_spark_commits_while_files_are_written_again(
+    spark: SparkSession, tmp_path: Path, what: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its DELETE marks rows in the files that are written again: they are dead in the new files."""
+    monkeypatch.setattr(key_overlap, "FILES", 1)
     table = SparkTable(spark, tmp_path)
     writer = table.writer()
-    for begin in (50, 0):
-        table.merge(writer, [row(i, "first") for i in range(begin, begin + 50)])
+    for begin in (1, 0):
+        table.merge(writer, [row(i, "first") for i in range(begin, 100, 2)])
     table.merge(writer, [row(i, "second", 2) for i in range(40, 60)], [3, 20])
-    planned = plan_join(writer)
+    planned = PLANS[kind](writer)
     assert planned is not None
     rewritten = planned.carry_out()
+    assert rewritten is not None
     table.sql(RIVALS[what])
     if what == "DELETE":
         table.forget(lambda i: i % 9 == 4)
@@ -253,6 +267,37 @@ def test_spark_commits_while_files_are_written_again(spark: SparkSession, tmp_pa
     assert is_committed == (what in ("DELETE", "UPDATE"))
     table.check()
     table.merge(writer, [row(i, "ours", 5) for i in (4, 13, 55, 500)], [22, 61])
+    table.check()
+
+
+def test_files_that_were_put_in_order_are_read_and_written_by_all(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark and delta-rs read them, by their statistics too; Spark marks rows in them, and joins and purges them."""
+    monkeypatch.setattr(key_overlap, "FILES", 1)
+    table = SparkTable(spark, tmp_path)
+    writer = table.writer()
+    for begin in range(4):
+        table.merge(writer, [row(i, f"{i}") for i in range(begin, 800, 4)])
+    table.merge(writer, [row(i, "second", 2) for i in range(0, 800, 13)], [3, 20])
+    assert cluster_files(writer, target=8_000) and len(writer.snapshot.files) > 2
+    table.check()
+    added = pa.table(RustTable(str(table.path)).get_add_actions(flatten=True)).to_pylist()
+    for i in (0, 399, 799):
+        files = [action["path"] for action in added if action["min.id"] <= i <= action["max.id"]]
+        assert len(files) == 1
+        found = spark.sql(f"SELECT id, note, input_file_name() FROM {table.name} WHERE id = {i}").collect()
+        assert [(r[0], r[1]) for r in found] == [(i, table.rows[i]["note"])] and found[0][2].split("/")[-1] in files
+    versions = spark.sql(f"DESCRIBE HISTORY {table.name}").collect()
+    before = spark.read.format("delta").option("versionAsOf", versions[1].version).load(str(table.path))
+    assert versions[0].operation == "OPTIMIZE" and before.count() == len(table.rows), "time travel"
+    table.sql("DELETE FROM TABLE_NAME WHERE id % 9 = 4")
+    table.forget(lambda i: i % 9 == 4)
+    table.merge(writer, [row(i, "ours", 5) for i in (4, 13, 55, 5000)], [22, 61])
+    table.check()
+    table.sql("OPTIMIZE TABLE_NAME")
+    table.sql("REORG TABLE TABLE_NAME APPLY (PURGE)")
+    table.merge(writer, [row(i, "ours", 6) for i in range(0, 900, 11)], [23, 62])
     table.check()
 
 

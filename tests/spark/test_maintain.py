@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -15,7 +17,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from dblog_core.config.settings import Config
-from dblog_core.delta_writer.rewriting import key_overlap
+from dblog_core.delta_writer.rewriting import cluster_files, key_overlap
+from dblog_core.delta_writer.rewriting.cluster_files import plan_cluster
 from dblog_core.errors import LakeError, RequestError
 from dblog_core.interfaces import Json
 from dblog_core.lake import cuts, lake_tasks
@@ -25,7 +28,7 @@ from dblog_core.lake.task_requests import MaintainRequest
 from dblog_core.maintenance import schedule
 from dblog_core.maintenance.maintain_result import MaintainResult
 from spark_jobs.delta_tables import clustering, join_files, log
-from spark_jobs.lake_tasks import maintain, registry
+from spark_jobs.lake_tasks import file_upkeep, maintain, registry, upkeep
 from spark_jobs.lake_tasks.registry import Kind
 from tests.spark.lakes import Crash, TestLake
 from tests.spark.segments import Row, table
@@ -108,7 +111,7 @@ def test_no_row_changes_and_cuts_are_read_up_to_their_age(days: Days, monkeypatc
     (table_result,) = result["tables"]
     assert (
         table_result["table"] == "shop.one"
-        and "clustered" in table_result["done"]
+        and ("clustered" in table_result["done"]) != days.lake.marks  # our own files are few and small
         and (table_result["rows"], table_result["deleted"]) == (30, 0)
     )
     # An hour back is the second merge: it, and those after it, are read as they were.
@@ -200,6 +203,57 @@ def test_a_maintenance_beside_merges_leaves_no_deleted_row_in_a_file(days: Days)
     assert "secret" not in {v for file in live for v in pq.read_table(file, columns=["v"])["v"].to_pylist()}
     rows = {row["id"]: row["v"] for row in days.lake.rows(ONE)}
     assert rows == {n: "changed" if n == 8 else f"v{n}" for n in range(100) if n != 7}
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_maintenance_after_the_upkeep_finds_nothing_left_to_put_in_order(
+    days: Days, monkeypatch: pytest.MonkeyPatch, beside: bool
+) -> None:
+    """Files that share their keys are put in order while merges continue, in the turn that a maintenance asks for."""
+    days.lake.marks = True
+    spark_clusters: list[object] = []
+    monkeypatch.setattr(clustering, "cluster", lambda *arguments: spark_clusters.append(arguments))
+    monkeypatch.setattr(key_overlap, "FILES", 1)
+    monkeypatch.setattr(upkeep, "plan_join", lambda table, at_least: None)
+    monkeypatch.setattr(file_upkeep, "join_files", lambda table: 0)
+    monkeypatch.setattr(upkeep, "plan_cluster", partial(plan_cluster, target=6000))
+    cluster_some = partial(cluster_files.cluster_files, target=6000)
+    monkeypatch.setattr(cluster_files, "cluster_files", cluster_some)
+    build = days.lake.build
+    for begin in range(4):
+        for n in range(begin, 400, 4):
+            build.create(ONE, {"id": n, "v": hashlib.sha512(str(n).encode()).hexdigest()})
+        days.merge()
+    assert clustering.overlap(days.lake.table(ONE), ["id"]).is_mixed()
+    task = lake_tasks.file_task(days.lake.location, MaintainRequest())
+    merger = days.lake.merger(**days.options())
+    number = 0
+    while merger.run_task(beside=beside) is None:
+        assert beside
+        build.update(ONE, {"id": number, "v": "changed"})
+        number += 1
+        build.seal()
+        merger.run_round(retry_stopped=False)
+        merger.compact()
+    outcome = lake_tasks.read_outcome(days.lake.location, task.id, MaintainResult)
+    assert outcome is not None and outcome.error is None and outcome.result is not None
+    (table_result,) = outcome.result.tables
+    assert ("clustered" in table_result.did) != beside
+    assert spark_clusters == [] and not clustering.overlap(days.lake.table(ONE), ["id"]).is_mixed(1.5)
+    rows = {row["id"]: row["v"] for row in days.lake.rows(ONE)}
+    texts = {n: hashlib.sha512(str(n).encode()).hexdigest() for n in range(400)}
+    assert rows == texts | dict.fromkeys(range(number), "changed")
+
+
+def test_a_large_file_is_left_to_spark(days: Days, monkeypatch: pytest.MonkeyPatch) -> None:
+    days.lake.marks = True
+    spark_clusters: list[object] = []
+    monkeypatch.setattr(clustering, "cluster", lambda *arguments: spark_clusters.append(arguments))
+    monkeypatch.setattr(key_overlap, "FILES", 0)
+    monkeypatch.setattr(cluster_files, "LARGEST", 10)
+    days.lake.build.create(ONE, {"id": 1, "v": "first"})
+    days.merge()
+    assert "clustered" in days.maintain()["tables"][0]["done"] and len(spark_clusters) == 1
 
 
 def test_the_log_before_the_oldest_cut_is_removed_and_cuts_are_read(days: Days, marks: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from dblog_core.delta_writer.rewriting.rewrite import Rewrite, Rewritten
+from dblog_core.delta_writer.rewriting.rewrite import FileRewrite, Rewritten
 
 
 class _Stopped(Exception):
@@ -12,10 +12,10 @@ class _Stopped(Exception):
 
 
 class BackgroundRewrite:
-    """One rewrite, begun at once. What it writes is a file that no version names: nothing is lost with the process."""
+    """One rewrite, begun at once. What it writes are files that no version names: nothing is lost with the process."""
 
-    def __init__(self, rewrite: Rewrite) -> None:
-        self._rewrite = rewrite
+    def __init__(self, rewrite: FileRewrite) -> None:
+        self.rewrite = rewrite
         self._rewritten: Rewritten | None = None
         self._error: Exception | None = None
         self._stop = threading.Event()
@@ -24,7 +24,7 @@ class BackgroundRewrite:
 
     def _run(self) -> None:
         try:
-            self._rewritten = self._rewrite.carry_out(self._check)
+            self._rewritten = self.rewrite.carry_out(self._check)
         except Exception as error:  # noqa: BLE001  # raised by `result`, in the thread that asks for it
             self._error = error
 
@@ -36,12 +36,12 @@ class BackgroundRewrite:
         """Whether `result` does not wait."""
         return not self._thread.is_alive()
 
-    def result(self) -> Rewritten:
-        """What was written; waits for it. Raises LakeError and StagingError where it has failed."""
+    def result(self) -> Rewritten | None:
+        """What was written; waits for it. None: nothing was, because it is not worth it. Raises LakeError and
+        StagingError where it has failed."""
         self._thread.join()
         if self._error is not None:
             raise self._error
-        assert self._rewritten is not None
         return self._rewritten
 
     def stop(self) -> None:

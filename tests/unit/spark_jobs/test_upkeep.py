@@ -262,7 +262,7 @@ def test_others_delete_rows_while_files_are_written_again(world: World, monkeypa
     world.check()
 
 
-def _marked_files(world: World) -> set[str]:
+def marked_files(world: World) -> set[str]:
     table = world.open()
     table.refresh()
     return {path for path, live in table.snapshot.files.items() if live.vector is not None}
@@ -274,7 +274,7 @@ def test_a_maintenance_finds_the_dead_rows_gone_that_were_there_when_it_was_aske
     gate = Gate(monkeypatch)
     world.upkeep = Upkeep(world.staging, world._session, 0, now=lambda: world.now)
     world.merge_some(3)
-    before = _marked_files(world)
+    before = marked_files(world)
     assert before and world.step() is None, "no table has a turn of its own"
     world.upkeep.ask({NAME: 0.0})
     began = world.now
@@ -286,7 +286,7 @@ def test_a_maintenance_finds_the_dead_rows_gone_that_were_there_when_it_was_aske
         world.merge_some()
     assert not world.upkeep.has_asked
     assert world.upkeep.purged == {NAME: began}
-    assert not before & _marked_files(world)
+    assert not before & marked_files(world)
     table = world.open()
     table.refresh()
     assert not before & table.snapshot.files.keys(), "a row that was dead then is in no file of the newest version"
@@ -299,14 +299,14 @@ def test_a_maintenance_writes_only_files_again_that_had_dead_rows_when_it_began(
     monkeypatch.setattr(upkeep, "plan_join", lambda table, at_least: None)
     world.upkeep = Upkeep(world.staging, world._session, 0)
     world.merge_some(3)
-    before = _marked_files(world)
+    before = marked_files(world)
     world.upkeep.ask({NAME: 0.0})
     for _ in range(len(before) + 2):
         if world.step() is None:
             break
         world.merge_some()
     assert 0 < world.operations().count("OPTIMIZE") <= len(before)
-    assert not world.upkeep.has_asked and _marked_files(world)
+    assert not world.upkeep.has_asked and marked_files(world)
 
 
 def test_a_maintenance_leaves_files_of_few_dead_rows(world: World) -> None:
