@@ -122,8 +122,8 @@ class FakeSource:
     def check(self) -> list[Problem]:
         return []
 
-    def prepare(self) -> None:
-        return None
+    def prepare(self) -> frozenset[str]:
+        return frozenset()
 
     def list_refusals(self) -> tuple[Problem, ...]:
         return ()
@@ -177,6 +177,9 @@ class FakeSource:
 
     def strain(self) -> Strain:
         return self.load
+
+    def find_lock_holder(self, table: TableName) -> str | None:
+        return None
 
     def stamps(self) -> None:
         """The log tells all."""

@@ -21,7 +21,7 @@ from pathlib import Path
 from dblog_core.config.settings import Config
 from dblog_core.errors import ConfigError, DblogError
 from dblog_core.interfaces import Clock, Source, StateStore
-from dblog_core.model import table_identity
+from dblog_core.model import table_identity, table_names
 from dblog_core.state import stopped_tables
 from dblog_core.state.settings_in_force import LiveSettings, put_shown, read_shown, with_live_settings
 
@@ -40,11 +40,15 @@ class ConfigFile:
     load: Callable[[Path], Config]
 
 
+MakeReady = Callable[[Config], frozenset[str]]
+"""Has the source show the log of a configuration's tables; returns those that it cannot show yet, since somebody keeps
+them locked. Raises DblogError where the source cannot be captured with that configuration."""
+
+
 class Watch:
     """Looks at the file, and says what to continue with; what it cannot continue with is warned about once."""
 
-    def __init__(self, config: Config, file: ConfigFile, clock: Clock, *, ready: Callable[[Config], None]) -> None:
-        """`ready`: raises DblogError where the source cannot be captured with a configuration, and prepares it."""
+    def __init__(self, config: Config, file: ConfigFile, clock: Clock, *, ready: MakeReady) -> None:
         self._config = config
         self._file = file
         self._clock = clock
@@ -103,8 +107,7 @@ class Newcomers:
     those that the source now refuses, and for stopped ones that are repaired.
     """
 
-    def __init__(self, state: StateStore, clock: Clock, *, ready: Callable[[Config], None]) -> None:
-        """`ready`: as that of `Watch`; it has the source show them."""
+    def __init__(self, state: StateStore, clock: Clock, *, ready: MakeReady) -> None:
         self._state = state
         self._clock = clock
         self._ready = ready
@@ -120,20 +123,28 @@ class Newcomers:
             mended = stopped_tables.look_again(self._state, source.list_refusals)
             if not self._others(source) and not mended:
                 return False
-            self._ready(config)
+            locked = self._ready(config)
+            if locked and not mended and not self._others(source, locked):
+                self._warn(_explain_locked(locked))
+                return False
         except DblogError as error:
-            if str(error) != self._warned:
-                log.warning("a new table is not captured yet: %s", error)
-            self._warned = str(error)
+            self._warn(str(error))
             return False
-        self._warned = ""
+        self._warned = _explain_locked(locked) if locked else ""  # the term that begins says so
         return True
 
-    def _others(self, source: Source) -> bool:
+    def _warn(self, text: str) -> None:
+        if text != self._warned:
+            log.warning("a new table is not captured yet: %s", text)
+        self._warned = text
+
+    def _others(self, source: Source, locked: frozenset[str] = frozenset()) -> bool:
+        """Whether the term is to take in others than those that are `locked`."""
         before = read_shown(self._state)
         now = source.identities()
         if before is None or now is None:
             return False
+        now = table_identity.leave_out(now, locked)
         if table_identity.find_other_tables(before, now):
             return True
         self._remember(before, now)
@@ -143,3 +154,7 @@ class Newcomers:
         """Remembers new, empty partitions, so that a later look notices when one of them is gone."""
         if more := table_identity.entries_to_remember(now) - before:
             put_shown(self._state, before | more)
+
+
+def _explain_locked(tables: frozenset[str]) -> str:
+    return f"somebody has locked {table_names.some(sorted(tables))}"

@@ -96,11 +96,12 @@ def refuse(source: Source, config: Config, state: StateStore) -> None:
         raise SourceRefused("\n".join([f"{len(problems)} problem(s) prevent a correct capture", *lines]))
 
 
-def _make_ready(config: Config, state: StateStore) -> None:
-    """Raises DblogError unless the source can be captured with it; makes what is missing there."""
+def _make_ready(config: Config, state: StateStore) -> frozenset[str]:
+    """Raises DblogError unless the source can be captured with it; makes what is missing there. Returns the tables
+    that somebody keeps locked, so that their log is not shown yet."""
     source = wiring.open_source(config.source)
     refuse(source, config, state)
-    source.prepare()
+    return source.prepare()
 
 
 class _Capture:

@@ -8,13 +8,13 @@ from dataclasses import replace
 
 from dblog_core.algorithm.task_progress import TaskProgress, tasks_to_json
 from dblog_core.algorithm.visibility import LogOrder, Snapshots
-from dblog_core.capture.healing import new_tables
+from dblog_core.capture.healing import dump_requests, new_tables
 from dblog_core.capture.term_parts import Parts
 from dblog_core.dumps import dump_records, dump_store, filing
 from dblog_core.dumps.requests import WHOLE
 from dblog_core.errors import LeaseLost, RequestError, StateError
 from dblog_core.interfaces import Lease, Source, StateStore
-from dblog_core.model import position_spec
+from dblog_core.model import position_spec, table_identity
 from dblog_core.model.task_id import TaskId
 from dblog_core.staging.manifest import Manifest
 from dblog_core.state import owed_dumps
@@ -33,8 +33,11 @@ def find_first_position(parts: Parts) -> str | None:
     return parts.source.begin(source.start_place)
 
 
-def publish_first_manifest(parts: Parts, lease: Lease, first_position: str | None) -> Manifest:
-    """Records where a first capture begins, at once; the super-changelog's offsets begin with 1."""
+def publish_first_manifest(
+    parts: Parts, lease: Lease, first_position: str | None, shown_tables: frozenset[str] | None
+) -> Manifest:
+    """Records where a first capture begins, at once; the super-changelog's offsets begin with 1. `shown_tables`: as
+    `new_tables.prepare_source` says."""
     position = first_position or parts.source.start_position()
     manifest = Manifest(
         source=parts.config.source.name,
@@ -52,19 +55,19 @@ def publish_first_manifest(parts: Parts, lease: Lease, first_position: str | Non
         start=parts.source.horizon(),
     )
     if parts.config.source.start == position_spec.INITIAL:
-        _dump_all(parts)  # before the manifest: a crash between the two must not lose it
+        _dump_all(parts, shown_tables)  # before the manifest: a crash between the two must not lose it
     parts.staging.publish(manifest)
     return manifest
 
 
-def start_afresh(parts: Parts, lease: Lease, head: Manifest) -> Manifest:
+def start_afresh(parts: Parts, lease: Lease, head: Manifest, shown_tables: frozenset[str] | None) -> Manifest:
     """Continues at the source's present end: a manifest without rows, and a dump that repairs what is missing."""
     # The position comes first: attempts that began before it may have watermarks in log that nobody reads.
     position = parts.source.start_position()
     tasks = break_attempts(parts.state, head.progress())
     start = parts.source.horizon()
     # Before the manifest: a crash between the two must not lose the dump; two of them would do no harm.
-    dumps = _dump_all(parts)
+    dumps = _dump_all(parts, shown_tables)
     marks = new_tables.make_broken_marks(parts, head, head.schemas, dumps, place=parts.source.show(position))
     afresh = replace(
         head,
@@ -124,12 +127,20 @@ def break_attempts(state: StateStore, tasks: Mapping[TaskId, TaskProgress]) -> d
     return broken
 
 
-def _dump_all(parts: Parts) -> dict[str, str]:
+def _dump_all(parts: Parts, shown_tables: frozenset[str] | None) -> dict[str, str]:
     """Requests a dump of every table; its id, by table. A table that cannot be dumped is reported, its dump stays owed,
-    and no other table's log waits for it.
+    and no other table's log waits for it. One whose log is not shown yet is dumped once it is.
     """
+    if (requested := _dump_shown(parts, shown_tables)) is not None:
+        return requested
     try:
-        dump = filing.submit(parts.config, WHOLE, requested_by=dump_records.SYSTEM, state=parts.state)
+        dump = filing.submit(
+            parts.config,
+            WHOLE,
+            requested_by=dump_records.SYSTEM,
+            state=parts.state,
+            lock_seconds=dump_requests.LOCK_SECONDS,
+        )
     except RequestError as error:
         log.warning("no table is dumped: %s", error)
         return {}
@@ -138,3 +149,19 @@ def _dump_all(parts: Parts) -> dict[str, str]:
         log.warning("%s is not dumped: %s\n  fix: %s", refusal.table, refusal.reason, refusal.fix)
     owed_dumps.record_failures(parts.state, dump, {refusal.table: refusal.reason for refusal in status.refused})
     return dict.fromkeys(status.tables, dump)
+
+
+def _dump_shown(parts: Parts, shown_tables: frozenset[str] | None) -> dict[str, str] | None:
+    """Requests dumps of the tables whose log is shown, where it is not that of all; None: it is."""
+    if shown_tables is None:
+        return None
+    tables = [str(schema.table) for schema in parts.source.tables() if schema.key]
+    shown_names = table_identity.find_names(shown_tables)
+    if shown_names.issuperset(tables):
+        return None
+    shown = [table for table in tables if table in shown_names]
+    requested = dump_requests.request_dumps(parts.config, WHOLE, shown, state=parts.state)
+    if requested.left_out:
+        log.warning("not dumped: %s", requested.reasons)
+    owed_dumps.record_failures(parts.state, "", requested.refused)
+    return requested.dumps

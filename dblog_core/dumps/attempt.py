@@ -191,6 +191,7 @@ class Attempt:
         except (ShapeChanged, NotOpened) as reason:
             log.info("%s: a new attempt: %s", self._hold, reason)
             return False
+        self._worker.locked_tables.record_free(self._hold.task.table)
         self._pace.pace.record_chunk(
             of=(self._hold.task.table, size),
             began=began,

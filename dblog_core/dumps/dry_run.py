@@ -14,7 +14,7 @@ from dblog_core import wiring
 from dblog_core.config.settings import Config
 from dblog_core.dumps import dump_store, key_ranges
 from dblog_core.dumps.dump_records import DumpOptions, Refusal
-from dblog_core.dumps.filing import KEYS_PER_TASK, listed_keys
+from dblog_core.dumps.filing import KEYS_PER_TASK, LOCK_SECONDS, listed_keys
 from dblog_core.dumps.requests import DumpRequest, RequestedTable, first_options, look_at_each, resolve_and_look
 from dblog_core.dumps.status import DumpStatus, rate
 from dblog_core.interfaces import ChunkReader, Json, StateStore
@@ -105,7 +105,7 @@ def plan(config: Config, request: DumpRequest, *, state: StateStore | None = Non
     def look(
         requested: list[RequestedTable], is_last: bool
     ) -> tuple[list[tuple[RequestedTable, TablePlan]], list[Refusal]]:
-        with closing(wiring.open_source(config.source).open_reader()) as reader:
+        with closing(wiring.open_source(config.source).open_reader(lock_seconds=LOCK_SECONDS)) as reader:
             return look_at_each(
                 request,
                 requested,

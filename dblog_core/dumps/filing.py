@@ -6,6 +6,7 @@ Until the last step nobody sees the dump: a process that dies before it leaves t
 from __future__ import annotations
 
 import datetime as dt
+import logging
 import secrets
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -18,15 +19,20 @@ from dblog_core.config.settings import Config
 from dblog_core.dumps import dump_store, key_ranges, task_store
 from dblog_core.dumps.dump_records import USER, DumpOptions, DumpRecord, DumpState, Refusal, TaskRecord
 from dblog_core.dumps.key_ranges import Range
+from dblog_core.dumps.pace.locked_tables import explain_lock
 from dblog_core.dumps.requests import DumpRequest, RequestedTable, first_options, look_at_each, resolve_and_look
-from dblog_core.errors import RequestError
-from dblog_core.interfaces import ChunkReader, Clock, StateStore
+from dblog_core.errors import RequestError, TableLocked
+from dblog_core.interfaces import ChunkReader, Clock, Source, StateStore
 from dblog_core.model.filters import FiledFilter
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import key_from_json, key_to_json
 from dblog_core.model.watermark import Heals
 
+log = logging.getLogger(__name__)
+
 KEYS_PER_TASK = 5_000
+LOCK_SECONDS = 10.0
+"""How long a request waits for a table that somebody has locked, where only its answer waits."""
 _CutTable = tuple[RequestedTable, list[TaskRecord]]
 
 
@@ -48,13 +54,13 @@ def submit(
     clock: Clock | None = None,
     new_id: Callable[[], str] = lambda: secrets.token_hex(3),
     on_table: Callable[[str], None] = lambda _: None,
-    lock_seconds: float | None = None,
+    lock_seconds: float = LOCK_SECONDS,
 ) -> str:
     """Checks the request against the catalogue, cuts it into tasks and files it; returns the dump's id.
 
     Reads the boundaries of the ranges from the key's index, which takes its time on a very large table: `on_table` gets
-    the name of each. A table that somebody keeps locked for longer than `lock_seconds` is refused (None: it is waited
-    for). Raises RequestError before anything is filed.
+    the name of each. A table that somebody keeps locked for longer than `lock_seconds` is not cut: the workers of the
+    dump read other tables until it is free. Raises RequestError before anything is filed.
     """
     draft = make_draft(
         config,
@@ -81,7 +87,7 @@ def make_draft(
     clock: Clock | None = None,
     new_id: Callable[[], str] = lambda: secrets.token_hex(3),
     on_table: Callable[[str], None] = lambda _: None,
-    lock_seconds: float | None = None,
+    lock_seconds: float = LOCK_SECONDS,
 ) -> Draft:
     """The dump that `submit` files. Raises RequestError."""
     options = first_options(config, request)
@@ -118,21 +124,22 @@ def _cut_tables(
     options: DumpOptions,
     on_table: Callable[[str], None],
     is_last: bool,
-    lock_seconds: float | None,
+    lock_seconds: float,
 ) -> tuple[list[_CutTable], list[Refusal]]:
     """The tasks of each table, and the tables that cannot be cut. The order of a key is that of the time before its
     table is cut: whatever changes it while it is cut, or later, its workers notice."""
-    with closing(wiring.open_source(config.source).open_reader(lock_seconds=lock_seconds)) as reader:
+    if request.shapes:  # without a key there is no order, and no row that the table could be looked at for
+        return [(table, [_task(table.schema, Range(estimated=0), parts=1, keys=())]) for table in tables], []
+    source = wiring.open_source(config.source)
+    with closing(source.open_reader(lock_seconds=lock_seconds)) as reader:
 
         def cut(table: RequestedTable) -> list[TaskRecord]:
             order = reader.key_order(table.schema)
-            if request.shapes:
-                tasks = [_task(table.schema, Range(estimated=0), parts=1, keys=())]
-            elif request.keys:
+            if request.keys:
                 tasks = _cut_keys(request, table.schema)
             else:
                 on_table(str(table.schema.table))
-                tasks = _cut_ranges(reader, request, table, options)
+                tasks = _cut_ranges(source, reader, request, table, options)
             return [replace(task, order=order) for task in tasks]
 
         return look_at_each(request, tables, cut, is_last=is_last)
@@ -150,11 +157,16 @@ def listed_keys(request: DumpRequest, schema: TableSchema) -> list[Any]:
 
 
 def _cut_ranges(
-    reader: ChunkReader, request: DumpRequest, table: RequestedTable, options: DumpOptions
+    source: Source, reader: ChunkReader, request: DumpRequest, table: RequestedTable, options: DumpOptions
 ) -> list[TaskRecord]:
     schema = table.schema
     ends = _requested_range(request, schema)
-    parts = key_ranges.cut(reader, schema, table.filters, ends, options, number=request.ranges)
+    try:
+        parts = key_ranges.cut(reader, schema, table.filters, ends, options, number=request.ranges)
+    except TableLocked:
+        reason = explain_lock(source, schema.table)
+        log.warning("%s; once it is free it is dumped, as one range", reason)
+        parts = [ends]
     heals = None if table.filters or not _may_heal(ends, schema) else Heals(ends.key_from, ends.key_to)
     tasks = [_task(schema, part, parts=len(parts), heals=heals) for part in parts]
     return [replace(task, filters=tuple(map(FiledFilter.of, table.filters))) for task in tasks]

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from dblog_core.algorithm.task_progress import TaskProgress
@@ -22,6 +22,7 @@ from dblog_core.clock import spawn_thread
 from dblog_core.config.settings import Config
 from dblog_core.dumps import dump_store, task_store
 from dblog_core.dumps.dump_records import OVER, DumpOptions, DumpState, TaskStatus
+from dblog_core.dumps.pace.locked_tables import LockedTables
 from dblog_core.dumps.pace.source_load import Gauge
 from dblog_core.errors import DblogError, LeaseLost, StateError, TableGone
 from dblog_core.interfaces import Clock, Lease, Source, Spawn, StateStore
@@ -35,7 +36,7 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class WorkerContext:
     """What one worker works with; `new_id` makes holders' and windows' ids, `spawn` what continues beside the
-    worker."""
+    worker. All workers of a process share `locked_tables`."""
 
     config: Config
     state: StateStore
@@ -46,6 +47,7 @@ class WorkerContext:
     stop: threading.Event
     new_id: Callable[[], str] = random_id
     spawn: Spawn = spawn_thread
+    locked_tables: LockedTables = field(default_factory=LockedTables)
 
 
 TaskLook: TypeAlias = tuple[TaskProgress, DumpState, DumpOptions]
@@ -134,6 +136,8 @@ class Hold:
 
     def report_slowdown(self, reason: str | None, factor: float) -> None:
         """Shows in the state store, when it changes, why the worker is slow. Raises LeaseLost."""
+        if self.worker.locked_tables.is_locked(self.task.table):
+            return  # that is why it stands, until the table is read
         pace = (reason, round(factor, 3))
         if pace == self._reported:
             return
@@ -142,6 +146,14 @@ class Hold:
         if reason != self._reported[0]:
             log.warning("%s: %s", self, reason or "continues at its own pace")
         self._reported = pace
+
+    def report_lock(self, reason: str) -> None:
+        """Shows in the state store that somebody keeps the table locked, until the next worker has read it. Raises
+        LeaseLost."""
+        if self._reported != (reason, 1.0):
+            self.check()
+            task_store.put_pace(self.worker.state, self.task_id, held=reason, factor=1.0)
+            self._reported = (reason, 1.0)
 
     def release(self) -> None:
         """Gives the task back at once. A state store that is away only delays that until the leases end."""

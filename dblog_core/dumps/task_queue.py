@@ -42,6 +42,8 @@ class TaskQueue:
         self._passed: set[tuple[str, int]] = set()
         self._permit_of: dict[str, Permit] = {}
         self._holds: Counter[str] = Counter()  # tasks that we have, by dump
+        self.has_resting_task = False
+        """Whether the last `take` has passed over a task whose table is locked."""
 
     def list_unfinished(self) -> list[DumpStatus]:
         """Raises RequestError where there is no dump `dump_id`."""
@@ -96,6 +98,7 @@ class TaskQueue:
         self._passed.clear()
 
     def _take_seen(self, worker: WorkerContext, holder: str) -> Hold | None:
+        self.has_resting_task = False
         for dump in self._seen:
             if (hold := self._take(worker, holder, dump)) is not None:
                 self._holds[dump.id] += 1
@@ -105,6 +108,9 @@ class TaskQueue:
     def _take(self, worker: WorkerContext, holder: str, dump: DumpStatus) -> Hold | None:
         for task in dump.tasks:
             if (dump.id, task.number) in self._passed or task.over:
+                continue
+            if worker.locked_tables.rests(task.table, worker.clock.monotonic()):
+                self.has_resting_task = self.has_resting_task or dump.state != DumpState.PAUSED
                 continue
             try:
                 is_over, state, options = dump_store.look_for_work(self._state, TaskId(dump.id, task.number))

@@ -24,6 +24,7 @@ import pyarrow as pa
 from dblog_core.algorithm.chunk_width import Width
 from dblog_core.algorithm.task_progress import TaskProgress
 from dblog_core.dumps.background_step import BackgroundStep
+from dblog_core.dumps.pace.locked_tables import LOCK_SECONDS
 from dblog_core.dumps.read_only_windows import AnnouncedWindows
 from dblog_core.dumps.task_lease import Hold
 from dblog_core.errors import DblogError, RequestError
@@ -59,7 +60,7 @@ class Connections:
         """`row`: the worker's row in the watermark table; its high watermarks have another beside it."""
         source = hold.worker.source
         with contextlib.ExitStack() as opened:
-            reader = source.open_reader()
+            reader = source.open_reader(lock_seconds=LOCK_SECONDS)
             opened.callback(reader.close)
             if hold.worker.config.source.read_only:
                 opened.pop_all()

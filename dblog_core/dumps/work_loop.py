@@ -20,6 +20,7 @@ from dblog_core.clock import SystemClock, spawn_thread
 from dblog_core.config.settings import Config
 from dblog_core.dumps import dump_store
 from dblog_core.dumps.dump_records import OVER
+from dblog_core.dumps.pace.locked_tables import LockedTables
 from dblog_core.dumps.pace.source_load import Gauge
 from dblog_core.dumps.status import DumpStatus
 from dblog_core.dumps.task_lease import WorkerContext
@@ -55,7 +56,8 @@ def work(
     """
     clock = clock or SystemClock()
     gauge = Gauge(wiring.open_source(config.source), clock)
-    member = functools.partial(_work_here, config, stop, clock, dump_id, requested_by, random_id, gauge)
+    locked = LockedTables()
+    member = functools.partial(_work_here, config, stop, clock, dump_id, requested_by, random_id, gauge, locked)
     with closing(wiring.open_state(config)) as state:
         WorkerPool(
             TaskQueue(state, dump_id, requested_by),
@@ -85,7 +87,7 @@ def work_here(
     """
     clock = clock or SystemClock()
     gauge = Gauge(wiring.open_source(config.source), clock)
-    if faults := _work_here(config, stop, clock, dump_id, requested_by, new_id, gauge, spawn):
+    if faults := _work_here(config, stop, clock, dump_id, requested_by, new_id, gauge, LockedTables(), spawn):
         raise faults[0]
 
 
@@ -118,10 +120,11 @@ def _work_here(
     requested_by: tuple[str, ...],
     new_id: Callable[[], str],
     gauge: Gauge,
+    locked: LockedTables,
     spawn: Spawn = spawn_thread,
 ) -> list[DblogError]:
     source = wiring.open_source(config.source)
     staging = wiring.open_staging(config)
     with closing(wiring.open_state(config)) as state:
-        worker = WorkerContext(config, state, source, staging, gauge, clock, stop, new_id, spawn)
+        worker = WorkerContext(config, state, source, staging, gauge, clock, stop, new_id, spawn, locked)
         return work_until_none_is_free(TaskQueue(state, dump_id, requested_by), worker)

@@ -1,6 +1,7 @@
 """One dump worker: takes a task, works on it over as many attempts as it takes, gives it back, takes the next.
 
 A task that is read and waits to be placed is kept aside meanwhile (`tasks_aside`), if there is another one to read.
+Tasks of a table that somebody keeps locked rest (`pace.locked_tables`), and a worker that has met one waits for it.
 """
 
 from __future__ import annotations
@@ -9,18 +10,28 @@ import logging
 import zlib
 
 from dblog_core.dumps.attempt import PLACED_POLL_SECONDS, Attempt, AttemptEnd, WorkerPace
+from dblog_core.dumps.pace.locked_tables import explain_lock
 from dblog_core.dumps.task_lease import Hold, WorkerContext
 from dblog_core.dumps.task_queue import TaskQueue
 from dblog_core.dumps.tasks_aside import TasksAside
 from dblog_core.dumps.window_reader import Connections
-from dblog_core.errors import ConfigError, DblogError, LeaseLost, ServerNotSafe, SourceReadOnly
+from dblog_core.errors import (
+    ConfigError,
+    DblogError,
+    LeaseLost,
+    ServerNotSafe,
+    SourceReadOnly,
+    TableLocked,
+)
 from dblog_core.model import table_names
+from dblog_core.model.schema import TableName
 from dblog_core.state import settings_in_force
 
 log = logging.getLogger(__name__)
 
 FAULTY_ATTEMPTS = 5  # without progress after faults that may pass, before another worker may have the task
 WATERMARK_ROWS = 256
+_LOOK_SECONDS = 2.0  # at most between two looks for work while all that is left is locked
 _CATCH_UP_SECONDS = 10.0  # in which a capture whose file has changed comes to go by it
 
 
@@ -60,6 +71,8 @@ class _Worker:
             elif self._aside:
                 self._context.clock.wait(self._context.stop, PLACED_POLL_SECONDS)
                 self._aside.look()
+            elif self._queue.has_resting_task:
+                self._context.clock.wait(self._context.stop, self._seconds_to_next_try())
             else:
                 break
         return faults
@@ -74,6 +87,11 @@ class _Worker:
         self._aside.release()
         self._queue.close()
         self._disconnect()
+
+    def _seconds_to_next_try(self) -> float:
+        """Until this worker tries a locked table again, or somebody may have ended its dump."""
+        seconds = self._context.locked_tables.seconds_to_next_try(self._context.clock.monotonic())
+        return min(seconds or 0.0, _LOOK_SECONDS)
 
     def _take(self, *, sure: bool) -> Hold | None:
         return self._queue.take(self._context, self._holder, sure=sure)
@@ -117,6 +135,10 @@ class _Worker:
             except LeaseLost as error:
                 log.warning("%s: left to others: %s", hold, error)
                 self._disconnect()
+                return None, None
+            except TableLocked:
+                self._disconnect()
+                _let_table_rest(hold)
                 return None, None
             except DblogError as error:
                 self._disconnect()
@@ -172,6 +194,20 @@ def _record_fault(hold: Hold, error: DblogError) -> DblogError | None:
     except LeaseLost as lost:
         log.warning("%s: left to others: %s", hold, lost)
         return None
+
+
+def _let_table_rest(hold: Hold) -> None:
+    """Other tasks come first: the table's own ones rest in this process. Says so once, with who keeps it locked."""
+    worker = hold.worker
+    table = hold.task.table
+    is_news = worker.locked_tables.record_locked(table, worker.clock.monotonic())
+    reason = explain_lock(worker.source, TableName.parse(table))
+    if is_news:
+        log.warning("%s waits, and other tables come first: %s", hold, reason)
+    try:
+        hold.report_lock(reason)
+    except LeaseLost as lost:
+        log.warning("%s: left to others: %s", hold, lost)
 
 
 def _await_same_rules(hold: Hold) -> None:

@@ -206,8 +206,9 @@ class Source(Protocol):
     def check(self) -> list[Problem]:
         """Every problem of connection, grants, settings and configured tables; it never raises for those."""
 
-    def prepare(self) -> None:
-        """Makes what the capture needs (watermark table; slot and publication), where missing. Idempotent."""
+    def prepare(self) -> frozenset[str]:
+        """Makes what the capture needs (watermark table; slot and publication), where missing. Idempotent. Returns the
+        wanted tables that the log does not show yet, since somebody keeps them locked."""
 
     def tables(self) -> tuple[TableSchema, ...]:
         """The catalogue's shape of every table that the configuration wants and that can be captured as it is."""
@@ -268,6 +269,9 @@ class Source(Protocol):
 
     def strain(self) -> Strain:
         """How the source fares now; one short connection."""
+
+    def find_lock_holder(self, table: TableName) -> str | None:
+        """Who keeps others from reading the table, in words; None where nobody does, or the server does not tell."""
 
     def horizon(self) -> str | None:
         """PostgreSQL: `pg_current_snapshot()` now, with its end after every transaction that has begun (the server's

@@ -28,6 +28,16 @@ def entries_to_remember(entries: Iterable[str]) -> set[str]:
     return {entry.removesuffix(BROUGHT_ROWS) for entry in entries}
 
 
+def leave_out(entries: Iterable[str], tables: Set[str]) -> frozenset[str]:
+    """The entries without those of the tables."""
+    return frozenset(entry for entry in entries if _split_entry(entry)[0] not in tables)
+
+
+def find_names(entries: Iterable[str]) -> set[str]:
+    """The tables that have entries."""
+    return {_split_entry(entry)[0] for entry in entries}
+
+
 def find_other_tables(remembered: Set[str], present: Iterable[str]) -> set[str]:
     """The names of tables whose rows are not in the log: new ones, others under an old name, and those of which a
     partition has come with rows, or gone."""

@@ -33,8 +33,9 @@ class SimSource(Connection):
     def check(self) -> list[Problem]:
         return []
 
-    def prepare(self) -> None:
+    def prepare(self) -> frozenset[str]:
         self._before("prepare")
+        return frozenset()
 
     def list_refusals(self) -> tuple[Problem, ...]:
         return ()
@@ -94,6 +95,9 @@ class SimSource(Connection):
         if self.read_only:
             raise AssertionError("a source is written that may not be")
         return SimWatermarks(self._simulation, self.database)
+
+    def find_lock_holder(self, table: TableName) -> str | None:
+        return None
 
     def strain(self) -> Strain:
         self._before("strain")

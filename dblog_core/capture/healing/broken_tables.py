@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 
 from dblog_core.capture.healing import dump_requests, new_tables, owed_dump_requests
+from dblog_core.capture.healing.dump_requests import RequestedDumps
 from dblog_core.capture.healing.unlogged_rewrites import Stamps
 from dblog_core.capture.sequencer import Sequencer
 from dblog_core.capture.term_parts import Parts
@@ -49,7 +50,9 @@ class BrokenTables:
         self._owed.nudge(follow_ups.take_altered())
         unproven = follow_ups.take_unproven()
         reshaped = sorted(map(str, follow_ups.take_reshaped()))
-        dump_requests.request_dumps(self._config, SHAPES, reshaped, state=self._state)
+        windows = dump_requests.request_dumps(self._config, SHAPES, reshaped, state=self._state)
+        if windows.locked:  # a dump shows the shape too
+            self._owe(windows)
         rewritten = follow_ups.take_rewritten()
         requested = dump_requests.request_dumps(self._config, WHOLE, list(map(str, rewritten)), state=self._state)
         if requested.left_out:
@@ -60,7 +63,7 @@ class BrokenTables:
             if (dump := requested.dumps.get(str(table))) is not None:
                 self._healed.append(str(table))
                 self._sequencer.heal(table, dump, since)
-        owed_dumps.record_failures(self._state, "", requested.refused)
+        self._owe(requested)
         self._dump_unproven(unproven)
 
     def take_published(self, manifest: Manifest) -> None:
@@ -114,10 +117,14 @@ class BrokenTables:
         dumped = owed_dump_requests.whole_tables(self._state) | owed_dumps.read(self._state).keys()
         undumped = {str(table): at for table, at in tables.items() if str(table) not in dumped}
         requested = dump_requests.request_dumps(self._config, WHOLE, list(undumped), state=self._state)
-        owed_dumps.record_failures(self._state, "", requested.refused)
+        self._owe(requested)
         for table, dump in requested.dumps.items():
             log.info("%s may have had rows before its first change: it is dumped", table)
             self._sequencer.heal(TableName.parse(table), dump, undumped[table])
+
+    def _owe(self, requested: RequestedDumps) -> None:
+        owed_dumps.record_failures(self._state, "", requested.refused)
+        self._owed.nudge(requested.locked)
 
     def _look_at_stopped(self) -> None:
         """Passes over what the source's catalogue has refused meanwhile; ends dumps of what is passed over, also those

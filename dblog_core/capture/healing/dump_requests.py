@@ -48,13 +48,19 @@ def request_dumps(
     tables: Sequence[str],
     *,
     state: StateStore,
-    lock_seconds: float | None = None,
 ) -> RequestedDumps:
-    """Requests one dump of those among the tables that can be dumped. `lock_seconds`: how long a table is waited for
-    that somebody has locked, before it is refused; None: until it is free. Raises what source and state store raise."""
-    requested = RequestedDumps()
+    """Requests one dump of those among the tables that can be dumped. Raises what source and state store raise."""
     if not tables:
-        return requested
+        return RequestedDumps()
+    try:
+        return _request_dumps(config, request, tables, state)
+    except TableLocked as error:  # the catalogue has no word of a table, which may be none of these
+        why = " ".join(str(error).split())
+        return RequestedDumps(refused=dict.fromkeys(tables, why), locked=list(tables))
+
+
+def _request_dumps(config: Config, request: DumpRequest, tables: Sequence[str], state: StateStore) -> RequestedDumps:
+    requested = RequestedDumps()
     source = wiring.open_source(config.source)
     # One look for all: the catalogue of 10,000 tables is not read again for each of them.
     schemas = {str(schema.table): schema for schema in source.tables()}
@@ -64,17 +70,12 @@ def request_dumps(
         requested.gone = [table for table in absent if table not in why]
     requested.keyless = [table for table in tables if table in schemas and not schemas[table].key]
     dumpable = [table for table in tables if table in schemas and schemas[table].key]
-    _submit(config, request, dumpable, requested, state, lock_seconds)
+    _submit(config, request, dumpable, requested, state)
     return requested
 
 
 def _submit(
-    config: Config,
-    request: DumpRequest,
-    tables: list[str],
-    requested: RequestedDumps,
-    state: StateStore,
-    lock_seconds: float | None,
+    config: Config, request: DumpRequest, tables: list[str], requested: RequestedDumps, state: StateStore
 ) -> None:
     """Where the source has lost some of the tables since, one dump of the others; where it refuses one, each has a dump
     of its own."""
@@ -82,18 +83,18 @@ def _submit(
         return
     try:
         request = replace(request, tables=tuple(tables))
-        dump = filing.submit(config, request, requested_by=dump_records.SYSTEM, state=state, lock_seconds=lock_seconds)
+        dump = filing.submit(config, request, requested_by=dump_records.SYSTEM, state=state, lock_seconds=LOCK_SECONDS)
     except RequestError as error:
         names = {str(schema.table) for schema in wiring.open_source(config.source).tables()}
         if lost := [table for table in tables if table not in names]:
             requested.gone += lost
-            _submit(config, request, [table for table in tables if table in names], requested, state, lock_seconds)
+            _submit(config, request, [table for table in tables if table in names], requested, state)
         elif len(tables) == 1:
             requested.refused[tables[0]] = " ".join(str(error).split())
             requested.locked += tables if isinstance(error.__cause__, TableLocked) else ()
         else:
             # One table that the source refuses must not keep the others from being dumped.
             for table in tables:
-                _submit(config, request, [table], requested, state, lock_seconds)
+                _submit(config, request, [table], requested, state)
     else:
         requested.dumps |= dict.fromkeys(tables, dump)

@@ -12,7 +12,7 @@ from dblog_core.capture.healing import dump_requests
 from dblog_core.capture.term_parts import Parts
 from dblog_core.dumps import control, dump_store, task_store
 from dblog_core.dumps.requests import WHOLE
-from dblog_core.errors import LeaseLost, RequestError, VersionConflict
+from dblog_core.errors import LeaseLost, RequestError, TableLocked, VersionConflict
 from dblog_core.interfaces import Lease, StateStore
 from dblog_core.model import table_identity, table_names, table_patterns
 from dblog_core.model.events import SCHEMA
@@ -32,10 +32,18 @@ def find_shown_tables(parts: Parts) -> frozenset[str] | None:
     return parts.source.identities()
 
 
+def prepare_source(parts: Parts, shown_tables: frozenset[str] | None) -> frozenset[str] | None:
+    """Prepares the source; what of `find_shown_tables` its log shows from then on. A table that somebody keeps locked
+    is captured, and dumped, once it is free."""
+    locked = parts.source.prepare()
+    if locked:
+        log.warning("captured once they are free, since somebody has locked them: %s", table_names.some(sorted(locked)))
+    return None if shown_tables is None else table_identity.leave_out(shown_tables, locked)
+
+
 def put_in_force(parts: Parts, lease: Lease, head: Manifest, *, shown_tables: frozenset[str] | None) -> Manifest:
     """Requests dumps of the tables whose log the last term did not read as this one does, and remembers what this one
-    reads; returns the manifest to continue after. `shown_tables`: what `find_shown_tables` said before the source
-    was prepared.
+    reads; returns the manifest to continue after. `shown_tables`: what `prepare_source` said.
 
     Raises LeaseLost where another capture does so too, and what source, staging and state store raise.
     """
@@ -45,13 +53,14 @@ def put_in_force(parts: Parts, lease: Lease, head: Manifest, *, shown_tables: fr
     new = set[str]()
     if shown_tables is not None and shown_before is not None:
         new = table_identity.find_other_tables(shown_before, shown_tables)
-    refused = stopped_tables.entries_by_source(parts.source.list_refusals())
     stopped = stopped_tables.read(parts.state)
+    refused = _find_refused(parts, stopped)
     same = before == now and (shown_tables is None or shown_before == table_identity.entries_to_remember(shown_tables))
     if same and not new and refused == stopped:
         return head
     if before is not None:
-        head, left = _take_in(parts, lease, head, before, new | (stopped.keys() - refused.keys()))
+        unread = new | (stopped.keys() - refused.keys())
+        head, left = _take_in(parts, lease, head, before, unread, shown_tables)
         _give_up(parts, before, now)
         give_up_stopped(parts.state, refused)
         # A table that was stopped and could not be dumped stays stopped: its copy lacks what was passed over.
@@ -67,19 +76,34 @@ def put_in_force(parts: Parts, lease: Lease, head: Manifest, *, shown_tables: fr
     return head
 
 
+def _find_refused(parts: Parts, stopped: stopped_tables.Entries) -> stopped_tables.Entries:
+    """The tables that the source refuses now; those that were `stopped`, where it does not say so for a while."""
+    try:
+        return stopped_tables.entries_by_source(parts.source.list_refusals())
+    except TableLocked as error:
+        log.warning("the tables that are stopped stay so until the catalogue shows them again: %s", error.message)
+        return stopped
+
+
 def _take_in(
-    parts: Parts, lease: Lease, head: Manifest, before: LiveSettings, new: set[str]
+    parts: Parts,
+    lease: Lease,
+    head: Manifest,
+    before: LiveSettings,
+    new: set[str],
+    shown_tables: frozenset[str] | None,
 ) -> tuple[Manifest, set[str]]:
     """The manifest to continue after, and the tables that could not be dumped now."""
-    schemas = parts.source.tables()
+    schemas = list(parts.source.tables())
+    if shown_tables is not None:  # what the log does not show yet is taken in by the term from which on it does
+        shown_names = table_identity.find_names(shown_tables)
+        schemas = [table for table in schemas if str(table.table) in shown_names]
     changed = {table.table for table in settings_in_force.find_new_tables(before, parts.config.source, schemas)}
     tables = [table for table in schemas if table.table in changed or str(table.table) in new]
     dumps: dict[str, str] = {}
     dumped = tuple(str(table.table) for table in tables if table.key)
     if dumped:
-        requested = dump_requests.request_dumps(
-            parts.config, WHOLE, dumped, state=parts.state, lock_seconds=dump_requests.LOCK_SECONDS
-        )
+        requested = dump_requests.request_dumps(parts.config, WHOLE, dumped, state=parts.state)
         dumps = requested.dumps
         if dumps:
             log.warning("captured from here on, and dumped: %s", table_names.some(sorted(dumps)))

@@ -68,9 +68,7 @@ class OwedDumps:
         # Before the request: if that fails, the next one is a while away all the same.
         self._waits.restart(tables)
         try:
-            requested = dump_requests.request_dumps(
-                self._config, WHOLE, tables, state=self._state, lock_seconds=dump_requests.LOCK_SECONDS
-            )
+            requested = dump_requests.request_dumps(self._config, WHOLE, tables, state=self._state)
         except SourceError as error:  # the log continues without
             requested = RequestedDumps(refused=dict.fromkeys(tables, " ".join(str(error).split())))
         owed_dumps.record_requests(self._state, dict(requested.dumps))

@@ -13,7 +13,7 @@ import pymysql
 from pymysql.connections import Connection
 
 from dblog_core.config.source import SourceConfig
-from dblog_core.errors import SourceError
+from dblog_core.errors import SourceError, TableLocked
 from dblog_core.interfaces import Problem
 from dblog_core.model import table_patterns
 from dblog_core.model.schema import TableName
@@ -40,8 +40,8 @@ _WANTED = {
 
 
 _AT_ONCE = 100
-_LOCK_SECONDS = 1
 """Tables that one statement looks at."""
+_LOCK_SECONDS = 1
 _MAY_NOT_READ = (1142, 1143)
 _GONE = 1146
 _ALLOWED = (_GONE, 1060, 1050)
@@ -57,6 +57,7 @@ def problems(config: SourceConfig, tables: TableFilter) -> list[Problem]:
     except SourceError as error:
         return [Problem(f"{error.where}: {error.message}", error.fix)]
     with connection:
+        catalogue.wait_for_no_table(connection)
         # All other checks would ask the wrong questions.
         if is_mariadb(connection) != (config.kind == "mariadb"):
             other = "mysql" if config.kind == "mariadb" else "mariadb"
@@ -74,6 +75,9 @@ def _run_part(part: Part, connection: Connection[Any], config: SourceConfig, tab
     problems_found: list[Problem] = []
     try:
         problems_found += part(connection, config, tables)
+    except TableLocked as error:
+        what = f"nothing can be said of the tables: {error.message}"
+        problems_found.append(Problem(what, "check again, once the statement that changes it is over", fatal=False))
     except pymysql.err.MySQLError as error:
         problems_found.append(
             Problem(
@@ -198,8 +202,8 @@ def _tables(connection: Connection[Any], config: SourceConfig, tables: TableFilt
     rows(connection, f"SET SESSION lock_wait_timeout = {_LOCK_SECONDS}")
     for first in range(0, len(descriptions), _AT_ONCE):
         yield from _readable(connection, [described.table for described in descriptions[first : first + _AT_ONCE]])
-    rows(connection, "SET SESSION lock_wait_timeout = DEFAULT")
     yield from foreign_keys.problems(connection, names)
+    rows(connection, "SET SESSION lock_wait_timeout = DEFAULT")
 
 
 def _table(config: SourceConfig, described: Described) -> Iterator[Problem]:

@@ -39,14 +39,15 @@ class MysqlSource:
     def check(self) -> list[Problem]:
         return check.problems(self._config, self._tables)
 
-    def prepare(self) -> None:
+    def prepare(self) -> frozenset[str]:
         connection = self._connect()
         # Nothing is ever written there: announced windows stand for the watermark table (`capture/announced_windows`).
         if self._config.read_only:
             connection.close()
-            return
+            return frozenset()
         with translate_errors(self._config, "creating the watermark table"), connection:
             rows(connection, watermarks.create_statement(self._tables.watermarks))
+        return frozenset()
 
     def tables(self) -> tuple[TableSchema, ...]:
         connection = self._connect()
@@ -160,6 +161,9 @@ class MysqlSource:
     def strain(self) -> Strain:
         return load.strain(self._config)
 
+    def find_lock_holder(self, table: TableName) -> str | None:
+        return load.find_lock_holder(self._config, table)
+
     def stamps(self) -> None:
         """The log has the statements."""
 
@@ -177,4 +181,6 @@ class MysqlSource:
             connection.close()
             other = "mysql" if self._mariadb else "mariadb"
             raise SourceRefused(f"the server is {other}", where=where(self._config), fix=f'set source.kind = "{other}"')
+        with translate_errors(self._config, "preparing to read the catalogue"):
+            catalogue.wait_for_no_table(connection)
         return connection

@@ -12,7 +12,7 @@ from dblog_core.config.source import SourceConfig
 from dblog_core.errors import SourceRefused
 from dblog_core.interfaces import Problem, Strain
 from dblog_core.model.position_spec import Place
-from dblog_core.model.schema import TableSchema
+from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.model.table_identity import write_entry
 from dblog_core.model.table_stamp import TableStamp
 from dblog_core.sources.postgres import check, timelines
@@ -69,8 +69,9 @@ class PostgresSource:
     def check(self) -> list[Problem]:
         return check.problems(self._config)
 
-    def prepare(self) -> None:
+    def prepare(self) -> frozenset[str]:
         """Watermark table, publication (pgoutput) and slot, in this order: a slot does not see an older publication."""
+        locked = frozenset[TableName]()
         with session(self._config) as connection:
             slots.await_promotion(connection, self._config)
             standby.require(connection, self._config)
@@ -80,8 +81,9 @@ class PostgresSource:
                 self._watermark_table(connection)
             tables = usable(connection, self._config)
             if self._config.plugin == "pgoutput":
-                publication.ensure_publication(connection, self._config, tables)
+                locked = publication.ensure_publication(connection, self._config, tables)
             slots.ensure_slot(connection, self._config)
+        return frozenset(map(str, locked))
 
     def tables(self) -> tuple[TableSchema, ...]:
         with session(self._config) as connection:
@@ -184,6 +186,9 @@ class PostgresSource:
                 return None
             begun = [int(row[0]) for row in rows(connection, _BEGUN)]
             return widen_snapshot(str(value(connection, "SELECT pg_current_snapshot()::text")), begun)
+
+    def find_lock_holder(self, table: TableName) -> str | None:
+        return load.find_lock_holder(self._config.replica or self._config, table)
 
     def stamps(self) -> dict[str, TableStamp]:
         with session(self._config) as connection:

@@ -11,6 +11,7 @@ import pytest
 
 from dblog_core import wiring
 from dblog_core.algorithm.task_progress import TaskProgress
+from dblog_core.capture import term_start
 from dblog_core.capture.healing import new_tables
 from dblog_core.capture.term_parts import Parts
 from dblog_core.clock import SystemClock, spawn_thread
@@ -250,6 +251,51 @@ def test_a_new_table_of_postgres_waits_for_what_its_log_has_not_told(world: Worl
         sealed_at=after.sealed_at, files=(), chunks=(), marks=(), unseen_after=head.last_offset, start="100:120:",
     )  # fmt: skip
     assert new_tables.put_in_force(parts, lease, after, shown_tables=None) == after
+
+
+def test_a_table_whose_log_is_not_shown_yet_is_dumped_by_the_term_that_is_shown_it(world: World) -> None:
+    """Somebody keeps it locked, so that the publication cannot take it in: a dump of before would miss changes."""
+    world.put(A, 1)
+    world.put(B, 1)
+    world.write("shop.a")
+    world.capture()
+    world.write("shop.?")
+    lease = world.state.acquire("capture", "us", ttl=10)
+    staging, head = wiring.open_staging(world.config), wiring.open_staging(world.config).head()
+    assert lease is not None and head is not None
+    source = world.source(world.config.source)
+    source.kind = "postgres"
+    parts = Parts(world.config, source, staging, world.state, SystemClock(), spawn_thread)
+
+    def put_in_force(locked: frozenset[str]) -> list[tuple[str, ...]]:
+        before = {dump.id for dump in dump_store.list_dumps(world.state)}
+        shown_tables = new_tables.find_shown_tables(parts)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(source, "prepare", lambda: locked)
+            shown_tables = new_tables.prepare_source(parts, shown_tables)
+        newest = staging.head()
+        assert newest is not None and lease is not None
+        new_tables.put_in_force(parts, lease, newest, shown_tables=shown_tables)
+        return [dump.tables for dump in dump_store.list_dumps(world.state) if dump.id not in before]
+
+    assert put_in_force(frozenset({"shop.b"})) == []
+    assert settings_in_force.read_shown(world.state) == {"shop.a@1"}
+    assert put_in_force(frozenset({"shop.b"})) == []
+    assert put_in_force(frozenset()) == [("shop.b",)]
+    assert put_in_force(frozenset()) == []
+
+
+def test_a_first_capture_dumps_no_table_whose_log_is_not_shown_yet(world: World) -> None:
+    world.write("shop.?", more='start = "initial"')
+    lease = world.state.acquire("capture", "us", ttl=10)
+    source = world.source(world.config.source)
+    source.kind = "postgres"
+    parts = Parts(
+        world.config, source, wiring.open_staging(world.config), world.state, SystemClock(), spawn_thread
+    )  # fmt: skip
+    assert lease is not None
+    term_start.publish_first_manifest(parts, lease, None, frozenset({"shop.a@1"}))
+    assert [dump.tables for dump in dump_store.list_dumps(world.state)] == [("shop.a",)]
 
 
 def test_another_capture_that_writes_the_tables_takes_the_lead(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

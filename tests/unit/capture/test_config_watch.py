@@ -7,15 +7,19 @@ from collections.abc import Callable
 import pytest
 
 from dblog_core.capture import config_reload
-from dblog_core.capture.config_reload import Watch
+from dblog_core.capture.config_reload import Newcomers, Watch
 from dblog_core.config.settings import Config
 from dblog_core.errors import SourceRefused
+from dblog_core.state import settings_in_force
+from tests.fake_source import FakeSource
 from tests.unit.reload_world import Clock, World, world
 
 __all__ = ["world"]
 
 
-def watch(world: World, *, ready: Callable[[Config], None] = lambda config: None) -> tuple[Watch, Clock]:
+def watch(
+    world: World, *, ready: Callable[[Config], frozenset[str]] = lambda config: frozenset()
+) -> tuple[Watch, Clock]:
     clock = Clock()
     return Watch(world.config, world.config_file, clock, ready=ready), clock
 
@@ -65,9 +69,10 @@ def test_what_the_source_refuses_is_tried_again_without_another_change(
 ) -> None:
     refused = [True]
 
-    def ready(config: Config) -> None:
+    def ready(config: Config) -> frozenset[str]:
         if refused[0]:
             raise SourceRefused("may not change the publication", fix="ALTER PUBLICATION …")
+        return frozenset()
 
     looking, clock = watch(world, ready=ready)
     world.write("shop.?")
@@ -77,3 +82,26 @@ def test_what_the_source_refuses_is_tried_again_without_another_change(
     assert looking.look() is None
     clock.now += config_reload.AGAIN
     assert looking.look() == world.config
+
+
+def test_a_new_table_that_is_locked_begins_no_term_and_is_told_of_once(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Others that came with it are taken in at once; the term that does so leaves it for later."""
+    clock = Clock()
+    source = FakeSource(world.database)
+    source.kind = "postgres"
+    settings_in_force.put_shown(world.state, {"shop.a@1"})
+    locked = frozenset({"shop.b"})
+    newcomers = Newcomers(world.state, clock, ready=lambda config: locked)
+    for _ in range(5):
+        clock.now += config_reload.NEWCOMERS
+        assert not newcomers.look(world.config, source)
+    assert len(warnings(caplog)) == 1 and "somebody has locked shop.b" in warnings(caplog)[0]
+    settings_in_force.put_shown(world.state, set())
+    clock.now += config_reload.NEWCOMERS
+    assert newcomers.look(world.config, source), "the other one is not locked"
+    settings_in_force.put_shown(world.state, {"shop.a@1"})
+    locked = frozenset()
+    clock.now += config_reload.NEWCOMERS
+    assert newcomers.look(world.config, source), "it is free"

@@ -118,7 +118,7 @@ def test_a_request_of_an_earlier_version_has_the_bytes_of_the_configuration(
             chunk: Chunk = super().read(*arguments, most=most, **more)
             return chunk
 
-    monkeypatch.setattr(world.source, "open_reader", lambda: Noted(world.source))
+    monkeypatch.setattr(world.source, "open_reader", lambda **_: Noted(world.source))
     world.fill(1)
     world.request({})
     world.work()

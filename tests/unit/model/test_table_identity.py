@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from dblog_core.model.table_identity import entries_to_remember, find_other_tables, write_entry
+from dblog_core.model.table_identity import (
+    entries_to_remember,
+    find_names,
+    find_other_tables,
+    leave_out,
+    write_entry,
+)
 
 T = write_entry("public.t", 10)
 P = write_entry("public.t", 10, 11)
@@ -38,3 +44,12 @@ def test_a_table_is_another_by_its_oid_and_the_oids_of_its_partitions(
 ) -> None:
     assert find_other_tables(tables_before, now) == tables_found
     assert find_other_tables(entries_to_remember(now), now) == set()
+
+
+def test_tables_that_are_left_out_are_so_with_their_partitions() -> None:
+    u = write_entry("public.u", 20)
+    brought = write_entry("public.t", 10, 13, brought_rows=True)
+    assert leave_out({T, P, brought, u}, {"public.t"}) == {u}
+    assert leave_out({T, u}, frozenset()) == {T, u}
+    assert find_names({T, P, brought, u}) == {"public.t", "public.u"}
+    assert find_other_tables({u}, {T, P, u}) == {"public.t"}, "what was left out is another table once it is there"

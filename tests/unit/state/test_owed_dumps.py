@@ -181,7 +181,7 @@ def test_a_table_that_is_refused_at_its_request_is_owed(world: World, monkeypatc
     assert owed_dumps.read(world.state)[NAME].times == 2
 
 
-def test_a_table_that_somebody_has_locked_is_looked_at_again_soon(
+def test_a_table_whose_definition_somebody_has_locked_is_looked_at_again_soon(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def is_locked(*_: object, **__: object) -> str:
@@ -191,7 +191,7 @@ def test_a_table_that_somebody_has_locked_is_looked_at_again_soon(
     owed_dumps.record_failures(world.state, "", {NAME: "it was locked"})
     debts = OwedDumps(world.config, world.state, clock)
     with monkeypatch.context() as patch:
-        patch.setattr(FakeReader, "explain", is_locked)
+        patch.setattr(FakeReader, "key_order", is_locked)
         for times, seconds in ((2, 1), (3, 2), (4, 4)):
             debts.request_due(lambda table: False, offset=0)
             clock.now += seconds

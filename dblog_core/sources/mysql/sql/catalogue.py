@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pymysql.connections import Connection
 
 from dblog_core.config.source import ColumnRules, SourceConfig
+from dblog_core.errors import TableLocked
 from dblog_core.interfaces import Problem
 from dblog_core.model import table_patterns
 from dblog_core.model.schema import Column, TableName, TableSchema
+from dblog_core.retry import wait_for
 from dblog_core.rows import column_rule_faults, source_key_faults
 from dblog_core.rows.value_forms import shape_to_read
 from dblog_core.sources.mysql.sql import row_key
-from dblog_core.sources.mysql.sql.connection import rows
+from dblog_core.sources.mysql.sql.connection import is_mariadb, rows
 from dblog_core.sources.mysql.values import charsets, types
 
 
@@ -109,9 +112,51 @@ _FEW = 10
 """Tables of a schema up to which each is asked for alone: some servers open every table that they list."""
 
 
+# MariaDB opens each table that its catalogue lists, and waits for one whose definition a statement is about to change,
+# whosever it is. A session that holds some metadata lock itself, as a user-level lock is, gets a warning in its place.
+_WAIT_FOR_NONE = "SELECT GET_LOCK(CONCAT('dblog catalogue ', CONNECTION_ID()), 0)"
+_PATIENCE = 1.0
+_PAUSES = (0.02, 0.2)
+"""Seconds in which such a statement may come to its end, and between two looks."""
+_SKIPPED = 1684
+_SKIPPED_TABLE = re.compile(r"'([^']*)'\.'([^']*)'")
+
+
+def wait_for_no_table(connection: Connection[Any]) -> None:
+    """From here on the catalogue of MariaDB leaves out tables whose definition is locked: see `_ask`."""
+    if is_mariadb(connection):
+        rows(connection, _WAIT_FOR_NONE)
+
+
+def _ask(
+    connection: Connection[Any], question: str, arguments: Sequence[Any], wants: Callable[[TableName], bool]
+) -> list[tuple[Any, ...]]:
+    """The rows of a question to the catalogue. Raises TableLocked where they lack a wanted table, whose definition
+    somebody keeps locked."""
+
+    def ask() -> tuple[list[tuple[Any, ...]], list[str]]:
+        with connection.cursor() as cursor:
+            cursor.execute(question, tuple(arguments))
+            answer = [tuple(row) for row in cursor.fetchall()]
+            has_warnings = bool(cursor.warning_count)
+        warnings = rows(connection, "SHOW WARNINGS") if has_warnings else []
+        return answer, [str(text) for _, code, text in warnings if code == _SKIPPED and _is_missed(str(text), wants)]
+
+    # Most statements that change a table have its definition for a moment alone.
+    answer, missed = wait_for(ask, until=lambda result: not result[1], waits=_PAUSES, give_up_after=_PATIENCE)
+    if missed:
+        raise TableLocked(missed[0], fix="dblog tries again")
+    return answer
+
+
+def _is_missed(warning: str, wants: Callable[[TableName], bool]) -> bool:
+    named = _SKIPPED_TABLE.search(warning)
+    return named is None or wants(TableName(*named.groups()))
+
+
 def list_wanted(connection: Connection[Any], tables: TableFilter) -> list[TableName]:
-    """The existing tables that the patterns match."""
-    names = (TableName(str(schema), str(name)) for schema, name in rows(connection, _TABLES))
+    """The existing tables that the patterns match. Raises TableLocked, see `wait_for_no_table`."""
+    names = (TableName(str(schema), str(name)) for schema, name in _ask(connection, _TABLES, (), tables.wants))
     return [table for table in names if tables.wants(table)]
 
 
@@ -189,7 +234,7 @@ def _ask_by_table(
         # Of many tables it is cheaper to ask about their whole schema once.
         questions = [("", (schema, *more))] if len(names) > _FEW else [(_ONE, (schema, name, *more)) for name in names]
         for condition, values in questions:
-            for name, *row in rows(connection, question.format(condition), values):
+            for name, *row in _ask(connection, question.format(condition), values, tables.__contains__):
                 if name in names:
                     answers.setdefault(TableName(schema, str(name)), []).append(tuple(row))
     return answers

@@ -15,13 +15,14 @@ import pymysql
 from pymysql.connections import Connection
 
 from dblog_core.model.schema import TableName
-from dblog_core.sources.mysql.sql.connection import rows
+from dblog_core.sources.mysql.sql.connection import LOCKED, rows
 from dblog_core.sources.mysql.sql.watermarks import qualify
 
 Found = TypeVar("Found")
 
 _COUNTER = re.compile(r" AUTO_INCREMENT=\d+")
-_NOT_TO_BE_SEEN = {1044, 1049, 1142, 1143, 1146}  # it is not there, or may not be read: the catalogue tells which
+_NOT_TO_BE_SEEN = {1044, 1049, 1142, 1143, 1146, LOCKED}
+"""It is not there, may not be read, or somebody has locked it for longer than we wait: the catalogue tells the rest."""
 
 
 class Definitions:

@@ -15,7 +15,7 @@ import pymysql
 
 from dblog_core.interfaces import Problem
 from dblog_core.model.schema import TableName
-from dblog_core.sources.mysql.sql.connection import rows, variables
+from dblog_core.sources.mysql.sql.connection import LOCKED, rows, variables
 from dblog_core.sources.mysql.sql.watermarks import qualify
 
 _BY_ENGINE = "innodb_native_foreign_keys"
@@ -25,8 +25,8 @@ _KEY = re.compile(
 _ACTION = re.compile(r"ON (DELETE|UPDATE) (CASCADE|SET NULL|SET DEFAULT)")
 _HAVING = """SELECT DISTINCT TABLE_SCHEMA, TABLE_NAME FROM information_schema.KEY_COLUMN_USAGE
 WHERE REFERENCED_TABLE_NAME IS NOT NULL AND TABLE_SCHEMA IN %s ORDER BY TABLE_SCHEMA, TABLE_NAME"""
-_UNSEEN = {1142, 1143, 1146}
-"""The account may not read the table, or it was dropped meanwhile: reported elsewhere."""
+_UNSEEN = {1142, 1143, 1146, LOCKED}
+"""The account may not read the table, or it was dropped meanwhile: reported elsewhere. Or somebody has locked it."""
 
 
 def problems(connection: Any, names: list[TableName]) -> Iterator[Problem]:

@@ -1,4 +1,7 @@
-"""What the server suffers from now: its own replication lag, statements at work, and the log that it keeps."""
+"""What the server suffers from now: its own replication lag, statements at work, and the log that it keeps.
+
+And who keeps a table locked.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,33 @@ from pymysql.cursors import DictCursor
 
 from dblog_core.config.source import SourceConfig
 from dblog_core.interfaces import Strain
-from dblog_core.sources.mysql.sql.connection import connect, rows, translate_errors
+from dblog_core.model.schema import TableName
+from dblog_core.sources.mysql.sql.connection import connect, is_mariadb, rows, translate_errors
 
 _NOT_GRANTED = {1227, 1044, 1142}
 _NO_LOG = 1381
+
+
+# LOCK TABLES … WRITE has the second mode. MariaDB tells it where the plugin METADATA_LOCK_INFO is installed.
+_HOLDERS = """SELECT t.PROCESSLIST_ID, t.PROCESSLIST_USER, t.PROCESSLIST_HOST
+FROM performance_schema.metadata_locks l JOIN performance_schema.threads t ON t.THREAD_ID = l.OWNER_THREAD_ID
+WHERE l.OBJECT_TYPE = 'TABLE' AND l.OBJECT_SCHEMA = %s AND l.OBJECT_NAME = %s
+  AND l.LOCK_TYPE IN ('EXCLUSIVE', 'SHARED_NO_READ_WRITE') ORDER BY l.LOCK_STATUS <> 'GRANTED' LIMIT 1"""
+_MARIADB_HOLDERS = """SELECT p.ID, p.USER, p.HOST FROM information_schema.METADATA_LOCK_INFO l
+JOIN information_schema.PROCESSLIST p ON p.ID = l.THREAD_ID WHERE l.TABLE_SCHEMA = %s AND l.TABLE_NAME = %s
+  AND l.LOCK_MODE IN ('MDL_EXCLUSIVE', 'MDL_SHARED_NO_READ_WRITE') LIMIT 1"""
+
+
+def find_lock_holder(config: SourceConfig, table: TableName) -> str | None:
+    """Who keeps others from reading the table; one look, over one short connection. None where we may not see that."""
+    connection = connect(config)
+    question = _MARIADB_HOLDERS if is_mariadb(connection) else _HOLDERS
+    with translate_errors(config, f"looking for who has locked {table}"), connection:
+        try:
+            holders = rows(connection, question, (table.schema, table.name))
+        except (pymysql.err.OperationalError, pymysql.err.ProgrammingError):
+            return None
+    return None if not holders else f"connection {holders[0][0]} ({holders[0][1]}@{holders[0][2]})"
 
 
 def strain(config: SourceConfig) -> Strain:

@@ -8,9 +8,9 @@ import pymysql
 from pymysql.connections import Connection
 
 from dblog_core.config.source import SourceConfig
-from dblog_core.errors import NoWatermarkTable
+from dblog_core.errors import NoWatermarkTable, SourceUnavailable
 from dblog_core.model.schema import TableName
-from dblog_core.sources.mysql.sql.connection import connect, quote_identifier, rows, translate_errors
+from dblog_core.sources.mysql.sql.connection import LOCKED, connect, quote_identifier, rows, translate_errors, where
 
 _NO_SUCH_TABLE = 1146
 
@@ -45,7 +45,11 @@ class MysqlWatermarks:
         with translate_errors(self._config, "writing a watermark"):
             try:
                 rows(self._connection, self._statement, (self._worker, payload, payload))
-            except pymysql.err.ProgrammingError as error:
+            except pymysql.err.MySQLError as error:
+                if error.args[0] == LOCKED:  # no fault of the table that the watermark is about
+                    raise SourceUnavailable(
+                        "somebody has locked the watermark table", where=where(self._config), fix="dblog tries again"
+                    ) from error
                 if error.args[0] != _NO_SUCH_TABLE:
                     raise
                 raise NoWatermarkTable(self._config.watermark_table) from error

@@ -6,13 +6,15 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
+import psycopg2.errors
+
 from dblog_core.config.source import SourceConfig
 from dblog_core.errors import TableGone
 from dblog_core.model import table_patterns
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.rows import source_key_faults
 from dblog_core.rows.value_forms import shape_to_read
-from dblog_core.sources.postgres.sql.connection import Connection, rows
+from dblog_core.sources.postgres.sql.connection import Connection, execute, rows
 from dblog_core.sources.postgres.values import types
 
 # A domain may be over another domain: the innermost type decides how values look.
@@ -35,6 +37,17 @@ _TABLES = f"""
            ARRAY(SELECT a.relid::oid::bigint FROM pg_partition_ancestors(c.oid) a WHERE a.relid <> c.oid)
     {_FROM_TABLES}
 """
+# The server's own functions for trees of partitions wait for a partition that somebody has locked: an ALTER in an open
+# transaction would keep the whole capture waiting. What is being detached is no longer among them there either.
+TREE = """
+    tree(root, relid) AS (
+        SELECT given.oid, given.oid FROM unnest(%s::oid[]) AS given(oid)
+        UNION ALL
+        SELECT tree.root, i.inhrelid FROM tree JOIN pg_inherits i ON i.inhparent = tree.relid
+        JOIN pg_class p ON p.oid = i.inhrelid AND p.relispartition
+        WHERE NOT i.inhdetachpending)
+"""
+"""For WITH RECURSIVE: the relations whose oids are given, each as a root, with all their partitions at any depth."""
 # A dropped column keeps its row here: only attisdropped tells.
 _COLUMNS = """
     SELECT a.attrelid::bigint, a.attname, a.atttypid::bigint, a.atttypmod, a.attnotnull, a.attgenerated <> ''
@@ -172,13 +185,8 @@ def missing(name: TableName) -> TableGone:
 
 def leaves(connection: Connection, root: CatalogueTable) -> list[CatalogueTable]:
     """The partitions of a partitioned table that hold rows."""
-    query = (
-        _TABLES
-        + """
-        AND c.oid IN (SELECT relid FROM pg_partition_tree(%s::oid::regclass) WHERE isleaf)
-        ORDER BY n.nspname, c.relname"""
-    )
-    return _describe(connection, rows(connection, query, (root.oid,)))
+    query = f"WITH RECURSIVE {TREE}{_TABLES} AND c.relkind = 'r' AND c.oid IN (SELECT relid FROM tree)"
+    return _describe(connection, rows(connection, f"{query} ORDER BY n.nspname, c.relname", ([root.oid],)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,19 +198,43 @@ class Partition:
     has_joined: bool
 
 
-_PARTITIONS = """
-    SELECT r.oid::bigint, p.relid::oid::bigint,
-      t.xmin <> i.xmin AND (SELECT sum(pg_relation_size(l.relid)) FROM pg_partition_tree(p.relid) l) > 0
-    FROM unnest(%s::oid[]) AS r(oid), pg_partition_tree(r.oid::regclass) p
-      JOIN pg_class c ON c.oid = p.relid JOIN pg_type t ON t.oid = c.reltype JOIN pg_inherits i ON i.inhrelid = p.relid
-    WHERE p.relid <> r.oid
+_PARTITIONS = f"""
+    WITH RECURSIVE {TREE}
+    SELECT tree.root::bigint, tree.relid::bigint, t.xmin <> i.xmin
+    FROM tree JOIN pg_class c ON c.oid = tree.relid JOIN pg_type t ON t.oid = c.reltype
+      JOIN pg_inherits i ON i.inhrelid = tree.relid
+    WHERE tree.relid <> tree.root
 """
+_HOLDING_ROWS = f"""
+    WITH RECURSIVE {TREE}
+    SELECT root::bigint FROM tree GROUP BY root HAVING sum(pg_relation_size(relid)) > 0
+"""
+_SIZE_LOCK_TIMEOUT = "100ms"
 
 
 def partitions(connection: Connection, roots: Sequence[int]) -> list[Partition]:
     """The partitions of these tables. The row type of one that was made as such is of the same transaction as its place
     in the tree (ATTACH writes its row of pg_class again, but not that); one that holds nothing has brought nothing."""
-    return [Partition(*row) for row in rows(connection, _PARTITIONS, (list(roots),))] if roots else []
+    if not roots:
+        return []
+    every = rows(connection, _PARTITIONS, (list(roots),))
+    holding_rows = _find_holding_rows(connection, [oid for _, oid, has_joined in every if has_joined])
+    return [Partition(root, oid, oid in holding_rows) for root, oid, _ in every]
+
+
+def _find_holding_rows(connection: Connection, oids: Sequence[int]) -> set[int]:
+    """Those of the relations that may hold rows. The server tells the size of none that somebody has locked: it may."""
+    if not oids:
+        return set()
+    execute(connection, f"SET lock_timeout = '{_SIZE_LOCK_TIMEOUT}'")
+    try:
+        return {oid for (oid,) in rows(connection, _HOLDING_ROWS, (list(oids),))}
+    except psycopg2.errors.LockNotAvailable:
+        if len(oids) == 1:
+            return set(oids)
+        return {holder for oid in oids for holder in _find_holding_rows(connection, [oid])}
+    finally:
+        execute(connection, "RESET lock_timeout")
 
 
 def type_name(connection: Connection, oid: int, typmod: int) -> str:

@@ -58,12 +58,11 @@ _BEGIN = (
 )
 _USUAL_LIMIT = 1000  # rows of the chunk that EXPLAIN is asked about
 # reltuples is -1 for a table that nobody has analysed yet; of a partitioned table its leaves are counted.
-_ESTIMATE = """
-    SELECT coalesce(sum(greatest(c.reltuples, 0)), 0)::bigint FROM pg_class c
-    WHERE c.oid = %s OR c.oid IN (SELECT relid FROM pg_partition_tree(%s::oid::regclass) WHERE isleaf)
+_ESTIMATE = f"""
+    WITH RECURSIVE {catalogue.TREE}
+    SELECT coalesce(sum(greatest(c.reltuples, 0)), 0)::bigint FROM tree JOIN pg_class c ON c.oid = tree.relid
+    WHERE c.relkind = 'r'
 """
-
-
 # Strategy 3 of a btree's operator class is its equality.
 _OPERATORS = """
     SELECT given.name, n.nspname
@@ -106,7 +105,7 @@ class PostgresChunkReader:
     def estimated_rows(self, table: TableName) -> int:
         with translate_errors(self._config):
             oid = self._table(table).oid
-            return int(value(self._open(), _ESTIMATE, (oid, oid)))
+            return int(value(self._open(), _ESTIMATE, ([oid],)))
 
     def last_key(self, schema: TableSchema) -> Key | None:
         keys = self._keys(schema, (), direction="DESC")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import psycopg2.errors
 from psycopg2 import sql
@@ -21,11 +21,26 @@ _PUBLICATION = """
     SELECT puballtables, pubinsert AND pubupdate AND pubdelete AND pubtruncate, pubviaroot
     FROM pg_publication WHERE pubname = %s
 """
-_MEMBERS = "SELECT schemaname, tablename, rowfilter IS NOT NULL FROM pg_publication_tables WHERE pubname = %s"
+# Not by `pg_publication_tables`: from PostgreSQL 16 on that view waits for each table that somebody has locked.
+_MEMBERS = """
+    SELECT n.nspname, c.relname, r.prqual IS NOT NULL
+    FROM pg_publication p JOIN pg_publication_rel r ON r.prpubid = p.oid
+    JOIN pg_class c ON c.oid = r.prrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE p.pubname = %(name)s
+    UNION ALL
+    SELECT n.nspname, c.relname, false
+    FROM pg_publication p JOIN pg_publication_namespace s ON s.pnpubid = p.oid
+    JOIN pg_namespace n ON n.oid = s.pnnspid JOIN pg_class c ON c.relnamespace = n.oid AND c.relkind IN ('r', 'p')
+    WHERE p.pubname = %(name)s
+"""
 _COLUMN_LISTS = """
     SELECT r.prrelid::regclass::text FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid
     WHERE p.pubname = %s AND r.prattrs IS NOT NULL
 """
+_LOCK_TIMEOUT = "500ms"
+_MOST_AT_ONCE = 10_000
+_FEWER = 8
+"""Tables that one statement adds; one that meets a lock is tried again with so many times fewer."""
 # Via the root: rows of partitions come under the name of the table that is captured.
 _OPTIONS = "publish = 'insert, update, delete, truncate', publish_via_partition_root = true"
 
@@ -51,7 +66,7 @@ def find_publication(connection: Connection, config: SourceConfig, tables: Seque
     if not publications:
         return Publication(False, False, (), tuple(names))
     everything, complete, via_root = publications[0]
-    members = {TableName(*row[:2]): row[2] for row in rows(connection, _MEMBERS, (config.publication,))}
+    members = {TableName(*row[:2]): row[2] for row in rows(connection, _MEMBERS, {"name": config.publication})}
     # Rows that a filter keeps back are missing from the log, and nothing in it says so.
     filtered = [str(name) for name, some in members.items() if some]
     filtered += [name for (name,) in rows(connection, _COLUMN_LISTS, (config.publication,))]
@@ -70,7 +85,8 @@ def statement(publication: Publication, config: SourceConfig) -> sql.Composed | 
     name = sql.Identifier(config.publication)
     tables = sql.SQL(", ").join(sql.SQL("ONLY {}").format(identifier(table)) for table in publication.missing)
     if not publication.exists:
-        return sql.SQL("CREATE PUBLICATION {} FOR TABLE {} WITH ({})").format(name, tables, sql.SQL(_OPTIONS))
+        shown = sql.SQL(" FOR TABLE {}").format(tables) if publication.missing else sql.SQL("")
+        return sql.SQL("CREATE PUBLICATION {}{} WITH ({})").format(name, shown, sql.SQL(_OPTIONS))
     if publication.missing:
         return sql.SQL("ALTER PUBLICATION {} ADD TABLE {}").format(name, tables)
     if not publication.suits:
@@ -89,22 +105,47 @@ def replacement(connection: Connection, config: SourceConfig) -> str:
     return f"{drop}, and run `dblog check` again: the capture makes it, or an administrator by the SQL that is printed"
 
 
-def ensure_publication(connection: Connection, config: SourceConfig, tables: Sequence[CatalogueTable]) -> None:
-    """Makes or completes the publication. Raises SourceRefused with the SQL for an administrator."""
+def ensure_publication(
+    connection: Connection, config: SourceConfig, tables: Sequence[CatalogueTable]
+) -> frozenset[TableName]:
+    """Makes or completes the publication; returns the tables that it still lacks, since somebody keeps them locked.
+
+    Raises SourceRefused with the SQL for an administrator, and psycopg2's LockNotAvailable for the watermark table.
+    """
+    execute(connection, f"SET lock_timeout = '{_LOCK_TIMEOUT}'")
+    try:
+        return _complete(connection, config, tables)
+    finally:
+        execute(connection, "RESET lock_timeout")
+
+
+def _complete(connection: Connection, config: SourceConfig, tables: Sequence[CatalogueTable]) -> frozenset[TableName]:
+    locked = set[TableName]()
+    at_once = _MOST_AT_ONCE
     while True:
         publication = find_publication(connection, config, tables)
         if publication.filtered:
             raise SourceRefused(
                 filter_problem(publication, config), where=f"source {config.name}", fix=replacement(connection, config)
             )
-        needed = statement(publication, config)
+        free = [name for name in publication.missing if name not in locked]
+        needed = statement(replace(publication, missing=tuple(free[:at_once])), config)
         if needed is None:
-            return
+            return frozenset(locked.intersection(publication.missing))
         # Without a write to the source: its administrator is given the statement.
         if config.read_only:
             raise _not_ours(connection, config, needed)
         try:
             execute(connection, needed)
+            at_once = min(at_once * _FEWER, _MOST_AT_ONCE)
+        except psycopg2.errors.LockNotAvailable:
+            # Any of them may be locked: fewer at a time, down to the very one.
+            tried = free[:at_once]
+            at_once = max(1, len(tried) // _FEWER)
+            if len(tried) == 1:
+                if tried == [watermark_table(config)]:
+                    raise
+                locked.update(tried)
         except psycopg2.errors.DuplicateObject:
             continue  # a standby was faster: look again
         except (psycopg2.errors.UndefinedTable, psycopg2.errors.InvalidSchemaName):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dblog_core.model.table_stamp import ColumnStamp, TableStamp
-from dblog_core.sources.postgres.sql.catalogue import CatalogueTable
+from dblog_core.sources.postgres.sql.catalogue import TREE, CatalogueTable
 from dblog_core.sources.postgres.sql.connection import Connection, rows
 
 # xmin is the transaction that wrote the column's description last, as each ALTER of the column does.
@@ -17,11 +17,10 @@ _COLUMNS = """
     WHERE a.attrelid = ANY(%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
 """
 # Whatever rewrites a table (a changed type, TRUNCATE, CLUSTER, VACUUM FULL) gives its file another relfilenode.
-_FILES = """
-    SELECT t.oid::bigint, f.oid::text, f.relfilenode::bigint
-    FROM unnest(%s::oid[]) AS t(oid)
-    CROSS JOIN LATERAL (SELECT t.oid AS part UNION SELECT p.relid FROM pg_partition_tree(t.oid) p) AS parts
-    JOIN pg_class f ON f.oid = parts.part AND f.relkind = 'r'
+_FILES = f"""
+    WITH RECURSIVE {TREE}
+    SELECT tree.root::bigint, f.oid::text, f.relfilenode::bigint
+    FROM tree JOIN pg_class f ON f.oid = tree.relid AND f.relkind = 'r'
 """
 """Of a partitioned table those of its partitions."""
 
