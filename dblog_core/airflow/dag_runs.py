@@ -5,6 +5,9 @@ For the page, in the API server's process. A run that was killed has reported no
 
 from __future__ import annotations
 
+import datetime as dt
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 from typing import get_args
 
 from airflow.models.dag import DagModel
@@ -32,23 +35,76 @@ def dag_ids(source: str) -> dict[str, str]:
     return {kind: f"dblog_{source}_{kind}" for kind in get_args(Dag)}
 
 
-def of_source(source: str) -> Json:
-    """`captures`: [{"dag", "paused", "ends": µs UTC at which the run at work ends, or null}] of those that Airflow
-    knows; `failed_runs`: [{"dag", "run", "part", "at": µs UTC, "tasks": names of those that failed, "note"}], the
-    newest first; `checks`: [{"dag", "run", "part", "at", "of": begin of its interval or null, "state", "note"}], the
-    newest runs that have compared source and lake, or replayed."""
+@dataclass(frozen=True, slots=True)
+class CaptureDag:
+    """A DAG that captures. `ends`: when the run at work ends, in µs UTC; None: no run is at work."""
+
+    dag: str
+    paused: bool
+    ends: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class FailedRun:
+    """A run that has failed. `part`: what its DAG is for; `at`: when it ended, in µs UTC; `tasks`: those that have
+    failed."""
+
+    dag: str
+    run: str
+    part: str
+    at: int
+    tasks: list[str]
+    note: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckRun:
+    """A run that has compared source and lake, or replayed. `part` and `at` as of a failed one; `of`: the begin of its
+    data interval, in µs UTC; None: it has none."""
+
+    dag: str
+    run: str
+    part: str
+    at: int
+    of: int | None
+    state: str
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRuns:
+    """What Airflow says of one source: its captures as far as Airflow knows them, and the newest runs, the newest
+    first."""
+
+    captures: tuple[CaptureDag, ...]
+    failed_runs: tuple[FailedRun, ...]
+    checks: tuple[CheckRun, ...]
+
+    def only_of(self, may_read: Callable[[str], bool]) -> SourceRuns:
+        """Without runs of DAGs that somebody may not read."""
+        return replace(
+            self,
+            failed_runs=tuple(run for run in self.failed_runs if may_read(run.dag)),
+            checks=tuple(run for run in self.checks if may_read(run.dag)),
+        )
+
+    def to_json(self) -> Json:
+        return asdict(self)
+
+
+def of_source(source: str) -> SourceRuns:
+    """What Airflow says of a source now."""
     ids = dag_ids(source)
     captures = [ids["capture"], ids["capture_standby"]]
     with create_session() as session:
         paused = select(DagModel.dag_id, DagModel.is_paused).where(DagModel.dag_id.in_(captures), ~DagModel.is_stale)
         ends = _ends(session, ids)
-        capture_dags = [
-            {"dag": dag, "paused": is_paused, "ends": ends.get(dag)}
-            for dag, is_paused in session.execute(paused.order_by("dag_id"))
-        ]
+        captures_now = tuple(
+            CaptureDag(dag, is_paused, ends.get(dag)) for dag, is_paused in session.execute(paused.order_by("dag_id"))
+        )
         kinds = {dag: kind for kind, dag in ids.items()}
         checks = _checks(session, {ids[kind]: kind for kind in _CHECKING})
-        return {"captures": capture_dags, "failed_runs": _failed_runs(session, kinds), "checks": checks}
+        return SourceRuns(captures_now, _failed_runs(session, kinds), checks)
 
 
 def _ends(session: Session, ids: dict[str, str]) -> dict[str, int]:
@@ -58,50 +114,54 @@ def _ends(session: Session, ids: dict[str, str]) -> dict[str, int]:
         TaskInstance.dag_id.in_(slices), TaskInstance.state == _RUNNING
     )
     rows = session.execute(begun.group_by(TaskInstance.dag_id))
-    return {dag: int((start.timestamp() + slices[dag]) * 1e6) for dag, start in rows if start is not None}
+    return {dag: _microseconds(start + dt.timedelta(seconds=slices[dag])) for dag, start in rows if start is not None}
 
 
-def _checks(session: Session, kinds: dict[str, str]) -> list[Json]:
+def _checks(session: Session, kinds: dict[str, str]) -> tuple[CheckRun, ...]:
     newest = (
         select(DagRun, DagRun.end_date)
         .where(DagRun.dag_id.in_(kinds), DagRun.end_date.is_not(None))
         .order_by(DagRun.end_date.desc())
         .limit(SHOWN)
     )
-    return [
-        {
-            "dag": run.dag_id,
-            "run": run.run_id,
-            "part": kinds[run.dag_id],
-            "at": int(ended.timestamp() * 1e6),
-            "of": None if run.data_interval_start is None else int(run.data_interval_start.timestamp() * 1e6),
-            "state": str(run.state),
-            "note": run.note,
-        }
+    return tuple(
+        CheckRun(
+            dag=run.dag_id,
+            run=run.run_id,
+            part=kinds[run.dag_id],
+            at=_microseconds(ended),
+            of=None if run.data_interval_start is None else _microseconds(run.data_interval_start),
+            state=str(run.state),
+            note=run.note,
+        )
         for run, ended in session.execute(newest)
         if ended is not None and run.note
-    ]
+    )
 
 
-def _failed_runs(session: Session, kinds: dict[str, str]) -> list[Json]:
+def _failed_runs(session: Session, kinds: dict[str, str]) -> tuple[FailedRun, ...]:
     newest = (
         select(DagRun, DagRun.end_date)
         .where(DagRun.dag_id.in_(kinds), DagRun.state == _FAILED, DagRun.end_date.is_not(None))
         .order_by(DagRun.end_date.desc())
         .limit(SHOWN)
     )
-    return [
-        {
-            "dag": run.dag_id,
-            "run": run.run_id,
-            "part": kinds[run.dag_id],
-            "at": int(ended.timestamp() * 1e6),
-            "tasks": _failed_tasks(session, run.dag_id, run.run_id),
-            "note": run.note,
-        }
+    return tuple(
+        FailedRun(
+            dag=run.dag_id,
+            run=run.run_id,
+            part=kinds[run.dag_id],
+            at=_microseconds(ended),
+            tasks=_failed_tasks(session, run.dag_id, run.run_id),
+            note=run.note,
+        )
         for run, ended in session.execute(newest)
         if ended is not None
-    ]
+    )
+
+
+def _microseconds(time: dt.datetime) -> int:
+    return int(time.timestamp() * 1e6)
 
 
 def _failed_tasks(session: Session, dag: str, run: str) -> list[str]:

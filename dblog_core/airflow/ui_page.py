@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -27,6 +27,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from dblog_core import wiring
 from dblog_core.airflow import dag_runs
 from dblog_core.airflow.dag_factory import read_sources
+from dblog_core.airflow.dag_runs import SourceRuns
 from dblog_core.airflow.in_process import quiet_libraries
 from dblog_core.airflow.links import source_of
 from dblog_core.config.settings import Config
@@ -64,6 +65,18 @@ class Settings(BaseModel):
     rate: int | None = Field(None, description="rows a second; 0: no limit")
 
 
+@dataclass(frozen=True, slots=True)
+class _View:
+    """What the page says of a source: what `dblog status` has of it, as JSON, and what Airflow says of its DAGs."""
+
+    status: Json
+    runs: SourceRuns
+
+    def to_json(self, may_read: Callable[[str], bool]) -> Json:
+        """Without runs of DAGs that the user may not read."""
+        return {**self.status, **self.runs.only_of(may_read).to_json()}
+
+
 @dataclass(slots=True)
 class _Source:
     """One source, looked at once a second at most however many people watch."""
@@ -73,40 +86,38 @@ class _Source:
     lag: LagHistory
     lock: threading.Lock = field(default_factory=threading.Lock)
     at: float = float("-inf")
-    seen: Json = field(default_factory=dict)
+    seen: _View | None = None
 
-    def look(self) -> Json:
+    def look(self) -> _View:
         """What was seen last, while another request looks: a source that answers slowly must not hold the threads
         that serve all of Airflow."""
-        if not self.lock.acquire(blocking=not self.seen):
-            return self.seen
+        seen = self.seen
+        if not self.lock.acquire(blocking=seen is None):
+            assert seen is not None
+            return seen
         try:
-            if time.monotonic() - self.at >= _AGAIN:
+            if self.seen is None or time.monotonic() - self.at >= _AGAIN:
                 self.seen = self._look()
                 self.at = time.monotonic()
             return self.seen
         finally:
             self.lock.release()
 
-    def _look(self) -> Json:
+    def _look(self) -> _View:
         source = self.config.source
-        about = {"source": source.name, "kind": source.kind, "now": time.time(), **dag_runs.of_source(source.name)}
-        about["outside"] = self.config.airflow.capture == "watch"
+        is_outside = self.config.airflow.capture == "watch"
+        about: Json = {"source": source.name, "kind": source.kind, "now": time.time(), "outside": is_outside}
+        runs = dag_runs.of_source(source.name)
         try:
-            status_json = read_source_status(self.config, self.meter).to_json()
+            status = read_source_status(self.config, self.meter)
             points = [[p.at / 1e6, round(p.lag, 3), p.rows] for p in self.lag.look()]
         except DblogError as error:
-            return {**about, "fault": {"error": error.reason, "fix": error.fix}}
-        live = [d for d in status_json["dumps"] if d["state"] not in dump_records.OVER]
-        over = [d for d in status_json["dumps"] if d["state"] in dump_records.OVER]
-        shown_dumps = [*reversed(live), *reversed(over[-_ENDED:])]
-        return {
-            **status_json,
-            **about,
-            "dumps": shown_dumps,
-            "more_dumps": len(status_json["dumps"]) - len(shown_dumps),
-            "lag": points,
-        }
+            return _View({**about, "fault": {"error": error.reason, "fix": error.fix}}, runs)
+        live = [dump for dump in status.dumps if dump.state not in dump_records.OVER]
+        over = [dump for dump in status.dumps if dump.state in dump_records.OVER]
+        shown = replace(status, dumps=(*reversed(live), *reversed(over[-_ENDED:])))
+        more_dumps = len(status.dumps) - len(shown.dumps)
+        return _View({**shown.to_json(), **about, "more_dumps": more_dumps, "lag": points}, runs)
 
 
 class Sources:
@@ -166,11 +177,8 @@ def app() -> FastAPI:
 
     @application.get("/sources/{name}")
     def one(name: str, user: GetUserDep) -> Json:
-        status_json = _find_permitted(sources, user, name, "GET").look()
-        visible_runs = {
-            kind: [r for r in status_json[kind] if _may_read(user, r["dag"])] for kind in ("failed_runs", "checks")
-        }
-        return {**status_json, **visible_runs, "may_control": _may(user, name, "POST")}
+        view = _find_permitted(sources, user, name, "GET").look()
+        return {**view.to_json(partial(_may_read, user)), "may_control": _may(user, name, "POST")}
 
     @application.post("/sources/{name}/dumps/{dump}/{action}", dependencies=changing)
     def act(name: str, dump: str, action: Literal["pause", "resume", "cancel"], user: GetUserDep) -> Json:

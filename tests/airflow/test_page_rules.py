@@ -13,6 +13,7 @@ from fastapi.testclient import TestClient
 
 from dblog_core.airflow import ui_page
 from dblog_core.airflow.dag_factory import Sources
+from dblog_core.airflow.dag_runs import CaptureDag, CheckRun, FailedRun, SourceRuns
 from dblog_core.config.settings import Config
 from dblog_core.errors import ConfigError
 from dblog_core.monitoring.lag_history import LagHistory
@@ -68,19 +69,41 @@ def test_a_source_that_answers_slowly_holds_one_of_airflows_threads_alone(monkey
     looks = threading.Semaphore(0)
     answers = threading.Semaphore(0)
 
-    def answer_slowly(_: ui_page._Source) -> dict[str, Any]:
+    view = ui_page._View({"looked": True}, SourceRuns((), (), ()))
+
+    def answer_slowly(_: ui_page._Source) -> ui_page._View:
         looks.release()
         assert answers.acquire(timeout=PATIENCE_SECONDS)
-        return {"looked": True}
+        return view
 
     monkeypatch.setattr(ui_page._Source, "_look", answer_slowly)
     answers.release()
-    assert source.look() == {"looked": True} and looks.acquire(timeout=PATIENCE_SECONDS)
+    assert source.look() is view and looks.acquire(timeout=PATIENCE_SECONDS)
     source.at = float("-inf")
     with ThreadPoolExecutor(2) as pool:
         slow = pool.submit(source.look)
         assert looks.acquire(timeout=PATIENCE_SECONDS), "one request looks again"
-        assert pool.submit(source.look).result(timeout=PATIENCE_SECONDS) == {"looked": True}
+        assert pool.submit(source.look).result(timeout=PATIENCE_SECONDS) is view
         assert not slow.done()
         answers.release()
-        assert slow.result(timeout=PATIENCE_SECONDS) == {"looked": True}
+        assert slow.result(timeout=PATIENCE_SECONDS) is view
+
+
+def test_runs_are_shown_to_those_alone_who_may_read_their_dag() -> None:
+    captures = (CaptureDag("dblog_shop_capture", paused=False, ends=7),)
+    failed = tuple(FailedRun(dag, "r1", "dump", 5, ["work"], None) for dag in ("dblog_shop_dump", "dblog_shop_merge"))
+    checks = tuple(
+        CheckRun(dag, "r2", "verify", 6, None, "success", "equal") for dag in ("dblog_shop_verify", "dblog_shop_repair")
+    )
+    view = ui_page._View({"source": "shop"}, SourceRuns(captures, failed, checks))
+    assert view.to_json(lambda dag: dag in ("dblog_shop_dump", "dblog_shop_repair")) == {
+        "source": "shop",
+        "captures": ({"dag": "dblog_shop_capture", "paused": False, "ends": 7},),
+        "failed_runs": (
+            {"dag": "dblog_shop_dump", "run": "r1", "part": "dump", "at": 5, "tasks": ["work"], "note": None},
+        ),
+        "checks": (
+            {"dag": "dblog_shop_repair", "run": "r2", "part": "verify", "at": 6, "of": None, "state": "success",
+             "note": "equal"},
+        ),
+    }  # fmt: skip
