@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pymysql
 from pymysql.connections import Connection
 
 from dblog_core.config.source import ColumnRules, SourceConfig
@@ -115,6 +116,7 @@ _FEW = 10
 # MariaDB opens each table that its catalogue lists, and waits for one whose definition a statement is about to change,
 # whosever it is. A session that holds some metadata lock itself, as a user-level lock is, gets a warning in its place.
 _WAIT_FOR_NONE = "SELECT GET_LOCK(CONCAT('dblog catalogue ', CONNECTION_ID()), 0)"
+_NOT_SUPPORTED = 1235
 _PATIENCE = 1.0
 _PAUSES = (0.02, 0.2)
 """Seconds in which such a statement may come to its end, and between two looks."""
@@ -125,7 +127,11 @@ _SKIPPED_TABLE = re.compile(r"'([^']*)'\.'([^']*)'")
 def wait_for_no_table(connection: Connection[Any]) -> None:
     """From here on the catalogue of MariaDB leaves out tables whose definition is locked: see `_ask`."""
     if is_mariadb(connection):
-        rows(connection, _WAIT_FOR_NONE)
+        try:
+            rows(connection, _WAIT_FOR_NONE)
+        except pymysql.err.MySQLError as error:
+            if error.args[0] != _NOT_SUPPORTED:  # by a node of a cluster, whose catalogue then waits
+                raise
 
 
 def _ask(
