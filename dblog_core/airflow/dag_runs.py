@@ -6,7 +6,7 @@ For the page, in the API server's process. A run that was killed has reported no
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import get_args
 
@@ -14,7 +14,7 @@ from airflow.models.dag import DagModel
 from airflow.models.dagrun import DagRun
 from airflow.models.taskinstance import TaskInstance
 from airflow.utils.session import create_session
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
 from dblog_core.airflow.dag_factory import SLICES
@@ -117,13 +117,20 @@ def _ends(session: Session, ids: dict[str, str]) -> dict[str, int]:
     return {dag: _microseconds(start + dt.timedelta(seconds=slices[dag])) for dag, start in rows if start is not None}
 
 
-def _checks(session: Session, kinds: dict[str, str]) -> tuple[CheckRun, ...]:
+def _newest_ended_runs(
+    session: Session, kinds: dict[str, str], *conditions: ColumnElement[bool]
+) -> Iterator[tuple[DagRun, dt.datetime]]:
+    """Runs of these DAGs, and when they ended; the newest first."""
     newest = (
         select(DagRun, DagRun.end_date)
-        .where(DagRun.dag_id.in_(kinds), DagRun.end_date.is_not(None))
+        .where(DagRun.dag_id.in_(kinds), DagRun.end_date.is_not(None), *conditions)
         .order_by(DagRun.end_date.desc())
         .limit(SHOWN)
     )
+    return ((run, ended) for run, ended in session.execute(newest) if ended is not None)
+
+
+def _checks(session: Session, kinds: dict[str, str]) -> tuple[CheckRun, ...]:
     return tuple(
         CheckRun(
             dag=run.dag_id,
@@ -134,18 +141,12 @@ def _checks(session: Session, kinds: dict[str, str]) -> tuple[CheckRun, ...]:
             state=str(run.state),
             note=run.note,
         )
-        for run, ended in session.execute(newest)
-        if ended is not None and run.note
+        for run, ended in _newest_ended_runs(session, kinds)
+        if run.note
     )
 
 
 def _failed_runs(session: Session, kinds: dict[str, str]) -> tuple[FailedRun, ...]:
-    newest = (
-        select(DagRun, DagRun.end_date)
-        .where(DagRun.dag_id.in_(kinds), DagRun.state == _FAILED, DagRun.end_date.is_not(None))
-        .order_by(DagRun.end_date.desc())
-        .limit(SHOWN)
-    )
     return tuple(
         FailedRun(
             dag=run.dag_id,
@@ -155,8 +156,7 @@ def _failed_runs(session: Session, kinds: dict[str, str]) -> tuple[FailedRun, ..
             tasks=_failed_tasks(session, run.dag_id, run.run_id),
             note=run.note,
         )
-        for run, ended in session.execute(newest)
-        if ended is not None
+        for run, ended in _newest_ended_runs(session, kinds, DagRun.state == _FAILED)
     )
 
 
