@@ -211,6 +211,7 @@ def walk(reader: ChunkReader, schema: TableSchema, *, limit: int, upto: Key | No
 BINARY = {"postgres": ("bytea", "'\\x{}'"), "mysql": ("varbinary(16)", "x'{}'"), "mariadb": ("varbinary(16)", "x'{}'")}
 
 
+@pytest.mark.in_turn("limit")
 @pytest.mark.parametrize("limit", [1, 3, 100])
 @pytest.mark.parametrize("case", ["integer", "text", "composite", "binary", "decimal", "time"])
 def test_chunks_cover_each_row_once(

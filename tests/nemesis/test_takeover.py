@@ -66,7 +66,7 @@ def world(database: Database, ensemble: Ensemble, tmp_path: Path) -> Iterator[Wo
 WRITERS = 8  # some five hundred transactions a second, as far as the machine goes
 
 
-A_DAY = 4  # of them, others from day to day: each costs some ten seconds
+A_DAY = 3  # of them, others from day to day: each costs some ten seconds
 
 
 @pytest.mark.in_turn

@@ -51,7 +51,7 @@ def rows(config: Config) -> int:
     return 0 if asked_tasks is None else asked_tasks.rows
 
 
-@pytest.mark.one_of(4)
+@pytest.mark.one_of(5)
 @pytest.mark.in_turn
 def test_a_dump_on_executors_outlives_some_of_them_and_its_driver(
     database: Database, cluster: SparkCluster, zookeeper_url: str, tmp_path: Path

@@ -56,6 +56,7 @@ def _refusal_of_rebuild(lake: TestLake) -> str:
     return outcome.error or ""
 
 
+@pytest.mark.one_of(5)
 def test_a_random_past_gives_the_table_that_merging_gave(lake_with_history: TestLake, soak_seed: int) -> None:
     dice = random.Random(soak_seed)
     source = Source(lake_with_history.build, dice, 30)

@@ -85,6 +85,7 @@ def _compare_bursts(both: tuple[TestLake, TestLake], source: Source, dice: rando
         assert set(waiting[0]) == set(waiting[1])
 
 
+@pytest.mark.one_of(5)
 def test_both_ways_give_the_same_rows(both: tuple[TestLake, TestLake], soak_seed: int) -> None:
     dice = random.Random(f"ways {soak_seed}")
     _compare_bursts(both, Source(both[0].build, dice, 40), dice)

@@ -122,7 +122,7 @@ def test_a_transaction_of_many_rows_resumes_inside_at_every_batch(
     assert all(sum(c.batch.num_rows for c in batch.changes) <= 10_000 for batch in batches)
     inside = [number for number, batch in enumerate(batches) if batch.partial]
     assert len(inside) >= 4
-    for number in inside[:: max(1, len(inside) // 4)]:
+    for number in inside[:: max(1, len(inside) // 2)]:
         before = lines(batches[: number + 1])
         after = lines(read_log(source, batches[number].position, skip=batches[number].partial))
         assert [(line["op"], line["table"], line.get("after")) for line in before + after] == everything
