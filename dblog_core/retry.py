@@ -29,16 +29,18 @@ def retrying(
     stop: threading.Event | None = None,
     clock: Clock | None = None,
     on_retry: Callable[[DblogError, float], None] | None = None,
+    but_not: tuple[type[DblogError], ...] = (),
 ) -> tenacity.Retrying:
     """A policy to call a step with: `retrying(…)(step, argument)`, or as a decorator.
 
     Waits double from `first_wait` to `longest_wait` seconds. After `give_up_after` seconds (None: never), or once
     `stop` is set, the last error is raised as it is. `on_retry` hears of every failure with the wait that follows.
+    Errors of the classes `but_not` pass at once, though they may call themselves transient.
     """
     clock = clock or SystemClock()
     limit = _Limit(clock, give_up_after, stop)
     return tenacity.Retrying(
-        retry=tenacity.retry_if_exception(is_transient),
+        retry=tenacity.retry_if_exception(lambda error: is_transient(error) and not isinstance(error, but_not)),
         wait=tenacity.wait_exponential(multiplier=first_wait, max=longest_wait),
         stop=limit.is_reached,
         before=limit.begin,

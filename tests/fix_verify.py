@@ -82,5 +82,6 @@ def verify_plainly(monkeypatch: pytest.MonkeyPatch) -> Callable[[Config], tuple[
 
 def _verify(config: Config, *tables: str, **wishes: Any) -> Report:
     wish = Wish(**wishes.pop("sample", {}))
+    say = wishes.pop("say", lambda _: None)
     request = VerifyRequest(tables=tables or None, wish=wish, **wishes)
-    return run.verify(config, request, stop=threading.Event(), say=lambda _: None)
+    return run.verify(config, request, stop=threading.Event(), say=say)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import datetime as dt
 import secrets
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -16,9 +16,10 @@ from dblog_core.clock import SystemClock
 from dblog_core.config.settings import Config
 from dblog_core.dumps import requests
 from dblog_core.dumps.key_ranges import Range
+from dblog_core.dumps.pace.locked_tables import LOCK_SECONDS, explain_lock
 from dblog_core.dumps.read_only_windows import AnnouncedWindows
 from dblog_core.dumps.requests import DumpRequest
-from dblog_core.errors import DblogError, RequestError
+from dblog_core.errors import DblogError, RequestError, TableLocked
 from dblog_core.interfaces import ChunkReader, Clock, Json, StateStore, WatermarkWriter
 from dblog_core.model.schema import TableName
 from dblog_core.state.lease_holder import CAPTURE
@@ -31,6 +32,10 @@ from dblog_core.verify.slices import Slice, Slices
 from dblog_core.verify.source_reader import Announce, Readers
 from dblog_core.verify.table import TableCheck, Tools, Wish
 from dblog_core.verify.window_positions import Interrupted, Patience, Places, no_capture_error
+
+_LOCKED_SECONDS = 60.0
+"""How long tables that somebody keeps locked are tried again, once all others are compared."""
+_LOCKED_PAUSE_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +86,8 @@ def verify(
         say(f"left out: {left_out.reason}")
     with _open_tools(config, request, stop, say, clock) as tools:
         cut = _Cut(tools, request.slice)
-        compared = _compare_tables(tools, cut, request, [w.schema.table for w in references])
+        tables = [reference.schema.table for reference in references]
+        compared = _compare_each(tools, tables, lambda table: _compare(tools, cut, request, table), stop, clock)
         report = Report(tuple(table.report for table in compared), tuple(refused), request.pass_over_refused)
         if request.certificate is not None:
             parts = [table.certified for table in compared if table.certified is not None]
@@ -97,23 +103,57 @@ def verify(
 
 @dataclass(frozen=True, slots=True)
 class _Compared:
-    """A table's record, and its part of the certificate where one is asked for."""
+    """A table's record, and its part of the certificate where one is asked for. `is_locked`: it was not compared, since
+    somebody keeps the table locked."""
 
     report: TableReport
     certified: CertifiedTable | None = None
+    is_locked: bool = False
 
 
-def _compare_tables(tools: Tools, cut: _Cut, request: VerifyRequest, tables: Sequence[TableName]) -> list[_Compared]:
-    """The tables in their order, some at the same time; without those of which the slice has nothing."""
-    with ThreadPoolExecutor(TOGETHER, thread_name_prefix="table") as pool:
-        # `map` keeps the order, whichever table is compared first.
-        every = pool.map(lambda table: _compare(tools, cut, request, table), tables)
-        return [compared for compared in every if compared is not None]
+def _compare_each(
+    tools: Tools,
+    tables: Sequence[TableName],
+    compare: Callable[[TableName], _Compared | None],
+    stop: threading.Event,
+    clock: Clock,
+) -> list[_Compared]:
+    """The tables in their order, some at the same time; without those of which there is nothing to compare. Those that
+    somebody keeps locked are tried again once all others are compared. Raises Interrupted."""
+
+    def compare_or_explain(table: TableName) -> _Compared | None:
+        try:
+            return compare(table)
+        except TableLocked:
+            error = DblogError(
+                f"{explain_lock(tools.source, table)}, so that nobody could compare it",
+                fix="verify the table again when it is free",
+            )
+            return _Compared(TableReport(str(table), error=str(error)), is_locked=True)
+
+    def compare_together(names: Sequence[TableName]) -> dict[TableName, _Compared | None]:
+        with ThreadPoolExecutor(TOGETHER, thread_name_prefix="table") as pool:
+            return dict(zip(names, pool.map(compare_or_explain, names), strict=True))
+
+    compared = compare_together(tables)
+    deadline = clock.monotonic() + _LOCKED_SECONDS
+    while (locked := _find_locked(compared)) and clock.monotonic() < deadline:
+        tools.say(f"waiting for locked tables, {deadline - clock.monotonic():.0f} s: {', '.join(map(str, locked))}")
+        if clock.wait(stop, _LOCKED_PAUSE_SECONDS):
+            raise Interrupted
+        compared |= compare_together(locked)
+    return [result for result in compared.values() if result is not None]
+
+
+def _find_locked(compared: Mapping[TableName, _Compared | None]) -> list[TableName]:
+    return [table for table, result in compared.items() if result is not None and result.is_locked]
 
 
 def _compare(tools: Tools, cut: _Cut, request: VerifyRequest, table: TableName) -> _Compared | None:
     try:
         ranges = cut.ranges(table)
+    except TableLocked:
+        raise
     except DblogError as error:
         return _Compared(TableReport(str(table), error=str(error)))
     if ranges is None:
@@ -240,15 +280,18 @@ class _Cut:
         """Those of the wanted slice, or none for the whole table; None where the slice has nothing of it."""
         if self._slice is None:
             return []
-        with closing(self._tools.source.open_reader()) as reader, self._slices(self._slice) as slices:
+        with self._open_reader() as reader, self._slices(self._slice) as slices:
             return slices.ranges(reader, reader.schema(table)) or None
 
     def record_equal_table(self, table: TableName) -> None:
-        """What was to be compared is equal, or repaired."""
+        """What was to be compared is equal, or repaired. A later run makes new cuts of a table that is locked now."""
         if self._slice is None:
             return
-        with closing(self._tools.source.open_reader()) as reader, self._slices(self._slice) as slices:
+        with suppress(TableLocked), self._open_reader() as reader, self._slices(self._slice) as slices:
             slices.record_compared_slice(reader, reader.schema(table))
+
+    def _open_reader(self) -> AbstractContextManager[ChunkReader]:
+        return closing(self._tools.source.open_reader(lock_seconds=LOCK_SECONDS))
 
     @contextmanager
     def _slices(self, slice_: Slice) -> Iterator[Slices]:
@@ -270,13 +313,15 @@ def _mend_tables(tools: Tools, cut: _Cut, report: Report, *, stop: threading.Eve
         tools.say("merging the dumps")
         repair.merge_staged(tools.config, tools.lake, tools.staging, stop=stop, clock=clock, on_line=tools.say)
 
-    def compare_again(table: TableReport) -> TableReport:
-        name = TableName.parse(table.table)
-        return _compared_again(TableCheck(tools, name, cut.ranges(name) or ()), table, dumps[table.table])
+    first_reports = {TableName.parse(table.table): table for table in report.tables if table.table in dumps}
 
-    with ThreadPoolExecutor(TOGETHER, thread_name_prefix="table") as pool:
-        for second_report in pool.map(compare_again, [t for t in report.tables if t.table in dumps]):
-            report = report.with_table(second_report)
+    def compare_again(name: TableName) -> _Compared:
+        first_report = first_reports[name]
+        check = TableCheck(tools, name, cut.ranges(name) or ())
+        return _Compared(_compared_again(check, first_report, dumps[first_report.table]))
+
+    for compared in _compare_each(tools, list(first_reports), compare_again, stop, clock):
+        report = report.with_table(compared.report)
     return report
 
 

@@ -17,8 +17,9 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from dblog_core.dumps.key_ranges import Range
+from dblog_core.dumps.pace.locked_tables import LOCK_SECONDS
 from dblog_core.dumps.read_only_windows import NotOpened
-from dblog_core.errors import DblogError
+from dblog_core.errors import DblogError, TableLocked
 from dblog_core.interfaces import ChunkReader, Clock, Source, WatermarkWriter
 from dblog_core.model import watermark
 from dblog_core.model.schema import TableSchema
@@ -90,7 +91,7 @@ class Prober:
         self._is_announced = announce is not None
         # The reader must not leak where the second connection fails.
         with ExitStack() as opened:
-            self.reader: ChunkReader = source.open_reader()
+            self.reader: ChunkReader = source.open_reader(lock_seconds=LOCK_SECONDS)
             opened.callback(self.reader.close)
             self._watermarks: WatermarkWriter = (
                 source.open_watermarks(worker) if announce is None else announce(self.reader)
@@ -123,7 +124,8 @@ class Prober:
 class Readers:
     """Workers that read at the same time; `rate`: rows a second of all of them together (0: no limit).
 
-    Tables that are compared at the same time share them: within `turn` the source is read for one table alone.
+    Tables that are compared at the same time share them: within `turn` the source is read for one table alone. Where
+    somebody keeps it locked, each reading raises TableLocked, after a moment.
     """
 
     def __init__(
@@ -294,7 +296,9 @@ class Readers:
             idle_prober[0] = own_prober
             return result
 
-        result: Result = retrying(give_up_after=_PATIENCE_SECONDS, stop=self._stop, clock=self._clock)(attempt)
+        # A locked table is tried again later: other tables wait for their turn meanwhile.
+        policy = retrying(give_up_after=_PATIENCE_SECONDS, stop=self._stop, clock=self._clock, but_not=(TableLocked,))
+        result: Result = policy(attempt)
         assert idle_prober[0] is not None
         return idle_prober[0], result
 

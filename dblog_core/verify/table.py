@@ -12,7 +12,8 @@ from dblog_core.config.settings import Config
 from dblog_core.dumps import key_ranges
 from dblog_core.dumps.dump_records import DumpOptions
 from dblog_core.dumps.key_ranges import Range
-from dblog_core.errors import DblogError
+from dblog_core.dumps.pace.locked_tables import LOCK_SECONDS
+from dblog_core.errors import DblogError, TableLocked
 from dblog_core.interfaces import ChunkReader, Source
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.model.values import key_to_json
@@ -72,7 +73,10 @@ class Wish:
 
 
 class TableCheck:
-    """Compares one table; `evidence` is what a certificate is made of."""
+    """Compares one table; `evidence` is what a certificate is made of.
+
+    Each comparison raises TableLocked where somebody keeps the table locked. Other errors stand in its report.
+    """
 
     def __init__(self, tools: Tools, table: TableName, ranges: Sequence[Range] = ()) -> None:
         """`ranges`: those that a whole comparison is of; none: the table."""
@@ -101,6 +105,8 @@ class TableCheck:
         started_at = time.monotonic()
         try:
             report = check()
+        except TableLocked:
+            raise
         except DblogError as error:
             report = TableReport(self._name, error=str(error))
         return replace(report, seconds=time.monotonic() - started_at)
@@ -309,7 +315,7 @@ class _Reader:
         self._source = source
 
     def __enter__(self) -> ChunkReader:
-        self._reader = self._source.open_reader()
+        self._reader = self._source.open_reader(lock_seconds=LOCK_SECONDS)
         return self._reader
 
     def __exit__(self, *_: object) -> None:

@@ -6,7 +6,7 @@ import json
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -27,6 +27,7 @@ from dblog_core.wiring import open_lake, open_staging, open_state
 from tests.contract.test_source import numbers_of
 from tests.fix_servers import Database
 from tests.fix_verify import Verify
+from tests.integration.locks import locked
 from tests.integration.verify_shop import ROWS, Merge, Plainly, Shop
 from tests.read_only import forget, reader_of
 from tests.waiting import wait_until
@@ -69,6 +70,45 @@ def _count_dumped_rows(shop: Shop, dump_id: str) -> int:
         return dump_store.read_dump(state, dump_id).rows
     finally:
         state.close()
+
+
+@pytest.mark.in_turn
+def test_a_locked_table_is_named_with_its_holder_and_the_others_are_compared(
+    shop: Shop, database: Database, verify_plainly: Plainly, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "_LOCKED_SECONDS", 3.0)
+    verify, lake = verify_plainly(shop.config)
+    lake.do(shop.b, ("Code 7",), None)
+    with locked(database, "b"):
+        report = verify(shop.config)
+        free, kept = report.tables
+        assert (free.table, free.equal, free.rows) == (shop.a, True, ROWS)
+        assert kept.table == shop.b and not report.equal
+        assert kept.error is not None and "locked" in kept.error and "verify the table again" in kept.error
+        slices = verify(shop.config, slice=Slice(1, 1))
+        assert [table.equal for table in slices.tables] == [True, False]
+    free, freed = verify(shop.config).tables
+    assert free.equal and freed.error is None and freed.missing == ("Code 7",)
+
+
+@pytest.mark.in_turn
+def test_a_table_that_is_free_again_while_others_are_compared_is_compared_too(
+    shop: Shop, database: Database, verify_plainly: Plainly, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verify, _ = verify_plainly(shop.config)
+    said: list[str] = []
+    with ExitStack() as holding:
+        holding.enter_context(locked(database, "b"))
+
+        def say(line: str) -> None:
+            said.append(line)
+            if line.startswith("waiting for locked tables"):
+                holding.close()
+
+        report = verify(shop.config, say=say)
+    assert report.equal, report.to_json()
+    (waited,) = [line for line in said if line.startswith("waiting for locked tables")]
+    assert waited.endswith(f" s: {shop.b}") and any(line.startswith(f"{shop.a}: equal") for line in said)
 
 
 def row(key: int, **changes: Any) -> dict[str, Any]:

@@ -65,19 +65,7 @@ def test_both_ways_tell_the_same_lines(both_with_histories: tuple[TestLake, Test
     """Chunks, changes of key, values that the log left out, a TRUNCATE, and a dump that begins and one that ends."""
     source = Source(both_with_histories[0].build, random.Random(f"history ways {soak_seed}"), 30)
     source.add_unseen_rows(0.3)
-    for burst in range(3):
-        for _ in range(2):
-            for world in range(source.worlds):
-                source.change(world)
-            source.dump_chunk()
-            if burst == 1:
-                source.truncate()
-                source.change(0)
-                source.dump_chunk()
-            source.build.seal()
-        if burst == 2:
-            source.full_dump()
-            source.build.seal()
+    for _ in source.change_in_bursts(3):
         compare(both_with_histories, SHAPE)
     marking, merging = (engines(lake, SHAPE) for lake in both_with_histories)
     assert marking[0] == ("CREATE TABLE", False) and ("WRITE", False) in marking

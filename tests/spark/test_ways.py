@@ -63,18 +63,7 @@ def _compare_bursts(both: tuple[TestLake, TestLake], source: Source, dice: rando
     """Four bursts of changes, with chunks, a TRUNCATE and a whole dump; both lakes are compared after each."""
     marking, merging = both
     source.add_unseen_rows(0.3)
-    for burst in range(4):
-        for _ in range(2):
-            for world in range(source.worlds):
-                source.change(world)
-            source.dump_chunk()
-            if burst == 2:
-                source.truncate()
-                source.change(0)
-            marking.build.seal()
-        if burst == 3:
-            source.full_dump()
-            marking.build.seal()
+    for _ in source.change_in_bursts(4):
         most = dice.choice((60, 10_000))
         counts_by_lake = [_counts(lake.merge_well(max_rows=most)) for lake in both]
         assert counts_by_lake[0] == counts_by_lake[1]

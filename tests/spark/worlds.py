@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -102,6 +103,24 @@ class Source:
             self._set(key, "r", self._some_unchanged())
         else:
             self._update(key)
+
+    def change_in_bursts(self, bursts: int) -> Iterator[int]:
+        """Changes of all worlds and chunks in two sealed segments a burst; the table is truncated in the last burst but
+        one, and dumped whole at the end of the last. Yields each burst's number when it is sealed."""
+        for burst in range(bursts):
+            for _ in range(2):
+                for world in range(self.worlds):
+                    self.change(world)
+                self.dump_chunk()
+                if burst == bursts - 2:
+                    self.truncate()
+                    self.change(0)
+                    self.dump_chunk()
+                self.build.seal()
+            if burst == bursts - 1:
+                self.full_dump()
+                self.build.seal()
+            yield burst
 
     def end_segment(self, partial: int) -> None:
         """A segment has ended, in the midst of a transaction if `partial`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +12,8 @@ from typing import Any
 import pytest
 
 from dblog_core.clock import SystemClock
+from dblog_core.errors import TableLocked
+from dblog_core.interfaces import Clock
 from dblog_core.model.schema import TableName
 from dblog_core.storage.factory import open_storage
 from dblog_core.verify import run
@@ -19,9 +22,23 @@ from dblog_core.verify.report import TableReport
 from dblog_core.verify.run import VerifyRequest
 from dblog_core.verify.source_reader import Prober, Readers
 from dblog_core.verify.spark_job import SparkJob
+from dblog_core.verify.window_positions import Interrupted
 from spark_jobs import verify as job
+from tests.drawn_clock import DrawnClock
 
 TABLES = [TableName("shop", f"t{number}") for number in range(6)]
+
+
+def _compare(
+    tables: Sequence[TableName],
+    compare: Callable[[TableName], run._Compared | None],
+    lines: list[str],
+    clock: Clock | None = None,
+    stop: threading.Event | None = None,
+) -> list[run._Compared]:
+    source = SimpleNamespace(find_lock_holder=lambda _: "Ann")
+    tools: Any = SimpleNamespace(say=lines.append, source=source)
+    return run._compare_each(tools, tables, compare, stop or threading.Event(), clock or SystemClock())
 
 
 def test_tables_are_compared_together_and_told_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,16 +59,49 @@ def test_tables_are_compared_together_and_told_in_their_order(monkeypatch: pytes
     tools: Any = SimpleNamespace(say=lines.append)
     cut: Any = SimpleNamespace(ranges=lambda table: None if table == TABLES[-1] else [])
     tables = TABLES[: 2 * TOGETHER] + TABLES[-1:]
-    compared = run._compare_tables(tools, cut, VerifyRequest(None), tables)
+    compared = _compare(tables, lambda table: run._compare(tools, cut, VerifyRequest(None), table), lines)
     assert [table.report.table for table in compared] == [str(table) for table in tables[:-1]]
     assert f"{TABLES[-1]}: no key of it is in this slice" in lines
+
+
+def test_locked_tables_are_tried_again_after_all_others_and_then_named() -> None:
+    tried = list[str]()
+    clock = DrawnClock()
+    free, soon_free, kept = TABLES[:3]
+
+    def compare(table: TableName) -> run._Compared:
+        tried.append(table.name)
+        if table == kept or (table == soon_free and tried.count(table.name) < 3):
+            raise TableLocked(f"somebody has locked {table}")
+        return run._Compared(TableReport(str(table)))
+
+    lines: list[str] = []
+    compared = _compare((kept, soon_free, free), compare, lines, clock)
+    assert [table.report.table for table in compared] == [str(t) for t in (kept, soon_free, free)]
+    assert sorted(tried[:3]) == ["t0", "t1", "t2"] and tried.count("t0") == 1 and tried.count("t1") == 3
+    assert run._LOCKED_SECONDS <= clock.monotonic() <= run._LOCKED_SECONDS + run._LOCKED_PAUSE_SECONDS
+    error = compared[0].report.error
+    assert error is not None and error.startswith(f"{kept} is locked by Ann") and "when it is free" in error
+    assert compared[1].report.error is None and not compared[1].is_locked
+    assert lines[0] == f"waiting for locked tables, 60 s: {kept}, {soon_free}" and lines[-1].endswith(f"s: {kept}")
+
+
+def test_who_stops_a_verification_waits_for_no_locked_table() -> None:
+    stop = threading.Event()
+    stop.set()
+
+    def compare(table: TableName) -> run._Compared:
+        raise TableLocked(f"somebody has locked {table}")
+
+    with pytest.raises(Interrupted):
+        _compare(TABLES[:1], compare, [], SystemClock(), stop)
 
 
 def test_the_source_is_read_for_one_table_at_a_time() -> None:
     inside: set[str] = set()
     most: list[int] = []
     source: Any = SimpleNamespace(
-        open_reader=lambda: SimpleNamespace(close=lambda: None),
+        open_reader=lambda lock_seconds: SimpleNamespace(close=lambda: None),
         open_watermarks=lambda _: SimpleNamespace(close=lambda: None),
     )
     desk: Any = None
