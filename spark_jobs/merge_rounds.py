@@ -47,10 +47,10 @@ from spark_jobs.lake_tasks.upkeep import Upkeep
 from spark_jobs.merging.cut_writer import CutWriter
 from spark_jobs.merging.fence import Fence
 from spark_jobs.merging.lake import Lake
-from spark_jobs.merging.late_tables import LateTables
+from spark_jobs.merging.late_tables import ArrivedShares, LateTables, find_committed_share
 from spark_jobs.merging.merge_records import Intent, Records, TaskIntent
 from spark_jobs.merging.merge_results import Applied, Merged
-from spark_jobs.merging.table_states import plan_shares
+from spark_jobs.merging.table_states import follow_versions, plan_shares
 from spark_jobs.merging.table_turn import TableTurn
 from spark_jobs.merging.withheld_keys import Dumps, Withheld
 
@@ -94,8 +94,8 @@ class Merger:
         self._late = LateTables()
         self._cuts = CutWriter(lake, check=self._check, now=now, step=step)
         self._patience: float | None = None
-        self._arrived: dict[str, TableStatus | None] = {}  # late tables whose shares are in, which no record says yet
-        self._arrived_shares: list[Applied] = []
+        self._arrived = ArrivedShares()
+        self._inherited = frozenset[str]()  # late tables of the merger before us
         self._may_be_unfinished = True
         """Whether there may be a merge that was recorded and not finished."""
         self._kept = KeptManifests()
@@ -114,7 +114,8 @@ class Merger:
                 where=str(own_directory(self._lake.location)),
                 fix="restore it from a backup, or begin a new lake and dump all tables",
             )
-        self.status = self._follow_versions(status or self._status_of_new_lake())
+        self.status = follow_versions(status or self._status_of_new_lake(), self._lake.location)
+        self._inherited = frozenset(self.status.late_tables)
         if self.status.segment > self._staging.head_number():
             raise LakeError(
                 f"the lake has segment {self.status.segment}, the staging ends before it",
@@ -126,17 +127,6 @@ class Merger:
         """Raises LeaseLost unless this merger may still write."""
         self._lease()
         self._fence.check()
-
-    def _follow_versions(self, status: LakeStatus, of: Collection[str] | None = None) -> LakeStatus:
-        """The status with the newest version of these tables (None: of all) that has the same rows: old ones do not
-        outlive a VACUUM."""
-
-        def follow(name: str, table: TableStatus) -> TableStatus:
-            if table.version is None or table.state is State.STOPPED or (of is not None and name not in of):
-                return table
-            return replace(table, version=log.same_rows(self._path(name), table.version))
-
-        return replace(status, tables={name: follow(name, table) for name, table in status.tables.items()})
 
     def _path(self, table: str) -> Location:
         return table_location(self._lake.location, TableName.parse(table))
@@ -182,6 +172,7 @@ class Merger:
         self._take_arrived()
         if (begun := self._unfinished_merge()) is not None:
             return self._finish(begun)
+        self._start_committed_shares(self.stopped_tables() if retry_stopped else ())
         retried = set(self.stopped_tables()) - self._late.names if retry_stopped else set()
         behind = {name: self.status.tables[name].segment for name in sorted(retried)}
         span = merge_plan.next_sound_span(
@@ -197,28 +188,30 @@ class Merger:
         stop = self._cuts.stop
         ends = {} if stop is None else {name: stop for name, segment in behind.items() if segment < stop.segment}
         epoch = self._fence.epoch
-        return Intent(self.status.merge + 1, span, behind, task, epoch, ends, dict(self._arrived))
+        return Intent(self.status.merge + 1, span, behind, task, epoch, ends, dict(self._arrived.tables))
 
     def _take_arrived(self) -> None:
         """Takes in the shares that have come in late. The record of the next merge keeps them."""
-        tables = dict(self.status.tables)
         for share, applied in self._late.take_arrived():
-            name = share.work.table
-            tables.pop(name, None)
-            self._arrived[name] = None
-            if applied is not None:
-                table = share.turn.states.after_share(share.turn.intent, share.work, applied)
-                is_behind = table.segment < self.status.segment
-                tables[name] = replace(table, begun=table.offset) if is_behind and table.error is None else table
-                self._arrived[name] = tables[name]
-                self._arrived_shares.append(applied)
-                self._upkeep.record_merged([name])
-        self.status = replace(self.status, tables=tables)
+            self.status = self._arrived.add(share, applied, self.status)
+            self._upkeep.record_merged([share.work.table] if applied is not None else [])
         self._cuts.write_waiting(self.status.tables)
+
+    def _start_committed_shares(self, retried: Collection[str] = ()) -> None:
+        """Has shares brought to their end that are committed, of inherited and `retried` tables
+        (`find_committed_share`)."""
+        inherited = self._inherited & self.status.late_tables.keys()
+        self._inherited = frozenset()
+        for name in sorted({*inherited, *retried} - self._late.names):
+            newest_commit = log.newest_transaction(self._path(name), f"{self._lake.app}:{name}")
+            status = self.status.tables[name]
+            share = find_committed_share(name, status, newest_commit, self._records, self._staging)
+            if share is not None and (work := share.plan_works().get(name)) is not None:
+                self._late.start(self._turn(share.intent, share.plan_works, is_repeated=True), work)
 
     def _has_late_rows(self) -> bool:
         """Whether a table stands before the others that is not at work, or has arrived since the last merge."""
-        return bool(self._arrived) or not self.status.late_tables.keys() <= self._late.names
+        return bool(self._arrived.tables) or not self.status.late_tables.keys() <= self._late.names
 
     def settle(self, *, brings_rows: bool = True) -> Merged | None:
         """Waits for all late tables; then the merge that records them, and brings in what they lack if that is wanted.
@@ -228,7 +221,10 @@ class Merger:
         self._take_arrived()
         if (begun := self._unfinished_merge()) is not None:
             return self._finish(begun)
-        if not (self._has_late_rows() if brings_rows else self._arrived):
+        self._start_committed_shares()
+        self._late.wait()
+        self._take_arrived()
+        if not (self._has_late_rows() if brings_rows else self._arrived.tables):
             return None
         behind = self.status.places_elsewhere(self._late.names) if brings_rows else {}
         return self._begin(self._intent(self._empty_span(), behind))
@@ -283,7 +279,9 @@ class Merger:
     def _finish(self, begun: Intent) -> Merged:
         arrived = {name: table for name, table in begun.arrived.items() if table is not None}
         tables = {name: table for name, table in self.status.tables.items() if name not in begun.arrived}
-        self.status = self._follow_versions(replace(self.status, tables={**tables, **arrived}), arrived.keys())
+        self.status = follow_versions(
+            replace(self.status, tables={**tables, **arrived}), self._lake.location, arrived.keys()
+        )
         return self._run(begun, is_repeated=True) if begun.task is None else self._carry_out(begun, begun.task)
 
     def _empty_span(self) -> merge_plan.Span:
@@ -297,7 +295,7 @@ class Merger:
         nothing: the table is as it was."""
         name = self._upkeep.step(self._lake, self.status.tables, at_work=self._late.names, wait=wait)
         if name is not None:
-            self.status = self._follow_versions(self.status, {name})
+            self.status = follow_versions(self.status, self._lake.location, {name})
         return name
 
     def close(self) -> None:
@@ -308,19 +306,7 @@ class Merger:
     def _run(self, intent: Intent, *, is_repeated: bool) -> Merged:
         began = time.monotonic()
         works = self._works(intent)
-        turn = TableTurn(
-            intent,
-            is_repeated,
-            self.status,
-            self._staging,
-            self._lake,
-            self._withheld,
-            partial(self._works, intent),
-            self._session,
-            self._check,
-            self._step,
-            self._dumps,
-        )
+        turn = self._turn(intent, partial(self._works, intent), is_repeated=is_repeated)
         has_news = partial(self._staging.is_published, intent.span.last + 1)
         shares = self._late.run(turn, works, patience=self._patience, has_news=has_news)
         self._lake.close_unused(self._late.names)
@@ -329,6 +315,21 @@ class Merger:
         tables = turn.states.after(intent, works, done, shares.late)
         self._close(intent, tables, done=[applied.table for applied in done])
         return self._summarize(intent, began, done)
+
+    def _turn(self, intent: Intent, plan_works: Callable[[], dict[str, Work]], *, is_repeated: bool) -> TableTurn:
+        return TableTurn(
+            intent,
+            is_repeated,
+            self.status,
+            self._staging,
+            self._lake,
+            self._withheld,
+            plan_works,
+            self._session,
+            self._check,
+            self._step,
+            self._dumps,
+        )
 
     def _carry_out(self, intent: Intent, task: TaskIntent) -> Merged:
         """A lake task. Its outcome exists before the status says that the merge has ended: a crash in between has
@@ -373,15 +374,14 @@ class Merger:
         outcome = LakeStatus(intent.number, span.last, span.offset, span.position, span.commit_time, now, tables)
         self.status = self._records.finish(outcome)
         self._may_be_unfinished = self.status is not outcome
-        self._arrived = {}
+        self._arrived.tables = {}
         self._step("finished")
 
     def _summarize(self, intent: Intent, began: float, done: list[Applied]) -> Merged:
         span = intent.span
         seconds = round(time.monotonic() - began, 3)
         kind = None if intent.task is None else intent.task.plan.kind
-        tables = (*self._arrived_shares, *done)
-        self._arrived_shares = []
+        tables = (*self._arrived.take_applied(), *done)
         return Merged(intent.number, span.offset, span.last, seconds, tables, kind, tuple(self.late_tables()))
 
     def _works(self, intent: Intent) -> dict[str, Work]:

@@ -28,6 +28,9 @@ class Changes:
     unchanged_toast: Mapping[str, Flags] = field(default_factory=dict)
     origins: pa.Table | None = None
     """The key columns, a row for each change."""
+    origins_before: int | None = None
+    """A row of another key has values for a change only where its order column is below this. A later row of that key
+    is another one, which a table has that is ahead of the changes' beginning. None: it never is."""
     born: Flags | None = None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -12,6 +13,8 @@ from dblog_core.delta_writer.files import TableFiles
 from dblog_core.delta_writer.order_guard import Flags, Hits
 from dblog_core.delta_writer.shape import Shape
 from dblog_core.delta_writer.stored_rows import MOST_BYTES, rows_at
+
+Ages = npt.NDArray[np.int64]
 
 
 def fill_unchanged_toast(
@@ -21,10 +24,12 @@ def fill_unchanged_toast(
     rows: pa.Table,
     unchanged_toast: Mapping[str, Flags],
     order: str,
+    ends: Ages | None = None,
 ) -> tuple[pa.Table, Flags]:
     """The changes' rows with the values that they keep, and which of them keep one that the table does not have.
 
     `hits`: the live rows to take them from, by the changes' numbers; of several for one change the newest by `order`.
+    `ends`: by change the value of `order` that such a row must be below; None: any will do.
     Raises BatchRefused where the values take more than `MOST_BYTES`.
     """
     count = len(rows)
@@ -41,6 +46,8 @@ def fill_unchanged_toast(
         numbers = np.concatenate([hit.change_numbers for hit in chosen])
         ages = np.asarray(pc.fill_null(stored[order], np.iinfo(np.int64).min))
         oldest_first = np.argsort(ages, kind="stable")
+        if ends is not None:
+            oldest_first = oldest_first[ages[oldest_first] < ends[numbers[oldest_first]]]
         place[numbers[oldest_first]] = oldest_first  # of several for one number the last one stays
         for name, mask in unchanged_toast.items():
             sources = np.where(mask & (place >= 0), count + place, np.arange(count))

@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dblog_core.delta_writer import order_guard, snapshot
 from dblog_core.delta_writer.bitmaps import Rows, RowSet
@@ -33,7 +34,7 @@ from dblog_core.delta_writer.shape import Shape
 from dblog_core.delta_writer.snapshot import LiveFile
 from dblog_core.delta_writer.statistics import loosen_bounds
 from dblog_core.delta_writer.stored_rows import stored_count
-from dblog_core.delta_writer.unchanged_toast import fill_unchanged_toast
+from dblog_core.delta_writer.unchanged_toast import Ages, fill_unchanged_toast
 from dblog_core.delta_writer.vectors import unique_id, vector_file
 from dblog_core.errors import LakeError
 from dblog_core.interfaces import Json
@@ -227,12 +228,22 @@ def _fill_unchanged_toast(
     unchanged_toast = {name: mask & puts for name, mask in changes.unchanged_toast.items() if (mask & puts).any()}
     if not unchanged_toast:
         return changes.rows, np.zeros(len(puts), np.bool_)
+    ends = None
     if changes.origins is not None:
+        ends = _find_ends(changes, changes.origins, table.keys)
         numbers = np.flatnonzero(np.logical_or.reduce(list(unchanged_toast.values())))
         keys = table.key_arrays(changes.origins.take(pa.array(numbers)), shape)
         origins = table.hits(keys, shape, distinct=False)
         hits = [Hits(hit.file, numbers[hit.change_numbers], hit.rows) for hit in origins]
-    return fill_unchanged_toast(table.files, shape, hits, changes.rows, unchanged_toast, table.order)
+    return fill_unchanged_toast(table.files, shape, hits, changes.rows, unchanged_toast, table.order, ends)
+
+
+def _find_ends(changes: Changes, origins: pa.Table, keys: Sequence[str]) -> Ages | None:
+    """By change the order below which a row has values for it (`Changes.origins_before`); None: any row has."""
+    if changes.origins_before is None:
+        return None
+    moved = np.logical_or.reduce([np.asarray(pc.not_equal(origins[name], changes.rows[name])) for name in keys])
+    return np.where(moved, changes.origins_before, np.iinfo(np.int64).max)
 
 
 def _write_new_rows(table: OpenTable, plan: _Plan, shape: Shape, before: _NewFile | None) -> _NewFile:

@@ -84,6 +84,15 @@ class Work:
         return list({shape.fingerprint: shape for shape in shapes}.values())
 
     @property
+    def first_offset(self) -> int | None:
+        """The first offset of its rows; None where it has none."""
+        return min((part.first_offset for parts in (self.files, self.chunks) for part in parts), default=None)
+
+    def reaches_below(self, offset: int) -> bool:
+        """Whether it has a row up to this offset."""
+        return self.first_offset is not None and self.first_offset <= offset
+
+    @property
     def last_offset(self) -> int:
         """The last offset of its rows and marks."""
         rows = [f.last_offset for f in self.files] + [c.first_offset + c.rows - 1 for c in self.chunks]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from functools import reduce
+from functools import partial, reduce
 
 import pyarrow as pa
 from delta.tables import DeltaTable
@@ -322,12 +322,12 @@ class LakeTable:
         merged: int,
         withhold: Callable[[list[Key]], None],
         is_left: bool = False,
+        begins: int | None = None,
     ) -> Upserted:
-        """Commits folded rows as merge `number` without Spark, by `mark_and_append.write`; `is_left` as there."""
+        """Commits folded rows as merge `number` without Spark, by `mark_and_append.write`, with what it takes."""
         table = tables.table(self.path, self._schema, self._check)
-        done = mark_and_append.write(
-            table, rows, self._schema, self._app, number, merged=merged, withhold=withhold, is_left=is_left
-        )
+        write = partial(mark_and_append.write, table, rows, self._schema, self._app, number)
+        done = write(merged=merged, withhold=withhold, is_left=is_left, begins=begins)
         if not done.already:
             self.committed = done.version
             log.note_commit(self.path, done.version, table.commit_info)

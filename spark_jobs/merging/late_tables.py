@@ -11,7 +11,9 @@ its own, and takes part again from there.
 
 A table is in one thread at a time. Its commits carry the numbers of the merges in which its shares began, and these
 grow. So after a crash a late table is like one that has stopped: it may have rows that are newer than its record says
-(`TableStatus.begun`). What the next merge does again is compared with them.
+(`TableStatus.begun`). By its last commit's number it is known which share that was. That share is brought to its end
+first (`find_committed_share`), and the table follows from there. To begin before it would be wrong: a row that changes
+its key keeps values of the old key's row, and a table that is ahead has another row there, or none.
 """
 
 from __future__ import annotations
@@ -19,10 +21,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from dblog_core.lake import merge_plan
+from dblog_core.lake.lake_status import LakeStatus, TableStatus
 from dblog_core.lake.merge_plan import Work
+from dblog_core.staging import Staging
+from spark_jobs.merging.merge_records import Intent, Records
 from spark_jobs.merging.merge_results import Applied
 from spark_jobs.merging.table_turn import TableTurn
 
@@ -49,6 +55,63 @@ class Shares:
     late: list[str]
 
 
+class ArrivedShares:
+    """Shares that are in, and no record of a merge says so yet. `tables`: how these stand; None: the lake has none."""
+
+    def __init__(self) -> None:
+        self.tables: dict[str, TableStatus | None] = {}
+        self.applied: list[Applied] = []
+
+    def add(self, share: Share, applied: Applied | None, status: LakeStatus) -> LakeStatus:
+        """Takes a share in; the lake's status with it."""
+        turn = share.turn
+        work = share.work
+        tables = dict(status.tables)
+        tables.pop(work.table, None)
+        self.tables[work.table] = None
+        if applied is not None:
+            table = turn.states.after_share(turn.intent, work, applied)
+            is_behind = table.segment < status.segment
+            tables[work.table] = replace(table, begun=table.offset) if is_behind and table.error is None else table
+            self.tables[work.table] = tables[work.table]
+            self.applied.append(applied)
+        return replace(status, tables=tables)
+
+    def take_applied(self) -> list[Applied]:
+        """What the shares did, once."""
+        applied, self.applied = self.applied, []
+        return applied
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedShare:
+    """A table's share of the merge `intent` behind segment `begins`."""
+
+    table: str
+    intent: Intent
+    begins: int
+    staging: Staging
+
+    def plan_works(self) -> dict[str, Work]:
+        """The share, by its table."""
+        end = self.intent.span_of(self.table).last
+        manifests = self.staging.manifests(after=self.begins, upto=self.intent.span.last)
+        return merge_plan.plan_works(manifests, lambda name: self.begins if name == self.table else end, lambda _: end)
+
+
+def find_committed_share(
+    name: str, table: TableStatus, newest_commit: int | None, records: Records, staging: Staging
+) -> CommittedShare | None:
+    """The share of a late or stopped table that is committed though no record says so: its merge died before it could
+    tell, or failed behind the commit. None where there is none. `newest_commit`: the number of its newest merge."""
+    intent = None if newest_commit is None else records.intent(newest_commit)
+    if intent is None or intent.task is not None:
+        return None
+    begins = intent.behind.get(name, intent.span.first - 1)
+    is_recorded = begins != table.segment or intent.span_of(name).last <= begins
+    return None if is_recorded else CommittedShare(name, intent, begins, staging)
+
+
 class LateTables:
     """The shares that merges have left behind in their threads."""
 
@@ -60,6 +123,10 @@ class LateTables:
     def names(self) -> set[str]:
         """The tables that are at work."""
         return set(self._shares)
+
+    def start(self, turn: TableTurn, work: Work) -> None:
+        """Has a share brought in while merges go on; its table is at work until then."""
+        self._shares[work.table] = Share(turn, work, self._large.submit(turn.merge, work))
 
     def have_arrived(self) -> bool:
         """Whether a share has come in since the last look."""

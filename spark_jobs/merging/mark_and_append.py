@@ -120,24 +120,27 @@ def write(
     merged: int,
     withhold: Callable[[list[Key]], None],
     is_left: bool = False,
+    begins: int | None = None,
 ) -> Upserted:
     """Commits folded rows (`fold`) as merge `number` of `app`, once, whatever others commit meanwhile.
 
     `merged`: the highest offset that one of our rows can have in the table; rows beyond it are newer than all rows in
-    it, and nothing is compared. `withhold` gets, before the commit, the keys of rows with a value that nobody knows.
+    it, and nothing is compared. `begins`: the first offset of the work that was folded. `withhold` gets,
+    before the commit, the keys of rows with a value that nobody knows.
     `is_left`: the table `is_as_left`, and is not read again; raises Overtaken where others have committed since.
     Raises TableRefused for a table that Spark must write, LeaseLost where another may merge.
     """
+    write_rows = partial(_write, table, schema, app, number, merged=merged, is_left=is_left, begins=begins)
     if isinstance(rows, FoldedParts):
         with fold_in_parts.ONE_AT_A_TIME:
-            return _write(table, rows, schema, app, number, merged=merged, withhold=_refuse_unknown, is_left=is_left)
+            return write_rows(rows, withhold=_refuse_unknown)
     if (lost := rows.filter(pc.equal(rows["op"], WITHHOLD))).num_rows:
         withhold(keys_of(lost, schema))
 
     def withhold_rows(at: Rows) -> None:
         withhold(keys_of(rows.take(pa.array(at)), schema))
 
-    return _write(table, [rows], schema, app, number, merged=merged, withhold=withhold_rows, is_left=is_left)
+    return write_rows([rows], withhold=withhold_rows)
 
 
 def _refuse_unknown(at: Rows) -> None:
@@ -147,14 +150,15 @@ def _refuse_unknown(at: Rows) -> None:
 
 def _write(
     table: OpenTable,
-    parts: Iterable[pa.Table],
     schema: TableSchema,
     app: str,
     number: int,
+    parts: Iterable[pa.Table],
     *,
     merged: int,
     withhold: Callable[[Rows], None],
     is_left: bool,
+    begins: int | None,
 ) -> Upserted:
     for _ in range(_SHAPES):
         shape = table.check_shape() if is_left else table.refresh()
@@ -163,7 +167,8 @@ def _write(
         if sum(live.rows or 0 for live in table.snapshot.files.values()) > MOST_ROWS:
             raise refusal(str(table.files), f"it has more than {MOST_ROWS:,} rows")
         metadata = table.snapshot.metadata
-        changes = _Parts(parts, partial(changes_of, schema=schema, shape=shape, where=str(table.files), merged=merged))
+        change = partial(changes_of, schema=schema, shape=shape, where=str(table.files), merged=merged, begins=begins)
+        changes = _Parts(parts, change)
         try:
             done = upsert(table, changes, app, number, withhold=withhold, is_fresh=True, gives_up=is_left)
         except LakeError:
@@ -189,8 +194,13 @@ class _Parts:
         return map(self.change, self.rows)
 
 
-def changes_of(rows: pa.Table, schema: TableSchema, shape: Shape, where: str, *, merged: int) -> Changes:
-    """The changes that folded rows are, in the table's columns: NULL in those that the source has dropped."""
+def changes_of(
+    rows: pa.Table, schema: TableSchema, shape: Shape, where: str, *, merged: int, begins: int | None = None
+) -> Changes:
+    """The changes that folded rows are, in the table's columns: NULL in those that the source has dropped.
+
+    `merged` and `begins`: as for `write`.
+    """
     names = {c.name for c in schema.columns}
     if lacking := {*names, *_PROVENANCE} - set(shape.names):
         raise refusal(where, f"it lacks the column {', '.join(sorted(lacking))}")
@@ -216,6 +226,7 @@ def changes_of(rows: pa.Table, schema: TableSchema, shape: Shape, where: str, *,
             c.name: mask for c in schema.columns if (mask := mask_unchanged(rows["unchanged_toast"], c.name)).any()
         },
         origins=_origins(rows, schema),
+        origins_before=begins,
         born=np.asarray(rows["inserted"]),
     )
 

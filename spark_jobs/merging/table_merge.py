@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -23,6 +24,7 @@ from dblog_core.staging import Staging
 from dblog_core.staging.spilled_rows import remove_spilled
 from spark_jobs.delta_tables import alter_table
 from spark_jobs.delta_tables.alter_table import DroppedColumns
+from spark_jobs.delta_tables.column_types import OFFSET
 from spark_jobs.delta_tables.commit_metrics import Counted
 from spark_jobs.events import fold, fold_in_parts, fold_on_driver, moved_unchanged_toast, schema_policy, staged_events
 from spark_jobs.events.fold_in_parts import FoldedParts
@@ -31,7 +33,7 @@ from spark_jobs.merging import deleted_rows, mark_and_append, unchanged_toast
 from spark_jobs.merging.batch import measure_on_driver, measure_rows
 from spark_jobs.merging.lake import Lake
 from spark_jobs.merging.lake_table import LakeTable
-from spark_jobs.merging.mark_and_append import FoldedRows, OpenTables
+from spark_jobs.merging.mark_and_append import FoldedRows
 from spark_jobs.merging.merge_results import Applied
 from spark_jobs.merging.withheld_keys import Withheld
 
@@ -220,7 +222,7 @@ class TableMerge:
                 self._may_have_spilled = True
                 before = self._lake.state_before(lake, self._withheld.keys(work.table, schema), status, span)
                 self._append_history(history, staged, schema, before, span, whole=work)
-                if work.floor is not None and _reaches_below(staged, work.floor):
+                if work.floor is not None and staged.reaches_below(work.floor):
                     deleted_rows.append_ghosts_before(self._spark, self._staging, history, schema, work, last=span.last)
             if work.last_truncate is not None:
                 lake.remove_older(work.last_truncate)
@@ -310,7 +312,7 @@ class TableMerge:
             return 0
         if rows is not None and self._lake.open_tables is not None:
             try:
-                return self._mark(rows, schema, lake, number, self._lake.open_tables, merged=merged)
+                return self._mark(work, rows, schema, lake, number, merged=merged)
             except TableRefused as refusal:
                 if not isinstance(refusal, BatchRefused):
                     self._merge_because = refusal.reason
@@ -341,7 +343,7 @@ class TableMerge:
         return self._lake.open_tables is not None and self._merge_because is None
 
     def _mark(
-        self, rows: FoldedRows, schema: TableSchema, lake: LakeTable, number: int, tables: OpenTables, *, merged: int
+        self, work: Work, rows: FoldedRows, schema: TableSchema, lake: LakeTable, number: int, *, merged: int
     ) -> int:
         """As `_commit`, without Spark. Raises TableRefused where the table takes a MERGE alone."""
         table = str(schema.table)
@@ -352,7 +354,9 @@ class TableMerge:
             self._withheld.add(table, keys)
             withheld.update(keys)
 
-        done = lake.upsert(rows, number, tables, merged=merged, withhold=withhold, is_left=self._is_left)
+        assert self._lake.open_tables is not None
+        upsert = partial(lake.upsert, rows, number, self._lake.open_tables, merged=merged, begins=work.first_offset)
+        done = upsert(withhold=withhold, is_left=self._is_left)
         self._merge_because = None
         if before:
             gone = mark_and_append.deleted_keys(rows, schema)
@@ -365,7 +369,9 @@ class TableMerge:
         if not any(f.has_unchanged for f in work.files):
             return fold.last_rows(events)
         if any(f.has_moves for f in work.files):
-            events = moved_unchanged_toast.resolve(self._spark, events, lake.rows(), schema)
+            # A row behind the work's beginning is no longer the one that a change of key has moved away.
+            former_rows = lake.rows().where(F.col(OFFSET) < F.lit(work.first_offset))
+            events = moved_unchanged_toast.resolve(self._spark, events, former_rows, schema)
         return fold.column_by_column(events, schema)
 
     def _settle(self, lake: LakeTable, schema: TableSchema) -> None:
@@ -387,7 +393,3 @@ def _check_never_had_key(schema: TableSchema, status: TableStatus | None) -> Non
             fix="give it its key again, or name unique, never-null columns in [source.keys]; then run "
             f"`dblog schema accept {quote_for_shell(schema.table)}`: a dump brings what was missed",
         )
-
-
-def _reaches_below(work: Work, floor: int) -> bool:
-    return any(part.first_offset <= floor for parts in (work.files, work.chunks) for part in parts)

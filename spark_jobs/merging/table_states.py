@@ -6,10 +6,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dblog_core.lake import merge_plan
-from dblog_core.lake.lake_status import State, TableStatus
+from dblog_core.lake.lake_status import LakeStatus, State, TableStatus, table_location
 from dblog_core.lake.merge_plan import KeptManifests, Work
+from dblog_core.model.schema import TableName
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark
+from dblog_core.storage.location import Location
+from spark_jobs.delta_tables import log
 from spark_jobs.merging.merge_records import Intent
 from spark_jobs.merging.merge_results import Applied
 from spark_jobs.merging.withheld_keys import Withheld
@@ -139,6 +142,18 @@ def plan_shares(
     last = intent.span.last
     read = None if kept is None else kept.take(first, last)
     return merge_plan.plan_works(staging.manifests(after=first, upto=last) if read is None else read, after, upto)
+
+
+def follow_versions(status: LakeStatus, lake: Location, of: Collection[str] | None = None) -> LakeStatus:
+    """The status with the newest version of these tables (None: of all) that has the same rows: old ones do not outlive
+    a VACUUM."""
+
+    def follow(name: str, table: TableStatus) -> TableStatus:
+        if table.version is None or table.state is State.STOPPED or (of is not None and name not in of):
+            return table
+        return replace(table, version=log.same_rows(table_location(lake, TableName.parse(name)), table.version))
+
+    return replace(status, tables={name: follow(name, table) for name, table in status.tables.items()})
 
 
 def _brings(mark: LogMark, table: TableStatus) -> bool:
