@@ -105,11 +105,11 @@ def find_committed_share(
     """The share of a late or stopped table that is committed though no record says so: its merge died before it could
     tell, or failed behind the commit. None where there is none. `newest_commit`: the number of its newest merge."""
     intent = None if newest_commit is None else records.intent(newest_commit)
-    if intent is None or intent.task is not None:
+    if intent is None:
         return None
     begins = intent.behind.get(name, intent.span.first - 1)
-    is_recorded = begins != table.segment or intent.span_of(name).last <= begins
-    return None if is_recorded else CommittedShare(name, intent, begins, staging)
+    # What began elsewhere is recorded, or a lake task has set the table to another place since.
+    return CommittedShare(name, intent, begins, staging) if begins == table.segment else None
 
 
 class LateTables:
@@ -125,7 +125,7 @@ class LateTables:
         return set(self._shares)
 
     def start(self, turn: TableTurn, work: Work) -> None:
-        """Has a share brought in while merges go on; its table is at work until then."""
+        """Has a share brought in while merges continue; its table is at work until then."""
         self._shares[work.table] = Share(turn, work, self._large.submit(turn.merge, work))
 
     def have_arrived(self) -> bool:

@@ -98,6 +98,10 @@ class World:
         self.dies_at: str | None = None
         self.has_died = False
         self.failing: set[str] = set()
+        self.failing_late: set[str] = set()
+        """Behind their commits."""
+        self.overtaken: set[str] = set()
+        """Tables to which a merger has committed that had been replaced: nobody knows of that beforehand."""
         self.time = 0.0
         self.errors: list[BaseException] = []
         self._lock = threading.Lock()
@@ -181,6 +185,7 @@ class World:
     def merge_all(self) -> None:
         """All that there is, for certain."""
         self.failing = set()
+        self.failing_late = set()
         self.release_all()
         while self.merger.run_round(retry_stopped=True) is not None:
             pass
@@ -255,12 +260,18 @@ class World:
             offsets = {o for o in self.lines[name] if any(first <= o <= last for first, last in parts)}
             offsets |= {mark.offset for mark in work.truncates}
             assert all(o <= merged for o in offsets & newest.offsets), "rows are applied again without a comparison"
+            assert gate.fate == "commits all the same" or name in self.overtaken or not offsets & newest.offsets, (
+                f"{name} is merged from before what it has"
+            )
             assert max(offsets) <= span.offset
             after = newest.offsets | offsets
             assert after == self.prefix(name, max(after)), f"{name} has a gap"
             versions.append(Version(number, after))
+            self.overtaken |= {name} if gate.fate == "commits all the same" else set()
         if gate.fate == "dies after its commit":
             raise Crash
+        if name in self.failing_late:
+            raise LakeError("its own fault behind the commit", where=name, fix="none")
         return Applied(name, work.rows, version=len(self.versions[name]) - 1)
 
     def append_cut(
@@ -304,6 +315,10 @@ def a_world() -> Iterator[World]:
         def apply(self, work: Work, number: int, *, span: Span, merged: int, is_repeated: bool, **_: Any) -> Applied:
             return worlds[0].apply(self._lake, work, number, span=span, merged=merged, is_repeated=is_repeated)
 
+    def newest_transaction(_: Location, app: str) -> int | None:
+        versions = worlds[0].versions[app.rpartition(":")[2]]
+        return versions[-1].number if versions else None
+
     def look(tools: Tools, arguments: Any) -> Done:
         """A task finds all tables where the lake is, and nobody at work."""
         assert not worlds[0].gates
@@ -318,6 +333,7 @@ def a_world() -> Iterator[World]:
     with (
         mock.patch.object(table_turn, "TableMerge", Tables),
         mock.patch("spark_jobs.merging.cuts.append", append_cut),
+        mock.patch("spark_jobs.delta_tables.log.newest_transaction", newest_transaction),
         mock.patch.object(Staging, "is_published", return_value=True),
         mock.patch.object(late_tables, "_LOOK_SECONDS", 0.02),
         mock.patch.dict(registry.KINDS, {NOTE.kind: registry.Kind(look, plan_note)}),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from unittest import mock
 
 import pytest
@@ -13,11 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dblog_core.lake import lake_tasks
-from dblog_core.lake.lake_status import State
+from dblog_core.lake.lake_status import State, TableStatus
+from dblog_core.lake.merge_plan import Span
 from dblog_core.lake.task_results import ResetResult
 from spark_jobs.lake_tasks import registry
 from spark_jobs.lake_tasks.context import Done
 from spark_jobs.merging import late_tables, merge_records
+from spark_jobs.merging.merge_records import Intent
 from tests.unit.merge_world import NAMES, NOTE, NOTED, World, a_world, plan_note, wait_until_held
 from tests.waiting import PATIENCE_SECONDS
 
@@ -158,6 +162,89 @@ def test_a_late_table_with_a_fault_stops_alone_and_is_tried_again() -> None:
         assert world.versions[B][-1].offsets == world.prefix(B, world.build.offset)
 
 
+def test_what_a_dead_merger_has_committed_of_a_late_table_is_not_merged_again() -> None:
+    with a_world() as world:
+        world.write([A, B], 1)
+        world.merge_all()
+        world.hold(B)
+        world.write([A, B], 1)
+        world.round()
+        wait_until_held(world, B)
+        world.die(lambda: "dies after its commit")
+        assert [v.number for v in world.versions[B]] == [1, 2] and B in world.status().late_tables
+        world.write([A, B], 1)
+        world.merge_all()
+        assert [v.number for v in world.versions[B]][:2] == [1, 2] and len(world.versions[B]) == 3
+        assert world.versions[B][-1].offsets == world.prefix(B, world.build.offset)
+
+
+def test_who_settles_after_a_crash_waits_for_the_committed_share() -> None:
+    with a_world() as world:
+        world.write([A, B], 1)
+        world.merge_all()
+        world.hold(B)
+        world.write([A, B], 1)
+        world.round()
+        wait_until_held(world, B)
+        world.die(lambda: "dies after its commit")
+        world.hold(B)
+
+        def release() -> None:
+            wait_until_held(world, B)
+            world.release(B)
+
+        releasing = threading.Thread(target=release)
+        releasing.start()
+        while world.merger.settle() is not None:
+            pass
+        releasing.join()
+        assert not world.status().late_tables and len(world.versions[B]) == 2
+
+
+@pytest.mark.parametrize(("behind", "is_found"), [({}, False), ({B: 2}, False), ({B: 3}, True)])
+def test_a_share_that_began_elsewhere_is_none_of_the_table(behind: dict[str, int], is_found: bool) -> None:
+    with a_world() as world:
+        intent = Intent(7, Span(9, 9, 90, 99, "p", None), behind)
+        records = SimpleNamespace(intent={7: intent}.get)
+        at = TableStatus(State.STOPPED, "a fault", 3, 30)
+        share = late_tables.find_committed_share(B, at, 7, records, world.staging)  # type: ignore[arg-type]
+        assert (share is not None) == is_found
+        assert late_tables.find_committed_share(B, at, None, records, world.staging) is None  # type: ignore[arg-type]
+        assert late_tables.find_committed_share(B, at, 8, records, world.staging) is None  # type: ignore[arg-type]
+
+
+def test_a_committed_share_holds_no_merge_up_while_it_is_brought_to_its_end() -> None:
+    with a_world() as world:
+        world.write([A, B], 1)
+        world.merge_all()
+        world.hold(B)
+        world.write([A, B], 1)
+        world.round()
+        wait_until_held(world, B)
+        world.die(lambda: "dies after its commit")
+        world.hold(B)
+        for _ in range(2):
+            world.write([A, B], 1)
+            assert world.round()
+        assert world.status().tables[A].offset == world.status().offset
+        assert list(world.status().late_tables) == [B] and len(world.versions[B]) == 2
+        world.merge_all()
+        assert world.versions[B][-1].offsets == world.prefix(B, world.build.offset)
+
+
+def test_a_table_that_stopped_behind_its_commit_is_not_merged_again_from_before_it() -> None:
+    with a_world() as world:
+        world.write([A, B], 1)
+        world.failing_late.add(B)
+        world.round()
+        assert world.status().tables[B].state is State.STOPPED and len(world.versions[B]) == 1
+        world.write([A, B], 1)
+        world.round(retry=True)
+        assert len(world.versions[B]) == 1
+        world.merge_all()
+        assert len(world.versions[B]) == 2 and world.status().tables[B].state is State.INCOMPLETE
+
+
 def test_a_stopped_table_is_not_tried_twice_at_a_time() -> None:
     with a_world() as world:
         world.write([A, B], 1)
@@ -271,7 +358,8 @@ def _take_step(world: World, dice: random.Random) -> str:
         world.take_over()
         return "taken over"
     if step < 0.94:
-        world.failing ^= {name}
+        tables_with_a_fault = dice.choice((world.failing, world.failing_late))
+        tables_with_a_fault ^= {name}
         return "fault"
     if step < 0.97 and world.sleepers:
         world.sleepers.pop(dice.randrange(len(world.sleepers))).open(dice.choice(("goes on", "commits all the same")))

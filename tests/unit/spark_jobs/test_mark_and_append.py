@@ -203,16 +203,16 @@ def folded_row(k: str, a: int, *, op: str = PUT, offset: int = 1, origin: str = 
     return {"key": key, **line_marks, "inserted": born, "unchanged_toast": None, "row": row}
 
 
-def write(lake: Lake, *rows: Any, merged: int = 0) -> Any:
+def write(lake: Lake, *rows: Any, merged: int = 0, begins: int | None = None) -> Any:
     """As the next merge."""
     lake.number += 1
     kinds = {"key": pa.struct([(c.name, c.type) for c in SHAPE.key_columns]), "op": pa.string(), "offset": pa.int64()}
     kinds |= {"position": pa.string(), "commit_time": pa.timestamp("us", tz="UTC"), "origin": pa.string()}
     kinds |= {"inserted": pa.bool_(), "unchanged_toast": pa.list_(pa.string())}
-    kinds |= {"row": pa.struct([(c.name, c.type) for c in SHAPE.columns])}
+    kinds |= {"row": pa.struct([(c.name, c.type) for c in SHAPE.columns]), "origin_key": kinds["key"]}
     folded = pa.Table.from_pylist(list(rows), schema=pa.schema(list(kinds.items())))
     return mark_and_append.write(
-        lake.open(), folded, SHAPE, APP, lake.number, merged=merged, withhold=lake.withheld.update
+        lake.open(), folded, SHAPE, APP, lake.number, merged=merged, withhold=lake.withheld.update, begins=begins
     )
 
 
@@ -250,6 +250,27 @@ def test_a_row_with_a_value_that_nobody_knows_goes_and_its_key_is_told(tmp_path:
     write(lake, folded_row("a", 0, op=WITHHOLD, offset=9), folded_row("c", 0, op=WITHHOLD, offset=10))
     assert lake_rows(lake) == {"b": (1, 1)}
     assert lake.withheld == {(1, "a"), (1, "c")}
+
+
+def moved_row(k: str, old: str, offset: int) -> Any:
+    """A row whose column `big` the log has left out: it is that of the key `old`."""
+    row = folded_row(k, 3, offset=offset)
+    row["row"]["big"] = None
+    return {**row, "unchanged_toast": ["big"], "origin_key": {"world": 1, "k": old}}
+
+
+@pytest.mark.parametrize(("begins", "is_known"), [(None, True), (51, True), (50, False), (20, False)])
+def test_a_later_row_of_the_old_key_has_no_value_for_a_row_that_moved_away(
+    tmp_path: Path, begins: int | None, is_known: bool
+) -> None:
+    """The lake is ahead of what is merged again: the row that it has there now is another one."""
+    lake = Lake(tmp_path, random.Random("moved"))
+    write(lake, folded_row("c", 1, offset=50), folded_row("d", 1, offset=50))
+    write(lake, moved_row("a", "c", 60), moved_row("d", "d", 61), merged=50, begins=begins)
+    rows = lake.rows()
+    assert rows[(1, "d")] == {"a": 3, "f": None, "big": "b"}
+    assert rows.get((1, "a")) == ({"a": 3, "f": None, "big": "b"} if is_known else None)
+    assert lake.withheld == (set() if is_known else {(1, "a")})
 
 
 def test_what_a_deleted_row_had_is_nobodys(tmp_path: Path) -> None:
