@@ -18,7 +18,7 @@ from pyspark.sql import types as t
 from dblog_core.model.events import CREATE, DELETE
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import Key
-from spark_jobs.delta_tables.column_types import key_shape, quote
+from spark_jobs.delta_tables.column_types import OFFSET, key_shape, quote
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +33,17 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the value of `column` for the move at `offset` stands: in event `event`, or in the lake's row `key`."""
+    """Where the value of `column` for the move at `offset` stands: in event `event`, or in the lake's row `key`.
+
+    `before`: the offset at which that row has moved away; a later row of the key is another one, which a lake has that
+    is ahead of these events.
+    """
 
     offset: int
     column: str
     event: int | None
     key: Key | None
+    before: int = 0
 
 
 def find_places(histories: Mapping[Key, list[Step]]) -> Iterator[Place]:
@@ -71,12 +76,13 @@ def _find_place(histories: Mapping[Key, list[Step]], move: Step, column: str) ->
                 before = step.offset
                 break
         else:
-            return Place(move.offset, column, None, key_of_life)
+            return Place(move.offset, column, None, key_of_life, before)
     return None
 
 
 def resolve(spark: SparkSession, events: DataFrame, lake: DataFrame | None, schema: TableSchema) -> DataFrame:
-    """Events in which every move has all the values that this span or the lake knows; the rest stay in `unchanged`."""
+    """Events in which every move has all the values that this span or the lake knows; the rest stay in `unchanged`.
+    `lake`: its rows, with their offsets as OFFSET."""
     histories = _histories(spark, events, schema)
     places = list(find_places(histories))
     if not places:
@@ -123,10 +129,12 @@ def _values_from_lake(spark: SparkSession, lake: DataFrame, places: list[Place],
             t.StructField("move", t.LongType()),
             t.StructField("column", t.StringType()),
             t.StructField("key", key_shape(schema)),
+            t.StructField("before", t.LongType()),
         ]
     )
-    refs = spark.createDataFrame([(p.offset, p.column, p.key) for p in places], shape)
+    refs = spark.createDataFrame([(p.offset, p.column, p.key, p.before) for p in places], shape)
     same: Any = [lake[quote(name)] == refs["key"].getField(name) for name in schema.key]
+    same += [lake[OFFSET] < refs["before"]]
     row = F.struct(*(lake[quote(c.name)].alias(c.name) for c in schema.columns))
     return lake.join(F.broadcast(refs), same).select("move", "column", row.alias("row"))
 

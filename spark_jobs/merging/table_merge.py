@@ -24,7 +24,6 @@ from dblog_core.staging import Staging
 from dblog_core.staging.spilled_rows import remove_spilled
 from spark_jobs.delta_tables import alter_table
 from spark_jobs.delta_tables.alter_table import DroppedColumns
-from spark_jobs.delta_tables.column_types import OFFSET
 from spark_jobs.delta_tables.commit_metrics import Counted
 from spark_jobs.events import fold, fold_in_parts, fold_on_driver, moved_unchanged_toast, schema_policy, staged_events
 from spark_jobs.events.fold_in_parts import FoldedParts
@@ -369,9 +368,7 @@ class TableMerge:
         if not any(f.has_unchanged for f in work.files):
             return fold.last_rows(events)
         if any(f.has_moves for f in work.files):
-            # A row behind the work's beginning is no longer the one that a change of key has moved away.
-            former_rows = lake.rows().where(F.col(OFFSET) < F.lit(work.first_offset))
-            events = moved_unchanged_toast.resolve(self._spark, events, former_rows, schema)
+            events = moved_unchanged_toast.resolve(self._spark, events, lake.rows(), schema)
         return fold.column_by_column(events, schema)
 
     def _settle(self, lake: LakeTable, schema: TableSchema) -> None:

@@ -181,7 +181,8 @@ def _fold_events(
     is_later = F.col("_held").isNull() | (F.col("offset") > F.col("_held"))
     events = events.join(in_lake, "key", "left").where(is_later).drop("_held")
     if any(f.has_moves for f in staged.work.files):
-        events = moved_unchanged_toast.resolve(spark, events, lake.select("row.*"), schema)
+        former_rows = lake.select("row.*", F.coalesce("offset", F.lit(-1)).alias(OFFSET))
+        events = moved_unchanged_toast.resolve(spark, events, former_rows, schema)
     return fold.column_by_column(events, schema)
 
 

@@ -54,7 +54,7 @@ class Walk:
                 ended = self.live.pop(key) if key in self.live else self._of_lake(key)
                 self.dead[key] = self._unknown if key in self.dead else ended
                 continue
-            before = self._row_before(key, born=born, old_key=old_key)
+            before = self._row_before(key, offset, born=born, old_key=old_key)
             self.dead.pop(key, None)
             self.live[key] = [image if is_here else place for is_here, place in zip(has_value, before, strict=True)]
 
@@ -65,11 +65,14 @@ class Walk:
         places = self.live.get(key) or self._of_lake(key)
         return None if NOWHERE in places else places
 
-    def _row_before(self, key: int, *, born: bool, old_key: int) -> Places:
+    def _row_before(self, key: int, offset: int, *, born: bool, old_key: int) -> Places:
         if born and old_key == NOWHERE:
             return self._unknown
         if born:
-            return self.dead.get(old_key) or self.live.get(old_key) or self._of_lake(old_key)
+            known = self.dead.get(old_key) or self.live.get(old_key)
+            # A later row of the old key is another one.
+            is_later = old_key in self.lake and self.lake[old_key][1] >= offset
+            return known or (self._unknown if is_later else self._of_lake(old_key))
         return self._unknown if key in self.dead else self.live.get(key) or self._of_lake(key)
 
     def _of_lake(self, key: int) -> Places:

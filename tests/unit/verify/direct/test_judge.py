@@ -153,6 +153,29 @@ def test_a_row_that_a_merge_under_way_has_moved_keeps_its_values(tmp_path: Path)
     assert (kinds_of(answer), answer.lake_rows) == ({}, 1)
 
 
+def test_a_later_row_of_the_old_key_that_a_merge_under_way_has_brought_has_no_value_for_a_moved_row(
+    tmp_path: Path,
+) -> None:
+    """The log began after the first row of key 1: nobody knows the column that its change of key left out."""
+    world = World(tmp_path, random.Random(0))
+    other, moved, later = ({"id": key, "v": "v", "big": big} for key, big in ((9, "big"), (2, "true"), (1, "later")))
+    world.build.create(T, other)
+    world.changes.append(Change(1, 9, other, born=True, source_row=other))
+    world.seal()
+    world.merge()
+    world.build.move(T, {"id": 1}, {**moved, "big": None}, unchanged=["big"])
+    world.changes.append(Change(2, 1))
+    world.changes.append(Change(3, 2, {**moved, "big": None}, ("big",), 1, born=True, source_row=moved))
+    world.build.create(T, later)
+    world.changes.append(Change(4, 1, later, born=True, source_row=later))
+    world.seal()
+    world.merge(is_recorded=False)
+    task, _ = world.task(world.build.offset)
+    assert task.pin is not None and (task.pin.offset, task.upto) == (1, 4)
+    answer = world.judge.answer(task)
+    assert (kinds_of(answer), answer.lake_rows) == ({2: "missing"}, 2)
+
+
 def test_sums_are_those_of_an_older_version_between_the_bounds(tmp_path: Path) -> None:
     table, judge = lake_alone(tmp_path)
     writer = table.writer()
