@@ -17,12 +17,13 @@ from dblog_core.delta_writer.order_guard import equal_values
 from dblog_core.model.events import CREATE, DELETE, REFRESH
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import Key
+from spark_jobs.delta_tables.column_types import OFFSET
 from spark_jobs.events.fold_unchanged_toast import Flags, Ids, mask_unchanged, number_keys
 from spark_jobs.events.moved_unchanged_toast import Place, Step, find_places
 from spark_jobs.events.portion_fold import list_names
 
 RowsOf = Callable[[Sequence[pa.Array]], tuple[pa.Table, Ids]]
-"""The lake's rows of some keys, in the shape of the events, and the number of each one's key among those."""
+"""The lake's rows of some keys, in the shape of the events with their OFFSET, and the number of each one's key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ def fill_events(events: pa.Table, schema: TableSchema, truncates: Sequence[int],
     ).astype(np.int64)
     rows, row_keys = _rows_of_keys(before.rows_of, asked_keys, [numbers, old_numbers], [keys, olds], schema)
     records = _make_records(events, schema, numbers, rows, row_keys, waiting[np.isin(waiting, asked_keys)], masks)
-    _resolve_moves(records, places)
+    _resolve_moves(records, places, np.asarray(pc.fill_null(rows[OFFSET], -1)))
     return _judge_events(events, schema, records, _find_lives(records, truncates), dumped)
 
 
@@ -106,7 +107,8 @@ def _rows_of_keys(
 ) -> tuple[pa.Table, Ids]:
     """The lake's rows of the keys of these numbers, and the number of each row's key."""
     if rows_of is None or not len(asked_keys):
-        return pa.table({c.name: pa.nulls(0, c.type) for c in schema.columns}), np.empty(0, np.int64)
+        no_rows = {**{c.name: pa.nulls(0, c.type) for c in schema.columns}, OFFSET: pa.nulls(0, pa.int64())}
+        return pa.table(no_rows), np.empty(0, np.int64)
     every, first = np.unique(np.concatenate(numbers), return_index=True)
     at = pa.array(first[np.searchsorted(every, asked_keys)])
     parts = zip(*columns, strict=True)
@@ -170,15 +172,17 @@ def _find_moved_values(
     return list(find_places(histories))
 
 
-def _resolve_moves(records: _Records, places: Sequence[Place]) -> None:
-    """Notes for the moves where their values stand, and that they have them."""
+def _resolve_moves(records: _Records, places: Sequence[Place], lake_offsets: Ids) -> None:
+    """Notes for the moves where their values stand, and that they have them. `lake_offsets`: of the lake's rows."""
     if not places:
         return
     by_offset = {offset: i for i, offset in enumerate(records.offsets.tolist()) if i >= records.before}
     lake = {key: i for i, key in enumerate(records.keys[: records.before].tolist()) if not records.waiting[i]}
     for place in places:
         source = by_offset[place.event] if place.event is not None else lake.get(place.key[0]) if place.key else None
-        if source is not None:
+        # A later row of the old key is another one.
+        is_later = place.event is None and source is not None and lake_offsets[source] >= place.before
+        if source is not None and not is_later:
             move = by_offset[place.offset]
             records.stands_in[place.column][move] = source
             records.left_out[place.column][move] = False

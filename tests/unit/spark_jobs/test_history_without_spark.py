@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import orjson
 import pyarrow as pa
 import pytest
@@ -217,7 +218,9 @@ def test_values_that_differ_in_their_bytes_alone_change_nothing(tmp_path: Path) 
     }
     for name, (kind, old, new) in kinds.items():
         schema = table("t", id=pa.int64(), v=kind)
-        rows = pa.table({"id": pa.array([0, 1, 2], pa.int64()), "v": pa.array(old, kind)})
+        rows = pa.table(
+            {"id": pa.array([0, 1, 2], pa.int64()), "v": pa.array(old, kind), OFFSET: pa.nulls(3, pa.int64())}
+        )
         before = former_values.Before(lambda keys, rows=rows: (rows, keys[0].to_numpy()), [])
         dumped = pa.table(
             {
@@ -234,6 +237,28 @@ def test_values_that_differ_in_their_bytes_alone_change_nothing(tmp_path: Path) 
         )
         left = former_values.fill_events(dumped, schema, [], before)
         assert left["k0"].to_pylist() == [2], f"{name}: {kind}"
+
+
+@pytest.mark.parametrize(("lake_offset", "value"), [(14, "big"), (17, None), (24, None)])
+def test_a_later_row_of_the_old_key_has_no_value_for_a_row_that_moved_away(lake_offset: int, value: str | None) -> None:
+    schema = table("t", id=pa.int64(), v=pa.string())
+    rows = pa.table({"id": [1], "v": ["big"], OFFSET: [lake_offset]})
+    before = former_values.Before(lambda keys: (rows, np.flatnonzero(keys[0].to_numpy() == 1)), [])
+    moves = pa.table(
+        {
+            "offset": pa.array([16, 17], pa.int64()),
+            "op": ["d", "c"],
+            "origin": ["log", "log"],
+            "unchanged": pa.array([None, ["v"]], pa.list_(pa.string())),
+            "moved": [False, True],
+            "k0": pa.array([1, 2], pa.int64()),
+            "m0": pa.array([None, 1], pa.int64()),
+            "v0": pa.array([None, 2], pa.int64()),
+            "v1": pa.nulls(2, pa.string()),
+        }
+    )
+    _, moved = former_values.fill_events(moves, schema, [], before).to_pylist()
+    assert (moved["v1"], moved["unchanged"]) == (value, ["v"] if value is None else None)
 
 
 def test_a_table_whose_lake_is_sparks_is_left_to_spark(world: World, soak_seed: int) -> None:
