@@ -51,7 +51,6 @@ def stranger(spark: SparkSession) -> SparkSession:
     session = spark.newSession()
     session.conf.set("spark.databricks.delta.commitInfo.userMetadata", "somebody")
     session.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
-    session.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", "2")  # a VACUUM has 10,000 tasks else
     return session
 
 
