@@ -37,6 +37,7 @@ _POSTGRES = """
 _METADATA = """
     SELECT COALESCE(m.OBJECT_NAME, m.OBJECT_TYPE), m.LOCK_TYPE FROM performance_schema.metadata_locks m
     JOIN performance_schema.threads t ON t.THREAD_ID = m.OWNER_THREAD_ID WHERE t.PROCESSLIST_USER = %s
+    AND NOT (m.OBJECT_TYPE = 'USER LEVEL LOCK' AND m.OBJECT_NAME LIKE 'dblog catalogue %%')  -- a name of our own alone
 """
 _ROWS = """
     SELECT d.OBJECT_NAME, CONCAT(d.LOCK_TYPE, ' ', d.LOCK_MODE) FROM performance_schema.data_locks d
