@@ -69,10 +69,11 @@ class Walk:
         if born and old_key == NOWHERE:
             return self._unknown
         if born:
-            known = self.dead.get(old_key) or self.live.get(old_key)
+            if (last_life := self.dead.get(old_key) or self.live.get(old_key)) is not None:
+                return last_life
             # A later row of the old key is another one.
             is_later = old_key in self.lake and self.lake[old_key][1] >= offset
-            return known or (self._unknown if is_later else self._of_lake(old_key))
+            return self._unknown if is_later else self._of_lake(old_key)
         return self._unknown if key in self.dead else self.live.get(key) or self._of_lake(key)
 
     def _of_lake(self, key: int) -> Places:

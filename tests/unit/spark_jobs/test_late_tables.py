@@ -164,13 +164,7 @@ def test_a_late_table_with_a_fault_stops_alone_and_is_tried_again() -> None:
 
 def test_what_a_dead_merger_has_committed_of_a_late_table_is_not_merged_again() -> None:
     with a_world() as world:
-        world.write([A, B], 1)
-        world.merge_all()
-        world.hold(B)
-        world.write([A, B], 1)
-        world.round()
-        wait_until_held(world, B)
-        world.die(lambda: "dies after its commit")
+        _die_behind_the_commit_of(world, B)
         assert [v.number for v in world.versions[B]] == [1, 2] and B in world.status().late_tables
         world.write([A, B], 1)
         world.merge_all()
@@ -180,13 +174,7 @@ def test_what_a_dead_merger_has_committed_of_a_late_table_is_not_merged_again() 
 
 def test_who_settles_after_a_crash_waits_for_the_committed_share() -> None:
     with a_world() as world:
-        world.write([A, B], 1)
-        world.merge_all()
-        world.hold(B)
-        world.write([A, B], 1)
-        world.round()
-        wait_until_held(world, B)
-        world.die(lambda: "dies after its commit")
+        _die_behind_the_commit_of(world, B)
         world.hold(B)
 
         def release() -> None:
@@ -215,13 +203,7 @@ def test_a_share_that_began_elsewhere_is_none_of_the_table(behind: dict[str, int
 
 def test_a_committed_share_holds_no_merge_up_while_it_is_brought_to_its_end() -> None:
     with a_world() as world:
-        world.write([A, B], 1)
-        world.merge_all()
-        world.hold(B)
-        world.write([A, B], 1)
-        world.round()
-        wait_until_held(world, B)
-        world.die(lambda: "dies after its commit")
+        _die_behind_the_commit_of(world, B)
         world.hold(B)
         for _ in range(2):
             world.write([A, B], 1)
@@ -372,6 +354,17 @@ def _take_step(world: World, dice: random.Random) -> str:
     while world.merger.run_task() is not None:
         pass
     return "task"
+
+
+def _die_behind_the_commit_of(world: World, name: str) -> None:
+    """The table's second share is committed, late, and no record says so."""
+    world.write([A, name], 1)
+    world.merge_all()
+    world.hold(name)
+    world.write([A, name], 1)
+    world.round()
+    wait_until_held(world, name)
+    world.die(lambda: "dies after its commit")
 
 
 def _let_arrive(world: World, name: str) -> None:
