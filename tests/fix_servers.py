@@ -85,6 +85,14 @@ class Database:
         }
         return Config.model_validate({n: {**usual.get(n, {}), **sections.get(n, {})} for n in {**usual, **sections}})
 
+    def owner_config(self, directory: Path, **source: Any) -> Config:
+        """The same for PostgreSQL's administrator, who makes a publication of the captured tables, `own`. `source` adds
+        to that section."""
+        usual = self.config(directory).source.model_dump()
+        admin = self.server.admin
+        own = {"user": admin.user, "password": admin.password, "slot": f"own_{self.name}", "publication": "own"}
+        return self.config(directory, source={**usual, **own, **source})
+
 
 def new(server: DatabaseServer, name: str) -> Database:
     """Makes a database with a capture user."""

@@ -13,7 +13,6 @@ import pytest
 from dblog_core import wiring
 from dblog_core.errors import TableLocked
 from dblog_core.interfaces import Source
-from dblog_core.local.servers.postgres import PostgresServer
 from dblog_core.model.schema import TableName
 from tests.fix_servers import Database
 from tests.integration.locks import locked, renaming
@@ -97,19 +96,10 @@ def test_a_partition_that_is_attached_and_locked_may_have_brought_rows(database:
 
 @pytest.mark.one_of(2)
 @pytest.mark.parametrize("source_kind", ["postgres"], indirect=True)
-def test_the_publication_takes_in_all_others_while_one_table_is_locked(
-    postgres: PostgresServer, database: Database, tmp_path: Path
-) -> None:
+def test_the_publication_takes_in_all_others_while_one_table_is_locked(database: Database, tmp_path: Path) -> None:
     names = [f"t{n:02d}" for n in range(20)]
     database.execute(*(f"CREATE TABLE {name} (id int PRIMARY KEY)" for name in names))
-    admin = postgres.admin
-    own_settings = {
-        "user": admin.user,
-        "password": admin.password,
-        "publication": "own",
-        "slot": f"own_{database.name}",
-    }
-    config = database.config(tmp_path, source={**database.config(tmp_path).source.model_dump(), **own_settings}).source
+    config = database.owner_config(tmp_path).source
     source = wiring.open_source(config)
     published_sql = "SELECT tablename FROM pg_publication_tables WHERE pubname = 'own' ORDER BY 1"
 

@@ -20,7 +20,6 @@ from dblog_core.config.settings import Config
 from dblog_core.dumps import dump_store, filing, work_loop
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.interfaces import StateStore
-from dblog_core.local.servers.postgres import PostgresServer
 from dblog_core.state import owed_dumps
 from tests.fix_servers import Database
 from tests.integration.locks import locked, renaming
@@ -230,19 +229,11 @@ def test_a_locked_partition_keeps_no_other_table_from_its_capture(
 @pytest.mark.one_of(2)
 @pytest.mark.parametrize("source_kind", ["postgres"], indirect=True)
 def test_a_new_table_that_is_locked_is_captured_and_dumped_once_it_is_free(
-    postgres: PostgresServer, database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:  # fmt: skip
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """The publication names its tables: nobody can add one that is locked. Others that are made are captured."""
     monkeypatch.setattr(config_reload, "NEWCOMERS", 0.5)
-    admin = postgres.admin
-    own_settings = {
-        "user": admin.user,
-        "password": admin.password,
-        "publication": "own",
-        "slot": f"own_{database.name}",
-    }
-    config = database.config(tmp_path, source={**database.config(tmp_path).source.model_dump(), **own_settings})
+    config = database.owner_config(tmp_path)
     database.execute("CREATE TABLE a (id int PRIMARY KEY, v int)", "CREATE TABLE b (id int PRIMARY KEY, v int)")
     wiring.open_source(config.source.model_copy(update={"tables": ("public.a",)})).prepare()
     stop = threading.Event()
@@ -271,8 +262,8 @@ def test_a_new_table_that_is_locked_is_captured_and_dumped_once_it_is_free(
         finally:
             stop.set()
             capture.join()
-    told = [record.getMessage() for record in caplog.records if "public.b" in record.getMessage()]
-    assert 1 <= len([text for text in told if "locked" in text]) <= 3, told
+    warnings_of_b = [record.getMessage() for record in caplog.records if "public.b" in record.getMessage()]
+    assert 1 <= len([text for text in warnings_of_b if "locked" in text]) <= 3, warnings_of_b
 
 
 @pytest.mark.one_of(2)

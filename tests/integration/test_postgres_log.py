@@ -85,10 +85,7 @@ def test_a_message_larger_than_the_buffer_and_its_neighbours_are_whole(lab: Data
 
 def test_rows_of_other_tables_do_not_leave_the_server(lab: Database, tmp_path: Path) -> None:
     lab.execute("CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE other (id int PRIMARY KEY)")
-    admin = lab.server.admin
-    usual = lab.config(tmp_path).source.model_dump()
-    own_settings = {"user": admin.user, "password": admin.password, "slot": f"own_{lab.name}", "publication": "own"}
-    config = lab.config(tmp_path, source={**usual, **own_settings, "tables": ("public.t",)}).source
+    config = lab.owner_config(tmp_path, tables=("public.t",)).source
     source = PostgresSource(config)
     source.prepare()
     published = lab.query(f"SELECT tablename FROM pg_publication_tables WHERE pubname = '{config.publication}'")
