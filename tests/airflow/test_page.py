@@ -95,6 +95,7 @@ def test_a_verification_that_its_form_has_started_tells_the_rows_of_its_tables(
     assert sum(table["rows"] for table in tables) >= 503
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.parametrize(
     ("dag", "fields"),
     [
@@ -148,6 +149,7 @@ def _trigger(live: Live, page: Page, dag: str) -> str:
     return run
 
 
+@pytest.mark.one_of(2)
 def test_a_connection_to_a_source_is_made_and_tested_in_its_own_form(
     live: Live, sign_in: SignIn, picture: Keep
 ) -> None:

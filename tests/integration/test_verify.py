@@ -209,6 +209,7 @@ def _rows_read(database: Database) -> int:
     return sum(int(n) for _, n in database.query(f"SHOW GLOBAL STATUS WHERE Variable_name IN ({names})"))
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.parametrize("source_kind", ["mysql"], indirect=True)
 def test_who_takes_every_event_for_seen_raises_a_false_alarm(shop: Shop, verify_plainly: Plainly) -> None:
     verify, lake = verify_plainly(shop.config)

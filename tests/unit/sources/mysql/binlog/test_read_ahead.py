@@ -78,7 +78,7 @@ def test_nobody_waits_until_somebody_reads(start_ahead: Callable[..., Ahead]) ->
 
     def gather(demand: Demand) -> LogBatch | None:
         seen.append(demand.patience(100.0, 100.5))
-        while demand.patience(100.0, 100.5) is None:
+        while not demand.over and demand.patience(100.0, 100.5) is None:
             await_bell(demand)
         seen.append(demand.patience(100.0, 100.5))
         return batch(1)
