@@ -1144,3 +1144,69 @@ DELETE FROM <u> WHERE id = 1
 = sql ALTER TABLE <t> ENGINE = InnoDB
 CREATE TABLE <t> (id int PRIMARY KEY, v varchar(20)) ENGINE = BLACKHOLE
 INSERT INTO <t> VALUES (1, <text>), (2, <text>)
+
+== columns added in a time zone
+CREATE TABLE <t> (id int PRIMARY KEY, at timestamp NULL DEFAULT NULL, dt datetime DEFAULT NULL)
+SET time_zone = '+05:45'
+INSERT INTO <t> VALUES (1, '2024-02-29 12:00:00', '2024-02-29 12:00:00'), (2, NULL, NULL)
+ALTER TABLE <t> ADD COLUMN born timestamp NOT NULL DEFAULT '2000-01-01 10:00:00'
+?UPDATE <t> SET dt = at WHERE id = 1
+?ALTER TABLE <t> ADD COLUMN until datetime NOT NULL DEFAULT '2000-01-01 10:00:00'
+SET time_zone = '-11:00'
+?INSERT INTO <t> (id, at) VALUES (3, '1999-12-31 23:59:59')
+?ALTER TABLE <t> MODIFY at datetime NULL
+?ALTER TABLE <t> MODIFY dt timestamp NULL
+?ALTER TABLE <t> ADD COLUMN seen timestamp NULL DEFAULT '2020-02-02 02:02:02'
+?INSERT INTO <t> (id) VALUES (4)
+?UPDATE <t> SET at = dt WHERE id = 2
+SET time_zone = DEFAULT
+
+== columns added in an sql_mode
+= plain
+CREATE TABLE <t> (id int PRIMARY KEY, v varchar(20))
+INSERT INTO <t> VALUES (1, 'a'), (2, 'b')
+SET sql_mode = 'NO_BACKSLASH_ESCAPES'
+?ALTER TABLE <t> ADD COLUMN a1 varchar(20) NOT NULL DEFAULT 'x\\y\n'
+?INSERT INTO <t> (id, v) VALUES (3, 'it\\')
+SET sql_mode = 'ANSI_QUOTES'
+?ALTER TABLE <t> ADD COLUMN "a2" varchar(20) NOT NULL DEFAULT 'q"q'
+SET sql_mode = ''
+!?ALTER TABLE <t> ADD COLUMN a3 varchar(3) NOT NULL DEFAULT 'it''s'
+?ALTER TABLE <t> ADD COLUMN a4 varchar(20) NOT NULL DEFAULT 'x\\y\'z\n\t%_\%'
+?ALTER TABLE <t> ADD COLUMN a5 int NOT NULL DEFAULT '12', ADD COLUMN a6 tinyint NOT NULL
+?ALTER TABLE <t> ADD COLUMN a7 char(5) NOT NULL DEFAULT 'ab  ', ADD COLUMN a8 decimal(6,2) NOT NULL DEFAULT 1.005
+!?ALTER TABLE <t> ADD COLUMN a9 tinyint NOT NULL DEFAULT 1e2, ADD COLUMN a10 bigint NOT NULL DEFAULT 0x10
+SET sql_mode = 'REAL_AS_FLOAT'
+?ALTER TABLE <t> ADD COLUMN a11 real NOT NULL DEFAULT 0.1
+SET sql_mode = DEFAULT
+SET NAMES latin1
+{latin-1} ?ALTER TABLE <t> ADD COLUMN a12 varchar(20) NOT NULL DEFAULT 'é'
+!{latin-1} ?INSERT INTO <t> (id, v) VALUES (4, 'ü')
+?ALTER TABLE <t> ADD COLUMN a13 varchar(20) NOT NULL DEFAULT x'c3a9'
+?ALTER TABLE <t> ADD COLUMN a14 varchar(20) CHARACTER SET utf8mb4 NOT NULL DEFAULT _utf8mb4'abc'
+SET NAMES utf8mb4
+?UPDATE <t> SET v = 'u' WHERE id = 2
+
+== rows that an index drops
+= only mariadb
+CREATE TABLE <t> (id int PRIMARY KEY, n int, v varchar(20))
+CREATE TABLE <u> (id int PRIMARY KEY, n int)
+INSERT INTO <t> VALUES (1, 1, <text>), (2, 1, <text>), (3, 2, <text>), (4, 2, <text>)
+INSERT INTO <u> VALUES (1, 1000), (2, -1000), (3, 3)
+ALTER IGNORE TABLE <t> ADD UNIQUE KEY (n)
+?INSERT INTO <t> VALUES (5, 5, <text>)
+?ALTER IGNORE TABLE <u> MODIFY COLUMN n tinyint
+?INSERT INTO <u> VALUES (4, 4)
+?ALTER IGNORE TABLE <t> DROP PRIMARY KEY, ADD PRIMARY KEY (n)
+?UPDATE <t> SET v = 'u' WHERE id = 1
+
+== compound statements
+= only mariadb
+CREATE TABLE <t> (id int PRIMARY KEY, n int)
+BEGIN NOT ATOMIC DECLARE i int DEFAULT 0; WHILE i < 20 DO INSERT INTO <t> VALUES (i, i * i); SET i = i + 1; END WHILE; END
+BEGIN NOT ATOMIC FOR i IN 100..110 DO INSERT INTO <t> VALUES (i, 0); END FOR; END
+BEGIN NOT ATOMIC DECLARE EXIT HANDLER FOR SQLEXCEPTION ROLLBACK; START TRANSACTION; INSERT INTO <t> VALUES (500, 1); INSERT INTO <t> VALUES (500, 2); COMMIT; END
+BEGIN NOT ATOMIC DECLARE CONTINUE HANDLER FOR SQLEXCEPTION BEGIN END; INSERT INTO <t> VALUES (600, 1); INSERT INTO <t> VALUES (600, 2); INSERT INTO <t> VALUES (601, 3); END
+?BEGIN NOT ATOMIC FOR r IN (SELECT id FROM <t> WHERE id < 5) DO UPDATE <t> SET n = n + 1 WHERE id = r.id; END FOR; END
+?SET STATEMENT unique_checks = 0, foreign_key_checks = 0 FOR UPDATE <t> SET n = 1 WHERE id > 100
+?BEGIN NOT ATOMIC TRUNCATE TABLE <t>; INSERT INTO <t> VALUES (1, 1); END

@@ -1020,3 +1020,60 @@ CREATE TABLE <v> AS EXECUTE <o7>
 ALTER TABLE <v> ADD PRIMARY KEY (id)
 COPY <u> FROM STDIN WHERE id > 1 <<< 1\n2\n3\n
 UPDATE <v> SET id = id + 100
+
+== columns added in a session's settings
+CREATE TABLE <t> (id int PRIMARY KEY, z timestamptz, d date, v text)
+INSERT INTO <t> VALUES (1, '2024-02-29 12:00:00+00', '2024-02-29', <text>), (2, NULL, NULL, <text>)
+SET TimeZone = 'Asia/Kathmandu'
+SET DateStyle = 'SQL, DMY'
+SET IntervalStyle = 'sql_standard'
+?ALTER TABLE <t> ADD a1 timestamptz NOT NULL DEFAULT '01/02/2000 10:00'
+?ALTER TABLE <t> ADD a2 date DEFAULT '01/02/2000'
+?ALTER TABLE <t> ADD a3 interval DEFAULT '-1 2:03:04'
+?ALTER TABLE <t> ALTER z TYPE timestamp
+?ALTER TABLE <t> ALTER d TYPE timestamptz
+?INSERT INTO <t> (id, z) VALUES (4, '03/04/2005 06:07')
+!SET standard_conforming_strings = off
+?ALTER TABLE <t> ADD a4 text DEFAULT 'x\\y'
+RESET ALL
+UPDATE <t> SET v = <text> WHERE id = 2
+
+== definitions inside of transactions
+CREATE TABLE <t> (id int PRIMARY KEY, v text)
+CREATE TABLE <u> (id int PRIMARY KEY, v text)
+INSERT INTO <t> VALUES (1, <text>), (2, <text>), (3, <text>)
+INSERT INTO <u> VALUES (1, <text>)
+BEGIN
+INSERT INTO <t> VALUES (4, <text>)
+ALTER TABLE <t> ADD n int NOT NULL DEFAULT <small>
+UPDATE <t> SET n = n + 1 WHERE id < 3
+SAVEPOINT s
+ALTER TABLE <t> DROP COLUMN v
+INSERT INTO <t> VALUES (5, 5)
+ROLLBACK TO s
+INSERT INTO <t> VALUES (6, <text>, 6)
+ALTER TABLE <t> RENAME COLUMN v TO w
+INSERT INTO <t> VALUES (7, <text>, 7)
+COMMIT
+BEGIN
+TRUNCATE <u>
+INSERT INTO <u> VALUES (2, <text>)
+ALTER TABLE <u> ADD e int DEFAULT 3
+ROLLBACK
+INSERT INTO <u> VALUES (3, <text>)
+BEGIN
+SAVEPOINT a
+TRUNCATE <u>
+ROLLBACK TO a
+INSERT INTO <u> VALUES (4, <text>)
+SAVEPOINT b
+TRUNCATE <u>
+RELEASE b
+INSERT INTO <u> VALUES (5, <text>)
+COMMIT
+2| BEGIN
+2| INSERT INTO <u> VALUES (6, <text>)
+INSERT INTO <t> VALUES (8, <text>, 8)
+2| COMMIT
+ALTER TABLE <u> ALTER id TYPE bigint
+INSERT INTO <u> VALUES (5000000000, <text>)
