@@ -271,7 +271,7 @@ def _publication(connection: Connection, config: SourceConfig, tables: list[Cata
     if state.filtered:
         yield Problem(publication.filter_problem(state, config), publication.replacement(connection, config))
     needed = publication.statement(state, config)
-    if needed is None:
+    if needed is None or state.only_shows_generated:
         return
     statements = needed.as_string(connection)
     who = f"user {config.user} may not change it"

@@ -14,7 +14,7 @@ from dblog_core.config.source import SourceConfig
 from dblog_core.model.schema import Column, TableName
 from dblog_core.model.schema_changes import Layout
 from dblog_core.sources.postgres.logical import column_layout
-from dblog_core.sources.postgres.sql import catalogue, standby
+from dblog_core.sources.postgres.sql import catalogue, replica_identity, standby
 from dblog_core.sources.postgres.sql.connection import Connection, connect, translate_errors
 
 Answer = TypeVar("Answer")
@@ -46,6 +46,10 @@ class Lookups:
     def layout(self, oid: int, columns: Sequence[Column]) -> Layout | None:
         """The layout of a table that the log shows with these columns, see `column_layout`."""
         return self._ask(lambda connection: column_layout.layout(connection, oid, columns))
+
+    def generated(self, oid: int) -> frozenset[str]:
+        """The table's generated columns, if the server is one that may show them in its log."""
+        return self._ask(lambda connection: replica_identity.find_generated(connection, oid))
 
     def recovering(self) -> bool:
         """Whether the server is a standby."""

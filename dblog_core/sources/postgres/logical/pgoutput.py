@@ -27,6 +27,7 @@ from dblog_core.sources.postgres.logical.relations import Forms, Relation, Relat
 from dblog_core.sources.postgres.logical.streamed_transactions import EPOCH, Delivery, Streams
 from dblog_core.sources.postgres.logical.tuples import decode_placed, one_row
 from dblog_core.sources.postgres.position import Lsn
+from dblog_core.sources.postgres.sql import replica_identity
 from dblog_core.sources.postgres.sql.catalogue import is_wanted, signal_table, watermark_table
 from dblog_core.sources.postgres.values import binary_values, types
 
@@ -245,13 +246,21 @@ class PgoutputDecoder:
         contradiction = source_key_faults.explain_contradiction(table, self._config.keys.get(str(table), ()), key)
         if why := contradiction or why_unreadable(relation, key):
             fix = source_key_faults.contradiction_fix(table) if contradiction else no_key_fix(table)
-            if self._relations.set_unreadable(relation.oid, table):
-                self._assembly.unreadable(table, why, fix, refused=bool(contradiction))
+            self._pass_over(relation, why, fix, refused=bool(contradiction))
+            return
+        if generated := sorted(self._catalogue.generated(relation.oid) & {name for name, *_ in relation.columns}):
+            why = replica_identity.explain_generated(table, generated)
+            self._pass_over(relation, why, replica_identity.generated_fix(self._config), refused=True)
             return
         version = self._version(relation, key)
         self._check_forms(version)
         if self._relations.set_version(relation.oid, version):
             self._assembly.schema(version, self._catalogue.layout(relation.oid, version.columns))
+
+    def _pass_over(self, relation: Relation, why: str, fix: str, *, refused: bool) -> None:
+        """Reads no row of a table from here on."""
+        if self._relations.set_unreadable(relation.oid, relation.table):
+            self._assembly.unreadable(relation.table, why, fix, refused=refused)
 
     def _check_forms(self, schema: TableSchema) -> None:
         """Raises SourceUnavailable where the binary form of a column is not certain: what reads again asks for text."""

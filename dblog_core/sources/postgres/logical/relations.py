@@ -27,9 +27,11 @@ class Types:
         type_name: Callable[[int, int], str],
         key: Callable[[TableName], tuple[str, ...]],
         layout: Callable[[int, Sequence[Column]], Layout | None] = lambda oid, columns: None,
+        generated: Callable[[int], frozenset[str]] = lambda oid: frozenset(),
     ) -> None:
         self.key = key
         self.layout = layout
+        self.generated = generated
         self._type_name = type_name
         self._names: dict[tuple[int, int], str] = {}
 

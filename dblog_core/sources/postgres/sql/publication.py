@@ -14,12 +14,13 @@ from dblog_core.model.schema import TableName
 from dblog_core.sources.postgres.sql import standby
 from dblog_core.sources.postgres.sql.catalogue import CatalogueTable, find_table, signal_table, watermark_table
 from dblog_core.sources.postgres.sql.connection import Connection, execute, rows
-from dblog_core.sources.postgres.sql.replica_identity import usable
+from dblog_core.sources.postgres.sql.replica_identity import SHOWS_GENERATED, WITHOUT_GENERATED, usable
 from dblog_core.sources.postgres.sql.watermarks import identifier
 
-_PUBLICATION = """
-    SELECT puballtables, pubinsert AND pubupdate AND pubdelete AND pubtruncate, pubviaroot
-    FROM pg_publication WHERE pubname = %s
+_PUBLICATION = f"""
+    SELECT puballtables, pubinsert AND pubupdate AND pubdelete AND pubtruncate, pubviaroot,
+        {SHOWS_GENERATED}
+    FROM pg_publication AS p WHERE pubname = %s
 """
 # Not by `pg_publication_tables`: from PostgreSQL 16 on that view waits for each table that somebody has locked.
 _MEMBERS = """
@@ -48,12 +49,18 @@ _OPTIONS = "publish = 'insert, update, delete, truncate', publish_via_partition_
 @dataclass(frozen=True, slots=True)
 class Publication:
     """What there is under the configured name; `suits`: it shows all kinds of changes, and a wanted root for its
-    partitions; `missing`: wanted tables that are not in it."""
+    partitions; `shows_generated`: generated columns too; `missing`: wanted tables that are not in it."""
 
     exists: bool
     suits: bool
+    shows_generated: bool
     filtered: tuple[str, ...]
     missing: tuple[TableName, ...]
+
+    @property
+    def only_shows_generated(self) -> bool:
+        """Whether that is all that is wrong: tables that have such columns are refused alone."""
+        return self.exists and self.suits and self.shows_generated and not self.missing
 
 
 def find_publication(connection: Connection, config: SourceConfig, tables: Sequence[CatalogueTable]) -> Publication:
@@ -64,15 +71,15 @@ def find_publication(connection: Connection, config: SourceConfig, tables: Seque
         names.append(signals)
     publications = rows(connection, _PUBLICATION, (config.publication,))
     if not publications:
-        return Publication(False, False, (), tuple(names))
-    everything, complete, via_root = publications[0]
+        return Publication(False, False, False, (), tuple(names))
+    everything, complete, via_root, shows_generated = publications[0]
     members = {TableName(*row[:2]): row[2] for row in rows(connection, _MEMBERS, {"name": config.publication})}
     # Rows that a filter keeps back are missing from the log, and nothing in it says so.
     filtered = [str(name) for name, some in members.items() if some]
     filtered += [name for (name,) in rows(connection, _COLUMN_LISTS, (config.publication,))]
     missing = () if everything else tuple(name for name in names if name not in members)
     suits = complete and (via_root or not any(table.partitioned for table in tables))
-    return Publication(True, suits, tuple(filtered), missing)
+    return Publication(True, suits, shows_generated, tuple(filtered), missing)
 
 
 def of_all_tables(connection: Connection, config: SourceConfig) -> bool:
@@ -89,8 +96,9 @@ def statement(publication: Publication, config: SourceConfig) -> sql.Composed | 
         return sql.SQL("CREATE PUBLICATION {}{} WITH ({})").format(name, shown, sql.SQL(_OPTIONS))
     if publication.missing:
         return sql.SQL("ALTER PUBLICATION {} ADD TABLE {}").format(name, tables)
-    if not publication.suits:
-        return sql.SQL("ALTER PUBLICATION {} SET ({})").format(name, sql.SQL(_OPTIONS))
+    if not publication.suits or publication.shows_generated:
+        options = f"{_OPTIONS}, {WITHOUT_GENERATED}" if publication.shows_generated else _OPTIONS
+        return sql.SQL("ALTER PUBLICATION {} SET ({})").format(name, sql.SQL(options))
     return None
 
 
@@ -129,12 +137,14 @@ def _complete(connection: Connection, config: SourceConfig, tables: Sequence[Cat
                 filter_problem(publication, config), where=f"source {config.name}", fix=replacement(connection, config)
             )
         free = [name for name in publication.missing if name not in locked]
-        needed = statement(replace(publication, missing=tuple(free[:at_once])), config)
+        open_part = replace(publication, missing=tuple(free[:at_once]))
+        needed = statement(open_part, config)
         if needed is None:
             return frozenset(locked.intersection(publication.missing))
         # Without a write to the source: its administrator is given the statement.
         if config.read_only:
-            raise _not_ours(connection, config, needed)
+            _refuse_incomplete(connection, config, open_part, needed)
+            return frozenset(locked.intersection(publication.missing))
         try:
             execute(connection, needed)
             at_once = min(at_once * _FEWER, _MOST_AT_ONCE)
@@ -151,7 +161,8 @@ def _complete(connection: Connection, config: SourceConfig, tables: Sequence[Cat
         except (psycopg2.errors.UndefinedTable, psycopg2.errors.InvalidSchemaName):
             tables = usable(connection, config)  # one was dropped since we looked
         except psycopg2.errors.InsufficientPrivilege as error:
-            raise _not_ours(connection, config, needed) from error
+            _refuse_incomplete(connection, config, open_part, needed, error)
+            return frozenset(locked.intersection(publication.missing))
 
 
 def where_made(connection: Connection) -> str:
@@ -159,10 +170,19 @@ def where_made(connection: Connection) -> str:
     return ": on the primary, which the standby follows" if standby.recovering(connection) else ""
 
 
-def _not_ours(connection: Connection, config: SourceConfig, needed: sql.Composed) -> SourceRefused:
+def _refuse_incomplete(
+    connection: Connection,
+    config: SourceConfig,
+    publication: Publication,
+    needed: sql.Composed,
+    cause: Exception | None = None,
+) -> None:
+    """Raises SourceRefused for a publication that somebody else has to change, unless it concerns some tables alone."""
+    if publication.only_shows_generated:
+        return
     who = f"read_only is set{where_made(connection)}" if config.read_only else f"user {config.user} may not change it"
-    return SourceRefused(
+    raise SourceRefused(
         f"publication {config.publication} is missing or incomplete, and {who}",
         where=f"source {config.name}",
         fix=f"as the owner of the tables or a superuser: {needed.as_string(connection)}",
-    )
+    ) from cause
