@@ -105,15 +105,26 @@ class AirflowServer:
                 os.kill(pid, signal.SIGTERM)
         # Before the workers are killed: a capture commits what it has read when it is asked to stop.
         self._end_tasks()
-        # LocalExecutor miscounts when it asks its idle workers to end, and then waits for one forever. A second
-        # SIGTERM would tear the scheduler out of its orderly end, so it gets a signal without meaning; the triggerer
-        # needs one, since it waits ten seconds for triggers that hold nothing.
-        for worker in self._workers():
-            _signal(worker, signal.SIGKILL)
         for name in self.schedulers:
-            self.stop_component(name, how=signal.SIGCONT)
+            self._end_scheduler(name)
+        # The triggerer needs a second signal: it waits ten seconds for triggers that hold nothing.
         for name in ("triggerer", "dag-processor", "api-server"):
             self.stop_component(name)
+
+    def _end_scheduler(self, name: str) -> None:
+        """Ends its idle workers until it has ended, since one may begin, or be without its title yet, at any look.
+
+        LocalExecutor miscounts when it asks its idle workers to end, and then waits for one forever. A second SIGTERM
+        would tear the scheduler out of its orderly end, so it gets a signal without meaning.
+        """
+        if pid := self._daemons[name].pid:
+            os.kill(pid, signal.SIGCONT)  # somebody may have stopped it
+        deadline = time.monotonic() + _TASKS_END_SECONDS
+        while self._daemons[name].pid and time.monotonic() < deadline:
+            for worker in self._workers():
+                _signal(worker, signal.SIGKILL)
+            time.sleep(_PAUSE_SECONDS)
+        self.stop_component(name, how=signal.SIGCONT)
 
     def kill(self) -> None:
         for name in self._components:
@@ -171,7 +182,7 @@ class AirflowServer:
     def _workers(self) -> list[psutil.Process]:
         """LocalExecutor's processes, by the titles that they give themselves."""
         pids = [pid for name in self.schedulers if (pid := self._daemons[name].pid)]
-        children = [child for pid in pids for child in psutil.Process(pid).children()]
+        children = [child for pid in pids for child in _children(pid)]
         return [child for child in children if _title(child).startswith("airflow worker -- LocalExecutor")]
 
     def _migrate(self) -> None:
@@ -231,6 +242,14 @@ def _title(process: psutil.Process) -> str:
         return " ".join(process.cmdline())
     except psutil.NoSuchProcess:
         return ""
+
+
+def _children(pid: int) -> list[psutil.Process]:
+    """None of a process that has ended meanwhile."""
+    try:
+        return psutil.Process(pid).children()
+    except psutil.NoSuchProcess:
+        return []
 
 
 def _signal(process: psutil.Process, how: signal.Signals) -> None:
