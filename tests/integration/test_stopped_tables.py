@@ -15,7 +15,6 @@ from dblog_core.config.settings import Config
 from dblog_core.dumps import filing
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import RequestError, SourceRefused
-from dblog_core.local.servers.postgres import PostgresServer
 from dblog_core.monitoring.preflight import findings
 from dblog_core.monitoring.status import read_source_status
 from tests.fix_servers import Database
@@ -27,7 +26,6 @@ from tests.waiting import wait_until
 pytestmark = [pytest.mark.usefixtures("newcomers")]
 Plainly = Callable[[Config], tuple[Verify, PlainLake]]
 SHAPE = "(id int PRIMARY KEY, v varchar(20))"
-GENERATED = "g int GENERATED ALWAYS AS (id * 2) STORED"
 
 
 @pytest.fixture
@@ -113,46 +111,6 @@ def test_postgres_a_table_that_loses_its_key_stops_alone_and_is_dumped_when_it_h
         others_go_on(database, config, wait, 3, before)
     database.execute(have, "DELETE FROM t WHERE id = 1")  # while none runs
     with capturing(config) as wait:
-        wait(source_rows(database, "t", "u"))
-    assert stop_reasons(config) == {}
-
-
-def test_postgres_a_table_whose_generated_columns_the_log_shows_stops_alone(
-    newest_postgres: PostgresServer, new_database: Callable[[PostgresServer], Database], tmp_path: Path
-) -> None:
-    """From version 18 on a publication may show them. A capture that may not change it leaves the others alone."""
-    database = new_database(newest_postgres)
-    config = database.config(tmp_path, source={"tables": ["public.t", "public.u"]})
-    database.execute(f"CREATE TABLE t (id int PRIMARY KEY, v varchar(20), {GENERATED})", f"CREATE TABLE u {SHAPE}")
-    before = begin_capture(database, config)
-    publication = f"ALTER PUBLICATION dblog_{database.name} SET (publish_generated_columns = {{}})"
-    database.execute(publication.format("stored"), "INSERT INTO t VALUES (3, 'missed')")
-    for key in (2, 3):  # the second one begins with such a publication
-        with capturing(config) as wait:
-            database.execute(f"INSERT INTO u VALUES ({key}, 'other')", f"INSERT INTO t VALUES ({key + 10}, 'missed')")
-            wait({**before, **source_rows(database, "u")})
-            wait_until(lambda: bool(stop_reasons(config)), "the table is stopped")
-            assert "the log shows generated columns of public.t (g), which no dump reads" in stop_reasons(config)["t"]
-            with pytest.raises(RequestError, match="generated columns of public"):
-                filing.submit(config, DumpRequest(("public.t",)))
-    with capturing(config) as wait:
-        database.execute(publication.format("none"), "INSERT INTO t VALUES (4, 'after')")
-        wait(source_rows(database, "t", "u"))
-    assert stop_reasons(config) == {}
-
-
-def test_postgres_a_capture_that_owns_its_publication_takes_generated_columns_out_of_it_again(
-    newest_postgres: PostgresServer, new_database: Callable[[PostgresServer], Database], tmp_path: Path
-) -> None:
-    database = new_database(newest_postgres)
-    config = database.owner_config(tmp_path, tables=["public.t", "public.u"])
-    database.execute(f"CREATE TABLE t (id int PRIMARY KEY, v varchar(20), {GENERATED})", f"CREATE TABLE u {SHAPE}")
-    begin_capture(database, config)
-    with capturing(config) as wait:
-        database.execute("ALTER PUBLICATION own SET (publish_generated_columns = stored)")
-        database.execute("INSERT INTO t VALUES (3, 'passed over')", "INSERT INTO u VALUES (2, 'other')")
-        wait(source_rows(database, "t", "u"))
-        database.execute("INSERT INTO t VALUES (4, 'after')", "DELETE FROM t WHERE id = 1")
         wait(source_rows(database, "t", "u"))
     assert stop_reasons(config) == {}
 

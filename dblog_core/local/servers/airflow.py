@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 
@@ -118,7 +119,8 @@ class AirflowServer:
         would tear the scheduler out of its orderly end, so it gets a signal without meaning.
         """
         if pid := self._daemons[name].pid:
-            os.kill(pid, signal.SIGCONT)  # somebody may have stopped it
+            with suppress(ProcessLookupError):  # it may have ended meanwhile
+                os.kill(pid, signal.SIGCONT)  # somebody may have stopped it
         deadline = time.monotonic() + _TASKS_END_SECONDS
         while self._daemons[name].pid and time.monotonic() < deadline:
             for worker in self._workers():
