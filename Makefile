@@ -21,11 +21,12 @@ help:
 	@echo "make pictures   the documentation's pictures of Airflow anew, from the browser tests"
 	@echo "make lock    requirements.txt anew from pyproject.toml"
 
+setup: SETUP_OPTIONS := --with-servers
 setup: .venv/.complete
 	@$(PYTHON) -m dblog_core.local.setup
 
 .venv/.complete: requirements.txt pyproject.toml
-	@tools/setup
+	@tools/setup $(SETUP_OPTIONS)
 
 demo: setup
 	@exec $(PYTHON) -m dblog_core.local.demo $(if $(QUICK),--quick)

@@ -11,8 +11,7 @@ from pathlib import Path
 import dblog_core
 from dblog_core.errors import LocalError
 from dblog_core.lake import spark_jars
-from dblog_core.local.packages import kafka_jars, trees
-from dblog_core.local.servers import s3
+from dblog_core.local.packages import fetch, kafka_jars
 from dblog_core.rows import jit
 
 
@@ -32,9 +31,7 @@ def main() -> int:
 def _fetch() -> None:
     spark_jars.fetch_delta_jars()
     spark_jars.fetch_jars(kafka_jars.JARS, "Kafka")
-    for package in trees.ALL:
-        trees.tree(package)
-    s3.prepare()
+    fetch.fetch_all()
 
 
 def _compile() -> None:

@@ -27,8 +27,8 @@ from typer.testing import CliRunner
 from dblog_core import __version__
 from dblog_core.cli import app
 from dblog_core.config.loader import load
-from dblog_core.local.packages import kafka_jars
-from dblog_core.local.servers import airflow_settings, kafka, s3, spark_cluster, zookeeper
+from dblog_core.local.packages import kafka_jars, versitygw
+from dblog_core.local.servers import airflow_settings, kafka, spark_cluster, zookeeper
 from dblog_core.local.servers.mariadb import MariadbServer
 from dblog_core.local.servers.mysql import MysqlServer
 from dblog_core.local.servers.postgres import PostgresServer
@@ -227,7 +227,7 @@ def test_images_of_servers_are_of_the_local_versions() -> None:
         assert tags[kind].startswith(f"{tested}.")
     broker = next(jar for jar in kafka_jars.JARS if jar.name == "kafka_2.13")
     jar = next(Path(str(distribution("pyspark").locate_file("pyspark/jars"))).glob("zookeeper-[0-9]*.jar"))
-    assert tags["kafka"] == broker.version and tags["s3"] == s3.VERSION
+    assert tags["kafka"] == broker.version and tags["s3"] == versitygw.VERSION
     assert {tags[f"zoo{number}"] for number in (1, 2, 3)} == {jar.stem.removeprefix("zookeeper-")}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project["requires-python"] == ">=3.11,<3.12" and "FROM python:3.11." in _dockerfile()

@@ -134,15 +134,6 @@ def wait_until(condition: Callable[[], bool], *, timeout: float, what: str) -> N
         time.sleep(_PAUSE_SECONDS)
 
 
-def run_to_end(command: Sequence[str], *, where: str, cwd: Path, **options: Any) -> str:
-    """Runs a set-up program and returns its output. Raises LocalError with what it said."""
-    done = subprocess.run(command, check=False, cwd=cwd, capture_output=True, text=True, **options)
-    if done.returncode:
-        output = "\n".join((done.stdout + done.stderr).strip().splitlines()[-15:])
-        raise LocalError(f"{Path(command[0]).name} failed with exit code {done.returncode}:\n{output}", where=where)
-    return str(done.stdout)
-
-
 def as_user(user: str | None) -> dict[str, Any]:
     """What makes subprocess run a command as another user (only root can)."""
     if user is None:

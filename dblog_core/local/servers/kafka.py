@@ -10,8 +10,9 @@ from dblog_core.lake import spark_jars
 from dblog_core.lake.spark_jars import find_java
 from dblog_core.local.packages.kafka_jars import JARS
 from dblog_core.local.servers import ports
-from dblog_core.local.servers.daemon import Daemon, run_to_end
+from dblog_core.local.servers.daemon import Daemon
 from dblog_core.local.servers.server import Account
+from dblog_core.local.set_up_programs import run_to_end
 
 CLUSTER = "4L6g3nShT-eMCtK--X86sw"  # any 16 bytes: there is one node
 _SINGLE = ("offsets.topic", "transaction.state.log", "share.coordinator.state.topic")

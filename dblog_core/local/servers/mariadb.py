@@ -7,8 +7,8 @@ import shutil
 from collections.abc import Mapping
 
 from dblog_core.local.packages import trees
-from dblog_core.local.servers.daemon import run_to_end
 from dblog_core.local.servers.mysql import LOGGED, SMALL, MysqlServer
+from dblog_core.local.set_up_programs import run_to_end
 
 
 class MariadbServer(MysqlServer):

@@ -12,8 +12,9 @@ import pymysql
 
 from dblog_core.local.packages import trees
 from dblog_core.local.servers import ports
-from dblog_core.local.servers.daemon import Daemon, run_to_end
+from dblog_core.local.servers.daemon import Daemon
 from dblog_core.local.servers.server import Account, merge_options, remembered_password
+from dblog_core.local.set_up_programs import run_to_end
 
 SMALL: dict[str, str | None] = {
     "innodb_buffer_pool_size": "96M",

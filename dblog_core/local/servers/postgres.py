@@ -16,8 +16,9 @@ import psycopg2
 from dblog_core.errors import LocalError
 from dblog_core.local.packages import trees
 from dblog_core.local.servers import ports
-from dblog_core.local.servers.daemon import Daemon, as_user, run_to_end, wait_until
+from dblog_core.local.servers.daemon import Daemon, as_user, wait_until
 from dblog_core.local.servers.server import Account, merge_options, remembered_password
+from dblog_core.local.set_up_programs import run_to_end
 
 
 class PostgresServer:

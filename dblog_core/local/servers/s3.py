@@ -6,22 +6,18 @@ For the tests.
 from __future__ import annotations
 
 import importlib.util
-import os
-import shutil
 import socket
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from dblog_core import user_cache
 from dblog_core.config.settings import S3Config
 from dblog_core.errors import LocalError
+from dblog_core.local.packages import versitygw
 from dblog_core.local.servers import ports
-from dblog_core.local.servers.daemon import Daemon, run_to_end
+from dblog_core.local.servers.daemon import Daemon
 from dblog_core.local.servers.server import remembered_password
 
-VERSION = "1.8.0"
-_MODULE = f"github.com/versity/versitygw/cmd/versitygw@v{VERSION}"
 ACCESS_KEY = "dblog"
 
 
@@ -51,7 +47,7 @@ class S3Server:
         self.host = ports.HOST
         self._dir = directory.absolute()
         # moto is for machines without Go.
-        self._mock = _go() is None if mock is None else mock
+        self._mock = not versitygw.can_be_built() if mock is None else mock
         self._certificate = certificate
         self._daemon = Daemon(self.name, self._dir, detached=detached)
 
@@ -121,36 +117,4 @@ class S3Server:
             tls = ["-c", certificate.file, "-k", certificate.key] if certificate else []
             return [sys.executable, "-m", "moto.server", "-H", self.host, "-p", str(self.port), *tls]
         tls = ["--cert", certificate.file, "--key", certificate.key] if certificate else []
-        return [program(), "--port", self.address(), "--quiet", *tls, "posix", self._dir / "objects"]
-
-
-def prepare() -> None:
-    """Builds what a server needs, where it can be built here: too slow for the first test that asks."""
-    if _go() is not None:
-        program()
-
-
-def program() -> Path:
-    """versitygw; built first where the cache lacks it. Raises LocalError."""
-    return user_cache.cache_entry(f"versitygw-{VERSION}", _build) / "versitygw"
-
-
-def _build(directory: Path) -> None:
-    go = _go()
-    if go is None:
-        raise LocalError("there is no Go to build versitygw with", where="s3", fix="install Go, or use moto's server")
-    user_cache.print_progress(f"building versitygw {VERSION}, an S3 server (about three minutes, once)")
-    work = directory / "work"
-    work.mkdir()
-    go_environment = {
-        "GOBIN": str(directory),
-        "GOPATH": str(work),
-        "GOFLAGS": "-modcacherw",
-    }  # a cache that can be removed again
-    run_to_end([go, "install", _MODULE], where="s3", cwd=work, env={**os.environ, **go_environment})
-    # Go's sources and build cache, which nobody needs now.
-    shutil.rmtree(work)
-
-
-def _go() -> str | None:
-    return shutil.which("go")
+        return [versitygw.program(), "--port", self.address(), "--quiet", *tls, "posix", self._dir / "objects"]

@@ -16,7 +16,8 @@ from dblog_core import user_cache
 from dblog_core.errors import LocalError
 from dblog_core.lake.spark_jars import find_java
 from dblog_core.local.servers import ports
-from dblog_core.local.servers.daemon import Daemon, run_to_end
+from dblog_core.local.servers.daemon import Daemon
+from dblog_core.local.set_up_programs import run_to_end
 
 VERSION = "2.6.13.Final"  # the newest that Java 17 runs
 _ARTIFACT = f"io.apicurio:apicurio-registry-app:{VERSION}:tar.gz:all"
