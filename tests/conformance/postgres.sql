@@ -622,8 +622,8 @@ DELETE FROM <t> WHERE a = 'A'
 DELETE FROM <v> WHERE n = 1
 
 == deferred keys
-= stops t: identif
-= sql ALTER TABLE <t> REPLICA IDENTITY FULL
+= stops t: deferrable
+= sql ALTER TABLE <t> DROP CONSTRAINT <o1>, ADD PRIMARY KEY (id)
 CREATE TABLE <t> (id int, v text, CONSTRAINT <o1> PRIMARY KEY (id) DEFERRABLE INITIALLY IMMEDIATE)
 INSERT INTO <t> VALUES (1, 'a'), (2, 'b'), (3, 'c')
 !UPDATE <t> SET id = id + 1

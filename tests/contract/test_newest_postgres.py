@@ -42,6 +42,23 @@ def test_its_slot_is_one_that_standbys_keep(database: Database, tmp_path: Path) 
     assert PostgresSource(config).check() == []
 
 
+def test_a_column_that_is_not_null_by_a_constraint_that_is_not_valid_is_no_part_of_a_key(
+    database: Database, tmp_path: Path
+) -> None:
+    """Rows from before the constraint have no key, though the server takes the index as a replica identity."""
+    database.execute(
+        "CREATE TABLE t (id int, v text)",
+        "INSERT INTO t VALUES (NULL, 'a'), (NULL, 'b')",
+        "ALTER TABLE t ADD CONSTRAINT u UNIQUE (id), ADD CONSTRAINT n NOT NULL id NOT VALID",
+        "ALTER TABLE t REPLICA IDENTITY USING INDEX u",
+    )
+    config = database.config(tmp_path, source={"keys": {"public.t": ["id"]}}).source
+    (problem,) = PostgresSource(config).list_refusals()
+    assert problem.what == '[source.keys] "public.t": column id may be null'
+    database.execute("DELETE FROM t", problem.fix)
+    assert PostgresSource(config).list_refusals() == ()
+
+
 GENERATED = ("CREATE TABLE t (id int PRIMARY KEY, n int, g int GENERATED ALWAYS AS (n * 2) STORED)",)
 SHOW_GENERATED = "ALTER PUBLICATION {} SET (publish_generated_columns = stored)"
 

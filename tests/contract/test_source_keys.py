@@ -68,6 +68,21 @@ def test_an_entry_beside_a_primary_key_names_its_columns_or_is_refused(
     assert problem in other.list_refusals()
 
 
+@pytest.mark.parametrize("source_kind", ["postgres"], indirect=True)
+def test_a_deferrable_primary_key_is_refused_unless_another_index_vouches_for_its_columns(
+    database: Database, source: Source, source_config: Config
+) -> None:
+    run(database, "CREATE TABLE a (n int, k int, PRIMARY KEY (k, n) DEFERRABLE)", "ALTER TABLE a REPLICA IDENTITY FULL")
+    (problem,) = source.list_refusals()
+    assert problem.what.startswith("public.a: its primary key is deferrable")
+    run(database, "CREATE UNIQUE INDEX ON a (n, k)")
+    assert source.list_refusals() == ()
+    run(database, "DROP INDEX a_n_k_idx", problem.fix)
+    assert source.list_refusals() == ()
+    with closing(source.open_reader()) as reader:
+        assert shape(database, reader).key == ("k", "n")
+
+
 PREFIX = "CREATE UNIQUE INDEX u ON a (t(5))"
 INDEXES = {
     "postgres": [

@@ -115,6 +115,25 @@ def test_postgres_a_table_that_loses_its_key_stops_alone_and_is_dumped_when_it_h
     assert stop_reasons(config) == {}
 
 
+@pytest.mark.parametrize("source_kind", ["postgres"], indirect=True)
+def test_postgres_a_table_whose_primary_key_becomes_deferrable_stops_alone(database: Database, tmp_path: Path) -> None:
+    """Otherwise one statement that moves all rows on by one key would leave one of them in the lake."""
+    config = database.config(tmp_path, source={"tables": ["public.t", "public.u"]})
+    database.execute(f"CREATE TABLE t {SHAPE}", f"CREATE TABLE u {SHAPE}", "ALTER TABLE t REPLICA IDENTITY FULL")
+    before = begin_capture(database, config)
+    with capturing(config) as wait:
+        runs(database, wait, before)
+        database.execute("ALTER TABLE t DROP CONSTRAINT t_pkey, ADD CONSTRAINT k PRIMARY KEY (id) DEFERRABLE")
+        wait_until(lambda: bool(stop_reasons(config)), "the table is stopped while the capture runs")
+        database.execute("UPDATE t SET id = id + 1")
+        others_go_on(database, config, wait, 3, before)
+        assert "public.t: its primary key is deferrable" in stop_reasons(config)["t"]
+        (problem,) = [finding.problem for finding in findings(config) if finding.problem.fatal]
+        database.execute(problem.fix, "INSERT INTO t VALUES (9, 'after')")
+        wait(source_rows(database, "t", "u"))
+        assert stop_reasons(config) == {} and set(healing(config)) == {"t"}
+
+
 @pytest.mark.in_turn("moment")
 @pytest.mark.parametrize("source_kind", ["postgres"], indirect=True)
 @pytest.mark.parametrize("moment", ["between two captures", "while it runs"])

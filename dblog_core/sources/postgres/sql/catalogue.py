@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg2.errors
 
@@ -48,9 +48,14 @@ TREE = """
         WHERE NOT i.inhdetachpending)
 """
 """For WITH RECURSIVE: the relations whose oids are given, each as a root, with all their partitions at any depth."""
-# A dropped column keeps its row here: only attisdropped tells.
+# A dropped column keeps its row here: only attisdropped tells. From version 18 on a column may be NOT NULL by a
+# constraint that is NOT VALID: rows from before it are NULL there.
 _COLUMNS = """
-    SELECT a.attrelid::bigint, a.attname, a.atttypid::bigint, a.atttypmod, a.attnotnull, a.attgenerated <> ''
+    SELECT a.attrelid::bigint, a.attname, a.atttypid::bigint, a.atttypmod,
+           a.attnotnull AND NOT EXISTS (
+               SELECT 1 FROM pg_constraint n WHERE n.conrelid = a.attrelid AND n.contype = 'n'
+               AND n.conkey = ARRAY[a.attnum] AND NOT n.convalidated),
+           a.attgenerated <> ''
     FROM pg_attribute a
     WHERE a.attrelid = ANY(%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
     ORDER BY a.attrelid, a.attnum
@@ -58,12 +63,12 @@ _COLUMNS = """
 # Only an immediate index over whole columns and all rows says that they are unique at every moment. Columns behind
 # indnkeyatts are merely stored in it (INCLUDE).
 _INDEXES = """
-    SELECT i.indrelid::bigint, i.indisprimary, i.indisreplident,
+    SELECT i.indrelid::bigint, c.relname, i.indisprimary, i.indisreplident,
            i.indisunique AND i.indimmediate AND i.indpred IS NULL AND i.indexprs IS NULL,
            ARRAY(SELECT a.attname::text FROM unnest(i.indkey::int2[]) WITH ORDINALITY k(number, place)
                  JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.number
                  WHERE k.place <= i.indnkeyatts ORDER BY k.place)
-    FROM pg_index i WHERE i.indrelid = ANY(%s::oid[]) AND i.indisvalid
+    FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid WHERE i.indrelid = ANY(%s::oid[]) AND i.indisvalid
 """
 _PRIMARY_KEY = f"""
     SELECT ARRAY(SELECT a.attname::text
@@ -98,6 +103,7 @@ class CatalogueTable:
     """A table as the catalogue has it now.
 
     `identity`: the columns by which the log identifies old rows, empty for none; `full`: old rows come whole.
+    `primary_constraint`: the name of the primary key. `unique`: columns of which no two rows ever have the same values.
     """
 
     oid: int
@@ -108,6 +114,7 @@ class CatalogueTable:
     identity: frozenset[str]
     columns: tuple[CatalogueColumn, ...]
     primary_key: tuple[str, ...]
+    primary_constraint: str
     unique: tuple[frozenset[str], ...]
     ancestors: tuple[int, ...]
 
@@ -278,19 +285,30 @@ def _describe(connection: Connection, table_rows: Sequence[tuple[Any, ...]]) -> 
     columns: dict[int, list[CatalogueColumn]] = {}
     for oid, name, type_oid, typmod, *rest in listed:
         columns.setdefault(oid, []).append(CatalogueColumn(name, names[type_oid, typmod], *rest))
-    indexes: dict[int, list[tuple[Any, ...]]] = {}
+    indexes: dict[int, list[_Index]] = {}
     for oid, *index in rows(connection, _INDEXES, (oids,)):
-        indexes.setdefault(oid, []).append(tuple(index))
+        indexes.setdefault(oid, []).append(_Index(*index))
     return [_table(row, columns.get(row[0], []), indexes.get(row[0], [])) for row in table_rows]
 
 
-def _table(row: tuple[Any, ...], columns: list[CatalogueColumn], indexes: list[tuple[Any, ...]]) -> CatalogueTable:
+class _Index(NamedTuple):
+    """`vouches`: at every moment no two rows have the same values in its columns, except for NULL."""
+
+    name: str
+    primary: bool
+    replica_identity: bool
+    vouches: bool
+    columns: list[str]
+
+
+def _table(row: tuple[Any, ...], columns: list[CatalogueColumn], indexes: list[_Index]) -> CatalogueTable:
     oid, schema, name, kind, replica_identity, persistence, ancestors = row
-    primary = next((tuple(i[3]) for i in indexes if i[0]), ())
-    chosen = next((frozenset(i[3]) for i in indexes if i[1]), frozenset())
-    immediate = any(i[0] and i[2] for i in indexes)  # by a deferrable primary key the log identifies nothing
+    primary = next((index for index in indexes if index.primary), None)
+    chosen = next((frozenset(index.columns) for index in indexes if index.replica_identity), frozenset())
+    # By a deferrable primary key the log identifies nothing.
+    by_default = frozenset(primary.columns if primary and primary.vouches else ())
     # d: the primary key; i: a chosen unique index; f: the whole old row; n: nothing.
-    identity = {"d": frozenset(primary if immediate else ()), "i": chosen, "f": frozenset(c.name for c in columns)}.get(
+    identity = {"d": by_default, "i": chosen, "f": frozenset(c.name for c in columns)}.get(
         str(replica_identity), frozenset()
     )
     return CatalogueTable(
@@ -301,7 +319,8 @@ def _table(row: tuple[Any, ...], columns: list[CatalogueColumn], indexes: list[t
         full=replica_identity == "f",
         identity=identity,
         columns=tuple(columns),
-        primary_key=primary,
-        unique=tuple(frozenset(i[3]) for i in indexes if i[2]),
+        primary_key=tuple(primary.columns) if primary else (),
+        primary_constraint=primary.name if primary else "",
+        unique=tuple(frozenset(index.columns) for index in indexes if index.vouches),
         ancestors=tuple(ancestors),
     )

@@ -41,11 +41,25 @@ def find_key_problems(table: CatalogueTable, config: SourceConfig) -> list[Probl
                     f"ALTER TABLE {typed_names.table(table.name)} ALTER COLUMN {typed_names.column(name)} SET NOT NULL",
                 )
             )
+    if table.primary_key and frozenset(key) not in table.unique:
+        problems.append(_explain_deferrable(table))
     if not table.primary_key and str(table.name) in config.keys and frozenset(key) not in table.unique:
         problems.append(
             Problem(f"{place}: no unique index says that ({', '.join(key)}) is unique", _describe_usable_keys(table))
         )
     return problems
+
+
+def _explain_deferrable(table: CatalogueTable) -> Problem:
+    """`UPDATE t SET id = id + 1` gives a row the key of the next one before that one leaves it: by their keys, the
+    delete of the second seems to be that of the first."""
+    columns = ", ".join(typed_names.column(name) for name in table.primary_key)
+    constraint = typed_names.column(table.primary_constraint)
+    return Problem(
+        f"{table.name}: its primary key is deferrable, so that two rows may have the same key within a transaction",
+        f"ALTER TABLE {typed_names.table(table.name)} DROP CONSTRAINT {constraint}, "
+        f"ADD CONSTRAINT {constraint} PRIMARY KEY ({columns})",
+    )
 
 
 def _describe_usable_keys(table: CatalogueTable) -> str:
