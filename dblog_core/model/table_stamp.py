@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 
@@ -41,19 +41,48 @@ class ColumnStamp:
 
 
 @dataclass(frozen=True, slots=True)
+class PublicationStamp:
+    """How a publication shows one table in the log.
+
+    `server` is its major version. `publication` is never used again there. `options` are those that leave out no row.
+    `written` changes whenever the publication is altered, and `member` whenever the table's part in it is. `lacks` says
+    what the log does not show of the table, in words, empty for nothing; `fix` is the statement that repairs it.
+    """
+
+    server: int
+    publication: int
+    options: str
+    written: str
+    member: str
+    lacks: str
+    fix: str = field(default="", compare=False)
+
+    @classmethod
+    def from_json(cls, data: list[Any]) -> Self:
+        server, publication, options, written, member, lacks, *_ = data  # a later version may write more
+        return cls(server, publication, options, written, member, lacks)
+
+    def to_json(self) -> list[Any]:
+        return [self.server, self.publication, self.options, self.written, self.member, self.lacks]
+
+
+@dataclass(frozen=True, slots=True)
 class TableStamp:
-    """One table: its id, its columns by name, and the file of its rows (of each partition, if it has some) by the id of
-    the table or partition."""
+    """One table: its id, its columns by name, the file of its rows (of each partition, if it has some) by the id of the
+    table or partition, and how a publication shows it; None where no publication does."""
 
     table: int
     columns: Mapping[str, ColumnStamp]
     files: Mapping[str, int]
+    shown: PublicationStamp | None = None
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
         columns = {name: ColumnStamp.from_json(column) for name, column in data["columns"].items()}
-        return cls(data["table"], columns, data["files"])
+        shown = data.get("shown")
+        return cls(data["table"], columns, data["files"], None if shown is None else PublicationStamp.from_json(shown))
 
     def to_json(self) -> dict[str, Any]:
         columns = {name: column.to_json() for name, column in self.columns.items()}
-        return {"table": self.table, "columns": columns, "files": dict(self.files)}
+        shown = {} if self.shown is None else {"shown": self.shown.to_json()}
+        return {"table": self.table, "columns": columns, "files": dict(self.files), **shown}

@@ -22,6 +22,7 @@ from typing import Any, Self
 import orjson
 
 from dblog_core.interfaces import Json, Problem, StateStore
+from dblog_core.model.table_stamp import PublicationStamp
 from dblog_core.state import compare_and_set
 
 _NODE = "stopped"
@@ -104,6 +105,13 @@ def add_by_log(state: StateStore, table: str, why: str, fix: str, *, refused: bo
     that its catalogue shows when it is repaired."""
     stopped = StoppedTable(why, fix, RepairSeenBy.EITHER if refused else RepairSeenBy.LOG)
     change(state, lambda entries: {table: stopped, **entries})
+
+
+def add_left_out(state: StateStore, tables: Mapping[str, PublicationStamp]) -> None:
+    """Remembers tables whose changes the source no longer shows: `prepare` repairs that, or names the statement."""
+    if tables:
+        left_out = {name: StoppedTable(at.lacks, at.fix, RepairSeenBy.SOURCE) for name, at in tables.items()}
+        change(state, lambda entries: {**left_out, **entries})
 
 
 def owe(state: StateStore, tables: Iterable[str]) -> None:

@@ -81,6 +81,7 @@ def test_rows_reach_a_lake_on_an_object_store(
         "INSERT INTO \"50% b\" VALUES ('x', 1.10), ('y', 2.20)",
     )
     capture = dblog.start("capture")
+    dblog.until(lambda status: status["leader"] and status["offset"] is not None)
     assert dblog("dump", "--all", "--chunk-size", "100", "--wait").returncode == 0
     database.execute(
         "UPDATE a SET note = 'new' WHERE id BETWEEN 10 AND 20",

@@ -86,8 +86,9 @@ class BrokenTables:
             return
         self._stamped_at = now
         for name in (changed := self._stamps.look(stamps)):
-            log.warning("%s was altered in a way that no log shows: it is dumped", name)
+            log.warning("%s, or its publication, was altered in a way that no log shows: it is dumped", name)
             self._sequencer.record_rewrite(TableName.parse(name))
+        stopped_tables.add_left_out(self._state, self._stamps.left_out)
         self._owed.nudge([*changed, *self._stamps.reshaped])
         for name in self._stamps.reshaped:
             self._sequencer.tables.record_reshape(TableName.parse(name))

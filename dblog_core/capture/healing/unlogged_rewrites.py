@@ -4,6 +4,9 @@ PostgreSQL logs nothing of what ALTER TABLE makes of rows that are there. A stam
 stands for, which files hold its rows, and when the description of each column was written last; two stamps show that
 rows now hold other values under names and types that may be the same. The state store keeps those that were looked at
 last, so that it makes no difference whether a capture ran meanwhile.
+
+A publication may also keep rows out of the log: one that does not show all changes, or not this table, or with a
+filter. While it does, the table is stopped. Where it was altered between two looks, it may have done so meanwhile.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from collections.abc import Mapping
 import orjson
 
 from dblog_core.interfaces import StateStore
-from dblog_core.model.table_stamp import TableStamp
+from dblog_core.model.table_stamp import PublicationStamp, TableStamp
 
 _PLACES = 64
 """Entries of the state store that they are spread over: ZooKeeper takes a megabyte in each."""
@@ -34,6 +37,22 @@ def mixed_up(before: TableStamp, now: TableStamp) -> bool:
     if any(file != str(before.table) for file in rewritten):
         return True
     return bool(rewritten) and any(old.description != new.description for old, new in both)
+
+
+def has_missed_changes(before: TableStamp, now: TableStamp) -> bool:
+    """Whether the publication, which shows all of the table at both looks, may not have done so between them."""
+    old, new = before.shown, now.shown
+    # An upgrade of the server makes all of its publications again.
+    if old is None or new is None or old.lacks or new.lacks or old.server != new.server:
+        return False
+    if old.publication != new.publication or old.member != new.member:
+        return True
+    return old.written != new.written and old.options == new.options
+
+
+def is_left_out(before: TableStamp, now: TableStamp) -> bool:
+    """Whether the publication showed all of the table, and no longer does."""
+    return before.shown is not None and not before.shown.lacks and now.shown is not None and bool(now.shown.lacks)
 
 
 def has_other_shape(before: TableStamp, now: TableStamp) -> bool:
@@ -58,6 +77,8 @@ class Stamps:
         self._known: dict[str, TableStamp] = {}
         self.reshaped: list[str] = []
         """Tables that had another shape at the look before the last."""
+        self.left_out: dict[str, PublicationStamp] = {}
+        """Tables that the publication no longer shows as it did at the look before the last."""
 
     def look(self, stamps: dict[str, TableStamp]) -> list[str]:
         """Takes the stamps of all tables; returns the tables whose rows are others than at the last look."""
@@ -67,7 +88,14 @@ class Stamps:
         self._known = stamps
         same = {name: stamp for name, stamp in stamps.items() if name in before and _is_same(before[name], stamp)}
         self.reshaped = [name for name, stamp in same.items() if has_other_shape(before[name], stamp)]
-        return [name for name, stamp in same.items() if mixed_up(before[name], stamp)]
+        self.left_out = {
+            name: stamp.shown for name, stamp in same.items() if is_left_out(before[name], stamp) and stamp.shown
+        }
+        return [
+            name
+            for name, stamp in same.items()
+            if mixed_up(before[name], stamp) or has_missed_changes(before[name], stamp)
+        ]
 
     def save(self) -> None:
         """What was found is seen to. Raises VersionConflict where another capture does so in this moment."""

@@ -192,7 +192,7 @@ class PostgresSource:
 
     def stamps(self) -> dict[str, TableStamp]:
         with session(self._config) as connection:
-            return rewrites.stamps(connection, catalogue.wanted_tables(connection, self._config))
+            return rewrites.stamps(connection, catalogue.wanted_tables(connection, self._config), self._config)
 
     def _decoder(self, assembly: Assembly, lookups: Lookups) -> Decoder:
         if self._config.plugin == "wal2json":

@@ -9,8 +9,8 @@ from typing import Any
 import orjson
 import pytest
 
-from dblog_core.capture.healing.unlogged_rewrites import Stamps, mixed_up
-from dblog_core.model.table_stamp import ColumnStamp, TableStamp
+from dblog_core.capture.healing.unlogged_rewrites import Stamps, has_missed_changes, mixed_up
+from dblog_core.model.table_stamp import ColumnStamp, PublicationStamp, TableStamp
 from dblog_core.state.memory import MemoryState
 
 STORED: dict[str, Any] = {
@@ -128,3 +128,52 @@ def test_stamps_are_stored_in_the_form_that_captures_have_always_read() -> None:
     assert entry is not None
     assert zlib.decompress(entry.data) == orjson.dumps({"s.t": STORED})
     assert Stamps(state).look({"s.t": BASE}) == []
+
+
+SHOWN = PublicationStamp(15, 300, "10 false", "900", "301 900", "")
+
+
+def shown(**changed: Any) -> TableStamp:
+    return replace(BASE, shown=replace(SHOWN, **changed))
+
+
+@pytest.mark.parametrize(
+    ("now", "has_missed"),
+    [
+        (shown(), False),
+        (BASE, False),  # a publication that is gone: the log itself fails
+        (shown(written="901"), True),  # set to something and back, as far as anybody knows
+        (shown(written="901", options="11 false"), False),  # another owner, or generated columns in the log
+        (shown(member="302 905"), True),  # taken out and put in again
+        (shown(publication=400, written="950"), True),
+        (shown(publication=400, options="11 false", written="950"), True),
+        (shown(server=18, publication=17, written="3", member="19 3"), False),  # all made again by an upgrade
+        (shown(lacks="it lacks updates", written="901"), False),  # it stops, and is dumped when it goes on
+    ],
+)
+def test_a_publication_that_was_altered_may_have_left_out_changes(now: TableStamp, has_missed: bool) -> None:
+    assert has_missed_changes(shown(), now) is has_missed
+    assert not has_missed_changes(BASE, now), "of the time before these stamps nobody knows"
+    assert not has_missed_changes(shown(lacks="it lacks updates"), now)
+
+
+def test_a_table_that_the_publication_leaves_out_is_named_once_also_after_a_restart() -> None:
+    state = MemoryState()
+    stamps = Stamps(state)
+    stamps.look({"s.t": shown(), "s.new": shown(lacks="is not in it yet")})
+    assert stamps.left_out == {}
+    partial = shown(lacks="it lacks updates", fix="ALTER PUBLICATION")
+    assert stamps.look({"s.t": partial, "s.new": shown()}) == []
+    assert stamps.left_out == {"s.t": partial.shown}
+    stamps.save()
+    for looking in (stamps, Stamps(state)):
+        assert looking.look({"s.t": partial, "s.new": shown()}) == [] and looking.left_out == {}
+    assert Stamps(state).look({"s.t": shown(), "s.new": shown(member="310 999")}) == ["s.new"]
+
+
+def test_what_was_shown_is_stored_beside_the_rest() -> None:
+    before = shown(lacks="it lacks updates", fix="not stored")
+    again = TableStamp.from_json(orjson.loads(orjson.dumps(before.to_json())))
+    assert again == before and again.shown is not None and again.shown.fix == ""
+    later_form = {**before.to_json(), "shown": [*before.to_json()["shown"], "more"], "other": 1}
+    assert TableStamp.from_json(later_form) == before
