@@ -67,22 +67,46 @@ class PublicationStamp:
 
 
 @dataclass(frozen=True, slots=True)
+class LargeValues:
+    """The relation of a table's large values (TOAST).
+
+    `is_by_alter`: the transaction that made it gave it to the table too, as an ALTER TABLE does that writes all rows
+    again.
+    """
+
+    relation: int
+    is_by_alter: bool
+
+
+@dataclass(frozen=True, slots=True)
 class TableStamp:
     """One table: its id, its columns by name, the file of its rows (of each partition, if it has some) by the id of the
-    table or partition, and how a publication shows it; None where no publication does."""
+    table or partition, its large values, and how a publication shows it. The last two may be missing."""
 
     table: int
     columns: Mapping[str, ColumnStamp]
     files: Mapping[str, int]
+    large_values: LargeValues | None = None
     shown: PublicationStamp | None = None
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
         columns = {name: ColumnStamp.from_json(column) for name, column in data["columns"].items()}
+        large = data.get("large_values")
         shown = data.get("shown")
-        return cls(data["table"], columns, data["files"], None if shown is None else PublicationStamp.from_json(shown))
+        return cls(
+            data["table"],
+            columns,
+            data["files"],
+            None if large is None else LargeValues(*large[:2]),
+            None if shown is None else PublicationStamp.from_json(shown),
+        )
 
     def to_json(self) -> dict[str, Any]:
         columns = {name: column.to_json() for name, column in self.columns.items()}
-        shown = {} if self.shown is None else {"shown": self.shown.to_json()}
-        return {"table": self.table, "columns": columns, "files": dict(self.files), **shown}
+        data = {"table": self.table, "columns": columns, "files": dict(self.files)}
+        if self.large_values is not None:
+            data["large_values"] = [self.large_values.relation, self.large_values.is_by_alter]
+        if self.shown is not None:
+            data["shown"] = self.shown.to_json()
+        return data

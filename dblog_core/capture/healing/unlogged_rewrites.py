@@ -5,6 +5,8 @@ stands for, which files hold its rows, and when the description of each column w
 rows now hold other values under names and types that may be the same. The state store keeps those that were looked at
 last, so that it makes no difference whether a capture ran meanwhile.
 
+While a table is UNLOGGED its changes are in no log, and both ALTER TABLE to that and back write all rows again.
+
 A publication may also keep rows out of the log: one that does not show all changes, or not this table, or with a
 filter. While it does, the table is stopped. Where it was altered between two looks, it may have done so meanwhile.
 """
@@ -36,7 +38,14 @@ def mixed_up(before: TableStamp, now: TableStamp) -> bool:
     rewritten = [file for file, name in before.files.items() if now.files.get(file, name) != name]
     if any(file != str(before.table) for file in rewritten):
         return True
+    if _is_written_by_alter(before, now) and not has_other_shape(before, now):
+        return True  # SET UNLOGGED and SET LOGGED, or another access method
     return bool(rewritten) and any(old.description != new.description for old, new in both)
+
+
+def _is_written_by_alter(before: TableStamp, now: TableStamp) -> bool:
+    old, new = before.large_values, now.large_values
+    return old is not None and new is not None and old.relation != new.relation and new.is_by_alter
 
 
 def has_missed_changes(before: TableStamp, now: TableStamp) -> bool:

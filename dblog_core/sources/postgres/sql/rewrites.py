@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from dblog_core.config.source import SourceConfig
-from dblog_core.model.table_stamp import ColumnStamp, PublicationStamp, TableStamp
+from dblog_core.model.table_stamp import ColumnStamp, LargeValues, PublicationStamp, TableStamp
 from dblog_core.sources.postgres.sql.catalogue import TREE, CatalogueTable
 from dblog_core.sources.postgres.sql.connection import Connection, rows
 from dblog_core.sources.postgres.sql.publication import find_publication, replacement, statement
@@ -27,6 +27,14 @@ _FILES = f"""
     FROM tree JOIN pg_class f ON f.oid = tree.relid AND f.relkind = 'r'
 """
 """Of a partitioned table those of its partitions."""
+# VACUUM FULL, CLUSTER and TRUNCATE keep the TOAST table, an ALTER TABLE that writes the rows again makes another one.
+# pg_repack gives the table one that an earlier transaction has made.
+_LARGE_VALUES = """
+    SELECT c.oid::bigint, t.oid::bigint, t.xmin = a.xmin
+    FROM pg_class c JOIN pg_class t ON t.oid = c.reltoastrelid
+    JOIN pg_attribute a ON a.attrelid = t.oid AND a.attnum = 1
+    WHERE c.oid = ANY(%s::oid[])
+"""
 # xmin: as above. A publication's row is written by ALTER PUBLICATION SET (…), OWNER TO and RENAME TO.
 _PUBLICATION = f"""
     SELECT current_setting('server_version_num')::int / 10000, p.oid::bigint,
@@ -52,8 +60,15 @@ def stamps(connection: Connection, tables: Sequence[CatalogueTable], config: Sou
     files: dict[int, dict[str, int]] = {oid: {} for oid in names}
     for oid, file, node in rows(connection, _FILES, (list(names),)):
         files[oid][file] = node
+    large_values = {
+        oid: LargeValues(relation, is_by_alter)
+        for oid, relation, is_by_alter in rows(connection, _LARGE_VALUES, (list(names),))
+    }
     shown = _published(connection, tables, config) if config.plugin == "pgoutput" else {}
-    return {name: TableStamp(oid, columns[oid], files[oid], shown.get(oid)) for oid, name in names.items()}
+    return {
+        name: TableStamp(oid, columns[oid], files[oid], large_values.get(oid), shown.get(oid))
+        for oid, name in names.items()
+    }
 
 
 def _published(

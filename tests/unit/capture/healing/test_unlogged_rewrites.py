@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from dblog_core.capture.healing.unlogged_rewrites import Stamps, has_missed_changes, mixed_up
-from dblog_core.model.table_stamp import ColumnStamp, PublicationStamp, TableStamp
+from dblog_core.model.table_stamp import ColumnStamp, LargeValues, PublicationStamp, TableStamp
 from dblog_core.state.memory import MemoryState
 
 STORED: dict[str, Any] = {
@@ -128,6 +128,22 @@ def test_stamps_are_stored_in_the_form_that_captures_have_always_read() -> None:
     assert entry is not None
     assert zlib.decompress(entry.data) == orjson.dumps({"s.t": STORED})
     assert Stamps(state).look({"s.t": BASE}) == []
+
+
+@pytest.mark.parametrize(
+    ("now", "is_told"),
+    [
+        (replace(BASE, large_values=LargeValues(50, True)), False),
+        (replace(BASE, large_values=LargeValues(61, True)), True),  # SET UNLOGGED, SET LOGGED
+        (replace(BASE, large_values=LargeValues(61, False)), False),  # pg_repack
+        (replace(other(n=[3, {}, 23, -1, "800"]), large_values=LargeValues(61, True)), False),  # DEFAULT random()
+        (BASE, False),
+    ],
+)
+def test_large_values_in_another_place_tell_of_rows_that_an_alter_wrote_again(now: TableStamp, is_told: bool) -> None:
+    before = replace(BASE, large_values=LargeValues(50, True))
+    assert mixed_up(TableStamp.from_json(orjson.loads(orjson.dumps(before.to_json()))), now) is is_told
+    assert not mixed_up(BASE, now), "of the time before these stamps nobody knows, nor of a table that had none"
 
 
 SHOWN = PublicationStamp(15, 300, "10 false", "900", "301 900", "")

@@ -1,4 +1,5 @@
-"""A publication that keeps rows out of the log, for a while or for good: its tables stop, and are dumped afterwards."""
+"""Changes that PostgreSQL keeps out of the log, for a while or for good: by the publication, or since the table is
+UNLOGGED. The tables stop, and are dumped afterwards."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ def looking(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def begin(database: Database, config: Config) -> dict[str, dict[int, str]]:
-    database.execute(f"CREATE TABLE t {SHAPE}", f"CREATE TABLE u {SHAPE}")
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)", f"CREATE TABLE u {SHAPE}")
     begin_capture(database, config)
     return source_rows(database, "t", "u")
 
@@ -120,3 +121,21 @@ def test_a_publication_that_has_another_owner_costs_no_dump(database: Database, 
         wait(source_rows(database, "t", "u"))
     database.execute(f"REASSIGN OWNED BY {owner} TO CURRENT_USER", f"DROP ROLE {owner}")
     assert healing(config) == {} and stop_reasons(config) == {}
+
+
+@pytest.mark.in_turn("moment")
+@pytest.mark.parametrize("moment", ["while it runs", "between two captures"])
+def test_rows_of_a_bulk_load_without_a_log_are_dumped(database: Database, tmp_path: Path, moment: str) -> None:
+    config = database.config(tmp_path, source={"tables": ["public.t", "public.u"]})
+    before = begin(database, config)
+    load = ("ALTER TABLE t SET UNLOGGED", MISSED, "ALTER TABLE t SET LOGGED")
+    with capturing(config) as wait:
+        runs(database, wait, before)
+        if moment == "while it runs":
+            database.execute(*load)
+            wait(source_rows(database, "t", "u"))
+    if moment == "between two captures":
+        database.execute(*load)
+        with capturing(config) as wait:
+            wait(source_rows(database, "t", "u"))
+    assert set(healing(config)) == {"t"} and stop_reasons(config) == {}
