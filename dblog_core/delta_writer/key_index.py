@@ -10,7 +10,7 @@ import logging
 import os
 import secrets
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -22,14 +22,13 @@ import pyarrow as pa
 
 from dblog_core.delta_writer import key_runs
 from dblog_core.delta_writer.key_hash import KeyHashes, hash_keys
-from dblog_core.delta_writer.key_runs import ROW_BITS, ROW_MASK, Numbers, Run, StoredRuns
+from dblog_core.delta_writer.key_runs import ROW_BITS, ROW_MASK, Numbers, Run, RunBuilder, StoredRuns
 from dblog_core.errors import LakeError
 
 log = logging.getLogger(__name__)
 
 MEMORY = 128 << 20
 """Bytes of entries beyond which runs go to the disk, where there is a directory for them."""
-_LARGE = 8_000_000  # entries of a run that is joined with no other: sorting them takes a second
 _RECORD = "index.json"
 _HEADS = "index.heads"
 _FORM = 3
@@ -89,16 +88,21 @@ class KeyIndex:
         self._next += 1
         self._files[number] = path, size  # so that its entries stay where runs are joined meanwhile
         try:
-            for keys, rows in _portions(self._entries(first, arrays) for first, arrays in columns):
-                run = key_runs.run_of(keys, rows | np.uint64(number) << ROW_BITS)
-                if len(run):
-                    self._runs.append(run)
-                    self._tidy()
+            builder = RunBuilder()
+            for first, arrays in columns:
+                keys, rows = self._entries(first, arrays)
+                self._take_run(builder.add(keys, rows | np.uint64(number) << ROW_BITS))
+            self._take_run(builder.finish())
         except BaseException:
             # Some rows of the file have no entry: those that exist count for nothing, and the file is read again.
             del self._files[number]
             raise
         self._numbers[path] = number
+
+    def _take_run(self, run: Run | None) -> None:
+        if run is not None:
+            self._runs.append(run)
+            self._tidy()
 
     def _entries(self, first: int, arrays: Sequence[pa.Array]) -> tuple[KeyHashes, npt.NDArray[np.uint64]]:
         rows = np.arange(first, first + len(arrays[0]), dtype=np.uint64)
@@ -157,7 +161,7 @@ class KeyIndex:
         """Where two runs of like size stand, the smallest ones first."""
         sizes = [len(run) for run in self._runs]
         pairs = enumerate(pairwise(sizes))
-        alike = [i for i, (large, small) in pairs if 4 * small > large and small + large <= _LARGE]
+        alike = [i for i, (large, small) in pairs if 4 * small > large and small + large <= key_runs.LARGE]
         return alike[-1] if alike else None
 
     def _shed(self) -> None:
@@ -264,28 +268,3 @@ def _check_distinct(ordered: KeyHashes, table: str) -> None:
         same &= ordered.second[1:] == ordered.second[:-1]
     if same.any():
         raise LakeError("a key has two changes in one commit", where=table, fix="this is a defect: report it")
-
-
-def _portions(
-    parts: Iterable[tuple[KeyHashes, npt.NDArray[np.uint64]]],
-) -> Iterator[tuple[KeyHashes, npt.NDArray[np.uint64]]]:
-    """Stretches of a file joined to portions that one run takes: never more than one is held."""
-    waiting: list[tuple[KeyHashes, npt.NDArray[np.uint64]]] = []
-    count = 0
-    for part in parts:
-        if waiting and count + len(part[1]) > _LARGE:
-            yield _join_stretches(waiting)
-            waiting = []
-            count = 0
-        waiting.append(part)
-        count += len(part[1])
-    if waiting:
-        yield _join_stretches(waiting)
-
-
-def _join_stretches(
-    parts: Sequence[tuple[KeyHashes, npt.NDArray[np.uint64]]],
-) -> tuple[KeyHashes, npt.NDArray[np.uint64]]:
-    second = [keys.second for keys, _ in parts if keys.second is not None]
-    keys = KeyHashes(np.concatenate([keys.first for keys, _ in parts]), np.concatenate(second) if second else None)
-    return keys, np.concatenate([rows for _, rows in parts])

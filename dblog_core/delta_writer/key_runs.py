@@ -25,6 +25,9 @@ Numbers = npt.NDArray[np.int64]
 
 BLOCK = 256
 """Entries between two keys that stay in memory: a look-up reads one page or two."""
+LARGE = 8_000_000
+"""Entries of a run that is joined with no other: to sort them takes a second, and twice their memory."""
+_STRETCH = 1 << 19
 ROW_BITS = np.uint64(32)
 ROW_MASK = np.uint64((1 << 32) - 1)
 
@@ -118,30 +121,64 @@ class Run:
             mapped.madvise(mmap.MADV_WILLNEED, begin, min((block + 1) * size, len(mapped)) - begin)
 
 
-def run_of(keys: KeyHashes, places: Places) -> Run:
-    """The run of these entries, in any order."""
-    columns = [keys.first, places, *(() if keys.second is None else (keys.second,))]
-    entries = np.stack(columns, axis=1)
-    return _in_order(entries)
+class RunBuilder:
+    """Makes runs of the entries of stretches, in any order; it holds the entries of one run, and no copy of them."""
+
+    def __init__(self) -> None:
+        self._entries: Entries | None = None
+        self._count = 0
+
+    def add(self, keys: KeyHashes, places: Places) -> Run | None:
+        """Takes the entries of a stretch; returns the run of those before it, where both together would be too many."""
+        full = self.finish() if self._count and self._count + len(places) > LARGE else None
+        if self._entries is None:
+            # The system gives no memory for what nobody has written yet.
+            self._entries = np.empty((max(LARGE, len(places)), 2 if keys.second is None else 3), np.uint64)
+        end = self._count + len(places)
+        self._entries[self._count : end, 0] = keys.first
+        self._entries[self._count : end, 1] = places
+        if keys.second is not None:
+            self._entries[self._count : end, 2] = keys.second
+        self._count = end
+        return full
+
+    def finish(self) -> Run | None:
+        """The run of all that was not returned yet; None for no entry."""
+        entries = self._entries
+        count = self._count
+        self._entries = None
+        self._count = 0
+        if entries is None or not count:
+            return None
+        return _in_order(entries[:count] if 2 * count > len(entries) else entries[:count].copy())
 
 
 def join_runs(runs: Sequence[Run], live: Numbers) -> Run:
     """One run in memory of several; what is in other files than those with the numbers `live` is left out."""
-    parts = []
     for run in runs:
         if run.sums is not None:
             blocks = np.arange(len(run.sums))
             # The new run gets sums of its own, which would vouch for damage that nobody has looked for.
             run._check(blocks, blocks)
-        entries = np.asarray(run.entries)
-        parts.append(entries[np.isin((entries[:, 1] >> ROW_BITS).astype(np.int64), live)])
-    return _in_order(np.concatenate(parts))
+    # By stretches: what is made for all entries at once would take as much memory as they do.
+    stretches = [run.entries[at : at + _STRETCH] for run in runs for at in range(0, len(run), _STRETCH)]
+    are_in = [np.isin((stretch[:, 1] >> ROW_BITS).astype(np.int64), live) for stretch in stretches]
+    entries = np.empty((sum(map(np.count_nonzero, are_in)), runs[0].entries.shape[1]), np.uint64)
+    end = 0
+    for stretch, rows in zip(stretches, are_in, strict=True):
+        chosen = stretch[rows]
+        entries[end : end + len(chosen)] = chosen
+        end += len(chosen)
+    return _in_order(entries)
 
 
 def _in_order(entries: Entries) -> Run:
+    """Puts the entries in order where they are: a copy of them all would take as much memory again."""
     first = entries[:, 0]
     if (first[1:] < first[:-1]).any():
-        entries = entries[np.argsort(first)]
+        order = np.argsort(first)
+        for column in range(entries.shape[1]):
+            entries[:, column] = entries[order, column]
     return Run(entries, np.ascontiguousarray(entries[::BLOCK, 0]))
 
 

@@ -25,7 +25,8 @@ from tests.benchmarks.test_new_table import CONFIG
 from tests.spark.lakes import TestLake
 
 TABLES = 10
-ROUNDS = 100
+ROUNDS = 240
+"""The upkeep of a table begins after 100 commits."""
 CHANGED = 1_000
 """Rows of each table in each round."""
 _SECONDS = 0.5
@@ -88,7 +89,7 @@ def _large_tables(spark: SparkSession, path: Path, rows: int) -> Iterator[TestLa
 def test_memory_of_a_merger_of_large_tables(
     spark: SparkSession, tmp_path: Path, scale: Scale, results: Results
 ) -> None:
-    """Resident memory holds the pages of the index's files too, which the system takes back when it wants them."""
+    """Its own memory counts: resident are pages of the index's files too, which the system takes back."""
     dice = random.Random(7)
     with _large_tables(spark, tmp_path / "made", scale.lake_rows) as lake:
         file = tmp_path / "shop.toml"
@@ -103,31 +104,23 @@ def test_memory_of_a_merger_of_large_tables(
         first = stage()
         with Merges(file, {}) as merges, Watch(merges.pid) as watch:
             wait_until(lambda: merges.offset() >= first, timeout=1200, what="the first round")
+            begun = len(watch.anonymous)
             for _ in range(ROUNDS):
                 offset = stage()
                 wait_until(lambda offset=offset: merges.offset() >= offset, timeout=600, what="a round")  # type: ignore[misc]
-    tenth = len(watch.resident) // 10
     title = f"`merge --continuous`, {ROUNDS} rounds of {CHANGED:,} updates in each of {TABLES} tables"
     of_rows = f"of {scale.lake_rows:,} rows"
-    resident = max(watch.resident) / 1e6
-    results.add(
-        Figure(
-            "merge_memory",
-            "Memory",
-            f"{title} {of_rows}: most resident memory of Python and Java, MB",
-            "MB",
-            {OURS: [resident]},
-            (Bar(1_500, at_most=True),),
-        )
-    )
-    growth = max(watch.anonymous[-tenth:]) / max(watch.anonymous[2 * tenth : 3 * tenth])
-    results.add(
-        Figure(
-            "merge_memory_growth",
-            "Memory",
-            f"{title} {of_rows}: anonymous memory in the last tenth against the third",
-            "×",
-            {OURS: [growth]},
-            (Bar(1.1, at_most=True),),
-        )
-    )
+    rounds = watch.anonymous[begun:]
+    figures = {
+        "merge_memory": ("most memory of Python and Java, MB", max(watch.anonymous) / 1e6, 1_500),
+        "merge_memory_resident": ("the same with pages of the index's files, MB", max(watch.resident) / 1e6, None),
+        "merge_memory_growth": (
+            "most memory in the last third of the rounds against the middle one, ×",
+            max(rounds[-len(rounds) // 3 :]) / max(rounds[len(rounds) // 3 : -len(rounds) // 3]),
+            1.1,
+        ),
+    }
+    for name, (what, value, most) in figures.items():
+        bars = () if most is None else (Bar(most, at_most=True),)
+        unit = "×" if what.endswith("×") else "MB"
+        results.add(Figure(name, "Memory", f"{title} {of_rows}: {what}", unit, {OURS: [value]}, bars))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import random
 import struct
+import tracemalloc
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -221,7 +222,7 @@ def test_a_file_that_cannot_be_read_to_its_end_is_not_covered() -> None:
 def test_entries_of_a_file_that_was_read_in_part_are_not_believed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(key_index, "_LARGE", 100)
+    monkeypatch.setattr(key_runs, "LARGE", 100)
     index = new(tmp_path, memory=0)
     keys = list(range(500))
     stretches = [(at, column(keys[at : at + 50], False)) for at in range(0, 500, 50)]
@@ -316,7 +317,7 @@ def test_memory_is_bounded_where_there_is_a_disk(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", [False, True], ids=["integers", "text"])
 def test_one_large_file_takes_the_memory_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: bool) -> None:
-    monkeypatch.setattr(key_index, "_LARGE", 2_000)
+    monkeypatch.setattr(key_runs, "LARGE", 2_000)
     index = new(tmp_path, text=text, memory=50_000)
     rows_in_no_run: list[int] = []  # of those that were read
     bytes_in_memory: list[int] = []
@@ -332,3 +333,23 @@ def test_one_large_file_takes_the_memory_of_a_run(tmp_path: Path, monkeypatch: p
     assert index.covers("file", 10) and len(index) == 40_000
     few_keys = [0, 1_999, 2_000, 39_999]
     assert places(index, column(few_keys, text)) == {(n, "file", row) for n, row in enumerate(few_keys)}
+
+
+def test_two_runs_are_joined_in_little_more_memory_than_three_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = 200_000
+    monkeypatch.setattr(key_runs, "LARGE", rows)
+    monkeypatch.setattr(key_runs, "_STRETCH", 10_000)
+    index = new(tmp_path, text=True)
+    stretches = [(at, column(list(range(at, at + 10_000)), True)) for at in range(0, rows, 10_000)]
+    index.add("file 0", 10, stretches[:10])
+    tracemalloc.start()
+    try:
+        index.add("file 1", 10, stretches[10:])
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(index._runs) == 1
+    # Half of the entries were there before; the other half, all of them together, and the order of these are new.
+    assert most / index.bytes_in_memory < 2.4
