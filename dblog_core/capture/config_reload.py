@@ -135,7 +135,7 @@ class Newcomers:
 
     def _warn(self, text: str) -> None:
         if text != self._warned:
-            log.warning("a new table is not captured yet: %s", text)
+            log.warning("some tables are not captured: %s", text)
         self._warned = text
 
     def _others(self, source: Source, locked: frozenset[str] = frozenset()) -> bool:
