@@ -64,21 +64,21 @@ def stamps(connection: Connection, tables: Sequence[CatalogueTable], config: Sou
         oid: LargeValues(relation, is_by_alter)
         for oid, relation, is_by_alter in rows(connection, _LARGE_VALUES, (list(names),))
     }
-    shown = _published(connection, tables, config) if config.plugin == "pgoutput" else {}
+    shown = _stamp_publication(connection, tables, config) if config.plugin == "pgoutput" else {}
     return {
         name: TableStamp(oid, columns[oid], files[oid], large_values.get(oid), shown.get(oid))
         for oid, name in names.items()
     }
 
 
-def _published(
+def _stamp_publication(
     connection: Connection, tables: Sequence[CatalogueTable], config: SourceConfig
 ) -> dict[int, PublicationStamp]:
     """How the publication shows each table, by its oid; empty where there is no publication."""
-    found = rows(connection, _PUBLICATION, (config.publication,))
-    if not found:
+    publications = rows(connection, _PUBLICATION, (config.publication,))
+    if not publications:
         return {}
-    server, number, options, written = found[0]
+    server, number, options, written = publications[0]
     members = {oid: (member, is_narrowed) for oid, member, is_narrowed in rows(connection, _MEMBERS, (number,))}
     schemas = dict(rows(connection, _SCHEMAS, (number,)))
     publication = find_publication(connection, config, tables)
