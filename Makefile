@@ -5,6 +5,8 @@ export DEMO_SOURCE ?= mysql
 SEEDS ?= 20
 MINUTES ?= 0
 export PYTHONUNBUFFERED := 1
+# Where an image sets it, each process of ours would compile all modules that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup demo check test times lint linters soak bench pictures up down lock
 
