@@ -169,29 +169,31 @@ def test_a_merge_that_takes_too_long_is_told(sources: Path) -> None:
     assert "[airflow] notify: waits for a limit" in answer["error"]
 
 
-def test_fifty_sources_are_parsed_in_two_seconds_of_the_processor_and_none_has_anothers(
+def test_fifty_sources_are_parsed_faster_than_airflow_is_imported_and_none_has_anothers(
     sources: Path, tmp_path: Path
 ) -> None:
     for number in range(50):
         write(sources, f"s{number}.toml", name=f"s{number}", more=f'[airflow]\npool = "reads_{number}"\n')
     code = (
         "import runpy, time\n"
-        f"runpy.run_path({str(DAGS / 'dblog.py')!r})\n"  # what any file of DAGs costs once: Airflow's own imports
-        "began = time.process_time()\n"
+        f"runpy.run_path({str(DAGS / 'dblog.py')!r})\n"
+        "first_seconds = time.process_time()\n"
         f"found = runpy.run_path({str(DAGS / 'dblog.py')!r})\n"
-        "seconds = time.process_time() - began\n"
+        "seconds = time.process_time() - first_seconds\n"
+        "import_seconds = first_seconds - seconds\n"  # what any file of DAGs costs once
         "dags = {name: dag for name, dag in found.items() if name.startswith('dblog_')}\n"
         "import json\n"
         "of = lambda dag: [text for t in dag.tasks for text in (t.pool, str(getattr(t, 'config_file', '')),"
         " *(o.uri for o in t.outlets))]\n"
-        "print(seconds, json.dumps({name: [dag.dag_id, *of(dag), *dag.tags] for name, dag in dags.items()}))"
+        "ratio = seconds / import_seconds\n"
+        "print(ratio, json.dumps({name: [dag.dag_id, *of(dag), *dag.tags] for name, dag in dags.items()}))"
     )
     env = {**os.environ, "AIRFLOW_HOME": str(tmp_path), "DBLOG_CONFIG_DIR": str(sources)}
     result = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
-    seconds, _, output = result.stdout.splitlines()[-1].partition(" ")
+    ratio, _, output = result.stdout.splitlines()[-1].partition(" ")
     dags = json.loads(output)
     assert len(dags) == 400
-    assert float(seconds) < 2
+    assert float(ratio) < 1
     for name, words in dags.items():
         own_part = name.split("_")[1]
         named = {number for word in words for number in re.findall(r"(?<![a-z0-9])s\d+|reads_\d+", word)}
