@@ -168,7 +168,8 @@ class Sequencer:
         self._partial = batch.partial
         if batch.transactions:
             self._log_position = batch.transactions[-1].position
-            self._commit_time = batch.transactions[-1].commit_time
+            # Not every server, nor every place in the log, has a time.
+            self._commit_time = batch.transactions[-1].commit_time or self._commit_time
 
     def seal(self, now: int) -> Manifest:
         """Writes the segment's files and returns its manifest, to be published. May be called again after a fault."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 
 from dblog_core.algorithm.chunk_placement import Chunks
@@ -11,6 +12,7 @@ from dblog_core.capture.passed_over import PassedOver
 from dblog_core.capture.table_shapes import TableShapes
 from dblog_core.model.events import (
     Altered,
+    Crashed,
     Created,
     DatabaseDropped,
     Rewritten,
@@ -25,6 +27,8 @@ from dblog_core.model.schema_changes import Layout, Step
 from dblog_core.rows.column_rules import Rules
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import Manifest
+
+log = logging.getLogger(__name__)
 
 Statement = Truncated | DatabaseDropped | Altered | Rewritten
 
@@ -70,6 +74,10 @@ class TableEvents:
                 self._take_statement(signal, transaction, draft)
             case Created():
                 self._note_empty(signal.table)
+            case Crashed():
+                log.warning("the source crashed before %s: all tables are dumped", transaction.position)
+                for table in self._list_tables():
+                    self._rewrite(table, transaction)
 
     def set_shape(
         self, schema: TableSchema, transaction: Transaction, draft: DraftSegment, layout: Layout | None = None

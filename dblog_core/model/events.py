@@ -137,6 +137,14 @@ class DatabaseDropped:
 
 
 @dataclass(frozen=True, slots=True)
+class Crashed:
+    """The server crashed here, and its settings allow that all tables have lost changes that the log has."""
+
+    sequence: int
+    transaction: int
+
+
+@dataclass(frozen=True, slots=True)
 class Created:
     """A table was made here, and has no row yet: of what it will hold the log misses nothing."""
 
@@ -204,6 +212,7 @@ class Altered:
 
 Signal = (
     Altered
+    | Crashed
     | Created
     | DatabaseDropped
     | Rewritten

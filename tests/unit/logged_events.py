@@ -23,13 +23,13 @@ UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 ORDERS = TableName("shop", "orders")
 
 
-def event(kind: int, body: bytes, *, end: int = 0, checksummed: bool = False) -> bytes:
+def event(kind: int, body: bytes, *, end: int = 0, checksummed: bool = False, flags: int = 0) -> bytes:
     size = events.HEADER + len(body) + (4 if checksummed else 0)
-    data = struct.pack("<IBIIIH", 1, kind, 1, size, end, 0) + body
+    data = struct.pack("<IBIIIH", 1, kind, 1, size, end, flags) + body
     return data + zlib.crc32(data).to_bytes(4, "little") if checksummed else data
 
 
-def state(*, skip: int = 0) -> LogState:
+def state(*, skip: int = 0, loses_commits: bool = False, is_file_cut: bool = False) -> LogState:
     return LogState(
         tables=TableFilter(CONFIG),
         keys={},
@@ -40,6 +40,8 @@ def state(*, skip: int = 0) -> LogState:
         position=Position("binlog.000001", 4, MysqlGtids.parse("")),
         rows_to_skip=skip,
         is_table=lambda _: True,
+        loses_commits=loses_commits,
+        is_file_cut=is_file_cut,
     )
 
 

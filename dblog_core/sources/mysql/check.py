@@ -26,7 +26,7 @@ from dblog_core.sources.mysql.sql import catalogue, foreign_keys
 from dblog_core.sources.mysql.sql.catalogue import Described, TableFilter
 from dblog_core.sources.mysql.sql.connection import LOCKED, connect, is_mariadb, quote_identifier, rows, variables
 from dblog_core.sources.mysql.sql.log_end import GTIDS_FIX
-from dblog_core.sources.mysql.sql.server import LOG_BIN_FIX, log_status
+from dblog_core.sources.mysql.sql.server import LOG_BIN_FIX, list_undurable, log_status
 from dblog_core.sources.mysql.sql.watermarks import create_statement, qualify
 from dblog_core.sources.mysql.values import types
 
@@ -101,16 +101,22 @@ def _settings(connection: Connection[Any], config: SourceConfig, tables: TableFi
     values = variables(connection, "log_bin", "gtid_mode", *_WANTED)
     if values.get("log_bin") != "ON":
         yield Problem("log_bin is OFF: the server writes no log", LOG_BIN_FIX)
+    # MariaDB has no SET PERSIST: its setting is lost with the next start, unless a file has it.
+    persist = "SET GLOBAL" if config.kind == "mariadb" else "SET PERSIST"
+    in_file = "; and write it into the server's configuration file" if config.kind == "mariadb" else ""
     for name, (needed, why) in _WANTED.items():
         if name in values and values[name].upper() != needed:
             needed_text = needed if needed in ("ON", "OFF") else f"'{needed}'"
-            # MariaDB has no SET PERSIST: its setting is lost with the next start, unless a file has it.
-            persist = "SET GLOBAL" if config.kind == "mariadb" else "SET PERSIST"
             yield Problem(
                 f"{name} is {values[name] or 'empty'}: {why}",
-                f"{persist} {name} = {needed_text}; and reconnect all clients (it is a session setting too)"
-                + ("; and write it into the server's configuration file" if config.kind == "mariadb" else ""),
+                f"{persist} {name} = {needed_text}; and reconnect all clients (it is a session setting too){in_file}",
             )
+    for name, value in list_undurable(connection).items():
+        yield Problem(
+            f"{name} is {value}: after a crash tables and log may differ, so the capture dumps all tables",
+            f"{persist} {name} = 1{in_file}",
+            fatal=False,
+        )
     # MariaDB gives every transaction a GTID.
     if config.kind == "mysql" and values.get("gtid_mode") != "ON":
         why = "the capture cannot follow a failover to another server"

@@ -124,7 +124,8 @@ class MysqlSource:
         with translate_errors(self._config, "comparing the log with our position"), connection:
             identity = server.identity(connection, mariadb=self._mariadb)
             # Before a byte is read: a server with another history would send its own log from our place on.
-            continuity.compare(connection, self._config, start, identity)
+            has_file = continuity.compare(connection, self._config, start, identity)
+            loses_commits = bool(server.list_undurable(connection))
             self._read_from = log_end.server(connection, self._config)
             sets = charsets.load(connection, self._charset)
             any_case = server.any_case(connection)
@@ -139,6 +140,10 @@ class MysqlSource:
             position=start,
             rows_to_skip=skip,
             is_table=self._is_table,
+            loses_commits=loses_commits,
+            is_file_cut=loses_commits
+            and has_file
+            and continuity.is_file_cut(self._config, start, mariadb=self._mariadb),
         )
         return log.open_log(self._config, start, state, mariadb=self._mariadb, identity=self._config.replica_id)
 

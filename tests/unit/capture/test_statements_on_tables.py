@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dblog_core.model.events import Altered, DatabaseDropped, Rewritten, SchemaSeen, Truncated
+from dblog_core.model.events import Altered, Crashed, DatabaseDropped, Rewritten, SchemaSeen, Truncated
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.staging.reader import lines
 from tests.fake_source import ORDERS
@@ -39,6 +39,12 @@ def test_dropping_a_database_means_its_tables_in_any_case(tmp_path: Path) -> Non
     log = log_with(tmp_path, UPPER)
     log.take(None, DatabaseDropped(0, 0, UPPER.schema.upper(), any_case=True))
     assert truncated_tables(log) == [str(UPPER)]
+
+
+def test_after_a_crash_of_the_server_only_dumps_tell_what_tables_hold(tmp_path: Path) -> None:
+    log = log_with(tmp_path, LOWER, UPPER)
+    log.take(None, Crashed(0, 0))
+    assert log.sequencer.tables.follow_ups.take_rewritten().keys() == {LOWER, UPPER} and truncated_tables(log) == []
 
 
 def test_where_two_tables_had_the_name_only_dumps_tell_which_is_meant(tmp_path: Path) -> None:

@@ -58,17 +58,22 @@ class EventGroups:
     """Where in the log we are: `file`, the `offset` after the last event, the `event_offset` at which it begins, and
     the open `group`.
 
-    `rows_to_skip`: row changes of the first group that are staged already. `read_again`: the place of the prepared rows
-    that are being read a second time, for errors.
+    `rows_to_skip`: row changes of the first group that are staged already. `is_file_cut`: whether the server crashed
+    where the file of `position` ends, and the position is behind all of the file's transactions. `read_again`: the
+    place of the prepared rows that are being read a second time, for errors.
     """
 
-    def __init__(self, position: Position, *, mariadb: bool, server: str | None, rows_to_skip: int) -> None:
+    def __init__(
+        self, position: Position, *, mariadb: bool, server: str | None, rows_to_skip: int, is_file_cut: bool = False
+    ) -> None:
         self.file = position.file
         self.offset = position.offset
         self.event_offset = position.offset
         self.group: Group | None = None
         self.rows_to_skip = rows_to_skip
         self.read_again: Prepared | None = None
+        # The server may continue from a position in another file at once, without the end of this one.
+        self._is_file_closed = not is_file_cut
         self._mariadb = mariadb
         self._server = server
         self._expected_id = position.next
@@ -99,16 +104,28 @@ class EventGroups:
             self.offset += (event.end - self.offset) & 0xFFFFFFFF
             self.event_offset = self.offset - event.size
 
-    def rotate(self, event: Event) -> None:
-        """Continues in another file. Raises UnknownLogEvent where this one ends inside a transaction."""
+    def close_file(self, _: Event) -> None:
+        """The server shuts down in order: another file comes next."""
+        self._is_file_closed = True
+
+    def rotate(self, event: Event) -> bool:
+        """Continues in another file; returns whether the server crashed at the end of this one. Raises UnknownLogEvent
+        where this one ends inside a transaction.
+        """
         # The server never splits a transaction over two files: where one is open here, its end is missing from the log.
         if self.group and self.group.has_begin:
             raise self.unknown_error("the file ends inside a transaction", fix=events.FRESH_START)
         self.group = None
-        self.file = event.body[8:].rstrip(b"\0").decode()
+        file = events.next_file(event)
+        # A server that runs on ends its file with a rotation, and one that shuts down with STOP. Then it makes up a
+        # rotation for the connection, which names the next file.
+        has_crashed = event.artificial and file != self.file and not self._is_file_closed
+        self._is_file_closed = not event.artificial
+        self.file = file
         self.offset = int.from_bytes(event.body[:8], "little")
         self.event_offset = self.offset
         self._progress.move(file=self.file, offset=self.offset)
+        return has_crashed
 
     def follow_heartbeat(self, event: Event) -> None:
         """While it skips transactions that lie before our position, the server tells how far it has come."""

@@ -244,6 +244,11 @@ class _Fields:
         return self.number() if self._at < len(self._data) else None
 
 
+def next_file(event: Event) -> str:
+    """The file that a ROTATE event names."""
+    return event.body[8:].rstrip(b"\0").decode()
+
+
 def query(body: bytes) -> tuple[str, str]:
     """(default database, statement) of a QUERY event whose names do not matter: as if all text were UTF-8."""
     schema, sql = query_bytes(body)

@@ -48,17 +48,24 @@ class LogState:
         position: Position,
         rows_to_skip: int,
         is_table: Callable[[TableName], bool],
+        loses_commits: bool = False,
+        is_file_cut: bool = False,
     ) -> None:
         """`any_case`: whether the server does not tell upper and lower case apart in names of tables; `rows_to_skip`:
         row changes of the transaction at `position` that are staged already; `is_table`: whether the catalogue has a
-        table of that name now."""
+        table of that name now; `loses_commits`: whether a crash of the server may take from its tables what the log
+        has; `is_file_cut`: as in `EventGroups`."""
         numbers = TableNumbers(tables, keys, charsets, mariadb=mariadb, is_table=is_table)
         self._numbers = numbers
-        self._groups = EventGroups(position, mariadb=mariadb, server=server, rows_to_skip=rows_to_skip)
+        self._groups = EventGroups(
+            position, mariadb=mariadb, server=server, rows_to_skip=rows_to_skip, is_file_cut=is_file_cut
+        )
         self._rows = RowIntake(tables, numbers, self._groups, zero_dates=zero_dates, any_case=any_case)
         statements = LoggedStatements(tables, charsets, self._groups, self._rows, any_case=any_case)
         self._xa = XaTransactions(self._groups, statements, numbers)
-        self._transactions = Transactions(self._groups, statements, self._xa, numbers, mariadb=mariadb)
+        self._transactions = Transactions(
+            self._groups, statements, self._rows, self._xa, numbers, mariadb=mariadb, loses_commits=loses_commits
+        )
         self._flushed_position = self.position
         self._gtid_owner = ""
         self._unpacking: Iterator[Events] | None = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dblog_core.model.events import CREATE, DELETE, UPDATE, SchemaSeen, SignalSeen, WatermarkSeen
+from dblog_core.model.events import CREATE, DELETE, UPDATE, Crashed, SchemaSeen, SignalSeen, Transaction, WatermarkSeen
 from dblog_core.model.schema import TableName
 from dblog_core.sources.mysql.binlog import events, headers, unread_tables
 from dblog_core.sources.mysql.binlog.event_groups import EventGroups, Group
@@ -49,6 +49,13 @@ class RowIntake:
 
     def start_batch(self) -> None:
         self.batch = BatchBuilder(self._zero_dates)
+
+    def report_crash(self) -> None:
+        """The server crashed at the end of the file before this place."""
+        groups = self._groups
+        newest = groups.position.newest
+        transaction = Transaction("", f"{groups.file}:{groups.offset}", newest.time if newest else 0)
+        self.batch.signal(Crashed(self.batch.next_sequence, self.batch.transaction(transaction)))
 
     # -- the short way
 

@@ -53,7 +53,7 @@ class Scan:
     def place_after(self, event: Event) -> Position:
         """Where the log continues after the event."""
         if event.type == Type.ROTATE:
-            file = event.body[8:].rstrip(b"\0").decode()
+            file = events.next_file(event)
             return self.place.with_changes(file=file, offset=int.from_bytes(event.body[:8], "little"))
         # Offsets are logged with 32 bits: the difference is what counts in a file beyond 4 GiB.
         if event.end and not event.artificial and event.type not in (Type.HEARTBEAT, Type.HEARTBEAT_V2):

@@ -8,6 +8,7 @@ from dblog_core.sources.mysql.binlog import events
 from dblog_core.sources.mysql.binlog.event_groups import EventGroups
 from dblog_core.sources.mysql.binlog.events import GTIDS, Event, GtidEvent, Type
 from dblog_core.sources.mysql.binlog.logged_statements import LoggedStatements
+from dblog_core.sources.mysql.binlog.row_intake import RowIntake
 from dblog_core.sources.mysql.binlog.xa.transactions import XaTransactions
 from dblog_core.sources.mysql.ddl.statements import Means
 from dblog_core.sources.mysql.row_events.table_ids import TableNumbers
@@ -20,18 +21,24 @@ class Transactions:
         self,
         groups: EventGroups,
         statements: LoggedStatements,
+        rows: RowIntake,
         xa: XaTransactions,
         numbers: TableNumbers,
         *,
         mariadb: bool,
+        loses_commits: bool,
     ) -> None:
+        """`loses_commits`: whether a crash of the server may take from its tables what the log has."""
         self._groups = groups
         self._statements = statements
+        self._rows = rows
         self._xa = xa
         self._mariadb = mariadb
+        self._loses_commits = loses_commits
         self.handlers: dict[int, Callable[[Event], None]] = {
             Type.FORMAT_DESCRIPTION: lambda _: numbers.forget(),  # the server may have restarted
-            Type.ROTATE: groups.rotate,
+            Type.ROTATE: self._rotate,
+            Type.STOP: groups.close_file,
             Type.HEARTBEAT: groups.follow_heartbeat,
             **dict.fromkeys(GTIDS, lambda event: self._begin(GTIDS[event.type](event))),
             Type.QUERY: lambda event: self._take_statement(event.body, event),
@@ -40,6 +47,10 @@ class Transactions:
             Type.XID: self._commit,
             Type.XA_PREPARE: xa.prepare,
         }
+
+    def _rotate(self, event: Event) -> None:
+        if self._groups.rotate(event) and self._loses_commits:
+            self._rows.report_crash()
 
     def _begin(self, gtid: GtidEvent) -> None:
         # MariaDB has no BEGIN: the GTID event says whether a single statement or a transaction follows.

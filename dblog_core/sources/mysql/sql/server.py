@@ -14,6 +14,8 @@ from dblog_core.sources.mysql.sql.connection import rows, variables, where
 
 LOG_BIN_FIX = "start the server with log_bin = binlog and a server_id"
 _LOOKS = 20
+_DURABLE = {"innodb_flush_log_at_trx_commit": ("1", "3"), "sync_binlog": ("1",)}
+"""With these, tables and log have the same transactions after a crash. The first value is MySQL's, others MariaDB's."""
 
 
 def present_end(connection: Connection[Any], config: SourceConfig, *, mariadb: bool) -> Position:
@@ -77,3 +79,11 @@ def any_case(connection: Connection[Any]) -> bool:
 def identity(connection: Connection[Any], *, mariadb: bool) -> str | None:
     """The server's uuid; None on MariaDB, which has none."""
     return None if mariadb else str(rows(connection, "SELECT @@server_uuid")[0][0])
+
+
+def list_undurable(connection: Connection[Any]) -> dict[str, str]:
+    """The settings, with their values, by which a crash may leave tables without changes that the log has, or the log
+    without changes that tables have.
+    """
+    values = variables(connection, *_DURABLE)
+    return {name: value for name, value in values.items() if value not in _DURABLE[name]}
