@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from dblog_core.config.source import ColumnRules, SourceConfig
 from dblog_core.errors import UnknownLogEvent, ValueOutOfRange
 from dblog_core.model.events import Unreadable
 from dblog_core.model.schema import TableName
@@ -58,6 +59,26 @@ def test_rows_that_a_session_logs_in_part_stop_their_table_alone(
     assert "start the capture again, which dumps the table" in signal.fix
     logged = changes(list(batches(source, start)))
     assert [row["after"]["id"] for row in logged][-1:] == [9] and {len(row["after"]) for row in logged} == {3}
+
+
+def test_a_delete_in_part_has_its_key_and_a_row_may_lack_what_is_excluded(
+    database: Database, source: MysqlSource, config: SourceConfig
+) -> None:
+    execute(database, "CREATE TABLE a (id int PRIMARY KEY, n int, j json, t text)")
+    execute(database, "INSERT INTO a VALUES (1, 10, '[]', 'text'), (2, 20, '[]', 'text')")
+    start = source.current_position()
+    execute(database, "SET SESSION binlog_row_image = 'MINIMAL'", "DELETE FROM a WHERE id = 1")
+    execute(database, "SET SESSION binlog_row_image = 'NOBLOB'", "UPDATE a SET n = 21 WHERE id = 2")
+    assert [signal.table.name for signal in unreadable(source, start)] == ["a"]
+    (delete,) = changes(list(batches(source, start)))
+    nothing = {"n": None, "j": None, "t": None}
+    assert (delete["op"], delete["key_only"], delete["before"]) == ("d", True, {"id": 1, **nothing})
+    rules = {f"{database.schema}.a": ColumnRules(exclude=("j", "t"))}
+    excluding = MysqlSource(config.model_copy(update={"columns": rules}))
+    assert not unreadable(excluding, start)
+    delete, update = changes(list(batches(excluding, start)))
+    assert (delete["key_only"], update["key_only"]) == (True, False)
+    assert [(update[side]["id"], update[side]["n"]) for side in ("before", "after")] == [(2, 20), (2, 21)]
 
 
 def test_a_label_that_is_no_text_is_told_with_its_column(database: Database, source: MysqlSource) -> None:

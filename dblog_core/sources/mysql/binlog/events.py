@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -158,6 +158,7 @@ def mariadb_gtid(body: bytes, server_id: int, timestamp: int) -> GtidEvent:
 _GROUP_COMMIT = 2
 _XA = 64 | 128
 _START_ALTER = 2
+_COMMIT_ALTER = 4
 _ROLLBACK_ALTER = 8
 """With `binlog_alter_two_phase` an ALTER is logged when it begins, and again when it has succeeded or failed."""
 
@@ -267,28 +268,12 @@ def query_bytes(body: bytes) -> tuple[str, bytes]:
     return schema, body[start + schema_length + 1 :]
 
 
-_CHARSET = 4
-_WIDTHS = {0: 4, 1: 8, 3: 4}
-"""Bytes of the status variables that may come before a session's character sets: flags, sql_mode, auto_increment."""
-_CATALOG = 6
-_CATALOG_WITH_ZERO = 2
-
-
 def client_collation(body: bytes) -> int | None:
     """The id of a collation of the session's character_set_client, by which a QUERY event's statement is read; None
     where the event does not say."""
-    variables = body[13 : 13 + int.from_bytes(body[11:13], "little")]
-    at = 0
-    while at + 1 < len(variables):
-        code = variables[at]
+    for code, value in _read_status_variables(body):
         if code == _CHARSET:
-            return int.from_bytes(variables[at + 1 : at + 3], "little")
-        if code in (_CATALOG, _CATALOG_WITH_ZERO):
-            at += 2 + variables[at + 1] + (code == _CATALOG_WITH_ZERO)
-        elif code in _WIDTHS:
-            at += 1 + _WIDTHS[code]
-        else:
-            return None
+            return int.from_bytes(value[:2], "little")
     return None
 
 
@@ -300,41 +285,65 @@ def sql_mode(body: bytes) -> int | None:
     return int.from_bytes(variables[1:9], "little") if variables[:1] == b"\1" and len(variables) >= 9 else None
 
 
-_FIXED = {**_WIDTHS, _CHARSET: 6, 7: 2, 8: 2, 9: 8, 10: 4, 13: 3, 16: 1, 17: 8, 18: 2, 19: 1, 20: 1, 128: 3, 129: 8}
-"""Bytes of status variables, by code; those of 128 and more are MariaDB's."""
-_STRINGS = {5: 1, _CATALOG: 1, 11: 2}
-"""How many texts a variable has, each after its length: time zone, catalog, invoker."""
-_DATABASES = 12
-_TOO_MANY_DATABASES = 254
-_DDL_TRANSACTION = (17, 129)
-"""MySQL's and MariaDB's id of the transaction that an atomic DDL statement has."""
-
-
 def took_effect(body: bytes) -> bool:
     """Whether a DDL statement of a QUERY event has certainly changed something: one with IF [NOT] EXISTS stands in the
     log of MySQL where it has found nothing to do, too, and has no transaction of its own then (run on MySQL 9; MariaDB
     10.11 logs nothing)."""
+    return any(code in _DDL_TRANSACTION for code, _ in _read_status_variables(body))
+
+
+_CHARSET = 4
+_CATALOG_WITH_ZERO = 2
+_FIXED = {0: 4, 1: 8, 3: 4, _CHARSET: 6, 7: 2, 8: 2, 9: 8, 10: 4, 13: 3, 16: 1, 17: 8, 18: 2, 19: 1, 20: 1}
+"""Bytes of status variables, by code."""
+_FIXED_OF_MARIADB = {128: 3, 129: 8}
+_STRINGS = {5: 1, 6: 1, 11: 2}
+"""How many texts a variable has, each after its length: time zone, catalog, invoker."""
+_DATABASES = 12
+_TOO_MANY_DATABASES = 254
+_GTID_FLAGS = 130
+"""MariaDB: the flags of an ALTER in two phases, and which one its end belongs to."""
+_COLLATIONS = 131
+"""MariaDB 11: which collation each character set has in the session. The count, and twice two bytes for each."""
+_DDL_TRANSACTION = (17, 129)
+"""MySQL's and MariaDB's id of the transaction that an atomic DDL statement has."""
+
+
+def _read_status_variables(body: bytes) -> Iterator[tuple[int, bytes]]:
+    """The status variables of a QUERY event, code and bytes, up to the first one of an unknown code."""
     variables = body[13 : 13 + int.from_bytes(body[11:13], "little")]
     at = 0
     while at < len(variables):
         code = variables[at]
-        at = at + 1
-        if code in _DDL_TRANSACTION:
-            return True
-        if code in _FIXED:
-            at += _FIXED[code]
-        elif code in _STRINGS or code == _CATALOG_WITH_ZERO:
-            for _ in range(_STRINGS.get(code, 1)):
-                at += 1 + variables[at] if at < len(variables) else 1
-            at += code == _CATALOG_WITH_ZERO
-        elif code == _DATABASES and at < len(variables):
-            count = variables[at]
-            at = at + 1
-            for _ in range(0 if count == _TOO_MANY_DATABASES else count):
-                at = variables.find(b"\0", at) + 1 or len(variables)
-        else:
-            return False
-    return False
+        end = _end_of_variable(variables, at + 1, code)
+        if end is None:
+            return
+        yield code, variables[at + 1 : end]
+        at = end
+
+
+def _end_of_variable(variables: bytes, at: int, code: int) -> int | None:
+    """Where the variable ends whose value begins at `at`; None for an unknown one."""
+    width = _FIXED.get(code, _FIXED_OF_MARIADB.get(code))
+    if width is not None:
+        return at + width
+    if at == len(variables):
+        return None
+    if code == _GTID_FLAGS:
+        return at + 1 + (8 if variables[at] & (_COMMIT_ALTER | _ROLLBACK_ALTER) else 0)
+    if code == _COLLATIONS:
+        return at + 1 + 4 * variables[at]
+    if code == _DATABASES:
+        for _ in range(0 if variables[at] == _TOO_MANY_DATABASES else variables[at]):
+            at = variables.find(b"\0", at + 1)
+            if at < 0:
+                return None
+        return at + 1
+    if code != _CATALOG_WITH_ZERO and code not in _STRINGS:
+        return None
+    for _ in range(_STRINGS.get(code, 1)):
+        at += 1 + variables[at] if at < len(variables) else 1
+    return at + (code == _CATALOG_WITH_ZERO)
 
 
 def uncompress_mariadb(data: bytes) -> bytes:

@@ -10,13 +10,14 @@ from collections.abc import Callable
 
 from dblog_core.model.events import CREATE, DELETE, UPDATE, Crashed, SchemaSeen, SignalSeen, Transaction, WatermarkSeen
 from dblog_core.model.schema import TableName
-from dblog_core.sources.mysql.binlog import events, headers, unread_tables
+from dblog_core.sources.mysql.binlog import events, unread_tables
 from dblog_core.sources.mysql.binlog.event_groups import EventGroups, Group
 from dblog_core.sources.mysql.binlog.events import Event, Type
 from dblog_core.sources.mysql.binlog.framing import Events
 from dblog_core.sources.mysql.binlog.unread_tables import UnreadTables
 from dblog_core.sources.mysql.row_events import row_event_header, table_map
 from dblog_core.sources.mysql.row_events.change_batch import BatchBuilder
+from dblog_core.sources.mysql.row_events.row_decoder import Buffer
 from dblog_core.sources.mysql.row_events.row_event_header import DUMMY_TABLES, KINDS
 from dblog_core.sources.mysql.row_events.table_ids import TableNumbers
 from dblog_core.sources.mysql.row_events.table_map import TableVersion, Unread
@@ -98,9 +99,11 @@ class RowIntake:
             self.unread.stop(version, group.transaction, self.batch)
             return
         try:
-            body, at = row_event_header.images(event, version)
-        except row_event_header.ColumnsMissing:
-            self._stop_in_part(version, op, group, unread_tables.WITHOUT_COLUMNS, unread_tables.FULL_IMAGES)
+            body, at, key_only = row_event_header.images(event, version)
+        except row_event_header.ColumnsMissing as missing:
+            table = version.schema.table
+            names = () if self._tables.ours(table) else missing.names
+            self._stop_in_part(version, op, group, *unread_tables.without_columns(table, names))
             return
         if version.schema.table == self._tables.watermarks:
             self._add_watermarks(version, group, op, body, at)
@@ -111,7 +114,7 @@ class RowIntake:
         self._show_shape(version, group)
         # From here on its rows take the short way, until any shape changes.
         self.numbers.usual[table_id] = version
-        self._add_changes(version, group, op, body, at, len(body))
+        self._add_changes(version, group, op, body, at, len(body), key_only=key_only)
 
     def _take_json_parts(self, event: Event) -> None:
         """Updates with parts of JSON documents (binlog_row_value_options = PARTIAL_JSON)."""
@@ -147,14 +150,24 @@ class RowIntake:
         return table_id, self.unread.why_unread(table, self.statement_name(table)) or version
 
     def _add_changes(
-        self, version: TableVersion, group: Group, op: str, body: bytes | headers.Bytes, at: int, end: int
+        self,
+        version: TableVersion,
+        group: Group,
+        op: str,
+        body: Buffer,
+        at: int,
+        end: int,
+        *,
+        key_only: bool = False,
     ) -> None:
         """Row changes of a captured table whose shape was shown."""
         if at < end:
             group.has_changes = True
             groups = self._groups
             # After a restart inside a transaction the first of its rows are staged already, and left out here.
-            skipped = self.batch.rows_event(version, op, group.transaction, body, at, groups.rows_to_skip, end)
+            skipped = self.batch.rows_event(
+                version, op, group.transaction, body, at, groups.rows_to_skip, end, key_only=key_only
+            )
             groups.rows_to_skip -= skipped
             group.rows += skipped
 

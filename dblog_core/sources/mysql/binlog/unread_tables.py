@@ -10,6 +10,8 @@ time.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from dblog_core.model.events import THEN_DUMPED, Transaction, Unreadable
 from dblog_core.model.schema import TableName
 from dblog_core.sources.mysql.ddl.statements import Means, Statement
@@ -17,10 +19,21 @@ from dblog_core.sources.mysql.row_events.change_batch import BatchBuilder
 from dblog_core.sources.mysql.row_events.table_map import Unread
 from dblog_core.sources.mysql.values import types
 
-WITHOUT_COLUMNS = "a row without all its columns"
 FULL_IMAGES = "set binlog_row_image = FULL for every session"
 IN_PARTS = "an update with parts of JSON documents alone"
 WHOLE_DOCUMENTS = "set binlog_row_value_options = '' for every session"
+
+
+def without_columns(table: TableName, names: Sequence[str]) -> tuple[str, str]:
+    """What is wrong with a row that lacks these columns (none: they are not known), and its fix."""
+    what = "a row without all its columns"
+    if not names:
+        return what, FULL_IMAGES
+    listed = ", ".join(f'"{name}"' for name in names)
+    return f"{what}, it lacks {', '.join(names)}", (
+        f"{FULL_IMAGES}; MariaDB 11 leaves generated columns out whatever that says: exclude them by "
+        f'[source.columns."{table}"] exclude = [{listed}]'
+    )
 
 
 class UnreadTables:

@@ -39,6 +39,8 @@ _LOOK = 256 << 10
 """Bytes of a table after which its rows are counted, so that a batch of short rows ends too."""
 
 _CODES = {"c": 0, "u": 1, "d": 2}
+_KEY_ONLY = 4
+"""Beside the code of the op: images before the change hold the key alone."""
 _OPS = pa.array(_CODES, pa.string())
 _FALSE = pa.scalar(False)
 _NO_NAMES = pa.scalar(None, pa.list_(pa.string()))
@@ -46,7 +48,7 @@ _NO_NAMES = pa.scalar(None, pa.list_(pa.string()))
 
 @dataclass(slots=True)
 class _Table:
-    """Events of one table version; `runs`: op, sequence and transaction of each."""
+    """Events of one table version; `runs`: code, sequence and transaction of each."""
 
     version: TableVersion
     events: RowEvents
@@ -103,8 +105,11 @@ class BatchBuilder:
         at: int,
         skip: int,
         end: int | None = None,
+        *,
+        key_only: bool = False,
     ) -> int:
         """Takes the row changes of an event from `at` to `end` without the first `skip`; returns how many it left out.
+        `key_only`: images before the change hold the key alone.
 
         The bytes are copied. Raises UnknownLogEvent, or ValueError, where the rows do not end with their event.
         """
@@ -123,7 +128,7 @@ class BatchBuilder:
         table = self._tables.get(version)
         if table is None:
             table = self._tables[version] = _Table(version, RowEvents(version))
-        table.runs.extend((_CODES[op], self._sequence, self.transaction(transaction)))
+        table.runs.extend((_CODES[op] | (_KEY_ONLY if key_only else 0), self._sequence, self.transaction(transaction)))
         # A row has at least a byte, so that each gets a number of its own, though none is counted yet.
         self._sequence += size
         self._bytes += size
@@ -222,8 +227,8 @@ def _changes(table: _Table, end: int, before: pa.StructArray, after: pa.StructAr
         [
             pa.array(sequence[:end]),
             pa.array(transaction[:end]),
-            _ops(runs[:, 0], counts, total).slice(0, end),
-            arrow_buffers.repeat_value(_FALSE, end),
+            _ops(runs[:, 0] & ~_KEY_ONLY, counts, total).slice(0, end),
+            _key_only(runs[:, 0], counts, end),
             arrow_buffers.repeat_value(_NO_NAMES, end),
             before,
             after,
@@ -247,6 +252,13 @@ def _skip_rows(version: TableVersion, op: str, rows: memoryview, skip: int) -> t
 
 def _runs(table: _Table) -> npt.NDArray[np.int64]:
     return np.array(table.runs, dtype=np.int64).reshape(-1, 3)
+
+
+def _key_only(codes: npt.NDArray[np.int64], counts: npt.NDArray[np.int64], end: int) -> Any:
+    has_key_only = codes & _KEY_ONLY != 0
+    if not has_key_only.any():
+        return arrow_buffers.repeat_value(_FALSE, end)
+    return pa.array(np.repeat(has_key_only, counts)[:end])
 
 
 def _ops(codes: npt.NDArray[np.int64], counts: npt.NDArray[np.int64], total: int) -> Any:

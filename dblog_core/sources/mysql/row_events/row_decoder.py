@@ -198,6 +198,23 @@ class RowEvents:
         return pa.StructArray.from_arrays(arrays, fields=_image(self._version)[1], mask=absent)
 
 
+def complete_images(
+    version: TableVersion, op: str, rows: memoryview, before: npt.NDArray[np.bool_], after: npt.NDArray[np.bool_]
+) -> Buffer:
+    """The images of one event with all columns, where those before and after a change hold these columns alone: the
+    others are NULL. Raises ValueError where the images do not end with the event."""
+    plan = layout(version)
+    raw = np.frombuffer(rows, dtype=np.uint8)
+    out = np.empty(2 * len(raw) + 64, dtype=np.uint8)
+    while True:
+        size = row_kernel.complete(raw, _IMAGES[op], before, after, plan.widths, plan.prefixes, out)
+        if size == row_kernel.BAD_IMAGE:
+            raise ValueError("the rows do not end where their event ends")
+        if size != row_kernel.NO_ROOM:
+            return out[:size]
+        out = np.empty(4 * len(out), dtype=np.uint8)  # rows that are mostly NULL
+
+
 def _pairs(numbers: array[int]) -> tuple[Int64s, Int64s]:
     pairs = np.array(numbers, dtype=np.int64).reshape(-1, 2)
     return np.ascontiguousarray(pairs[:, 0]), np.ascontiguousarray(pairs[:, 1])

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from dblog_core.config.source import ColumnRules
 from dblog_core.model.events import CREATE, DELETE, UPDATE
@@ -13,7 +17,7 @@ from dblog_core.rows.value_forms import shape_to_read
 from dblog_core.sources.mysql.binlog import events
 from dblog_core.sources.mysql.binlog.events import Event, Type
 from dblog_core.sources.mysql.row_events import table_map
-from dblog_core.sources.mysql.row_events.row_decoder import Buffer, RowEvents
+from dblog_core.sources.mysql.row_events.row_decoder import Buffer, RowEvents, complete_images
 from dblog_core.sources.mysql.row_events.table_map import TableVersion
 from dblog_core.sources.mysql.values.charsets import Charsets
 
@@ -64,6 +68,9 @@ class Versions:
         keys = tuple(self._keys.get(str(table), ()))
         version = table_map.parse(body, server=self._charsets, keys=keys, mariadb=self._mariadb)
         version = table_map.with_types(version, shape_to_read(version.schema, self._rules))
+        if (rules := self._rules.get(str(table))) is not None and rules.exclude:
+            excluded = frozenset(n for n, c in enumerate(version.schema.columns) if c.name in rules.exclude)
+            version = replace(version, excluded=excluded)
         # Cleared as a whole: a server with so many tables in use costs some parsing, and never the memory.
         if len(self._versions) >= _VERSIONS:
             self._versions.clear()
@@ -72,11 +79,20 @@ class Versions:
 
 
 class ColumnsMissing(Exception):
-    """The event's rows have not all columns of their table."""
+    """The event's rows lack columns of their table that are staged: their names, none where they are not known."""
+
+    def __init__(self, names: Sequence[str] = ()) -> None:
+        self.names = tuple(names)
 
 
-def images(event: Event, version: TableVersion) -> tuple[bytes, int]:
-    """The event's bytes and where its first image begins. Raises ColumnsMissing."""
+def images(event: Event, version: TableVersion) -> tuple[Buffer, int, bool]:
+    """The event's bytes, where its first image begins, and whether images before a change may hold the key alone.
+    Raises ColumnsMissing; ValueError where bytes are missing.
+
+    An event may lack columns: by the session's `binlog_row_image`, whatever the server's own says; and MariaDB 11
+    leaves generated columns out of updates and deletes. Excluded columns may be missing, and others than the key's
+    before a change.
+    """
     op, extended, compressed = KINDS[Type(event.type)]
     body = event.body
     # The table's number takes six bytes, flags two.
@@ -84,15 +100,45 @@ def images(event: Event, version: TableVersion) -> tuple[bytes, int]:
     if extended:
         at += struct.unpack_from("<H", body, 8)[0]  # partition numbers and such; the length counts itself
     count, at = table_map.lenenc(body, at)
+    if count != len(version.columns):
+        raise ColumnsMissing
     size = (count + 7) // 8
     every = (1 << count) - 1
-    for _ in range(2 if op == UPDATE else 1):
-        present = int.from_bytes(body[at : at + size], "little") & every
+    before = after = int.from_bytes(body[at : at + size], "little") & every
+    if op == UPDATE:
         at += size
-        # `binlog_row_image` is a session's setting: an event may lack columns whatever the server's own says.
-        if count != len(version.columns) or present != every:
-            raise ColumnsMissing
-    return (events.uncompress_mariadb(body[at:]), 0) if compressed else (body, at)
+        after = int.from_bytes(body[at : at + size], "little") & every
+    at += size
+    rows: Buffer = body
+    if compressed:
+        rows = events.uncompress_mariadb(body[at:])
+        at = 0
+    if before == after == every:
+        return rows, at, False
+    key_only = _check_columns(version, op, before, after)
+    shown = (_columns_of(before, count), _columns_of(after, count))
+    return complete_images(version, op, memoryview(rows)[at:], *shown), 0, key_only
+
+
+def _check_columns(version: TableVersion, op: str, before: int, after: int) -> bool:
+    """Whether columns that are staged are missing before a change. Raises ColumnsMissing."""
+    staged = {n: column.name for n, column in enumerate(version.schema.columns) if n not in version.excluded}
+    key = version.schema.key
+
+    def missing(present: int) -> list[str]:
+        return [name for n, name in staged.items() if not present >> n & 1]
+
+    if op != DELETE and (names := missing(after)):
+        raise ColumnsMissing(names)
+    if op == CREATE or not (names := missing(before)):
+        return False
+    if not key or any(name in key for name in names):
+        raise ColumnsMissing(names)
+    return True
+
+
+def _columns_of(present: int, count: int) -> npt.NDArray[np.bool_]:
+    return np.array([bool(present >> column & 1) for column in range(count)])
 
 
 def read_watermark_payloads(

@@ -13,6 +13,8 @@ import numpy.typing as npt
 from numpy import uintp  # unsigned indexes: nobody looks whether they count from the end
 
 from dblog_core.rows.jit import (
+    BYTES,
+    FLAGS,
     INT64_ROWS,
     INT64S,
     RAW,
@@ -29,6 +31,9 @@ CREATED = 0
 UPDATED = 1
 DELETED = 2
 """Which images each row of an event has: the image after, both, the image before."""
+BAD_IMAGE = -1
+NO_ROOM = -2
+"""What `complete` returns instead of a number of bytes."""
 
 
 @part
@@ -123,6 +128,80 @@ def walk(
             row += 1
         counts[e] = row - first
     return row
+
+
+@part
+def _copy(raw: Bytes, start: Number, stop: Number, out: Bytes, filled: Number) -> Number:
+    """How far `out` is filled after these bytes; NO_ROOM where they do not fit."""
+    if filled + stop - start > len(out):
+        return NO_ROOM
+    for i in range(start, stop):
+        out[filled + i - start] = raw[i]
+    return filled + stop - start
+
+
+@part
+def _complete(
+    raw: Bytes, at: Number, present: Any, widths: Int64s, prefixes: Int64s, out: Bytes, filled: Number
+) -> tuple[Number, Number]:
+    """The offset after the image at `at`, and how far `out` is filled with it: either may say what is wrong."""
+    shown = 0
+    for c in range(len(widths)):
+        shown += present[c]
+    place = at + (shown + 7) // 8
+    nulls = filled
+    filled += (len(widths) + 7) // 8
+    if place > len(raw) or filled > len(out):
+        return (BAD_IMAGE, filled) if place > len(raw) else (place, NO_ROOM)
+    for i in range(nulls, filled):
+        out[i] = 0
+    bit = -1
+    for c in range(len(widths)):
+        bit += present[c]
+        if not present[c] or raw[at + (bit >> 3)] >> (bit & 7) & 1:
+            out[nulls + (c >> 3)] |= np.uint8(1 << (c & 7))
+            continue
+        size = widths[c]
+        if prefixes[c] != 0:
+            size = prefixes[c]
+            if place + size <= len(raw):
+                size += _length(raw, place, prefixes[c])
+        if place + size > len(raw):
+            return BAD_IMAGE, filled
+        filled = _copy(raw, place, place + size, out, filled)
+        if filled < 0:
+            return place, filled
+        place += size
+    return place, filled
+
+
+@kernel(int64, RAW, int64, FLAGS, FLAGS, INT64S, INT64S, BYTES)
+def complete(
+    raw: Bytes,
+    images: Number,
+    before: npt.NDArray[np.bool_],
+    after: npt.NDArray[np.bool_],
+    widths: Int64s,
+    prefixes: Int64s,
+    out: Bytes,
+) -> Number:
+    """Fills in the images of an event, of which those before a change hold the columns `before` alone, and those after
+    it the columns `after`: in `out` the others are NULL. `images`: as `walk` takes them, of this event.
+
+    Returns the number of bytes; BAD_IMAGE where the images do not end with the event; NO_ROOM where `out` is too small.
+    """
+    at = 0
+    filled = 0
+    while at < len(raw):
+        if images != CREATED:
+            at, filled = _complete(raw, at, before, widths, prefixes, out, filled)
+            if at < 0 or filled < 0:
+                return min(at, filled)
+        if images != DELETED:
+            at, filled = _complete(raw, at, after, widths, prefixes, out, filled)
+            if at < 0 or filled < 0:
+                return min(at, filled)
+    return filled
 
 
 @kernel(int64, RAW, INT64S, INT64S, INT64S, INT64S, INT64_ROWS, INT64_ROWS, INT64S)

@@ -101,10 +101,14 @@ class Unread:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TableVersion:
-    """One shape of one table in the log: its schema and how each column's bytes are read. Equal to itself alone."""
+    """One shape of one table in the log: its schema and how each column's bytes are read. Equal to itself alone.
+
+    `excluded`: places of columns that never reach staging.
+    """
 
     schema: TableSchema
     columns: tuple[ColumnType, ...]
+    excluded: frozenset[int] = frozenset()
 
 
 def lenenc(data: bytes, at: int) -> tuple[int, int]:

@@ -164,6 +164,8 @@ _HEAD = "0000000000012000a04500000000060373746404ff00ff00ff000c0170726f626500"
 
 
 _MARIADB = "00000000010100002054000000000603737464042d002d000800"
+_MARIADB_11 = "00000000010100002054000000000603737464" + "8305210000082300000a2d0000093600000b3c00000c"
+"""With the session's `character_set_collations`, which stand before its character sets."""
 
 
 @pytest.mark.parametrize(
@@ -175,6 +177,10 @@ _MARIADB = "00000000010100002054000000000603737464042d002d000800"
         ("CREATE TABLE IF NOT EXISTS orders (id int)", f"{_HEAD}12ff001300", False),
         ("CREATE TABLE IF NOT EXISTS orders (id int)", f"{_MARIADB}810700000000000000", True),
         ("CREATE TABLE IF NOT EXISTS orders (id int)", _MARIADB, False),
+        ("CREATE TABLE IF NOT EXISTS orders (id int)", f"{_MARIADB_11}042d002d00080081f200000000000000", True),
+        ("CREATE TABLE IF NOT EXISTS orders (id int)", f"{_MARIADB_11}042d002d000800", False),
+        ("CREATE TABLE IF NOT EXISTS orders (id int)", "82040102030405060708" + "810700000000000000", True),
+        ("CREATE TABLE IF NOT EXISTS orders (id int)", "8201810700000000000000", True),
         ("CREATE TABLE IF NOT EXISTS orders (id int)", f"0c02{b'shop'.hex()}00{b'b'.hex()}00110800", True),
         ("CREATE TABLE IF NOT EXISTS orders (id int)", "0cfe12ff00", False),
         ("CREATE TABLE IF NOT EXISTS orders (id int)", "05035554430b01780179c8", False),
@@ -189,7 +195,7 @@ _MARIADB = "00000000010100002054000000000603737464042d002d000800"
 def test_a_table_that_is_made_has_no_row_where_the_statement_has_certainly_made_it(
     sql: str, variables: str, is_made: bool
 ) -> None:
-    """The variables are those of MySQL 9 and MariaDB 10.11, for a statement that made a table and one that found it."""
+    """The variables are those of MySQL 9, MariaDB 10.11 and 11.8: a statement made a table, or found it."""
     log = talking()
     take(log, gtid(1), query(sql, variables=bytes.fromhex(variables)))
     created = [signal.table for signal in log.flush().signals if isinstance(signal, Created)]

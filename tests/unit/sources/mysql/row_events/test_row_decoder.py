@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import struct
 from collections.abc import Sequence
+from contextlib import suppress
 
 import numpy as np
 import pyarrow as pa
@@ -107,6 +108,46 @@ def test_each_type_alone(sample: mysql_rows.Sample) -> None:
     version = mysql_rows.version([sample.column], key=())
     events = [(CREATE, event(r, [sample], CREATE, 300, 0.1))]
     assert image_texts(take_row_events(version, events).after("null")) == plainly(version, events)[1]
+
+
+def image_of(columns: Sequence[ColumnType], values: Sequence[bytes | None], present: Sequence[bool]) -> bytes:
+    """An image that holds these columns alone."""
+    shown = [pair for pair, is_there in zip(zip(columns, values, strict=True), present, strict=True) if is_there]
+    return mysql_rows.image([column for column, _ in shown], [value for _, value in shown])
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 20), st.sampled_from((0.0, 0.1, 0.6)))
+def test_images_that_lack_columns_become_whole_with_nulls(seed: int, width: int, nulls: float) -> None:
+    r = random.Random(seed)
+    samples = r.choices(mysql_rows.SAMPLES, k=width)
+    columns = [sample.column for sample in samples]
+    version = mysql_rows.version(columns, key=())
+    op = r.choice(OPS)
+    before, after = ([n == 0 or r.random() < 0.5 for n in range(width)] for _ in range(2))
+    partial = whole = b""
+    for _ in range(r.randrange(5)):
+        for present in [*([before] if op != CREATE else []), *([after] if op != DELETE else [])]:
+            values = [None if r.random() < nulls else sample.make(r) for sample in samples]
+            partial += image_of(columns, values, present)
+            whole += mysql_rows.image(columns, [v if p else None for v, p in zip(values, present, strict=True)])
+    masks = (np.array(before), np.array(after))
+    assert bytes(row_decoder.complete_images(version, op, memoryview(partial), *masks)) == whole
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 7))
+def test_of_wrong_bytes_no_image_becomes_whole_that_leads_out_of_its_event(seed: int, width: int) -> None:
+    r = random.Random(seed)
+    samples = r.choices(mysql_rows.SAMPLES, k=width)
+    version = mysql_rows.version([sample.column for sample in samples], key=())
+    op = r.choice(OPS)
+    present = [np.array([n == 0 or r.random() < 0.5 for n in range(width)]) for _ in range(2)]
+    data = break_bytes(r, event(r, samples, op, 3, 0.1) or b"\0")
+    whole = b""
+    with suppress(ValueError):
+        whole = row_decoder.complete_images(version, op, memoryview(data), *present)
+    assert len(whole) <= len(data) * (1 + (width + 7) // 8)
 
 
 def break_bytes(r: random.Random, data: bytes) -> bytes:
