@@ -138,7 +138,7 @@ class DatabaseDropped:
 
 @dataclass(frozen=True, slots=True)
 class Crashed:
-    """The server crashed here, and its settings allow that all tables have lost changes that the log has."""
+    """The server crashed here, and by its settings tables and log may differ: either may lack changes of the other."""
 
     sequence: int
     transaction: int

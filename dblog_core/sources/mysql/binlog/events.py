@@ -294,9 +294,25 @@ def took_effect(body: bytes) -> bool:
 
 _CHARSET = 4
 _CATALOG_WITH_ZERO = 2
-_FIXED = {0: 4, 1: 8, 3: 4, _CHARSET: 6, 7: 2, 8: 2, 9: 8, 10: 4, 13: 3, 16: 1, 17: 8, 18: 2, 19: 1, 20: 1}
-"""Bytes of status variables, by code."""
-_FIXED_OF_MARIADB = {128: 3, 129: 8}
+_FIXED = {
+    0: 4,
+    1: 8,
+    3: 4,
+    _CHARSET: 6,
+    7: 2,
+    8: 2,
+    9: 8,
+    10: 4,
+    13: 3,
+    16: 1,
+    17: 8,
+    18: 2,
+    19: 1,
+    20: 1,
+    128: 3,
+    129: 8,
+}
+"""Bytes of status variables, by code; those of 128 and more are MariaDB's."""
 _STRINGS = {5: 1, 6: 1, 11: 2}
 """How many texts a variable has, each after its length: time zone, catalog, invoker."""
 _DATABASES = 12
@@ -324,9 +340,8 @@ def _read_status_variables(body: bytes) -> Iterator[tuple[int, bytes]]:
 
 def _end_of_variable(variables: bytes, at: int, code: int) -> int | None:
     """Where the variable ends whose value begins at `at`; None for an unknown one."""
-    width = _FIXED.get(code, _FIXED_OF_MARIADB.get(code))
-    if width is not None:
-        return at + width
+    if code in _FIXED:
+        return at + _FIXED[code]
     if at == len(variables):
         return None
     if code == _GTID_FLAGS:

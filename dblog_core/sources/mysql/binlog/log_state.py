@@ -53,8 +53,7 @@ class LogState:
     ) -> None:
         """`any_case`: whether the server does not tell upper and lower case apart in names of tables; `rows_to_skip`:
         row changes of the transaction at `position` that are staged already; `is_table`: whether the catalogue has a
-        table of that name now; `loses_commits`: whether a crash of the server may take from its tables what the log
-        has; `is_file_cut`: as in `EventGroups`."""
+        table of that name now; `loses_commits`: as in `Transactions`; `is_file_cut`: as in `EventGroups`."""
         numbers = TableNumbers(tables, keys, charsets, mariadb=mariadb, is_table=is_table)
         self._numbers = numbers
         self._groups = EventGroups(

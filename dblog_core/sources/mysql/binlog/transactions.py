@@ -28,7 +28,7 @@ class Transactions:
         mariadb: bool,
         loses_commits: bool,
     ) -> None:
-        """`loses_commits`: whether a crash of the server may take from its tables what the log has."""
+        """`loses_commits`: whether a crash of the server may leave tables and log without changes of each other."""
         self._groups = groups
         self._statements = statements
         self._rows = rows
