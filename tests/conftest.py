@@ -9,8 +9,6 @@ import secrets
 import sys
 import threading
 import time
-from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +24,7 @@ pytest_plugins = (
     "tests.fix_verify",
     "tests.fix_day",
     "tests.fix_times",
+    "tests.fix_turns",
 )
 
 hypothesis.settings.register_profile("dblog", deadline=None, print_blob=True)  # a busy machine is no failure
@@ -35,10 +34,7 @@ hypothesis.settings.load_profile("dblog")
 _BEGAN = pytest.StashKey[float]()
 _STATUS = pytest.StashKey[int]()
 _LEFT_OVER = pytest.StashKey[list[str]]()
-_WHOLE = pytest.StashKey[bool]()
-"""Whether all tests were asked for, and not files or directories by name."""
 
-_ALIKE = ("mysql", "mariadb")
 _ORDER = (
     "spark",
     "airflow",
@@ -68,7 +64,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--soak-first", type=int, default=None, help="the first seed; default: another one every time")
     group.addoption("--soak-minutes", type=float, default=0, help="start no seeded run after that time; 0: no limit")
     group.addoption("--day-minutes", type=float, default=30, help="how long the day of everything takes")
-    parser.addoption("--every-kind", action="store_true", help="every database for tests that take one of them in turn")
     parser.addoption(
         "--lake-way", choices=["mark", "merge"], help="how small works are merged; default: by the first seed"
     )
@@ -78,10 +73,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.stash[_WHOLE] = config.args_source is not pytest.Config.ArgsSource.ARGS
     if hasattr(config, "workerinput"):
         config.option.soak_first = config.workerinput["soak first"]
-        config.stash[_WHOLE] = config.workerinput["whole"]
     elif config.option.soak_first is None:
         config.option.soak_first = secrets.randbelow(1_000_000)
     config.stash[_BEGAN] = time.monotonic()
@@ -102,7 +95,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
     node.workerinput["soak first"] = node.config.option.soak_first
-    node.workerinput["whole"] = node.config.stash[_WHOLE]
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -138,76 +130,13 @@ def _is_on_spark(file: str) -> bool:
     return file.startswith("tests/spark/") or bool(_ASKS_FOR_SPARK.search((_ROOT / file).read_text()))
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of tests marked `in_turn` each runs on one of its databases, at one of its moments if it has any, or with one
-    value of what the mark names. Where no file or directory was named, of those marked `one_of(N)` every Nth runs, and
-    of two that differ by MySQL and MariaDB alone one does. The first seed says which. All run in a soak."""
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=_rank)
-    if config.option.every_kind or config.option.soak_seeds > 1:
-        return
-    waiting = _out_of_turn(items, config.option.soak_first)
-    if config.stash[_WHOLE]:
-        waiting |= _of_the_other_server((i for i in items if i.nodeid not in waiting), config.option.soak_first)
-        waiting |= _not_of_this_run((i for i in items if i.nodeid not in waiting), config.option.soak_first)
-    left = [item for item in items if item.nodeid not in waiting]
-    config.hook.pytest_deselected(items=[item for item in items if item.nodeid in waiting])
-    items[:] = left
-
-
-def _out_of_turn(items: list[pytest.Item], first: int) -> set[str]:
-    kinds: dict[tuple[str, str], set[str]] = {}
-    for item in items:
-        if (name := _function(item)) is not None:
-            kinds.setdefault(name, set()).add(_kind(item))
-    chosen = {name: sorted(kinds[name])[(first + place) % len(kinds[name])] for place, name in enumerate(sorted(kinds))}
-    named = ((item, _function(item)) for item in items)
-    return {item.nodeid for item, name in named if name is not None and _kind(item) != chosen[name]}
-
-
-def _of_the_other_server(items: Iterable[pytest.Item], first: int) -> set[str]:
-    """Both read the same log by the same code, but for what tests of either one alone show."""
-    by_server: dict[tuple[str, str], dict[str, list[str]]] = {}
-    for item in items:
-        callspec = getattr(item, "callspec", None)
-        if callspec is not None and (server := callspec.params.get("source_kind")) in _ALIKE:
-            name = (str(item.path), getattr(item, "originalname", item.name))
-            by_server.setdefault(name, {}).setdefault(server, []).append(item.nodeid)
-    both = (by_server[name] for name in sorted(by_server) if len(by_server[name]) == len(_ALIKE))
-    return {nodeid for place, servers in enumerate(both) for nodeid in servers[_ALIKE[(first + place) % len(_ALIKE)]]}
-
-
-def _not_of_this_run(items: Iterable[pytest.Item], first: int) -> set[str]:
-    """Neighbours come in different runs."""
-    waiting: set[str] = set()
-    places: Counter[int] = Counter()
-    for item in sorted(items, key=lambda item: item.nodeid):
-        if (mark := item.get_closest_marker("one_of")) is None:
-            continue
-        (count,) = mark.args
-        if (first + places[count]) % count:
-            waiting.add(item.nodeid)
-        places[count] += 1
-    return waiting
 
 
 def _rank(item: pytest.Item) -> int:
     directory = item.path.relative_to(_ROOT / "tests").parts[0]
     return _ORDER.index(directory) if directory in _ORDER else len(_ORDER)
-
-
-def _function(item: pytest.Item) -> tuple[str, str] | None:
-    """What is marked `in_turn` and runs on several databases, or with several values of what the mark names: file and
-    name."""
-    if item.get_closest_marker("in_turn") is None or not _kind(item):
-        return None
-    return str(item.path), getattr(item, "originalname", item.name)
-
-
-def _kind(item: pytest.Item) -> str:
-    callspec, mark = getattr(item, "callspec", None), item.get_closest_marker("in_turn")
-    params = {} if callspec is None else callspec.params
-    names = (mark.args if mark is not None else ()) or ("source_kind", "moment")
-    return " ".join(str(params[name]) for name in names if name in params)
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,111 @@
+"""What a run takes of the tests that come in turn: over the runs each of them on each
+database, and none late in a slow run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.fix_turns import out_of_turn
+
+ROOT = Path(__file__).parents[2]
+FIRST_SEEDS = range(60)
+KINDS = ("mysql", "mariadb", "postgres")
+
+
+def made_test(name: str, *marks: pytest.Mark, **params: object) -> Any:
+    """What pytest knows of a test, as far as its turn goes."""
+    by_name = {mark.name: mark for mark in marks}
+    values = "-".join(str(value) for value in params.values())
+    return SimpleNamespace(
+        nodeid=f"tests/test_made.py::{name}[{values}]",
+        path=Path("tests/test_made.py"),
+        name=f"{name}[{values}]",
+        originalname=name,
+        callspec=SimpleNamespace(params=params),
+        get_closest_marker=by_name.get,
+    )
+
+
+MADE = [
+    *(made_test("of_three", pytest.mark.one_of(3).mark, number=number) for number in range(12)),
+    *(made_test("both", pytest.mark.in_turn.mark, pytest.mark.one_of(3).mark, source_kind=kind) for kind in KINDS),
+    *(made_test("alike", source_kind=kind) for kind in KINDS),
+    made_test("always"),
+]
+
+
+def runs(*, are_whole: bool) -> list[Counter[str]]:
+    """The tests of each run, one for each first seed, by function."""
+    waiting = [out_of_turn(MADE, first, is_whole=are_whole) for first in FIRST_SEEDS]
+    return [Counter(test.originalname for test in MADE if test.nodeid not in ids) for ids in waiting]
+
+
+def test_a_whole_run_takes_its_share_of_those_that_hold_in_more_detail() -> None:
+    taken = runs(are_whole=True)
+
+    assert {run["of_three"] for run in taken} == {4}
+    assert {run["always"] for run in taken} == {1}
+    assert {run["alike"] for run in taken} == {2}
+
+
+def test_over_the_runs_all_are_taken_and_each_on_every_database() -> None:
+    waiting = [out_of_turn(MADE, first, is_whole=True) for first in FIRST_SEEDS]
+
+    assert [test.nodeid for test in MADE if all(test.nodeid in ids for ids in waiting)] == []
+
+
+def test_each_runs_where_a_file_is_named() -> None:
+    every = Counter({"of_three": 12, "both": 1, "alike": 3, "always": 1})
+    assert runs(are_whole=False) == [every] * len(FIRST_SEEDS)
+
+
+_LATE = """
+import pytest
+
+@pytest.mark.one_of(1)
+def test_in_turn():
+    pass
+
+def test_always():
+    pass
+"""
+_SEEDED = """
+def pytest_addoption(parser):
+    parser.addoption("--soak-first", type=int, default=1)
+    parser.addoption("--soak-seeds", type=int, default=1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("minutes_ago", "arguments", "passed", "skipped"),
+    [(1, (), 2, 0), (3, (), 1, 1), (3, ("test_made.py",), 2, 0), (3, ("--every-kind",), 2, 0)],
+)
+def test_a_whole_run_that_is_late_begins_only_what_each_run_has(
+    minutes_ago: int, arguments: tuple[str, ...], passed: int, skipped: int, tmp_path: Path
+) -> None:
+    (tmp_path / "test_made.py").write_text(_LATE)
+    (tmp_path / "conftest.py").write_text(_SEEDED)
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -p no:randomly -p tests.fix_turns\nmarkers = one_of\n")
+    began = str(time.time() - 60 * minutes_ago)
+
+    run = subprocess.run(
+        (sys.executable, "-m", "pytest", "-rs", "--turn-minutes=2", *arguments),
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "DBLOG_TESTS_BEGAN": began},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert f"{passed} passed" in run.stdout
+    assert (f"{skipped} skipped" in run.stdout) == bool(skipped)
+    assert ("more than 2 minutes: another run has it" in run.stdout) == bool(skipped)
