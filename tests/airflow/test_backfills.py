@@ -17,7 +17,7 @@ from tests.fix_airflow_lake import GONE, PARCELS, LakeTable, Merged, Row
 from tests.fix_browser import SignIn
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.timeout(2400), pytest.mark.one_of(5)]
+pytestmark = [pytest.mark.timeout(2400), pytest.mark.one_of(10)]
 
 DAY = dt.timedelta(days=1)
 # in each hour, the parcels that the other writer changes

@@ -65,7 +65,7 @@ def _dump_id(live: Live, run: str) -> str:
     return dump.id
 
 
-@pytest.mark.one_of(3)
+@pytest.mark.one_of(6)
 def test_the_page_tells_of_capture_dumps_lake_and_errors(
     live: Live, sign_in: SignIn, merged_lake: Merged, slow_dump: str, picture: Keep
 ) -> None:
@@ -93,7 +93,7 @@ def test_the_page_tells_of_capture_dumps_lake_and_errors(
     )
 
 
-@pytest.mark.one_of(3)
+@pytest.mark.one_of(6)
 def test_a_dump_is_paused_retuned_resumed_and_cancelled_by_clicks(live: Live, sign_in: SignIn, slow_dump: str) -> None:
     """Paused or cancelled, it reads and places no more chunks, while the log flows on."""
     dump = _dump_id(live, slow_dump)
@@ -131,7 +131,7 @@ def test_a_dump_is_paused_retuned_resumed_and_cancelled_by_clicks(live: Live, si
     )
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(4)
 def test_a_dump_that_fails_ends_its_run_as_failed(live: Live, slow_dump: str) -> None:
     with closing(wiring.open_state(live.config)) as state:
         dump = dump_store.read_dump(state, _dump_id(live, slow_dump))
@@ -187,7 +187,7 @@ def test_the_page_says_that_captures_are_paused_and_unpauses_them(live: Live, si
             live.client.pause(dag, False)
 
 
-@pytest.mark.one_of(3)
+@pytest.mark.one_of(6)
 def test_a_guest_sees_all_and_changes_nothing(live: Live, sign_in: SignIn, slow_dump: str) -> None:
     dump = _dump_id(live, slow_dump)
     page = sign_in(airflow_settings.GUEST)

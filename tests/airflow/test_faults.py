@@ -349,7 +349,7 @@ def world(database: Database, postgres: PostgresServer, zookeeper_url: str, tmp_
 
 
 @pytest.mark.timeout(3600)
-@pytest.mark.one_of(4)
+@pytest.mark.one_of(8)
 def test_whatever_fails_of_airflow_the_log_flows_again_and_nothing_is_lost(
     world: World,
     database: Database,

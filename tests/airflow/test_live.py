@@ -125,7 +125,7 @@ def _events(live: Live, dump: str) -> list[str]:
     return [notice["event"] for notice in live.notices_of(dump)]
 
 
-@pytest.mark.one_of(3)
+@pytest.mark.one_of(6)
 def test_sealed_segments_start_the_merge_and_the_lake_gets_the_rows(live: Live, merged_lake: Merged) -> None:
     earlier = {run["dag_run_id"] for run in live.client.runs(MERGE, state="success")}
     with live.merging():
@@ -172,7 +172,7 @@ def test_a_merge_that_takes_longer_than_it_may_is_told_while_it_runs_or_after(li
     assert set(live.late_file.read_text().split()) <= {run["dag_run_id"] for run in live.client.runs(MERGE)}
 
 
-@pytest.mark.one_of(3)
+@pytest.mark.one_of(6)
 def test_maintenance_by_hand_says_what_it_did(live: Live, merged_lake: Merged) -> None:
     run = live.client.trigger(MAINTENANCE)
     assert live.end_of(MAINTENANCE, run, timeout=SPARK_SECONDS) == "success"
@@ -206,7 +206,7 @@ def test_kill_9_of_the_leading_capture_loses_nothing_and_another_leads(live: Liv
     assert _staged_once(live, 80001)()
 
 
-@pytest.mark.one_of(3)
+@pytest.mark.one_of(6)
 def test_no_task_outlives_its_supervisor_or_a_stop_and_a_start_goes_on(live: Live) -> None:
     before = live.capturing()
     supervisors = wait_until(live.server.task_processes, "a task runs")

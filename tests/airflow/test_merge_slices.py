@@ -70,7 +70,7 @@ def logs_of(live: Live, runs: list[tuple[str, str]]) -> dict[tuple[str, str], st
     }
 
 
-@pytest.mark.one_of(4)
+@pytest.mark.one_of(8)
 def test_one_run_merges_at_once_and_the_other_takes_over(live: Live, staged: SegmentBuilder, tmp_path: Path) -> None:
     def write_and_wait(number: int) -> None:
         staged.create(T, {"id": number, "v": "v"})

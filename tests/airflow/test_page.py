@@ -41,7 +41,7 @@ def test_it_fits_a_phone(live: Live, sign_in: SignIn, picture: Keep) -> None:
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "nothing is cut off at the side"
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(4)
 def test_a_dry_run_says_what_it_would_read_and_links_to_the_page_of_its_source(live: Live, sign_in: SignIn) -> None:
     run = live.client.trigger(DUMP, {"dry_run": True})
     assert live.end_of(DUMP, run) == "success"
@@ -56,7 +56,7 @@ def test_a_dry_run_says_what_it_would_read_and_links_to_the_page_of_its_source(l
     expect(own_page(page).locator("#lag")).to_be_visible()
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(4)
 def test_the_form_of_a_dump_takes_keys_line_by_line(live: Live, sign_in: SignIn, picture: Keep) -> None:
     live.capturing()
     page = sign_in(size=TALL)
@@ -78,7 +78,7 @@ def test_the_form_of_a_dump_takes_keys_line_by_line(live: Live, sign_in: SignIn,
     picture(page, "dump-run")
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(4)
 def test_a_verification_that_its_form_has_started_tells_the_rows_of_its_tables(
     live: Live, sign_in: SignIn, merged_lake: Merged, picture: Keep
 ) -> None:
@@ -95,7 +95,7 @@ def test_a_verification_that_its_form_has_started_tells_the_rows_of_its_tables(
     assert sum(table["rows"] for table in tables) >= 503
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(4)
 @pytest.mark.parametrize(
     ("dag", "fields"),
     [
@@ -149,7 +149,7 @@ def _trigger(live: Live, page: Page, dag: str) -> str:
     return run
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(4)
 def test_a_connection_to_a_source_is_made_and_tested_in_its_own_form(
     live: Live, sign_in: SignIn, picture: Keep
 ) -> None:
@@ -174,7 +174,7 @@ def test_a_connection_to_a_source_is_made_and_tested_in_its_own_form(
     expect(test.locator("svg[color=green]")).to_be_visible()
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(4)
 def test_a_large_dump_is_approved_by_a_click(live: Live, sign_in: SignIn, picture: Keep) -> None:
     run = large_dump(live)
     page = sign_in()

@@ -23,7 +23,7 @@ SHARE = {"mysql": 0.5, "mariadb": 0.5, "postgres": 1.0}
 """Of a driver's CPU time a row: PyMySQL is Python, psycopg2 is C. What we need is a third of this or less."""
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(4)
 @pytest.mark.guard
 @pytest.mark.in_turn
 @pytest.mark.timeout(300)

@@ -34,7 +34,7 @@ CASES += [("postgres", case) for case in postgres_cases()]
 COMPOSITES = ["mixed", "enum_first", "enum_last", "binary_first"]
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(4)
 @pytest.mark.parametrize(("source_kind", "case"), CASES, indirect=["source_kind"])
 def test_a_key_of_any_type_is_read_in_the_servers_order(
     database: Database, source: Source, reader: ChunkReader, case: str

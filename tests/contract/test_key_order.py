@@ -53,7 +53,7 @@ CHANGES = [(kind, *change) for kind in MYSQL_KINDS for change in MYSQL]
 CHANGES += [("postgres", *change) for change in POSTGRES]
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(4)
 @pytest.mark.parametrize(("source_kind", "column", "change"), CHANGES, indirect=["source_kind"])
 def test_it_differs_after_a_change_of_the_order_and_only_then(
     database: Database, reader: ChunkReader, column: str, change: str

@@ -34,7 +34,7 @@ def test_a_relay_goes_on_where_the_last_one_ended(world: World) -> None:
     assert world.place().offset == 16
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(4)
 @every
 def test_a_death_at_any_call_loses_nothing_and_tears_no_transaction(world: World, kind: str) -> None:
     """Exactly once where the output says so; otherwise lines may come again, and none is missed."""

@@ -23,7 +23,7 @@ from tests.fix_servers import Database
 from tests.nemesis.processes import Dblog, kill
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.one_of(3)
+pytestmark = pytest.mark.one_of(6)
 
 ROWS = 1_000_000
 CHUNK = 5_000

@@ -15,7 +15,7 @@ from tests.integration.cli_world import Commands, config, customers, dblog, tabl
 
 __all__ = ["config", "customers", "dblog", "tables"]
 
-pytestmark = [pytest.mark.in_turn, pytest.mark.one_of(2)]
+pytestmark = [pytest.mark.in_turn, pytest.mark.one_of(4)]
 
 
 def test_from_check_to_the_log(dblog: Commands, tables: Database) -> None:
@@ -68,7 +68,7 @@ def keys_of(dblog: Commands, tables: Database) -> list[int]:
     return [line["key"]["id"] for line in lines if line["op"] != "s"]
 
 
-@pytest.mark.one_of(3)
+@pytest.mark.one_of(6)
 def test_requests_of_every_kind_bring_the_rows_that_they_name(customers: Database, dblog: Commands) -> None:
     capture = dblog.start("capture")
     dblog.until(lambda status: status["leader"] and status["offset"] is not None)

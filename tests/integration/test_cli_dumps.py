@@ -19,7 +19,7 @@ from tests.waiting import wait_until
 
 __all__ = ["config", "customers", "dblog", "tables"]
 
-pytestmark = [pytest.mark.in_turn, pytest.mark.one_of(3)]
+pytestmark = [pytest.mark.in_turn, pytest.mark.one_of(6)]
 
 
 def test_dumps_are_requested_placed_and_controlled(dblog: Commands, tables: Database) -> None:

@@ -47,7 +47,7 @@ from tests.marked import read_nodes
 from tests.plain_judge import PlainLake
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.one_of(2)
+pytestmark = pytest.mark.one_of(4)
 
 MARK = "qZx7marked"
 NUMBER = "77315577315577.25"

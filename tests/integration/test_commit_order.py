@@ -24,7 +24,7 @@ from tests.integration.cli_world import Commands, write
 from tests.nemesis.oracles import binlog_images
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
-pytestmark = [pytest.mark.in_turn, pytest.mark.one_of(3)]
+pytestmark = [pytest.mark.in_turn, pytest.mark.one_of(6)]
 
 ROWS = 400
 WRITERS = 12

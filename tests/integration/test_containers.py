@@ -72,7 +72,7 @@ def _write_environment(server: DatabaseServer, directory: Path, password: str) -
     }
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(4)
 def test_a_new_container_has_all_that_a_capture_of_it_needs(server: DatabaseServer, tmp_path: Path) -> None:
     password = secrets.token_hex(16)
     done = _run_preparation(server, password)
@@ -82,7 +82,7 @@ def test_a_new_container_has_all_that_a_capture_of_it_needs(server: DatabaseServ
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(4)
 @pytest.mark.parametrize("server", ["postgres"], indirect=True)
 def test_a_capture_is_healthy_while_somebody_leads(server: DatabaseServer, tmp_path: Path) -> None:
     environment = _write_environment(server, tmp_path, "secret")

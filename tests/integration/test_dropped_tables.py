@@ -58,7 +58,7 @@ def test_a_dump_of_the_system_counts_tables_that_are_dropped_and_is_done_without
     assert 1 <= len(lines) <= 4 and sum(int(line.split()[0]) for line in lines[:2]) >= MANY // 4
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(4)
 def test_a_table_that_goes_before_it_is_published_keeps_no_other_from_it(
     postgres: PostgresServer, new_database: Callable[[PostgresServer], Database], tmp_path: Path
 ) -> None:
@@ -81,7 +81,7 @@ def test_a_table_that_goes_before_it_is_published_keeps_no_other_from_it(
         )
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(4)
 def test_rows_that_a_new_table_without_a_key_has_had_before_are_told_of(
     postgres: PostgresServer,
     new_database: Callable[[PostgresServer], Database],

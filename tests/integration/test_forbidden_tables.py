@@ -23,7 +23,7 @@ from tests.waiting import wait_until
 SHAPE = "(id int PRIMARY KEY, v varchar(20))"
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(4)
 @pytest.mark.parametrize("source_kind", ["postgres"], indirect=True)
 def test_row_security_and_a_missing_right_stop_neither_the_capture_nor_dumps_of_other_tables(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

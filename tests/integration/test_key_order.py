@@ -19,7 +19,7 @@ CASELESS = {"mysql": "COLLATE utf8mb4_general_ci", "postgres": 'COLLATE "und-x-i
 CASELESS["mariadb"] = CASELESS["mysql"]
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(4)
 @pytest.mark.parametrize("source_kind", ["mysql"], indirect=True)
 def test_a_paused_dump_whose_key_gets_another_order_fails_and_a_new_one_is_whole(
     tables: Database, config: Config, dblog: Commands

@@ -52,7 +52,7 @@ def dblog(tmp_path: Path) -> Iterator[Commands]:
 
 
 @pytest.mark.timeout(1200)
-@pytest.mark.one_of(4)
+@pytest.mark.one_of(8)
 def test_lake_tasks_are_carried_out_by_the_merge_that_runs_or_by_one_of_their_own(
     dblog: Commands, spark: SparkSession, tmp_path: Path
 ) -> None:

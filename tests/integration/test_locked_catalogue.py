@@ -50,7 +50,7 @@ def test_every_look_at_the_catalogue_answers_while_a_table_is_locked(database: D
     assert ask_while_locked(database, source, locked, "b") == free
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(4)
 @pytest.mark.parametrize("source_kind", ["postgres"], indirect=True)
 @pytest.mark.parametrize("part", ["p", "p_1", "p_2", "p_21"])
 def test_a_locked_partition_keeps_no_look_at_the_catalogue_waiting(
@@ -73,7 +73,7 @@ def test_a_locked_partition_keeps_no_look_at_the_catalogue_waiting(
     assert ask_while_locked(database, source, locked, part) == free
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(4)
 @pytest.mark.parametrize("source_kind", ["postgres"], indirect=True)
 def test_a_partition_that_is_attached_and_locked_may_have_brought_rows(database: Database, tmp_path: Path) -> None:
     """An empty one has brought none; of a locked one nobody knows its size."""
@@ -94,7 +94,7 @@ def test_a_partition_that_is_attached_and_locked_may_have_brought_rows(database:
     assert ask_while_locked(database, source, locked, "p_1", brought_rows) == ["p_1", "p_3"]
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(4)
 @pytest.mark.parametrize("source_kind", ["postgres"], indirect=True)
 def test_the_publication_takes_in_all_others_while_one_table_is_locked(database: Database, tmp_path: Path) -> None:
     names = [f"t{n:02d}" for n in range(20)]
@@ -123,7 +123,7 @@ def make_a_b_and_z(database: Database) -> None:
     database.execute(*(f"CREATE TABLE {name} (id int PRIMARY KEY, v int)" for name in "abz"))
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(4)
 @pytest.mark.parametrize("source_kind", ["mysql", "mariadb"], indirect=True)
 def test_a_table_of_others_whose_definition_is_locked_keeps_no_look_at_the_catalogue_waiting(
     database: Database, tmp_path: Path
@@ -136,7 +136,7 @@ def test_a_table_of_others_whose_definition_is_locked_keeps_no_look_at_the_catal
     assert ask_while_locked(database, source, renaming, "b") == free
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(4)
 @pytest.mark.parametrize("source_kind", ["mysql"], indirect=True)
 def test_a_table_whose_definition_is_locked_is_seen_by_mysql_as_it_was(database: Database, tmp_path: Path) -> None:
     make_a_b_and_z(database)
@@ -146,7 +146,7 @@ def test_a_table_whose_definition_is_locked_is_seen_by_mysql_as_it_was(database:
     assert ask_while_locked(database, source, renaming, "b") == free
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(4)
 @pytest.mark.parametrize("source_kind", ["mariadb"], indirect=True)
 def test_a_table_whose_definition_is_locked_is_no_table_that_is_gone(database: Database, tmp_path: Path) -> None:
     """MariaDB shows nothing of it: no answer lacks it without a word, and none waits for it."""
@@ -169,7 +169,7 @@ def test_a_table_whose_definition_is_locked_is_no_table_that_is_gone(database: D
     assert len(source.tables()) == 3
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(4)
 @pytest.mark.parametrize("source_kind", ["mysql"], indirect=True)
 def test_the_reader_knows_shape_and_order_of_a_locked_table(database: Database, tmp_path: Path) -> None:
     database.execute("CREATE TABLE b (id int PRIMARY KEY, v varchar(9))", "CREATE TABLE z (id int PRIMARY KEY)")

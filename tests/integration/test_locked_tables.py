@@ -103,7 +103,7 @@ def test_the_first_dump_of_all_leaves_a_locked_table_for_later(
     assert len(told) == 1, told
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(4)
 @pytest.mark.in_turn
 def test_a_dump_that_a_person_requests_reads_all_others_first_and_says_why_it_waits(
     database: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -147,7 +147,7 @@ def make_partitioned(database: Database) -> None:
     )
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(4)
 @pytest.mark.in_turn
 def test_rows_that_changed_without_a_log_are_dumped_once_their_table_is_free(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -174,7 +174,7 @@ def test_rows_that_changed_without_a_log_are_dumped_once_their_table_is_free(
         assert has_rows(config, "b", {1: 1, **after})
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(4)
 @pytest.mark.parametrize("source_kind", ["mysql", "mariadb"], indirect=True)
 @pytest.mark.in_turn
 def test_a_shape_that_no_row_shows_is_looked_at_once_its_table_is_free(database: Database, tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_a_shape_that_no_row_shows_is_looked_at_once_its_table_is_free(database:
         wait_until(lambda: are_done(state), "the dumps are done")
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(4)
 @pytest.mark.parametrize("source_kind", ["postgres"], indirect=True)
 def test_a_locked_partition_keeps_no_other_table_from_its_capture(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -226,7 +226,7 @@ def test_a_locked_partition_keeps_no_other_table_from_its_capture(
             wait_until(lambda: has_rows(config, "a", {1: 1}), "the other table goes on")
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(4)
 @pytest.mark.parametrize("source_kind", ["postgres"], indirect=True)
 def test_a_new_table_that_is_locked_is_captured_and_dumped_once_it_is_free(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -266,7 +266,7 @@ def test_a_new_table_that_is_locked_is_captured_and_dumped_once_it_is_free(
     assert 1 <= len([text for text in warnings_of_b if "locked" in text]) <= 3, warnings_of_b
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(4)
 @pytest.mark.parametrize("source_kind", ["mariadb"], indirect=True)
 def test_a_table_whose_definition_is_locked_keeps_no_other_from_what_the_log_asks_for(
     database: Database, tmp_path: Path

@@ -142,7 +142,7 @@ def live(fifty: list[Source], tmp_path: Path) -> Iterator[dict[str, tuple[Source
         dblog.close()
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(4)
 def test_what_happens_to_one_capture_leaves_the_others_alone_and_metrics_tell_them_apart(
     fifty: list[Source], live: dict[str, tuple[Source, Dblog]]
 ) -> None:

@@ -12,7 +12,7 @@ from dblog_core import wiring
 from tests.fix_servers import Database
 from tests.nemesis.processes import Dblog, kill
 
-pytestmark = pytest.mark.one_of(2)
+pytestmark = pytest.mark.one_of(4)
 
 ROWS = 300_000
 LIMIT = 500 * 1024 * 1024

@@ -26,7 +26,7 @@ from dblog_core.local.servers.mysql import MysqlServer
 from tests.fix_servers import Database, new
 from tests.integration.test_lost_log import mend, replay
 
-pytestmark = [pytest.mark.in_turn("form"), pytest.mark.one_of(3)]
+pytestmark = [pytest.mark.in_turn("form"), pytest.mark.one_of(6)]
 
 LATE_TABLES: dict[str, str | None] = {"innodb_flush_log_at_trx_commit": "2"}
 LATE_LOG: dict[str, str | None] = {"sync_binlog": "0"}

@@ -183,7 +183,7 @@ def test_the_last_transaction_is_found_again_where_it_was_and_on_another_server_
     assert [place.gtids is None for place in positions] == ([] if database.kind == "mariadb" else [True, False])
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(4)
 def test_a_backup_that_was_put_back_and_has_given_our_numbers_to_other_transactions_is_told(
     source_kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

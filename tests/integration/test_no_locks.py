@@ -22,7 +22,7 @@ from tests.fix_servers import Database
 from tests.nemesis.processes import Dblog, kill
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.in_turn, pytest.mark.one_of(3)]
+pytestmark = [pytest.mark.in_turn, pytest.mark.one_of(6)]
 
 ROWS = 200_000
 CHUNK = 20_000

@@ -23,7 +23,7 @@ from tests.nemesis.processes import Dblog, kill
 from tests.nemesis.test_kills import judge_log, log_start
 from tests.nemesis.workload import Writers, create_tables
 
-pytestmark = [pytest.mark.in_turn, pytest.mark.one_of(2)]
+pytestmark = [pytest.mark.in_turn, pytest.mark.one_of(4)]
 
 NewDatabase = Callable[[MysqlServer], Database]
 _COMMON: dict[str, str | None] = {

@@ -24,7 +24,7 @@ from tests.fix_servers import Database
 from tests.integration.test_mysql_sessions import capturing
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
-pytestmark = pytest.mark.one_of(2)
+pytestmark = pytest.mark.one_of(4)
 
 
 @contextmanager

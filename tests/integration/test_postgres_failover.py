@@ -127,7 +127,7 @@ def synchronized_pair(server_root: Path) -> Iterator[tuple[PostgresServer, Postg
         primary.kill()
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(4)
 @pytest.mark.in_turn
 def test_a_capture_goes_on_from_the_slot_that_the_promoted_standby_has_kept(
     synchronized_pair: tuple[PostgresServer, PostgresServer], tmp_path: Path

@@ -24,7 +24,7 @@ from dblog_core.state import settings_in_force
 from tests.fix_servers import Database
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
-pytestmark = pytest.mark.one_of(2)
+pytestmark = pytest.mark.one_of(4)
 
 
 class Watched:

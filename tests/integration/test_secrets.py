@@ -113,7 +113,7 @@ def dblog(marked_config: Marked, tmp_path: Path) -> Iterator[Commands]:
     commands.close()
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(4)
 def test_no_secret_leaves_those_who_need_it(
     marked_config: Marked, dblog: Commands, tmp_path: Path, zookeeper_url: str
 ) -> None:

@@ -269,7 +269,7 @@ def test_check_tells_how_to_make_the_signal_table(lab: Database, tmp_path: Path)
     assert "no signal table" in wrong.what
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(4)
 def test_the_commands_take_a_signal_show_it_and_tell_of_its_dump(lab: Database, tmp_path: Path) -> None:
     """One life of a request as a person sees it: posted, carried out, listed, told to a log."""
     file = tmp_path / "shop.toml"

@@ -191,7 +191,7 @@ def test_postgres_what_the_log_has_told_is_remembered_when_the_capture_ends(
     assert stop_reasons(config) == {}
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(4)
 @pytest.mark.in_turn
 @pytest.mark.parametrize("source_kind", ["mysql", "mariadb"], indirect=True)
 def test_mysql_a_key_of_the_configuration_that_is_none_any_more_stops_its_table_alone(
@@ -276,7 +276,7 @@ UNREAD = {
 INSERT = "INSERT INTO {0} (id, v) VALUES ({1}, 'row {1}')"
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(4)
 @pytest.mark.in_turn
 @pytest.mark.parametrize("source_kind", ["mysql", "mariadb"], indirect=True)
 def test_mysql_tables_that_have_no_exact_form_stop_alone_from_their_first_row_on(
@@ -314,7 +314,7 @@ def test_mysql_tables_that_have_no_exact_form_stop_alone_from_their_first_row_on
         taken_in(database, config, "u", *cases)
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(4)
 @pytest.mark.in_turn
 @pytest.mark.parametrize("source_kind", ["mysql", "mariadb"], indirect=True)
 def test_mysql_a_table_that_shows_rows_of_others_stops_alone_until_it_has_rows_of_its_own(

@@ -200,7 +200,7 @@ def newcomers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(config_reload, "NEWCOMERS", 0.3)
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(4)
 @pytest.mark.usefixtures("newcomers")
 @pytest.mark.parametrize("source_kind", ["postgres"], indirect=True)
 def test_postgres_a_table_that_takes_anothers_name_is_published_and_dumped(database: Database, tmp_path: Path) -> None:

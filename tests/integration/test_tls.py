@@ -105,7 +105,7 @@ def tls_config(database: Database, root: Path, **source: Any) -> Config:
     return Config.model_validate({**config.model_dump(mode="json", exclude={"source"}), "source": source_settings})
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(4)
 def test_log_and_dumps_come_over_tls_and_outlive_the_server(
     secured_database: Database, our_authority: Authority, tmp_path: Path
 ) -> None:

@@ -91,7 +91,7 @@ def test_the_capture_repairs_its_own_publication_and_dumps_what_it_did_not_show(
         wait(source_rows(database, "t", "u"))
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(4)
 def test_a_table_with_a_filter_stops_alone(database: Database, tmp_path: Path) -> None:
     config = database.owner_config(tmp_path, tables=["public.t", "public.u"])
     before = begin(database, config)
@@ -105,7 +105,7 @@ def test_a_table_with_a_filter_stops_alone(database: Database, tmp_path: Path) -
         assert set(healing(config)) == {"t"} and stop_reasons(config) == {}
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(4)
 def test_a_publication_that_has_another_owner_costs_no_dump(database: Database, tmp_path: Path) -> None:
     config = database.config(tmp_path, source={"tables": ["public.t", "public.u"]})
     before = begin(database, config)

@@ -22,7 +22,7 @@ LONG = ", ".join(str(n * n) for n in range(4000))
 """Far more than a row of PostgreSQL holds: an update of another column leaves it out of the log."""
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(4)
 @pytest.mark.in_turn
 @pytest.mark.timeout(1800)
 def test_documents_have_their_variants_beside_them(

@@ -209,7 +209,7 @@ def _rows_read(database: Database) -> int:
     return sum(int(n) for _, n in database.query(f"SHOW GLOBAL STATUS WHERE Variable_name IN ({names})"))
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(4)
 @pytest.mark.parametrize("source_kind", ["mysql"], indirect=True)
 def test_who_takes_every_event_for_seen_raises_a_false_alarm(shop: Shop, verify_plainly: Plainly) -> None:
     verify, lake = verify_plainly(shop.config)
@@ -294,7 +294,7 @@ class Delta:
         return [tuple(row) for row in self.spark.sql(read).collect()]
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(4)
 @pytest.mark.in_turn
 @pytest.mark.timeout(1800)
 def test_every_damaged_row_is_found_and_mended_while_rows_are_written(

@@ -26,7 +26,7 @@ from tests.nemesis.processes import Dblog, kill
 from tests.nemesis.replicas import Consumer, Mirror
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
-pytestmark = [pytest.mark.parametrize("source_kind", ["postgres"], indirect=True), pytest.mark.one_of(3)]
+pytestmark = [pytest.mark.parametrize("source_kind", ["postgres"], indirect=True), pytest.mark.one_of(6)]
 
 BIG = secrets.token_hex(6_000)  # is stored out of line: an update that leaves it alone leaves it out of the log
 

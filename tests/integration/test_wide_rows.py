@@ -164,7 +164,7 @@ def world(database: Database, tmp_path: Path) -> Iterator[World]:
     world.dblog.close()
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(4)
 @pytest.mark.in_turn
 def test_a_chunk_and_its_workers_memory_are_bounded_in_bytes_whatever_the_rows_are(world: World) -> None:
     world.fill("narrow", NARROW_TABLE)

@@ -98,7 +98,7 @@ def log_start(database: Database) -> Callable[[], list[oracles.Entry]]:
     return lambda: oracles.binlog_entries(database, (file, int(position)))
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(4)
 @pytest.mark.in_turn
 def test_kills_lose_nothing_and_repeat_nothing(
     database: Database,

@@ -33,7 +33,7 @@ FOLLOWS = 60.0  # seconds that a replica may be behind
 
 
 @pytest.mark.in_turn
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(4)
 def test_dumps_that_write_nothing_lose_nothing_and_bring_nothing_old(
     database: Database, soak_seed: int, zookeeper_url: str, tmp_path: Path
 ) -> None:
@@ -48,7 +48,7 @@ def test_dumps_that_write_nothing_lose_nothing_and_bring_nothing_old(
 
 @pytest.mark.in_turn
 @pytest.mark.parametrize("source_kind", ["mysql", "mariadb"])
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(4)
 def test_a_replica_is_dumped_under_the_writes_of_its_primary_and_its_own(
     source_kind: str, soak_seed: int, server_root: Path, tmp_path: Path
 ) -> None:

@@ -116,7 +116,7 @@ FINDERS = {
 """A seed that has found a mutant which few find: it is asked first."""
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(4)
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_fault_of_the_engine_is_found(name: str) -> None:
     """Within so many seeds, or the simulation is blind for it."""

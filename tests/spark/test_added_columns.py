@@ -16,7 +16,7 @@ from tests.spark.lakes import Crash, TestLake
 from tests.spark.segments import table
 from tests.spark.shapes import NEW, OLD, at_the_end, drop_column, new, old, status
 
-pytestmark = pytest.mark.one_of(4)
+pytestmark = pytest.mark.one_of(8)
 
 
 def test_what_added_columns_hold_in_old_rows_comes_by_a_dump_that_is_requested_by_itself(lake: TestLake) -> None:

@@ -26,7 +26,7 @@ from spark_jobs.events import staged_events
 from tests.spark.lakes import TestLake
 from tests.spark.segments import SegmentBuilder, table
 
-pytestmark = pytest.mark.one_of(3)
+pytestmark = pytest.mark.one_of(6)
 
 DOCUMENTS = table("documents", id=pa.int64(), data=pa.binary())
 COUNT = 225_000

@@ -26,7 +26,7 @@ from spark_jobs.events import fold, fold_in_parts, fold_on_driver, staged_events
 from tests.spark.lakes import TestLake
 from tests.spark.segments import Row, table
 
-pytestmark = pytest.mark.one_of(4)
+pytestmark = pytest.mark.one_of(8)
 
 T = table("t", id=pa.int64(), v=pa.string())
 ODD = table(

@@ -94,7 +94,7 @@ def bank(database: Database) -> Database:
     return database
 
 
-@pytest.mark.one_of(3)
+@pytest.mark.one_of(6)
 @pytest.mark.in_turn
 def test_the_sum_is_the_same_at_any_moment(
     bank: Database, spark: SparkSession, merge_here: Callable[[Config], None], tmp_path: Path

@@ -27,7 +27,7 @@ from dblog_core.delta_writer.upsert import upsert
 from dblog_core.storage.local import LocalStorage
 from dblog_core.storage.location import Location
 
-pytestmark = pytest.mark.one_of(2)
+pytestmark = pytest.mark.one_of(4)
 
 Row = dict[str, Any]
 APP = "dblog:shop:shop.orders"
@@ -140,7 +140,7 @@ class SparkTable:
         self.rows = {i: r for i, r in self.rows.items() if not is_gone(i)}
 
 
-@pytest.mark.one_of(4)
+@pytest.mark.one_of(8)
 def test_spark_and_our_writer_change_a_table_by_turns(spark: SparkSession, tmp_path: Path) -> None:
     table = SparkTable(spark, tmp_path)
     first = [row(i, f"first {i}") for i in range(600)]
@@ -301,7 +301,7 @@ def test_files_that_were_put_in_order_are_read_and_written_by_all(
     table.check()
 
 
-@pytest.mark.one_of(3)
+@pytest.mark.one_of(6)
 def test_spark_leaves_no_row_out_by_our_statistics(spark: SparkSession, tmp_path: Path) -> None:
     """Mutant: statistics too tight. Rows are asked for by each of their values."""
     table = SparkTable(spark, tmp_path)

@@ -18,7 +18,7 @@ from tests.waiting import wait_until
 T = table("t", id=pa.int64(), v=pa.string())
 
 
-@pytest.mark.one_of(3)
+@pytest.mark.one_of(6)
 def test_the_next_merge_starts_its_spark_before_a_slice_ends(tmp_path: Path) -> None:
     sections = {
         "source": {"name": "shop", "kind": "mysql", "database": "shop", "tables": ["shop.t"]},

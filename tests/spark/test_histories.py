@@ -73,7 +73,7 @@ def _everything_happened(source: Source, oracle: Oracle, number: int) -> None:
     assert [kind for kind in expected_kinds if not happened[kind]] == []
 
 
-@pytest.mark.one_of(3)
+@pytest.mark.one_of(6)
 @pytest.mark.in_turn("number")
 @pytest.mark.parametrize("number", range(2))
 def test_the_lake_is_what_the_lines_say_after_every_merge(lake: TestLake, number: int, soak_seed: int) -> None:

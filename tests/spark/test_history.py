@@ -20,7 +20,7 @@ from tests.spark.segments import table
 from tests.spark.worlds import SHAPE, Source
 from tests.spark.worlds_history import Expected
 
-pytestmark = pytest.mark.one_of(4)
+pytestmark = pytest.mark.one_of(8)
 
 EVENTS = table("events", key=(), what=pa.string(), n=pa.int64())
 WORLDS = 60
@@ -213,7 +213,7 @@ def versions(versions_frame: DataFrame) -> list[tuple[Any, ...]]:
     return [(r.id, r.v, begin, end, r.is_current) for r, (begin, end) in zip(rows, ends, strict=True)]
 
 
-@pytest.mark.one_of(5)
+@pytest.mark.one_of(10)
 def test_the_history_is_what_a_reader_of_the_lines_would_have_kept(lake_with_history: TestLake) -> None:
     dice = random.Random(0)
     source = Source(lake_with_history.build, dice, WORLDS)

@@ -13,7 +13,7 @@ from tests.fix_day import OfADay
 from tests.spark.history_lines import ITEMS, history_rows, item
 from tests.spark.lakes import Crash, TestLake
 
-pytestmark = pytest.mark.one_of(4)
+pytestmark = pytest.mark.one_of(8)
 
 STEPS = ("recorded", "history shop.items", "truncated shop.items", "merged shop.items", "applied shop.items", "cut")
 

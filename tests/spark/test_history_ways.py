@@ -25,7 +25,7 @@ from tests.spark.segments import Row, table
 from tests.spark.test_ways import ODD
 from tests.spark.worlds import SHAPE, Source
 
-pytestmark = pytest.mark.one_of(4)
+pytestmark = pytest.mark.one_of(8)
 
 EVENTS = table("events", key=(), what=pa.string(), n=pa.int64())
 

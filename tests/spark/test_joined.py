@@ -19,6 +19,7 @@ T = table("t", id=pa.int64(), v=pa.string())
 STOOD = 5  # the segment up to which the lake was merged before
 
 
+@pytest.mark.in_turn("inline")
 @pytest.mark.parametrize("inline", [1 << 17, 0], ids=["within manifests", "in files"])
 def test_a_merge_within_joined_segments_takes_the_rest_of_them(
     lake: TestLake, inline: int, monkeypatch: pytest.MonkeyPatch

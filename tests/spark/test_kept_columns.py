@@ -27,7 +27,7 @@ ALTERS = {
 }
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(4)
 @pytest.mark.in_turn
 def test_a_table_that_keeps_its_columns_is_compared_in_those(
     database: Database,

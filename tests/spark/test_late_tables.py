@@ -18,7 +18,7 @@ from tests.spark.faulty_runs import NAMES, Model, judge
 from tests.spark.lakes import Crash, TestLake
 from tests.waiting import PATIENCE_SECONDS
 
-pytestmark = pytest.mark.one_of(2)
+pytestmark = pytest.mark.one_of(4)
 
 QUICK, SLOW = (f"shop.{name}" for name in NAMES)
 BURSTS = 6

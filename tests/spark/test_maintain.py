@@ -33,7 +33,7 @@ from spark_jobs.lake_tasks.registry import Kind
 from tests.spark.lakes import Crash, TestLake
 from tests.spark.segments import Row, table
 
-pytestmark = pytest.mark.one_of(3)
+pytestmark = pytest.mark.one_of(6)
 
 ONE = table("one", id=pa.int64(), v=pa.string())
 HOUR = 3600.0

@@ -17,7 +17,7 @@ EVENT = (
 )
 
 
-@pytest.mark.one_of(4)
+@pytest.mark.one_of(8)
 @pytest.mark.parametrize(("lake_offset", "value"), [(14, "big"), (15, "big"), (17, None), (24, None)])
 def test_a_later_row_of_the_old_key_has_no_value_for_the_row_that_moved_away(
     spark: SparkSession, lake_offset: int, value: str | None

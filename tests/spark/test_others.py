@@ -15,7 +15,7 @@ from dblog_core.lake.lake_status import State, read_status
 from tests.spark.lakes import TestLake
 from tests.spark.segments import table
 
-pytestmark = pytest.mark.one_of(3)
+pytestmark = pytest.mark.one_of(6)
 
 ITEMS = table("items", id=pa.int64(), v=pa.string())
 OTHER = table("other", id=pa.int64())

@@ -27,7 +27,7 @@ from tests.nemesis.test_kills import judge_log, log_start
 from tests.nemesis.workload import Writers, create_tables
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.one_of(2)
+pytestmark = pytest.mark.one_of(4)
 
 WORKERS = 2
 NewDatabase = Callable[[MysqlServer], Database]
@@ -51,7 +51,7 @@ def rows(config: Config) -> int:
     return 0 if asked_tasks is None else asked_tasks.rows
 
 
-@pytest.mark.one_of(5)
+@pytest.mark.one_of(10)
 @pytest.mark.in_turn
 def test_a_dump_on_executors_outlives_some_of_them_and_its_driver(
     database: Database, cluster: SparkCluster, zookeeper_url: str, tmp_path: Path

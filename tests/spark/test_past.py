@@ -18,7 +18,7 @@ from tests.spark.lakes import TestLake
 from tests.spark.segments import Row, table
 from tests.spark.worlds import SHAPE, Key, Oracle, Source
 
-pytestmark = pytest.mark.one_of(2)
+pytestmark = pytest.mark.one_of(4)
 
 T = table("t", id=pa.int64(), v=pa.string())
 U = table("u", id=pa.int64(), v=pa.string())
@@ -56,7 +56,7 @@ def _refusal_of_rebuild(lake: TestLake) -> str:
     return outcome.error or ""
 
 
-@pytest.mark.one_of(5)
+@pytest.mark.one_of(10)
 def test_a_random_past_gives_the_table_that_merging_gave(lake_with_history: TestLake, soak_seed: int) -> None:
     dice = random.Random(soak_seed)
     source = Source(lake_with_history.build, dice, 30)

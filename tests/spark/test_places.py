@@ -10,7 +10,7 @@ from tests.spark.lakes import TestLake
 from tests.spark.segments import table
 from tests.spark.test_whole import T, row, state
 
-pytestmark = pytest.mark.one_of(2)
+pytestmark = pytest.mark.one_of(4)
 
 
 def test_a_table_whose_place_is_that_of_anothers_history_stops_alone(lake: TestLake) -> None:

@@ -12,7 +12,7 @@ from tests.spark.asked import ask, ask_well, dies
 from tests.spark.lakes import TestLake
 from tests.spark.segments import Row, table
 
-pytestmark = pytest.mark.one_of(3)
+pytestmark = pytest.mark.one_of(6)
 
 FIRST = table("t", id=pa.int64(), n=pa.int32(), old=pa.string())
 SECOND = table("t", id=pa.int64(), n=pa.int64(), more=pa.string())

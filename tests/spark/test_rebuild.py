@@ -17,7 +17,7 @@ from tests.spark.lakes import TestLake
 from tests.spark.segments import Row, table
 from tests.spark.worlds import SHAPE, Key, Oracle, Source
 
-pytestmark = pytest.mark.one_of(3)
+pytestmark = pytest.mark.one_of(6)
 
 T = table("t", id=pa.int64(), v=pa.string())
 U = table("u", id=pa.int64(), v=pa.string())

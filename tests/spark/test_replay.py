@@ -17,7 +17,7 @@ from tests.spark.lakes import TestLake
 from tests.spark.segments import table
 from tests.spark.worlds import SHAPE, Oracle, Source
 
-pytestmark = pytest.mark.one_of(4)
+pytestmark = pytest.mark.one_of(8)
 
 T = table("t", id=pa.int64(), v=pa.string(), big=pa.string())
 U = table("u", id=pa.int64(), v=pa.string())

@@ -14,7 +14,7 @@ from tests.spark.asked import ask, ask_well, dies
 from tests.spark.lakes import Dumps, TestLake
 from tests.spark.segments import table
 
-pytestmark = pytest.mark.one_of(3)
+pytestmark = pytest.mark.one_of(6)
 
 T = table("t", id=pa.int64(), v=pa.string())
 WIDE = table("t", key=("id", "part"), id=pa.string(), part=pa.int32(), v=pa.string(), w=pa.int64())

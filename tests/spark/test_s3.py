@@ -64,7 +64,7 @@ def dblog(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
     commands.kill()
 
 
-@pytest.mark.one_of(4)
+@pytest.mark.one_of(8)
 @pytest.mark.parametrize("source_kind", ["postgres"], indirect=True)
 def test_rows_reach_a_lake_on_an_object_store(
     database: Database,

@@ -14,7 +14,7 @@ from tests.spark.lakes import TestLake
 from tests.spark.segments import Row, table
 from tests.spark.shapes import NEW, OLD, WIDE, at_the_end, drop_column, history_rows, new, old, status, wide
 
-pytestmark = pytest.mark.one_of(4)
+pytestmark = pytest.mark.one_of(8)
 
 
 NARROW = table("t", id=pa.int32(), n=pa.int16(), d=pa.decimal128(5, 2), day=pa.date32(), f=pa.float32())

@@ -16,7 +16,7 @@ from tests.spark.lakes import TestLake
 from tests.spark.segments import table
 from tests.unit.staged import root_of
 
-pytestmark = pytest.mark.one_of(2)
+pytestmark = pytest.mark.one_of(4)
 
 NOTES = table("notes", id=pa.int64(), v=pa.string(), big=pa.string())
 

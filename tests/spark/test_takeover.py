@@ -22,7 +22,7 @@ from tests.fix_day import OfADay
 from tests.spark.lakes import TestLake
 from tests.spark.segments import table
 
-pytestmark = pytest.mark.one_of(3)
+pytestmark = pytest.mark.one_of(6)
 
 ONE = table("one", id=pa.int64(), v=pa.string(), big=pa.string())
 TWO = table("two", id=pa.int64(), v=pa.string(), big=pa.string())

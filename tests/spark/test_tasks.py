@@ -22,7 +22,7 @@ from spark_jobs.lake_tasks.registry import Kind
 from tests.spark.lakes import TestLake
 from tests.spark.segments import table
 
-pytestmark = pytest.mark.one_of(3)
+pytestmark = pytest.mark.one_of(6)
 
 ONE = table("one", id=pa.int64(), v=pa.string())
 STEPS = ("recorded", "done", "cut", "finished")

@@ -31,7 +31,7 @@ from tests.spark.asked import ask_well, replay
 from tests.spark.lakes import TestLake
 from tests.spark.segments import Row, json_in, table
 
-pytestmark = pytest.mark.one_of(4)
+pytestmark = pytest.mark.one_of(8)
 
 HUGE = (
     '{"n": 12345678901234567890123456789012345678901234567890, "d": 1.10, "m": 98765432109876543210987654321098765432}'

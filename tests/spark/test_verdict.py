@@ -23,7 +23,7 @@ from tests.plain_hashes import row_hash
 from tests.spark.lakes import TestLake
 from tests.spark.segments import Row, table
 
-pytestmark = pytest.mark.one_of(4)
+pytestmark = pytest.mark.one_of(8)
 
 T = table("t", id=pa.int64(), v=pa.string(), big=pa.string())
 

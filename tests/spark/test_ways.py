@@ -25,7 +25,7 @@ from tests.spark.lakes import TestLake
 from tests.spark.segments import Row, table
 from tests.spark.worlds import SHAPE, Source, WholeRows
 
-pytestmark = pytest.mark.one_of(3)
+pytestmark = pytest.mark.one_of(6)
 
 T = table("t", id=pa.int64(), v=pa.string())
 ODD = table(
@@ -74,7 +74,7 @@ def _compare_bursts(both: tuple[TestLake, TestLake], source: Source, dice: rando
         assert set(waiting[0]) == set(waiting[1])
 
 
-@pytest.mark.one_of(5)
+@pytest.mark.one_of(10)
 def test_both_ways_give_the_same_rows(both: tuple[TestLake, TestLake], soak_seed: int) -> None:
     dice = random.Random(f"ways {soak_seed}")
     _compare_bursts(both, Source(both[0].build, dice, 40), dice)

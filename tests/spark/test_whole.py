@@ -14,7 +14,7 @@ from tests.spark.asked import ask_well, replay
 from tests.spark.lakes import TestLake
 from tests.spark.segments import table
 
-pytestmark = pytest.mark.one_of(2)
+pytestmark = pytest.mark.one_of(4)
 
 T, U = (table(name, id=pa.int64(), v=pa.string()) for name in ("t", "u"))
 KEYLESS = table("log", key=(), id=pa.int64(), v=pa.string())

@@ -24,7 +24,7 @@ def shape(schema: str, name: str) -> TableSchema:
     return TableSchema(TableName(schema, name), columns, (name,))
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(4)
 def test_the_lake_takes_the_worst_names(lake: TestLake, of_a_day: OfADay) -> None:
     names = [*ALWAYS, *of_a_day([name for name in EVERY if name not in ALWAYS], A_DAY)]
     tables = [shape(WORST[i % len(WORST)], name) for i, name in enumerate(names)]

@@ -102,7 +102,7 @@ def test_a_large_toasted_key_is_never_lost(
     assert deleted["before"]["k"] == created["after"]["k"] == "k" * 2500
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(4)
 def test_a_transaction_of_many_rows_resumes_inside_at_every_batch(
     lab: Database, source: PostgresSource, read_log: Callable[..., list[LogBatch]]
 ) -> None:

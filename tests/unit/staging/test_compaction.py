@@ -160,7 +160,7 @@ def _silence_is_believed() -> contextlib.AbstractContextManager[object]:
     return mock.patch.object(Compactor, "_join", join)
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(4)
 @pytest.mark.parametrize(
     "mutant",
     [_own_manifest_first, _not_cut, _removed_at_once, _carried_files_removed, _not_durable, _head_joined,

@@ -43,7 +43,7 @@ def _explore(
     return moments
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(4)
 @pytest.mark.parametrize("upto", [None, 3])
 @pytest.mark.parametrize("after", [0, 1])
 @pytest.mark.parametrize(
