@@ -169,6 +169,7 @@ def test_marking_the_run_as_failed_cancels_its_dump(live: Live, slow_dump: str) 
     _check_stands_still(live, dump, seconds)
 
 
+@pytest.mark.one_of(2)
 def test_the_page_says_that_captures_are_paused_and_unpauses_them(live: Live, sign_in: SignIn, picture: Keep) -> None:
     live.capturing()
     page = sign_in()

@@ -114,6 +114,7 @@ def test_a_task_leaves_at_once_when_its_supervisor_is_killed(task: list[str], tm
     process.communicate()
 
 
+@pytest.mark.one_of(2)
 def test_an_error_is_raised_as_it_is(task: list[str], tmp_path: Path) -> None:
     Path(task[0]).write_text(_TASK.format(refuse=True))
     env = {**os.environ, "AIRFLOW_HOME": str(tmp_path), "A_SECRET_THAT_IS_NOT_SET": "x"}
@@ -137,6 +138,7 @@ def run_python(command: list[str], home: Path) -> subprocess.CompletedProcess[st
     return subprocess.run([sys.executable, *command], env=env, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.one_of(2)
 def test_a_capture_that_runs_elsewhere_is_watched(
     watch: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,6 +155,7 @@ def test_a_capture_that_runs_elsewhere_is_watched(
     assert ended.stdout.splitlines()[-1] == "slice over"
 
 
+@pytest.mark.one_of(2)
 def test_the_watch_fails_once_nobody_leads(watch: list[str], tmp_path: Path) -> None:
     ended = run_python(watch, tmp_path)
     assert ended.returncode == 1

@@ -28,6 +28,7 @@ def source_server(newest_postgres: PostgresServer) -> PostgresServer:
     return newest_postgres
 
 
+@pytest.mark.one_of(2)
 def test_a_table_whose_generated_columns_the_log_shows_stops_alone(database: Database, tmp_path: Path) -> None:
     """From version 18 on a publication may show them. A capture that may not change it leaves the others alone."""
     config = database.config(tmp_path, source={"tables": ["public.t", "public.u"]})
@@ -49,6 +50,7 @@ def test_a_table_whose_generated_columns_the_log_shows_stops_alone(database: Dat
     assert stop_reasons(config) == {}
 
 
+@pytest.mark.one_of(2)
 def test_a_capture_that_owns_its_publication_takes_generated_columns_out_of_it_again(
     database: Database, tmp_path: Path
 ) -> None:

@@ -50,6 +50,7 @@ def held(state: StateStore) -> str:
     return "; ".join(dump.held for dump in dump_store.list_dumps(state) if dump.held)
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.in_turn
 def test_a_locked_table_that_is_to_be_dumped_keeps_no_other_from_its_capture(
     database: Database, tmp_path: Path

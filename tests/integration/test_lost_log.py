@@ -64,6 +64,7 @@ def test_a_lost_log_stops_the_capture_and_a_fresh_start_mends_it(database: Datab
     mend(config, fresh_start=True, rows={1: "changed", 3: "three"})
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.parametrize("source_kind", ["mysql", "mariadb"], indirect=True)
 def test_rows_of_a_dropped_partition_go_with_a_dump_that_is_requested_by_itself(
     database: Database, tmp_path: Path
@@ -79,6 +80,7 @@ def test_rows_of_a_dropped_partition_go_with_a_dump_that_is_requested_by_itself(
     assert dump_store.list_dumps(wiring.open_state(config))
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.parametrize("keep_state", [False, True], ids=["all-anew", "staging-anew"])
 def test_a_log_that_tells_of_dumps_into_an_older_staging_is_read_into_a_new_one(
     database: Database, tmp_path: Path, keep_state: bool

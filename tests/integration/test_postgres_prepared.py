@@ -70,6 +70,7 @@ def ids(batches: list[Any]) -> list[int]:
     return [line["after"]["id"] for line in lines(batches)]
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.parametrize("memory", ["64kB", "64MB"], ids=["streamed", "kept"])
 def test_prepared_rows_stand_where_they_are_committed_whatever_restarts_between(
     lab: Database, source: PostgresSource, memory: str

@@ -117,6 +117,7 @@ def test_a_transaction_of_very_many_signals_is_taken_in_in_part_and_told_of(lab:
     assert "more than 1,000 rows" in refused.error
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.in_turn("source_kind", "plugin")
 def test_all_channels_give_the_same_request(lab: Database, tmp_path: Path, plugin: str, kafka: KafkaServer) -> None:
     topic = f"t_{secrets.token_hex(4)}"
@@ -222,6 +223,7 @@ run_capture(config, stop=threading.Event())
 POINTS = ("before the inbox", "before the manifest", "before the desk")
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.in_turn("source_kind", "point")
 @pytest.mark.parametrize("point", POINTS)
 def test_a_capture_that_is_killed_neither_misses_a_row_nor_repeats_it(

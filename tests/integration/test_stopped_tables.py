@@ -369,6 +369,7 @@ def test_mysql_a_start_leaves_out_tables_whose_engine_keeps_no_rows_and_takes_th
     assert set(copies(config)) == {"u"}
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.in_turn
 @pytest.mark.parametrize("source_kind", ["mysql", "mariadb"], indirect=True)
 def test_mysql_rows_that_a_session_logs_in_part_stop_their_table_alone_and_a_start_dumps_it(

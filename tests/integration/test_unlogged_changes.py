@@ -33,6 +33,7 @@ def begin(database: Database, config: Config) -> dict[str, dict[int, str]]:
     return source_rows(database, "t", "u")
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.in_turn("moment")
 @pytest.mark.parametrize("moment", ["while it runs", "between two captures"])
 def test_rows_that_the_publication_of_others_did_not_show_are_dumped(
@@ -54,6 +55,7 @@ def test_rows_that_the_publication_of_others_did_not_show_are_dumped(
         assert set(healing(config)) == {"t", "u"} and stop_reasons(config) == {}
 
 
+@pytest.mark.one_of(2)
 def test_tables_stop_while_the_publication_of_others_does_not_show_all_changes(
     database: Database, tmp_path: Path
 ) -> None:
@@ -72,6 +74,7 @@ def test_tables_stop_while_the_publication_of_others_does_not_show_all_changes(
         assert set(healing(config)) == {"t", "u"}
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.in_turn("alter")
 @pytest.mark.parametrize(
     "alter", ["DROP TABLE t", "SET TABLE u, public.dblog_watermark", "SET (publish = 'insert, delete')"]
@@ -123,6 +126,7 @@ def test_a_publication_that_has_another_owner_costs_no_dump(database: Database, 
     assert healing(config) == {} and stop_reasons(config) == {}
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.in_turn("moment")
 @pytest.mark.parametrize("moment", ["while it runs", "between two captures"])
 def test_rows_of_a_bulk_load_without_a_log_are_dumped(database: Database, tmp_path: Path, moment: str) -> None:

@@ -84,6 +84,7 @@ KEYS = {
 }
 
 
+@pytest.mark.one_of(2)
 def test_such_a_value_in_a_key_stops_its_table_alone_in_log_plan_and_the_captures_own_dump(
     database: Database, tmp_path: Path
 ) -> None:

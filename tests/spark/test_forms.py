@@ -49,6 +49,7 @@ POSTGRES = (
 )  # fmt: skip
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.in_turn
 def test_columns_in_every_form_are_the_same_through_log_and_dump_and_equal_in_the_lake(
     database: Database,

@@ -43,6 +43,7 @@ def in_arrow(schema: TableSchema, file: str) -> list[int]:
     return [int(value) for value in hash_rows(arrays, schema)]
 
 
+@pytest.mark.one_of(2)
 def test_source_and_spark_hash_rows_of_every_type_alike(
     spark: SparkSession, database: Database, source_config: Config, tmp_path: Path
 ) -> None:

@@ -98,6 +98,7 @@ def test_who_waits_gives_up_when_it_is_told_to(tmp_path: Path, shared: str) -> N
     assert looks == 3
 
 
+@pytest.mark.one_of(2)
 def test_a_merge_that_goes_on_stands_by_until_it_is_stopped(tmp_path: Path) -> None:
     """It waits before it starts Spark: standing by costs little."""
     lake = tmp_path / "lake" / "t"

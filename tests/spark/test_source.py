@@ -115,6 +115,7 @@ def test_rows_are_the_lines_of_the_log(shop: Shop) -> None:
     assert times == [line["commit_time"] for line in expected]
 
 
+@pytest.mark.one_of(2)
 def test_what_is_asked_for_is_what_is_read(shop: Shop) -> None:
     history(shop.build)
     every = [line["offset"] for line in shop.lines()]
@@ -217,6 +218,7 @@ def begun_at(shop: Shop, offset: int) -> None:
     shop.staging.begin_at(Beginning(segment=2, offset=offset, sealed_at=1))
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.parametrize(
     ("options", "expected_text"),
     [
