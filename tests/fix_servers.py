@@ -19,7 +19,7 @@ import pytest
 from dblog_core import user_cache
 from dblog_core.config.settings import Config
 from dblog_core.local.servers.kafka import Door, KafkaServer
-from dblog_core.local.servers.mariadb import MariadbServer
+from dblog_core.local.servers.mariadb import MariadbServer, NewestMariadbServer
 from dblog_core.local.servers.mysql import MysqlServer
 from dblog_core.local.servers.postgres import PostgresServer
 from dblog_core.local.servers.schema_registry import RegistryServer
@@ -28,6 +28,7 @@ from dblog_core.local.servers.zookeeper import ZookeeperServer
 from tests.certificates import Authority, authority
 
 ServerType = TypeVar("ServerType", bound=Server)
+MARIADB_SERVERS = (MariadbServer, NewestMariadbServer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +126,19 @@ def mysql(server_root: Path) -> Iterator[MysqlServer]:
 
 
 @pytest.fixture(scope="session")
-def mariadb(server_root: Path) -> Iterator[MariadbServer]:
-    yield from _running(MariadbServer(server_root / "mariadb"))
+def mariadb(server_root: Path, pytestconfig: pytest.Config) -> Iterator[MariadbServer]:
+    """The machine's own or the newest, in turn by the first seed."""
+    server = MARIADB_SERVERS[pytestconfig.option.soak_first % len(MARIADB_SERVERS)]
+    yield from _running(server(server_root / "mariadb"))
+
+
+@pytest.fixture(scope="session")
+def newest_mariadb(server_root: Path, request: pytest.FixtureRequest) -> Iterator[NewestMariadbServer]:
+    """One server less, in a run whose `mariadb` is the newest."""
+    if MARIADB_SERVERS[request.config.option.soak_first % len(MARIADB_SERVERS)] is NewestMariadbServer:
+        yield request.getfixturevalue("mariadb")
+    else:
+        yield from _running(NewestMariadbServer(server_root / "newest-mariadb"))
 
 
 @pytest.fixture(scope="session")

@@ -50,6 +50,12 @@ def keys_entry(table: object) -> str:
     return f"[source.keys] {quote_for_toml(str(table))}"
 
 
+def exclude_entry(table: object, columns: Sequence[str]) -> str:
+    """Where a configuration names the columns of a table that are not captured."""
+    listed = ", ".join(map(quote_for_toml, columns))
+    return f"[source.columns.{quote_for_toml(str(table))}] exclude = [{listed}]"
+
+
 def quote_for_shell(table: object) -> str:
     """The text of a table as an argument in a shell."""
     return shlex.quote(str(table))

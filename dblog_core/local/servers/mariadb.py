@@ -5,10 +5,21 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping
+from pathlib import Path
 
+from dblog_core.errors import LocalError
 from dblog_core.local.packages import trees
 from dblog_core.local.servers.mysql import LOGGED, SMALL, MysqlServer
 from dblog_core.local.set_up_programs import run_to_end
+
+_SYSTEM_TABLES = (
+    "*_system_tables.sql",
+    "*_performance_tables.sql",
+    "*_system_tables_data.sql",
+    "maria_add_gis_sp_bootstrap.sql",
+    "*_sys_schema.sql",
+)
+"""In the order in which they are made."""
 
 
 class MariadbServer(MysqlServer):
@@ -31,6 +42,7 @@ class MariadbServer(MysqlServer):
     )
 
     _create_user = "CREATE OR REPLACE USER"  # the set-up has made one without a password
+    _share_name = "mysql"
 
     def _replica_sql(self, source: MysqlServer) -> list[str]:
         place = f"MASTER_HOST = '{source.host}', MASTER_PORT = {source.port}, MASTER_USER = '{source.admin.user}'"
@@ -39,38 +51,47 @@ class MariadbServer(MysqlServer):
         return ["RESET MASTER", "SET GLOBAL gtid_slave_pos = ''", change, "START SLAVE"]
 
     def _initialise(self) -> None:
-        shutil.rmtree(self._dir / "data", ignore_errors=True)  # what an interrupted set-up left
-        tree = trees.tree(self.package)
-        install = [str(self.tool("mariadb-install-db")), "--no-defaults", f"--basedir={tree / 'usr'}"]
-        options = [
-            "--auth-root-authentication-method=normal",
-            "--skip-test-db",
-            "--skip-name-resolve",
-            *self._as_root(),
-        ]
-        environment = {**os.environ, "TMPDIR": str(self._temporary)}
-        command = [*install, f"--datadir={self._dir / 'data'}", *options]
-        run_to_end(command, where=self.name, cwd=self._dir, env=environment)
+        # As `mariadb-install-db` does it: that is a shell script, and starts no server with a C library of its own.
+        data = self._dir / "data"
+        shutil.rmtree(data, ignore_errors=True)  # what an interrupted set-up left
+        (data / "mysql").mkdir(parents=True)
+        tables = "".join(self._share_file(name).read_text() + "\n" for name in _SYSTEM_TABLES)
         # `--bootstrap` skips the grant tables until they are flushed, and GRANT needs them.
-        bootstrap = "USE mysql;\nFLUSH PRIVILEGES;\n" + self._admin_sql()
-        run_to_end([*self._program(), "--bootstrap"], where=self.name, cwd=self._dir, input=bootstrap)
+        for script in ("USE mysql;\n" + tables, "USE mysql;\nFLUSH PRIVILEGES;\n" + self._admin_sql()):
+            run_to_end([*self._program(), "--bootstrap"], where=self.name, cwd=self._dir, input=script)
+
+    def _share_file(self, name: str) -> Path:
+        """The prefix of the name is another one in each version."""
+        files = sorted(self._share.glob(name))
+        if not files:
+            raise LocalError(
+                f"its packages hold no {name}", where=self.name, fix="report it: the distribution has moved the file"
+            )
+        return files[0]
+
+    @property
+    def _share(self) -> Path:
+        return trees.tree(self.package) / "usr/share" / self._share_name
 
     def _program(self) -> list[str]:
         tree = trees.tree(self.package)
         return [
             str(self.tool("mariadbd")),
             "--no-defaults",
-            *self._as_root(),
+            *(["--user=root"] if os.geteuid() == 0 else []),
             f"--basedir={tree / 'usr'}",
             f"--datadir={self._dir / 'data'}",
             f"--tmpdir={self._temporary}",
-            f"--lc-messages-dir={tree / 'usr/share/mysql'}",
-            f"--character-sets-dir={tree / 'usr/share/mysql/charsets'}",
+            f"--lc-messages-dir={self._share}",
+            f"--character-sets-dir={self._share / 'charsets'}",
             f"--plugin-dir={tree / 'usr/lib/mysql/plugin'}",
             "--socket=mysql.sock",
             "--pid-file=mysql.pid",
         ]
 
-    @staticmethod
-    def _as_root() -> list[str]:
-        return ["--user=root"] if os.geteuid() == 0 else []
+
+class NewestMariadbServer(MariadbServer):
+    """The newest that there are packages of: from 11.8 on the log has other forms of events."""
+
+    package = trees.NEWEST_MARIADB
+    _share_name = "mariadb"

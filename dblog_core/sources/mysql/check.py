@@ -19,7 +19,7 @@ from dblog_core.model import table_patterns
 from dblog_core.model.schema import TableName
 from dblog_core.model.table_names import keys_entry
 from dblog_core.rows import column_rule_faults, source_key_faults
-from dblog_core.sources.mysql import check_replica
+from dblog_core.sources.mysql import check_generated, check_replica
 from dblog_core.sources.mysql.binlog import log
 from dblog_core.sources.mysql.binlog.xa import prepared_at_start
 from dblog_core.sources.mysql.sql import catalogue, foreign_keys
@@ -204,6 +204,8 @@ def _tables(connection: Connection[Any], config: SourceConfig, tables: TableFilt
     descriptions = catalogue.describe_all(connection, names, config.keys, config.columns)
     for described in descriptions:
         yield from _table(config, described)
+    if config.kind == "mariadb":
+        yield from check_generated.problems(connection, config, descriptions)
     # A table that somebody has locked must not keep a capture of all others from its beginning.
     rows(connection, f"SET SESSION lock_wait_timeout = {_LOCK_SECONDS}")
     for first in range(0, len(descriptions), _AT_ONCE):

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 from dblog_core.model.events import THEN_DUMPED, Transaction, Unreadable
 from dblog_core.model.schema import TableName
+from dblog_core.model.table_names import exclude_entry
 from dblog_core.sources.mysql.ddl.statements import Means, Statement
 from dblog_core.sources.mysql.row_events.change_batch import BatchBuilder
 from dblog_core.sources.mysql.row_events.table_map import Unread
@@ -29,10 +30,9 @@ def without_columns(table: TableName, names: Sequence[str]) -> tuple[str, str]:
     what = "a row without all its columns"
     if not names:
         return what, FULL_IMAGES
-    listed = ", ".join(f'"{name}"' for name in names)
     return f"{what}, it lacks {', '.join(names)}", (
         f"{FULL_IMAGES}; MariaDB 11 leaves generated columns out whatever that says: exclude them by "
-        f'[source.columns."{table}"] exclude = [{listed}]'
+        f"{exclude_entry(table, names)}"
     )
 
 
