@@ -44,9 +44,9 @@ def parse(packet: bytes, at: int, checksummed: bool) -> Event:
         stop -= events.CHECKSUM
         if zlib.crc32(memoryview(packet)[at:stop]) != int.from_bytes(packet[stop:], "little"):
             raise ValueError(f"an event of type {kind} does not match its checksum")
-    return Event(
-        kind, timestamp, server_id, end, size, bool(flags & events.ARTIFICIAL), packet[at + events.HEADER : stop]
-    )
+    body = packet[at + events.HEADER : stop]
+    is_artificial, is_ignorable = bool(flags & events.ARTIFICIAL), bool(flags & events.IGNORABLE)
+    return Event(kind, timestamp, server_id, end, size, is_artificial, body, is_ignorable)
 
 
 def has_checksums(body: bytes) -> bool:

@@ -13,6 +13,9 @@ CHECKSUM = 4
 ARTIFICIAL = 0x20
 """Header flag of an event that the server made up for the connection: it is not in the file."""
 
+IGNORABLE = 0x80
+"""Header flag of an event that a replica which does not know its type passes over: it changes no row."""
+
 
 class Type(IntEnum):
     # Statements: DDL, BEGIN, the XA statements, and COMMIT where no engine with transactions took part.
@@ -73,6 +76,7 @@ class Type(IntEnum):
 
 HARMLESS = {
     Type.STOP: "the server shut down in order",
+    Type.IGNORABLE: "what a replica passes over",
     Type.INTVAR: "belongs to a statement, which is judged on its own",
     Type.RAND: "belongs to a statement, which is judged on its own",
     Type.USER_VAR: "belongs to a statement, which is judged on its own",
@@ -110,6 +114,12 @@ class Event:
     size: int
     artificial: bool
     body: bytes
+    ignorable: bool = False
+
+
+def is_harmless(event: Event) -> bool:
+    """Whether the event changes no row, by its type, or by what the server says of a type that is not known here."""
+    return event.type in HARMLESS or (event.ignorable and event.type not in Type._value2member_map_)
 
 
 def name(kind: int) -> str:

@@ -60,6 +60,7 @@ class Events:
     def event(self, number: int) -> Event:
         """The event of this number, with a copy of its body."""
         columns = self._columns
+        start = columns[headers.START][number]
         return Event(
             columns[headers.TYPE][number],
             columns[headers.TIMESTAMP][number],
@@ -67,7 +68,8 @@ class Events:
             columns[headers.END][number],
             columns[headers.SIZE][number],
             bool(columns[headers.ARTIFICIAL][number]),
-            self.raw[columns[headers.START][number] : columns[headers.STOP][number]].tobytes(),
+            self.raw[start : columns[headers.STOP][number]].tobytes(),
+            bool(self.raw[start - 2] & events.IGNORABLE),  # the flags are the last two bytes of the header
         )
 
     def server(self, number: int) -> int:

@@ -227,7 +227,7 @@ class LogState:
         if handler is not None:
             handler(event)
         # An event that nobody has judged may change rows. Passing it over would lose them silently, so the capture
-        # stops.
-        elif event.type not in events.HARMLESS:
+        # stops; unless the server says of a type of its own, as Aurora has some, that replicas pass it over.
+        elif not events.is_harmless(event):
             why, fix = unsupported.of_event(event.type)
             raise self.unknown_error(why, fix=fix)

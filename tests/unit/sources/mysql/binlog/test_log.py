@@ -31,6 +31,20 @@ def test_an_unknown_event_is_named_with_its_place(kind: int) -> None:
     assert "binlog.000001:" in str(raised.value) and raised.value.fix
 
 
+@pytest.mark.parametrize("kind", [100, 101, 172, events.Type.IGNORABLE])
+def test_an_event_that_replicas_pass_over_changes_nothing(kind: int) -> None:
+    """Amazon Aurora writes types 100 and 101 with this flag, and no documentation says what they are."""
+    log = state()
+    take(log, event(kind, b"opaque", end=500, flags=events.IGNORABLE), gtid(1), query("TRUNCATE TABLE t"))
+    assert log.flush().signals == (Truncated(0, 0, TableName("shop", "t")),)
+
+
+@pytest.mark.parametrize("kind", [events.Type.INCIDENT, events.Type.PARTIAL_UPDATE_ROWS, events.Type.BEGIN_LOAD_QUERY])
+def test_an_event_that_is_known_to_matter_is_not_passed_over_whatever_its_flag_says(kind: int) -> None:
+    with pytest.raises((UnknownLogEvent, ValueError)):
+        take(state(), event(kind, b"", end=500, flags=events.IGNORABLE))
+
+
 def test_a_truncate_is_signalled_in_its_transaction() -> None:
     log = state()
     take(log, gtid(1), query("TRUNCATE TABLE t"))
