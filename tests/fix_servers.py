@@ -28,7 +28,10 @@ from dblog_core.local.servers.zookeeper import ZookeeperServer
 from tests.certificates import Authority, authority
 
 ServerType = TypeVar("ServerType", bound=Server)
-MARIADB_SERVERS = (MariadbServer, NewestMariadbServer)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--newest-mariadb", action="store_true", help="tests on MariaDB have its newest version")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,19 +130,15 @@ def mysql(server_root: Path) -> Iterator[MysqlServer]:
 
 @pytest.fixture(scope="session")
 def mariadb(server_root: Path, pytestconfig: pytest.Config) -> Iterator[MariadbServer]:
-    """The machine's own or the newest, in turn by the first seed."""
-    yield from _running(_mariadb_of(pytestconfig)(server_root / "mariadb"))
-
-
-def _mariadb_of(config: pytest.Config) -> type[MariadbServer]:
-    """Not by odd and even seeds: these say which tests run on MariaDB."""
-    return MARIADB_SERVERS[config.option.soak_first // 2 % len(MARIADB_SERVERS)]
+    """The machine's own, or the newest with --newest-mariadb."""
+    server = NewestMariadbServer if pytestconfig.option.newest_mariadb else MariadbServer
+    yield from _running(server(server_root / "mariadb"))
 
 
 @pytest.fixture(scope="session")
 def newest_mariadb(server_root: Path, request: pytest.FixtureRequest) -> Iterator[NewestMariadbServer]:
     """One server less, in a run whose `mariadb` is the newest."""
-    if _mariadb_of(request.config) is NewestMariadbServer:
+    if request.config.option.newest_mariadb:
         yield request.getfixturevalue("mariadb")
     else:
         yield from _running(NewestMariadbServer(server_root / "newest-mariadb"))

@@ -10,6 +10,7 @@ import pytest
 
 from dblog_core.capture import config_reload
 from dblog_core.capture.healing import broken_tables
+from dblog_core.local.servers.mariadb import NewestMariadbServer
 from tests.conformance import postgres_forms
 from tests.conformance.cases import cases
 from tests.conformance.world import World
@@ -29,7 +30,9 @@ def new_world(
 
     def make(seed: int, count: int) -> World:
         draw = random.Random(seed)
-        worlds.append(World(database, tmp_path, cases(database.kind, database.name, draw, count), draw))
+        logs_generated = not isinstance(database.server, NewestMariadbServer)
+        made_cases = cases(database.kind, database.name, draw, count, logs_generated=logs_generated)
+        worlds.append(World(database, tmp_path, made_cases, draw))
         return worlds[-1]
 
     yield make

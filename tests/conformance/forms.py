@@ -16,7 +16,7 @@ may stand, in any order:
     ?        it is left out half of the time
     !        the server may refuse it
     2|       it runs in the case's second session (and so on)
-    [mysql]  only on that kind of server
+    [mysql]  only on that kind of server; [generated]: only on servers that log generated columns
     {gbk}    the client sends its text in that codec of Python
 
 In it `<t>`, `<u>`, `<v>`, `<w>` are tables of the case (`<tt>`: the first in the other case), `<c>` to `<f>` columns,
@@ -166,8 +166,11 @@ class Case:
 class Maker:
     """Makes cases on one server. `values`: how to make what fills a hole, by its name."""
 
-    def __init__(self, kind: str, database: str, draw: random.Random, values: Mapping[str, Make]) -> None:
+    def __init__(
+        self, kind: str, database: str, draw: random.Random, values: Mapping[str, Make], *, logs_generated: bool = True
+    ) -> None:
         self.kind = kind
+        self._only = {kind, "generated"} if logs_generated else {kind}
         self._database = database
         self._draw = draw
         self._values = values
@@ -202,7 +205,7 @@ class Maker:
         for flag in _FLAG.finditer(match["flags"]):
             if flag[0] == "?" and self._draw.random() < 0.5:
                 return None
-            if flag[2] and flag[2] != self.kind:
+            if flag[2] and flag[2] not in self._only:
                 return None
             session = int(flag[1] or session)
             codec = flag[3] or codec

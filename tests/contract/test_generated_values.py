@@ -11,6 +11,7 @@ import pytest
 
 from dblog_core.config.settings import Config
 from dblog_core.interfaces import ChunkReader, Source
+from dblog_core.local.servers.mariadb import NewestMariadbServer
 from dblog_core.model.schema import TableName
 from dblog_core.rows.column_rules import Rules
 from dblog_core.rows.row_hashes import HASH
@@ -73,13 +74,16 @@ def test_log_chunk_hash_and_server_agree_on_values_of_any_seed(
     after = {row["after"]["id"]: row["after"] for row in logged if row["op"] == "c"}
     before = {row["before"]["id"]: row["before"] for row in logged if row["op"] == "d"}
     assert len(chunk) == ROWS and chunk.keys() == printed_by_id.keys() == after.keys() == before.keys()
+    # MariaDB 11 leaves them out of what it logs of a delete, which the key is enough for.
+    unlogged = mysql_types.GENERATED if isinstance(database.server, NewestMariadbServer) else ()
     for key, row in chunk.items():
         for column in schema.columns:
             value = row[column.name]
             text = printed_by_id[key][column.name]
             place = f"{column} of row {key}, seed {soak_seed}"
             same(after[key][column.name], value, f"{place}: inserted")
-            same(before[key][column.name], value, f"{place}: deleted")
+            if column.name not in unlogged:
+                same(before[key][column.name], value, f"{place}: deleted")
             assert (value is None) == (text is None), place
             if text is not None and column.name != "dz":  # the server prints the zeros of ZEROFILL
                 same(*value_and_text(value, text, column), f"{place}: the server")

@@ -85,6 +85,7 @@ COMMON = {
     "virtual_": "int AS (i2 + 1) VIRTUAL",
     "stored_": "int AS (i2 + 2) STORED",
 }
+GENERATED = ("virtual_", "stored_")
 MYSQL = {"vec": "vector(3)"}
 MARIADB = {"inet4_": "inet4", "inet6_": "inet6", "uuid_": "uuid", "uuid1_": "uuid"}
 MARIADB_ROWS: tuple[dict[str, object], ...] = (

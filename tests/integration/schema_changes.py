@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dblog_core.local.servers.mariadb import NewestMariadbServer
+from dblog_core.local.servers.server import DatabaseServer
+
 KEYED = "id int PRIMARY KEY, n int"
 PARTED = "PARTITION BY RANGE (id) (PARTITION p0 VALUES LESS THAN (3), PARTITION p1 VALUES LESS THAN MAXVALUE)"
 
@@ -186,6 +189,10 @@ POSTGRES = (
 )
 
 
-def changes(kind: str) -> tuple[SchemaChange, ...]:
-    """Those of a kind of source."""
-    return POSTGRES if kind == "postgres" else MYSQL
+def changes(server: DatabaseServer) -> tuple[SchemaChange, ...]:
+    """Those of a server."""
+    of_kind = POSTGRES if server.kind == "postgres" else MYSQL
+    if not isinstance(server, NewestMariadbServer):
+        return of_kind
+    # Its log leaves generated columns out, so that such a table stops (`test_newest_mariadb`).
+    return tuple(change for change in of_kind if change.name != "add_generated")

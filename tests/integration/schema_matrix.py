@@ -127,7 +127,7 @@ class Matrix:
         self.config = base.model_copy(update={"source": source})
         self.file = path / "tables"
         self.file.write_text("as it is")
-        some = changes(database.kind) if count is None else self.draw.sample(changes(database.kind), count)
+        some = changes(database.server) if count is None else self.draw.sample(changes(database.server), count)
         self.changes = {f"{database.schema}.t_{change.name}": change for change in some}
         self._quiet = {name for name in self.changes if self.draw.random() < 0.5}
         self._loud = sorted(self.changes)

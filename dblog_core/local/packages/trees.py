@@ -68,7 +68,7 @@ MARIADB = Package(
     ),
 )
 NEWEST_MARIADB = replace(MARIADB, name="newest-mariadb", suite="sid")
-"""Tests run on it by turns with the machine's own, whose log has another form."""
+"""Its log has other forms than that of the machine's own."""
 POSTGRES = Package(
     name="postgres",
     roots=("^postgresql-[0-9]+-wal2json$",),  # a suite has one major version, and this needs its server and client
