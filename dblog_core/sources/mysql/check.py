@@ -26,7 +26,7 @@ from dblog_core.sources.mysql.sql import catalogue, foreign_keys
 from dblog_core.sources.mysql.sql.catalogue import Described, TableFilter
 from dblog_core.sources.mysql.sql.connection import LOCKED, connect, is_mariadb, quote_identifier, rows, variables
 from dblog_core.sources.mysql.sql.log_end import GTIDS_FIX
-from dblog_core.sources.mysql.sql.server import LOG_BIN_FIX, list_undurable, log_status
+from dblog_core.sources.mysql.sql.server import LOG_BIN_FIX, list_undurable, log_status, version
 from dblog_core.sources.mysql.sql.watermarks import create_statement, qualify
 from dblog_core.sources.mysql.values import types
 
@@ -89,11 +89,10 @@ def _run_part(part: Part, connection: Connection[Any], config: SourceConfig, tab
 
 
 def _version(connection: Connection[Any], config: SourceConfig, tables: TableFilter) -> Iterator[Problem]:
-    text = str(rows(connection, "SELECT VERSION()")[0][0])
-    version = tuple(int(part) for part in text.split("-")[0].split(".")[:2])
+    text, numbers = version(connection)
     # The first whose table maps can carry names, character sets and keys (binlog_row_metadata).
     least = (10, 5) if config.kind == "mariadb" else (8, 0)
-    if version < least:
+    if numbers < least:
         yield Problem(f"{config.kind} {text} is too old", f"use {config.kind} {least[0]}.{least[1]} or later")
 
 

@@ -14,6 +14,7 @@ from dblog_core.model.schema import TableName
 from dblog_core.model.table_names import exclude_entry
 from dblog_core.sources.mysql.sql.catalogue import Described
 from dblog_core.sources.mysql.sql.connection import rows
+from dblog_core.sources.mysql.sql.server import version
 
 _LEFT_OUT_SINCE = (11, 0)
 """10.11 logs them, 11.8 does not; no version between these was tried."""
@@ -24,9 +25,9 @@ WHERE TABLE_SCHEMA IN %s AND GENERATION_EXPRESSION IS NOT NULL ORDER BY ORDINAL_
 def problems(connection: Connection[Any], config: SourceConfig, descriptions: Sequence[Described]) -> Iterator[Problem]:
     """A warning for each table of a MariaDB server that has such columns and does not exclude them: its first update
     will stop it."""
-    text = str(rows(connection, "SELECT VERSION()")[0][0])
+    text, numbers = version(connection)
     schemas = sorted({described.table.schema for described in descriptions})
-    if tuple(int(part) for part in text.split("-")[0].split(".")[:2]) < _LEFT_OUT_SINCE or not schemas:
+    if numbers < _LEFT_OUT_SINCE or not schemas:
         return
     generated: dict[TableName, list[str]] = defaultdict(list)
     for schema, table, column in rows(connection, _GENERATED, (schemas,)):

@@ -71,6 +71,12 @@ def log_status(connection: Connection[Any]) -> tuple[Any, ...] | None:
     return status[0] if status else None
 
 
+def version(connection: Connection[Any]) -> tuple[str, tuple[int, ...]]:
+    """The server's version as it prints it, and the first two numbers of it."""
+    text = str(rows(connection, "SELECT VERSION()")[0][0])
+    return text, tuple(int(part) for part in text.split("-")[0].split(".")[:2])
+
+
 def any_case(connection: Connection[Any]) -> bool:
     """Whether the server does not tell upper and lower case apart in names of schemas and tables."""
     return variables(connection, "lower_case_table_names").get("lower_case_table_names", "0") != "0"
