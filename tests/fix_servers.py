@@ -18,6 +18,7 @@ import pytest
 
 from dblog_core import user_cache
 from dblog_core.config.settings import Config
+from dblog_core.local.packages import trees
 from dblog_core.local.servers.kafka import Door, KafkaServer
 from dblog_core.local.servers.mariadb import MariadbServer, NewestMariadbServer
 from dblog_core.local.servers.mysql import MysqlServer
@@ -27,11 +28,18 @@ from dblog_core.local.servers.server import Account, DatabaseServer, Server
 from dblog_core.local.servers.zookeeper import ZookeeperServer
 from tests.certificates import Authority, authority
 
+_OLDER_MYSQL = {"8.0": trees.MYSQL_80, "8.4": trees.MYSQL_84}
 ServerType = TypeVar("ServerType", bound=Server)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--newest-mariadb", action="store_true", help="tests on MariaDB have its newest version")
+    parser.addoption("--mysql", choices=sorted(_OLDER_MYSQL), help="tests on MySQL have this version; default: 9.7")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.option.mysql:
+        MysqlServer.package = _OLDER_MYSQL[config.option.mysql]  # also of servers that tests make for themselves
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ INSERT INTO <t> (id, n) VALUES (3, 9) ON DUPLICATE KEY UPDATE id = id + 500
 [mariadb] INSERT INTO <t> (id, v) VALUES (20, <text>), (21, 'b') RETURNING id, UPPER(v)
 INSERT INTO <u> (id, v) SELECT id + 1000, CONCAT(COALESCE(v, ''), '!') FROM <t> WHERE id < 6
 INSERT IGNORE INTO <u> SELECT * FROM <t> WHERE id % 2 = 0
-INSERT INTO <u> SELECT id, v, n, <c> FROM <t> AS s ON DUPLICATE KEY UPDATE n = COALESCE(s.n, 0) + 1
+INSERT INTO <u> SELECT id, v, n, <c> FROM <t> AS s ON DUPLICATE KEY UPDATE n = COALESCE(s.n, 0) DIV 2 + 1
 INSERT INTO <u> (id, v) WITH RECURSIVE up (i) AS (SELECT 3000 UNION ALL SELECT i + 1 FROM up WHERE i < 3040) SELECT i, CONCAT('r', i) FROM up
 INSERT INTO <t> () VALUES (30, 'thirty', 30, '')
 

@@ -8,13 +8,17 @@ from collections.abc import Mapping, Sequence
 
 from tests.contract import any_mysql, any_postgres
 from tests.contract.any_value import Make
+from tests.integration import mysql_types
 
 
 def makers(kind: str) -> Mapping[str, Make]:
     """How to make values, by the column of `every_type`'s table."""
     if kind == "postgres":
         return any_postgres.COLUMNS
-    return {**any_mysql.BOTH, **(any_mysql.OF_MYSQL if kind == "mysql" else any_mysql.OF_MARIADB)}
+    of_kind = any_mysql.OF_MYSQL if kind == "mysql" else any_mysql.OF_MARIADB
+    # Not each version has each type.
+    listed = mysql_types.columns(kind)
+    return {**any_mysql.BOTH, **{name: make for name, make in of_kind.items() if name in listed}}
 
 
 def rows(kind: str, seed: int, count: int) -> list[list[str]]:

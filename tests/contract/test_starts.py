@@ -10,6 +10,7 @@ import pytest
 
 from dblog_core.errors import SourceRefused
 from dblog_core.interfaces import Source
+from dblog_core.local.servers.mysql import MysqlServer
 from dblog_core.model import position_spec
 from tests.contract.test_source import create, log, rows, run
 from tests.fix_servers import Database
@@ -30,8 +31,8 @@ def end_of(database: Database) -> str:
 
 
 def _status(database: Database) -> tuple[object, ...]:
-    statement = "SHOW BINARY LOG STATUS" if database.kind == "mysql" else "SHOW MASTER STATUS"
-    return database.query(statement)[0]
+    assert isinstance(database.server, MysqlServer)
+    return database.query(database.server.status_statement)[0]
 
 
 def gtids_of(database: Database) -> str:

@@ -3,6 +3,9 @@
 # ruff: noqa: E501  (a row of values reads better in one block)
 from __future__ import annotations
 
+from dblog_core.local.packages import trees
+from dblog_core.local.servers.mysql import MysqlServer
+
 COMMON = {
     "id": "bigint unsigned NOT NULL PRIMARY KEY",
     "i1": "tinyint",
@@ -87,6 +90,7 @@ COMMON = {
 }
 GENERATED = ("virtual_", "stored_")
 MYSQL = {"vec": "vector(3)"}
+"""From version 9 on."""
 MARIADB = {"inet4_": "inet4", "inet6_": "inet6", "uuid_": "uuid", "uuid1_": "uuid"}
 MARIADB_ROWS: tuple[dict[str, object], ...] = (
     {"inet4_": "255.255.255.255", "inet6_": "::", "uuid_": "ffffffff-ffff-ffff-ffff-ffffffffffff",
@@ -145,7 +149,7 @@ ROWS: tuple[dict[str, object], ...] = (
 
 
 def columns(kind: str) -> dict[str, str]:
-    return {**COMMON, **(MYSQL if kind == "mysql" else MARIADB)}
+    return {**COMMON, **(MARIADB if kind == "mariadb" else MYSQL if MysqlServer.package is trees.MYSQL else {})}
 
 
 def create(kind: str, name: str) -> str:
@@ -162,7 +166,7 @@ def inserts(kind: str, name: str) -> list[tuple[str, tuple[object, ...]]]:
         if number < 2:
             names += ["ge", "po"]
             marks += ["ST_GeomFromText('LINESTRING(0 0,1 2.5,-3 4)')", "ST_GeomFromText('POINT(1 2)')"]
-            if kind == "mysql":
+            if "vec" in columns(kind):
                 names.append("vec")
                 marks.append("STRING_TO_VECTOR('[1,-2.5,3e10]')")
         identity = 2**64 - 1 if number == 0 else number

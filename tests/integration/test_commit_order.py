@@ -17,6 +17,7 @@ from dblog_core.capture.run_capture import run_capture
 from dblog_core.config.settings import Config
 from dblog_core.dumps import filing, work_loop
 from dblog_core.dumps.requests import DumpRequest
+from dblog_core.local.servers.mysql import MysqlServer
 from dblog_core.sources.mysql.sql import chunks
 from dblog_core.staging.reader import lines
 from tests.fix_servers import Database
@@ -197,8 +198,8 @@ def rows_at_watermarks(database: Database, start: tuple[str, int]) -> list[dict[
 
 def behind(database: Database, config: Config, seconds: float = 8) -> tuple[int, int]:
     """Windows with a row that is older than the log before its low watermark, of how many."""
-    status = "SHOW BINARY LOG STATUS" if database.kind == "mysql" else "SHOW MASTER STATUS"
-    file, position = database.query(status)[0][:2]
+    assert isinstance(database.server, MysqlServer)
+    file, position = database.query(database.server.status_statement)[0][:2]
     seen = windows(database, config, seconds)
     pairs = zip(seen, rows_at_watermarks(database, (file, int(position))), strict=True)
     stale = [1 for rows, log in pairs if any(rows[key] < operation for key, operation in log.items())]

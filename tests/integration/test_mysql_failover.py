@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from dblog_core.errors import LogPositionLost
+from dblog_core.local.packages import trees
 from dblog_core.local.servers.mariadb import MariadbServer
 from dblog_core.local.servers.mysql import MysqlServer
 from dblog_core.sources.mysql.binlog import scan
@@ -101,7 +102,8 @@ def on(config: Any, server: MysqlServer) -> MysqlSource:
 def kinds_of_gtid(database: Database) -> list[str]:
     """Settings under which a server gives its transactions GTIDs of more than one kind."""
     if database.kind == "mysql":
-        return ["gtid_next = 'AUTOMATIC'", "gtid_next = 'AUTOMATIC:nightly'"]
+        tagged = "AUTOMATIC" if MysqlServer.package is trees.MYSQL_80 else "AUTOMATIC:nightly"
+        return ["gtid_next = 'AUTOMATIC'", f"gtid_next = '{tagged}'"]
     return ["SESSION gtid_domain_id = 0", "SESSION gtid_domain_id = 7"]
 
 
@@ -133,7 +135,7 @@ def test_a_promoted_replica_goes_on_if_it_has_all_that_we_have_read_and_otherwis
     with pytest.raises(LogPositionLost) as raised:
         list(batches(promoted, ahead.position))
     assert ahead.transactions[-1].id in str(raised.value) and "--fresh-start" in raised.value.fix
-    replica.execute("RESET BINARY LOGS AND GTIDS" if database.kind == "mysql" else "RESET MASTER")
+    replica.execute(replica.reset_statement)
     with pytest.raises(LogPositionLost, match="has not"):
         list(batches(promoted, position))
 

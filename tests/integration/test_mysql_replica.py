@@ -94,11 +94,11 @@ def _following(primary: MysqlServer) -> list[str]:
     if primary.kind == "mariadb":
         place = f"MASTER_HOST = '{primary.host}', MASTER_PORT = {primary.port}, MASTER_USE_GTID = slave_pos"
         change = f"CHANGE MASTER TO {place}, MASTER_USER = '{who.user}', MASTER_PASSWORD = '{who.password}'"
-        return ["RESET MASTER", f"SET GLOBAL gtid_slave_pos = '{gtids}'", change, "START SLAVE"]
+        return [primary.reset_statement, f"SET GLOBAL gtid_slave_pos = '{gtids}'", change, "START SLAVE"]
     place = f"SOURCE_HOST = '{primary.host}', SOURCE_PORT = {primary.port}, SOURCE_AUTO_POSITION = 1"
     account = f"SOURCE_USER = '{who.user}', SOURCE_PASSWORD = '{who.password}', GET_SOURCE_PUBLIC_KEY = 1"
     change = f"CHANGE REPLICATION SOURCE TO {place}, {account}"
-    return ["RESET BINARY LOGS AND GTIDS", f"SET GLOBAL gtid_purged = '{gtids}'", change, "START REPLICA"]
+    return [primary.reset_statement, f"SET GLOBAL gtid_purged = '{gtids}'", change, "START REPLICA"]
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from dblog_core import wiring
 from dblog_core.config.settings import Config
 from dblog_core.dumps import dump_store
 from dblog_core.lake.lake_status import State, read_status
+from dblog_core.local.servers.mysql import MysqlServer
 from dblog_core.staging.reader import lines
 from tests.fix_servers import Database
 from tests.nemesis import oracles
@@ -93,8 +94,8 @@ def log_start(database: Database) -> Callable[[], list[oracles.Entry]]:
             return entries
 
         return read
-    status = "SHOW BINARY LOG STATUS" if database.kind == "mysql" else "SHOW MASTER STATUS"
-    file, position = database.query(status)[0][:2]
+    assert isinstance(database.server, MysqlServer)
+    file, position = database.query(database.server.status_statement)[0][:2]
     return lambda: oracles.binlog_entries(database, (file, int(position)))
 
 

@@ -19,6 +19,7 @@ from dblog_core.errors import LocalError
 
 _ETC = Path("/etc/apt")
 _LONG_NAMES = {"arch": "Architectures", "lang": "Languages", "target": "Targets"}
+_UBUNTU_PACKAGES = ("debootstrap", "ubuntu-keyring")
 _INSTALLS = re.compile(r"^Inst (\S+) \((\S+) ", re.MULTILINE)
 
 
@@ -31,8 +32,8 @@ class Repository:
     fields: Mapping[str, str]
     """What else is said of it (`Signed-By`, `Trusted`, …); a value may have several lines."""
 
-    def stanza(self, suites: Sequence[str]) -> str:
-        lines = ["Types: deb", f"URIs: {self.uri}", f"Suites: {' '.join(suites)}", "Components: main"]
+    def stanza(self, suites: Sequence[str], components: str = "main") -> str:
+        lines = ["Types: deb", f"URIs: {self.uri}", f"Suites: {' '.join(suites)}", f"Components: {components}"]
         return "\n".join([*lines, *(f"{name}: {value}" for name, value in self.fields.items())]) + "\n"
 
 
@@ -155,6 +156,27 @@ class PrivateApt:
 
     def _run(self, *arguments: str) -> str:
         return _run_command(["apt-get", "-y", *arguments], env=self._env, cwd=self._dir / "debs")
+
+
+class UbuntuApt(PrivateApt):
+    """The same on Ubuntu's archive. Debian has packages that know its address and its keys."""
+
+    def _sources(self) -> str:
+        assert self._suite is not None
+        debian = PrivateApt(self._dir / "debian", suite="sid")
+        debian.prepare()
+        versions = debian.closure(_UBUNTU_PACKAGES)
+        for package in debian.download({name: versions[name] for name in _UBUNTU_PACKAGES}):
+            unpack(package, self._dir)
+        # Its first mirror is that of amd64, the second that of all other machines.
+        script = (self._dir / "usr/share/debootstrap/scripts/gutsy").read_text()
+        mirrors = re.findall(r"default_mirror (\S+)", script)
+        architecture = _run_command(["dpkg", "--print-architecture"], env=dict(os.environ)).strip()
+        keyring = self._dir / "usr/share/keyrings/ubuntu-archive-keyring.gpg"
+        suites = (self._suite, f"{self._suite}-updates", f"{self._suite}-security")
+        fields = {"Signed-By": str(keyring)}
+        repository = Repository(mirrors[0 if architecture == "amd64" else 1], suites, fields)
+        return repository.stanza(suites, "main universe")
 
 
 def unpack(package: Path, tree: Path) -> None:

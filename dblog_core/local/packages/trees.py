@@ -16,7 +16,7 @@ from pathlib import Path
 
 from dblog_core import user_cache
 from dblog_core.errors import LocalError
-from dblog_core.local.packages.apt import PrivateApt, unpack
+from dblog_core.local.packages.apt import PrivateApt, UbuntuApt, unpack
 
 _FORMAT = "1"  # grows when the layout of a tree changes
 _UNUSED = ("libllvm", "libz3", "libperl", "libdbi-perl")  # PostgreSQL's JIT, which is off; the scripts of packages
@@ -40,6 +40,8 @@ class Package:
     """Globs below the tree of directories with libraries, beside the usual ones."""
     environment: tuple[str, ...] = ()
     """What the scripts set, as the shell reads it; $tree is the tree."""
+    apt: type[PrivateApt] = PrivateApt
+    """Debian's archive, or Ubuntu's."""
 
     @property
     def directory(self) -> str:
@@ -54,6 +56,14 @@ MYSQL = Package(
     keep=r"mysql-(server-core|client|client-core)$",
     programs=("usr/sbin/mysqld", "usr/bin/mysql", "usr/bin/mysqladmin", "usr/bin/mysqlbinlog", "usr/bin/mysqldump"),
     suite="sid",  # the only suite that has MySQL itself
+)
+MYSQL_84 = replace(MYSQL, name="mysql-8.4", suite="resolute", apt=UbuntuApt)
+MYSQL_80 = replace(
+    MYSQL_84,
+    name="mysql-8.0",
+    roots=("mysql-server-core-8.0", "mysql-client-8.0"),
+    keep=r"mysql-(server-core|client|client-core)-8\.0$",
+    suite="noble",
 )
 MARIADB = Package(
     name="mariadb",
@@ -84,6 +94,7 @@ CHROMIUM = Package(
     environment=('FONTCONFIG_SYSROOT="$tree"',),
 )
 ALL = (MYSQL, MARIADB, NEWEST_MARIADB, POSTGRES, CHROMIUM)
+"""What the set-up fetches. MYSQL_84 and MYSQL_80 are for some of the tests, which fetch them."""
 
 
 def tree(package: Package) -> Path:
@@ -99,7 +110,7 @@ def program(package: Package, name: str) -> Path:
 def _fill(package: Package, tree: Path) -> None:
     work = tree / "apt"
     work.mkdir()
-    apt = PrivateApt(work, suite=package.suite)
+    apt = package.apt(work, suite=package.suite)
     user_cache.print_progress(f"{package.name}: reading the package lists of {package.suite or 'this release'}")
     apt.prepare()
     chosen = {n: v for n, v in apt.closure(package.roots).items() if _is_wanted(package, n)}

@@ -48,7 +48,15 @@ class MariadbServer(MysqlServer):
         place = f"MASTER_HOST = '{source.host}', MASTER_PORT = {source.port}, MASTER_USER = '{source.admin.user}'"
         options = "MASTER_USE_GTID = slave_pos, MASTER_CONNECT_RETRY = 1"
         change = f"CHANGE MASTER TO {place}, MASTER_PASSWORD = '{source.admin.password}', {options}"
-        return ["RESET MASTER", "SET GLOBAL gtid_slave_pos = ''", change, "START SLAVE"]
+        return [self.reset_statement, "SET GLOBAL gtid_slave_pos = ''", change, "START SLAVE"]
+
+    @property
+    def status_statement(self) -> str:
+        return "SHOW MASTER STATUS"
+
+    @property
+    def reset_statement(self) -> str:
+        return "RESET MASTER"
 
     def _initialise(self) -> None:
         # As `mariadb-install-db` does it: that is a shell script, and starts no server with a C library of its own.

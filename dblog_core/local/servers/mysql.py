@@ -157,7 +157,17 @@ class MysqlServer:
         options = "SOURCE_AUTO_POSITION = 1, GET_SOURCE_PUBLIC_KEY = 1, SOURCE_CONNECT_RETRY = 1"
         change = f"CHANGE REPLICATION SOURCE TO {place}, SOURCE_PASSWORD = '{source.admin.password}', {options}"
         # What the set-up has written of its own is no transaction of the source's.
-        return ["RESET BINARY LOGS AND GTIDS", change, "START REPLICA"]
+        return [self.reset_statement, change, "START REPLICA"]
+
+    @property
+    def status_statement(self) -> str:
+        """Shows the log's end."""
+        return "SHOW MASTER STATUS" if self.package is trees.MYSQL_80 else "SHOW BINARY LOG STATUS"
+
+    @property
+    def reset_statement(self) -> str:
+        """Removes the log and its GTIDs, and begins a new one."""
+        return "RESET MASTER" if self.package is trees.MYSQL_80 else "RESET BINARY LOGS AND GTIDS"
 
     def drop_user(self, user: str) -> None:
         self.execute(f"DROP USER IF EXISTS '{user}'@'{self.host}'")

@@ -65,7 +65,8 @@ def test_columns_of_bytes_between_texts_move_no_character_set(
     database: Database, source: MysqlSource, columns: str
 ) -> None:
     """The log lists the collations of texts alone, and which other types count among them differs by server."""
-    kind, value = ("vector(3)", "TO_VECTOR('[1,2,3]')") if database.kind == "mysql" else ("point", "POINT(1, 2)")
+    has_vectors = "vec" in mysql_types.columns(database.kind)
+    kind, value = ("vector(3)", "TO_VECTOR('[1,2,3]')") if has_vectors else ("point", "POINT(1, 2)")
     execute(database, f"CREATE TABLE a (id int PRIMARY KEY, {columns.replace('BYTES', kind)}) CHARACTER SET utf8mb4")
     texts = [name for name, *_ in (c.split() for c in columns.split(", ")) if name[0] not in "boj"]
     start = source.current_position()
@@ -149,9 +150,7 @@ def test_json_doubles_print_as_the_server_prints_them(database: Database, source
         1e-14,
     ]
     values += [x * 10.0**e for x in (1.2345678901234567, -9.87654321098765) for e in range(-20, 20)]
-    printed_values = database.query(
-        "SELECT " + ", ".join(f"JSON_EXTRACT(CAST('[{v!r}]' AS JSON), '$[0]')" for v in values)
-    )[0]
+    printed_values = database.query("SELECT " + ", ".join(f"CAST({_double(v)} AS JSON)" for v in values))[0]
     assert [json_text.double(value) for value in values] == [str(text) for text in printed_values]
 
 
@@ -170,3 +169,8 @@ def test_json_values_that_only_functions_make(database: Database, source: MysqlS
     )
     logged = {row["after"]["id"]: row["after"]["j"] for row in changes(list(batches(source, start)))}
     assert logged == dict(database.query("SELECT id, CAST(j AS CHAR) FROM a"))
+
+
+def _double(value: float) -> str:
+    """A literal without its text being parsed as JSON: version 8.0 does not take the nearest double there."""
+    return repr(value) if "e" in repr(value) else f"{value!r}e0"

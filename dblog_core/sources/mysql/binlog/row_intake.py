@@ -101,9 +101,10 @@ class RowIntake:
         try:
             body, at, key_only = row_event_header.images(event, version)
         except row_event_header.ColumnsMissing as missing:
-            table = version.schema.table
+            table, key = version.schema.table, version.schema.key
             names = () if self._tables.ours(table) else missing.names
-            self._stop_in_part(version, op, group, *unread_tables.without_columns(table, names))
+            generated = self.numbers.mariadb and not any(name in key for name in names)
+            self._stop_in_part(version, op, group, *unread_tables.without_columns(table, names, generated=generated))
             return
         if version.schema.table == self._tables.watermarks:
             self._add_watermarks(version, group, op, body, at)

@@ -25,12 +25,16 @@ IN_PARTS = "an update with parts of JSON documents alone"
 WHOLE_DOCUMENTS = "set binlog_row_value_options = '' for every session"
 
 
-def without_columns(table: TableName, names: Sequence[str]) -> tuple[str, str]:
-    """What is wrong with a row that lacks these columns (none: they are not known), and its fix."""
+def without_columns(table: TableName, names: Sequence[str], *, generated: bool) -> tuple[str, str]:
+    """What is wrong with a row that lacks these columns (none: they are not known), and its fix. `generated`: whether
+    they may be generated columns of a server that leaves them out of its log."""
     what = "a row without all its columns"
     if not names:
         return what, FULL_IMAGES
-    return f"{what}, it lacks {', '.join(names)}", (
+    lacking = f"{what}, it lacks {', '.join(names)}"
+    if not generated:
+        return lacking, FULL_IMAGES
+    return lacking, (
         f"{FULL_IMAGES}; MariaDB 11 leaves generated columns out whatever that says: exclude them by "
         f"{exclude_entry(table, names)}"
     )

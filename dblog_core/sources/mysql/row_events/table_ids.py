@@ -47,7 +47,7 @@ class TableNumbers:
     ) -> None:
         """`is_table`: whether the catalogue has a table of that name now; asked of what may be a sequence."""
         self._tables = tables
-        self._mariadb = mariadb
+        self.mariadb = mariadb
         self._is_table = is_table
         self._versions = Versions(keys, charsets, tables.columns, mariadb=mariadb)
         self._known: dict[int, TableVersion | Unread | TableName] = {}
@@ -83,10 +83,10 @@ class TableNumbers:
             if isinstance(error, ColumnsNotNamed) or self._tables.ours(table):
                 raise
             return Unread(table, str(error), error.fix, error.catalogued)
-        versioned = self._mariadb and tuple(column.name for column in version.schema.columns[-2:]) == _OF_VERSIONS
+        versioned = self.mariadb and tuple(column.name for column in version.schema.columns[-2:]) == _OF_VERSIONS
         if versioned and not self._tables.ours(table):
             return Unread(table, types.VERSIONED, types.unversioned_fix(table))
-        return self._tell_sequence(version, head) if self._mariadb else version
+        return self._tell_sequence(version, head) if self.mariadb else version
 
     def _tell_sequence(self, version: TableVersion, head: TableMapHead) -> TableVersion | TableName:
         """Returns the name alone for a sequence of MariaDB. A number keeps its meaning, so it is looked up once."""
