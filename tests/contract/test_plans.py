@@ -23,9 +23,10 @@ from tests.contract.keyed import (
 )
 from tests.contract.test_source import numbers_of, run
 from tests.fix_servers import Database
+from tests.waiting import PATIENCE_SECONDS
 
 DAY = dt.date(2024, 1, 1)
-END = 30.0
+END = PATIENCE_SECONDS
 """Seconds within which a server must show what a test waits for."""
 
 

@@ -16,8 +16,9 @@ from dblog_core.model.events import LogBatch, SchemaSeen, Truncated, WatermarkSe
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.model.values import Key, keys_of
 from tests.fix_servers import Database
+from tests.waiting import PATIENCE_SECONDS
 
-END = 60.0
+END = PATIENCE_SECONDS
 """Seconds within which the log must have delivered what a test waits for."""
 
 

@@ -23,11 +23,12 @@ from tests.fix_servers import Database
 from tests.simulation import database as simulated
 from tests.simulation.scheduler import Simulation
 from tests.simulation.source import SimSource
+from tests.waiting import PATIENCE_SECONDS
 
 Row = dict[str, Any]
 Step = tuple[Any, ...]  # ("c", row), ("u", old id, row), ("d", id) or ("t",)
 Result = TypeVar("Result")
-END = 60.0  # seconds within which the log must have delivered what a test waits for
+END = PATIENCE_SECONDS  # seconds within which the log must have delivered what a test waits for
 
 
 class Place(Protocol):

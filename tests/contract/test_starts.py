@@ -14,9 +14,9 @@ from dblog_core.local.servers.mysql import MysqlServer
 from dblog_core.model import position_spec
 from tests.contract.test_source import create, log, rows, run
 from tests.fix_servers import Database
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
-END = 30.0
+END = PATIENCE_SECONDS
 SECOND = 1_000_000
 
 pytestmark = pytest.mark.in_turn

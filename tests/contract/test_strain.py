@@ -19,9 +19,10 @@ from tests.contract.keyed import (
 )
 from tests.contract.test_source import run
 from tests.fix_servers import Database
+from tests.waiting import PATIENCE_SECONDS
 
 LATE = 0.1  # seconds after which a standby of the tests replays what it has received
-END = 30.0
+END = PATIENCE_SECONDS
 """Seconds within which a server must show what a test waits for."""
 
 

@@ -102,7 +102,7 @@ def test_rows_that_a_new_table_without_a_key_has_had_before_are_told_of(
     watched = Watched(database, tmp_path)
     watched.write("*")
     with watched.capturing(), closing(wiring.open_state(watched.base)) as state:
-        wait_until(lambda: watched.in_force("*"), "the capture uses the pattern", timeout=60)
+        wait_until(lambda: watched.in_force("*"), "the capture uses the pattern")
         database.execute("CREATE TABLE log (v VARCHAR(50))", "ALTER TABLE log REPLICA IDENTITY FULL")
         database.execute("INSERT INTO log VALUES ('unseen')", added)
         (recent_error,) = wait_until(lambda: recent_errors.read(state), "somebody is told")

@@ -41,7 +41,7 @@ def drop_log(database: Database) -> None:
         return
     database.execute("FLUSH BINARY LOGS")
     newest = database.query("SHOW BINARY LOGS")[-1][0]
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while database.query("SHOW BINARY LOGS")[0][0] != newest:  # not while the last capture's thread still reads it
         assert time.monotonic() < deadline, "the server keeps its log"
         database.execute(f"PURGE BINARY LOGS TO '{newest}'")

@@ -18,8 +18,9 @@ from pymysqlreplication.row_event import DeleteRowsEvent, UpdateRowsEvent, Write
 from dblog_core.sources.mysql.source import MysqlSource
 from tests.fix_servers import Database
 from tests.unit.mysql_rows import json_value
+from tests.waiting import PATIENCE_SECONDS
 
-END = 30.0
+END = PATIENCE_SECONDS
 """Seconds within which the log must have delivered what a test waits for."""
 
 

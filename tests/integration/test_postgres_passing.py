@@ -15,6 +15,7 @@ from dblog_core.local.servers.postgres import PostgresServer
 from dblog_core.sources.postgres.source import PostgresSource
 from tests.fix_servers import Database
 from tests.integration.postgres_source.log_rows import lines, read_to
+from tests.waiting import PATIENCE_SECONDS
 
 PLUGINS = pytest.mark.parametrize("plugin", ["pgoutput", "wal2json"])
 SEGMENT = 16 << 20
@@ -73,7 +74,7 @@ def test_an_idle_database_beside_a_busy_one_keeps_no_log(
     written = source.current_position()
     busy.execute("INSERT INTO b SELECT repeat(md5(i::text), 30) FROM generate_series(1, 40000) i", "CHECKPOINT")
     assert lab.query(kept_bytes_query)[0][0] > 2 * SEGMENT
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while lab.query(kept_bytes_query)[0][0] > SEGMENT:
         assert time.monotonic() < deadline, "the slot keeps what nobody will read"
         if (batch := log.read(0.2)) is not None:

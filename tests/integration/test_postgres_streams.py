@@ -17,6 +17,7 @@ from dblog_core.model.events import LogBatch, SchemaSeen, Truncated, WatermarkSe
 from dblog_core.sources.postgres.logical.batch import MAX_ROWS
 from dblog_core.sources.postgres.source import PostgresSource
 from tests.fix_servers import Database
+from tests.waiting import PATIENCE_SECONDS
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ def read(
     target = source.current_position()
     log = source.open_log(position, skip=skip)
     batches: list[LogBatch] = []
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_SECONDS
     try:
         while not (batches and source.has_reached(batches[-1].position, target) and not batches[-1].partial):
             assert time.monotonic() < deadline, "the log did not come to its end"
@@ -55,8 +56,8 @@ def read(
 
 
 def drain(log: LogStream) -> None:
-    """Reads for half a minute, or until an error."""
-    deadline = time.monotonic() + 30
+    """Reads until an error, or until the patience ends."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < deadline:
         log.read(0.1)
 
@@ -96,7 +97,7 @@ def streams(lab: Database) -> tuple[int, int]:
 
 def settled_streams(lab: Database, before: tuple[int, int]) -> tuple[int, int]:
     """The same, once the server has counted more than `before`."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while (now := streams(lab)) == before:
         assert time.monotonic() < deadline, "the server has streamed nothing"
     return now

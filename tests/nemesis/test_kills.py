@@ -25,9 +25,10 @@ from tests.nemesis.dumps import Dumps
 from tests.nemesis.processes import Dblog, kill
 from tests.nemesis.replicas import Key, Row, values
 from tests.nemesis.workload import TABLES, Writers, column_of, create_tables
+from tests.waiting import PATIENCE_SECONDS
 
 CHAOS = 14.0  # seconds of kills, at least
-FILED = 60.0  # seconds until the first dump is filed: the machine may be busy
+FILED = PATIENCE_SECONDS  # until the first dump is filed
 RUNNING = {"capture": ("capture",), "work": ("work",), "merge": ("merge",)}
 MERGES_KILLED = 4
 """Of so many runs of a soak, one runs and kills merges too: Spark's starts are most of a run's work, and the seeded

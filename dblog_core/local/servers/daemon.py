@@ -64,7 +64,7 @@ class Daemon:
         self._record(self._child.pid)
         self.wait(ready, timeout)
 
-    def wait(self, ready: Callable[[], bool], timeout: float = 60) -> None:
+    def wait(self, ready: Callable[[], bool], timeout: float = 180) -> None:
         """Returns when `ready()`. Raises LocalError when the process ends before, or at the deadline."""
         deadline = time.monotonic() + timeout
         while not ready():
@@ -81,7 +81,7 @@ class Daemon:
                 )
             time.sleep(_PAUSE_SECONDS)
 
-    def stop(self, how: signal.Signals = signal.SIGTERM, *, timeout: float = 60) -> None:
+    def stop(self, how: signal.Signals = signal.SIGTERM, *, timeout: float = 180) -> None:
         """Asks it to end and waits until it has. Raises LocalError when it had to be killed."""
         process = self._process()
         if process is None:

@@ -11,8 +11,9 @@ from dblog_core.model.events import LogBatch
 from dblog_core.sources.mysql.source import MysqlSource
 from tests.fix_servers import Database
 from tests.integration import mysql_types
+from tests.waiting import PATIENCE_SECONDS
 
-END = 30.0
+END = PATIENCE_SECONDS
 """Seconds within which the log must have delivered what a test waits for."""
 
 

@@ -100,7 +100,7 @@ def test_mariadb_commits_xa_transactions_out_of_order(
     """Why `await_xa_commits` is there: without it, chunks miss rows. MySQL needs none, as the test above shows, and on
     MariaDB 11.8 none was seen to miss any."""
     monkeypatch.setattr(chunks, "await_xa_commits", lambda *_: None)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_SECONDS
     missed = 0
     while not missed and type(database.server) is MariadbServer:
         assert time.monotonic() < deadline, "nothing is missed without waiting: it protects from nothing"
@@ -158,7 +158,7 @@ def test_a_dump_between_the_phases(database: Database, tmp_path: Path, first: bo
 
 
 def until_there(is_there: Callable[[], bool], faults: list[BaseException]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_SECONDS
     pause = threading.Event()
     while not is_there():
         assert not faults and time.monotonic() < deadline, faults

@@ -14,6 +14,7 @@ from dblog_core.sources.mysql.source import MysqlSource
 from tests.fix_servers import Database
 from tests.integration.mysql_source.log_rows import batches, execute
 from tests.integration.mysql_xa.transactions import Ids, ops_and_ids
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.parametrize("source_kind", ["mysql", "mariadb"], indirect=True)
 
@@ -73,7 +74,7 @@ def test_rows_that_are_purged_are_lost_by_name(database: Database, source: Mysql
     file = json.loads(position)["file"]
     execute(database, "FLUSH BINARY LOGS", "INSERT INTO a VALUES (2, 2)")
     position = list(batches(source, position))[-1].position
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while database.query("SHOW BINARY LOGS")[0][0] == file or any(f == file for f, *_ in logs(database)):
         assert time.monotonic() < deadline
         execute(database, f"PURGE BINARY LOGS TO '{logs(database)[-1][0]}'", "FLUSH BINARY LOGS")

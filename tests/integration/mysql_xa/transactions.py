@@ -8,6 +8,7 @@ from typing import Any
 from dblog_core.model.events import LogBatch
 from tests.fix_servers import Database
 from tests.integration.mysql_source.log_rows import changes, execute
+from tests.waiting import PATIENCE_SECONDS
 
 
 class Ids:
@@ -34,7 +35,7 @@ class Ids:
 
 def finish(database: Database, statement: str) -> None:
     """Runs the second phase, as soon as the session that has prepared it is gone."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
             execute(database, statement)

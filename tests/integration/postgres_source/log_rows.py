@@ -7,11 +7,12 @@ from typing import Any
 
 from dblog_core.model.events import LogBatch, Truncated
 from dblog_core.sources.postgres.source import PostgresSource
+from tests.waiting import PATIENCE_SECONDS
 
 
 def read_to(source: PostgresSource, log: Any, target: str) -> list[LogBatch]:
     batches: list[LogBatch] = []
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while not (batches and source.has_reached(batches[-1].position, target) and not batches[-1].partial):
         assert time.monotonic() < deadline, "the log did not come to its end"
         batch = log.read(0.5)

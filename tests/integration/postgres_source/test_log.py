@@ -16,6 +16,7 @@ from dblog_core.model.events import LogBatch, Unreadable, WatermarkSeen
 from dblog_core.sources.postgres.source import PostgresSource
 from tests.fix_servers import Database
 from tests.integration.postgres_source.log_rows import begin, lines, read_to
+from tests.waiting import PATIENCE_SECONDS
 
 
 def test_changes_come_in_commit_order_with_what_the_log_knows_of_them(
@@ -162,7 +163,7 @@ def test_an_idle_source_moves_its_slot_and_nothing_is_confirmed_by_itself(
         batches = read_to(source, log, source.current_position())
         assert lab.query(confirmed) == [(source.show(position),)]
     log.acknowledge(batches[-1].position)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while lab.query(confirmed) != [(source.show(batches[-1].position),)]:
         assert time.monotonic() < deadline, "the slot did not move"
         log.read(0.05)
@@ -179,7 +180,7 @@ def test_a_lost_or_foreign_slot_says_what_is_lost(
     position = begin(exact)
     lab.execute("INSERT INTO t VALUES (1)")
     batches = read_log(exact, position, acknowledge=True)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while exact.start_position() != batches[-1].position:
         assert time.monotonic() < deadline, "the slot did not move"
     with pytest.raises(LogPositionLost, match="confirmed up to"):
