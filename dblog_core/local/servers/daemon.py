@@ -17,6 +17,8 @@ from dblog_core.errors import LocalError
 from dblog_core.local.servers import guard
 
 _PAUSE_SECONDS = 0.05
+_PATIENCE_SECONDS = 180.0
+"""To start and to stop: one of three that started at once on a busy machine took 43."""
 
 
 class Daemon:
@@ -42,7 +44,7 @@ class Daemon:
         command: Sequence[str | Path],
         *,
         ready: Callable[[], bool],
-        timeout: float = 60,
+        timeout: float = _PATIENCE_SECONDS,
         env: Mapping[str, str] | None = None,
         user: str | None = None,
     ) -> None:
@@ -64,7 +66,7 @@ class Daemon:
         self._record(self._child.pid)
         self.wait(ready, timeout)
 
-    def wait(self, ready: Callable[[], bool], timeout: float = 180) -> None:
+    def wait(self, ready: Callable[[], bool], timeout: float = _PATIENCE_SECONDS) -> None:
         """Returns when `ready()`. Raises LocalError when the process ends before, or at the deadline."""
         deadline = time.monotonic() + timeout
         while not ready():
@@ -81,7 +83,7 @@ class Daemon:
                 )
             time.sleep(_PAUSE_SECONDS)
 
-    def stop(self, how: signal.Signals = signal.SIGTERM, *, timeout: float = 180) -> None:
+    def stop(self, how: signal.Signals = signal.SIGTERM, *, timeout: float = _PATIENCE_SECONDS) -> None:
         """Asks it to end and waits until it has. Raises LocalError when it had to be killed."""
         process = self._process()
         if process is None:
