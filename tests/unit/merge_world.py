@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,9 +32,11 @@ from spark_jobs.lake_tasks.context import Done, Tools
 from spark_jobs.merge_rounds import Merger
 from spark_jobs.merging import late_tables, table_turn
 from spark_jobs.merging.lake import Lake
+from spark_jobs.merging.late_tables import LateTables
 from spark_jobs.merging.mark_and_append import OpenTables
 from spark_jobs.merging.merge_records import Intent, Records
 from spark_jobs.merging.merge_results import Applied
+from spark_jobs.merging.table_turn import TableTurn
 from spark_jobs.merging.withheld_keys import Withheld
 from tests.simulation.storage import Disk, MemoryStorage
 from tests.spark.segments import SegmentBuilder, table
@@ -105,6 +107,8 @@ class World:
         self.time = 0.0
         self.errors: list[BaseException] = []
         self._lock = threading.Lock()
+        self._awaited: set[str] = set()
+        """Tables of this round whose merge has neither ended nor come to its gate."""
         self.mergers: list[Merger] = []
         self.merger = self.take_over()
 
@@ -214,6 +218,20 @@ class World:
             if self.prefix(name, status.offset) and name not in status.tables:
                 raise AssertionError(f"the record knows nothing of {name}")
 
+    def await_shares(self, names: Iterable[str]) -> None:
+        """The round of now waits until each of them has come as far as it can."""
+        with self._lock:
+            self._awaited = set(names)
+
+    def share_ended(self, name: str) -> None:
+        with self._lock:
+            self._awaited.discard(name)
+
+    def all_stand(self) -> bool:
+        """Whether nothing of this round goes on by itself: a busy machine makes no table late."""
+        with self._lock:
+            return not self._awaited or len(self.gates) >= late_tables._TOGETHER
+
     # What the merger calls ------------------------------------------------------------------------------------------
 
     def _step(self, name: str) -> None:
@@ -243,6 +261,7 @@ class World:
         with self._lock:
             if is_held := name in self.held:
                 self.gates[name] = gate
+                self._awaited.discard(name)
         gate.reached.set()
         assert not is_held or gate.opened.wait(PATIENCE_SECONDS), "it was never let go"
         if gate.fate == "dies":
@@ -327,11 +346,25 @@ def a_world() -> Iterator[World]:
             assert at.state is State.STOPPED or newest == worlds[0].prefix(name, tools.status.offset)
         return Done(NOTED)
 
+    def merge(turn: TableTurn, work: Work) -> Applied | None:
+        try:
+            return merge_table(turn, work)
+        finally:
+            worlds[0].share_ended(work.table)
+
+    def run(late: LateTables, turn: TableTurn, works: Mapping[str, Work], *, patience: float | None, **_: Any) -> Any:
+        worlds[0].await_shares(works)
+        return run_shares(late, turn, works, patience=patience, has_news=worlds[0].all_stand)
+
+    merge_table, run_shares = TableTurn.merge, LateTables.run
+
     def append_cut(path: Location, intent: Intent, versions: Mapping[str, int], **more: Any) -> None:
         worlds[0].append_cut(intent, versions, **more)
 
     with (
         mock.patch.object(table_turn, "TableMerge", Tables),
+        mock.patch.object(TableTurn, "merge", merge),
+        mock.patch.object(LateTables, "run", run),
         mock.patch("spark_jobs.merging.cuts.append", append_cut),
         mock.patch("spark_jobs.delta_tables.log.newest_transaction", newest_transaction),
         mock.patch.object(Staging, "is_published", return_value=True),
