@@ -14,7 +14,7 @@ import pytest
 
 from dblog_core.local.servers.s3 import S3Server
 from dblog_core.local.servers.server import DatabaseServer
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 DOCKER = Path(__file__).parents[2] / "docker"
 PROGRAMS = Path(sys.executable).parent
@@ -98,7 +98,7 @@ def test_a_capture_is_healthy_while_somebody_leads(server: DatabaseServer, tmp_p
         assert _run([*_HEALTHY, "merge"], environment).returncode == 0, "nothing is staged to be behind of"
     finally:
         capture.terminate()
-        assert capture.wait(60) == 0
+        assert capture.wait(PATIENCE_SECONDS) == 0
 
 
 @pytest.mark.parametrize("kind", ["mysql", "mariadb"])

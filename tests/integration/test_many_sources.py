@@ -28,7 +28,7 @@ from dblog_core.state.capture_status import LeaderReport
 from dblog_core.state.lease_holder import CAPTURE
 from tests.fix_servers import Database, drop, new
 from tests.nemesis.processes import Dblog, kill
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 SOURCES, LIVE = 50, 6
 
@@ -155,7 +155,7 @@ def test_what_happens_to_one_capture_leaves_the_others_alone_and_metrics_tell_th
     killed, stopped, *others = sources
     kill(running[killed.name])
     running[stopped.name].send_signal(signal.SIGTERM)
-    assert running[stopped.name].wait(60) == 0
+    assert running[stopped.name].wait(PATIENCE_SECONDS) == 0
     for source in sources:
         source.write(3)
     wait_until(lambda: all(len(s.staged_rows()) == 3 for s in others), "the others go on")

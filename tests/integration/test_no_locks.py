@@ -20,7 +20,7 @@ from dblog_core.local.servers.mysql import MysqlServer
 from dblog_core.local.servers.server import DatabaseServer
 from tests.fix_servers import Database
 from tests.nemesis.processes import Dblog, kill
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 pytestmark = [pytest.mark.in_turn, pytest.mark.one_of(6)]
 
@@ -192,7 +192,7 @@ def test_writers_and_an_alter_go_on_between_the_chunks(database: Database, confi
         cursor.execute("ALTER TABLE wide ADD COLUMN more int")
         cursor.execute("UPDATE wide SET more = 1 WHERE id < 100")
     assert dump.poll() is None, "the dump was to last longer than this"
-    assert dump.wait(120) == 0
+    assert dump.wait(PATIENCE_SECONDS) == 0
     kill(capture)
 
 

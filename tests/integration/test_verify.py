@@ -30,7 +30,7 @@ from tests.fix_verify import Verify
 from tests.integration.locks import locked
 from tests.integration.verify_shop import ROWS, Merge, Plainly, Shop
 from tests.read_only import forget, reader_of
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 
 @pytest.fixture
@@ -250,7 +250,7 @@ def test_a_row_that_is_committed_and_hidden_is_no_difference(
         assert report.different == (((5, ("v",)),) if mistaken else ())
     finally:
         database.execute("ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()")
-        thread.join(30)
+        thread.join(PATIENCE_SECONDS)
         hidden.close()
     assert database.query("SELECT v FROM a WHERE id = 5") == [("hidden",)]
     assert verify(shop.config, shop.a).equal

@@ -22,6 +22,7 @@ from dblog_core.wiring import open_lake, open_state
 from tests.fix_servers import Database
 from tests.fix_verify import Verify
 from tests.integration.verify_shop import Shop
+from tests.waiting import PATIENCE_SECONDS
 
 ROWS, FEW_ROWS = 1_000_000, 20_000  # in the soak; in a run of one seed
 FIRST = 1_000  # rows that are made one by one, to be doubled from there
@@ -146,7 +147,7 @@ def writes(database: Database, rows: int, seed: int, *, spared: Iterable[int]) -
         yield
     finally:
         stop.set()
-        thread.join(30)
+        thread.join(PATIENCE_SECONDS)
     assert not faults, faults
 
 

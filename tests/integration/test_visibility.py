@@ -223,7 +223,7 @@ def test_a_dump_does_not_bring_back_what_the_log_has_changed(
         assert seen[1,]["v"] == seen[5,]["v"] == "old" and (2,) in seen and (40,) not in seen, "no gap"
         if restart:
             capture.send_signal(signal.SIGTERM)
-            assert capture.wait(30) == 0
+            assert capture.wait(PATIENCE_SECONDS) == 0
             capture = dblog.start("capture")
         dblog.run("dump", *request_of, "--wait", timeout=PATIENCE_SECONDS)
         assert source(database) == seen, "the gap was to last as long as the dump"
@@ -255,7 +255,7 @@ def test_a_truncate_that_nobody_sees_empties_the_chunk_that_was_read_before_it(
         second = session().start("INSERT INTO t VALUES (2, 'last', NULL)")
         writers[0].cancel()
         wait_until(lambda: second.waits_for("SyncRep"), "the second COMMIT to hang")
-        assert dump.wait(60) == 0, dblog.output()
+        assert dump.wait(PATIENCE_SECONDS) == 0, dblog.output()
         no_standby(False)
         dblog.run("capture", "--until-current")
     judge(database, config, before)
@@ -267,7 +267,7 @@ def test_a_first_capture_does_not_wait_for_a_standby_that_is_away(
 ) -> None:
     no_standby(True)
     capture = dblog.start("capture", "--until-current")
-    assert capture.wait(60) == 0, dblog.output()
+    assert capture.wait(PATIENCE_SECONDS) == 0, dblog.output()
     assert wiring.open_staging(config).head() is not None
 
 
@@ -305,7 +305,7 @@ def test_what_was_committed_before_the_slot_and_is_not_yet_seen_is_waited_for(
     hidden.start("UPDATE t SET v = 'hidden' WHERE id = 1")
     wait_until(lambda: hidden.waits_for("SyncRep"), "a COMMIT that hangs")
     second.run("SET LOCAL synchronous_commit = local", "COMMIT")
-    assert capture.wait(60) == 0, dblog.output()
+    assert capture.wait(PATIENCE_SECONDS) == 0, dblog.output()
     assert source(database)[1,]["v"] == "old"
     with running(dblog) as leader:
         dump = dblog.start("dump", "--table", "public.t", "--wait")
@@ -317,7 +317,7 @@ def test_what_was_committed_before_the_slot_and_is_not_yet_seen_is_waited_for(
         assert not [line for line in lines(wiring.open_staging(config)) if line["op"] == "r"]
         hidden.cancel()
         assert source(database)[1,]["v"] == "hidden"
-        assert dump.wait(60) == 0, dblog.output()
+        assert dump.wait(PATIENCE_SECONDS) == 0, dblog.output()
     assert len(judge(database, config, source(database))) == 9
 
 

@@ -15,7 +15,7 @@ from dblog_core.wiring import open_staging, open_state
 from tests.fix_servers import Database
 from tests.fix_verify import Verify
 from tests.plain_judge import PlainLake
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 ROWS = 600  # those that nobody writes; the workload has keys of its own
 
@@ -61,7 +61,7 @@ class Shop:
             yield
         finally:
             stop.set()
-            thread.join(30)
+            thread.join(PATIENCE_SECONDS)
 
     def _is_led(self) -> bool:
         state = open_state(self.config)
@@ -95,7 +95,7 @@ class Shop:
             yield
         finally:
             stop.set()
-            thread.join(30)
+            thread.join(PATIENCE_SECONDS)
         assert not faults, faults
 
     def _step(self, chance: random.Random, number: int) -> list[str]:

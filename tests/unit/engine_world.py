@@ -55,7 +55,7 @@ class World:
         thread = threading.Thread(target=run_capture, args=(self.config,), kwargs=more)
         thread.start()
         try:
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + PATIENCE_SECONDS
             while not any(d.state == "done" for d in dump_store.list_dumps(self.state)):
                 assert time.monotonic() < deadline, "the dump is not done"
                 pause.wait(0.05)

@@ -68,7 +68,7 @@ def test_it_has_the_configuration_and_no_secret_in_arguments_or_environment(conf
         visible_bytes = arguments + (place / "environ").read_bytes()
         assert b"dblog_core.capture.dump_process" in visible_bytes and SECRET.encode() not in visible_bytes
         process.stdin.close()
-        assert process.wait(60) == 0, "the end of its pipe is the word to stop"
+        assert process.wait(PATIENCE_SECONDS) == 0, "the end of its pipe is the word to stop"
 
 
 def test_one_that_has_nothing_left_to_do_ends_well_while_its_pipe_is_open(config: Config) -> None:
@@ -99,7 +99,7 @@ def test_what_it_logs_is_logged_here_and_a_fault_that_it_has_told_is_no_death(
             )
         finally:
             stop.set()
-            worker.join(timeout=60)
+            worker.join(timeout=PATIENCE_SECONDS)
     assert not worker.is_alive() and faults == []
     assert SECRET not in caplog.text
 

@@ -136,7 +136,7 @@ def test_a_dump_during_which_more_rows_arrive_than_are_remembered_is_followed_by
     monkeypatch.setattr(arriving_rows, "ARRIVED", 0)
     dump_id = filing.submit(running.config, DumpRequest(("shop.orders",), chunk_size=2))
     work_loop.work(running.config, stop=threading.Event(), dump_id=dump_id)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_SECONDS
     pause = threading.Event()
     while [d.state for d in dump_store.list_dumps(running.state)] != ["done", "done"]:
         assert time.monotonic() < deadline, dump_store.list_dumps(running.state)

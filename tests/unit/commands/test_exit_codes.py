@@ -15,6 +15,7 @@ import pytest
 
 from dblog_core import cli
 from dblog_core.capture import run_capture as engine
+from tests.waiting import PATIENCE_SECONDS
 
 
 def test_what_a_command_writes_is_for_its_user_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -76,7 +77,7 @@ def test_a_reader_that_goes_away_ends_the_log_quietly(file: Path, monkeypatch: p
     assert process.stderr is not None
     assert json.loads(process.stdout.readline())["offset"] == 0
     process.stdout.close()
-    assert process.wait(30) == 0
+    assert process.wait(PATIENCE_SECONDS) == 0
     assert process.stderr.read() == b""
     process.stderr.close()
 
@@ -105,7 +106,7 @@ def test_what_runs_until_it_is_stopped_exits_with_0(waiting: Callable[..., subpr
     json.loads(process.stdout.readline())
     process.terminate() if ending == "terminate" else process.send_signal(2)
     threading.Thread(target=process.stdout.read, daemon=True).start()
-    assert process.wait(30) == 0
+    assert process.wait(PATIENCE_SECONDS) == 0
 
 
 def test_no_command_pays_for_importing_pandas() -> None:

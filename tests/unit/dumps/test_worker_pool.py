@@ -131,11 +131,11 @@ def test_a_service_survives_faulty_tasks_and_lost_connections_and_waits_for_more
 
     world.source.on_read = sometimes
     running = Running(world, once=False, on_progress=note_end)
-    assert over[DUMP].wait(30)
+    assert over[DUMP].wait(PATIENCE_SECONDS)
     assert world.status().state == "failed"
     assert world.placed_keys() == list(range(1, 101))
     world.request({"key_to": 5}, dump_id="d2")
-    assert over["d2"].wait(30)
+    assert over["d2"].wait(PATIENCE_SECONDS)
     running.end(stop=True)
     assert running.error is None
     assert world.placed_keys()[100:] == [1, 2, 3, 4, 5]

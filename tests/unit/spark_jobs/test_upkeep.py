@@ -99,7 +99,7 @@ class Gate:
         carry_out = Rewrite.carry_out
 
         def wait_and_carry_out(rewrite: Rewrite, check: Callable[[], None]) -> Any:
-            wait_until(lambda: self.opened.wait(0.01) or bool(check()), timeout=60, what="the gate")
+            wait_until(lambda: self.opened.wait(0.01) or bool(check()), what="the gate")
             return carry_out(rewrite, check)
 
         monkeypatch.setattr(Rewrite, "carry_out", wait_and_carry_out)
@@ -137,7 +137,7 @@ def test_a_table_that_is_being_merged_is_left_alone(world: World, monkeypatch: p
     assert is_left_alone() and world.upkeep._running is None, "its turn is due"
     assert world.step(wait=False) is None and world.upkeep._running is not None
     gate.opened.set()
-    wait_until(world.upkeep._running.is_ready, timeout=60, what="the rewrite")
+    wait_until(world.upkeep._running.is_ready, what="the rewrite")
     assert is_left_alone(), "its rewrite is ready"
     assert world.step() == NAME
     while world.step() is not None:

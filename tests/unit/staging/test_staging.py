@@ -20,6 +20,7 @@ from dblog_core.errors import CorruptSegment, SegmentTaken, StagingError, Stagin
 from dblog_core.staging import Staging, segment
 from dblog_core.staging.manifest import FORMAT, Manifest
 from tests.unit.staged import chunk, creates, log_rows, manifest, publish, root_of, table
+from tests.waiting import PATIENCE_SECONDS
 
 ORDERS = table()
 
@@ -162,7 +163,7 @@ def test_a_reader_beside_a_publisher_sees_whole_manifests_in_order(staging: Stag
 
     def follow() -> None:
         reader = again(staging)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while len(seen) < last and time.monotonic() < deadline:
             seen.extend(m.segment for m in reader.manifests(after=len(seen)))
 

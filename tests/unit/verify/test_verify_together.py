@@ -25,6 +25,7 @@ from dblog_core.verify.spark_job import SparkJob
 from dblog_core.verify.window_positions import Interrupted
 from spark_jobs import verify as job
 from tests.drawn_clock import DrawnClock
+from tests.waiting import PATIENCE_SECONDS
 
 TABLES = [TableName("shop", f"t{number}") for number in range(6)]
 
@@ -51,7 +52,7 @@ def test_tables_are_compared_together_and_told_in_their_order(monkeypatch: pytes
             self._table = table
 
         def compare_all_rows(self) -> TableReport:
-            meeting.wait(timeout=30)  # broken unless TOGETHER tables come here at the same time
+            meeting.wait(timeout=PATIENCE_SECONDS)  # broken unless TOGETHER tables come here at the same time
             return TableReport(str(self._table))
 
     monkeypatch.setattr(run, "TableCheck", Check)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dblog_core import user_cache
+from dblog_core.local.packages import apt
 from dblog_core.local.packages.apt import repositories
 
 STANZAS = """\
@@ -76,6 +77,38 @@ def test_lines_of_the_distribution_are_found_and_the_archive_comes_first(etc: Pa
     assert archive.uri == "http://mirror.example/debian/"
     assert archive.fields == {"Architectures": "amd64 arm64", "Signed-By": "/etc/keys/debian.gpg"}
     assert security.suites == ("bookworm-security",)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "mirror"), [("amd64", "http://main.example"), ("arm64", "http://ports.example")]
+)
+def test_ubuntus_archive_and_keys_are_those_that_debian_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, architecture: str, mirror: str
+) -> None:
+    def answer(command: list[str], *, env: dict[str, str], cwd: Path | None = None) -> str:
+        if command[0] == "dpkg":
+            return architecture + "\n"
+        if "install" in command:
+            return "Inst debootstrap (1.0 Debian:sid)\nInst ubuntu-keyring (2.0 Debian:sid)\nInst wget (3 Debian:sid)\n"
+        if "download" in command:
+            assert cwd is not None and command[-2:] == ["debootstrap=1.0", "ubuntu-keyring=2.0"]
+            (cwd / "debootstrap.deb").touch()
+        if command[0] == "dpkg-deb":
+            scripts = Path(command[-1]) / "usr/share/debootstrap/scripts"
+            scripts.mkdir(parents=True)
+            (scripts / "gutsy").write_text("default_mirror http://main.example\ndefault_mirror http://ports.example\n")
+        return ""
+
+    monkeypatch.setattr(apt, "_run_command", answer)
+    monkeypatch.setattr(apt, "repositories", lambda: [apt.Repository("http://debian.example", ("bookworm",), {})])
+    apt.UbuntuApt(tmp_path, suite="noble").prepare()
+    assert (tmp_path / "sources" / "distribution.sources").read_text().splitlines() == [
+        "Types: deb",
+        f"URIs: {mirror}",
+        "Suites: noble noble-updates noble-security",
+        "Components: main universe",
+        f"Signed-By: {tmp_path}/usr/share/keyrings/ubuntu-archive-keyring.gpg",
+    ]
 
 
 @pytest.fixture

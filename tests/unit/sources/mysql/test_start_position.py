@@ -18,6 +18,7 @@ from dblog_core.model import position_spec
 from dblog_core.model.position_spec import Place
 from tests.fake_source import FakeDatabase, FakeSource
 from tests.unit.engine_world import World
+from tests.waiting import PATIENCE_SECONDS
 
 SECOND = 1_000_000
 
@@ -231,14 +232,14 @@ class _Beside:
         self._thread.start()
 
     def wait_until_led(self) -> None:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while not ids(self._world):
             assert time.monotonic() < deadline
             time.sleep(0.01)
 
     def stood_by(self) -> None:
-        assert self._said.wait(20)
+        assert self._said.wait(PATIENCE_SECONDS)
 
     def join(self) -> None:
-        self._thread.join(20)
+        self._thread.join(PATIENCE_SECONDS)
         assert not self._thread.is_alive()

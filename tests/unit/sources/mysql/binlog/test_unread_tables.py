@@ -79,8 +79,27 @@ def test_rows_in_part_stop_their_table_until_the_capture_begins_anew() -> None:
         assert stops_and_shapes(way) == ["a goes on", "a stops", "b goes on"]
         (signal,) = [s for batch in way for s in batch.signals if isinstance(s, Unreadable)]
         assert not signal.refused and "start the capture again, which dumps the table" in signal.fix
+        assert "MariaDB" not in signal.fix
         alone = read(state(mariadb=False), group(1, binlog.table_map(1, "a"), bad, rows_of(1)))
         assert stops_and_shapes(alone) == ["a goes on", "a stops"]  # its next rows are no news
+
+
+def test_rows_of_mariadb_without_their_key_lack_more_than_generated_columns() -> None:
+    """`columns` of the row: the first is the key."""
+    for columns, hint in ((b"\1", 'exclude = ["v"]'), (b"\2", "")):
+        body = (1).to_bytes(6, "little") + b"\1\0" + b"\2" + columns + b"\0" + b"\1\0\0\0"
+        stream = [
+            binlog.mariadb_gtid(1, 0),
+            binlog.query("BEGIN"),
+            binlog.table_map(1, "a"),
+            binlog.event(Type.WRITE_ROWS_V1, body),
+            binlog.xid(),
+        ]
+        (signal,) = [
+            s for batch in read(state(mariadb=True), stream) for s in batch.signals if isinstance(s, Unreadable)
+        ]
+        assert "it lacks " in signal.why and "binlog_row_image = FULL" in signal.fix
+        assert hint in signal.fix if hint else "exclude" not in signal.fix
 
 
 def test_what_is_not_wanted_is_passed_over_in_part_too() -> None:
