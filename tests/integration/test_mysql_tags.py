@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dblog_core.config.settings import Config
+from dblog_core.local.packages import trees
 from dblog_core.local.servers.mysql import MysqlServer
 from dblog_core.sources.mysql.source import MysqlSource
 from tests.fix_servers import Database
@@ -22,6 +23,7 @@ def source_server(server_root: Path) -> Iterator[MysqlServer]:
     server.kill()
 
 
+@pytest.mark.skipif(MysqlServer.package is trees.MYSQL_80, reason="tags came with 8.3")
 def test_tagged_transactions_are_followed(database: Database, source_config: Config) -> None:
     source = MysqlSource(source_config.source)
     source.prepare()
