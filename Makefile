@@ -63,7 +63,7 @@ soak: setup
 	$(PYTHON) -m pytest -n 3 --max-worker-restart=0 --no-loadscope-reorder -m "not bench and not soak" --every-kind --newest-mariadb \
 	  -k mariadb tests/contract tests/integration tests/conformance || code=1; \
 	for version in 8.0 8.4; do $(PYTHON) -m pytest -n 3 --max-worker-restart=0 --no-loadscope-reorder -m "not bench and not soak" \
-	  --every-kind --mysql=$$version -k "mysql and not make_commands" tests/contract tests/integration tests/conformance || code=1; \
+	  --every-kind --mysql=$$version -k "mysql and not mariadb and not make_commands" tests/contract tests/integration tests/conformance || code=1; \
 	done; \
 	for way in mark merge; do $(PYTHON) -m pytest --lake-way=$$way -m "not bench and not soak" tests/spark || code=1; done; \
 	$(PYTHON) -m pytest tests/nemesis tests/simulation/test_simulation.py::test_more_seeds \
