@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import os
-import re
 import secrets
 import sys
 import threading
@@ -14,7 +12,6 @@ from typing import Any
 
 import hypothesis
 import pytest
-from xdist.scheduler import LoadFileScheduling
 
 pytest_plugins = (
     "tests.fix_dumps",
@@ -25,6 +22,7 @@ pytest_plugins = (
     "tests.fix_day",
     "tests.fix_times",
     "tests.fix_turns",
+    "tests.fix_order",
 )
 
 hypothesis.settings.register_profile("dblog", deadline=None, print_blob=True)  # a busy machine is no failure
@@ -34,28 +32,6 @@ hypothesis.settings.load_profile("dblog")
 _BEGAN = pytest.StashKey[float]()
 _STATUS = pytest.StashKey[int]()
 _LEFT_OVER = pytest.StashKey[list[str]]()
-
-_ORDER = (
-    "spark",
-    "airflow",
-    "integration",
-    "nemesis",
-    "contract",
-    "conformance",
-    "benchmarks",
-    "simulation",
-    "protocol",
-    "unit",
-)
-"""Directories in the order in which the processes take them, file by file: the short files are last, so that all end
-at about the same time."""
-
-_ROOT = Path(__file__).parents[1]
-_SPARK, _AIRFLOW = "gw0", "gw1"
-"""The process that has the tests on Spark, so that one session serves them all, and the one that has Airflow's. Both
-take others when they have no more of these; the others wait for servers more than they compute."""
-
-_ASKS_FOR_SPARK = re.compile(r"\b(spark: SparkSession|(merge|merged|verify)_here: |read_lake: )")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -67,7 +43,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--lake-way", choices=["mark", "merge"], help="how small works are merged; default: by the first seed"
     )
-    parser.addoption("--smaller", action="store_true", help="a fifth of what a run takes of a large number")
     parser.addoption("--pictures", type=Path, default=None, help="where pictures of Airflow's pages are kept")
     parser.addoption("--bench", choices=["quick", "usual", "full"], default="usual", help="how much benchmarks measure")
 
@@ -95,48 +70,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
     node.workerinput["soak first"] = node.config.option.soak_first
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling:
-    return _Files(config, log)
-
-
-class _Files(LoadFileScheduling):  # type: ignore[misc]  # xdist tells no types
-    """A file at a time for each process; the files on Airflow are one, since they share it, but the faults have another
-    Airflow of their own."""
-
-    def _split_scope(self, nodeid: str) -> str:
-        directory, _, _ = nodeid.partition("/test_")
-        shares = directory == "tests/airflow" and "/test_faults.py" not in nodeid
-        return directory if shares else str(super()._split_scope(nodeid))
-
-    def _assign_work_unit(self, node: Any) -> None:
-        scope = min(self.workqueue, key=lambda scope: _distance(scope, node.gateway.id))  # the first of the nearest
-        self.workqueue.move_to_end(scope, last=False)
-        super()._assign_work_unit(node)
-
-
-def _distance(scope: str, process: str) -> int:
-    """How far a file is from what a process is for."""
-    owner = _AIRFLOW if scope == "tests/airflow" else _SPARK if _is_on_spark(scope) else None
-    if owner is None:
-        return 1
-    return 0 if owner == process else 2
-
-
-@functools.cache
-def _is_on_spark(file: str) -> bool:
-    return file.startswith("tests/spark/") or bool(_ASKS_FOR_SPARK.search((_ROOT / file).read_text()))
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=_rank)
-
-
-def _rank(item: pytest.Item) -> int:
-    directory = item.path.relative_to(_ROOT / "tests").parts[0]
-    return _ORDER.index(directory) if directory in _ORDER else len(_ORDER)
 
 
 @pytest.fixture(autouse=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import time
 from collections import Counter
 from collections.abc import Iterable
@@ -22,6 +23,11 @@ _BEGAN = "DBLOG_TESTS_BEGAN"  # epoch seconds: `make` sets it before the set-up,
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("turns", "tests that come in turn")
     group.addoption("--every-kind", action="store_true", help="every database for tests that take one of them in turn")
+    group.addoption(
+        "--smaller",
+        action="store_true",
+        help="a fifth of what a run takes of a large number, and no test marked `thorough`",
+    )
     group.addoption(
         "--turn-minutes",
         type=float,
@@ -42,6 +48,14 @@ def pytest_configure_node(node: Any) -> None:
     node.workerinput["whole"] = node.config.stash[_WHOLE]
 
 
+def has_turns_alone(text: str) -> bool:
+    """Whether every test of a file, whose `text` this is, has the mark `one_of(N)`."""
+    if re.search(r"^pytestmark = .*\bone_of\(", text, re.MULTILINE):
+        return True
+    marked = re.findall(r"^@pytest\.mark\.one_of\(", text, re.MULTILINE)
+    return len(marked) == len(re.findall(r"^def test_", text, re.MULTILINE))
+
+
 def _has_all(config: pytest.Config) -> bool:
     """Whether a run takes all that others take in turn."""
     return bool(config.option.every_kind or config.option.soak_seeds > 1)
@@ -57,9 +71,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if _has_all(config):
-        return
-    waiting = out_of_turn(items, config.option.soak_first, is_whole=config.stash[_WHOLE])
+    waiting: set[str] = set()
+    if config.option.smaller:
+        waiting |= {item.nodeid for item in items if item.get_closest_marker("thorough")}
+    if not _has_all(config):
+        waiting |= out_of_turn(items, config.option.soak_first, is_whole=config.stash[_WHOLE])
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid in waiting])
     items[:] = [item for item in items if item.nodeid not in waiting]
 

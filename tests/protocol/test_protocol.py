@@ -44,6 +44,7 @@ def _largest(searches: list[Found]) -> str:
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+@pytest.mark.thorough
 def test_a_mistake_is_found(
     mutant: Mutant, monkeypatch: pytest.MonkeyPatch, of_a_day: OfADay, pytestconfig: pytest.Config
 ) -> None:

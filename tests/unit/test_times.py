@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests import times
 from tests.fix_times import FILE
 from tests.waiting import PATIENCE_SECONDS
@@ -56,6 +58,7 @@ def start(directory: Path, *options: str) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.thorough
 def test_a_run_that_is_not_done_in_time_ends_as_a_failure_and_says_where_it_was(tmp_path: Path) -> None:
     limit = "--run-minutes=0.2"  # so much that a busy machine comes to the second test
     alone = start(tmp_path / "alone", limit)

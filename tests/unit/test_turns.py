@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.fix_turns import out_of_turn
+from tests.fix_turns import has_turns_alone, out_of_turn
 
 ROOT = Path(__file__).parents[2]
 FIRST_SEEDS = range(60)
@@ -68,6 +68,27 @@ def test_each_runs_where_a_file_is_named() -> None:
     assert runs(are_whole=False) == [every] * len(FIRST_SEEDS)
 
 
+_FIRST = "@pytest.mark.one_of(3)\n@pytest.mark.in_turn\ndef test_first():\n    pass\n"
+_SECOND = "def test_second():\n    pass\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (_FIRST, True),
+        (_FIRST + _SECOND, False),
+        (_SECOND, False),
+        (_FIRST + "@pytest.mark.one_of(2)\n" + _SECOND, True),
+        ("pytestmark = pytest.mark.one_of(2)\n" + _SECOND, True),
+        ("pytestmark = [pytest.mark.in_turn, pytest.mark.one_of(2)]\n" + _SECOND, True),
+        ("pytestmark = pytest.mark.in_turn\n" + _SECOND, False),
+        ('"""Tests with @pytest.mark.one_of(2) are others."""\n' + _SECOND, False),
+    ],
+)
+def test_files_whose_tests_all_come_in_turn_are_the_last_of_a_run(text: str, expected: bool) -> None:
+    assert has_turns_alone(text) is expected
+
+
 _LATE = """
 import pytest
 
@@ -89,6 +110,7 @@ def pytest_addoption(parser):
     ("minutes_ago", "arguments", "passed", "skipped"),
     [(1, (), 2, 0), (3, (), 1, 1), (3, ("test_made.py",), 2, 0), (3, ("--every-kind",), 2, 0)],
 )
+@pytest.mark.thorough
 def test_a_whole_run_that_is_late_begins_only_what_each_run_has(
     minutes_ago: int, arguments: tuple[str, ...], passed: int, skipped: int, tmp_path: Path
 ) -> None:

@@ -35,6 +35,7 @@ def finished(world: World, count: int) -> bool:
     return [state for state, _ in world.dumps()] == ["done"] * count
 
 
+@pytest.mark.thorough
 def test_a_table_comes_goes_and_comes_back_while_the_capture_runs(world: World) -> None:
     world.put(B, *range(20))
     over = threading.Event()
@@ -155,6 +156,7 @@ def test_a_changed_rule_or_key_has_the_table_dumped(world: World) -> None:
 
 
 @pytest.mark.parametrize("live", [False, True])
+@pytest.mark.thorough
 def test_a_transaction_that_is_staged_in_part_is_read_by_the_tables_of_its_beginning(world: World, live: bool) -> None:
     """How much of it is staged was counted without the new table."""
     world.batch = 20

@@ -80,6 +80,7 @@ def test_one_that_has_nothing_left_to_do_ends_well_while_its_pipe_is_open(config
         assert (process.stderr.read(), process.wait(PATIENCE_SECONDS)) == (b"", 0)
 
 
+@pytest.mark.thorough
 def test_what_it_logs_is_logged_here_and_a_fault_that_it_has_told_is_no_death(
     config: Config, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -201,6 +201,7 @@ def test_a_fresh_start_gives_up_lost_log_and_dumps_all_that_is_there(world: Worl
     ("what", "inline"),
     [("write_directory", 0), ("create", segment.INLINE_BYTES), ("create_missing", segment.INLINE_BYTES)],
 )
+@pytest.mark.thorough
 def test_a_full_disk_stops_the_acknowledgements_and_nothing_is_lost_when_there_is_room_again(
     world: World, monkeypatch: pytest.MonkeyPatch, what: str, inline: int
 ) -> None:

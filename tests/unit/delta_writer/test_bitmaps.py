@@ -29,6 +29,7 @@ def random_rows(dice: random.Random) -> set[int]:
 
 
 @pytest.mark.parametrize("seed", range(12))
+@pytest.mark.thorough
 def test_a_set_grows_and_comes_back_from_its_bytes(seed: int) -> None:
     dice = random.Random(seed)
     model: set[int] = set()

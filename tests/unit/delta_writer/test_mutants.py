@@ -374,6 +374,7 @@ def test_each_past_is_right_without_a_mistake(tmp_path: Path, past: Past) -> Non
 
 
 @pytest.mark.parametrize(("mutant", "past"), MUTANTS)
+@pytest.mark.thorough
 def test_each_mistake_is_found(tmp_path: Path, mutant: Callable[[], Patch], past: Past) -> None:
     table = Table.create_at(tmp_path)
     with mutant(), pytest.raises(AssertionError):

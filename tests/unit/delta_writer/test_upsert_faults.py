@@ -32,6 +32,7 @@ from tests.unit.delta_writer.tables import (
 @pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("in_parts", [False, True], ids=["at once", "in parts"])
 @pytest.mark.parametrize("dies", [False, True], ids=["the same process goes on", "a new one goes on"])
+@pytest.mark.thorough
 def test_a_fault_at_any_step_loses_and_doubles_nothing(tmp_path: Path, late: bool, dies: bool, in_parts: bool) -> None:
     """Each call of storage fails once: before it does anything, or with its answer lost."""
     base = Table.create_at(tmp_path / "0")

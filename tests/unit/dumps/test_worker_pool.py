@@ -115,6 +115,7 @@ def test_a_crew_raises_the_fault_of_a_task_after_all_others_are_done(world: Worl
     assert world.placed_keys() == list(range(1, 101))
 
 
+@pytest.mark.thorough
 def test_a_service_survives_faulty_tasks_and_lost_connections_and_waits_for_more(world: World) -> None:
     world.fill(*range(1, 101))
     world.request({"table": "shop.nothing"}, {})

@@ -199,6 +199,7 @@ def test_cuts_of_before_keep_their_table(lake: Lake) -> None:
 
 @pytest.mark.in_turn("seed")
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.thorough
 def test_the_newest_cut_at_or_before_a_moment_is_found(lake: Lake, seed: int) -> None:
     """Beside a plain search; several cuts a file, clocks that go back, merges that bring no new offset."""
     chance = random.Random(seed)

@@ -201,6 +201,7 @@ def test_tls_and_certificates_of_clients(serve_metrics: Callable[..., Any], tmp_
         (["--listen", "192.0.2.1:9178", "--insecure"], "cannot listen at 192.0.2.1:9178"),
     ],
 )
+@pytest.mark.thorough
 def test_wrong_options_are_named(tmp_path: Path, arguments: list[str], expected_text: str) -> None:
     file = tmp_path / "shop.toml"
     file.write_text(

@@ -31,6 +31,7 @@ def count(**environment: str) -> list[int]:
     return [int(number) for number in done.stdout.split()]
 
 
+@pytest.mark.thorough
 def test_a_second_start_compiles_nothing() -> None:
     count()  # fills the cache, should this be a fresh checkout
     kernels, hits, misses = count()
@@ -75,6 +76,7 @@ print(sum(kernel.stats.cache_hits.values()), sum(kernel.stats.cache_misses.value
 """
 
 
+@pytest.mark.thorough
 def test_kernels_of_an_image_are_found_where_nobody_may_write(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SHIPPED)

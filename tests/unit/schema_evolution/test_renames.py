@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import types as t
@@ -86,6 +87,7 @@ def test_a_rename_ends_the_same_wherever_it_dies(new: dict[str, str], has_kept_c
 @settings(deadline=None, max_examples=1000)
 @example({"id": "a", "a": "b", "b": "c", "c": "id"}, {"id"}, False, [6])
 @given(st.dictionaries(OLD, NEW, max_size=4), st.sets(OLD), st.booleans(), st.lists(st.integers(0, 12), max_size=5))
+@pytest.mark.thorough
 def test_variants_follow_their_texts_wherever_a_rename_dies(
     new: dict[str, str], json_columns: set[str], has_kept_column: bool, deaths: list[int]
 ) -> None:

@@ -294,6 +294,7 @@ def test_walks_come_by_all_that_can_happen() -> None:
 
 @settings(max_examples=30)
 @given(st.integers(0, 1 << 32))
+@pytest.mark.thorough
 def test_random_walks_with_crashes_and_takeovers_lose_and_repeat_nothing(seed: int) -> None:
     _walk(random.Random(seed), 25)
 

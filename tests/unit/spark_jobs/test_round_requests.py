@@ -180,6 +180,7 @@ def local(tmp_path: Path) -> Tables:
     return Tables(Staging(str(tmp_path / "staging"), source="shop"), lake_at(str(tmp_path / "lake")), count=2)
 
 
+@pytest.mark.thorough
 def test_a_round_with_one_changed_table_takes_19_requests(tables: Tables) -> None:
     """One in twenty writes status.json too. The library is not asked: nobody counts what it asks."""
     tables.round(1)

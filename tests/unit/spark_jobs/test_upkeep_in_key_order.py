@@ -58,6 +58,7 @@ def finish(world: World) -> None:
         assert steps < 40, "it does not end"
 
 
+@pytest.mark.thorough
 def test_files_that_share_keys_are_put_in_order_while_merges_continue(
     world: World, clusters: list[OrderedRewrite]
 ) -> None:

@@ -29,10 +29,12 @@ STEPS = 80
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.thorough
 def test_all_read_the_same_whatever_is_joined_removed_and_cut_off(seed: int) -> None:
     World(seed).run(STEPS)
 
 
+@pytest.mark.thorough
 def test_the_worlds_join_and_remove() -> None:
     worlds = [World(seed) for seed in range(16)]
     for world in worlds:
@@ -166,6 +168,7 @@ def _silence_is_believed() -> contextlib.AbstractContextManager[object]:
     [_own_manifest_first, _not_cut, _removed_at_once, _carried_files_removed, _not_durable, _head_joined,
      _schemas_of_the_end, _a_file_lost, _taken_is_believed, _silence_is_believed],
 )  # fmt: skip
+@pytest.mark.thorough
 def test_a_mistake_is_found(mutant: Callable[[], contextlib.AbstractContextManager[object]]) -> None:
     with mutant():
         for seed in SEEDS:
@@ -191,6 +194,7 @@ def _files(staging: Staging) -> list[str]:
     return [str(p.relative_to(root_of(staging))) for p in root_of(staging).rglob("*") if p.is_file()]
 
 
+@pytest.mark.thorough
 def test_a_thousand_segments_become_a_few_files_after_the_grace_time(staging: Staging) -> None:
     clock: Any = Clock()
     last = compaction_blocks.FAN**2 * 2 + compaction_blocks.FAN + 3

@@ -49,6 +49,7 @@ def _explore(
 @pytest.mark.parametrize(
     ("blocks", "scope"), [pair for pair in product(BLOCKS, SCOPES) if pair != (BLOCKS[1], SCOPES[1])], ids=str
 )
+@pytest.mark.thorough
 def test_at_any_moment_all_that_was_published_is_read_and_nothing_else(
     blocks: tuple[int, int, int], scope: Scope, after: int, upto: int | None
 ) -> None:
@@ -58,6 +59,7 @@ def test_at_any_moment_all_that_was_published_is_read_and_nothing_else(
 
 @pytest.mark.parametrize("scope", SCOPES, ids=str)
 @pytest.mark.parametrize("blocks", BLOCKS[::2], ids=str)
+@pytest.mark.thorough
 def test_who_comes_again_gets_the_next_segment_at_any_moment(blocks: tuple[int, int, int], scope: Scope) -> None:
     moments = _explore(blocks, scope, 1, comes_again=True)
     assert moments.seen["end"]
@@ -132,6 +134,7 @@ def _missing_is_the_end() -> contextlib.AbstractContextManager[object]:
     [_probed_before, _lowest_level_alone, _largest_level_first, _beyond_the_block, _own_manifest_first,
      _missing_is_the_end],
 )  # fmt: skip
+@pytest.mark.thorough
 def test_a_mistake_of_the_reader_is_found(mutant: Callable[[], contextlib.AbstractContextManager[object]]) -> None:
     with mutant():
         for blocks, scope, after in product(BLOCKS, SCOPES, (0, 1)):

@@ -31,10 +31,12 @@ NOW = MICROSECONDS / 1e6 + 1000
 
 
 @pytest.mark.parametrize("seed", range(8))
+@pytest.mark.thorough
 def test_all_who_need_something_read_the_same_whatever_is_removed(seed: int) -> None:
     RetentionWorld(seed).run(STEPS)
 
 
+@pytest.mark.thorough
 def test_the_worlds_remove_hold_back_and_die() -> None:
     done = worlds(range(10), STEPS)
     counts = {name: sum(getattr(world, name) for world in done) for name in ("moved", "held", "died", "joined")}
@@ -189,6 +191,7 @@ class Counted(MemoryStorage):
 
 
 @pytest.mark.parametrize("joined", [False, True], ids=["single", "joined"])
+@pytest.mark.thorough
 def test_a_death_at_any_step_and_a_loss_of_power_leave_it_readable_and_the_next_run_ends_it(joined: bool) -> None:
     disk = Undecided()
     before = list(lines(_fill_staging(disk, joined=joined)))

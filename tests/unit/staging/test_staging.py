@@ -317,6 +317,7 @@ print("published")
 
 
 @pytest.mark.parametrize("inline", [0, segment.INLINE_BYTES])
+@pytest.mark.thorough
 def test_a_kill_at_any_step_leaves_all_of_a_segment_or_nothing(staging: Staging, inline: int) -> None:
     publish(staging, 1, 1, 1, (ORDERS, creates(ORDERS, 1, 1)))
     outcomes = []

@@ -58,6 +58,7 @@ def pair(shop: int, number: int, note: str = "") -> Row:
 
 
 @pytest.mark.parametrize("part_bytes", [1 << 29, 9000])
+@pytest.mark.thorough
 def test_rows_of_one_first_column_stay_in_one_file_where_they_can(
     tmp_path: Path, part_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,6 +155,7 @@ def test_files_of_keys_of_each_type_come_to_share_none(tmp_path: Path, kind: str
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data())
+@pytest.mark.thorough
 def test_keys_of_all_types(tmp_path_factory: pytest.TempPathFactory, kind: str, data: st.DataObject) -> None:
     delta_type, value = KINDS[kind]
     fields = {"id": delta_type, "note": "string", OFFSET: "long"}

@@ -92,6 +92,7 @@ def test_what_changes_meanwhile_is_not_undone(table: Table, kind: str) -> None:
 @pytest.mark.parametrize("kind", PLANS)
 @pytest.mark.parametrize("what", RIVALS)
 @pytest.mark.parametrize("when", ["while it is written", "right before its commit"])
+@pytest.mark.thorough
 def test_whoever_commits_meanwhile_is_heard(table: Table, kind: str, what: str, when: str) -> None:
     writer = fill_files(table)
     rewritten = carry_out(writer, kind)
@@ -192,6 +193,7 @@ def test_a_rewrite_ends_where_it_is_asked_to(table: Table) -> None:
 
 @pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("kind", PLANS)
+@pytest.mark.thorough
 def test_a_fault_at_any_step_leaves_the_table_right(tmp_path: Path, kind: str, late: bool) -> None:
     number = 0
     while True:

@@ -200,6 +200,7 @@ def one_by_one(stream: bytes, pieces: Iterable[bytes], *, checksums: bool) -> It
             yield stretch.event(row[0])
 
 
+@pytest.mark.thorough
 def test_bytes_that_lie_are_the_same_error_as_in_plain_python() -> None:
     for seed in range(1500):
         draw = random.Random(seed)

@@ -235,6 +235,7 @@ def batch_contents(batches: list[LogBatch]) -> list[Any]:
 @pytest.mark.parametrize("rows", [1, 7, 10_000])
 @pytest.mark.parametrize("mariadb", [False, True], ids=["mysql", "mariadb"])
 @pytest.mark.parametrize("seed", range(12))
+@pytest.mark.thorough
 def test_the_short_way_says_what_the_long_way_says(
     seed: int, mariadb: bool, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -250,6 +251,7 @@ def test_the_short_way_says_what_the_long_way_says(
 
 @pytest.mark.parametrize("mariadb", [False, True], ids=["mysql", "mariadb"])
 @pytest.mark.parametrize("seed", range(8))
+@pytest.mark.thorough
 def test_a_transaction_is_gone_on_with_after_any_part(
     seed: int, mariadb: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
