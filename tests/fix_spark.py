@@ -40,8 +40,12 @@ _SMALL_QUERIES = (
 
 def pytest_configure(config: pytest.Config) -> None:
     """Benchmarks alone measure Spark as its users have it."""
-    if not all("benchmarks" in argument for argument in config.args):
+    if not _measures(config):
         os.environ["SPARK_SUBMIT_OPTS"] = " ".join(_SMALL_QUERIES)
+
+
+def _measures(config: pytest.Config) -> bool:
+    return all("benchmarks" in argument for argument in config.args)
 
 
 _SMALL_TABLES = {
@@ -50,7 +54,7 @@ _SMALL_TABLES = {
     "spark.databricks.delta.snapshotPartitions": "1",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",  # a VACUUM has 10,000 tasks otherwise
 }
-"""A quarter less work for tables of a few rows; the tests that call spark-submit have what users have."""
+"""A quarter less work for tables of a few rows. Benchmarks, and tests that call spark-submit, have what users have."""
 
 
 @pytest.fixture(scope="session")
@@ -60,7 +64,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReque
     os.environ["SPARK_CONF_DIR"] = str(Path(spark_conf.__code__.co_filename).parent / "spark_conf")
     conf = {
         **spark_conf(),
-        **_SMALL_TABLES,
+        **({} if _measures(request.config) else _SMALL_TABLES),
         "spark.master": "local[2]",
         "spark.driver.memory": "1g",
         "spark.jars": ",".join(str(jar) for jar in fetch_delta_jars()),

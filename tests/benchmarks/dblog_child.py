@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import signal
 import sys
 import threading
@@ -34,6 +33,7 @@ from dblog_core.dumps.requests import DumpRequest
 from dblog_core.state.capture_status import CaptureStatus
 from dblog_core.verify import run as verification
 from dblog_core.verify.run import VerifyRequest
+from tests.benchmarks.peak import peak_memory
 from tests.benchmarks.profiler import Profiler
 
 PLACES = 12  # of a profile: the rest is small
@@ -105,7 +105,7 @@ def main() -> None:
             table_reports = dump(config, rest) if what == "dump" else verify(config, rest)
     if profiler.seconds:
         table_reports["profile"] = profiler.shares(PLACES)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+    peak = peak_memory()
     print(json.dumps({**table_reports, "peak": peak, "all_cpu": time.process_time()}), flush=True)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import secrets
 import shutil
@@ -22,8 +23,9 @@ from dblog_core.local.servers.daemon import wait_until
 from tests.benchmarks.timeline import Timeline
 from tests.fix_servers import Database
 
-PYTHON = Path(__file__).parents[2] / ".venv-bench" / "bin" / "python"
-CHILD = Path(__file__).with_name("debezium_child.py")
+ROOT = Path(__file__).parents[2]
+PYTHON = ROOT / ".venv-bench" / "bin" / "python"
+CHILD = "tests.benchmarks.debezium_child"
 SIGNALS = "debezium_signal"
 PROBE = "debezium_probe"
 # What the engine logs, by which we know how far it is.
@@ -64,8 +66,9 @@ class Engine:
         settings.write_text(_LOG_SETTINGS.format(file=self.log))
         with self._errors.open("wb") as errors:
             self._process = subprocess.Popen(
-                [PYTHON, CHILD],
+                [PYTHON, "-m", CHILD],
                 cwd=directory,
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import sys
 import threading
 import time
@@ -20,6 +19,8 @@ from typing import Any
 
 import jpype
 from pydbzengine.engine.jvm import ensure_jvm_started
+
+from tests.benchmarks.peak import peak_memory
 
 
 def main() -> None:
@@ -33,7 +34,7 @@ def main() -> None:
     threading.Thread(target=_until_input_ends, args=(done,), daemon=True).start()
     done.wait()
     engine.close()
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+    peak = peak_memory()
     print(json.dumps({"batches": batches, "peak": peak, "cpu": time.process_time()}), flush=True)
     os._exit(0)  # the JVM's own threads would hold the process
 

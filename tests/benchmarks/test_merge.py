@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+import functools
 import random
 import time
 from pathlib import Path
@@ -46,11 +47,6 @@ BARS = {
     500_000: (Bar(1 / 3, PLAIN, at_most=True),),
 }
 """By the number of changed rows."""
-_DEFAULTS = {
-    "spark.databricks.delta.snapshotPartitions": "50",
-    "spark.databricks.delta.merge.materializeSource": "auto",
-    "spark.sql.shuffle.partitions": "200",
-}
 
 
 def spark_rows(spark: SparkSession, count: int) -> DataFrame:
@@ -121,7 +117,8 @@ def add_lines(build: SegmentBuilder, shape: TableSchema, op: str, rows: pa.Recor
 
 
 class Filled:
-    """A lake with one table of so many rows, and the same rows in a Delta table as Spark makes it by default."""
+    """A lake with one table of so many rows. The peer has the same rows and the same session, whose settings suit it
+    better than Spark's own: as many partitions as a small machine has use for, no copy of the source."""
 
     def __init__(self, spark: SparkSession, path: Path, rows: int) -> None:
         self.lake = TestLake(spark, Staging(str(path / "staging"), source="shop"), path / "lake")
@@ -130,13 +127,16 @@ class Filled:
         lake_table = LakeTable(spark, self.lake.table(SHAPE), SHAPE, app="made")
         lake_table.prepare()
         spark_rows(spark, rows).write.format("delta").mode("append").save(str(lake_table.path))
-        self._plain = path / "plain"
+        self._spark = spark
         self._file = path / "changed.parquet"
-        spark_rows(spark, rows).write.format("delta").save(str(self._plain))
-        self._session = spark.newSession()
-        for name, value in _DEFAULTS.items():
-            self._session.conf.set(name, value)
         self._merger = self.lake.merger()
+
+    @functools.cached_property
+    def _plain(self) -> str:
+        """Path of the same rows in a Delta table as Spark makes it by default."""
+        path = str(self._file.with_name("plain"))
+        spark_rows(self._spark, self.rows).write.format("delta").save(path)
+        return path
 
     def make_changes(self, count: int, below: int) -> pa.RecordBatch:
         """New values for rows spread over the keys below a limit."""
@@ -144,21 +144,28 @@ class Filled:
 
     def ours(self, changed: pa.RecordBatch) -> float:
         """Seconds of a merge of one segment with these updates."""
-        count = len(changed)
+        self.stage(changed)
+        began = time.monotonic()
+        self.merge(len(changed))
+        return time.monotonic() - began
+
+    def stage(self, changed: pa.RecordBatch) -> None:
+        """Publishes a segment with these updates."""
         add_lines(self.lake.build, SHAPE, "u", changed)
         self.lake.build.seal()
-        began = time.monotonic()
+
+    def merge(self, count: int) -> None:
+        """Merges what is staged, which has so many rows."""
         merged = self._merger.run_round(retry_stopped=False)
-        seconds = time.monotonic() - began
         assert merged is not None and merged.tables[0].error is None and merged.tables[0].applied == count
-        return seconds
 
     def plain(self, changed: pa.RecordBatch) -> float:
         """Seconds of what everybody writes first."""
         pq.write_table(pa.Table.from_batches([changed]), self._file)
+        path = self._plain
         began = time.monotonic()
-        source = self._session.read.parquet(str(self._file))
-        target = DeltaTable.forPath(self._session, str(self._plain)).alias("t")
+        source = self._spark.read.parquet(str(self._file))
+        target = DeltaTable.forPath(self._spark, path).alias("t")
         values = {c.name: f"s.{c.name}" for c in SHAPE.columns}
         merge = target.merge(source.alias("s"), "t.id = s.id").whenMatchedUpdate(set=values)
         merge.whenNotMatchedInsert(values=values).execute()

@@ -7,7 +7,9 @@ out of the model, and says by how much the model misses it.
 from __future__ import annotations
 
 import os
+import shutil
 import socket
+import statistics
 import subprocess
 import sys
 import time
@@ -27,6 +29,7 @@ from tests.benchmarks import data, scaling
 from tests.benchmarks.data import NewDatabase
 from tests.benchmarks.model import Axis
 from tests.benchmarks.ours import Ours
+from tests.benchmarks.results import OURS, Bar, Figure, Results
 from tests.benchmarks.scale import Scale
 from tests.benchmarks.test_merge import Filled
 from tests.benchmarks.writers import FIRST, Writers
@@ -193,18 +196,36 @@ def test_rate(bench_database: NewDatabase, scale: Scale, page: scaling.Page, tmp
     page.add(Axis("rate_segments", "segments", "a second", size, figures["segments"], beyond))
 
 
-def test_lake(spark: SparkSession, scale: Scale, page: scaling.Page, tmp_path: Path) -> None:
+def test_lake(spark: SparkSession, scale: Scale, page: scaling.Page, results: Results, tmp_path: Path) -> None:
     """Merges of 1,000 changed rows, spread over the whole table, into tables of growing size, in a warm session."""
-    counts = sizes(scale, (10_000, 30_000, 100_000, 300_000), 1_000_000, 3_000_000)
-    seconds: dict[int, list[float]] = {}
+    counts = sizes(scale, (10_000, 100_000), 1_000_000, 10_000_000)
+    counts = (*counts, 100_000_000) if scale.name == "full" else counts
+    cpu: dict[int, list[float]] = {}
     room: dict[int, list[float]] = {}
     for count in counts:
         filled = Filled(spark, tmp_path / f"{count}", count)
-        timings = [filled.ours(filled.make_changes(1_000, count)) for _ in range(scale.rounds + 1)]
-        seconds[count] = timings[1:]  # the first one warms
+        cpu[count] = [_merge_cpu(filled, count) * 1000 for _ in range(4 * scale.rounds + 1)][
+            1:
+        ]  # the first makes the index
         room[count] = [sum(f.stat().st_size for f in filled.lake.path.rglob("*.parquet")) / 1e6]
-    page.add(Axis("lake_merge", "merge of 1,000 changed rows", "s", "rows of the table", seconds, 100_000_000))
-    page.add(Axis("lake_bytes", "files of the table and its merges", "MB", "rows of the table", room, 100_000_000))
+        shutil.rmtree(tmp_path / f"{count}")  # some gigabytes
+    page.add(Axis("lake_merge", "CPU of a merge of 1,000 changed rows", "ms", "rows of the table", cpu, 1_000_000_000))
+    page.add(Axis("lake_bytes", "files of the table and its merges", "MB", "rows of the table", room, 1_000_000_000))
+    large = {count: statistics.median(rounds) for count, rounds in cpu.items() if count >= 1_000_000}
+    if large:
+        title = f"CPU of a merge of 1,000 changed rows, {min(large):,} to {max(large):,} rows: most against least"
+        ratio = [max(large.values()) / min(large.values())]
+        results.add(Figure("merge_cpu", "Lake", title, "×", {OURS: ratio}, (Bar(1.5, at_most=True),)))
+
+
+def _merge_cpu(filled: Filled, rows: int) -> float:
+    """CPU seconds of a merge, of Python and Java."""
+    filled.stage(filled.make_changes(1_000, rows))
+    here = psutil.Process()
+    processes = [here, *here.children(recursive=True)]
+    before = _cpu(processes)
+    filled.merge(1_000)
+    return _cpu(processes) - before
 
 
 def _cpu(processes: list[psutil.Process]) -> float:
