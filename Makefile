@@ -19,7 +19,7 @@ help:
 	@echo "make up      the local stack: databases, ZooKeeper, Airflow with the DAGs;  make down  stops it, data kept"
 	@echo "make soak    every test on every database, and the seeded long runs; SEEDS=20 for each of them, MINUTES=M to stop after that time"
 	@echo "make lint    ruff, mypy, import rules, prose; the linters of docker/"
-	@echo "make bench   the benchmarks, beside Debezium and the servers' own tools; QUICK=1 in minutes, FULL=1 in hours"
+	@echo "make bench   the benchmarks, beside Debezium and the servers' own tools, in hours; QUICK=1: smaller, in 90 minutes; FULL=1: larger"
 	@echo "make pictures   the documentation's pictures of Airflow anew, from the browser tests"
 	@echo "make lock    requirements.txt anew from pyproject.toml"
 
