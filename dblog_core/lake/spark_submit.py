@@ -45,10 +45,6 @@ SETTINGS: Mapping[str, str] = {
     "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",  # staged dates are of the proleptic calendar
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    # A merge works in Java for moments. What the heap grew by then goes back to the system, after 30 s in which nothing
-    # else collects: 0.3 GB of 0.8. An older Java passes over what it does not know.
-    "spark.driver.defaultJavaOptions": "-XX:+IgnoreUnrecognizedVMOptions -XX:G1PeriodicGCInterval=30000"
-    " -XX:-G1PeriodicGCInvokesConcurrent -XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=30",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
