@@ -50,12 +50,12 @@ class _Files(LoadFileScheduling):  # type: ignore[misc]  # xdist tells no types
         return directory if shares else str(super()._split_scope(nodeid))
 
     def _assign_work_unit(self, node: Any) -> None:
-        scope = min(self.workqueue, key=lambda scope: _rank_of_work(scope, node.gateway.id))  # the first of the nearest
+        scope = min(self.workqueue, key=lambda scope: rank_of_work(scope, node.gateway.id))  # the first of the nearest
         self.workqueue.move_to_end(scope, last=False)
         super()._assign_work_unit(node)
 
 
-def _rank_of_work(scope: str, process: str) -> tuple[bool, int]:
+def rank_of_work(scope: str, process: str) -> tuple[bool, int]:
     """What each run has comes first, since a slow run leaves out what comes in turn."""
     return _comes_in_turn(scope), _distance(scope, process)
 

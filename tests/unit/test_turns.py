@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.fix_order import rank_of_work
 from tests.fix_turns import has_turns_alone, out_of_turn
 
 ROOT = Path(__file__).parents[2]
@@ -87,6 +88,35 @@ _SECOND = "def test_second():\n    pass\n"
 )
 def test_files_whose_tests_all_come_in_turn_are_the_last_of_a_run(text: str, expected: bool) -> None:
     assert has_turns_alone(text) is expected
+
+
+def test_a_process_takes_what_each_run_has_before_what_comes_in_turn() -> None:
+    merges_in_turn, merges, others = "tests/spark/test_ways.py", "tests/spark/test_merge.py", "tests/unit/test_turns.py"
+
+    by_process = {
+        process: sorted((merges_in_turn, merges, others), key=lambda scope: rank_of_work(scope, process))
+        for process in ("gw0", "gw2")
+    }
+
+    assert by_process == {"gw0": [merges, others, merges_in_turn], "gw2": [others, merges, merges_in_turn]}
+
+
+@pytest.mark.thorough
+def test_a_smaller_run_leaves_out_what_is_thorough(tmp_path: Path) -> None:
+    (tmp_path / "test_made.py").write_text(_LATE.replace("one_of(1)", "thorough"))
+    (tmp_path / "conftest.py").write_text(_SEEDED)
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -p no:randomly -p tests.fix_turns\nmarkers = thorough\n")
+
+    run = subprocess.run(
+        (sys.executable, "-m", "pytest", "--smaller"),
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert "1 passed, 1 deselected" in run.stdout
 
 
 _LATE = """
