@@ -198,7 +198,7 @@ def test_rate(bench_database: NewDatabase, scale: Scale, page: scaling.Page, tmp
 
 def test_lake(spark: SparkSession, scale: Scale, page: scaling.Page, results: Results, tmp_path: Path) -> None:
     """Merges of 1,000 changed rows, spread over the whole table, into tables of growing size, in a warm session."""
-    counts = sizes(scale, (10_000, 100_000), 1_000_000, 10_000_000)
+    counts = sizes(scale, (10_000, 30_000, 100_000), 1_000_000, 10_000_000)
     counts = (*counts, 100_000_000) if scale.name == "full" else counts
     cpu: dict[int, list[float]] = {}
     room: dict[int, list[float]] = {}
