@@ -4,6 +4,7 @@ PYTHON := .venv/bin/python
 export DEMO_SOURCE ?= mysql
 SEEDS ?= 20
 MINUTES ?= 0
+OTHER_VERSIONS := mysql=8.0 mysql=8.4 mariadb=10.6 mariadb=11.4 mariadb=newest postgres=16 postgres=17 postgres=18
 export PYTHONUNBUFFERED := 1
 # Where an image sets it, each process of ours would compile all modules that it imports.
 unexport PYTHONDONTWRITEBYTECODE
@@ -60,10 +61,9 @@ linters: .venv/.complete
 soak: setup
 	@code=0; \
 	$(PYTHON) -m pytest -n 3 --max-worker-restart=0 --no-loadscope-reorder -m "not bench and not soak" --every-kind || code=1; \
-	$(PYTHON) -m pytest -n 3 --max-worker-restart=0 --no-loadscope-reorder -m "not bench and not soak" --every-kind --newest-mariadb \
-	  -k mariadb tests/contract tests/integration tests/conformance || code=1; \
-	for version in 8.0 8.4; do $(PYTHON) -m pytest -n 3 --max-worker-restart=0 --no-loadscope-reorder -m "not bench and not soak" \
-	  --every-kind --mysql=$$version -k "mysql and not mariadb and not make_commands" tests/contract tests/integration tests/conformance || code=1; \
+	for version in $(OTHER_VERSIONS); do kind=$${version%=*}; [ $$kind != mysql ] || kind="mysql and not mariadb"; \
+	  $(PYTHON) -m pytest -n 3 --max-worker-restart=0 --no-loadscope-reorder -m "not bench and not soak" --every-kind \
+	  --$$version -k "$$kind and not make_commands" tests/contract tests/integration tests/conformance || code=1; \
 	done; \
 	for way in mark merge; do $(PYTHON) -m pytest --lake-way=$$way -m "not bench and not soak" tests/spark || code=1; done; \
 	$(PYTHON) -m pytest tests/nemesis tests/simulation/test_simulation.py::test_more_seeds \

@@ -28,18 +28,33 @@ from dblog_core.local.servers.server import Account, DatabaseServer, Server
 from dblog_core.local.servers.zookeeper import ZookeeperServer
 from tests.certificates import Authority, authority
 
-_OLDER_MYSQL = {"8.0": trees.MYSQL_80, "8.4": trees.MYSQL_84}
+_OTHER_VERSIONS = {
+    "mysql": {"8.0": trees.MYSQL_80, "8.4": trees.MYSQL_84},
+    "mariadb": {"10.6": trees.MARIADB_106, "11.4": trees.MARIADB_114, "newest": trees.NEWEST_MARIADB},
+    "postgres": {
+        "16": trees.POSTGRES_16,
+        "17": trees.POSTGRES_17,
+        "18": trees.POSTGRES_18,
+    },
+}
+_CLASSES: dict[str, type[MysqlServer] | type[PostgresServer]] = {
+    "mysql": MysqlServer,
+    "mariadb": MariadbServer,
+    "postgres": PostgresServer,
+}
 ServerType = TypeVar("ServerType", bound=Server)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--newest-mariadb", action="store_true", help="tests on MariaDB have its newest version")
-    parser.addoption("--mysql", choices=sorted(_OLDER_MYSQL), help="tests on MySQL have this version; default: 9.7")
+    for kind, packages in _OTHER_VERSIONS.items():
+        help_text = f"tests on this database have another version of it; default: that of the {kind} in `make up`"
+        parser.addoption(f"--{kind}", choices=list(packages), help=help_text)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if config.option.mysql:
-        MysqlServer.package = _OLDER_MYSQL[config.option.mysql]  # also of servers that tests make for themselves
+    for kind, packages in _OTHER_VERSIONS.items():
+        if version := config.getoption(f"--{kind}"):
+            _CLASSES[kind].package = packages[version]  # also of servers that tests make for themselves
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,16 +152,14 @@ def mysql(server_root: Path) -> Iterator[MysqlServer]:
 
 
 @pytest.fixture(scope="session")
-def mariadb(server_root: Path, pytestconfig: pytest.Config) -> Iterator[MariadbServer]:
-    """The machine's own, or the newest with --newest-mariadb."""
-    server = NewestMariadbServer if pytestconfig.option.newest_mariadb else MariadbServer
-    yield from _running(server(server_root / "mariadb"))
+def mariadb(server_root: Path) -> Iterator[MariadbServer]:
+    yield from _running(MariadbServer(server_root / "mariadb"))
 
 
 @pytest.fixture(scope="session")
 def newest_mariadb(server_root: Path, request: pytest.FixtureRequest) -> Iterator[NewestMariadbServer]:
     """One server less, in a run whose `mariadb` is the newest."""
-    if request.config.option.newest_mariadb:
+    if request.config.getoption("--mariadb") == "newest":
         yield request.getfixturevalue("mariadb")
     else:
         yield from _running(NewestMariadbServer(server_root / "newest-mariadb"))

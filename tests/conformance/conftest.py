@@ -10,11 +10,11 @@ import pytest
 
 from dblog_core.capture import config_reload
 from dblog_core.capture.healing import broken_tables
-from dblog_core.local.servers.mariadb import NewestMariadbServer
 from tests.conformance import postgres_forms
 from tests.conformance.cases import cases
 from tests.conformance.world import World
 from tests.fix_servers import Database
+from tests.versions import logs_generated_columns
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def new_world(
 
     def make(seed: int, count: int) -> World:
         draw = random.Random(seed)
-        logs_generated = not isinstance(database.server, NewestMariadbServer)
+        logs_generated = logs_generated_columns(database.server)
         made_cases = cases(database.kind, database.name, draw, count, logs_generated=logs_generated)
         worlds.append(World(database, tmp_path, made_cases, draw))
         return worlds[-1]

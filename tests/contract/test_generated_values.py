@@ -11,7 +11,6 @@ import pytest
 
 from dblog_core.config.settings import Config
 from dblog_core.interfaces import ChunkReader, Source
-from dblog_core.local.servers.mariadb import NewestMariadbServer
 from dblog_core.model.schema import TableName
 from dblog_core.rows.column_rules import Rules
 from dblog_core.rows.row_hashes import HASH
@@ -24,6 +23,7 @@ from tests.contract.test_source import create, log, rows, run
 from tests.fix_servers import Database
 from tests.integration import mysql_types, postgres_types
 from tests.plain_hashes import of_rows
+from tests.versions import logs_generated_columns
 
 ROWS = 200
 WHOLE: dict[str, Any] = {"after": None, "upto": None, "limit": 10_000}
@@ -75,7 +75,7 @@ def test_log_chunk_hash_and_server_agree_on_values_of_any_seed(
     before = {row["before"]["id"]: row["before"] for row in logged if row["op"] == "d"}
     assert len(chunk) == ROWS and chunk.keys() == printed_by_id.keys() == after.keys() == before.keys()
     # MariaDB 11 leaves them out of what it logs of a delete, which the key is enough for.
-    unlogged = mysql_types.GENERATED if isinstance(database.server, NewestMariadbServer) else ()
+    unlogged = () if logs_generated_columns(database.server) else mysql_types.GENERATED
     for key, row in chunk.items():
         for column in schema.columns:
             value = row[column.name]

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dblog_core.local.servers.mariadb import NewestMariadbServer
 from dblog_core.local.servers.server import DatabaseServer
+from tests.versions import logs_generated_columns
 
 KEYED = "id int PRIMARY KEY, n int"
 PARTED = "PARTITION BY RANGE (id) (PARTITION p0 VALUES LESS THAN (3), PARTITION p1 VALUES LESS THAN MAXVALUE)"
@@ -192,7 +192,7 @@ POSTGRES = (
 def changes(server: DatabaseServer) -> tuple[SchemaChange, ...]:
     """Those of a server."""
     of_kind = POSTGRES if server.kind == "postgres" else MYSQL
-    if not isinstance(server, NewestMariadbServer):
+    if logs_generated_columns(server):
         return of_kind
     # Its log leaves generated columns out, so that such a table stops (`test_newest_mariadb`).
     return tuple(change for change in of_kind if change.name != "add_generated")

@@ -20,7 +20,7 @@ from dblog_core.config.output import OutputConfig
 from dblog_core.config.settings import Config
 from dblog_core.errors import OutputRefused, OutputUnavailable, SourceRefused, SourceUnavailable
 from dblog_core.local.servers import ports
-from dblog_core.local.servers.mariadb import MariadbServer, NewestMariadbServer
+from dblog_core.local.servers.mariadb import MariadbServer
 from dblog_core.local.servers.mysql import MysqlServer
 from dblog_core.local.servers.postgres import PostgresServer
 from dblog_core.local.servers.server import DatabaseServer
@@ -31,6 +31,7 @@ from tests.nemesis import oracles
 from tests.nemesis.processes import Dblog, kill
 from tests.nemesis.test_kills import judge_log, log_start
 from tests.nemesis.workload import Writers, create_tables
+from tests.versions import makes_a_certificate
 from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.in_turn]
@@ -165,8 +166,7 @@ def test_settings_that_do_not_fit_are_refused_with_the_way_on(
 
 def test_a_server_without_tls_is_refused(database: Database, tmp_path: Path) -> None:
     """MySQL makes itself a certificate, which nobody has signed; so does MariaDB from 11.4 on."""
-    has_certificate = database.kind == "mysql" or isinstance(database.server, NewestMariadbServer)
-    message = "self-signed" if has_certificate else "does not support SSL|does not offer TLS"
+    message = "self-signed" if makes_a_certificate(database.server) else "does not support SSL|does not offer TLS"
     with pytest.raises(SourceRefused, match=message) as refused:
         wiring.open_source(tls_config(database, tmp_path, tls="verify-full").source).tables()
     assert "tls" in refused.value.fix

@@ -1,8 +1,8 @@
 """Database servers and a browser from Debian packages, unpacked into trees in the cache: nothing is installed or run.
 
-A tree of the machine's own suite runs on the machine's loader and C library (its programs start each other by plain
-exec, as initdb does with postgres); one of a newer suite brings its own. Both are hidden behind one small script per
-program in `TREE/run/`.
+A tree of the machine's own suite runs on the machine's loader and C library; one of another suite brings its own. Both
+are hidden behind one small script per program in `TREE/run/`. A program may start another by its place, as initdb does
+with postgres: there another suite's tree has the script too.
 """
 
 from __future__ import annotations
@@ -40,12 +40,16 @@ class Package:
     """Globs below the tree of directories with libraries, beside the usual ones."""
     environment: tuple[str, ...] = ()
     """What the scripts set, as the shell reads it; $tree is the tree."""
+    started_in_place: bool = False
+    """Whether its programs start each other where the package has them."""
     apt: type[PrivateApt] = PrivateApt
     """Debian's archive, or Ubuntu's."""
 
     @property
     def directory(self) -> str:
         special = (self.libraries, self.environment) if self.libraries or self.environment else ()
+        if self.started_in_place:
+            special = (*special, "started in place")
         spec = repr((_FORMAT, self.roots, self.keep, self.programs, self.suite, *special)).encode()
         return f"{self.name}-{hashlib.sha256(spec).hexdigest()[:12]}"
 
@@ -79,12 +83,24 @@ MARIADB = Package(
 )
 NEWEST_MARIADB = replace(MARIADB, name="newest-mariadb", suite="sid")
 """Its log has other forms than that of the machine's own."""
+MARIADB_114 = replace(MARIADB, name="mariadb-11.4", suite="plucky", apt=UbuntuApt)
+MARIADB_106 = replace(
+    MARIADB,
+    name="mariadb-10.6",
+    roots=("mariadb-server-core-10.6", "mariadb-client-10.6", "mariadb-server-10.6"),
+    keep=r"mariadb-(server|server-core|client|client-core)-10\.6$",
+    suite="jammy",
+    apt=UbuntuApt,
+)
 POSTGRES = Package(
     name="postgres",
     roots=("^postgresql-[0-9]+-wal2json$",),  # a suite has one major version, and this needs its server and client
     keep=r"postgresql-(client-)?\d+(-wal2json)?$",
     programs=("usr/lib/postgresql/*/bin/*",),
 )
+POSTGRES_18 = replace(POSTGRES, name="postgres-18", suite="sid", started_in_place=True)
+POSTGRES_17 = replace(POSTGRES_18, name="postgres-17", suite="trixie")
+POSTGRES_16 = replace(POSTGRES_18, name="postgres-16", suite="noble", apt=UbuntuApt)
 CHROMIUM = Package(
     name="chromium",
     roots=("chromium", "fonts-dejavu-core"),
@@ -94,7 +110,7 @@ CHROMIUM = Package(
     environment=('FONTCONFIG_SYSROOT="$tree"',),
 )
 ALL = (MYSQL, MARIADB, NEWEST_MARIADB, POSTGRES, CHROMIUM)
-"""What the set-up fetches. MYSQL_84 and MYSQL_80 are for some of the tests, which fetch them."""
+"""What the set-up fetches. The other versions are for tests that are run on them, which fetch them."""
 
 
 def tree(package: Package) -> Path:
@@ -152,10 +168,18 @@ def _write_scripts(package: Package, tree: Path) -> None:
                 fix="report it: the distribution has moved the file",
             )
         for binary in binaries:
-            script = run / binary.name
-            script.write_text(f'#!/bin/sh\ntree="${{0%/*}}/.."\n{start} "$tree/{binary.relative_to(tree)}" "$@"\n')
-            # Servers may run as another user.
-            script.chmod(script.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
+            program = binary
+            if package.started_in_place:
+                program = binary.rename(binary.with_name(f"{binary.name}.program"))
+                _write_script(binary, tree, start, program)
+            _write_script(run / binary.name, tree, start, program)
+
+
+def _write_script(script: Path, tree: Path, start: str, program: Path) -> None:
+    up = "/".join([".."] * len(script.parent.relative_to(tree).parts))
+    script.write_text(f'#!/bin/sh\ntree="${{0%/*}}/{up}"\n{start} "$tree/{program.relative_to(tree)}" "$@"\n')
+    # Servers may run as another user.
+    script.chmod(script.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
 
 
 def _loader(tree: Path) -> Path:

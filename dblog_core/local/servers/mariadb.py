@@ -42,7 +42,6 @@ class MariadbServer(MysqlServer):
     )
 
     _create_user = "CREATE OR REPLACE USER"  # the set-up has made one without a password
-    _share_name = "mysql"
 
     def _replica_sql(self, source: MysqlServer) -> list[str]:
         place = f"MASTER_HOST = '{source.host}', MASTER_PORT = {source.port}, MASTER_USER = '{source.admin.user}'"
@@ -79,7 +78,9 @@ class MariadbServer(MysqlServer):
 
     @property
     def _share(self) -> Path:
-        return trees.tree(self.package) / "usr/share" / self._share_name
+        shared = trees.tree(self.package) / "usr/share"
+        # Newer packages keep them below the server's own name.
+        return next((shared / name for name in ("mariadb", "mysql") if (shared / name / "charsets").is_dir()), shared)
 
     def _program(self) -> list[str]:
         tree = trees.tree(self.package)
@@ -102,4 +103,3 @@ class NewestMariadbServer(MariadbServer):
     """The newest that there are packages of: from 11.8 on the log has other forms of events."""
 
     package = trees.NEWEST_MARIADB
-    _share_name = "mariadb"

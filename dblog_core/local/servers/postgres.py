@@ -29,6 +29,7 @@ class PostgresServer:
     """
 
     kind = "postgres"
+    package = trees.POSTGRES
     shared: Mapping[str, str | None] = {
         "wal_level": "logical",
         "max_replication_slots": "20",
@@ -126,7 +127,7 @@ class PostgresServer:
         return f"{self.host}:{self.port}, user {self.admin.user}, password {self.admin.password}"
 
     def tool(self, name: str) -> Path:
-        return self._programs / name if self._programs else trees.program(trees.POSTGRES, name)
+        return self._programs / name if self._programs else trees.program(self.package, name)
 
     def connect(self, database: str = "", *, account: Account | None = None) -> Any:
         who = account or self.admin
@@ -246,7 +247,7 @@ class PostgresServer:
 
     def _check_path(self) -> None:
         """The server's user must be able to walk to its data and its programs."""
-        for path in (self._dir, self._programs or trees.tree(trees.POSTGRES)):
+        for path in (self._dir, self._programs or trees.tree(self.package)):
             closed = [str(p) for p in [path, *path.parents] if not p.stat().st_mode & 0o001]
             if closed:
                 raise LocalError(
