@@ -34,7 +34,7 @@ setup: .venv/.complete
 demo: setup
 	@exec $(PYTHON) -m dblog_core.local.demo $(if $(QUICK),--quick)
 
-check: .venv/.complete lint
+check: linters  # the import rules are among the unit tests
 	@exec $(PYTHON) -m pytest --quiet -n 2 -m "not bench and not soak" --smaller tests/unit tests/protocol
 
 # A run that hangs ends by itself before the limit of a CI: the set-up counts, so the time begins here.

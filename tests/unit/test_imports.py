@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -66,9 +67,10 @@ def module(file: Path) -> str:
 MODULES = {module(file): file for file in sources("dblog_core", "spark_jobs")}
 
 
-def imports(file: Path, *, at_run_time: bool = False) -> set[str]:
+@functools.cache
+def imports(file: Path, *, at_run_time: bool = False) -> frozenset[str]:
     """What a file imports, as dotted names; `at_run_time` leaves out what is for type checkers only."""
-    return set(_imported_names(ast.parse(file.read_text()), at_run_time=at_run_time))
+    return frozenset(_imported_names(ast.parse(file.read_text()), at_run_time=at_run_time))
 
 
 def _imported_names(node: ast.AST, *, at_run_time: bool) -> Iterator[str]:
