@@ -4,7 +4,7 @@ PYTHON := .venv/bin/python
 export DEMO_SOURCE ?= mysql
 SEEDS ?= 20
 MINUTES ?= 0
-OTHER_VERSIONS := mysql=8.0 mysql=8.4 mariadb=10.6 mariadb=11.4 mariadb=newest postgres=16 postgres=17 postgres=18
+OTHER_VERSIONS := mysql=8.0 mysql=8.4 mariadb=11.4 mariadb=newest postgres=16 postgres=17 postgres=18
 export PYTHONUNBUFFERED := 1
 # Where an image sets it, each process of ours would compile all modules that it imports.
 unexport PYTHONDONTWRITEBYTECODE

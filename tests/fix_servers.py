@@ -30,7 +30,7 @@ from tests.certificates import Authority, authority
 
 _OTHER_VERSIONS = {
     "mysql": {"8.0": trees.MYSQL_80, "8.4": trees.MYSQL_84},
-    "mariadb": {"10.6": trees.MARIADB_106, "11.4": trees.MARIADB_114, "newest": trees.NEWEST_MARIADB},
+    "mariadb": {"11.4": trees.MARIADB_114, "newest": trees.NEWEST_MARIADB},
     "postgres": {
         "16": trees.POSTGRES_16,
         "17": trees.POSTGRES_17,

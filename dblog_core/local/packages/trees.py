@@ -84,14 +84,6 @@ MARIADB = Package(
 NEWEST_MARIADB = replace(MARIADB, name="newest-mariadb", suite="sid")
 """Its log has other forms than that of the machine's own."""
 MARIADB_114 = replace(MARIADB, name="mariadb-11.4", suite="plucky", apt=UbuntuApt)
-MARIADB_106 = replace(
-    MARIADB,
-    name="mariadb-10.6",
-    roots=("mariadb-server-core-10.6", "mariadb-client-10.6", "mariadb-server-10.6"),
-    keep=r"mariadb-(server|server-core|client|client-core)-10\.6$",
-    suite="jammy",
-    apt=UbuntuApt,
-)
 POSTGRES = Package(
     name="postgres",
     roots=("^postgresql-[0-9]+-wal2json$",),  # a suite has one major version, and this needs its server and client
