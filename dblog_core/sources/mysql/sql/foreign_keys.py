@@ -19,9 +19,8 @@ from dblog_core.sources.mysql.sql.connection import LOCKED, rows, variables
 from dblog_core.sources.mysql.sql.watermarks import qualify
 
 _BY_ENGINE = "innodb_native_foreign_keys"
-_KEY = re.compile(
-    r"^\s*CONSTRAINT `((?:[^`]|``)*)` FOREIGN KEY .*?((?: ON (?:DELETE|UPDATE) [A-Z ]+)+),?$", re.MULTILINE
-)
+# MariaDB 11.4 prints a name as it is, without doubling the backticks in it.
+_KEY = re.compile(r"^\s*CONSTRAINT `(.*?)` FOREIGN KEY \(`.*?((?: ON (?:DELETE|UPDATE) [A-Z ]+)+),?$", re.MULTILINE)
 _ACTION = re.compile(r"ON (DELETE|UPDATE) (CASCADE|SET NULL|SET DEFAULT)")
 _HAVING = """SELECT DISTINCT TABLE_SCHEMA, TABLE_NAME FROM information_schema.KEY_COLUMN_USAGE
 WHERE REFERENCED_TABLE_NAME IS NOT NULL AND TABLE_SCHEMA IN %s ORDER BY TABLE_SCHEMA, TABLE_NAME"""
