@@ -214,6 +214,7 @@ def test_the_status_tells_of_tables_in_the_lake_that_are_no_longer_captured(worl
     assert "table     shop.a: ok\n" in status_text and "table     shop.b: ok, no longer captured\n" in status_text
 
 
+@pytest.mark.thorough
 def test_a_standby_takes_the_change_over(world: World) -> None:
     world.put(B, 1)
     lease = world.state.acquire("capture", "another", ttl=10)

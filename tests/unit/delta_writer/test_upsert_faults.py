@@ -130,6 +130,7 @@ def test_a_process_that_is_stopped_right_before_its_commit_says_that_it_was_lost
     assert table.read() == table.model()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("soak_round", range(1))
 def test_whatever_happens_in_any_order_the_rows_are_right(
     tmp_path: Path, soak_seed: int, soak_round: int, monkeypatch: pytest.MonkeyPatch

@@ -64,6 +64,7 @@ OLD = st.sampled_from(["id", "a", "b", "c"])
 NEW = st.sampled_from(["id", "a", "b", "c", "A", "x", "k"])
 
 
+@pytest.mark.thorough
 @settings(deadline=None, max_examples=1000)
 @given(st.dictionaries(OLD, NEW, max_size=4), st.booleans(), st.lists(st.integers(0, 8), max_size=5))
 def test_a_rename_ends_the_same_wherever_it_dies(new: dict[str, str], has_kept_column: bool, deaths: list[int]) -> None:

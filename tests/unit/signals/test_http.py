@@ -159,6 +159,7 @@ def test_callers_that_say_nothing_keep_nobody_out(server: Endpoint, ask: Ask) ->
             connection.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("tls", [False, True])
 def test_callers_that_drip_bytes_are_cut_off_and_keep_nobody_out(world: World, tmp_path: Path, tls: bool) -> None:
     """More of them than there are places, in headers, in a body, in a handshake; each says something all the time."""

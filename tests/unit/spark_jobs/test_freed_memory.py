@@ -45,6 +45,7 @@ print(psutil.Process().memory_info().rss - before - sum(array.nbytes for array i
 """
 
 
+@pytest.mark.thorough
 def test_large_arrays_that_are_freed_go_back_to_the_system() -> None:
     """Arrays of 8 MiB, between small ones that stay, in threads that end."""
     ended = subprocess.run([sys.executable, "-c", _MERGES], capture_output=True, text=True, check=True)

@@ -287,6 +287,7 @@ def test_what_is_in_when_a_merge_ends_is_recorded() -> None:
         assert at.begun == at.offset and world.prefix(B, at.offset) == world.versions[B][-1].offsets
 
 
+@pytest.mark.thorough
 def test_walks_come_by_all_that_can_happen() -> None:
     happened = sum((_walk(random.Random(f"late {seed}"), 60) for seed in range(8)), Counter[str]())
     assert happened.keys() >= {"late", "died at a step", "died at work", "taken over", "woke up", "task", "stopped"}

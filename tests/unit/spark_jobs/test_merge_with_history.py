@@ -114,6 +114,7 @@ def test_a_history_with_a_gap_begins_again_by_spark(tmp_path: Path) -> None:
         world.lake.merge()
 
 
+@pytest.mark.thorough
 @pytest.mark.in_turn("fault")
 @pytest.mark.parametrize("fault", ["dies", "loses an answer", "is overtaken"])
 def test_a_fault_at_any_point_neither_loses_nor_repeats_a_line(tmp_path: Path, fault: str, soak_seed: int) -> None:

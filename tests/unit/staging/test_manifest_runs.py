@@ -150,6 +150,7 @@ def test_a_hole_that_is_not_looked_for_is_found(tmp_path: Path) -> None:
         find_hole(Staging(str(tmp_path), source="shop"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("world", [World, RetentionWorld])
 @pytest.mark.parametrize("seed", range(4))
 def test_the_worlds_of_compaction_and_retention_read_ahead(world: type[World], seed: int) -> None:

@@ -169,6 +169,7 @@ JSON_TYPES = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", JSON_TYPES, ids=str)
 def test_whole_columns_have_the_json_form_of_single_values(kind: pa.DataType) -> None:
     @given(st.lists(st.none() | JSON_TYPES[kind]))
@@ -198,6 +199,7 @@ def test_tables_and_versions_of_a_table_merge_by_offset(staging: Staging) -> Non
     assert [line["offset"] for line in lines(staging, tables={"shop.other"})] == [3, 5, 6]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("start", range(1, 33))
 def test_reading_from_an_offset_gives_the_rest_of_the_same_lines(staging: Staging, start: int) -> None:
     _several_segments(staging)

@@ -228,6 +228,7 @@ def test_a_death_at_any_step_and_a_loss_of_power_leave_it_readable_and_the_next_
     assert step > (6 if joined else 50)
 
 
+@pytest.mark.thorough
 def test_a_compactor_passes_over_manifests_of_removed_files_that_a_loss_of_power_has_brought_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

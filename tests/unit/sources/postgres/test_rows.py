@@ -123,6 +123,7 @@ def cut(messages: list[bytes], cuts: list[int]) -> list[list[bytes]]:
     return [messages[a:b] for a, b in pairwise(places)]
 
 
+@pytest.mark.thorough
 @given(st.lists(row_messages(), min_size=1, max_size=12))
 @settings(deadline=None, max_examples=60)
 def test_rows_are_what_a_plain_reading_makes_of_them(changes: list[bytes]) -> None:
@@ -186,6 +187,7 @@ def blocks_of(stream: list[bytes]) -> Iterator[list[bytes]]:
             block = []
 
 
+@pytest.mark.thorough
 @given(stories(), st.lists(st.integers(0, 60), max_size=5), st.data())
 @settings(deadline=None, max_examples=60)
 def test_streams_in_any_pieces_are_what_whole_transactions_are(

@@ -33,6 +33,7 @@ from tests.unit.verify.direct.world import FIELDS, Change, LakeTable, T, World, 
 KEYS = 8
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(16))
 def test_every_key_is_called_what_it_is(seed: int, tmp_path: Path) -> None:
     """In a verification of some readings, with merges, damage and changes between them, over one judge's caches."""

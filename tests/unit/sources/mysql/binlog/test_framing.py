@@ -235,6 +235,7 @@ def test_what_is_no_event_comes_as_its_payload() -> None:
     assert raised.value.payload == b"\xff1236"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("size", [0xFFFFFF - 1, 0xFFFFFF, 0xFFFFFF + 1, 2 * 0xFFFFFF, 40_000_000])
 def test_events_of_more_than_a_packet_are_joined(size: int) -> None:
     """`size`: of the payload, with the byte before the event."""

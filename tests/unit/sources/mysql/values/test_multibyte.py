@@ -92,6 +92,7 @@ def test_text_reads_as_the_server_has_told(charset: str) -> None:
     assert [decode(text) for text in texts if text is not None] == [text for text in expected_texts if text is not None]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("charset", "bad"),
     [
