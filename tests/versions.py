@@ -9,8 +9,8 @@ from dblog_core.local.servers.server import DatabaseServer
 
 
 def logs_generated_columns(server: DatabaseServer) -> bool:
-    """MariaDB leaves them out of its row events in newer versions."""
-    return not _is_mariadb_from(server, (11, 0))
+    """MariaDB leaves them out of its row events in versions after 11.4."""
+    return not _is_mariadb_from(server, (11, 5))
 
 
 def makes_a_certificate(server: DatabaseServer) -> bool:

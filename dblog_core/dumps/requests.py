@@ -15,14 +15,14 @@ from typing import Any, TypeVar
 from dblog_core import wiring
 from dblog_core.config.settings import Config
 from dblog_core.dumps.dump_records import DumpOptions, Refusal, check_options
-from dblog_core.dumps.key_ranges import MOST_RANGES
+from dblog_core.dumps.key_ranges import MOST_RANGES, ordered_alike
 from dblog_core.errors import RequestError, SourceError, SourceForbids, TableLocked, ValueOutOfRange
 from dblog_core.interfaces import Source
 from dblog_core.model import filters, table_names, table_patterns
 from dblog_core.model.filters import Expression, Filter
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.model.table_names import keys_entry
-from dblog_core.model.values import key_from_json
+from dblog_core.model.values import key_from_json, key_text
 from dblog_core.state.stopped_tables import entries_by_source
 
 MAX_KEYS = 200_000
@@ -105,6 +105,8 @@ def resolve(config: Config, request: DumpRequest) -> tuple[list[RequestedTable],
         raise RequestError(f"keys belong to one table, and {len(schemas)} are asked for", fix="name exactly one table")
     for key in (*request.keys, *request.key_ends):
         key_from_json(key, schemas[0])
+    if len(request.key_ends) == 2:
+        _check_order(request, schemas[0])
     _check_chunk_key(request, schemas)
     tables = [RequestedTable(s, filters.parse_expressions(_filters_of(request, schemas, s), s)) for s in schemas]
     return tables, refusals
@@ -178,6 +180,16 @@ def _check_shape(request: DumpRequest) -> None:
         if operator not in filters.OPERATORS:
             fix = f"operators are {', '.join(filters.OPERATORS)}"
             raise RequestError(f"the filter on {column} has the unknown operator {operator!r}", fix=fix)
+
+
+def _check_order(request: DumpRequest, schema: TableSchema) -> None:
+    """Raises RequestError for a range that ends before it begins. The database alone knows the order of texts."""
+    first, last = (key_from_json(end, schema) for end in request.key_ends)
+    if ordered_alike(schema) and first > last:
+        raise RequestError(
+            f"the key range of {schema.table} ends before it begins: from {key_text(first)} to {key_text(last)}",
+            fix="swap its two ends",
+        )
 
 
 def _check_chunk_key(request: DumpRequest, schemas: Sequence[TableSchema]) -> None:

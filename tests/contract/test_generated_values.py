@@ -74,7 +74,7 @@ def test_log_chunk_hash_and_server_agree_on_values_of_any_seed(
     after = {row["after"]["id"]: row["after"] for row in logged if row["op"] == "c"}
     before = {row["before"]["id"]: row["before"] for row in logged if row["op"] == "d"}
     assert len(chunk) == ROWS and chunk.keys() == printed_by_id.keys() == after.keys() == before.keys()
-    # MariaDB 11 leaves them out of what it logs of a delete, which the key is enough for.
+    # MariaDB 11.8 leaves them out of what it logs of a delete, which the key is enough for.
     unlogged = () if logs_generated_columns(database.server) else mysql_types.GENERATED
     for key, row in chunk.items():
         for column in schema.columns:

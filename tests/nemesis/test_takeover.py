@@ -25,10 +25,10 @@ from tests.nemesis.test_kills import judge_log, log_start, wait_until_filed
 from tests.nemesis.workload import Writers, create_tables
 from tests.waiting import wait_until
 
-HANDOVER = 2.0  # seconds that a planned one may take, in a soak
+HANDOVER = 2.0  # seconds that a planned one may take, where nothing else runs
 
 
-TAKEOVER = TTL + 10  # seconds that a takeover may take, in a soak
+TAKEOVER = TTL + 10  # seconds that a takeover may take, where nothing else runs
 
 
 @pytest.fixture
@@ -101,9 +101,8 @@ def test_whatever_fails_somebody_goes_on_and_nothing_is_lost(
     epochs = [manifest.epoch for manifest in wiring.open_staging(world.config).manifests()]
     assert all(earlier <= other for earlier, other in itertools.pairwise(epochs)), "an epoch goes back"
     assert world.done == [fault.__name__ for fault in order]
+    # How long they may take is asserted by `test_fifty_takeovers_in_a_row` alone: other tests run beside this one.
     print(f"takeovers, seconds: { {name: round(gap, 1) for name, gap in world.gaps.items()} }")
-    if len(order) == len(FAULTS):  # in a soak, where nothing else runs
-        assert not [fault for fault in TAKEOVERS if world.gaps[fault.__name__] > limit(fault.__name__)], world.gaps
 
 
 def settle(world: World, dblog: Dblog) -> None:

@@ -16,8 +16,8 @@ from dblog_core.sources.mysql.sql.catalogue import Described
 from dblog_core.sources.mysql.sql.connection import rows
 from dblog_core.sources.mysql.sql.server import version
 
-_LEFT_OUT_SINCE = (11, 0)
-"""10.11 logs them, 11.8 does not; no version between these was tried."""
+_LEFT_OUT_SINCE = (11, 5)
+"""10.11 and 11.4.7 log them, 11.8.9 does not; no version between these was tried."""
 _GENERATED = """SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME FROM information_schema.COLUMNS
 WHERE TABLE_SCHEMA IN %s AND GENERATION_EXPRESSION IS NOT NULL ORDER BY ORDINAL_POSITION"""
 

@@ -81,6 +81,7 @@ def test_a_table_without_a_key_is_refused_by_name_and_left_out_of_patterns(world
         (DumpRequest(("shop.orders",), keys=(1,), ranges=2), "ranges"),
         (DumpRequest(("shop.orders",), keys=("1; DROP TABLE orders",)), "not a value of key column id"),
         (DumpRequest(("shop.lines",), key_from=1), "not a key of shop.lines"),
+        (DumpRequest(("shop.orders",), key_from=100, key_to=1), "ends before it begins: from 100 to 1"),
         (DumpRequest(("shop.orders",), ranges=65), "65 ranges"),
         (DumpRequest(("shop.orders",), ranges=0), "0 ranges"),
         (DumpRequest(("shop.orders",), chunk_size=0), "chunk_size"),
@@ -270,12 +271,16 @@ def test_a_small_part_of_a_huge_table_is_cut_by_its_own_size(world: World) -> No
     assert sum(t.record.estimated or 0 for t in status.tasks) == pytest.approx(5_000, rel=0.02)
 
 
-def test_a_range_whose_ends_are_the_wrong_way_round_is_an_empty_range(world: World) -> None:
-    world.fill(ORDERS, [(k,) for k in range(10_000)])
-    status = file_dump(world, DumpRequest(("shop.orders",), key_from=6_000, key_to=5))
-    assert [(t.record.key_from, t.record.after, t.record.key_to, t.record.parts) for t in status.tasks] == [
-        (6_000, None, 5, 1)
-    ]
+def test_only_the_database_tells_the_order_of_texts(world: World) -> None:
+    world.fill(CUSTOMS, [(f"{k:05}",) for k in range(100)])
+    (task,) = file_dump(world, DumpRequest(("shop.customs",), key_from="b", key_to="a")).tasks
+    assert (task.record.key_from, task.record.after, task.record.key_to) == ("b", None, "a")
+
+
+def test_a_range_of_one_key_is_a_range(world: World) -> None:
+    world.fill(ORDERS, [(k,) for k in range(100)])
+    (task,) = file_dump(world, DumpRequest(("shop.orders",), key_from=5, key_to=5)).tasks
+    assert (task.record.key_from, task.record.key_to) == (5, 5)
 
 
 def test_only_keys_that_the_lake_orders_as_the_database_does_heal_a_range(world: World) -> None:

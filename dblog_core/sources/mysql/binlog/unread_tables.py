@@ -35,7 +35,7 @@ def without_columns(table: TableName, names: Sequence[str], *, generated: bool) 
     if not generated:
         return lacking, FULL_IMAGES
     return lacking, (
-        f"{FULL_IMAGES}; MariaDB 11 leaves generated columns out whatever that says: exclude them by "
+        f"{FULL_IMAGES}; MariaDB 11.8 leaves generated columns out whatever that says: exclude them by "
         f"{exclude_entry(table, names)}"
     )
 

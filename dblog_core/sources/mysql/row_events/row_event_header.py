@@ -89,7 +89,7 @@ def images(event: Event, version: TableVersion) -> tuple[Buffer, int, bool]:
     """The event's bytes, where its first image begins, and whether images before a change may hold the key alone.
     Raises ColumnsMissing; ValueError where bytes are missing.
 
-    An event may lack columns: by the session's `binlog_row_image`, whatever the server's own says; and MariaDB 11
+    An event may lack columns: by the session's `binlog_row_image`, whatever the server's own says; and MariaDB 11.8
     leaves generated columns out of updates and deletes. Excluded columns may be missing, and others than the key's
     before a change.
     """
