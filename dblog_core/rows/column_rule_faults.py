@@ -1,4 +1,5 @@
-"""Column rules that fit no table or no column. A rule that nothing meets would leave in the open what it is to hide.
+"""Column rules that fit no table or no column, and tables that lack rules. A rule that nothing meets would leave in the
+open what it is to hide.
 
 `check`, a capture that begins and one whose file has changed ask the catalogue, and so does who requests a dump; the
 sequencer asks each shape that the log shows, a worker the shape of each SELECT.
@@ -12,16 +13,21 @@ from dataclasses import replace
 
 from dblog_core.config.source import ColumnRules
 from dblog_core.interfaces import Problem
+from dblog_core.model.schema import TableName
+from dblog_core.model.table_names import quote_for_toml
 
-RULES = ("exclude", "mask", "hash", "staged_as")
+HIDING = ("exclude", "mask", "hash")
+RULES = (*HIDING, "staged_as")
 
 
 def of_table(
     table: str, columns: Collection[str], key: Collection[str], rules: Mapping[str, ColumnRules]
 ) -> Iterator[Problem]:
     """Why the rules of a table do not fit its `columns`; each problem stops that table alone."""
-    table_rules = rules.get(table, ColumnRules())
-    place = f'[source.columns."{table}"]'
+    if (table_rules := rules.get(table)) is None:
+        yield from _of_copy(table, columns, rules)
+        return
+    place = _place(table)
     for rule in RULES:
         for column in getattr(table_rules, rule):
             if column not in columns:
@@ -33,12 +39,46 @@ def of_table(
                 yield Problem(what, fix, table=table)
 
 
+def _of_copy(table: str, columns: Collection[str], rules: Mapping[str, ColumnRules]) -> Iterator[Problem]:
+    """Why a table without an entry needs one: it is named after a table with rules, and has all columns that these
+    hide. Tools that alter tables online, and people who keep an old state, make such copies, and a pattern takes them
+    in."""
+    for ruled in originals(table, rules):
+        hidden = list(dict.fromkeys(column for rule in HIDING for column in getattr(rules[ruled], rule)))
+        if hidden and set(hidden) <= set(columns):
+            what = f"{table} has no rules, and all columns that the rules of {ruled} hide ({', '.join(hidden)})"
+            fix = f"give it the entry {_place(table)}, empty if nothing is to be hidden; or leave it out of tables"
+            yield Problem(what, fix, table=table)
+
+
+def originals(table: str, rules: Mapping[str, ColumnRules]) -> list[str]:
+    """The tables with rules that a table is named after; none for one that has an entry itself."""
+    name = TableName.parse(table).name
+    return [] if table in rules else [r for r in rules if _is_named_after(name, TableName.parse(r).name)]
+
+
+def _is_named_after(name: str, other: str) -> bool:
+    """Whether a name is another one with more around it that is not a part of the word: `_orders_gho`, `orders2`."""
+    name, other = name.lower(), other.lower()
+    at = name.find(other)
+    while at >= 0:
+        end = at + len(other)
+        if not name[max(at - 1, 0) : at].isalpha() and not name[end : end + 1].isalpha():
+            return True
+        at = name.find(other, at + 1)
+    return False
+
+
 def of_missing(tables: Collection[str], rules: Mapping[str, ColumnRules]) -> Iterator[Problem]:
     """Rules whose table is none of the captured `tables` that exist."""
     for table in rules:
         if table not in tables:
-            what = f'[source.columns."{table}"]: the source has no table {table} among those that it captures'
+            what = f"{_place(table)}: the source has no table {table} among those that it captures"
             yield Problem(what, f"correct the name{_close(table, tables)}, or remove the rules", table=table)
+
+
+def _place(table: str) -> str:
+    return f"[source.columns.{quote_for_toml(table)}]"
 
 
 def join_problems(problems: Sequence[Problem]) -> Problem | None:

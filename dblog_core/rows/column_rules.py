@@ -31,13 +31,14 @@ from dblog_core.rows.value_forms import FORMS, FormFault, form_of
 MASK = "*****"
 KEYED = "keyed hash"
 """The source's type, as row hashes take it, of a column whose hashes are keyed."""
-_LISTS = ("exclude", "mask", "hash")
+_LISTS = column_rule_faults.HIDING
 
 
 class Rules:
     """The rules of all tables of a source; tables without rules pass through untouched.
 
-    Nothing of a table whose rules do not fit its shape passes at all: `schema`, `rows` and `changes` raise ConfigError.
+    Nothing of a table whose rules do not fit its shape, or that lacks them, passes at all: `schema`, `rows` and
+    `changes` raise ConfigError.
     """
 
     def __init__(self, columns: Mapping[str, ColumnRules], hash_key: str = "") -> None:
@@ -88,10 +89,10 @@ class Rules:
         return hashlib.blake2b(text, digest_size=8).hexdigest()
 
     def misfit(self, schema: TableSchema) -> Problem | None:
-        """Why the rules do not fit a shape of their table; None where they do."""
-        table = str(schema.table)
-        if table not in self._rules:
+        """Why the rules do not fit a shape of their table, or why that needs some; None where they do."""
+        if not self._rules:
             return None
+        table = str(schema.table)
         shape = (table, schema.fingerprint)
         if shape not in self._misfits:
             problems = list(
@@ -104,21 +105,25 @@ class Rules:
         """The shape that is staged."""
         rules = self._rules.get(str(schema.table))
         if rules is None:
+            self._refuse_misfit(schema)
             return schema
         cached = self._shapes.get((str(schema.table), schema.fingerprint))
         if cached is None:
-            if (misfit := self.misfit(schema)) is not None:
-                raise ConfigError(misfit.what, where=str(schema.table), fix=misfit.fix)
+            self._refuse_misfit(schema)
             columns = tuple(_shape(c, rules) for c in schema.columns if c.name not in rules.exclude)
             cached = TableSchema(schema.table, columns, schema.key)
             self._shapes[(str(schema.table), schema.fingerprint)] = cached
         return cached
 
+    def _refuse_misfit(self, schema: TableSchema) -> None:
+        if (misfit := self.misfit(schema)) is not None:
+            raise ConfigError(misfit.what, where=str(schema.table), fix=misfit.fix)
+
     def rows(self, schema: TableSchema, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Chunk rows of `schema` as they are staged. Raises ValueOutOfRange where a form does not hold a value."""
+        staged = self.schema(schema)
         if str(schema.table) not in self._rules:
             return rows
-        staged = self.schema(schema)
         try:
             arrays = self._columns(schema, {c.name: rows.column(c.name) for c in schema.columns})
         except _Unformed as fault:
@@ -141,10 +146,10 @@ class Rules:
 
     def _changes(self, changes: TableChanges) -> TableChanges:
         """All of the row changes as they are staged. Raises _Unformed."""
+        staged = self.schema(changes.schema)
         rules = self._rules.get(str(changes.schema.table))
         if rules is None:
             return changes
-        staged = self.schema(changes.schema)
         columns = {name: changes.batch.column(name) for name in changes.batch.schema.names}
         columns["before"] = self._images(changes.schema, columns["before"])
         columns["after"] = self._images(changes.schema, columns["after"])

@@ -58,14 +58,18 @@ class MysqlSource:
 
     def list_refusals(self) -> tuple[Problem, ...]:
         """Tables with a column that has no exact form here, system-versioned ones, and those whose entry in
-        [source.keys] or [source.columns] does not fit them, or not any longer."""
+        [source.keys] or [source.columns] does not fit them, or not any longer, or is missing."""
         connection = self._connect()
-        configured = {*self._config.keys, *self._config.columns}
+        rules = self._config.columns
+
+        def may_be_misconfigured(name: str) -> bool:
+            return name in self._config.keys or name in rules or bool(column_rule_faults.originals(name, rules))
+
         with translate_errors(self._config, "reading the catalogue"), connection:
             names = catalogue.list_wanted(connection, self._tables)
             suspects = catalogue.suspects(connection, names)
             # Only those: to describe 10,000 tables at each look would keep the server's catalogue busy.
-            asked_about = [name for name in names if name in suspects or str(name) in configured]
+            asked_about = [name for name in names if name in suspects or may_be_misconfigured(str(name))]
             descriptions = catalogue.describe_all(connection, asked_about, self._config.keys, self._config.columns)
         problems = [problem for described in descriptions for problem in check.table_problems(described)]
         return (*problems, *column_rule_faults.of_missing(set(map(str, names)), self._config.columns))

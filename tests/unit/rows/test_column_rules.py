@@ -80,6 +80,45 @@ def test_nothing_of_a_table_that_its_rules_do_not_fit_passes() -> None:
             attempt()
 
 
+@pytest.mark.parametrize(
+    "name", ["_people_gho", "_people_del", "_people_new", "people_old", "old_people", "people2", "PEOPLE", "people$1"]
+)
+@pytest.mark.parametrize("schema", ["shop", "archive"])
+def test_nothing_of_a_table_that_looks_like_a_copy_of_one_with_rules_passes_without_an_entry(
+    schema: str, name: str
+) -> None:
+    table = f"{schema}.{name}"
+    by_table = {"shop.people": ColumnRules(mask=("v",), exclude=("note",))}
+    columns = [Column(c, "text", pa.string()) for c in ("id", "v", "note")]
+    copy = TableSchema(TableName(schema, name), tuple(columns), ("id",))
+    rows = pa.RecordBatch.from_pylist([{"id": "1", "v": SECRET, "note": SECRET}], copy.arrow)
+    rules = Rules(by_table)
+    misfit = rules.misfit(copy)
+    assert misfit is not None and misfit.table == table
+    assert misfit.what == f"{table} has no rules, and all columns that the rules of shop.people hide (note, v)"
+    assert f'[source.columns."{table}"]' in misfit.fix
+    for attempt in (lambda: rules.rows(copy, rows), lambda: rules.schema(copy)):
+        with pytest.raises(ConfigError, match="has no rules"):
+            attempt()
+    decided = Rules({**by_table, table: ColumnRules()})
+    assert decided.misfit(copy) is None and decided.rows(copy, rows).equals(rows)
+
+
+@pytest.mark.parametrize(
+    ("name", "columns"),
+    [
+        ("peoples", ("id", "v")),
+        ("townspeople", ("id", "v")),
+        ("staff", ("id", "v")),
+        ("people_old", ("id", "w")),
+    ],
+)
+def test_a_table_of_another_name_or_other_columns_needs_no_entry(name: str, columns: tuple[str, ...]) -> None:
+    shape = TableSchema(TableName("shop", name), tuple(Column(c, "text", pa.string()) for c in columns), ("id",))
+    rules = Rules({"shop.people": ColumnRules(mask=("v",)), "shop.peop": ColumnRules(staged_as={"v": "text"})})
+    assert rules.misfit(shape) is None and rules.schema(shape) is shape
+
+
 def test_two_processes_have_a_digest_in_common_only_where_their_rules_are_the_same() -> None:
     table = TableName("shop", "a")
     rules = [

@@ -193,6 +193,20 @@ def test_a_row_that_does_not_fit_leaves_those_before_it() -> None:
     assert large.value.rows == 50
 
 
+def test_a_result_that_is_too_large_is_not_received_to_its_end() -> None:
+    data = result([(b"x" * 1_000,)] * 5_000)
+    calls = list[int]()
+    receive = sender(data, 10_000)
+
+    def counted(buffer: memoryview) -> int:
+        calls.append(receive(buffer))
+        return calls[-1]
+
+    with pytest.raises(TooLarge):
+        TextRows().read(counted, 1, sequence=1, most=100_000)
+    assert sum(calls) < 250_000 < len(data)
+
+
 @given(RESULTS, st.data())
 def test_bytes_that_are_cut_end_in_an_error(width_and_rows: tuple[int, list[Row]], data: st.DataObject) -> None:
     width, rows = width_and_rows
