@@ -27,8 +27,8 @@ from dblog_core.errors import LakeError
 
 log = logging.getLogger(__name__)
 
-MEMORY = 128 << 20
-"""Bytes of entries beyond which runs go to the disk, where there is a directory for them."""
+MEMORY = 32 << 20
+"""Bytes of entries beyond which runs go to the disk, where there is a directory for them: of each table at work."""
 _RECORD = "index.json"
 _HEADS = "index.heads"
 _FORM = 3

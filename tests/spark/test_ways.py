@@ -174,6 +174,7 @@ def test_a_small_batch_needs_no_merge_and_a_large_one_does(lake: TestLake) -> No
 
 
 def test_a_table_without_vectors_is_merged_and_status_says_why(lake: TestLake) -> None:
+    """Readers without vectors read it, such as those of delta-rs that go through pyarrow."""
     lake.marks = True
     lake.vectors = False
     for v in ("a", "b"):
@@ -183,6 +184,8 @@ def test_a_table_without_vectors_is_merged_and_status_says_why(lake: TestLake) -
     operation, engine = _operation(lake)
     assert operation == "MERGE" and engine != "dblog"
     assert lake.rows(T) == [{"id": 1, "v": "b"}]
+    rows = RustTable(str(lake.table(T))).to_pyarrow_dataset().to_table(columns=["id", "v"])
+    assert rows.to_pylist() == [{"id": 1, "v": "b"}]
     status = read_status(lake.location)
     assert status is not None and "deletion vectors" in str(status.tables[str(T.table)].merge_because)
 

@@ -27,9 +27,9 @@ from dblog_core.delta_writer.shape import Shape
 from dblog_core.delta_writer.statistics import Ends, bounds
 from dblog_core.delta_writer.stored_rows import row_stretches
 from dblog_core.interfaces import Json
-from dblog_core.rows.chunked_columns import join_chunks
+from dblog_core.rows.chunked_columns import join_chunks, take_rows
 
-_PART_BYTES = 512 << 20
+_PART_BYTES = 256 << 20
 """Of rows, decoded, that are gathered at once."""
 MOST_ROWS = 5_000_000
 """Of all files together: the index takes them in with the commit, half a second a million, and the table waits."""
@@ -206,7 +206,7 @@ class _Rows:
                     yield from self._gather(begin, middle, check)
                     yield from self._gather(middle, end, check)
                     return
-        yield pa.concat_tables(parts).take(pa.array(np.argsort(np.concatenate(places))))
+        yield take_rows(parts, pa.array(np.argsort(np.concatenate(places))))
 
     def _stretches(self, source: Source, begin: int, end: int) -> Iterator[tuple[pa.Table, Rows]]:
         """Rows of a source and their places, of the row groups that have one of these places."""

@@ -31,6 +31,7 @@ from dblog_core.delta_writer.stored_rows import row_stretches
 from dblog_core.delta_writer.vectors import unique_id, vector_file
 from dblog_core.errors import LakeError
 from dblog_core.interfaces import Json
+from dblog_core.rows.chunked_columns import take_rows
 
 _ATTEMPTS = 20  # at a table that others write meanwhile
 _GROUP_BYTES = 64 << 20
@@ -138,13 +139,14 @@ class Rewrite:
                 flags[source.live.path].append(alive)
                 if (size := size + parts[-1].nbytes) > _ORDERED_BYTES:
                     return None
-        rows = pa.concat_tables(parts)
-        if not len(rows):
+        count = sum(map(len, parts))
+        if not count:
             places.update({path: np.full(sum(map(len, stretches)), -1) for path, stretches in flags.items()})
             return 0
-        by_key = pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in self.order])
-        ranks = np.empty(len(rows), np.int64)
-        ranks[np.asarray(by_key)] = np.arange(len(rows))
+        order_columns = pa.concat_tables([part.select(list(self.order)) for part in parts])
+        by_key = pc.sort_indices(order_columns, sort_keys=[(name, "ascending") for name in self.order])
+        ranks = np.empty(count, np.int64)
+        ranks[np.asarray(by_key)] = np.arange(count)
         begin = 0
         for path, stretches in flags.items():
             alive = np.concatenate([np.empty(0, np.bool_), *stretches])
@@ -152,8 +154,8 @@ class Rewrite:
             places[path] = np.full(len(alive), -1)
             places[path][alive] = ranks[begin:end]
             begin = end
-        writer.write(rows.take(by_key))
-        return len(rows)
+        writer.write(take_rows(parts, by_key))
+        return count
 
     def _stretches(self, source: Source) -> Iterator[tuple[pa.Table, Flags]]:
         """The rows of a source, and which of them live."""

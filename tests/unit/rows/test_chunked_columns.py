@@ -1,11 +1,15 @@
-"""A column of any number of chunks becomes one array, and a single chunk is not copied."""
+"""A column of any number of chunks becomes one array, and a single chunk is not copied. Rows are taken without a second
+whole copy."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import numpy as np
 import pyarrow as pa
 import pytest
 
-from dblog_core.rows.chunked_columns import join_chunks
+from dblog_core.rows.chunked_columns import join_chunks, take_rows
 
 STRUCT = pa.struct([("id", pa.int64()), ("name", pa.string())])
 ROWS = [{"id": 1, "name": "a"}, None, {"id": 2, "name": None}]
@@ -28,3 +32,29 @@ def test_a_single_chunk_is_not_copied() -> None:
     values = pa.array([1, 2, 3])
     joined = join_chunks(pa.chunked_array([values]))
     assert joined.buffers()[1].address == values.buffers()[1].address
+
+
+@pytest.fixture
+def memory_pool() -> Iterator[pa.MemoryPool]:
+    """Counts what the test allocates alone."""
+    before = pa.default_memory_pool()
+    pool = pa.proxy_memory_pool(before)
+    pa.set_memory_pool(pool)
+    yield pool
+    pa.set_memory_pool(before)
+
+
+def test_rows_are_taken_from_all_parts_while_each_column_is_given_back(memory_pool: pa.MemoryPool) -> None:
+    parts = [
+        pa.table(
+            {f"c{c}": pa.array(np.full(100_000, part), pa.int64()).take(pa.array(range(100_000))) for c in range(8)}
+        )
+        for part in range(4)
+    ]
+    whole = memory_pool.bytes_allocated()
+    places = np.random.default_rng(1).permutation(400_000)
+    expected = (places // 100_000).tolist()
+    taken = take_rows(parts, pa.array(places))
+    assert parts == []
+    assert taken.num_columns == 8 and taken["c0"].to_pylist() == taken["c7"].to_pylist() == expected
+    assert whole < memory_pool.max_memory() < 1.6 * whole
