@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,6 +34,7 @@ ROUNDS = 240
 CHANGED = 1_000
 """Rows of each table in each round."""
 _SECONDS = 0.5
+_YOUNG_SECONDS = 2.0
 _ANONYMOUS = "RssAnon:"
 _RESIDENT = "VmRSS:"
 
@@ -57,9 +59,19 @@ class Watch:
 
     def _watch(self) -> None:
         while not self._stop.wait(_SECONDS):
-            processes = [self._process, *self._process.children(recursive=True)]
+            processes = [self._process, *filter(_has_own_memory, self._process.children(recursive=True))]
             self.resident.append(sum(_kilobytes(process.pid, _RESIDENT) for process in processes) * 1024)
             self.anonymous.append(sum(_kilobytes(process.pid, _ANONYMOUS) for process in processes) * 1024)
+
+
+def _has_own_memory(process: psutil.Process) -> bool:
+    """Not that of its parent, as between the fork of a process and its own program: all of Java would count twice."""
+    try:
+        parent = process.parent()
+        is_young = time.time() - process.create_time() < _YOUNG_SECONDS
+        return not is_young or parent is None or process.cmdline() != parent.cmdline()
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _kilobytes(pid: int, name: str) -> int:
