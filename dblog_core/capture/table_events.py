@@ -16,6 +16,7 @@ from dblog_core.model.events import (
     Created,
     DatabaseDropped,
     Rewritten,
+    RowsMoved,
     SchemaSeen,
     Signal,
     Transaction,
@@ -61,7 +62,10 @@ class TableEvents:
         """The next signal of the log; its lines go to the draft. Raises StagingUnavailable."""
         if isinstance(signal, SchemaSeen) and (misfit := self._rules.misfit(signal.schema)) is not None:
             table = signal.schema.table
-            signal = Unreadable(signal.sequence, signal.transaction, table, misfit.what, misfit.fix, refused=True)
+            unruled = self._rules.inherited.find_origin(table) is not None
+            signal = Unreadable(
+                signal.sequence, signal.transaction, table, misfit.what, misfit.fix, refused=True, unruled=unruled
+            )
         if isinstance(signal, SchemaSeen) and self._passed_over.is_unreadable(str(signal.schema.table)):
             self._read_again(signal.schema.table, transaction)
         match signal:
@@ -72,6 +76,8 @@ class TableEvents:
                 self.set_shape(self._rules.schema(signal.schema), transaction, draft, signal.layout)
             case Truncated() | DatabaseDropped() | Altered() | Rewritten():
                 self._take_statement(signal, transaction, draft)
+            case RowsMoved():
+                self._stop_unruled(signal)
             case Created():
                 self._note_empty(signal.table)
             case Crashed():
@@ -140,6 +146,17 @@ class TableEvents:
                     self.record_reshape(table)
             else:
                 self._empty(table, transaction, draft)
+
+    def _stop_unruled(self, signal: RowsMoved) -> None:
+        """Tables that may hold rows of one with rules, and have none: nothing of them passes from here on."""
+        for name in signal.left:
+            alike = [t for t in self._list_tables() if signal.any_case and t.in_lower_case == name.in_lower_case]
+            for table in alike or [name]:
+                if (misfit := self._rules.inherited.find_misfit(table)) is not None and not self.leaves_out(table):
+                    self._distrust_rows(table)
+                    self._passed_over.add_unreadable(
+                        Unreadable(signal.sequence, signal.transaction, table, misfit.what, misfit.fix, unruled=True)
+                    )
 
     def _list_tables(self) -> list[TableName]:
         """Tables that we have a copy of, or are dumping."""

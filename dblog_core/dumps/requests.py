@@ -8,6 +8,7 @@ against their columns' types. A request that cannot be carried out as asked is r
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, TypeVar
@@ -23,7 +24,7 @@ from dblog_core.model.filters import Expression, Filter
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.model.table_names import keys_entry
 from dblog_core.model.values import key_from_json, key_text
-from dblog_core.state.stopped_tables import entries_by_source
+from dblog_core.state.stopped_tables import entries_by_source, read_unruled
 
 MAX_KEYS = 200_000
 _ATTEMPTS = 5  # looks at tables that somebody alters at the same time
@@ -99,8 +100,9 @@ def resolve(config: Config, request: DumpRequest) -> tuple[list[RequestedTable],
     _check_shape(request)
     request = _with_canonical_names(request)
     source = wiring.open_source(config.source)
-    captured = {str(schema.table): schema for schema in source.tables()}
-    schemas, refusals = _find_tables(captured, _refusals_by_source(source, request.tables), request.tables)
+    refused = _find_refusals(config, source, request.tables)
+    captured = {name: schema for schema in source.tables() if (name := str(schema.table)) not in refused}
+    schemas, refusals = _find_tables(captured, refused, request.tables)
     if (request.keys or request.key_ends) and len(schemas) != 1:
         raise RequestError(f"keys belong to one table, and {len(schemas)} are asked for", fix="name exactly one table")
     for key in (*request.keys, *request.key_ends):
@@ -226,9 +228,13 @@ def _with_canonical_names(request: DumpRequest) -> DumpRequest:
     return replace(request, tables=tables)
 
 
-def _refusals_by_source(source: Source, names: tuple[str, ...] | None) -> dict[str, Refusal]:
-    """Tables among those named whose log cannot be read as they are: a dump of one would miss changes."""
+def _find_refusals(config: Config, source: Source, names: tuple[str, ...] | None) -> dict[str, Refusal]:
+    """Tables among those named whose log cannot be read as they are: a dump of one would miss changes, or show in the
+    open what rules of another name hide."""
     entries = entries_by_source(source.list_refusals())
+    if config.source.columns:
+        with closing(wiring.open_state(config)) as state:
+            entries |= read_unruled(state, config.source)
     refusals = {table: Refusal(table, entry.why, entry.fix) for table, entry in entries.items()}
     if names is None:
         return refusals

@@ -19,13 +19,14 @@ from dblog_core.errors import (
     ConfigError,
     DblogError,
     LeaseLost,
+    RequestError,
     ServerNotSafe,
     SourceReadOnly,
     TableLocked,
 )
 from dblog_core.model import table_names
 from dblog_core.model.schema import TableName
-from dblog_core.state import settings_in_force
+from dblog_core.state import settings_in_force, stopped_tables
 
 log = logging.getLogger(__name__)
 
@@ -215,6 +216,7 @@ def _await_same_rules(hold: Hold) -> None:
     refuse each chunk, and one by older rules may hold in the open what newer ones hide."""
     context = hold.worker
     table = hold.task.table
+    _refuse_unruled(hold)
     until = context.clock.monotonic() + _CATCH_UP_SECONDS
     while not settings_in_force.has_same_rules(context.state, context.config.source, table):
         if context.clock.monotonic() >= until:
@@ -225,6 +227,13 @@ def _await_same_rules(hold: Hold) -> None:
             )
         if context.clock.wait(context.stop, 0.5):
             return
+
+
+def _refuse_unruled(hold: Hold) -> None:
+    """Raises RequestError for a table that lacks rules: its rows would be staged in the open."""
+    unruled = stopped_tables.read_unruled(hold.worker.state, hold.worker.config.source)
+    if (entry := unruled.get(hold.task.table)) is not None:
+        raise RequestError(entry.why, fix=entry.fix)
 
 
 def _watermark_row(worker: str) -> str:

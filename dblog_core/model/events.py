@@ -157,12 +157,14 @@ class Created:
 @dataclass(frozen=True, slots=True)
 class SchemaSeen:
     """From here on the table's rows have this shape (its first sight in this stream, or a change). `layout`: what the
-    source says of the columns' places (None: nothing that is certain)."""
+    source says of the columns' places (None: nothing that is certain); `oid`: the table's, where it has one that stays
+    when its name changes."""
 
     sequence: int
     transaction: int
     schema: TableSchema
     layout: Layout | None = None
+    oid: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +177,18 @@ class Rewritten:
     any_case: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class RowsMoved:
+    """Rows change places among `tables`, or whole tables their names, without row events: each of those that are `left`
+    may have rows of any of them."""
+
+    sequence: int
+    transaction: int
+    tables: tuple[TableName, ...]
+    left: tuple[TableName, ...]
+    any_case: bool = False
+
+
 THEN_DUMPED = "then start the capture again, which dumps the table"
 """How a table continues that is unreadable by a value of its own: no `SchemaSeen` tells that such values are gone."""
 
@@ -184,7 +198,7 @@ class Unreadable:
     """From here on the changes of a table cannot be staged as they are: the log does not tell which rows they hit, or
     holds a value or a shape that has no exact form. They are passed over, all of them, up to the table's next
     `SchemaSeen`. `why` and `fix`: in words; `refused`: whether the source refuses the table for that too
-    (`Source.list_refusals`)."""
+    (`Source.list_refusals`); `unruled`: whether it lacks an entry in [source.columns]: nothing else repairs it."""
 
     sequence: int
     transaction: int
@@ -192,6 +206,7 @@ class Unreadable:
     why: str
     fix: str
     refused: bool = False
+    unruled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +231,7 @@ Signal = (
     | Created
     | DatabaseDropped
     | Rewritten
+    | RowsMoved
     | SchemaSeen
     | SignalSeen
     | Truncated

@@ -38,6 +38,17 @@ def find_names(entries: Iterable[str]) -> set[str]:
     return {_split_entry(entry)[0] for entry in entries}
 
 
+def find_owners(entries: Iterable[str]) -> dict[int, str]:
+    """By oid, of tables and partitions: the table whose rows they hold."""
+    owners = {}
+    for entry in entries:
+        name, root, partition = _split_entry(entry)
+        oid = (partition or root.rpartition("@")[2]).removesuffix(BROUGHT_ROWS)
+        if oid.isdigit():
+            owners[int(oid)] = name
+    return owners
+
+
 def find_other_tables(remembered: Set[str], present: Iterable[str]) -> set[str]:
     """The names of tables whose rows are not in the log: new ones, others under an old name, and those of which a
     partition has come with rows, or gone."""

@@ -29,6 +29,7 @@ from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.monitoring.clear_text import in_clear_text
 from dblog_core.outputs import positions
 from dblog_core.rows.value_forms import FORMS, forms_for
+from dblog_core.state import stopped_tables
 from dblog_core.state.lease_holder import CAPTURE
 from dblog_core.storage.factory import open_storage
 
@@ -231,9 +232,12 @@ def _state(config: Config) -> Iterator[Problem]:
     state = wiring.open_state(config)
     try:
         state.leader("capture")
+        unruled = stopped_tables.read_unruled(state, config.source)
     finally:
         state.close()
-    yield from ()
+    # Of all stopped tables these alone: the catalogue, which tells of the others, does not show them.
+    for table, entry in unruled.items():
+        yield Problem(entry.why, entry.fix, table=table)
 
 
 def output_problems(config: Config, name: str) -> Iterator[Problem]:

@@ -44,11 +44,20 @@ def _of_copy(table: str, columns: Collection[str], rules: Mapping[str, ColumnRul
     hide. Tools that alter tables online, and people who keep an old state, make such copies, and a pattern takes them
     in."""
     for ruled in originals(table, rules):
-        hidden = list(dict.fromkeys(column for rule in HIDING for column in getattr(rules[ruled], rule)))
+        hidden = hidden_columns(rules[ruled])
         if hidden and set(hidden) <= set(columns):
             what = f"{table} has no rules, and all columns that the rules of {ruled} hide ({', '.join(hidden)})"
-            fix = f"give it the entry {_place(table)}, empty if nothing is to be hidden; or leave it out of tables"
-            yield Problem(what, fix, table=table)
+            yield Problem(what, entry_fix(table), table=table)
+
+
+def hidden_columns(rules: object) -> list[str]:
+    """The columns that the rules of a table exclude, mask or hash."""
+    return list(dict.fromkeys(column for rule in HIDING for column in getattr(rules, rule)))
+
+
+def entry_fix(table: str) -> str:
+    """What to do about a table that lacks rules."""
+    return f"give it the entry {_place(table)}, empty if nothing is to be hidden; or leave it out of tables"
 
 
 def originals(table: str, rules: Mapping[str, ColumnRules]) -> list[str]:

@@ -26,6 +26,7 @@ from dblog_core.model.events import (
 from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.model.values import to_json
 from dblog_core.rows import column_rule_faults
+from dblog_core.rows.inherited_rules import InheritedRules
 from dblog_core.rows.value_forms import FORMS, FormFault, form_of
 
 MASK = "*****"
@@ -45,6 +46,7 @@ class Rules:
         """`hash_key`: what the hashes of `hash` are keyed with; empty: nothing."""
         self._rules = dict(columns)
         self._hash_key = hash_key
+        self.inherited = InheritedRules(self._rules)
         self._shapes: dict[tuple[str, str], TableSchema] = {}
         self._misfits: dict[tuple[str, str], Problem | None] = {}
 
@@ -93,6 +95,8 @@ class Rules:
         if not self._rules:
             return None
         table = str(schema.table)
+        if (misfit := self.inherited.find_misfit(schema.table)) is not None:
+            return misfit
         shape = (table, schema.fingerprint)
         if shape not in self._misfits:
             problems = list(

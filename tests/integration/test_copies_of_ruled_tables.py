@@ -1,15 +1,23 @@
-"""Copies that tools make of a table with column rules: a pattern takes them in, and the rules are of another name."""
+"""Rows of a table with column rules under a name that has none: copies that tools make, and tables that are renamed."""
 
 from __future__ import annotations
 
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from dblog_core import wiring
 from dblog_core.capture import config_reload
 from dblog_core.capture.run_capture import run_capture
+from dblog_core.config.settings import Config
+from dblog_core.dumps import filing
+from dblog_core.dumps.requests import DumpRequest
+from dblog_core.errors import RequestError
+from dblog_core.model import table_identity
 from dblog_core.monitoring.preflight import findings
+from dblog_core.state import settings_in_force
 from tests.fix_servers import Database
 from tests.integration.test_column_rules import MARK, unpack
 from tests.integration.test_stopped_tables import stop_reasons
@@ -68,4 +76,61 @@ def test_copies_that_tools_make_of_a_ruled_table_are_captured_with_rules_of_thei
     with capturing(config) as wait:
         database.execute("INSERT INTO _people_old VALUES (9, 'open')")
         wait({"people": dict.fromkeys((1, 2, 3), "*****"), "u": {1: "goes on"}, "_people_old": {9: "open"}})
+    assert stop_reasons(config) == {}
+
+
+def rename(database: Database, old: str, new: str) -> str:
+    return f"ALTER TABLE {old} RENAME TO {new}" if database.kind == "postgres" else f"RENAME TABLE {old} TO {new}"
+
+
+def knows_table(database: Database, config: Config, name: str) -> bool:
+    """Whether the capture knows the table by its oid, where the server has such."""
+    if database.kind != "postgres":
+        return True
+    ((oid,),) = database.query(f"SELECT '{name}'::regclass::oid::bigint")
+    with closing(wiring.open_state(config)) as state:
+        return table_identity.find_owners(settings_in_force.read_shown(state) or ()).get(oid) is not None
+
+
+@pytest.mark.in_turn
+def test_a_ruled_table_that_goes_on_under_another_name_is_captured_with_an_entry_or_not_at_all(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name that says nothing of the old one, which is taken again: under a capture, and while none runs."""
+    monkeypatch.setattr(config_reload, "NEWCOMERS", 0.3)
+    directory = tmp_path / "written"
+    ruled = f"{database.schema}.people"
+    config = database.config(directory, source={"columns": {ruled: {"mask": ["v"]}}})
+    people = "CREATE TABLE people (id int PRIMARY KEY, v varchar(40))"
+    database.execute(people, people.replace("people", "u"), f"INSERT INTO people VALUES (1, '{MARK}')")
+    run_capture(config, stop=threading.Event(), until_current=True)
+    with capturing(config) as wait:
+        database.execute(
+            rename(database, "people", "kept"),
+            f"UPDATE kept SET v = '{MARK} once more'",
+            people,
+            f"INSERT INTO people VALUES (2, '{MARK}')",
+            "INSERT INTO u VALUES (1, 'goes on')",
+        )
+        wait({"people": {2: "*****"}, "u": {1: "goes on"}})
+        wait_until(lambda: knows_table(database, config, "people"), "the new table is known")
+        reason = wait_until(lambda: stop_reasons(config).get("kept"), "the renamed table is stopped")
+        with pytest.raises(RequestError, match="kept has no rules"):
+            filing.submit(config, DumpRequest(tables=(f"{database.schema}.kept",)), requested_by="a test")
+        database.execute(f"UPDATE kept SET v = '{MARK} at last'")
+    assert f"what {ruled} was" in reason and f'[source.columns."{database.schema}.kept"]' in reason
+    assert [f.problem.table for f in findings(config) if f.problem.fatal] == [f"{database.schema}.kept"]
+    database.execute(rename(database, "people", "later"), f"INSERT INTO later VALUES (3, '{MARK}')", people)
+    with capturing(config) as wait:
+        database.execute(f"INSERT INTO later VALUES (4, '{MARK}')", "INSERT INTO u VALUES (2, 'goes on')")
+        wait({"u": {1: "goes on", 2: "goes on"}})
+        wait_until(lambda: stop_reasons(config).keys() == {"kept", "later"}, "both are stopped")
+    for file in (path for path in directory.rglob("*") if path.is_file()):
+        assert MARK.encode() not in file.read_bytes() + unpack(file.read_bytes()), file
+
+    database.execute("DELETE FROM kept", "INSERT INTO kept VALUES (9, 'open')")
+    columns = {ruled: {"mask": ["v"]}, f"{database.schema}.kept": {}, f"{database.schema}.later": {"mask": ["v"]}}
+    config = database.config(directory, source={"columns": columns})
+    with capturing(config) as wait:
+        wait({"u": {1: "goes on", 2: "goes on"}, "kept": {9: "open"}, "later": dict.fromkeys((2, 3, 4), "*****")})
     assert stop_reasons(config) == {}

@@ -106,7 +106,7 @@ class BrokenTables:
     def _stop_unreadable(self) -> None:
         for name, fault in self._sequencer.tables.take_unreadable().items():
             log.warning("%s stops alone, its rows are passed over: %s\n  fix: %s", name, fault.why, fault.fix)
-            stopped_tables.add_by_log(self._state, name, fault.why, fault.fix, refused=fault.refused)
+            stopped_tables.add_by_log(self._state, name, fault)
             stopped = StoppedTable(fault.why, fault.fix, RepairSeenBy.LOG)
             new_tables.give_up_stopped(self._state, {name: stopped})
 

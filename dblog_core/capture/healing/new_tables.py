@@ -5,10 +5,10 @@ configuration.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import replace
 
-from dblog_core.capture.healing import dump_requests
+from dblog_core.capture.healing import dump_requests, unruled_tables
 from dblog_core.capture.term_parts import Parts
 from dblog_core.dumps import control, dump_store, task_store
 from dblog_core.dumps.requests import WHOLE
@@ -21,7 +21,7 @@ from dblog_core.model.task_id import TaskId
 from dblog_core.staging.manifest import LogMark, Manifest
 from dblog_core.state import owed_dumps, recent_errors, settings_in_force, stopped_tables
 from dblog_core.state.settings_in_force import LiveSettings
-from dblog_core.state.stopped_tables import StoppedTable
+from dblog_core.state.stopped_tables import RepairSeenBy, StoppedTable
 
 log = logging.getLogger(__name__)
 
@@ -54,17 +54,17 @@ def put_in_force(parts: Parts, lease: Lease, head: Manifest, *, shown_tables: fr
     if shown_tables is not None and shown_before is not None:
         new = table_identity.find_other_tables(shown_before, shown_tables)
     stopped = stopped_tables.read(parts.state)
-    refused = _find_refused(parts, stopped)
+    refused = _find_refused(parts, stopped) | unruled_tables.find_still_stopped(parts, stopped, before)
     same = before == now and (shown_tables is None or shown_before == table_identity.entries_to_remember(shown_tables))
     if same and not new and refused == stopped:
         return head
     if before is not None:
         unread = new | (stopped.keys() - refused.keys())
-        head, left = _take_in(parts, lease, head, before, unread, shown_tables)
+        head, left = _take_in(parts, lease, head, before, unread, shown_tables, leave_out=refused.keys())
         _give_up(parts, before, now)
         give_up_stopped(parts.state, refused)
         # A table that was stopped and could not be dumped stays stopped: its copy lacks what was passed over.
-        refused |= {table: stopped[table] for table in left & stopped.keys()}
+        refused |= {table: _await_source(stopped[table]) for table in left & stopped.keys()}
     stopped_tables.change(parts.state, lambda _: refused)
     try:
         settings_in_force.put_in_force(parts.state, now)
@@ -74,6 +74,11 @@ def put_in_force(parts: Parts, lease: Lease, head: Manifest, *, shown_tables: fr
     except VersionConflict as error:
         raise LeaseLost("another capture leads; this one stands by", where=parts.config.state.url) from error
     return head
+
+
+def _await_source(entry: StoppedTable) -> StoppedTable:
+    """The entry of a table that has its rules now, and is dumped once the source allows it."""
+    return replace(entry, by=RepairSeenBy.SOURCE) if entry.by == RepairSeenBy.RULES else entry
 
 
 def _find_refused(parts: Parts, stopped: stopped_tables.Entries) -> stopped_tables.Entries:
@@ -92,9 +97,12 @@ def _take_in(
     before: LiveSettings,
     new: set[str],
     shown_tables: frozenset[str] | None,
+    *,
+    leave_out: Set[str],
 ) -> tuple[Manifest, set[str]]:
-    """The manifest to continue after, and the tables that could not be dumped now."""
-    schemas = list(parts.source.tables())
+    """The manifest to continue after, and the tables that could not be dumped now. `leave_out`: those that stay
+    stopped."""
+    schemas = [table for table in parts.source.tables() if str(table.table) not in leave_out]
     if shown_tables is not None:  # what the log does not show yet is taken in by the term from which on it does
         shown_names = table_identity.find_names(shown_tables)
         schemas = [table for table in schemas if str(table.table) in shown_names]

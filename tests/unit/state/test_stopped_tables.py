@@ -17,6 +17,8 @@ from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import RequestError, SourceRefused
 from dblog_core.interfaces import Problem, Source, StateStore
 from dblog_core.model import watermark
+from dblog_core.model.events import Unreadable
+from dblog_core.model.schema import TableName
 from dblog_core.model.task_id import TaskId
 from dblog_core.model.watermark import High, Low, Mark
 from dblog_core.monitoring.status import read_source_status
@@ -219,7 +221,8 @@ class Mended:
 
 
 def test_a_look_at_the_catalogue_from_before_its_table_was_mended_does_not_stop_it_again(world: World) -> None:
-    stopped_tables.add_by_log(world.state, "shop.a", "has lost its key", "give it one", refused=True)
+    fault = Unreadable(0, 0, TableName("shop", "a"), "has lost its key", "give it one", refused=True)
+    stopped_tables.add_by_log(world.state, "shop.a", fault)
     clock = Clock()
     newcomers = config_reload.Newcomers(world.state, clock, ready=lambda config: None)
     clock.now += config_reload.NEWCOMERS

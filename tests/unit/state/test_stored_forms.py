@@ -7,6 +7,8 @@ import json
 import pytest
 
 from dblog_core.interfaces import StateStore
+from dblog_core.model.events import Unreadable
+from dblog_core.model.schema import TableName
 from dblog_core.state import capture_status, owed_dumps, recent_errors, settings_in_force, stopped_tables
 from dblog_core.state.capture_status import LeaderReport, ReportedWindow
 from dblog_core.state.memory import MemoryState
@@ -41,7 +43,7 @@ def read_json(state: StateStore, node: str) -> object:
 def test_stopped_tables() -> None:
     state = holding("stopped", STOPPED)
     assert stopped_tables.read(state) == {"shop.a": StoppedTable("it has no key", "give it one", RepairSeenBy.SOURCE)}
-    stopped_tables.add_by_log(state, "shop.b", "why", "fix", refused=True)
+    stopped_tables.add_by_log(state, "shop.b", Unreadable(0, 0, TableName("shop", "b"), "why", "fix", refused=True))
     expected = {"shop.b": {"why": "why", "fix": "fix", "by": "either"}, **json.loads(STOPPED)}
     assert read_json(state, "stopped") == expected
     stopped_tables.owe(state, ["shop.b"])

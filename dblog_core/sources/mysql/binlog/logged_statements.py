@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dblog_core.model.events import Altered, Created, DatabaseDropped, Rewritten, Truncated
+from dblog_core.model.events import Altered, Created, DatabaseDropped, Rewritten, RowsMoved, Truncated
 from dblog_core.model.schema import TableName
 from dblog_core.sources.mysql.binlog import events, unsupported
 from dblog_core.sources.mysql.binlog.event_groups import EventGroups, Group
@@ -81,9 +81,20 @@ class LoggedStatements:
             case Means.EMPTIES | Means.SWAPS:
                 for table in statement.tables:
                     self._rows.forget_shape(table)
+                if statement.means is Means.SWAPS:
+                    self._move_rows(statement, group)
                 emptied = statement.tables if statement.means is Means.EMPTIES else statement.renamed_away
                 self._signal(Truncated, emptied, group)
                 self._signal(Rewritten, (table for table in statement.tables if table not in emptied), group)
+
+    def _move_rows(self, statement: Statement, group: Group) -> None:
+        batch = self._rows.batch
+        tables = tuple(filter(self._wants, statement.tables))
+        left = tuple(table for table in tables if table not in statement.renamed_away)
+        if not left or len(tables) == 1:
+            return
+        index = batch.transaction(group.transaction)
+        batch.signal(RowsMoved(batch.next_sequence, index, tables, left, self._any_case))
 
     def _signal(self, kind: type[Created | Truncated | Rewritten], tables: Iterable[TableName], group: Group) -> None:
         batch = self._rows.batch

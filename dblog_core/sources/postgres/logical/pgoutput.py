@@ -255,7 +255,8 @@ class PgoutputDecoder:
         version = self._version(relation, key)
         self._check_forms(version)
         if self._relations.set_version(relation.oid, version):
-            self._assembly.schema(version, self._catalogue.layout(relation.oid, version.columns))
+            layout = self._catalogue.layout(relation.oid, version.columns)
+            self._assembly.schema(version, layout, oid=relation.oid)
 
     def _pass_over(self, relation: Relation, why: str, fix: str, *, refused: bool) -> None:
         """Reads no row of a table from here on."""

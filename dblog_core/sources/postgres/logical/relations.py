@@ -120,10 +120,10 @@ class Relations:
         return was != row_messages.UNREADABLE
 
     def set_version(self, oid: int, version: TableSchema) -> bool:
-        """Whether the version is another one than the table had."""
+        """Whether the version is another one than the table had, or the table another one of its name."""
         name = version.table
         number = self._current.get(name)
-        new = number is None or self.versions[number] != version
+        new = number is None or self.versions[number] != version or self.names.get(oid) != name
         if number is None or new:
             # Versions are kept for good: rows of an older one may still be in the batch.
             number = self._current[name] = len(self.versions)

@@ -51,9 +51,11 @@ class Version:
         never_null: frozenset[str],
         base: Callable[[str], str],
         contradiction: str = "",
+        oid: int | None = None,
     ) -> None:
-        """`contradiction`: of the table's key with its entry in [source.keys], in words."""
+        """`contradiction`: of the table's key with its entry in [source.keys], in words. `oid`: the table's now."""
         self.schema = schema
+        self.oid = oid
         self.contradiction = contradiction
         self._ignored = ignored  # generated columns, which wal2json sends and pgoutput does not
         self._never_null = never_null
@@ -248,7 +250,10 @@ class Shapes:
         )
         schema = shape_to_read(TableSchema(name, columns, key), self._config.columns)
         contradiction = table.contradiction(self._config) if table else ""
-        return Version(schema, ignored=ignored, never_null=floats, base=self._base, contradiction=contradiction)
+        oid = table.oid if table else None
+        return Version(
+            schema, ignored=ignored, never_null=floats, base=self._base, contradiction=contradiction, oid=oid
+        )
 
     def _columns(
         self, action: str, table: CatalogueTable | None, logged_types: dict[str, str], ignored: frozenset[str]
