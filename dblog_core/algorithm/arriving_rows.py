@@ -11,7 +11,10 @@ A dump ends, whatever is written, since it stops looking for a row once it has b
 - Once all ranges are read, a row without a trail has been brought. Its changes of key leave no trail from then on. So
   trails only become fewer: a look at a row that finds it is the last one.
 - A look misses a row that has changed its key between the last published progress and the SELECT. After a few looks the
-  worker reads the whole table in one SELECT, where it is small: that misses no row. A larger table gets `LOOKS` looks.
+  worker reads the whole table in one SELECT, where it fits into a chunk: that misses no row, except where the order of
+  the log judges it and the row moves inside its window. In a larger table, rows may move faster than any look. The task
+  fails after `LOOKS_IN_VAIN` looks in a row that leave no trail fewer, and says why. A look that leaves fewer begins
+  that count again. Trails only become fewer, so these looks end as well.
 
 What of this a restart loses (which rows are brought while ranges are still to be read) costs another look at a row.
 """
@@ -20,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
+from enum import Enum
 from itertools import chain
 
 Trail = tuple[str, ...]
@@ -30,8 +34,13 @@ Move = tuple[str, str]
 ARRIVED = 200_000
 """Bytes of trails, remembered at most for a table of a dump; more end its claim to heal. What a task's progress says
 has to fit into a node of ZooKeeper."""
+LOOKS_BY_KEYS = 3
+"""Looks at keys after the last range, after which a table that fits into a chunk is read whole."""
+LOOKS_IN_VAIN = 500
+"""Looks in a row, after the last range, that leave no trail fewer: the worker then gives up. A look takes about as
+long as the capture needs to publish a segment; a row that is met by one in fifty of them is met."""
 LOOKS = 1_000
-"""Chunks of trails' keys after the last range, at most: more end the claim to heal as well."""
+"""The same, of a worker that does not give up: they end the claim to heal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +56,22 @@ class Look:
     touched: Set[str]
     missed: Mapping[str, str | None]
     whole: bool = False
+
+
+class LookWay(Enum):
+    """How a worker looks for rows."""
+
+    BY_KEYS = "by keys"
+    WHOLE = "whole"  # it reads the whole table
+    GIVE_UP = "give up"  # it does not: the task fails
+
+
+def choose_look(looks: int, looks_in_vain: int, *, may_fit: bool) -> LookWay:
+    """The next look after so many, of which the last ones left no trail fewer; `may_fit`: nothing has shown that the
+    table has more rows than a chunk."""
+    if looks_in_vain >= LOOKS_IN_VAIN:
+        return LookWay.GIVE_UP
+    return LookWay.WHOLE if may_fit and looks >= LOOKS_BY_KEYS else LookWay.BY_KEYS
 
 
 def follow_moves(
@@ -93,4 +118,7 @@ def shorten(trails: tuple[Trail, ...]) -> tuple[Trail, ...] | None:
     return ends if sum(len(key) for (key,) in ends) <= ARRIVED else None
 
 
-__all__ = ["ARRIVED", "LOOKS", "Look", "Move", "Trail", "apply_look", "follow_moves", "shorten"]
+__all__ = [
+    "ARRIVED", "LOOKS", "LOOKS_BY_KEYS", "LOOKS_IN_VAIN", "Look", "LookWay", "Move", "Trail", "apply_look",
+    "choose_look", "follow_moves", "shorten",
+]  # fmt: skip

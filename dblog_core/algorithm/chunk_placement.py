@@ -155,9 +155,9 @@ class Chunks:
             overlap = self._overlap(high)
             evicted, survivors, overlapping_keys = _overlapping(overlap, high.rows, rows)
             deleted = () if overlap.everything else tuple(key for key in absent() if key not in overlap.touched)
-            if high.arrived:
-                self._tasks.record_look(mark.task, _look(high, overlap, overlapping_keys))
-            progress = self._tasks.record_placed_chunk(high, evicted=len(evicted), at=at)
+            look = _look(high, overlap, overlapping_keys) if high.arrived else None
+            has_met_row = look is not None and self._tasks.record_look(mark.task, look)
+            progress = self._tasks.record_placed_chunk(high, evicted=len(evicted), at=at, has_met_row=has_met_row)
             finished = self._finished(mark) if progress.done else None
             heals_not = finished is not None and self._tasks.has_forgotten_rows(mark.task)
             return Placement(evicted, survivors, deleted, None if heals_not else finished, heals_not)

@@ -13,11 +13,15 @@ GROWTH = 2
 
 
 class Width:
-    """What chunks of one table have shown; `whole`: whether nothing has shown that the table does not fit into one."""
+    """What chunks of one table have shown."""
 
     def __init__(self) -> None:
         self._rows: int | None = None
-        self.whole = True
+        self._too_small = 0  # bytes that the whole table does not fit into
+
+    def may_fit(self, byte_limit: int) -> bool:
+        """Whether nothing has shown that the whole table does not fit into a chunk of so many bytes."""
+        return byte_limit > self._too_small
 
     def limit(self, most_rows: int) -> int:
         """Rows to ask for where no more than `most_rows` are wanted: at least one."""
@@ -32,6 +36,12 @@ class Width:
             self._rows = min(fit, GROWTH * min(row_limit, self._rows))
         elif fit < GROWTH * row_limit:
             self._rows = fit
+
+    def record_large_table(self, byte_limit: int) -> None:
+        """The whole table does not fit into a chunk of so many bytes, or of as many rows as a chunk of it may have.
+
+        What of it had arrived by then tells nothing of the chunks between: its wide rows may all come first."""
+        self._too_small = byte_limit
 
     def record_overflow(self, *, row_limit: int, rows: int) -> None:
         """A chunk of at most `row_limit` rows was too large; `rows` of it had arrived by then."""

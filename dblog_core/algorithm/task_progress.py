@@ -26,7 +26,7 @@ from dblog_core.model.watermark import High, Low, Mark
 
 BROUGHT = 50_000
 """Keys of rows that have been brought, remembered at most for a table of a dump: some 10 MB."""
-_HEALING = frozenset({"parts", "arrived", "ended", "looks", "forgotten"})
+_HEALING = frozenset({"parts", "arrived", "ended", "looks", "looks_in_vain", "forgotten"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,8 @@ class TaskProgress:
 
     Of a dump that heals: `parts`: its tasks for the table (0: it does not heal); `arrived`: trails of rows that a
     worker of this task is to look for; `ended`: those are all that is left of it; `looks`: chunks of trails' keys since
-    then; `forgotten`: there were more trails, or looks, than a dump takes.
+    then; `looks_in_vain`: the last ones of them in a row that left no trail fewer; `forgotten`: there were more trails,
+    or looks in vain, than a dump takes.
     """
 
     table: str
@@ -60,6 +61,7 @@ class TaskProgress:
     arrived: tuple[Trail, ...] = ()
     ended: bool = False
     looks: int = 0
+    looks_in_vain: int = 0
     forgotten: bool = False
 
     @classmethod
@@ -149,13 +151,14 @@ class Tasks:
         if mark.ordinal != progress.ordinal:
             self._break(mark, f"chunk {mark.ordinal} came where {progress.ordinal} is next")
 
-    def record_placed_chunk(self, high: High, *, evicted: int, at: int = 0) -> TaskProgress:
-        """The chunk stands in the segment that is being made."""
+    def record_placed_chunk(self, high: High, *, evicted: int, at: int = 0, has_met_row: bool = False) -> TaskProgress:
+        """The chunk stands in the segment that is being made; `has_met_row`: by `record_look`."""
         task = high.mark.task
         progress = self._tasks[task]
         trails = self._trails_to_read(task) if high.final else None
-        looks = progress.looks + (high.final and progress.ended)
-        if trails and looks >= LOOKS:
+        is_look = high.final and progress.ended
+        looks_in_vain = 0 if has_met_row else progress.looks_in_vain + is_look
+        if trails and looks_in_vain >= LOOKS:
             progress = replace(progress, forgotten=True)
             self._put(task, progress)
             trails = ()
@@ -168,7 +171,8 @@ class Tasks:
             at=at,
             arrived=progress.arrived if trails is None else trails,
             ended=high.final,
-            looks=looks,
+            looks=progress.looks + is_look,
+            looks_in_vain=looks_in_vain,
             done=high.final and not trails,
         )
         self._put(task, progress)
@@ -196,12 +200,16 @@ class Tasks:
             for task in tasks:
                 self._put(task, replace(self._tasks[task], arrived=short if task == owner else ()))
 
-    def record_look(self, task: TaskId, look: Look) -> None:
-        """Takes what a chunk of the task says about rows that have arrived."""
+    def record_look(self, task: TaskId, look: Look) -> bool:
+        """Takes what a chunk of the task says about rows that have arrived; whether it leaves fewer trails."""
         whole_rows = self._whole_rows(task)
+        has_met_row = False
         for name in self._beside(task):
-            progress = self._tasks[name]
-            self._put(name, replace(progress, arrived=arriving_rows.apply_look(progress.arrived, look, whole_rows)))
+            trails = self._tasks[name].arrived
+            left = arriving_rows.apply_look(trails, look, whole_rows)
+            has_met_row |= len(left) < len(trails)
+            self._put(name, replace(self._tasks[name], arrived=left))
+        return has_met_row
 
     def has_forgotten_rows(self, task: TaskId) -> bool:
         """Whether more rows have arrived than the task's dump remembers."""

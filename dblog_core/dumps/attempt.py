@@ -46,8 +46,7 @@ class WorkerPace:
         self._dump = ""
         self._reading_number = 0
         self._has_warned = False
-        self._table = ""
-        self._width = Width()
+        self._widths: dict[str, Width] = {}
         self.pace = Pace()
 
     def begin(self, dump_id: str) -> None:
@@ -60,10 +59,7 @@ class WorkerPace:
     def width(self, table: str) -> Width:
         """What is known of the width of the table's rows: attempts and tasks of one table continue with what is
         known."""
-        if table != self._table:
-            self._table = table
-            self._width = Width()
-        return self._width
+        return self._widths.setdefault(table, Width())
 
     def rest(self, hold: Hold, options: DumpOptions) -> float:
         """Seconds until the next chunk may begin. Raises LeaseLost, and what a look at the source raises for good."""

@@ -196,7 +196,10 @@ class TaskStatus:
         """What is remembered of the task once its dump is over."""
         record = replace(self.record, keys=None if self.record.keys is None else (), order=None)
         rest = {"error": self.error, "held": self.held, "listed": self.listed, "gone": self.gone}
-        return {"number": self.number, **record.to_json(), "progress": asdict(self.progress), **rest}
+        progress = asdict(self.progress)
+        if not self.progress.looks_in_vain:
+            del progress["looks_in_vain"]  # an earlier version cannot read it
+        return {"number": self.number, **record.to_json(), "progress": progress, **rest}
 
     @classmethod
     def recall(cls, data: Mapping[str, Any]) -> Self:

@@ -6,8 +6,8 @@ written in the order of their chunks, and a chunk whose staging fails is the las
 
 Key ranges are `after < key <= key_to`, or begin with `key_from` itself. Where a task has no `key_to`, its end is the
 largest key that is there after the first SELECT, inside its window: what comes above it later is the log's. Keys that
-rows have arrived at (`arrivals`) are chunks of their own, where many are left, and at the end; a small table that such
-chunks do not come to an end with is read whole.
+rows have arrived at (`arriving_rows`) are chunks of their own, where many are left, and at the end. Where they do not
+come to an end, a table that fits into a chunk is read whole, and the task of a larger one fails.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
+from dblog_core.algorithm.arriving_rows import LookWay, choose_look
 from dblog_core.algorithm.chunk_width import Width
 from dblog_core.algorithm.task_progress import TaskProgress
 from dblog_core.dumps.background_step import BackgroundStep
@@ -39,8 +40,8 @@ from dblog_core.rows.column_rules import Rules
 KEYS_PER_CHUNK = 1_000
 _MANY_ARRIVED_KEYS = 100
 """Keys that rows have arrived at, from which on they are read before the task's end."""
-LOOKS_BY_KEYS = 3
-"""Looks at such keys at the end, after which a small table is read whole."""
+WHOLE_ROWS = 100_000
+"""Rows of a table that is read whole, fewer than; its bytes are those of a chunk. More are too long a SELECT."""
 
 
 class ShapeChanged(Exception):
@@ -130,8 +131,7 @@ class WindowReader:
         self._arrived: tuple[str, ...] = ()
         self._ranges_ended = False
         self._last_look = -1  # the last chunk of keys that rows have arrived at
-        self._read_whole = False  # the table, for the sake of such keys
-        self._large = False  # the table is too large for that
+        self._progress = progress  # when such keys were taken up
         self.ordinal = progress.ordinal
         self.final = False
         self.select_seconds = 0.0
@@ -148,16 +148,18 @@ class WindowReader:
         is_due = len(keys) >= _MANY_ARRIVED_KEYS and self.ordinal > self._last_look + 1
         if self._ranges_ended or (is_due and not self.final):
             self._arrived = keys[:KEYS_PER_CHUNK]
-            self._read_whole = progress.looks >= LOOKS_BY_KEYS and not self._large
+            self._progress = progress
 
     def read(self, size: int, byte_limit: int) -> int:
         """One chunk of at most `size` rows and about `byte_limit` bytes; returns its rows.
 
         Raises LeaseLost, ShapeChanged, NotOpened (nobody wants its window), ChunkTooLarge, RequestError (the table is
-        gone, it has another key or another order of it, or a filter or key does not fit it) and what the source raises;
-        also what staging the chunk before has raised.
+        gone, it has another key or another order of it, a filter or key does not fit it, or no look meets its rows)
+        and what the source raises; also what staging the chunk before has raised.
         """
         self._byte_limit = byte_limit
+        if self._arrived and self._look_way() is LookWay.GIVE_UP:
+            raise _restless_error(self._task.table, self._progress)
         mark = self._new_mark()
         self._hold.check()
         self._connections.lows.write(watermark.encode(Low(mark)))
@@ -226,7 +228,7 @@ class WindowReader:
         conditions = filters.parse_filed(self._task.filters, schema)
         self.select_seconds = 0.0
         if self._arrived:
-            return self._select_arrived_keys(schema, max(size, KEYS_PER_CHUNK))
+            return self._select_arrived_keys(schema, size)
         if self._task.keys is not None:
             return self._select_listed_keys(schema, conditions)
         if self._after is None and self._task.key_from is not None:
@@ -245,22 +247,34 @@ class WindowReader:
         absent = () if conditions else self._find_absent(chunk, keys)
         return _Selection(chunk, listed[-1] if listed else None, begin + len(listed) >= len(self._task.keys), absent)
 
-    def _select_arrived_keys(self, schema: TableSchema, row_limit: int) -> _Selection:
+    def _look_way(self) -> LookWay:
+        progress = self._progress
+        return choose_look(progress.looks, progress.looks_in_vain, may_fit=self._width.may_fit(self._byte_limit))
+
+    def _select_arrived_keys(self, schema: TableSchema, size: int) -> _Selection:
         """The keys that are taken up; no row is there where one has gone on since. Or the whole table, where rows move
-        on faster than they are looked for, and it has less than `row_limit` rows."""
-        if self._read_whole and self._width.whole and self._width.limit(row_limit) == row_limit:
-            try:
-                chunk = self._select_after(schema, None, None, row_limit, ())
-            except ChunkTooLarge:
-                self._width.whole = False
-                raise
-            if chunk.rows.num_rows < row_limit:
-                return _Selection(chunk, None, self._ranges_ended, arrived=self._arrived, whole=True)
-            self._large = True
+        on faster than they are looked for, and it fits into a chunk."""
+        is_whole = self._look_way() is LookWay.WHOLE
+        if is_whole and (chunk := self._select_whole(schema, max(size, WHOLE_ROWS))) is not None:
+            return _Selection(chunk, None, self._ranges_ended, arrived=self._arrived, whole=True)
         self._arrived = self._arrived[: self._width.limit(KEYS_PER_CHUNK)]
         keys = [key_from_json(orjson.loads(text), schema) for text in self._arrived]
         chunk = self._select_keys(schema, keys, ())
         return _Selection(chunk, None, self._ranges_ended, self._find_absent(chunk, keys), arrived=self._arrived)
+
+    def _select_whole(self, schema: TableSchema, row_limit: int) -> Chunk | None:
+        """All rows of the table; None where it has not fewer than `row_limit`."""
+        began = self._worker.clock.monotonic()
+        try:
+            chunk = self._connections.reader.read(schema, after=None, upto=None, limit=row_limit, most=self._byte_limit)
+        except ChunkTooLarge:
+            self._width.record_large_table(self._byte_limit)
+            raise
+        self.select_seconds = self._worker.clock.monotonic() - began
+        if chunk.rows.num_rows < row_limit:
+            return chunk
+        self._width.record_large_table(self._byte_limit)
+        return None
 
     def _find_absent(self, chunk: Chunk, keys: list[Key]) -> tuple[Any, ...]:
         """Those of the keys, as JSON, that the source does not have."""
@@ -350,6 +364,16 @@ class WindowReader:
             whole=selection.whole,
             rules=self._rules.digest(self._name),
         )
+
+
+def _restless_error(table: str, progress: TaskProgress) -> RequestError:
+    return RequestError(
+        f"{len(progress.arrived)} row(s) of {table} change their keys faster than the dump can look for them: the last "
+        f"{progress.looks_in_vain} looks have met none of them, and the log leaves out large columns of theirs",
+        fix="request the dump again while nothing changes keys of this table; or let the log hold whole rows "
+        "(PostgreSQL: ALTER TABLE … REPLICA IDENTITY FULL); or raise chunk_bytes in [dump], so that a table of fewer "
+        f"than {WHOLE_ROWS:,} rows is read whole",
+    )
 
 
 def _last_key(chunk: Chunk) -> Any:

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from dblog_core import wiring
+from dblog_core.algorithm.arriving_rows import LOOKS_BY_KEYS
 from dblog_core.capture.run_capture import run_capture
 from dblog_core.config.settings import Config
 from dblog_core.dumps import control, dump_store, filing, work_loop
 from dblog_core.dumps.requests import DumpRequest
-from dblog_core.dumps.window_reader import LOOKS_BY_KEYS
 from dblog_core.interfaces import Chunk
 from dblog_core.model.schema import TableSchema
 from dblog_core.sources.postgres.sql.chunks import PostgresChunkReader
@@ -69,9 +69,12 @@ def written_all_along(database: Database, statements: Iterator[str]) -> Iterator
 
 
 def moves(rows: int, free: int, *, dice: random.Random) -> Iterator[str]:
-    """Statements that leave the large column alone: each third one gives a row a key that is free."""
-    keys = list(range(1, rows + 1))
-    left = list(range(rows + 1, rows + free + 1))
+    """As `moves_of`, of all rows."""
+    return moves_of(list(range(1, rows + 1)), list(range(rows + 1, rows + free + 1)), dice=dice)
+
+
+def moves_of(keys: list[int], left: list[int], *, dice: random.Random) -> Iterator[str]:
+    """Statements that leave the large column alone: each third one gives a row of `keys` one that is `left`."""
     while True:
         at = dice.randrange(len(keys))
         to = dice.randrange(len(left))
@@ -161,6 +164,38 @@ def test_a_dump_ends_under_a_writer_that_never_rests(database: Database, tmp_pat
     (end,) = (line for line in staged_lines if line["op"] == "f")
     source = {row[0]: {"id": row[0], "v": row[1], "big": row[2]} for row in database.query("SELECT id, v, big FROM t")}
     assert known_since(staged_lines, end["since"]) == source
+
+
+def test_a_dump_of_more_rows_than_a_chunk_has_ends_under_such_a_writer(database: Database, tmp_path: Path) -> None:
+    """Its rows together have fewer bytes than a chunk may: it is read whole."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v int, big text)")
+    database.execute("INSERT INTO t SELECT n, n, 'small ' || n FROM generate_series(1, 3000) n")
+    restless = list(range(100, 3001, 150))  # among all others, and the only ones whose large column the log leaves out
+    larger = secrets.token_hex(10_000)
+    database.execute(f"UPDATE t SET big = id || '{larger}' WHERE id IN ({', '.join(map(str, restless))})")
+    config = database.config(tmp_path)
+    name = f"{database.schema}.t"
+    with capturing(config), closing(wiring.open_state(config)) as state:
+        stop = threading.Event()
+        free = [-n for n in range(1, 1_000)]
+        with (
+            written_all_along(database, moves_of(restless, free, dice=random.Random(8))),
+            ThreadPoolExecutor(1) as pool,
+            setting(stop),
+        ):
+            dump_id = filing.submit(config, DumpRequest(tables=(name,), chunk_size=100, ranges=1), state=state)
+            working = pool.submit(work_loop.work, config, stop=stop, dump_id=dump_id, workers=1)
+            working.result(timeout=PATIENCE_SECONDS)
+        status = dump_store.read_dump(state, dump_id)
+    assert status.state == "done"
+    (task,) = status.tasks
+    assert 0 < task.progress.looks <= LOOKS_BY_KEYS + 1
+    assert task.progress.rows > 2 * 3_000 - 500, "the table was not read whole at the end"
+    run_capture(config, stop=threading.Event(), until_current=True)
+    staged_lines = list(lines(wiring.open_staging(config)))
+    (end,) = (line for line in staged_lines if line["op"] == "f")
+    source = {row[0]: {"id": row[0], "v": row[1], "big": row[2]} for row in database.query("SELECT id, v, big FROM t")}
+    assert known_since(staged_lines, end["since"]) == source and len(source) == 3_000
 
 
 @pytest.mark.usefixtures("system_dumps_in_this_process")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -268,6 +269,23 @@ def all_read_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
 def left_to_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last task ends without the keys that were left for those before it."""
     monkeypatch.setattr(Tasks, "_trails_to_read", lambda self, task: self._tasks[task].arrived)
+
+
+def every_look_meets_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    _count_looks_by(monkeypatch, lambda has_met_row: True)
+
+
+def no_look_meets_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    _count_looks_by(monkeypatch, lambda has_met_row: False)
+
+
+def _count_looks_by(monkeypatch: pytest.MonkeyPatch, mistaken: Callable[[bool], bool]) -> None:
+    record = Tasks.record_placed_chunk
+
+    def record_placed_chunk(self: Tasks, high: Any, *, has_met_row: bool = False, **more: Any) -> TaskProgress:
+        return record(self, high, has_met_row=mistaken(has_met_row), **more)
+
+    monkeypatch.setattr(Tasks, "record_placed_chunk", record_placed_chunk)
 
 
 def forgotten_are_seen(visibility: type[LogOrder | Snapshots], monkeypatch: pytest.MonkeyPatch) -> None:

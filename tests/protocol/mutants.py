@@ -23,6 +23,7 @@ from tests.protocol.mistakes import (
     arrivals_ignored,
     arrived_though_unseen,
     attempt_not_checked,
+    every_look_meets_a_row,
     evicted_unseen,
     finished_at_first_part,
     forgotten_are_joined_blindly,
@@ -32,6 +33,7 @@ from tests.protocol.mistakes import (
     horizon_ties,
     left_to_the_others,
     looked_for_again,
+    no_look_meets_a_row,
     no_window,
     order_not_checked,
     settled_at_once,
@@ -97,6 +99,7 @@ def read_only_scenario(visible: Visible, *scripts: Script, **more: Any) -> Scena
 
 AWAY = script(("move", 3, 1))
 """Out of a range that is still to be read, into one that has been."""
+BOTH_AWAY = script(("move", 3, 1), ("move", 4, 2))
 
 
 MUTANTS = [
@@ -156,6 +159,35 @@ MUTANTS = [
         "a row that was brought is looked for wherever it goes",
         world(ATOMIC, AWAY, script(("move", 2, 3)), tasks=IN_TURN, rows=(2, 3), stale=True),
         patch=looked_for_again,
+    ),
+    Mutant(
+        "looks in vain that are not counted",
+        world(
+            ATOMIC,
+            AWAY,
+            script(("move", 1, 2)),
+            script(("move", 2, 3)),
+            tasks=IN_TURN,
+            rows=(3,),
+            stale=True,
+            restless=True,
+            looks=2,
+        ),
+        patch=every_look_meets_a_row,
+    ),
+    Mutant(
+        "a look that meets a row and counts as one in vain",
+        world(
+            ATOMIC,
+            BOTH_AWAY,
+            script(("move", 1, 5)),
+            tasks=(((1, 2, 5), (3, 4)),),
+            rows=(3, 4),
+            stale=True,
+            restless=True,
+            looks=1,
+        ),
+        patch=no_look_meets_a_row,
     ),
     Mutant(
         "a row that moves on inside its window is looked for again",

@@ -117,6 +117,12 @@ def arrivals(visible: Visible) -> Iterator[Scenario]:
         "restless, and a crash": Scenario(
             "", visible, (away, on), tasks=IN_TURN, rows=(3,), restless=True, capture_crashes=1
         ),
+        "restless, a larger table": Scenario(
+            "", visible, (away, on, back), tasks=IN_TURN, rows=(3,), restless=True, looks=2
+        ),
+        "restless, a larger table, and a crash": Scenario(
+            "", visible, (away, on), tasks=IN_TURN, rows=(3,), restless=True, looks=1, capture_crashes=1
+        ),
         "onto a key that was left": Scenario("", visible, (away, back, on), tasks=IN_TURN, rows=(2, 3)),
     }.items():
         yield replace(world, name=f"{visible.value}, arrived, {name}", stale=True)

@@ -8,16 +8,17 @@ from collections.abc import Callable
 import pytest
 
 from tests.fix_day import OfADay
-from tests.protocol.capture import Capture, Rules, Staged
+from tests.protocol.capture import Capture, Rules, Staged, Violation
 from tests.protocol.changelog import UNKNOWN
 from tests.protocol.checker import Found, search
 from tests.protocol.mutants import MUTANTS, Mutant
 from tests.protocol.scenarios import scenarios
-from tests.protocol.world_state import STALE
+from tests.protocol.source import Visible
+from tests.protocol.world_state import STALE, WorldState
 
 PROCESSES = 2
-A_DAY = 5  # of 239 worlds
-MISTAKES_A_DAY = 8  # of 53, whose worlds are explored without the mistake too
+A_DAY = 5  # of 245 worlds
+MISTAKES_A_DAY = 8  # of 55, whose worlds are explored without the mistake too
 FEWEST = 20  # states; the smallest world has 21
 
 
@@ -41,6 +42,19 @@ def test_values_that_stand_for_none_have_hashes_of_their_own() -> None:
 
 def _largest(searches: list[Found]) -> str:
     return "; ".join(str(f) for f in sorted(searches, key=lambda f: -f.states)[:3])
+
+
+def test_a_dump_of_a_larger_table_gives_up_where_a_row_moves_on_before_each_look(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The search goes on beyond that, and shows what is brought by then."""
+    (larger,) = (s for s in scenarios() if s.name == f"{Visible.ATOMIC.value}, arrived, restless, a larger table")
+
+    def end(self: WorldState) -> None:
+        raise Violation("a dump has given up")
+
+    monkeypatch.setattr(WorldState, "_end_given_up", end)
+    assert str(search(larger).violation) == "a dump has given up"
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
+from dblog_core.algorithm.arriving_rows import LOOKS_IN_VAIN, LookWay, choose_look
 from dblog_core.algorithm.task_progress import TaskProgress
 from dblog_core.model.task_id import TaskId
 from dblog_core.model.watermark import Heals, High, Low, Mark
@@ -120,18 +121,8 @@ class World(WorldState):
             yield f"{name} writes high {worker.behind[0]}", new
         left = progress.ended and not progress.done and progress.ordinal == worker.ordinal and not broken
         over = len(self._scripts(self.log)) == len(self.scenario.scripts)
-        looks_again = worker.arrived is not None
-        may_look = not looks_again or over or self.scenario.restless
-        if newest and left and worker.phase == "waits" and worker.behind is None and may_look:
-            if looks_again and self.scenario.stale and self._moves() == 1 and not self.scenario.worker_crashes:
-                raise Violation("a dump waits for a commit to become visible")
-            arrived = tuple(chain.from_iterable(progress.arrived))
-            for whole in (False, True) if looks_again and self.scenario.restless else (False,):
-                new = self.copy()
-                if looks_again and over:
-                    new.visible |= frozenset(self._hidden_scripts())
-                new._set(place, replace(worker, phase="ready", arrived=arrived, whole=whole))
-                yield f"{name} takes up {'all rows for ' if whole else ''}keys {', '.join(arrived)}", new
+        if newest and left and worker.phase == "waits" and worker.behind is None:
+            yield from self._looks(place, worker, progress, over)
         last = worker.attempt >= ATTEMPTS
         if broken and (over or not last):
             new = self.copy()
@@ -144,6 +135,40 @@ class World(WorldState):
             new.workers = (*new.workers, worker)  # what is left of it may go on, as a zombie
             new._retry(place, worker, progress)
             yield f"{name} is taken for dead, attempt {worker.attempt + 1} begins", new
+
+    def _looks(self, place: int, worker: Worker, progress: TaskProgress, over: bool) -> Iterator[tuple[str, World]]:
+        """What a worker does about rows that have arrived; `over`: all transactions are."""
+        name = f"worker {worker.task}.{worker.attempt}"
+        looks_again = worker.arrived is not None
+        if looks_again and not over and not self.scenario.restless:
+            return
+        if looks_again and self.scenario.stale and self._moves() == 1 and not self.scenario.worker_crashes:
+            raise Violation("a dump waits for a commit to become visible")
+        arrived = tuple(chain.from_iterable(progress.arrived))
+        trails = len(progress.arrived)
+        in_vain = looks_again and trails == worker.trails
+        worker = replace(worker, trails=trails, in_vain=worker.in_vain + 1 if in_vain else 0)
+        if self.scenario.looks and looks_again and self._gives_up(worker, progress):
+            new = self.copy()
+            new._set(place, replace(worker, phase="failed"))
+            yield f"{name} gives up", new
+            return
+        for whole in (False, True) if looks_again and self.scenario.restless and not self.scenario.looks else (False,):
+            new = self.copy()
+            if looks_again and over:
+                new.visible |= frozenset(self._hidden_scripts())
+            new._set(place, replace(worker, phase="ready", arrived=arrived, whole=whole))
+            yield f"{name} takes up {'all rows for ' if whole else ''}keys {', '.join(arrived)}", new
+
+    def _gives_up(self, worker: Worker, progress: TaskProgress) -> bool:
+        """Whether a worker does that had all looks in vain before but those of the scenario."""
+        looks_in_vain = progress.looks_in_vain + LOOKS_IN_VAIN - self.scenario.looks
+        gives_up = choose_look(progress.looks, looks_in_vain, may_fit=False) is LookWay.GIVE_UP
+        if worker.in_vain >= self.scenario.looks and not gives_up:
+            raise Violation("a dump looks for a row that moves on for ever")
+        if worker.in_vain < self.scenario.looks and gives_up and worker.attempt == 1:
+            raise Violation("a dump gives up while its looks meet rows")
+        return gives_up
 
     def _capture_steps(self, capture: Capture) -> Iterator[tuple[str, World]]:
         if self.budget.publish and capture.now != self.staged:
@@ -257,4 +282,5 @@ class World(WorldState):
         self.attempts = tuple(attempt if i == worker.task else n for i, n in enumerate(self.attempts))
         phase = "waits" if progress.done else "ready"
         arrived = tuple(chain.from_iterable(progress.arrived)) if progress.ended else None
-        self._set(place, Worker(worker.task, attempt, progress.ordinal, phase, arrived=arrived))
+        trails = len(progress.arrived)
+        self._set(place, Worker(worker.task, attempt, progress.ordinal, phase, arrived=arrived, trails=trails))

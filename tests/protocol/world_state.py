@@ -30,7 +30,8 @@ class Scenario:
     every entry is published at once, otherwise how many times all that is read may be published before the end. Faults,
     horizons and merges are numbers of times. `opened_late`: the log is opened at any time, without what was logged
     before. `read_only`: windows are announced (`read_only.py`). `standby`: chunks are read there, where commits show in
-    the order of the log. `restless`: of its one row keys are read again while it may still move.
+    the order of the log. `restless`: of its one row keys are read again while it may still move; `looks`: and
+    the table is never read whole, but its worker gives up after so many in vain.
     `memory`: row events of the table beyond which it is forgotten which keys they have.
     """
 
@@ -52,16 +53,17 @@ class Scenario:
     read_only: bool = False
     standby: bool = False
     restless: bool = False
+    looks: int = 0
     memory: int = ROW_EVENTS
 
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """One attempt on a task. `phase`: ready, low (written), read (SELECT done), waits (nothing left to read).
+    """One attempt on a task. `phase`: ready, low (written), read (SELECT done), waits (nothing left to read), failed.
 
     `behind`: a chunk that is being staged, with its number; its high watermark is still to come, while the next chunk
     is on its way already. `arrived`: what it reads is the keys that rows have arrived at; `whole`: and
-    the whole table for their sake.
+    the whole table for their sake; `trails`, `in_vain`: how many there were, and how many looks have left that many.
     """
 
     task: int
@@ -72,6 +74,8 @@ class Worker:
     behind: tuple[int, Chunk] | None = None
     arrived: tuple[str, ...] | None = None
     whole: bool = False
+    trails: int = 0
+    in_vain: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,7 +337,10 @@ class WorldState:
         }
 
     def _end(self) -> None:
-        """Nothing can happen any more: every dump is done, and the lake equals the source."""
+        """Nothing can happen any more: every dump is done, and the lake equals the source; or one has given up."""
+        if any(worker.phase == "failed" for worker in self.workers):
+            self._end_given_up()
+            return
         if not all(progress.done for _, progress in self.staged.tasks) or len(self.staged.tasks) < len(self.attempts):
             raise Violation("a dump never ends")
         self.lake = self.lake.copy()
@@ -349,3 +356,12 @@ class WorldState:
             lake = {key: values for key, values in lake.items() if key in listed_keys}
         if {key: values for key, values in rows.items() if key not in withheld} != lake:
             raise Violation(f"the lake ends as {lake}, and the source as {rows}")
+
+    def _end_given_up(self) -> None:
+        """A dump that fails has all rows that its ranges have, and heals nothing."""
+        assert self.capture is not None
+        if any(line.op == "f" for line in self.staged.lines) or any(p.forgotten for _, p in self.staged.tasks):
+            raise Violation("a dump that has given up says that it has brought every row")
+        rows, _ = self._rows(self._scripts(self.log))
+        if self.capture.replay.rows.keys() != rows.keys():
+            raise Violation(f"a dump that has given up has rows {self.capture.replay.rows}, and the source has {rows}")
