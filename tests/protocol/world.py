@@ -145,8 +145,8 @@ class World(WorldState):
         if looks_again and self.scenario.stale and self._moves() == 1 and not self.scenario.worker_crashes:
             raise Violation("a dump waits for a commit to become visible")
         arrived = tuple(chain.from_iterable(progress.arrived))
-        trails = len(progress.arrived)
-        in_vain = looks_again and trails == worker.trails
+        trails = len(progress.arrived) if self.scenario.looks else 0
+        in_vain = self.scenario.looks and looks_again and trails == worker.trails
         worker = replace(worker, trails=trails, in_vain=worker.in_vain + 1 if in_vain else 0)
         if self.scenario.looks and looks_again and self._gives_up(worker, progress):
             new = self.copy()
@@ -282,5 +282,5 @@ class World(WorldState):
         self.attempts = tuple(attempt if i == worker.task else n for i, n in enumerate(self.attempts))
         phase = "waits" if progress.done else "ready"
         arrived = tuple(chain.from_iterable(progress.arrived)) if progress.ended else None
-        trails = len(progress.arrived)
+        trails = len(progress.arrived) if self.scenario.looks else 0  # else nobody asks, and there are fewer states
         self._set(place, Worker(worker.task, attempt, progress.ordinal, phase, arrived=arrived, trails=trails))
