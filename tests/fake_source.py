@@ -134,6 +134,9 @@ class FakeSource:
     def identities(self) -> frozenset[str] | None:
         return None if self.kind != "postgres" else frozenset(f"{t.table}@1" for t in self.tables())
 
+    def column_numbers(self) -> dict[str, dict[str, str]] | None:
+        return None
+
     def tables(self) -> tuple[TableSchema, ...]:
         return tuple(s for s in self.database.schemas.values() if self.wants(s.table))
 

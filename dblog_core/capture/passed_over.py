@@ -13,11 +13,12 @@ class PassedOver:
     def __init__(self, stopped: Iterable[str]) -> None:
         self._stopped = set(stopped)
         self._unreadable: set[str] = set()
+        self._unruled: set[str] = set()
         self._readable_again: set[str] = set()  # since the last dumps were requested
         self._reasons: dict[str, Unreadable] = {}
 
     def __contains__(self, table: str) -> bool:
-        return table in self._stopped or table in self._unreadable
+        return table in self._stopped or table in self._unreadable or table in self._unruled
 
     @property
     def has_reasons(self) -> bool:
@@ -32,9 +33,16 @@ class PassedOver:
         return new
 
     def add_unreadable(self, signal: Unreadable) -> None:
-        """The log holds something of the table that cannot be read; the signal says why."""
-        self._unreadable.add(str(signal.table))
-        self._reasons[str(signal.table)] = signal
+        """The log holds something of the table that cannot be read, or not in the open; the signal says why."""
+        table = str(signal.table)
+        if signal.unruled:
+            if table in self._unruled:
+                return
+            self._unruled.add(table)
+            self._unreadable.discard(table)
+        else:
+            self._unreadable.add(table)
+        self._reasons[table] = signal
 
     def is_unreadable(self, table: str) -> bool:
         return table in self._unreadable

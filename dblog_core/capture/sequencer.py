@@ -156,7 +156,7 @@ class Sequencer:
 
     def process(self, batch: LogBatch) -> None:
         """Takes a stretch of the log. Raises UnknownLogEvent, CorruptSegment or StagingUnavailable."""
-        self._rules.inherited.follow(batch.signals)  # first: rows of the batch may come under another name
+        self._rules.follow(batch.signals)  # first: rows of the batch may come under other names
         changes, signals = self._convert(batch)
         self._tables.store_shapes(signals)
         # Twice: `split_key_changes` numbers the rows so.

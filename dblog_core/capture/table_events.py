@@ -10,6 +10,7 @@ from dblog_core.capture.draft_segment import DraftSegment
 from dblog_core.capture.follow_ups import FollowUps
 from dblog_core.capture.passed_over import PassedOver
 from dblog_core.capture.table_shapes import TableShapes
+from dblog_core.interfaces import Problem
 from dblog_core.model.events import (
     Altered,
     Crashed,
@@ -62,14 +63,16 @@ class TableEvents:
         """The next signal of the log; its lines go to the draft. Raises StagingUnavailable."""
         if isinstance(signal, SchemaSeen) and (misfit := self._rules.misfit(signal.schema)) is not None:
             table = signal.schema.table
-            unruled = self._rules.inherited.find_origin(table) is not None
+            unruled = self._rules.lacks_rules(signal.schema)
             signal = Unreadable(
                 signal.sequence, signal.transaction, table, misfit.what, misfit.fix, refused=True, unruled=unruled
             )
         if isinstance(signal, SchemaSeen) and self._passed_over.is_unreadable(str(signal.schema.table)):
             self._read_again(signal.schema.table, transaction)
         match signal:
-            case Unreadable() if not self.leaves_out(signal.table):  # once: each batch may hold such a value
+            case Unreadable() if signal.unruled or not self.leaves_out(
+                signal.table
+            ):  # once: each batch may hold such a value
                 self._distrust_rows(signal.table)
                 self._passed_over.add_unreadable(signal)
             case SchemaSeen() if not self.leaves_out(signal.schema.table):
@@ -77,7 +80,7 @@ class TableEvents:
             case Truncated() | DatabaseDropped() | Altered() | Rewritten():
                 self._take_statement(signal, transaction, draft)
             case RowsMoved():
-                self._stop_unruled(signal)
+                self._stop_heirs(signal)
             case Created():
                 self._note_empty(signal.table)
             case Crashed():
@@ -142,21 +145,26 @@ class TableEvents:
                 self._rewrite(table, transaction)
             elif isinstance(signal, Altered):
                 self._alter(table, signal.step, transaction)
+                self._stop_unruled(table, signal, self._rules.moved.find_taken(table))
                 if signal.shows:
                     self.record_reshape(table)
             else:
                 self._empty(table, transaction, draft)
 
-    def _stop_unruled(self, signal: RowsMoved) -> None:
-        """Tables that may hold rows of one with rules, and have none: nothing of them passes from here on."""
+    def _stop_heirs(self, signal: RowsMoved) -> None:
+        """Tables that may hold rows of one with rules, and have none."""
         for name in signal.left:
             alike = [t for t in self._list_tables() if signal.any_case and t.in_lower_case == name.in_lower_case]
             for table in alike or [name]:
-                if (misfit := self._rules.inherited.find_misfit(table)) is not None and not self.leaves_out(table):
-                    self._distrust_rows(table)
-                    self._passed_over.add_unreadable(
-                        Unreadable(signal.sequence, signal.transaction, table, misfit.what, misfit.fix, unruled=True)
-                    )
+                self._stop_unruled(table, signal, self._rules.inherited.find_misfit(table))
+
+    def _stop_unruled(self, table: TableName, signal: RowsMoved | Altered, misfit: Problem | None) -> None:
+        """Nothing of a table passes from here on whose rows would be staged in the open."""
+        if misfit is not None:
+            self._distrust_rows(table)
+            why, fix = misfit.what, misfit.fix
+            fault = Unreadable(signal.sequence, signal.transaction, table, why, fix, unruled=True)
+            self._passed_over.add_unreadable(fault)
 
     def _list_tables(self) -> list[TableName]:
         """Tables that we have a copy of, or are dumping."""

@@ -19,8 +19,6 @@ from dblog_core.capture.term_report import ProgressMirror, TermReport
 from dblog_core.dumps import dump_store
 from dblog_core.errors import LeaseLost, LogPositionLost, SegmentTaken
 from dblog_core.interfaces import Lease, LogStream
-from dblog_core.model import table_identity
-from dblog_core.rows.column_rules import Rules
 from dblog_core.staging.manifest import Manifest
 from dblog_core.staging.seal_policy import Sealing
 from dblog_core.state import capture_status, former_leaders, stopped_tables
@@ -81,21 +79,19 @@ def run_term(capture: Reign, parts: Parts, lease: Lease, *, first: bool = True) 
     shown_tables = new_tables.prepare_source(parts, shown_tables)
     head = parts.staging.head() or term_start.publish_first_manifest(parts, lease, first_position, shown_tables)
     term_start.check_epoch(parts, lease, head, first=first)
-    unruled_tables.stop_renamed(parts, head, shown_tables)
+    unruled_tables.stop_unruled(parts, head, shown_tables)
     if capture.fresh_start and not capture.has_gone_on(head):
         head = term_start.start_afresh(parts, lease, head, shown_tables)
         capture.fresh_start = False
     head = new_tables.put_in_force(parts, lease, head, shown_tables=shown_tables)
     visibility = term_start.find_visibility(parts.source, head)
-    rules = Rules.of(parts.config.source)
-    rules.inherited.note_owners(table_identity.find_owners(shown_tables or ()))
     sequencer = Sequencer(
         parts.staging,
         source=parts.config.source.name,
         epoch=lease.epoch,
         head=head,
         visibility=visibility,
-        rules=rules,
+        rules=unruled_tables.open_rules(parts, head, shown_tables),
         stopped=stopped_tables.read(parts.state),
     )
     remembers = isinstance(visibility, Snapshots)

@@ -221,6 +221,9 @@ class Source(Protocol):
         log tells when
         one takes the place of another, and shows all of them from their beginning."""
 
+    def column_numbers(self) -> dict[str, dict[str, str]] | None:
+        """Of tables with column rules, what stays of each column when its name changes; None where the log tells."""
+
     def shows_whole_logs(self) -> bool:
         """Whether the log has all events of a new table, whenever we meet it."""
 

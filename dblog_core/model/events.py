@@ -157,14 +157,15 @@ class Created:
 @dataclass(frozen=True, slots=True)
 class SchemaSeen:
     """From here on the table's rows have this shape (its first sight in this stream, or a change). `layout`: what the
-    source says of the columns' places (None: nothing that is certain); `oid`: the table's, where it has one that stays
-    when its name changes."""
+    source says of the columns' places (None: nothing that is certain). `oid`: the table's, and `numbers` the columns'
+    of a table with rules, where they have such that stay when names change."""
 
     sequence: int
     transaction: int
     schema: TableSchema
     layout: Layout | None = None
     oid: int | None = None
+    numbers: dict[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

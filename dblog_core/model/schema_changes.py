@@ -179,6 +179,10 @@ class Pending:
             elif name.lower() == str(table).lower():
                 self._steps[name] = None
 
+    def steps(self, table: str) -> Sequence[Step]:
+        """The statements about a table; none where it is not known what they did."""
+        return self._steps.get(table) or ()
+
     def settle(self, before: TableSchema, after: TableSchema, *, plain: bool) -> Facts | None:
         """The table is seen with the shape `after`, which may be the one that it had. What is proven of the way there.
 

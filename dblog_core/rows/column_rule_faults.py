@@ -27,14 +27,14 @@ def of_table(
     if (table_rules := rules.get(table)) is None:
         yield from _of_copy(table, columns, rules)
         return
-    place = _place(table)
+    entry = place(table)
     for rule in RULES:
         for column in getattr(table_rules, rule):
             if column not in columns:
-                what = f"{place} {rule}: {table} has no column {column}"
+                what = f"{entry} {rule}: {table} has no column {column}"
                 yield Problem(what, _column_fix(column, columns), table=table)
             elif column in key:
-                what = f"{place} {rule}: {column} belongs to the key of {table}"
+                what = f"{entry} {rule}: {column} belongs to the key of {table}"
                 fix = "the key as it is identifies rows: remove the rule. [source.keys] may name another key"
                 yield Problem(what, fix, table=table)
 
@@ -57,7 +57,7 @@ def hidden_columns(rules: object) -> list[str]:
 
 def entry_fix(table: str) -> str:
     """What to do about a table that lacks rules."""
-    return f"give it the entry {_place(table)}, empty if nothing is to be hidden; or leave it out of tables"
+    return f"give it the entry {place(table)}, empty if nothing is to be hidden; or leave it out of tables"
 
 
 def originals(table: str, rules: Mapping[str, ColumnRules]) -> list[str]:
@@ -82,11 +82,12 @@ def of_missing(tables: Collection[str], rules: Mapping[str, ColumnRules]) -> Ite
     """Rules whose table is none of the captured `tables` that exist."""
     for table in rules:
         if table not in tables:
-            what = f"{_place(table)}: the source has no table {table} among those that it captures"
+            what = f"{place(table)}: the source has no table {table} among those that it captures"
             yield Problem(what, f"correct the name{_close(table, tables)}, or remove the rules", table=table)
 
 
-def _place(table: str) -> str:
+def place(table: str) -> str:
+    """Where the rules of a table stand."""
     return f"[source.columns.{quote_for_toml(table)}]"
 
 

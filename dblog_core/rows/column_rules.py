@@ -17,6 +17,7 @@ from dblog_core.errors import ConfigError, ValueOutOfRange
 from dblog_core.interfaces import Problem
 from dblog_core.model.events import (
     THEN_DUMPED,
+    Signal,
     TableChanges,
     Transaction,
     Unreadable,
@@ -27,6 +28,7 @@ from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.model.values import to_json
 from dblog_core.rows import column_rule_faults
 from dblog_core.rows.inherited_rules import InheritedRules
+from dblog_core.rows.moved_columns import MovedColumns
 from dblog_core.rows.value_forms import FORMS, FormFault, form_of
 
 MASK = "*****"
@@ -47,6 +49,7 @@ class Rules:
         self._rules = dict(columns)
         self._hash_key = hash_key
         self.inherited = InheritedRules(self._rules)
+        self.moved = MovedColumns(self._rules)
         self._shapes: dict[tuple[str, str], TableSchema] = {}
         self._misfits: dict[tuple[str, str], Problem | None] = {}
 
@@ -90,13 +93,26 @@ class Rules:
         text = orjson.dumps({**settings, "staged_as": rules.staged_as}, option=orjson.OPT_SORT_KEYS)
         return hashlib.blake2b(text, digest_size=8).hexdigest()
 
+    def follow(self, signals: Sequence[Signal]) -> None:
+        """Tables and columns of a batch of the log may have other names than before."""
+        self.inherited.follow(signals)
+        self.moved.follow(signals)
+
     def misfit(self, schema: TableSchema) -> Problem | None:
         """Why the rules do not fit a shape of their table, or why that needs some; None where they do."""
         if not self._rules:
             return None
+        return self._find_unruled(schema) or self._find_fault(schema)
+
+    def lacks_rules(self, schema: TableSchema) -> bool:
+        """Whether other rules are needed, since these would leave in the open what they are to hide."""
+        return bool(self._rules) and self._find_unruled(schema) is not None
+
+    def _find_unruled(self, schema: TableSchema) -> Problem | None:
+        return self.inherited.find_misfit(schema.table) or self.moved.find_misfit(schema)
+
+    def _find_fault(self, schema: TableSchema) -> Problem | None:
         table = str(schema.table)
-        if (misfit := self.inherited.find_misfit(schema.table)) is not None:
-            return misfit
         shape = (table, schema.fingerprint)
         if shape not in self._misfits:
             problems = list(

@@ -45,7 +45,7 @@ class InheritedRules:
         origin = self._heirs.get(table)
         if origin is None and self._heirs_in_any_case:
             origin = self._heirs_in_any_case.get(table.in_lower_case)
-        return None if str(table) in self._rules else origin
+        return None if origin is None or str(table) in self._rules else origin
 
     def find_misfit(self, table: TableName) -> Problem | None:
         """Why the table is stopped for that; None where it is not."""

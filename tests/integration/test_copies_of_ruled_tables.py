@@ -134,3 +134,41 @@ def test_a_ruled_table_that_goes_on_under_another_name_is_captured_with_an_entry
     with capturing(config) as wait:
         wait({"u": {1: "goes on", 2: "goes on"}, "kept": {9: "open"}, "later": dict.fromkeys((2, 3, 4), "*****")})
     assert stop_reasons(config) == {}
+
+
+@pytest.mark.in_turn
+def test_a_column_that_takes_the_name_of_a_ruled_one_does_not_bring_that_ones_values_into_the_open(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No row comes between the statements, so that no shape shows them: under a capture, and while none runs."""
+    monkeypatch.setattr(config_reload, "NEWCOMERS", 0.3)
+    directory = tmp_path / "written"
+    names = {name: f"{database.schema}.{name}" for name in ("people", "staff")}
+    config = database.config(directory, source={"columns": {table: {"exclude": ["w"]} for table in names.values()}})
+    for table in names:
+        database.execute(
+            f"CREATE TABLE {table} (id int PRIMARY KEY, v varchar(40), w varchar(40))",
+            f"INSERT INTO {table} VALUES (1, 'open', '{MARK}')",
+        )
+    run_capture(config, stop=threading.Event(), until_current=True)
+
+    def swap(table: str) -> tuple[str, ...]:
+        return f"ALTER TABLE {table} RENAME COLUMN w TO old_w", f"ALTER TABLE {table} RENAME COLUMN v TO w"
+
+    database.execute("INSERT INTO staff VALUES (2, 'open', 'x')", *swap("staff"))
+    with capturing(config):
+        wait_until(lambda: "staff" in stop_reasons(config), "the table is stopped that was altered before")
+        database.execute(*swap("people"), "UPDATE people SET id = 3", "UPDATE staff SET id = id + 10")
+        reason = wait_until(lambda: stop_reasons(config).get("people"), "the table is stopped")
+        for table in names.values():
+            with pytest.raises(RequestError, match="which no rule hides"):
+                filing.submit(config, DumpRequest(tables=(table,)), requested_by="a test")
+    assert f"what {names['people']} had in the column w is in old_w now" in reason
+    assert {f.problem.table for f in findings(config) if f.problem.fatal} == set(names.values())
+    for file in (path for path in directory.rglob("*") if path.is_file()):
+        assert MARK.encode() not in file.read_bytes() + unpack(file.read_bytes()), file
+    config = database.config(directory, source={"columns": {t: {"exclude": ["old_w"]} for t in names.values()}})
+    database.execute(*(f"ALTER TABLE {table} RENAME COLUMN w TO v" for table in names))
+    with capturing(config) as wait:
+        wait({"people": {3: "open"}, "staff": {11: "open", 12: "open"}})
+    assert stop_reasons(config) == {}

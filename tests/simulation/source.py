@@ -46,6 +46,9 @@ class SimSource(Connection):
     def identities(self) -> frozenset[str] | None:
         return None if self.kind != "postgres" else frozenset(f"{t.table}@1" for t in self.tables())
 
+    def column_numbers(self) -> dict[str, dict[str, str]] | None:
+        return None
+
     def tables(self) -> tuple[TableSchema, ...]:
         self._before("tables")
         return tuple(self.database.schemas.values())

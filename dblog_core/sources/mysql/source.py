@@ -80,6 +80,9 @@ class MysqlSource:
     def identities(self) -> None:
         """The log shows every table, and what takes its name."""
 
+    def column_numbers(self) -> None:
+        """The log's statements tell which columns get other names."""
+
     def current_position(self) -> str:
         connection = self._connect()
         with translate_errors(self._config, "reading the log's position"), connection:

@@ -112,6 +112,12 @@ class PostgresSource:
             [*roots, *(write_entry(names[p.root], p.root, p.oid, brought_rows=p.has_joined) for p in parts)]
         )
 
+    def column_numbers(self) -> dict[str, dict[str, str]]:
+        with session(self._config) as connection:
+            ruled = {table: TableName.parse(table) for table in self._config.columns}
+            numbers = {table: catalogue.column_numbers(connection, name) for table, name in ruled.items()}
+        return {table: of_columns for table, of_columns in numbers.items() if of_columns}
+
     def current_position(self) -> str:
         """The end of the flushed log, on a standby of what is replayed. A commit with synchronous_commit off counts
         once the server has flushed it."""
@@ -196,9 +202,11 @@ class PostgresSource:
 
     def _decoder(self, assembly: Assembly, lookups: Lookups) -> Decoder:
         if self._config.plugin == "wal2json":
-            return Wal2jsonDecoder(self._config, assembly, Shapes(self._config, lookups.describe, lookups.base_name))
+            return Wal2jsonDecoder(
+                self._config, assembly, Shapes(self._config, lookups.describe, lookups.base_name, lookups.numbers)
+            )
         forms = self._forms if self._forms.binary and self._exact_in_binary() else Forms(binary=False)
-        types = Types(lookups.type_name, lookups.key, lookups.layout, lookups.generated)
+        types = Types(lookups.type_name, lookups.key, lookups.layout, lookups.generated, lookups.numbers)
         return PgoutputDecoder(self._config, assembly, types, forms=forms)
 
     def _exact_in_binary(self) -> bool:

@@ -28,10 +28,12 @@ class Types:
         key: Callable[[TableName], tuple[str, ...]],
         layout: Callable[[int, Sequence[Column]], Layout | None] = lambda oid, columns: None,
         generated: Callable[[int], frozenset[str]] = lambda oid: frozenset(),
+        numbers: Callable[[TableSchema], dict[str, str] | None] = lambda schema: None,
     ) -> None:
         self.key = key
         self.layout = layout
         self.generated = generated
+        self.numbers = numbers
         self._type_name = type_name
         self._names: dict[tuple[int, int], str] = {}
 

@@ -52,10 +52,13 @@ class Version:
         base: Callable[[str], str],
         contradiction: str = "",
         oid: int | None = None,
+        numbers: dict[str, str] | None = None,
     ) -> None:
-        """`contradiction`: of the table's key with its entry in [source.keys], in words. `oid`: the table's now."""
+        """`contradiction`: of the table's key with its entry in [source.keys], in words. `oid` and `numbers`: as
+        `SchemaSeen` has them."""
         self.schema = schema
         self.oid = oid
+        self.numbers = numbers
         self.contradiction = contradiction
         self._ignored = ignored  # generated columns, which wal2json sends and pgoutput does not
         self._never_null = never_null
@@ -222,9 +225,14 @@ class Shapes:
     """Finds the version that a row is of, from the catalogue as it is now and from what the row itself says."""
 
     def __init__(
-        self, config: SourceConfig, describe: Callable[[TableName], CatalogueTable | None], base: Callable[[str], str]
+        self,
+        config: SourceConfig,
+        describe: Callable[[TableName], CatalogueTable | None],
+        base: Callable[[str], str],
+        numbers: Callable[[TableSchema], dict[str, str] | None] = lambda schema: None,
     ) -> None:
         self._config = config
+        self._numbers = numbers
         self._describe = describe
         self._base_of = base
         self._bases: dict[str, str] = {}
@@ -252,7 +260,13 @@ class Shapes:
         contradiction = table.contradiction(self._config) if table else ""
         oid = table.oid if table else None
         return Version(
-            schema, ignored=ignored, never_null=floats, base=self._base, contradiction=contradiction, oid=oid
+            schema,
+            ignored=ignored,
+            never_null=floats,
+            base=self._base,
+            contradiction=contradiction,
+            oid=oid,
+            numbers=self._numbers(schema),
         )
 
     def _columns(

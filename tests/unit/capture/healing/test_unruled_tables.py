@@ -38,6 +38,9 @@ class Catalogue:
     def tables(self) -> tuple[TableSchema, ...]:
         return tuple(self._tables)
 
+    def column_numbers(self) -> None:
+        return None
+
     def list_refusals(self) -> tuple[Problem, ...]:
         return tuple(column_rule_faults.of_missing([str(t.table) for t in self._tables], self._rules))
 
@@ -54,7 +57,7 @@ def find_stopped(of: Parts) -> set[str]:
 
 def test_a_new_table_with_the_hidden_columns_of_a_missing_one_is_taken_for_it() -> None:
     term = parts(shape("kept", "id", "v"), shape("seen", "id", "v"), shape("plain", "id", "w"))
-    unruled_tables.stop_renamed(term, replace(manifest(1, 1, 0), schemas={"shop.seen": "0" * 16}), None)
+    unruled_tables.stop_unruled(term, replace(manifest(1, 1, 0), schemas={"shop.seen": "0" * 16}), None)
     assert find_stopped(term) == {"shop.kept"}
 
 
@@ -69,7 +72,7 @@ def test_a_new_table_with_the_hidden_columns_of_a_missing_one_is_taken_for_it() 
 )
 def test_other_new_tables_are_taken_in(tables: tuple[TableSchema, ...], rules: dict[str, ColumnRules]) -> None:
     term = parts(*tables, rules=rules)
-    unruled_tables.stop_renamed(term, manifest(1, 1, 0), None)
+    unruled_tables.stop_unruled(term, manifest(1, 1, 0), None)
     assert find_stopped(term) == set()
 
 
@@ -87,14 +90,14 @@ def test_other_new_tables_are_taken_in(tables: tuple[TableSchema, ...], rules: d
 def test_a_table_keeps_its_oid_under_another_name(now: set[str], stopped: set[str]) -> None:
     term = parts(shape("people", "id", "v"))
     settings_in_force.put_shown(term.state, {"shop.people@7", "shop.people@7/71"})
-    unruled_tables.stop_renamed(term, manifest(1, 1, 0), frozenset(now))
+    unruled_tables.stop_unruled(term, manifest(1, 1, 0), frozenset(now))
     assert find_stopped(term) == stopped
 
 
 def test_a_table_stays_stopped_until_it_has_other_rules_or_is_gone() -> None:
     before = LiveSettings(["shop.*"], {"shop.people": RulesInForce(mask=("v",))}, {})
     term = parts(shape("kept", "id", "v"))
-    unruled_tables.stop_renamed(term, manifest(1, 1, 0), None)
+    unruled_tables.stop_unruled(term, manifest(1, 1, 0), None)
     stopped = stopped_tables.read(term.state)
     assert unruled_tables.find_still_stopped(term, stopped, before) == stopped
     for mended in (parts(), parts(shape("kept", "id", "v"), rules={**HIDING, "shop.kept": ColumnRules()})):
