@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,15 +17,20 @@ from dblog_core.config.settings import Config
 from dblog_core.dumps import control, dump_records, dump_store, filing, task_store
 from dblog_core.dumps.requests import WHOLE
 from dblog_core.dumps.worker import FAULTY_ATTEMPTS
+from dblog_core.lake.lake_status import table_location
 from dblog_core.lake.merge_plan import lacks_since, plan_works
+from dblog_core.model.schema import TableName
 from dblog_core.model.task_id import TaskId
+from dblog_core.monitoring.status import read_source_status
 from dblog_core.staging.reader import lines
 from dblog_core.state import capture_status, owed_dumps
 from tests.fix_servers import Database
+from tests.fix_verify import Verify
 from tests.integration.test_mysql_sessions import capturing
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
 pytestmark = pytest.mark.one_of(4)
+ReadLake = Callable[[Any], list[dict[str, Any]]]
 
 
 @contextmanager
@@ -77,7 +83,12 @@ def test_a_dump_that_the_system_owes_outlives_a_read_only_primary(database: Data
         assert dump_store.read_dump(state, dump_id).rows == 2
 
 
-ODD = {"mysql": "0000-00-00", "mariadb": "0000-00-00", "postgres": "infinity"}
+VALUES = {
+    "mysql": ("date", "0000-00-00"),
+    "mariadb": ("date", "0000-00-00"),
+    "postgres": ("numeric(3,2)", "NaN"),
+}
+"""A column's type, and a value of it that no dump reads as it is configured."""
 
 
 def lacks(config: Config, table: str) -> int | None:
@@ -91,14 +102,24 @@ def count_staged(config: Config, table: str, op: str) -> int:
     return sum(line["op"] == op and line["table"] == table for line in lines(wiring.open_staging(config)))
 
 
+def lake_states(config: Config) -> dict[str, str]:
+    """How `status` shows the tables of the lake."""
+    return {table["table"]: table["state"] for table in read_source_status(config).to_json()["tables"]}
+
+
 @pytest.mark.in_turn
-def test_a_first_dump_that_fails_is_made_again_once_its_cause_is_gone(database: Database, tmp_path: Path) -> None:
-    """Until then the table is incomplete, whatever comes by the log; one that is made meanwhile never is."""
+def test_a_first_dump_that_fails_is_made_again_once_its_cause_is_gone(
+    database: Database, tmp_path: Path, merge_here: Callable[[Config], None], verify_here: Verify, read_lake: ReadLake
+) -> None:
+    """Until that dump is merged the lake's table is incomplete, whatever comes by the log; one that is made meanwhile
+    never is."""
     t, u = (f"{database.schema}.{name}" for name in "tu")
     loose = () if database.kind == "postgres" else ("SET SESSION sql_mode = ''",)
-    odd = f"INSERT INTO t VALUES (1, NULL), (2, '{ODD[database.kind]}')"
-    database.execute(*loose, "CREATE TABLE t (id int PRIMARY KEY, d date)", odd)
+    column, odd = VALUES[database.kind]
+    create = f"CREATE TABLE t (id int PRIMARY KEY, d {column})"
+    database.execute(*loose, create, f"INSERT INTO t VALUES (1, NULL), (2, '{odd}')")
     config = database.config(tmp_path, source={"start": "initial"})
+    others = {}
     with capturing(config), closing(wiring.open_state(config)) as state:
         wait_until(
             lambda: t in owed_dumps.read(state),
@@ -110,8 +131,13 @@ def test_a_first_dump_that_fails_is_made_again_once_its_cause_is_gone(database: 
             database.execute("CREATE TABLE u (id int PRIMARY KEY)", "INSERT INTO u VALUES (1)")
             wait_until(lambda: count_staged(config, u, "c"), "a row of the new table")
             assert lacks(config, u) is None and count_staged(config, u, "f") == 0
+            others = {u: "ok"}
         wait_until(lambda: count_staged(config, t, "c"), "a row by the log")
         assert lacks(config, t) == 0
+        merge_here(config)
+        assert lake_states(config) == {t: "incomplete", **others}
+        (report,) = verify_here(config, t).tables
+        assert report.missing == (1, 2)
         if database.kind == "postgres":
             database.execute("ALTER TABLE t DROP COLUMN d")
             wait_until(lambda: count_staged(config, t, "f"), "the dump after the statement")
@@ -126,3 +152,6 @@ def test_a_first_dump_that_fails_is_made_again_once_its_cause_is_gone(database: 
             describe=lambda: dump_store.list_dumps(state),
         )
     assert lacks(config, t) is None
+    merge_here(config)
+    assert lake_states(config) == {t: "ok", **others}
+    assert {row["id"] for row in read_lake(table_location(wiring.open_lake(config), TableName.parse(t)))} == {1, 2, 3}
