@@ -1,4 +1,4 @@
-"""What the log does not tell: it is lost (an error that says so, and the way on), or a partition was dropped."""
+"""What the log does not tell: it is lost (an error that says so, and the way on), a partition or a type was dropped."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from dblog_core.config.settings import Config
 from dblog_core.dumps import dump_store, filing, work_loop
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import LogPositionLost
+from dblog_core.monitoring.preflight import findings
 from dblog_core.staging.reader import lines
 from tests.fix_servers import Database
 from tests.waiting import PATIENCE_SECONDS
@@ -78,6 +79,28 @@ def test_rows_of_a_dropped_partition_go_with_a_dump_that_is_requested_by_itself(
     database.execute("INSERT INTO t VALUES (2, 'later')")
     mend(config, fresh_start=False, rows={1: "one", 2: "later"})
     assert dump_store.list_dumps(wiring.open_state(config))
+
+
+@pytest.mark.in_turn("plugin")
+@pytest.mark.parametrize("source_kind", ["postgres"], indirect=True)
+@pytest.mark.parametrize("plugin", ["pgoutput", "wal2json"])
+def test_rows_of_a_type_that_was_dropped_since_end_neither_a_fresh_start_nor_what_follows_it(
+    database: Database, tmp_path: Path, plugin: str
+) -> None:
+    """`check`, which sees no more than the catalogue, is right to find no fault."""
+    write = (
+        "CREATE TYPE mood AS ENUM ('fine', 'odd')", "ALTER TABLE t ALTER v TYPE mood USING v::mood",
+        "INSERT INTO t SELECT count(*) + 1, 'odd' FROM t", "ALTER TABLE t ALTER v TYPE text", "DROP TYPE mood",
+    )  # fmt: skip
+    config = database.config(tmp_path, source={"plugin": plugin})
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    run_capture(config, stop=threading.Event(), until_current=True)
+    database.execute(*write)
+    assert [finding for finding in findings(config) if finding.problem.fatal] == []
+    mend(config, fresh_start=True, rows={1: "odd"})
+    database.execute(*write)
+    mend(config, fresh_start=False, rows={1: "odd", 2: "odd"})
+    assert [finding for finding in findings(config) if finding.problem.fatal] == []
 
 
 @pytest.mark.one_of(2)
