@@ -15,13 +15,24 @@ from dblog_core.config.settings import Config
 from dblog_core.dumps import dump_records, dump_store, filing
 from dblog_core.dumps.dry_run import plan
 from dblog_core.dumps.requests import DumpRequest
+from dblog_core.staging.reader import lines
 from tests.fix_servers import Database
 from tests.integration.test_stopped_tables import stop_reasons
 from tests.integration.test_swapped_tables import capturing, copies, source_rows
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.in_turn]
-ODD = {"mysql": "0000-00-00", "mariadb": "0000-00-00", "postgres": "infinity"}
+ZERO_DATE = {"t": ("date", "0000-00-00", "or_null", None)}
+ODD: dict[str, dict[str, tuple[str, str, str, str | None]]] = {
+    "mysql": ZERO_DATE,
+    "mariadb": ZERO_DATE,
+    "postgres": {
+        "t": ("date", "infinity", "or_null", None),
+        "numbers": ("numeric(5,2)", "NaN", "text", "NaN"),
+        "early": ("timestamptz", "0044-03-15 12:00 BC", "or_null", None),
+    },
+}
+"""By table: a column's type, a value of it without an exact form, the form that takes it, and what is staged then."""
 
 
 def capture_all(config: Config) -> None:
@@ -45,36 +56,45 @@ def test_a_value_without_an_exact_form_stops_its_table_alone_until_a_setting_tak
     database: Database, tmp_path: Path
 ) -> None:
     config = database.config(tmp_path)
-    odd = ODD[database.kind]
-    database.execute("CREATE TABLE t (id int PRIMARY KEY, v varchar(20), d date)")
-    database.execute("CREATE TABLE u (id int PRIMARY KEY, v varchar(20))")
-    capture_all(config)
-    run(
-        database,
-        f"INSERT INTO t VALUES (1, 'before', NULL), (2, 'odd', '{odd}'), (3, 'behind', NULL)",
-        "INSERT INTO u VALUES (1, 'other')",
-        "INSERT INTO t VALUES (4, 'later', NULL)",
-        f"INSERT INTO t VALUES (5, 'odd too', '{odd}')",
+    cases = ODD[database.kind]
+    before = {name: {1: "before"} for name in cases}
+    database.execute(
+        *(f"CREATE TABLE {name} (id int PRIMARY KEY, v varchar(20), d {kind})" for name, (kind, *_) in cases.items()),
+        "CREATE TABLE u (id int PRIMARY KEY, v varchar(20))",
     )
+    capture_all(config)
+    for name, (_, odd, _, _) in cases.items():
+        run(
+            database,
+            f"INSERT INTO {name} VALUES (1, 'before', NULL), (2, 'odd', '{odd}'), (3, 'behind', NULL)",
+            f"INSERT INTO {name} VALUES (4, 'later', NULL), (5, 'odd too', '{odd}')",
+        )
+    database.execute("INSERT INTO u VALUES (1, 'other')")
     with capturing(config) as wait:
-        wait({"t": {1: "before"}, **source_rows(database, "u")})
-        stopped_tables = stop_reasons(config)["t"]
-        assert f"{database.schema}.t" in stopped_tables and "transaction" in stopped_tables
-        assert "or_null" in stopped_tables and "start the capture again, which dumps the table" in stopped_tables
+        wait({**before, **source_rows(database, "u")})
+        for name, (_, _, form, _) in cases.items():
+            reason = stop_reasons(config)[name]
+            assert f"{database.schema}.{name}" in reason and "transaction" in reason
+            assert f'"{form}"' in reason and "staged_as" in reason
+            assert "start the capture again, which dumps the table" in reason
         dump_id = filing.submit(config, DumpRequest(None), requested_by=dump_records.SYSTEM)
         tasks = await_task_errors(config, dump_id)
-        assert tasks["u"] is None and str(tasks["t"])
-    assert copies(config) == {"t": {1: "before"}, **source_rows(database, "u")}
-    mended = database.config(tmp_path, source={"columns": {f"{database.schema}.t": {"staged_as": {"d": "or_null"}}}})
+        assert tasks.pop("u") is None and set(tasks) == {name for name, error in tasks.items() if error} == set(cases)
+    assert copies(config) == {**before, **source_rows(database, "u")}
+    rules = {f"{database.schema}.{name}": {"staged_as": {"d": form}} for name, (_, _, form, _) in cases.items()}
+    mended = database.config(tmp_path, source={"columns": rules})
     stop = threading.Event()
     thread = threading.Thread(target=lambda: run_capture(mended, stop=stop), daemon=True)
     thread.start()
     try:
-        wait_until(lambda: copies(mended) == source_rows(database, "t", "u"), "t is dumped")
+        wait_until(lambda: copies(mended) == source_rows(database, "u", *cases), "the tables are dumped")
     finally:
         stop.set()
         thread.join()
     assert stop_reasons(mended) == {}
+    dumped = [line for line in lines(wiring.open_staging(mended)) if line["op"] == "r" and line["after"].get("d")]
+    staged = {(line["table"].partition(".")[2], line["after"]["d"]) for line in dumped}
+    assert staged == {(name, text) for name, (_, _, _, text) in cases.items() if text is not None}
 
 
 KEYS = {
