@@ -230,3 +230,41 @@ def test_a_row_that_moves_between_two_selects_after_a_lost_log_is_whole(
     known_rows = known_since(staged_lines, 0)
     assert known_rows[10] == {"id": 10, "v": 15, "big": f"62{BIG}"}
     assert known_rows.keys() == {10, 11, 12, 13, 14}
+
+
+def test_a_row_whose_key_is_nan_is_evicted_by_what_the_log_has_of_it(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PostgreSQL takes NaN for equal to itself, and Python does not. Each row is changed behind its SELECT, within the
+    window; the log has its old row too, or its new one alone."""
+    names = ("single", "whole")
+    for name, kind in zip(names, ("real", "double precision"), strict=True):
+        database.execute(
+            f"CREATE TABLE {name} (id {kind} PRIMARY KEY, v int)", f"INSERT INTO {name} VALUES (1, 1), ('NaN', 1)"
+        )
+    database.execute("ALTER TABLE whole REPLICA IDENTITY FULL")
+    config = database.config(tmp_path)
+    run_capture(config, stop=threading.Event(), until_current=True)
+    real = PostgresChunkReader.read
+    changed: set[str] = set()
+
+    def read(self: PostgresChunkReader, schema: TableSchema, **bounds: Any) -> Chunk:
+        chunk = real(self, schema, **bounds)
+        if schema.table.name not in changed:
+            changed.add(schema.table.name)
+            database.execute(f"UPDATE {schema.table.name} SET v = 2 WHERE id = 'NaN'")
+        return chunk
+
+    monkeypatch.setattr(PostgresChunkReader, "read", read)
+    with capturing(config), closing(wiring.open_state(config)) as state:
+        dump_id = filing.submit(config, DumpRequest(tables=None), state=state)
+        work_loop.work(config, stop=threading.Event(), dump_id=dump_id, workers=1)
+        tasks = dump_store.read_dump(state, dump_id).tasks
+    assert [(task.error, task.progress.evicted) for task in tasks] == [(None, 1)] * 2
+    for name in names:
+        values = [
+            (line["op"], str(line["after"]["id"]), line["after"]["v"])
+            for line in lines(wiring.open_staging(config))
+            if line["table"] == f"public.{name}" and line["op"] in "cur"
+        ]
+        assert values == [("u", "NaN", 2), ("r", "1.0", 1)]
