@@ -259,7 +259,9 @@ def live(mysql: MysqlServer, postgres: PostgresServer, server_root: Path) -> Ite
         "AIRFLOW__OPENLINEAGE__TRANSPORT": json.dumps(events),
         "AIRFLOW__CORE__TEST_CONNECTION": "Enabled",
     }
-    config = database.config(root, source={"name": "live"}, state={"url": f"sqlite:///{root}/state.db", "ttl": 4})
+    columns = planted.data["source"]["columns"]
+    state = {"url": f"sqlite:///{root}/state.db", "ttl": 4}
+    config = database.config(root, source={"name": "live", "columns": columns}, state=state)
     with metadata(postgres) as url:
         server = AirflowServer(root / "home", dags=DAGS, configs=configs, database=url, environment=environment)
         try:

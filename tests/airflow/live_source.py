@@ -15,6 +15,8 @@ _BESIDE = {
     "notify": [{**receiver, "events": ["refused"]} for receiver in BASE["notify"]],
 }
 """Sections with secrets that change nothing of what the tests look at: nobody asks for a dump by a signal."""
+MASKED = "Qz7masked motto"
+"""What `countries` has in a column that is masked."""
 _TOML = """
 [source]
 name = "live"
@@ -25,6 +27,7 @@ user = "{user}"
 password = "{password}"
 database = "{database}"
 tables = ["{database}.orders", "{database}.countries", "{database}.parcels"]
+columns = {{ "{database}.countries" = {{ mask = ["motto"] }} }}
 [staging]
 path = "{root}/staging"
 [state]
@@ -77,8 +80,8 @@ TABLES = (
     "CREATE TABLE orders (id INT PRIMARY KEY, note VARCHAR(40))",
     "INSERT INTO orders WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 500) "
     "SELECT i, CONCAT('order ', i) FROM n",
-    "CREATE TABLE countries (code VARCHAR(8) PRIMARY KEY, name VARCHAR(40))",
-    "INSERT INTO countries VALUES ('de', 'Germany'), ('fr', 'France'), ('pt', 'Portugal')",
+    f"CREATE TABLE countries (code VARCHAR(8) PRIMARY KEY, name VARCHAR(40), motto VARCHAR(40) DEFAULT '{MASKED}')",
+    "INSERT INTO countries (code, name) VALUES ('de', 'Germany'), ('fr', 'France'), ('pt', 'Portugal')",
     "CREATE TABLE parcels (id INT PRIMARY KEY, note VARCHAR(40))",
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import os
 import re
@@ -9,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +21,13 @@ from psycopg2 import sql
 
 from dblog_core import wiring
 from dblog_core.errors import LocalError
-from dblog_core.lake.lake_status import lake_at, table_location
+from dblog_core.lake.lake_status import lake_at, own_directory, table_location
+from dblog_core.local.servers import airflow_settings
 from dblog_core.model.schema import TableName
+from spark_jobs.merging.lock import lake_lock
 from tests.airflow.approvals import large_dump
+from tests.airflow.live_source import MASKED
+from tests.airflow.own_page import ask_page
 from tests.fix_airflow import (
     CAPTURES,
     DUMP,
@@ -65,6 +71,41 @@ def _capture_logs(live: Live) -> dict[str, str]:
         running = newest and any(t["state"] == "running" for t in live.client.tasks(dag, newest[0]["dag_run_id"]))
         texts[dag] = live.client.log(dag, newest[0]["dag_run_id"], "capture") if running else ""
     return texts
+
+
+def test_the_log_of_a_task_has_at_most_one_line_a_minute_that_is_not_ours(live: Live) -> None:
+    """Between its first line of ours and its last: before and after it Airflow tells how it begins and ends a task."""
+    live.capturing()
+    logs = Path(live.server.environment()["AIRFLOW_HOME"], "logs")
+
+    def texts() -> list[list[LogLine]]:
+        every = [_lines_of_work(file) for file in logs.glob("dag_id=dblog_live_capture*/*/task_id=capture/*.log")]
+        return [text for text in every if _seconds(text) > 20]
+
+    for text in wait_until(texts, "a capture has written for a while"):
+        foreign = [(line["logger"], line["event"]) for line in text if not _is_ours(line)]
+        assert len(foreign) <= 1 + _seconds(text) // 60, foreign
+
+
+LogLine = dict[str, Any]
+
+
+def _lines_of_work(file: Path) -> list[LogLine]:
+    text: list[LogLine] = [json.loads(line) for line in file.read_text().splitlines()]
+    ours = [number for number, line in enumerate(text) if _is_ours(line)]
+    return text[ours[0] : ours[-1] + 1] if ours else []
+
+
+def _is_ours(line: LogLine) -> bool:
+    return str(line.get("logger")).startswith("dblog_core.")
+
+
+def _seconds(text: list[LogLine]) -> float:
+    """How long it took to write these lines."""
+    if not text:
+        return 0.0
+    first, last = (dt.datetime.fromisoformat(text[place]["timestamp"]) for place in (0, -1))
+    return (last - first).total_seconds()
 
 
 def test_a_dump_with_parameters_ends_with_its_chunks_in_the_super_changelog(live: Live, finished_dump: Dumped) -> None:
@@ -172,6 +213,29 @@ def test_a_merge_that_takes_longer_than_it_may_is_told_while_it_runs_or_after(li
     assert set(live.late_file.read_text().split()) <= {run["dag_run_id"] for run in live.client.runs(MERGE)}
 
 
+def test_a_merge_that_waits_for_the_lake_says_so_and_a_red_one_is_on_the_page(live: Live) -> None:
+    """It starts no Spark meanwhile, and is neither red nor done."""
+    live.write_and_wait("orders", 60101, "to be merged")
+    directory = own_directory(lake_at(live.config.lake.path))
+    with (
+        live.merging(),
+        closing(wiring.open_state(live.config)) as state,
+        lake_lock(directory, state, ttl=live.config.state.ttl, wait=SPARK_SECONDS),
+    ):
+        run = live.client.trigger(MERGE)
+        states = partial(live.task_states, MERGE, run)
+        wait_until(lambda: states().get("merge") == {"running"}, "the merge begins", describe=states)
+        log = partial(live.client.log, MERGE, run, "merge")
+        wait_until(lambda: "waits for the lake: " in log(), "the merge waits", describe=log)
+        live.client.pause(MERGE)  # no other run begins
+        assert states() == {"merge": {"running"}} and "spark-submit" not in log()
+        live.client.mark(MERGE, run, "failed")
+        assert live.end_of(MERGE, run) == "failed"
+    status, answer = ask_page(live, "GET", "sources/live", user=airflow_settings.GUEST)
+    red = [(entry["dag"], entry["part"], entry["tasks"]) for entry in answer["failed_runs"] if entry["run"] == run]
+    assert (status, red) == (200, [(MERGE, "merge", ["merge"])])
+
+
 @pytest.mark.one_of(6)
 def test_maintenance_by_hand_says_what_it_did(live: Live, merged_lake: Merged) -> None:
     run = live.client.trigger(MAINTENANCE)
@@ -243,19 +307,29 @@ def test_the_health_check_of_the_containers_tells_of_each_component(live: Live) 
     assert check_component("oracle").returncode != 0, "one that there is not is not well"
 
 
-def test_nothing_that_airflow_keeps_holds_a_secret(live: Live, finished_dump: Dumped) -> None:
-    """Its logs and files; and its database, with serialized DAGs, XCom, and what runs were asked for."""
+def test_nothing_that_airflow_keeps_or_tells_holds_a_secret_or_a_masked_value(
+    live: Live, finished_dump: Dumped
+) -> None:
+    """Its logs and files, with those of notifiers and of OpenLineage; its database, with serialized DAGs, XCom, and
+    what runs were asked for; and its metrics."""
     live.capturing()
+    live.database.execute("UPDATE countries SET motto = CONCAT(motto, '!') WHERE code = 'pt'")
+    wait_until(lambda: live.staged_lines(table=live.table("countries"), op="u"), "the log has brought the masked value")
+    assert len(live.notices_of(finished_dump.result["id"])) and live.lineage.exists() and live.metrics.values
     unplanted = secret_fields() - live.planted.planted_fields()
     assert unplanted == {("StateConfig", "password")}, "a state store in a file has none"
-    secrets = [secret.encode() for secret in live.planted.secrets.values()]
+    secrets = [secret.encode() for secret in (*live.planted.secrets.values(), MASKED)]
     contents_by_path = ((path, _content(path)) for path in live.root.rglob("*"))  # with staging, lake and lineage
     seen = set()
-    for place, content in (*contents_by_path, *_tables(live.metadata)):
+    metrics = ("metrics", repr(live.metrics.values).encode())
+    for place, content in (*contents_by_path, *_tables(live.metadata), metrics):
         assert [secret for secret in secrets if secret in content or secret.hex().encode() in content] == [], place
         if DUMP.encode() in content:
             seen.add(place)
-    assert {"serialized_dag", "xcom", "dag_run"} <= seen, "the search sees what it looks for"
+    assert {"serialized_dag", "xcom", "dag_run", live.lineage, live.notices} <= seen, (
+        "the search sees what it looks for"
+    )
+    assert any("task_id=work" in str(place) for place in seen if isinstance(place, Path)), "and the logs of tasks"
 
 
 def _tables(url: str) -> Iterator[tuple[str, bytes]]:
