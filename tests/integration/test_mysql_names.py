@@ -46,27 +46,34 @@ def test_statements_are_about_the_tables_that_the_server_takes_them_for(
     of_any_case: MysqlServer, new_database: NewDatabase, tmp_path: Path
 ) -> None:
     database = new_database(of_any_case)
-    config = database.config(tmp_path)
+    other = f"{database.name}_other"
+    config = database.config(tmp_path, source={"tables": [f"{database.name}*.*"]})
     stop = threading.Event()
     tables = ("orders", "aufträge", "誠表", "ソ表", "moved", "dropped")
     database.execute(
         *(f"CREATE TABLE `{table}` (id int PRIMARY KEY, v varchar(9))" for table in tables),
         "CREATE TABLE parted (id int PRIMARY KEY) PARTITION BY RANGE (id) (PARTITION p0 VALUES LESS THAN (10),"
         " PARTITION p1 VALUES LESS THAN (20))",
-    )
+        f"CREATE DATABASE {other}", f"CREATE TABLE {other}.with_its_database (id int PRIMARY KEY)",
+        f"GRANT SELECT ON {other}.* TO '{database.account.user}'@'{database.server.host}'",
+    )  # fmt: skip
     run_capture(config, stop=stop, until_current=True)
-    database.execute(*(f"INSERT INTO `{table}` VALUES (1, 'x')" for table in tables), "INSERT INTO parted VALUES (1)")
+    database.execute(
+        *(f"INSERT INTO `{table}` VALUES (1, 'x')" for table in tables), "INSERT INTO parted VALUES (1)",
+        f"INSERT INTO {other}.with_its_database VALUES (1)",
+    )  # fmt: skip
     connection = database.connect()
     try:
         run(connection, "latin1", "latin-1", "TRUNCATE TABLE AUFTRÄGE", "TRUNCATE Orders")
         run(connection, "gbk", "gbk", "TRUNCATE TABLE `誠表`")
         run(connection, "sjis", "shift_jis", "RENAME TABLE `ソ表` TO `ソ`, Moved TO MOVED_away")
         run(connection, "utf8mb4", "utf-8", "ALTER TABLE PARTED DROP PARTITION p0", "DROP TABLE Dropped")
+        run(connection, "utf8mb4", "utf-8", f"DROP DATABASE {other.upper()}")
     finally:
         connection.close()
     run_capture(config, stop=stop, until_current=True)
     emptied = [line["table"].partition(".")[2] for line in lines(wiring.open_staging(config)) if line["op"] == "t"]
-    assert sorted(emptied) == sorted(tables)
+    assert sorted(emptied) == sorted([*tables, "with_its_database"])
     with closing(wiring.open_state(config)) as state:
         dumped = {table.partition(".")[2] for dump in dump_store.list_dumps(state) for table in dump.tables}
         assert dumped == {"parted", "ソ", "moved_away"}

@@ -48,8 +48,33 @@ def read_only(database: Database) -> Iterator[None]:
         database.execute(*(["SET default_transaction_read_only = off", off] if database.kind == "postgres" else [off]))
 
 
-@pytest.mark.in_turn
-def test_a_dump_that_the_system_owes_outlives_a_read_only_primary(database: Database, tmp_path: Path) -> None:
+@contextmanager
+def statement_timeouts(database: Database) -> Iterator[None]:
+    """PostgreSQL ends each SELECT of the capture's user: somebody has locked the table for longer than statements may
+    take."""
+    role = f'ALTER ROLE "{database.account.user}"'
+    database.execute(f"{role} SET statement_timeout = '300ms'")
+    try:
+        with closing(database.connect()) as connection, connection.cursor() as cursor:
+            cursor.execute("BEGIN")
+            cursor.execute("LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
+            yield
+    finally:
+        database.execute(f"{role} RESET statement_timeout")
+
+
+OBSTACLES = {"read-only": read_only, "statement timeout": statement_timeouts}
+
+
+@pytest.mark.in_turn("source_kind", "obstacle")
+@pytest.mark.parametrize(
+    ("source_kind", "obstacle"),
+    [*((kind, "read-only") for kind in ("mysql", "mariadb", "postgres")), ("postgres", "statement timeout")],
+    indirect=["source_kind"],
+)
+def test_a_dump_that_the_system_owes_outlives_what_the_server_refuses_for_a_while(
+    database: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture, obstacle: str
+) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v int)", "INSERT INTO t VALUES (1, 1), (2, 2)")
     config = database.config(tmp_path)
     run_capture(config, stop=threading.Event(), until_current=True)
@@ -63,7 +88,7 @@ def test_a_dump_that_the_system_owes_outlives_a_read_only_primary(database: Data
             wait_until(
                 lambda: capture_status.read_status(state) != before or capture.done(), "a capture that reads the log"
             )
-            with read_only(database):
+            with OBSTACLES[obstacle](database):
                 control.resume(state, dump_id)
                 wait_until(
                     lambda: (
@@ -74,6 +99,7 @@ def test_a_dump_that_the_system_owes_outlives_a_read_only_primary(database: Data
                     describe=lambda: task_store.read_task(state, TaskId(dump_id, 0)),
                 )
                 assert task_store.read_task(state, TaskId(dump_id, 0)).error is None
+                assert obstacle in caplog.text
             wait_until(
                 lambda: dump_store.read_dump(state, dump_id).state == "done" or capture.done(), "the dump that is owed"
             )
