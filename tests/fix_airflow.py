@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import secrets
 import socket
@@ -253,7 +254,7 @@ def live(mysql: MysqlServer, postgres: PostgresServer, server_root: Path) -> Ite
     environment = {
         **QUIET_SETTINGS,
         **variables,
-        "PYTHONPATH": str(library),
+        "PYTHONPATH": os.pathsep.join((str(library), str(DAGS.parent))),  # of this checkout, whatever is installed
         "AIRFLOW__METRICS__STATSD_ON": "True",
         "AIRFLOW__METRICS__STATSD_PORT": str(metrics.port),
         "AIRFLOW__OPENLINEAGE__TRANSPORT": json.dumps(events),
