@@ -28,6 +28,7 @@ from dblog_core.model.events import (
 )
 from dblog_core.rows import arrow_buffers
 from dblog_core.sources.mysql.binlog import events
+from dblog_core.sources.mysql.row_events import short_tables
 from dblog_core.sources.mysql.row_events.row_decoder import Buffer, ColumnFault, EventFault, RowEvents
 from dblog_core.sources.mysql.row_events.table_map import TableVersion
 
@@ -152,9 +153,15 @@ class BatchBuilder:
     def decode(self) -> None:
         """Makes columns of all rows up to the first of a table that has no exact form. Raises UnknownLogEvent."""
         if self._changes is None:
-            for table in self._tables.values():
+            tables = list(self._tables.values())
+            for table in tables:
                 self._count(table)
-            self._changes = [TableChanges(t.version.schema, self._readable(t)) for t in self._tables.values()]
+            together = short_tables.decode_together([table.events for table in tables], self._zero_dates)
+            self._changes = []
+            for number, table in enumerate(tables):
+                images = together.get(number)
+                rows = self._readable(table) if images is None else _changes(table, table.events.rows, *images)
+                self._changes.append(TableChanges(table.version.schema, rows))
 
     def build(self, position: str, partial: int) -> LogBatch:
         """The batch. Raises UnknownLogEvent."""

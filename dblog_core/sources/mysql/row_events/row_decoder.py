@@ -92,12 +92,24 @@ def _width(column: ColumnType) -> int:
     return 0 if column.prefix else column.width
 
 
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where the values of images lie, as `row_kernel.locate` fills it in. `absent`: rows without an image (None: each
+    has one)."""
+
+    starts: Int64s
+    lengths: Int64s
+    nulls: Int64s
+    absent: npt.NDArray[np.bool_] | None
+
+
 class RowEvents:
     """Row events of one table version in the order of the log, their bytes copied."""
 
     def __init__(self, version: TableVersion) -> None:
-        self._version = version
+        self.version = version
         self._layout = layout(version)
+        self.slots = self._layout.slots.tolist()
         schema = version.schema
         self._in_key = frozenset(i for i, column in enumerate(schema.columns) if column.name in schema.key)
         self._raw = bytearray()
@@ -116,6 +128,21 @@ class RowEvents:
         end = len(raw)
         self._events.extend((_IMAGES[op], end))
         return end - self._walked
+
+    @property
+    def raw(self) -> bytearray:
+        """The bytes of all events; while they are looked at, none can be added."""
+        return self._raw
+
+    @property
+    def size(self) -> int:
+        """How many bytes these are."""
+        return len(self._raw)
+
+    @property
+    def images(self) -> tuple[Int64s, Int64s]:
+        """Where the images before and after the change of each row begin, -1 where there is none; after `count`."""
+        return _join(self._before), _join(self._after)
 
     def count(self) -> None:
         """Finds the rows of the events that were added since the last call. Raises EventFault."""
@@ -170,32 +197,51 @@ class RowEvents:
 
     def _images(self, images: Int64s, zero_dates: str) -> pa.StructArray:
         if not (images >= 0).any():
-            return pa.nulls(len(images), _image(self._version)[0])
+            return pa.nulls(len(images), _image(self.version)[0])
         raw = np.frombuffer(self._raw, dtype=np.uint8)
         # In pieces: of a table with a thousand columns the places alone would be gigabytes.
-        step = max(_CELLS // len(self._version.columns), 1)
+        step = max(_CELLS // len(self.version.columns), 1)
         parts = [self._part(raw, images[at : at + step], at, zero_dates) for at in range(0, len(images), step)]
         return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
 
     def _part(self, raw: npt.NDArray[np.uint8], images: Int64s, first: int, zero_dates: str) -> pa.StructArray:
-        plan = self._layout
-        columns = self._version.columns
-        rows = len(images)
-        starts = np.empty((len(columns), rows), dtype=np.int64)
-        # One row more than there are variable columns: slot -1 of the fixed ones leads there, and nobody reads it.
-        lengths = np.empty((len(plan.sizes) + 1, rows), dtype=np.int64)
-        nulls = np.zeros(len(columns), dtype=np.int64)
-        image_count = row_kernel.locate(raw, images, plan.widths, plan.prefixes, plan.slots, starts, lengths, nulls)
+        places = self._locate(raw, images)
         arrays = []
-        for i, column in enumerate(columns):
-            present = starts[i] >= 0 if nulls[i] else None
-            values = Values(raw, starts[i], lengths[plan.slots[i]], present)
+        for i, column in enumerate(self.version.columns):
+            present = places.starts[i] >= 0 if places.nulls[i] else None
+            values = Values(raw, places.starts[i], places.lengths[self.slots[i]], present)
             try:
                 arrays.append(binary_values.to_arrow(column, values, zero_dates=zero_dates, in_key=i in self._in_key))
             except ValueFault as fault:
                 raise ColumnFault(i, ValueFault(fault.row + first, fault.why, fault.fix)) from fault
-        absent = None if image_count == rows else pa.array(images < 0)
-        return pa.StructArray.from_arrays(arrays, fields=_image(self._version)[1], mask=absent)
+        return self.to_struct(arrays, places)
+
+    def locate(self, raw: npt.NDArray[np.uint8], images: Int64s, base: int) -> Places | None:
+        """Where the values of all images lie in `raw`, in which those of this table begin at `base`; None where no row
+        has such an image."""
+        has_image = images >= 0
+        if has_image.all():
+            return self._locate(raw, images + base)
+        return self._locate(raw, np.where(has_image, images + base, images)) if has_image.any() else None
+
+    def _locate(self, raw: npt.NDArray[np.uint8], images: Int64s) -> Places:
+        plan = self._layout
+        rows = len(images)
+        starts = np.empty((len(plan.widths), rows), dtype=np.int64)
+        # One row more than there are variable columns: slot -1 of the fixed ones leads there, and nobody reads it.
+        lengths = np.empty((len(plan.sizes) + 1, rows), dtype=np.int64)
+        nulls = np.zeros(len(plan.widths), dtype=np.int64)
+        image_count = row_kernel.locate(raw, images, plan.widths, plan.prefixes, plan.slots, starts, lengths, nulls)
+        return Places(starts, lengths, nulls, None if image_count == rows else images < 0)
+
+    def to_struct(self, columns: list[pa.Array], places: Places) -> pa.StructArray:
+        """The images whose values these are."""
+        absent = None if places.absent is None else pa.array(places.absent)
+        return pa.StructArray.from_arrays(columns, fields=_image(self.version)[1], mask=absent)
+
+    def no_images(self) -> pa.StructArray:
+        """One for each row, where none has any."""
+        return pa.nulls(self.rows, _image(self.version)[0])
 
 
 def complete_images(
