@@ -53,6 +53,11 @@ class OrderedChanges:
     def __len__(self) -> int:
         return len(self.sequence)
 
+    @property
+    def ends(self) -> tuple[int, int]:
+        """The first and the last number, of at least one."""
+        return self.sequence[0], self.sequence[-1]
+
 
 def stretches(changes: Sequence[OrderedChanges], bounds: Sequence[int]) -> list[list[OrderedChanges]]:
     """What lies before each of the growing bounds (in doubled numbers), and after the last, where there is any row.
@@ -60,8 +65,15 @@ def stretches(changes: Sequence[OrderedChanges], bounds: Sequence[int]) -> list[
     One pass over each table, however many bounds there are: thousands of tables may be described again in one batch.
     """
     stretches_before: list[list[OrderedChanges]] = [[] for _ in range(len(bounds) + 1)]
-    for change in changes:
-        edges = np.r_[0, np.searchsorted(change.sequence, np.asarray(bounds, dtype=np.int64)), len(change)]
+    places = np.asarray(bounds, dtype=np.int64)
+    ends = np.array([change.ends for change in changes if len(change)], dtype=np.int64).reshape(-1, 2)
+    # Most lie whole between two bounds.
+    firsts, lasts = np.searchsorted(places, ends, side="right").T.tolist()
+    for change, first, last in zip([change for change in changes if len(change)], firsts, lasts, strict=True):
+        if first == last:
+            stretches_before[first].append(change)
+            continue
+        edges = np.r_[0, np.searchsorted(change.sequence, places), len(change)]
         for n in np.flatnonzero(np.diff(edges)).tolist():
             stretches_before[n].append(change.slice(int(edges[n]), int(edges[n + 1])))
     return stretches_before
@@ -184,7 +196,13 @@ def _describe_transactions(numbers: Int64s, transactions: Sequence[Transaction])
 def repeat_text(value: str | None, count: int) -> pa.DictionaryArray:
     """One text, `count` times."""
     indices = arrow_buffers.repeat_value(_NO_INDEX if value is None else _FIRST_INDEX, count)
-    return pa.DictionaryArray.from_arrays(indices, pa.array([value or ""], pa.string()))
+    return pa.DictionaryArray.from_arrays(indices, _one_text(value or ""))
+
+
+@lru_cache(maxsize=1024)
+def _one_text(value: str) -> pa.Array:
+    """An array of the text alone: pieces of one transaction have the same."""
+    return pa.array([value], pa.string())
 
 
 def log_batch(columns: Mapping[str, pa.Array]) -> pa.RecordBatch:

@@ -20,7 +20,8 @@ _CODEC = pa.Codec("zstd", compression_level=1)
 
 def empty_columns(batch: pa.RecordBatch) -> frozenset[str]:
     """Those optional columns that hold nothing."""
-    return frozenset(name for name in OPTIONAL if batch.column(name).null_count == len(batch))
+    rows = len(batch)
+    return frozenset([name for name in OPTIONAL if batch.column(name).null_count == rows])
 
 
 def without(batch: pa.RecordBatch, names: Iterable[str]) -> pa.RecordBatch:

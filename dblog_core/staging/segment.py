@@ -30,24 +30,24 @@ _BATCH_OVERHEAD = 8192  # bytes that the arrays of a batch take beside their val
 class _Rows:
     """Rows of one table version that come to lie in one place."""
 
-    def __init__(self, schema: TableSchema, batch: pa.RecordBatch) -> None:
+    def __init__(self, schema: TableSchema, first_offset: int, empty: frozenset[str]) -> None:
+        """`empty`: the optional columns that hold nothing in the first rows."""
         self.schema = schema
         self.rows = self.bytes = 0
         self.has_unchanged = self.has_moves = False
-        self.first_offset: int = batch.column("offset")[0].as_py()
-        self.last_offset = self.first_offset
+        self.first_offset = first_offset
+        self.last_offset = first_offset
         self.pending: list[pa.RecordBatch] = []
         self._pending_bytes = 0
-        self._left_out = inline_rows.empty_columns(batch)
+        self._left_out = empty
         self._encoder: parquet.Encoder | None = None
         self._started = False
 
-    def takes(self, batch: pa.RecordBatch) -> bool:
-        """Whether the batch can follow: what the file leaves out must be empty in it too."""
-        return not self._started or self._left_out <= inline_rows.empty_columns(batch)
+    def takes(self, empty: frozenset[str]) -> bool:
+        """Whether a batch with these empty columns can follow: what the file leaves out must be empty in it too."""
+        return not self._started or self._left_out <= empty
 
-    def add(self, batch: pa.RecordBatch, size: int) -> None:
-        empty = inline_rows.empty_columns(batch)
+    def add(self, batch: pa.RecordBatch, empty: frozenset[str], size: int) -> None:
         self._left_out &= empty
         self.has_unchanged |= "unchanged" not in empty
         self.has_moves |= "moved_from" not in empty
@@ -132,8 +132,9 @@ class SegmentWriter:
         if self._encoded is not None:
             raise ValueError("the segment was encoded whole: no row can follow")
         size = batch.nbytes
-        rows = self._place(schema, batch)
-        rows.add(batch, size)
+        empty = inline_rows.empty_columns(batch)
+        rows = self._place(schema, batch, empty)
+        rows.add(batch, empty, size)
         if rows.fills_row_group:
             batches = rows.take()
             self._background.do(lambda: rows.encode(batches))
@@ -141,10 +142,10 @@ class SegmentWriter:
         self.bytes += size + _BATCH_OVERHEAD
         self.rows += len(batch)
 
-    def _place(self, schema: TableSchema, batch: pa.RecordBatch) -> _Rows:
+    def _place(self, schema: TableSchema, batch: pa.RecordBatch, empty: frozenset[str]) -> _Rows:
         places = self._tables.setdefault(schema.fingerprint, [])
-        if not places or not places[-1].takes(batch):
-            places.append(_Rows(schema, batch))
+        if not places or not places[-1].takes(empty):
+            places.append(_Rows(schema, batch.column("offset")[0].as_py(), empty))
         return places[-1]
 
     def write(self) -> tuple[DataFile, ...]:
