@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,7 @@ from dblog_core.model.events import LogBatch, TableChanges, Transaction
 from dblog_core.model.schema import TableSchema
 from dblog_core.rows import source_key_faults
 from dblog_core.rows.value_forms import shape_to_read
-from dblog_core.sources.postgres.logical import row_messages
+from dblog_core.sources.postgres.logical import row_messages, short_tables
 from dblog_core.sources.postgres.logical.batch import MAX_ROWS, Assembly, no_key_fix
 from dblog_core.sources.postgres.logical.message_buffer import Messages
 from dblog_core.sources.postgres.logical.relations import Forms, Relation, Relations, Types, why_unreadable
@@ -343,19 +344,24 @@ class PgoutputDecoder:
         count = self._assembly.rows
         if not count or self._raw is None:
             return []
-        rows = self._rows[:, :count]
         versions = self._rows[row_messages.VERSION, :count]
         # Stable: rows of one version stay in the order of the log.
         order = np.argsort(versions, kind="stable")
-        cuts = np.flatnonzero(np.diff(versions[order])) + 1
+        rows = np.take(self._rows[:, :count], order, axis=1)
+        bounds = [0, *(np.flatnonzero(np.diff(rows[row_messages.VERSION])) + 1).tolist(), count]
+        sizes = np.add.reduceat(rows[row_messages.END] - rows[row_messages.BODY], bounds[:-1]).tolist()
+        tables = [
+            (self._relations.versions[int(rows[row_messages.VERSION, start])], rows[:, start:stop], size)
+            for (start, stop), size in zip(pairwise(bounds), sizes, strict=True)
+        ]
+        together = short_tables.decode_together(tables, self._raw)
         changes = []
-        for part in np.split(order, cuts):
-            schema = self._relations.versions[int(versions[part[0]])]
-            placed = rows if len(part) == count else rows[:, part]
-            batch, unreadable = decode_placed(schema, self._raw, np.ascontiguousarray(placed), self._place)
+        for number, (schema, placed, _) in enumerate(tables):
+            if (batch := together.get(number)) is None:
+                batch, unreadable = decode_placed(schema, self._raw, placed, self._place)
+                if unreadable is not None:
+                    self._assembly.unreadable_since(unreadable)
             changes.append(TableChanges(schema, batch))
-            if unreadable is not None:
-                self._assembly.unreadable_since(unreadable)
         return changes
 
     def _place(self, number: int) -> str:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from dblog_core.errors import UnknownLogEvent, ValueOutOfRange
 from dblog_core.model.events import THEN_DUMPED, Unreadable, changes_schema, image_type
 from dblog_core.model.schema import Column, TableSchema
-from dblog_core.rows.arrow_buffers import fixed_width_array, gather, text, validity_bitmap
+from dblog_core.rows.arrow_buffers import fixed_width_array, gather, repeat_value, text, validity_bitmap
 from dblog_core.sources.postgres.logical import row_messages
 from dblog_core.sources.postgres.values import binary_values
 from dblog_core.sources.postgres.values.types import from_text
@@ -36,7 +36,7 @@ _OP_CODES[[_I, _U, _D]] = [0, 1, 2]
 
 
 @dataclass(slots=True)
-class _Image:
+class Image:
     """Where the values of each column lie, [column, row]; a negative length is none. `rows`: which have this image."""
 
     starts: Places
@@ -44,8 +44,27 @@ class _Image:
     rows: Flags
 
 
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Row changes of one table version, and where their values lie. `rows`: columns of `row_messages.scan`'s array;
+    `markers`: K or O where there is an old image; `forms`: in which forms the values of each column came."""
+
+    schema: TableSchema
+    rows: Places
+    markers: Bytes
+    forms: Bytes
+    old: Image
+    new: Image
+
+
 def decode(schema: TableSchema, raw: Bytes, rows: Places) -> pa.RecordBatch:
     """The change batch of the row changes (columns of `row_messages.scan`'s array) of one table version."""
+    placed = place(schema, raw, rows)
+    return to_batch(placed, *(_struct(schema, raw, image, placed.forms) for image in (placed.old, placed.new)))
+
+
+def place(schema: TableSchema, raw: Bytes, rows: Places) -> Placed:
+    """Finds the values of row changes. Raises UnknownLogEvent."""
     kinds = rows[row_messages.KIND]
     columns = len(schema.columns)
     count = rows.shape[1]
@@ -71,18 +90,24 @@ def decode(schema: TableSchema, raw: Bytes, rows: Places) -> pa.RecordBatch:
         raise UnknownLogEvent(f"pgoutput sent {_WRONG[wrong]}", where=str(schema.table), fix="upgrade dblog")
     new.rows = kinds != _D
     old.rows = (markers == _K) | (markers == _O)
+    return Placed(schema, rows, markers, forms, old, new)
+
+
+def to_batch(placed: Placed, before: pa.Array, after: pa.Array) -> pa.RecordBatch:
+    """The change batch with these images."""
+    rows = placed.rows
     arrays = [
         fixed_width_array(
             rows[row_messages.SEQUENCE].copy(), None, pa.int64()
         ),  # the next batch is scanned into the same rows
         fixed_width_array(rows[row_messages.TRANSACTION].astype(np.int32), None, pa.int32()),
-        _OPS.take(fixed_width_array(_OP_CODES[kinds], None, pa.int8())),
-        _flags(markers == _K),
-        _list_unchanged(schema, new),
-        _struct(schema, raw, old, forms),
-        _struct(schema, raw, new, forms),
+        _list_ops(rows[row_messages.KIND]),
+        _flags(placed.markers == _K),
+        _list_unchanged(placed.schema, placed.new),
+        before,
+        after,
     ]
-    return pa.RecordBatch.from_arrays(arrays, schema=changes_schema(schema))
+    return pa.RecordBatch.from_arrays(arrays, schema=changes_schema(placed.schema))
 
 
 def decode_placed(
@@ -128,9 +153,9 @@ def _unreadable(schema: TableSchema, row: Places, refused: ValueOutOfRange) -> U
     )
 
 
-def _room(columns: int, count: int) -> _Image:
+def _room(columns: int, count: int) -> Image:
     starts, lengths = (np.empty((columns, count), dtype=np.int64) for _ in range(2))
-    return _Image(starts, lengths, np.zeros(count, dtype=np.bool_))
+    return Image(starts, lengths, np.zeros(count, dtype=np.bool_))
 
 
 def one_row(message: bytes) -> list[bytes | None]:
@@ -160,7 +185,14 @@ def _one_tuple(message: bytes, place: int) -> tuple[list[bytes | None], int]:
     return values, place
 
 
-def _list_unchanged(schema: TableSchema, new: _Image) -> pa.Array:
+def _list_ops(kinds: Places) -> pa.Array:
+    # A batch of one kind of change, as most are, needs no array of them.
+    if len(kinds) and (kinds == kinds[0]).all():
+        return repeat_value(_OPS[int(_OP_CODES[kinds[0]])], len(kinds))
+    return _OPS.take(fixed_width_array(_OP_CODES[kinds], None, pa.int8()))
+
+
+def _list_unchanged(schema: TableSchema, new: Image) -> pa.Array:
     kind = pa.list_(pa.string())
     is_unchanged = new.lengths == row_messages.KEPT
     if not is_unchanged.any():
@@ -181,19 +213,29 @@ def _flags(values: Flags) -> pa.Array:
     return pa.Array.from_buffers(pa.bool_(), len(values), [None, validity_bitmap(values)])
 
 
-def _struct(schema: TableSchema, raw: Bytes, image: _Image, forms: Bytes) -> pa.Array:
-    kind = image_type(schema)
+def _struct(schema: TableSchema, raw: Bytes, image: Image, forms: Bytes) -> pa.Array:
     if not image.rows.any():
-        return pa.nulls(len(image.rows), kind)
+        return no_images(schema, image)
     columns = [
-        _column(raw, starts, lengths, column, schema, int(form))
+        to_arrow(raw, starts, lengths, column, schema, int(form))
         for column, starts, lengths, form in zip(schema.columns, image.starts, image.lengths, forms, strict=True)
     ]
+    return to_struct(schema, image, columns)
+
+
+def no_images(schema: TableSchema, image: Image) -> pa.Array:
+    """One for each row, where none has any."""
+    return pa.nulls(len(image.rows), image_type(schema))
+
+
+def to_struct(schema: TableSchema, image: Image, columns: list[pa.Array]) -> pa.Array:
+    """The images whose values these are."""
     mask = None if image.rows.all() else _flags(~image.rows)
-    return pa.StructArray.from_arrays(columns, fields=list(kind), mask=mask)
+    return pa.StructArray.from_arrays(columns, fields=list(image_type(schema)), mask=mask)
 
 
-def _column(raw: Bytes, starts: Places, lengths: Places, column: Column, schema: TableSchema, form: int) -> pa.Array:
+def to_arrow(raw: Bytes, starts: Places, lengths: Places, column: Column, schema: TableSchema, form: int) -> pa.Array:
+    """The values of one column. Raises ValueOutOfRange or UnknownLogEvent."""
     if form == row_messages.BINARY_FORM and binary_values.is_supported(column.source_type):
         return binary_values.to_arrow(raw, starts, lengths, column, schema.table)
     if form & row_messages.BINARY_FORM:  # we did not ask for it: such a type has the stream restarted
