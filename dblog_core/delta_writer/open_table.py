@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import pyarrow as pa
@@ -32,6 +34,11 @@ from dblog_core.storage.location import Location
 
 log = logging.getLogger(__name__)
 
+_MUCH = 32 << 20
+"""Bytes of data files. To read the keys of more of them takes a second and more, and half a gigabyte for a table of
+10,000,000 rows."""
+_MUCH_AT_ONCE = threading.Semaphore(2)
+"""Tables of which so much is read at the same time, in the process. Others do not wait for them."""
 Between = tuple[int, int]
 """The lowest and the highest value of a key's first column."""
 
@@ -213,11 +220,17 @@ class OpenTable:
             self._index = index
         live = self.snapshot.files
         index.keep({path: file.size for path, file in live.items()})
-        for path, file in live.items():
-            # By path and size: a file of another size has taken the path of an older one.
-            if not index.covers(path, file.size) and self._may_have_keys(file, key_columns[0], between):
+        # By path and size: a file of another size has taken the path of an older one.
+        uncovered = [
+            file
+            for path, file in live.items()
+            if not index.covers(path, file.size) and self._may_have_keys(file, key_columns[0], between)
+        ]
+        is_much = sum(file.size for file in uncovered) > _MUCH
+        with _MUCH_AT_ONCE if is_much else nullcontext():
+            for file in uncovered:
                 stretches = column_batches(self.files, file, shape, self.keys)
-                index.add(path, file.size, ((first, _arrays(rows)) for first, rows in stretches))
+                index.add(file.path, file.size, ((first, _arrays(rows)) for first, rows in stretches))
         return index
 
     def _may_have_keys(self, file: LiveFile, column: str, between: Between | None) -> bool:

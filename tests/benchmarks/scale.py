@@ -27,12 +27,12 @@ class Scale:
     parallel_rounds: int
 
 
-# Rows of 10 kB: of less than three full segments (64 MiB each) the rate would be that of the capture's start.
+# Rows of 10 kB, and of 500 tables: of less than three full segments the rate would be that of the capture's start.
 SCALES = {
     scale.name: scale
     for scale in (
         Scale("quick", 3, 60_000, 20_000, 5_000, 3_000, 20_000, 25_000, 6, 100_000, 45, 100_000, 1),
-        Scale("usual", 5, 1_000_000, 200_000, 60_000, 40_000, 40_000, 150_000, 12, 10_000_000, 600, 2_000_000, 3),
+        Scale("usual", 5, 1_000_000, 200_000, 60_000, 40_000, 40_000, 500_000, 12, 10_000_000, 600, 2_000_000, 3),
         Scale(
             "full", 7, 10_000_000, 1_000_000, 200_000, 200_000, 50_000, 1_000_000, 60, 10_000_000, 600, 10_000_000, 1
         ),

@@ -78,7 +78,7 @@ def _decode_group(tables: Sequence[RowEvents], group: list[int], zero_dates: str
         return {}
     raw = np.frombuffer(b"".join([tables[number].raw for number in group]), dtype=np.uint8)
     piles: dict[_Type, _Pile] = {}
-    placed: list[tuple[Places | None, list[int]]] = []
+    placed: list[tuple[Places | None, list[tuple[_Type, int]]]] = []
     base = 0
     for number in group:
         events = tables[number]
@@ -91,32 +91,30 @@ def _decode_group(tables: Sequence[RowEvents], group: list[int], zero_dates: str
     except ValueFault:
         return {}
     structs = []
-    for (places, offsets), events in zip(placed, [tables[number] for number in group for _ in range(2)], strict=True):
+    for (places, parts), events in zip(placed, [tables[number] for number in group for _ in range(2)], strict=True):
         if places is None:
             structs.append(events.no_images())
             continue
-        kinds = _types(events.version)
-        columns = [arrays[kind].slice(at, events.rows) for kind, at in zip(kinds, offsets, strict=True)]
-        structs.append(events.to_struct(columns, places))
+        structs.append(events.to_struct([arrays[kind].slice(at, events.rows) for kind, at in parts], places))
     return dict(zip(group, zip(structs[::2], structs[1::2], strict=True), strict=True))
 
 
-def _pile_up(piles: dict[_Type, _Pile], events: RowEvents, places: Places) -> list[int]:
-    """Adds a table's values to those of the same types; where those of each column begin there."""
-    offsets = []
+def _pile_up(piles: dict[_Type, _Pile], events: RowEvents, places: Places) -> list[tuple[_Type, int]]:
+    """Adds a table's values to those of the same types; of each column the type, and where its values begin there."""
+    parts = []
     rows = events.rows
     nulls = places.nulls.tolist()
     for number, (kind, slot) in enumerate(zip(_types(events.version), events.slots, strict=True)):
         pile = piles.get(kind)
         if pile is None:
             pile = piles[kind] = _Pile()
-        offsets.append(pile.size)
+        parts.append((kind, pile.size))
         pile.starts.append(places.starts[number])
         if slot >= 0:
             pile.lengths.append(places.lengths[slot])
         pile.size += rows
         pile.nulls += nulls[number]
-    return offsets
+    return parts
 
 
 @lru_cache(maxsize=4096)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 import pyarrow as pa
 import pytest
@@ -52,6 +53,17 @@ def test_images_are_those_of_each_table_alone(cells: int, seed: int) -> None:
         assert before.type == tables[number].before("null").type
         assert image_texts(before) == image_texts(tables[number].before("null"))
         assert image_texts(after) == image_texts(tables[number].after("null"))
+
+
+def test_more_types_and_tables_than_are_remembered_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_types", "_type"):
+        monkeypatch.setattr(short_tables, name, lru_cache(maxsize=1)(getattr(short_tables, name).__wrapped__))
+    tables = some_tables(random.Random(5), 12)
+    together = short_tables.decode_together(tables, "null")
+    assert len(together) > 5
+    for number, images in together.items():
+        alone = tables[number].before("null"), tables[number].after("null")
+        assert list(map(image_texts, images)) == list(map(image_texts, alone))
 
 
 def named_version(name: str, columns: Sequence[types.ColumnType]) -> TableVersion:
