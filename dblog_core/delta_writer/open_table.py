@@ -37,8 +37,8 @@ log = logging.getLogger(__name__)
 _MUCH = 32 << 20
 """Bytes of data files. To read the keys of more of them takes a second and more, and half a gigabyte for a table of
 10,000,000 rows."""
-_MUCH_AT_ONCE = threading.Semaphore(1)
-"""One table after the other of which so much is read. Others do not wait for them."""
+_MUCH_AT_ONCE = threading.Semaphore(2)
+"""Tables of which so much is read at the same time, in the process. Others do not wait for them."""
 Between = tuple[int, int]
 """The lowest and the highest value of a key's first column."""
 

@@ -45,8 +45,6 @@ SETTINGS: Mapping[str, str] = {
     "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",  # staged dates are of the proleptic calendar
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    # A merger that runs for days gives back the memory that Java took to start: without it, it keeps all of its heap.
-    "spark.driver.defaultJavaOptions": "-XX:G1PeriodicGCInterval=30000",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
