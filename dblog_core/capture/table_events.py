@@ -70,9 +70,8 @@ class TableEvents:
         if isinstance(signal, SchemaSeen) and self._passed_over.is_unreadable(str(signal.schema.table)):
             self._read_again(signal.schema.table, transaction)
         match signal:
-            case Unreadable() if signal.unruled or not self.leaves_out(
-                signal.table
-            ):  # once: each batch may hold such a value
+            # Once: each batch may hold such a value.
+            case Unreadable() if signal.unruled or not self.leaves_out(signal.table):
                 self._distrust_rows(signal.table)
                 self._passed_over.add_unreadable(signal)
             case SchemaSeen() if not self.leaves_out(signal.schema.table):

@@ -34,12 +34,13 @@ class Catalogue:
 
     def __init__(self, tables: Sequence[TableSchema], rules: dict[str, ColumnRules]) -> None:
         self._tables, self._rules = tables, rules
+        self.numbers: dict[str, dict[str, str]] | None = None
 
     def tables(self) -> tuple[TableSchema, ...]:
         return tuple(self._tables)
 
-    def column_numbers(self) -> None:
-        return None
+    def column_numbers(self) -> dict[str, dict[str, str]] | None:
+        return self.numbers
 
     def list_refusals(self) -> tuple[Problem, ...]:
         return tuple(column_rule_faults.of_missing([str(t.table) for t in self._tables], self._rules))
@@ -102,3 +103,15 @@ def test_a_table_stays_stopped_until_it_has_other_rules_or_is_gone() -> None:
     assert unruled_tables.find_still_stopped(term, stopped, before) == stopped
     for mended in (parts(), parts(shape("kept", "id", "v"), rules={**HIDING, "shop.kept": ColumnRules()})):
         assert unruled_tables.find_still_stopped(mended, stopped, before) == {}
+
+
+def test_a_column_that_gave_its_name_away_is_found_also_where_a_term_began_between_the_two_statements() -> None:
+    term = parts(shape("people", "id", "v", "w"))
+    catalogue = cast(Catalogue, term.source)
+    for numbers in ({"id": "7/1", "v": "7/2", "w": "7/3"}, {"id": "7/1", "old_v": "7/2", "w": "7/3"}):
+        catalogue.numbers = {"shop.people": numbers}
+        unruled_tables.stop_unruled(term, manifest(1, 1, 0), frozenset())
+        assert find_stopped(term) == set()
+    catalogue.numbers = {"shop.people": {"id": "7/1", "old_v": "7/2", "v": "7/3"}}
+    unruled_tables.stop_unruled(term, manifest(1, 1, 0), frozenset())
+    assert find_stopped(term) == {"shop.people"}
