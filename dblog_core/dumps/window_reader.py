@@ -4,10 +4,9 @@ The last two steps happen beside the worker: while a chunk is staged and its hig
 the low watermark and the SELECT of the next are on their way, over connections of their own. High watermarks are
 written in the order of their chunks, and a chunk whose staging fails is the last of its attempt.
 
-Key ranges are `after < key <= key_to`, or begin with `key_from` itself. Where a task has no `key_to`, its end is the
-largest key that is there after the first SELECT, inside its window: what comes above it later is the log's. Keys that
-rows have arrived at (`arriving_rows`) are chunks of their own, where many are left, and at the end. Where they do not
-come to an end, a table that fits into a chunk is read whole, and the task of a larger one fails.
+Key ranges are `after < key <= key_to` (`range_cursor`), or begin with `key_from` itself. Keys that rows have arrived
+at (`arriving_rows`) are chunks of their own, where many are left, and at the end. Where they do not come to an end, a
+table that fits into a chunk is read whole, and the task of a larger one fails.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ import pyarrow as pa
 
 from dblog_core.algorithm.arriving_rows import LookWay, choose_look
 from dblog_core.algorithm.chunk_width import Width
+from dblog_core.algorithm.range_cursor import RangeCursor
 from dblog_core.algorithm.task_progress import TaskProgress
 from dblog_core.dumps.background_step import BackgroundStep
 from dblog_core.dumps.pace.locked_tables import LOCK_SECONDS
@@ -126,8 +126,7 @@ class WindowReader:
         self._task = hold.task.record
         self._rules = Rules.of(self._worker.config.source)
         self._name = TableName.parse(self._task.table)
-        self._after = progress.key if progress.key is not None else self._task.after
-        self._upto: Any = self._task.key_to
+        self._cursor = RangeCursor(self._task.after, self._task.key_to).advance(progress.key)
         self._arrived: tuple[str, ...] = ()
         self._ranges_ended = False
         self._last_look = -1  # the last chunk of keys that rows have arrived at
@@ -184,7 +183,7 @@ class WindowReader:
             self._last_look = mark.ordinal
         self.ordinal += 1
         self.final = selection.final
-        self._after = selection.last_key if selection.last_key is not None else self._after
+        self._cursor = self._cursor.advance(selection.last_key)
         return len(rows)
 
     def _new_mark(self) -> Mark:
@@ -231,7 +230,7 @@ class WindowReader:
             return self._select_arrived_keys(schema, size)
         if self._task.keys is not None:
             return self._select_listed_keys(schema, conditions)
-        if self._after is None and self._task.key_from is not None:
+        if self._cursor.after is None and self._task.key_from is not None:
             return self._select_first_key(schema, conditions)
         return self._select_range(schema, size, conditions)
 
@@ -239,7 +238,8 @@ class WindowReader:
         """The next keys of a task that lists them; those that the source does not have are named absent."""
         assert self._task.keys is not None
         # After a chunk of an earlier version, which named no last key and was of so many.
-        begin = self.ordinal * KEYS_PER_CHUNK if self._after is None else self._task.keys.index(self._after) + 1
+        after = self._cursor.after
+        begin = self.ordinal * KEYS_PER_CHUNK if after is None else self._task.keys.index(after) + 1
         listed = self._task.keys[begin : begin + self._width.limit(KEYS_PER_CHUNK)]
         keys = [key_from_json(k, schema) for k in listed]
         chunk = self._select_keys(schema, keys, conditions)
@@ -290,17 +290,17 @@ class WindowReader:
         return _Selection(chunk, self._task.key_from, final=False)
 
     def _select_range(self, schema: TableSchema, size: int, conditions: tuple[Filter, ...]) -> _Selection:
-        """The next rows of a range. An open end is fixed right after the first SELECT, not before it: what that one's
-        snapshot sees, and the capture has judged, the look at the largest key then sees too."""
-        after = None if self._after is None else key_from_json(self._after, schema)
-        upto = None if self._upto is None else key_from_json(self._upto, schema)
+        """The next rows of a range, and its end if that has to be fixed."""
+        after = None if self._cursor.after is None else key_from_json(self._cursor.after, schema)
+        upto = None if self._cursor.upto is None else key_from_json(self._cursor.upto, schema)
         size = self._width.limit(size)
         chunk = self._select_after(schema, after, upto, size, conditions)
-        short = chunk.rows.num_rows < size
-        if upto is None and not short and (last := self._connections.reader.last_key(schema)) is not None:
-            self._upto = key_to_json(last)
-        key = _last_key(chunk)
-        return _Selection(chunk, key, final=short or key == self._upto)
+        is_short = chunk.rows.num_rows < size
+        if self._cursor.needs_end(is_short=is_short):
+            largest = self._connections.reader.last_key(schema)
+            self._cursor = self._cursor.fix_end(None if largest is None else key_to_json(largest))
+        last = _last_key(chunk)
+        return _Selection(chunk, last, self._cursor.is_last(last, is_short=is_short))
 
     def _select_after(
         self, schema: TableSchema, after: Key | None, upto: Key | None, size: int, conditions: tuple[Filter, ...]

@@ -46,13 +46,17 @@ class Rules:
     close_at_end: bool = False
     wait_for_event: bool = False
     forget_unpublished: bool = False
+    end_before_select: bool = False
+    resume_where_read: bool = False
     lake: type[LakeTable] = LakeTable
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """What a SELECT found: rows by key, the requested keys that it did not find, its snapshot, the table's shape; and
-    the keys that it is of, if rows have arrived there; `whole`: it is of the whole table for their sake."""
+    the keys that it is of, if rows have arrived there; `whole`: it is of the whole table for their sake; `last`: of a
+    range, the key of its last row; `is_short`: it has fewer rows than were asked for; `final`: its task's last chunk.
+    """
 
     rows: tuple[tuple[int, Row], ...]
     absent: tuple[int, ...]
@@ -60,6 +64,9 @@ class Chunk:
     shape: int
     arrived: tuple[str, ...] = ()
     whole: bool = False
+    last: int | None = None
+    is_short: bool = False
+    final: bool = False
 
 
 @dataclass(frozen=True, slots=True)

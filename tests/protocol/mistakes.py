@@ -14,6 +14,7 @@ from dblog_core.algorithm import eviction as eviction_module
 from dblog_core.algorithm import window as window_module
 from dblog_core.algorithm.chunk_placement import Chunks, Finished
 from dblog_core.algorithm.eviction import Overlap, Survivor, Touch
+from dblog_core.algorithm.range_cursor import RangeCursor
 from dblog_core.algorithm.task_progress import TaskProgress, Tasks
 from dblog_core.algorithm.visibility import LogOrder, RecordedEvents, Snapshots
 from dblog_core.algorithm.window import Windows
@@ -302,3 +303,7 @@ def forgotten_are_joined_blindly(monkeypatch: pytest.MonkeyPatch) -> None:
         return replace(before, offset=entry.offset, retired_at=before.retired_at or entry.retired_at)
 
     monkeypatch.setattr(window_module._Ended, "both", both)
+
+
+def end_at_own_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RangeCursor, "is_last", lambda self, last, *, is_short: True)

@@ -23,6 +23,7 @@ from tests.protocol.mistakes import (
     arrivals_ignored,
     arrived_though_unseen,
     attempt_not_checked,
+    end_at_own_row,
     every_look_meets_a_row,
     evicted_unseen,
     finished_at_first_part,
@@ -56,6 +57,7 @@ from tests.protocol.scenarios import (
     BOTH,
     IN_TURN,
     MOVE,
+    OPEN,
     OTHER,
     PART,
     PUT,
@@ -100,6 +102,8 @@ def read_only_scenario(visible: Visible, *scripts: Script, **more: Any) -> Scena
 AWAY = script(("move", 3, 1))
 """Out of a range that is still to be read, into one that has been."""
 BOTH_AWAY = script(("move", 3, 1), ("move", 4, 2))
+
+GROWS = script(("put", 4))
 
 
 MUTANTS = [
@@ -213,6 +217,17 @@ MUTANTS = [
         "forgotten events are one, whatever a horizon sees of them",
         world(ANY_ORDER, PUT, OTHER, memory=0, horizons=1),
         patch=forgotten_are_joined_blindly,
+    ),
+    Mutant(
+        "a range's end that is fixed before its first window",
+        world(ATOMIC, GROWS, cursors=OPEN, rows=(1,), merges=1),
+        Rules(end_before_select=True),
+    ),
+    Mutant("a range that ends with its first chunk", world(ATOMIC, cursors=OPEN), patch=end_at_own_row),
+    Mutant(
+        "an attempt that goes on where the last one has read",
+        world(ATOMIC, cursors=OPEN, worker_crashes=1),
+        Rules(resume_where_read=True),
     ),
     Mutant("DDL ignored", world(ATOMIC, ALTER_AND_PUT), patch=alter_ignored),
     Mutant("DDL that a chunk alone tells of ignored", world(ATOMIC, ALTER, tasks=BESIDE), Rules(ignore_alter=True)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from dblog_core.algorithm.range_cursor import RangeCursor
 from tests.protocol.read_only import read_only
 from tests.protocol.source import Op, Script, Visible
 from tests.protocol.world_state import Scenario
@@ -15,6 +16,10 @@ IN_TURN = (((1,), (2, 3)),)
 """Two chunks, one after the other, by one worker."""
 BESIDE = (((1,),), ((2, 3),))
 """Two chunks in two windows that may be open at once."""
+OPEN = (RangeCursor(),)
+"""All keys, read a few rows at a time, up to an end that the worker fixes."""
+HALVES = (RangeCursor(None, 2), RangeCursor(2, None))
+"""Two ranges, the upper one open, read beside each other."""
 
 
 def script(*ops: tuple[str, int] | tuple[str, int, int] | str) -> Script:
@@ -194,6 +199,46 @@ def forgotten_keys_of_snapshots() -> Iterator[Scenario]:
     yield Scenario("forgotten, opened late", any_order, (BOTH, PUT), tasks=WHOLE, memory=1, opened_late=True)
 
 
+def ranges(visible: Visible) -> Iterator[Scenario]:
+    """Workers that go through a range by a cursor: what the table holds at each SELECT decides what a chunk has, where
+    the next one begins, and where an open range ends."""
+    grows = script(("put", 4))
+    shrinks = script(("delete", 3))
+    ahead = script(("move", 1, 4))
+    back = script(("move", 3, 1))
+    for name, world in {
+        "grows at its end": Scenario("", visible, (grows, script(("put", 5))), cursors=OPEN),
+        "grows before it is read": Scenario("", visible, (grows, OTHER), cursors=OPEN, merges=1),
+        "loses its last row": Scenario("", visible, (shrinks, DELETE), cursors=OPEN, rows=(1, 3)),
+        "loses all rows": Scenario("", visible, (TRUNCATE, PUT), cursors=OPEN, rows=(1, 3)),
+        "a row moves ahead": Scenario("", visible, (ahead, PUT), cursors=OPEN, rows=(1, 2), stale=True),
+        "a row moves back": Scenario("", visible, (back, PART), cursors=OPEN, rows=(2, 3), stale=True),
+        "a row moves between two": Scenario("", visible, (ahead,), cursors=HALVES, rows=(1, 3), stale=True),
+        "two rows a chunk": Scenario("", visible, (grows, back), cursors=OPEN, rows=(2, 3), chunk_rows=2, stale=True),
+        "a ghost above the end": Scenario("", visible, (grows,), cursors=OPEN, ghosts=(9,), merges=1),
+        "a crash": Scenario("", visible, (grows,), cursors=OPEN, capture_crashes=1),
+        "a dead worker": Scenario("", visible, (grows,), cursors=OPEN, rows=(1,), worker_crashes=1),
+        "alter": Scenario("", visible, (ALTER_AND_PUT,), cursors=OPEN),
+    }.items():
+        yield replace(world, name=f"{visible.value}, range, {name}")
+    yield read_only(Scenario(f"{visible.value}, range", visible, (grows, PART), cursors=OPEN, rows=(1,)))
+
+
+def ranges_of_snapshots() -> Iterator[Scenario]:
+    """An end that a SELECT fixes which does not see yet what the log has told, or what came before the log."""
+    any_order = Visible.ANY_ORDER
+    grows = script(("put", 4))
+    for name, world in {
+        "opened late": Scenario("", any_order, (grows,), cursors=OPEN, opened_late=True),
+        "opened late, horizon": Scenario(
+            "", any_order, (grows,), cursors=OPEN, rows=(1,), opened_late=True, horizons=1
+        ),
+        "horizon": Scenario("", any_order, (grows,), cursors=OPEN, horizons=1),
+        "a standby": Scenario("", any_order, (grows, PART), cursors=OPEN, standby=True),
+    }.items():
+        yield replace(world, name=f"range, {name}")
+
+
 def announced_windows(visible: Visible) -> Iterator[Scenario]:
     """Sources that are never written: the capture's place in the log counts, so there is more to explore, and less of
     all else."""
@@ -243,12 +288,13 @@ def standbys() -> Iterator[Scenario]:
 
 
 def scenarios() -> list[Scenario]:
-    of_each = (windows, faults, changes_of_shape, keys, ghosts, arrivals, forgotten_keys, announced_windows)
+    of_each = (windows, faults, changes_of_shape, keys, ghosts, arrivals, forgotten_keys, ranges, announced_windows)
     return [
         *(s for visible in Visible for of in of_each for s in of(visible)),
         *snapshots(),
         *arrivals_of_snapshots(),
         *forgotten_keys_of_snapshots(),
+        *ranges_of_snapshots(),
         *announced_snapshots(),
         *standbys(),
     ]

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from dblog_core.algorithm.eviction import Touch
+from dblog_core.algorithm.range_cursor import RangeCursor
 
 Row = tuple[int, int]
 Rows = dict[int, Row]
@@ -69,6 +70,10 @@ def _keys(script: Script) -> set[int]:
 
 def alters(script: Script) -> int:
     return sum(op.kind == "alter" for op in script)
+
+
+def is_in_range(key: int, cursor: RangeCursor) -> bool:
+    return (cursor.after is None or key > cursor.after) and (cursor.upto is None or key <= cursor.upto)
 
 
 def run(script: Script, number: int, rows: Rows, shape: int = 0) -> list[Event]:

@@ -17,8 +17,8 @@ from tests.protocol.source import Visible
 from tests.protocol.world_state import STALE, WorldState
 
 PROCESSES = 2
-A_DAY = 5  # of 245 worlds
-MISTAKES_A_DAY = 8  # of 55, whose worlds are explored without the mistake too
+A_DAY = 5  # of 288 worlds
+MISTAKES_A_DAY = 8  # of 58, whose worlds are explored without the mistake too
 FEWEST = 20  # states; the smallest world has 21
 
 

@@ -31,9 +31,10 @@ class World(WorldState):
     def begin(cls, scenario: Scenario, rules: Rules) -> World:
         s = scenario
         budget = Budget(s.publish, s.capture_crashes, s.worker_crashes, s.takeovers, s.horizons, s.merges)
-        workers = tuple(Worker(number, 1, 0) for number in range(len(s.tasks)))
+        begun = s.cursors or (None,) * len(s.tasks)
+        workers = tuple(Worker(number, 1, 0, cursor=cursor) for number, cursor in enumerate(begun))
         lake = rules.lake(dict.fromkeys((*s.rows, *s.ghosts), ((STALE, STALE) if s.stale else (0, 0), 0)))
-        world = cls(s, rules, budget, workers, (1,) * len(s.tasks), lake)
+        world = cls(s, rules, budget, workers, (1,) * len(workers), lake)
         if not s.opened_late:
             world._open(None)
         return world
@@ -108,11 +109,12 @@ class World(WorldState):
                 new = self.copy()
                 new.visible |= now_visible
                 new.replayed = replayed
-                new._set(place, replace(worker, phase="read", chunk=new._select(worker)))
-                new._has_read(worker)
+                new._has_selected(place, replace(worker, phase="read", chunk=new._select(worker)))
                 new._hand_over(place, high)
                 at = f" at place {replayed}" if self.scenario.standby else ""
                 yield f"{name} reads chunk {worker.ordinal}{name_shown(now_visible)}{at}", new
+        if worker.phase == "open" or (self.rules.end_before_select and self._fixes_early(worker)):
+            yield from self._looks_for_the_end(place, worker, name)
         if worker.behind is not None:
             new = self.copy()
             new._high(worker, *worker.behind)
@@ -135,6 +137,23 @@ class World(WorldState):
             new.workers = (*new.workers, worker)  # what is left of it may go on, as a zombie
             new._retry(place, worker, progress)
             yield f"{name} is taken for dead, attempt {worker.attempt + 1} begins", new
+
+    def _looks_for_the_end(self, place: int, worker: Worker, name: str) -> Iterator[tuple[str, World]]:
+        """The largest key, by a SELECT of its own."""
+        for now_visible, replayed in self._sights(worker):
+            new = self.copy()
+            new.visible |= now_visible
+            new.replayed = replayed
+            assert worker.cursor is not None
+            rows, _ = new._seen_rows()
+            with_end = replace(worker, cursor=worker.cursor.fix_end(max(rows, default=None)))
+            if worker.chunk is None:
+                new._set(place, with_end)
+            else:
+                new._has_read_range(place, with_end, worker.chunk)
+            new._hand_over(place, "read")
+            at = f" at place {replayed}" if self.scenario.standby else ""
+            yield f"{name} looks up the largest key{name_shown(now_visible)}{at}", new
 
     def _looks(self, place: int, worker: Worker, progress: TaskProgress, over: bool) -> Iterator[tuple[str, World]]:
         """What a worker does about rows that have arrived; `over`: all transactions are."""
@@ -207,7 +226,7 @@ class World(WorldState):
     def _mark(self, worker: Worker, ordinal: int) -> Mark:
         window = f"{worker.task}.{worker.attempt}.{ordinal}"
         heals = None if self.scenario.listed else Heals()
-        parts = len(self.scenario.tasks)
+        parts = self.scenario.number_of_tasks
         return Mark("shop", TaskId(DUMP, worker.task), worker.attempt, ordinal, window, str(TABLE), parts, heals)
 
     def _may_read(self, worker: Worker) -> bool:
@@ -228,7 +247,8 @@ class World(WorldState):
         """What a SELECT waits for: an altering transaction, which has the table to itself; under log order all before
         its low watermark, since that is visible."""
         altering = {number for number in self._hidden_scripts() if alters(self.scenario.scripts[number])}
-        if self.scenario.visible is Visible.ANY_ORDER or self.rules.select_before_low:
+        has_no_window = self.rules.select_before_low or worker.phase == "ready"
+        if self.scenario.visible is Visible.ANY_ORDER or has_no_window:
             return altering
         return altering | set(self._hidden_scripts(self._opened_at(worker)))
 
@@ -240,11 +260,37 @@ class World(WorldState):
     def _set(self, place: int, worker: Worker) -> None:
         self.workers = (*self.workers[:place], worker, *self.workers[place + 1 :])
 
+    def _has_selected(self, place: int, worker: Worker) -> None:
+        """Goes on to the range's end, if that has to be looked up."""
+        chunk = worker.chunk
+        if worker.cursor is None or worker.arrived is not None or chunk is None:
+            self._set(place, worker)
+            self._has_read(worker)
+        elif worker.cursor.needs_end(is_short=chunk.is_short):
+            self._set(place, replace(worker, phase="open"))
+        else:
+            self._has_read_range(place, worker, chunk)
+
+    def _has_read_range(self, place: int, worker: Worker, chunk: Chunk) -> None:
+        assert worker.cursor is not None
+        final = worker.cursor.is_last(chunk.last, is_short=chunk.is_short)
+        cursor = worker.cursor.advance(chunk.last)
+        self._set(place, replace(worker, phase="read", cursor=cursor, chunk=replace(chunk, final=final)))
+        self._has_read(worker)
+
+    def _fixes_early(self, worker: Worker) -> bool:
+        return worker.cursor is not None and worker.cursor.upto is None and worker.phase == "ready"
+
+    def _is_final(self, worker: Worker, ordinal: int, chunk: Chunk) -> bool:
+        if self.scenario.cursors:
+            return chunk.final or bool(chunk.arrived)
+        return ordinal + 1 >= len(self.scenario.tasks[worker.task])
+
     def _hand_over(self, place: int, complete: str) -> None:
         """A chunk that has all but its high watermark is staged as soon as the one before is, and the next begins."""
         worker = self.workers[place]
         if worker.phase == complete and worker.chunk is not None and worker.behind is None:
-            final = worker.ordinal + 1 >= len(self.scenario.tasks[worker.task])
+            final = self._is_final(worker, worker.ordinal, worker.chunk)
             behind = worker.ordinal, worker.chunk
             phase = "waits" if final else "ready"
             self._set(place, replace(worker, ordinal=worker.ordinal + 1, phase=phase, chunk=None, behind=behind))
@@ -253,7 +299,7 @@ class World(WorldState):
         if self.rules.reuse_rows and self.old_rows is not None:
             chunk = self.old_rows
             self.old_rows = None
-        final = ordinal + 1 >= len(self.scenario.tasks[worker.task])
+        final = self._is_final(worker, ordinal, chunk)
         payload: Any = chunk
         self._tell(
             High(
@@ -263,7 +309,7 @@ class World(WorldState):
                 bytes=0,
                 checksum=payload,
                 schema=str(chunk.shape),
-                last_key=ordinal,
+                last_key=ordinal if worker.cursor is None else chunk.last,
                 final=final,
                 snapshot=chunk.snapshot,
                 absent=chunk.absent,
@@ -283,4 +329,10 @@ class World(WorldState):
         phase = "waits" if progress.done else "ready"
         arrived = tuple(chain.from_iterable(progress.arrived)) if progress.ended else None
         trails = len(progress.arrived) if self.scenario.looks else 0  # else nobody asks, and there are fewer states
-        self._set(place, Worker(worker.task, attempt, progress.ordinal, phase, arrived=arrived, trails=trails))
+        cursor = self.scenario.cursors[worker.task].advance(progress.key) if self.scenario.cursors else None
+        if self.rules.resume_where_read:
+            cursor = worker.cursor
+        self._set(
+            place,
+            Worker(worker.task, attempt, progress.ordinal, phase, arrived=arrived, trails=trails, cursor=cursor),
+        )

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations, pairwise
 from typing import Self
 
+from dblog_core.algorithm.range_cursor import RangeCursor
 from dblog_core.algorithm.task_progress import TaskProgress
 from dblog_core.algorithm.window import ROW_EVENTS
 from dblog_core.model.task_id import TaskId
 from dblog_core.model.watermark import High, Low
 from tests.protocol.capture import DUMP, TABLE, Capture, Chunk, Rules, Staged, Violation
 from tests.protocol.changelog import UNKNOWN, LakeTable
-from tests.protocol.source import FULL, Event, Rows, Script, Visible, alters, run
+from tests.protocol.source import FULL, Event, Rows, Script, Visible, alters, is_in_range, run
 
 STALE = -7
 ATTEMPTS = 3
@@ -25,14 +26,15 @@ it where a row stays unseen where it has arrived: its key is read once more befo
 class Scenario:
     """What may happen: the search tries all orders of it.
 
-    `tasks`: for each task the keys of its chunks; `listed`: they are requested keys, not ranges; `rows`: keys at the
-    beginning; `ghosts`: keys that the lake alone has; `stale`: it has none of the source's values. `publish`: 0 if
-    every entry is published at once, otherwise how many times all that is read may be published before the end. Faults,
-    horizons and merges are numbers of times. `opened_late`: the log is opened at any time, without what was logged
-    before. `read_only`: windows are announced (`read_only.py`). `standby`: chunks are read there, where commits show in
-    the order of the log. `restless`: of its one row keys are read again while it may still move; `looks`: and
-    the table is never read whole, but its worker gives up after so many in vain.
-    `memory`: row events of the table beyond which it is forgotten which keys they have.
+    `tasks`: for each task the keys of its chunks; `listed`: they are requested keys, not ranges; `cursors`: tasks read
+    ranges instead, `chunk_rows` rows at a time, from where these begin; `rows`: keys at the beginning; `ghosts`: keys
+    that the lake alone has; `stale`: it has none of the source's values. `publish`: 0 if every entry is published at
+    once, otherwise how many times all that is read may be published before the end. Faults, horizons and merges are
+    numbers of times. `opened_late`: the log is opened at any time, without what was logged before. `read_only`: windows
+    are announced (`read_only.py`). `standby`: chunks are read there, where commits show in the order of the log.
+    `restless`: of its one row keys are read again while it may still move; `looks`: and the table is never read whole,
+    but its worker gives up after so many in vain. `memory`: row events of the table beyond which it is forgotten which
+    keys they have.
     """
 
     name: str
@@ -43,6 +45,8 @@ class Scenario:
     ghosts: tuple[int, ...] = ()
     stale: bool = False
     listed: bool = False
+    cursors: tuple[RangeCursor, ...] = ()
+    chunk_rows: int = 1
     publish: int = 0
     capture_crashes: int = 0
     worker_crashes: int = 0
@@ -56,10 +60,15 @@ class Scenario:
     looks: int = 0
     memory: int = ROW_EVENTS
 
+    @property
+    def number_of_tasks(self) -> int:
+        return len(self.cursors) or len(self.tasks)
+
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """One attempt on a task. `phase`: ready, low (written), read (SELECT done), waits (nothing left to read), failed.
+    """One attempt on a task. `phase`: ready, low (written), open (SELECT done, and the range's end is to be looked up),
+    read (SELECT done), waits (nothing left to read), failed. `cursor`: where its next SELECT begins.
 
     `behind`: a chunk that is being staged, with its number; its high watermark is still to come, while the next chunk
     is on its way already. `arrived`: what it reads is the keys that rows have arrived at; `whole`: and
@@ -76,6 +85,7 @@ class Worker:
     whole: bool = False
     trails: int = 0
     in_vain: int = 0
+    cursor: RangeCursor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,15 +182,21 @@ class WorldState:
             choices = [frozenset(c) for n in range(len(hidden) + 1) for c in combinations(hidden, n)]
         yield from (choice for choice in choices if must <= choice)
 
+    def _seen_rows(self) -> tuple[Rows, int]:
+        """What a SELECT sees now, and the table's shape."""
+        seen = self._scripts(self.log[: self.replayed])
+        if not self.scenario.standby:
+            seen = [number for number in self._scripts(self.log) if number in self.visible]
+        return self._rows(seen)
+
     def _select(self, worker: Worker) -> Chunk:
+        if worker.arrived is None and worker.cursor is not None:
+            return self._select_range(worker.cursor)
         if worker.arrived is None:
             keys = self.scenario.tasks[worker.task][worker.ordinal]
         else:
             keys = tuple(map(int, worker.arrived))
-        seen = self._scripts(self.log[: self.replayed])
-        if not self.scenario.standby:
-            seen = [number for number in self._scripts(self.log) if number in self.visible]
-        rows, shape = self._rows(seen)
+        rows, shape = self._seen_rows()
         if worker.whole:
             keys = tuple(sorted(rows))
         named = self.scenario.listed or (worker.arrived is not None and not worker.whole)
@@ -188,6 +204,14 @@ class WorldState:
         snapshot = self._standbys() if self.scenario.standby else self._snapshot()
         rows_read = tuple((key, rows[key]) for key in keys if key in rows)
         return Chunk(rows_read, absent, snapshot, shape, worker.arrived or (), worker.whole)
+
+    def _select_range(self, cursor: RangeCursor) -> Chunk:
+        rows, shape = self._seen_rows()
+        keys = sorted(key for key in rows if is_in_range(key, cursor))[: self.scenario.chunk_rows]
+        snapshot = self._standbys() if self.scenario.standby else self._snapshot()
+        last = keys[-1] if keys else None
+        is_short = len(keys) < self.scenario.chunk_rows
+        return Chunk(tuple((key, rows[key]) for key in keys), (), snapshot, shape, last=last, is_short=is_short)
 
     def _standbys(self) -> str | None:
         """What comes with a chunk of a standby: nothing; believed, a snapshot that names nobody who runs."""
@@ -328,6 +352,15 @@ class WorldState:
         return sum(op.kind == "move" for script in self.scenario.scripts for op in script)
 
     def _placed_keys(self, capture: Capture) -> set[int]:
+        if self.scenario.cursors:
+            rows, _ = self._rows(self._scripts(self.log[: capture.now.place]))
+            return {
+                key
+                for task, progress in capture.now.tasks
+                for key in rows
+                if is_in_range(key, self.scenario.cursors[task.number])
+                and (progress.ended or (progress.key is not None and key <= progress.key))
+            }
         done = {task: progress.ordinal for task, progress in capture.now.tasks}
         return {
             key
