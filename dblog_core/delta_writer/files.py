@@ -57,7 +57,7 @@ class TableFiles:
 
     def create_new(self, path: str, data: Bytes) -> None:
         """Makes a file of a name of its own."""
-        if not self.create(path, data):
+        if not (self.root / path).create_once(data):
             raise LakeError("a file of a new name is there already", where=self.url(path), fix="try again")
 
     def settle(self, path: str) -> None:

@@ -81,7 +81,7 @@ def file_task(
     # Names sort by time, so the oldest task is carried out first.
     task = LakeTask(f"{now:%Y%m%dT%H%M%S%f}-{new_id()}", request)
     record = {"kind": request.kind, "arguments": request.to_json()}
-    if not _task_path(lake, task.id).create(orjson.dumps(record)):
+    if not _task_path(lake, task.id).create_once(orjson.dumps(record)):
         raise LakeError("a task of this name is there already", where=task.id, fix="ask again")
     return task
 

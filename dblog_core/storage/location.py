@@ -45,6 +45,11 @@ class Location:
         """Makes the file whole, or not at all; False if the name is taken already."""
         return self.storage.create(self.path, data)
 
+    def create_once(self, data: Bytes) -> bool:
+        """`create` by a writer whose bytes nobody else writes. True also where the storage says of a file that it has
+        just made that the name was taken: NFS may, and an object store that meets the client's second request."""
+        return self.create(data) or self.read() == data
+
     def replace(self, data: Bytes) -> None:
         self.storage.replace(self.path, data)
 

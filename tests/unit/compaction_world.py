@@ -22,8 +22,8 @@ from dblog_core.staging import Staging, compaction, compaction_blocks, segment
 from dblog_core.staging.compaction import Compactor
 from dblog_core.staging.manifest import LogMark, Manifest
 from dblog_core.staging.reader import Follower, Line, lines
-from dblog_core.storage import Bytes
-from tests.simulation.storage import Disk, MemoryStorage, away
+from tests.simulation.storage import Disk, MemoryStorage
+from tests.unit.lying_storage import Late, Lying, land
 from tests.unit.staged import MICROSECONDS, chunk, creates, log_rows, table
 
 TABLES = (
@@ -34,30 +34,16 @@ TABLES = (
 GRACE = 10.0
 
 
-Late = list[tuple[str, bytes]]
-"""Files that the storage has not made yet, and will: path and content."""
-
-
 class Killed(BaseException):
     """The process is gone."""
 
 
-class Fragile(MemoryStorage):
+class Fragile(Lying):
     """Dies at a call that was drawn."""
 
     def __init__(self, disk: Disk, dice: random.Random, late: Late) -> None:
-        super().__init__(disk)
+        super().__init__(disk, dice, late)
         self._left = dice.choice((3, 30, 100, 1000, 1000))
-        self._dice = dice
-        self._late = late
-
-    def create(self, relative: str, data: Bytes) -> bool:
-        lie = self._dice.random()
-        if lie < 0.2:
-            self._before("create", relative)
-            self._late.append((relative, bytes(data)))
-            raise away()
-        return super().create(relative, data) and lie > 0.4
 
     def _before(self, what: str, relative: str) -> None:
         super()._before(what, relative)
@@ -179,11 +165,7 @@ class World:
 
     def land(self) -> None:
         """A file that was asked for some time ago is made now, if its name is free."""
-        if self.late:
-            path, data = self.late.pop(self.dice.randrange(len(self.late)))
-            if path not in self.disk.files:
-                self.disk.put(path, data, durable=True)
-                self.landed += 1
+        self.landed += land(self.disk, self.dice, self.late)
 
     def follow(self) -> None:
         """A slow reader goes on: between two lines anything may happen."""

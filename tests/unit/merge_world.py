@@ -9,6 +9,7 @@ complete from then on.
 from __future__ import annotations
 
 import contextlib
+import random
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from unittest import mock
 
 import pyarrow as pa
 
-from dblog_core.errors import LakeError, LeaseLost
+from dblog_core.errors import LakeError, LeaseLost, StagingUnavailable
 from dblog_core.lake.lake_status import LakeStatus, State, read_status
 from dblog_core.lake.merge_plan import Span, Work
 from dblog_core.lake.task_plans import ResetPlan
@@ -40,6 +41,7 @@ from spark_jobs.merging.table_turn import TableTurn
 from spark_jobs.merging.withheld_keys import Withheld
 from tests.simulation.storage import Disk, MemoryStorage
 from tests.spark.segments import SegmentBuilder, table
+from tests.unit.lying_storage import Late, Lying
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
 TABLES = tuple(table(name, id=pa.int64()) for name in "abc")
@@ -84,11 +86,13 @@ class Cut:
 
 
 class World:
-    """The log, the tables and the cuts; and the merger of now."""
+    """The log, the tables and the cuts; and the merger of now. `liar`: dice of a lake's storage that lies."""
 
-    def __init__(self) -> None:
+    def __init__(self, liar: random.Random | None = None) -> None:
         self.staging = Staging(source="shop", storage=MemoryStorage(Disk()))
-        self.location = Location(MemoryStorage(Disk()))
+        self.late: Late = []
+        self.storage = MemoryStorage(Disk()) if liar is None else Lying(Disk(), liar, self.late)
+        self.location = Location(self.storage)
         self.build = SegmentBuilder(self.staging)
         self.lines: dict[str, list[int]] = {name: [] for name in NAMES}
         self.versions: dict[str, list[Version]] = {name: [] for name in NAMES}
@@ -123,7 +127,10 @@ class World:
             spark, self.staging, lake, records, Withheld(records), step=self._step, now=lambda: self.time
         )
         self.mergers.append(self.merger)
-        self.merger.load()
+        try:
+            self.merger.load()
+        except StagingUnavailable:  # that process ends, and another one begins
+            return self.take_over()
         return self.merger
 
     def write(self, names: list[str], rows: int, *, emptied: str | None = None) -> None:
@@ -321,8 +328,8 @@ def plan_note(tools: Tools, request: ResetRequest) -> ResetPlan:
 
 
 @contextmanager
-def a_world() -> Iterator[World]:
-    """Its tables are the merger's for as long as the block lasts."""
+def a_world(liar: random.Random | None = None) -> Iterator[World]:
+    """Its tables are the merger's for as long as the block lasts. `liar`: see `World`."""
     worlds: list[World] = []
 
     class Tables:
@@ -371,7 +378,7 @@ def a_world() -> Iterator[World]:
         mock.patch.object(late_tables, "_LOOK_SECONDS", 0.02),
         mock.patch.dict(registry.KINDS, {NOTE.kind: registry.Kind(look, plan_note)}),
     ):
-        worlds.append(World())
+        worlds.append(World(liar))
         try:
             yield worlds[0]
         finally:
