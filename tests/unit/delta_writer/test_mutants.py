@@ -19,6 +19,7 @@ import pytest
 from dblog_core.delta_writer import statistics, upsert
 from dblog_core.delta_writer.bitmaps import RowSet
 from dblog_core.delta_writer.data_file import StoredFile
+from dblog_core.delta_writer.files import TableFiles
 from dblog_core.delta_writer.key_index import KeyIndex
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.rewriting import key_overlap, ordered_rewrite, rewrite
@@ -27,6 +28,7 @@ from dblog_core.delta_writer.rewriting.join_files import join_files, plan_join
 from dblog_core.delta_writer.rewriting.purge_files import plan_purge
 from dblog_core.delta_writer.rewriting.rewrite import Rewrite, Rewritten, commit_rewritten
 from dblog_core.interfaces import Json
+from dblog_core.storage import Bytes
 from tests.unit.delta_writer.rivals import open_delta
 from tests.unit.delta_writer.tables import APP, FIELDS, Table, fill_table, row
 
@@ -170,6 +172,19 @@ def the_plan_of_before_is_committed() -> Patch:
         return self.snapshot.shape(str(self.files))
 
     return mock.patch.object(OpenTable, "refresh", refresh_once)
+
+
+def a_commit_overwrites_its_number() -> Patch:
+    """As a client does that is not told to create the object alone: a writer that was paused, over its successor."""
+    create = TableFiles.create
+
+    def put(self: TableFiles, path: str, data: Bytes) -> bool:
+        if not path.startswith("_delta_log/"):
+            return create(self, path, data)
+        (self.root / path).replace(data)
+        return True
+
+    return mock.patch.object(TableFiles, "create", put)
 
 
 def others_append_keys_of_the_table(table: Table) -> None:
@@ -333,7 +348,7 @@ def another_commits_between_plan_and_commit(table: Table) -> None:
     def commit_as_rival() -> None:
         if not done:
             done.append(1)
-            table.merge(table.writer(), [row(4, "other", offset=5)])
+            table.merge(table.writer(), [row(4, "other", offset=5), row(6, "other", offset=5)])
 
     writer.check = commit_as_rival
     table.merges += 1
@@ -365,6 +380,7 @@ MUTANTS: list[tuple[Callable[[], Patch], Past]] = [
     (a_commit_has_no_transaction, a_merge_is_tried_again),
     (the_wrong_version_of_a_key_is_deleted, a_key_changes_again_and_again),
     (the_plan_of_before_is_committed, another_commits_between_plan_and_commit),
+    (a_commit_overwrites_its_number, another_commits_between_plan_and_commit),
 ]
 
 
