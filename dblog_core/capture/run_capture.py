@@ -137,7 +137,7 @@ class _Capture:
             self._arrival = CaptureOutcome.REACHED
         while True:
             try:
-                if (outcome := self.outcome()) is not None:
+                if (outcome := self._outcome_at_head()) is not None:
                     return outcome
                 lease = self._parts.state.acquire(
                     CAPTURE, self._holder, ttl=self._parts.config.state.ttl, wait=HOUSEKEEPING_SECONDS
@@ -157,18 +157,21 @@ class _Capture:
                 self._recover(error)
 
     def outcome(self, position: str | None = None, commit_time: int | None = None) -> CaptureOutcome | None:
-        """Why to end now; `position`: up to where all is published, with the time of the last transaction before it."""
+        """Why to end now; `position`: up to where all is published, with the time of the last transaction before it;
+        None: that is inside a transaction, so no goal is reached."""
         if self._stop.is_set():
             return CaptureOutcome.STOPPED
         if self._ends is not None and self._parts.clock.monotonic() >= self._ends:
             return CaptureOutcome.SLICE_OVER
-        if self._goal is not None:
-            if position is None and (head := self._parts.staging.head()) is not None and not head.partial:
-                position = head.position
-                commit_time = head.commit_time
-            if position is not None and self._goal.is_reached(position, commit_time):
-                return self._arrival
-        return None
+        is_at_goal = self._goal is not None and position is not None and self._goal.is_reached(position, commit_time)
+        return self._arrival if is_at_goal else None
+
+    def _outcome_at_head(self) -> CaptureOutcome | None:
+        """The same by the newest segment, which any capture may have published."""
+        if (outcome := self.outcome()) is not None or self._goal is None:
+            return outcome
+        head = self._parts.staging.head()
+        return None if head is None or head.partial else self.outcome(head.position, head.commit_time)
 
     @contextmanager
     def watching(self, file: ConfigFile | None) -> Iterator[None]:
@@ -205,7 +208,7 @@ class _Capture:
         clock = self._parts.clock
         closing = float("-inf")
         first = True
-        while self.outcome() is None:
+        while self._outcome_at_head() is None:
             self._take_next()
             self._keep_to_the_old_inside_a_transaction()
             try:

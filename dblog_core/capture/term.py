@@ -56,7 +56,8 @@ class Reign(Protocol):
         """From here on, only what is published after `head` counts as having gone on."""
 
     def outcome(self, position: str | None = None, commit_time: int | None = None) -> CaptureOutcome | None:
-        """Why to end now; `position`: up to where all is published, with the time of the last transaction before it."""
+        """Why to end now; `position`: up to where all is published, with the time of the last transaction before it;
+        None: that is inside a transaction, so no goal is reached."""
 
     def has_new_configuration(self) -> bool:
         """Whether another configuration should come into force: the term ends at the next transaction boundary."""

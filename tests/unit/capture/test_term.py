@@ -260,3 +260,25 @@ def test_statements_before_a_log_that_is_given_up_prove_nothing(term: Term) -> N
     head = term.staging.head()
     assert head is not None and head.segment > 1
     assert head.altered == {"shop.orders": None}
+
+
+def test_a_transaction_in_parts_is_captured_to_its_end_without_a_look_at_each_part(
+    term: Term, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With many tables a manifest is large, and whoever leads has published it."""
+    config = term.config.model_copy(update={"staging": term.config.staging.model_copy(update={"max_bytes": 1})})
+    run_capture(config, stop=threading.Event(), until_current=True)
+    rows = [{"id": n, "name": "n", "big": "b"} for n in range(40)]
+    term.database.commit(*(term.database.put(row) for row in rows))
+    monkeypatch.setattr(term.source, "_batch", 5)
+    looks: list[int] = []
+    head = Staging.head
+
+    def count(self: Staging) -> Manifest | None:
+        looks.append(1)
+        return head(self)
+
+    monkeypatch.setattr(Staging, "head", count)
+    assert run_capture(config, stop=threading.Event(), until_current=True) is CaptureOutcome.CURRENT
+    parts = [manifest for manifest in term.staging.manifests() if manifest.partial]
+    assert len(parts) > 2 > len(looks) - len(parts), (len(parts), len(looks))
