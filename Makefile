@@ -41,7 +41,7 @@ check: linters  # the import rules are among the unit tests
 test: export DBLOG_TESTS_BEGAN := $(shell date +%s)
 test:
 	@$(MAKE) --no-print-directory --jobs=2 setup linters  # the import rules are among the tests
-	@exec $(PYTHON) -m pytest -n 3 --max-worker-restart=0 --no-loadscope-reorder --run-minutes=80 --turn-minutes=25 \
+	@exec $(PYTHON) -m pytest -n 3 --max-worker-restart=0 --no-loadscope-reorder --run-minutes=80 --turn-minutes=18 \
 	  -m "not bench and not soak" $(if $(EVERY),--every-kind)
 
 times:

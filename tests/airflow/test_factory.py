@@ -169,6 +169,7 @@ def test_a_merge_that_takes_too_long_is_told(sources: Path) -> None:
     assert "[airflow] notify: waits for a limit" in answer["error"]
 
 
+@pytest.mark.one_of(2)
 def test_fifty_sources_are_parsed_faster_than_airflow_is_imported_and_none_has_anothers(
     sources: Path, tmp_path: Path
 ) -> None:

@@ -116,6 +116,7 @@ class PlainLake:
 
 
 @pytest.mark.in_turn
+@pytest.mark.one_of(2)
 @pytest.mark.parametrize("moment", list(Moment), ids=lambda m: m.value)
 def test_the_super_changelog_leads_to_the_source(
     database: Database, moment: Moment, pytestconfig: pytest.Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
