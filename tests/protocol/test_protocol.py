@@ -22,6 +22,7 @@ MISTAKES_A_DAY = 8  # of 58, whose worlds are explored without the mistake too
 FEWEST = 20  # states; the smallest world has 21
 
 
+@pytest.mark.timeout(3600)  # all worlds, in a soak
 def test_no_interleaving_breaks_the_protocol(record_property: Callable[[str, object], None], of_a_day: OfADay) -> None:
     worlds = of_a_day(scenarios(), A_DAY)
     with multiprocessing.get_context("spawn").Pool(PROCESSES) as pool:
