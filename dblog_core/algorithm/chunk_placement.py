@@ -227,11 +227,16 @@ class Chunks:
 
     # Housekeeping ---------------------------------------------------------------------------------------------------
 
-    def forget_dumps(self, is_over: Callable[[str], bool]) -> None:
-        """Drops the tasks of dumps that are over by `is_over(dump id)`, which is asked once for each."""
-        tasks = list(self._tasks)
-        over = {dump for dump in dict.fromkeys(task.dump for task in tasks) if is_over(dump)}
-        self._tasks.forget([task for task in tasks if task.dump in over])
+    def forget_dumps(self, is_over: Callable[[str, Collection[int]], bool]) -> None:
+        """Drops the tasks of dumps that are over by `is_over(dump id, numbers of its tasks that are not done here)`,
+        which is asked once for each."""
+        unfinished: dict[str, list[int]] = {}
+        for task, progress in self._tasks.all().items():
+            numbers = unfinished.setdefault(task.dump, [])
+            if not progress.done:
+                numbers.append(task.number)
+        over = {dump for dump, numbers in unfinished.items() if is_over(dump, numbers)}
+        self._tasks.forget([task for task in self._tasks if task.dump in over])
         self._discard_void()
 
     def expire_windows(self, now: float, patience: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Collection
 from enum import Enum
 from typing import Protocol
 
@@ -278,10 +279,15 @@ class Term:
         self._advance_horizon()
         # A worker that died never closes its window, which would remember events without end.
         self._sequencer.dumps.expire_windows(now, WINDOW_TIMEOUT)
-        self._sequencer.dumps.forget_dumps(lambda dump_id: dump_store.is_dump_over(self._state, dump_id))
+        self._sequencer.dumps.forget_dumps(self._is_dump_over)
         self._report.measure_rate(now)
         capture_status.put_status(self._state, self._report.to_leader_report())
         self._capture.tell(self._report.to_status(self._published))
+
+    def _is_dump_over(self, dump_id: str, unfinished: Collection[int]) -> bool:
+        """Whether a dump has ended; one that has ended in a directory which is gone has not (`reopen_dump`)."""
+        is_over = dump_store.is_dump_over(self._state, dump_id)
+        return is_over and not (unfinished and dump_store.reopen_dump(self._state, dump_id, unfinished))
 
     def _advance_horizon(self) -> None:
         """PostgreSQL: lets the windows forget. The snapshot is read before the position: later windows see as much."""

@@ -16,6 +16,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 import orjson
@@ -45,8 +46,11 @@ from dblog_core.dumps.task_store import (
 )
 from dblog_core.errors import RequestError, VersionConflict
 from dblog_core.interfaces import Entry, Json, StateStore
+from dblog_core.model import table_names
 from dblog_core.model.task_id import TaskId
 from dblog_core.state import owed_dumps
+
+log = logging.getLogger(__name__)
 
 _LARGEST_BYTES = 500_000  # of ended tasks in a dump's node: ZooKeeper takes a million
 _LIST = "unfinished"
@@ -138,6 +142,35 @@ def is_dump_over(state: StateStore, dump_id: str) -> bool:
     status = _find_status(state, dump_id, record)
     if status is not None and status.state in OVER:
         _record_end(state, status)
+    return True
+
+
+def reopen_dump(state: StateStore, dump_id: str, unfinished: Collection[int]) -> bool:
+    """Has a dump continue of which staging lacks chunks: the directory was put back from a copy since the dump ended.
+
+    `unfinished`: numbers of tasks that are not done by our manifest. False where no task of these was done by the state
+    store either: a cancelled dump, a task that failed, a dump that is not there.
+    """
+    status = find_dump(state, dump_id)
+    if status is None or status.state not in (DumpState.DONE, DumpState.FAILED):
+        return False
+    lacking = [task for task in status.tasks if task.number in unfinished and task.error is None]
+    if not lacking:
+        return False
+    log.warning(
+        "dump %s continues: it had ended, and this staging directory lacks chunks of %s: it was put back from a copy\n"
+        "  fix: `dblog work` reads them; a dump that the system requested needs nothing",
+        dump_id,
+        table_names.some(sorted({task.table for task in lacking})),
+    )
+    _register(state, dump_id)  # first: what continues is never left out
+
+    def with_new_start(data: Json) -> Json:
+        rest = {name: value for name, value in data.items() if name not in ("ended", "over_at")}
+        return {**rest, "state": DumpState.REQUESTED, "error": None} if data["state"] in OVER else data
+
+    with contextlib.suppress(RequestError):  # it is removed meanwhile
+        update_node(state, request_path(dump_id), with_new_start)
     return True
 
 

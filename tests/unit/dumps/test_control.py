@@ -326,3 +326,22 @@ def test_a_progress_that_is_done_is_not_undone_by_an_earlier_leader(world: World
     place(world.state, dump_id, 0, done=True, rows=9)
     task_store.put_progress(world.state, TaskId(dump_id, 0), TaskProgress("shop.orders", rows=5))
     assert task_store.read_progress(world.state, TaskId(dump_id, 0), "shop.orders").rows == 9
+
+
+def test_a_dump_is_reopened_for_tasks_that_were_done_alone(world: World, dump_id: str) -> None:
+    """A task that failed is not done here either, and a dump that nobody can finish would be reopened for ever."""
+    assert not dump_store.reopen_dump(world.state, "no-such-dump", [0])
+    assert not dump_store.reopen_dump(world.state, dump_id, [0, 1, 2, 3]), "it has not ended"
+    for number in range(3):
+        place(world.state, dump_id, number, done=True)
+    task_store.fail_task(world.state, TaskId(dump_id, 3), "its disk is broken")
+    assert dump_store.is_dump_over(world.state, dump_id)
+    assert not dump_store.reopen_dump(world.state, dump_id, [3])
+    assert dump_store.read_settings(world.state, dump_id)[0] == "failed"
+    dump_store.record_end_time(world.state, dump_id, 5.0)
+    assert dump_store.reopen_dump(world.state, dump_id, [1, 3])
+    (record,) = dump_store.read_records(world.state, [dump_id])
+    assert record is not None and (record.state, record.over_at, record.ended) == ("requested", None, None)
+    cancelled = filing.submit(world.config, DumpRequest(("shop.orders",)))
+    control.cancel(world.state, cancelled)
+    assert not dump_store.reopen_dump(world.state, cancelled, [0])
