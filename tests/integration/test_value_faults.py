@@ -127,3 +127,37 @@ def test_such_a_value_in_a_key_stops_its_table_alone_in_log_plan_and_the_capture
         wait(source_rows(database, "u"))
         assert set(stop_reasons(config)) == {"t"}
     capture_all(config)  # a start does not end by it either
+
+
+@pytest.mark.one_of(2)
+@pytest.mark.parametrize("together", [False, True], ids=["alone", "beside the stopped one"])
+def test_another_table_is_dumped_by_the_system_while_such_a_value_in_a_key_has_stopped_one(
+    database: Database, tmp_path: Path, together: bool
+) -> None:
+    """`together`: the log shows changes of both at the same time that only a dump brings; the stopped one waits."""
+    column, (value, *_) = KEYS[database.kind]
+    in_parts, rewrite = "", "ALTER TABLE {} ALTER v TYPE text USING 'again ' || v"
+    if database.kind != "postgres":
+        in_parts = "PARTITION BY RANGE (id) (PARTITION p0 VALUES LESS THAN (10), PARTITION p1 VALUES LESS THAN (20))"
+        rewrite = "ALTER TABLE {} DROP PARTITION p1"
+    config = database.config(tmp_path)
+    database.execute(
+        f"CREATE TABLE t (id int, v varchar(20), {column}, PRIMARY KEY (d, id)) {in_parts}",
+        f"CREATE TABLE u (id int PRIMARY KEY, v varchar(20)) {in_parts}",
+    )
+    capture_all(config)
+    run(database, f"INSERT INTO t VALUES (1, 'odd', {value})", "INSERT INTO u VALUES (1, 'other'), (11, 'behind')")
+    capture_all(config)
+    assert set(stop_reasons(config)) == {"t"} and copies(config) == source_rows(database, "u")
+    rewritten = ("t", "u") if together else ("u",)
+    with contextlib.closing(wiring.open_state(config)) as state:
+        assert dump_store.list_dumps(state) == []
+        with capturing(config) as wait:
+            run(database, *(rewrite.format(name) for name in rewritten))
+            wait_until(lambda: copies(config) == source_rows(database, "u"), "the dump of the other table")
+            wait(source_rows(database, "u"))
+            assert set(stop_reasons(config)) == {"t"}
+        dumps = dump_store.list_dumps(state)
+    assert [(dump.requested_by, dump.state) for dump in dumps] == [(dump_records.SYSTEM, "done")]
+    assert [table.partition(".")[2] for table in dumps[0].tables] == ["u"]
+    assert {line["dump"] for line in lines(wiring.open_staging(config)) if line["op"] == "f"} == {dumps[0].id}
