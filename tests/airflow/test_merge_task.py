@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from airflow.providers.apache.spark.hooks import spark_submit
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
@@ -102,15 +103,26 @@ def test_a_merge_that_waits_ends_when_it_is_told_to(
     assert not merge_state["spark"] and lease.valid()
 
 
-@pytest.mark.parametrize("master", ["local[2]", "yarn"])
+KUBERNETES = {
+    "spark.kubernetes.authenticate.submission.oauthToken": "qZx7-kubernetes-1-of-sixteen",
+    "spark.kubernetes.driverEnv.AWS_SECRET_ACCESS_KEY": "qZx7-kubernetes-2-of-sixteen",
+    "spark.executorEnv.DBLOG_PASSWORD": "qZx7-kubernetes-3-of-sixteen",
+}
+"""Secrets that Spark's own settings of Kubernetes may hold, by setting."""
+
+
+@pytest.mark.parametrize("master", ["local[2]", "yarn", "k8s://https://127.0.0.1:6443"])
 @pytest.mark.parametrize("connection", [False, True])
 def test_no_secret_stands_among_the_arguments_or_in_the_environment_of_spark_submit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, master: str, connection: bool
 ) -> None:
     """For some masters Airflow makes arguments of the environment, and writes them into the task's log."""
+    # Of the provider for Kubernetes, which is not among our packages, the hook asks here whether it is there.
+    monkeypatch.setattr(spark_submit, "kube_client", object(), raising=False)
     for name in ("delta-spark_4", "delta-storage-4", "hadoop-aws-3", "analyticsaccelerator-s3-1", "bundle-2"):
         (tmp_path / f"{name}.jar").touch()
-    text = FIELDS.format(*SECRETS).replace("[spark.conf]", f'[spark]\njars = "{tmp_path}"\n[spark.conf]')
+    more = "".join(f'"{name}" = "{value}"\n' for name, value in KUBERNETES.items())
+    text = FIELDS.format(*SECRETS).replace("[spark.conf]", f'[spark]\njars = "{tmp_path}"\n[spark.conf]\n{more}')
     if connection:
         text = text.replace(f'password = "{SECRETS[0]}"', 'airflow_connection = "not_asked_for"')
     (tmp_path / "shop.toml").write_text(text)
@@ -125,10 +137,14 @@ def test_no_secret_stands_among_the_arguments_or_in_the_environment_of_spark_sub
             json.dumps(task.env_vars),
             repr(task.conf),
         ]
-        assert not [secret for secret in SECRETS if any(secret in part for part in command_and_environment)]
+        if master.startswith("k8s"):
+            assert "spark.kubernetes.driverEnv." in " ".join(command_and_environment), "made an argument"
+        all_secrets = [*SECRETS, *KUBERNETES.values()]
+        assert not [secret for secret in all_secrets if any(secret in part for part in command_and_environment)]
         assert secrets is not None and str(secrets) in command_and_environment
         assert secrets.stat().st_mode & 0o077 == 0
-        assert secrets.read_text() == f"spark.hadoop.javax.net.ssl.trustStorePassword {SECRETS[11]}\n"
+        settings = {**KUBERNETES, "spark.hadoop.javax.net.ssl.trustStorePassword": SECRETS[11]}
+        assert dict(line.split() for line in secrets.read_text().splitlines()) == settings
     assert not secrets.exists()
 
 
