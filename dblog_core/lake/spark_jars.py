@@ -56,6 +56,10 @@ S3 = (
 )
 
 
+_unchanged: set[tuple[object, ...]] = set()
+"""Files of which this process has checked the digest."""
+
+
 def fetch_delta_jars() -> list[Path]:
     """Delta's jars; fetched first where the cache lacks them. Raises LocalError."""
     return fetch_jars(DELTA, "Delta Lake")
@@ -67,10 +71,29 @@ def fetch_s3_jars() -> list[Path]:
 
 
 def fetch_jars(jars: Sequence[Jar], what: str) -> list[Path]:
-    """Those jars; fetched first where the cache lacks them. Raises LocalError."""
+    """Those jars; fetched first where the cache lacks them. Raises LocalError, also for one that has changed since."""
     digest = hashlib.sha256("".join(jar.sha256 for jar in jars).encode()).hexdigest()[:12]
     directory = user_cache.cache_entry(f"jars-{digest}", lambda part: _fill(part, jars, what))
+    for jar in jars:
+        _check_unchanged(directory / jar.file, jar)
     return [directory / jar.file for jar in jars]
+
+
+def _check_unchanged(path: Path, jar: Jar) -> None:
+    """A jar is a program: what it was when it was fetched does not say what it is now. Once for each file, since it may
+    have hundreds of megabytes."""
+    try:
+        state = path.stat()
+        identity = (path, jar.sha256, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns)
+        if identity not in _unchanged:
+            user_cache.check_digest(path, jar.sha256, jar.coordinates)
+            _unchanged.add(identity)
+    except (OSError, LocalError) as error:
+        raise LocalError(
+            f"{path} is not the jar that was fetched: {error.reason if isinstance(error, LocalError) else error}",
+            where=str(path.parent),
+            fix="look who may write there; then remove the directory, and it is fetched again",
+        ) from error
 
 
 def _fill(directory: Path, jars: Sequence[Jar], what: str) -> None:

@@ -11,7 +11,10 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
+import stat
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
@@ -64,6 +67,10 @@ def kernel(result: Any, *arguments: Any, allocates: bool = False) -> Callable[[K
     options: dict[str, Any] = {"nogil": True} if allocates else {"nogil": True, "_nrt": False}
 
     def compile_kernel(function: Kernel) -> Kernel:
+        if (directory := _foreign_cache()) is not None:
+            log.warning("%s is compiled at every start: others may write into %s", function.__name__, directory)
+            private: Kernel = numba.njit(result(*arguments), **options)(function)
+            return private
         try:
             compiled: Kernel = numba.njit(result(*arguments), cache=True, **options)(function)
         except (RuntimeError, OSError) as error:
@@ -75,6 +82,16 @@ def kernel(result: Any, *arguments: Any, allocates: bool = False) -> Callable[[K
         return compiled
 
     return compile_kernel
+
+
+def _foreign_cache() -> Path | None:
+    """`NUMBA_CACHE_DIR`, where others may put files: what numba reads there, this process executes."""
+    chosen = os.environ.get("NUMBA_CACHE_DIR")
+    if not chosen or not Path(chosen).exists():  # numba makes it, and it is ours
+        return None
+    state = Path(chosen).stat()
+    is_safe = state.st_uid in (0, os.geteuid()) and not state.st_mode & stat.S_IWOTH
+    return None if is_safe else Path(chosen)
 
 
 def part(function: Kernel) -> Kernel:

@@ -52,6 +52,26 @@ def test_where_no_cache_can_be_written_kernels_are_compiled_all_the_same(
     assert "NUMBA_CACHE_DIR" in caplog.text
 
 
+@pytest.mark.parametrize(("mode", "is_used"), [(0o755, True), (0o777, False), (0o1777, False)])
+def test_a_cache_into_which_others_may_write_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, mode: int, is_used: bool
+) -> None:
+    """What numba reads there is unpickled and executed."""
+    from numba.core import config
+
+    from dblog_core.rows import jit
+
+    cache = tmp_path / "kernels"
+    cache.mkdir()
+    cache.chmod(mode)
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(cache))
+    monkeypatch.setattr(config, "CACHE_DIR", str(cache))
+    kernel = jit.kernel(jit.int64, jit.int64)(twice)
+    assert kernel(21) == 42
+    assert bool(list(cache.rglob("*.nbi"))) == is_used
+    assert (f"others may write into {cache}" in caplog.text) != is_used
+
+
 SHIPPED = """
 import sys
 import tempfile
