@@ -75,3 +75,21 @@ def test_objects_of_kubernetes_select_each_other() -> None:
         written_places = {mount["mountPath"] for mount in spec["containers"][0]["volumeMounts"]}
         assert read_only == ({"/tmp", "/var/lib/dblog"} <= written_places) == (spec["containers"][0]["name"] == "dblog")
         assert spec["containers"][0]["resources"]["limits"]["memory"]
+
+
+def test_nobody_connects_to_a_pod_but_prometheus_to_the_metrics() -> None:
+    """Which are served in clear, off loopback."""
+    policies = {entry["metadata"]["name"]: entry["spec"] for entry in KUBERNETES if entry["kind"] == "NetworkPolicy"}
+    assert all(policy["policyTypes"] == ["Ingress"] for policy in policies.values())
+    pods = [
+        entry.get("spec", {}).get("template", entry) for entry in KUBERNETES if entry["kind"] in ("Deployment", "Pod")
+    ]
+    assert len(pods) == 5
+    for pod in pods:
+        labels = pod["metadata"]["labels"].items()
+        selecting = [p for p in policies.values() if p["podSelector"]["matchLabels"].items() <= labels]
+        assert selecting, "a pod that no policy selects is open to all"
+        doors = [port["name"] for container in pod["spec"]["containers"] for port in container.get("ports", ())]
+        opened = [rule for policy in selecting for rule in policy["ingress"]]
+        assert [port["port"] for rule in opened for port in rule["ports"]] == doors
+        assert all(rule["from"] for rule in opened), "from somebody, not from all"

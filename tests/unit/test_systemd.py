@@ -40,3 +40,7 @@ def test_its_command_is_one_of_ours_with_options_that_there_are(unit: Path) -> N
     assert (service["CacheDirectory"], service["CacheDirectoryMode"]) == ("dblog-service", "0700")
     assert service["Environment"] == "DBLOG_CACHE_DIR=%C/dblog-service NUMBA_CACHE_DIR=%C/dblog-service/kernels"
     assert service["CapabilityBoundingSet"] == "" and service["PrivateDevices"] == service["LockPersonality"] == "yes"
+    assert (service["ProtectSystem"], service["ProtectHome"], service["PrivateTmp"]) == ("strict", "yes", "yes")
+    assert set(service["RestrictAddressFamilies"].split()) == {"AF_INET", "AF_INET6", "AF_UNIX", "AF_NETLINK"}
+    assert service["User"] == service["Group"] == "dblog" and service["ReadWritePaths"] == "/var/lib/dblog"
+    assert "MemoryDenyWriteExecute" not in service, "kernels are compiled while a program runs"
