@@ -5,6 +5,7 @@ What prevents a correct capture is fatal; what prevents only merges, or is merel
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tempfile
@@ -27,6 +28,7 @@ from dblog_core.lake.lake_status import OWN, shares_history
 from dblog_core.model import position_spec
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.monitoring.clear_text import in_clear_text
+from dblog_core.monitoring.gone_tables import find_gone
 from dblog_core.outputs import positions
 from dblog_core.rows.value_forms import FORMS, forms_for
 from dblog_core.state import stopped_tables
@@ -123,7 +125,11 @@ def _source(config: Config) -> Iterator[Problem]:
     source = wiring.open_source(config.source)
     problems = source.check()
     yield from problems
-    if any(p.fatal for p in problems):
+    fatal = [problem for problem in problems if problem.fatal]
+    if all(problem.table is not None for problem in fatal):
+        with contextlib.suppress(StagingError):  # the part of staging tells it
+            yield from find_gone(config, source)
+    if fatal:
         return  # what follows asks the catalogue, which may be just what is out of reach
     _begins(config, source)
     tables = source.tables()

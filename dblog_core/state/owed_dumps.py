@@ -2,6 +2,7 @@
 
     a dump of the system's ends, and has failed for a table  -> an entry, before the dump's end is recorded
     a term begins (a start, other settings), the table is altered -> it is requested again, at once
+    a table is captured that has rows and no key             -> an entry: a dump may bring them once it has one
     nothing of that                                          -> again after an hour, two, four, … a day
     it fails again                                           -> each wait is twice as long
     a full dump of the table ends in the log, also a requested one -> forgotten; so is one that somebody cancels
@@ -21,6 +22,7 @@ import orjson
 from dblog_core.interfaces import Clock, Json, StateStore
 from dblog_core.state import compare_and_set
 
+KEYLESS = "it has no key, so no dump can bring the rows that it had before its log was read"
 _NODE = "owed"
 _LONGEST = 500  # characters of a fault
 _SOON_SECONDS = 1.0  # after a failure, where something has changed since

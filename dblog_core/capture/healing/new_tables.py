@@ -59,8 +59,8 @@ def put_in_force(parts: Parts, lease: Lease, head: Manifest, *, shown_tables: fr
     if same and not new and refused == stopped:
         return head
     if before is not None:
-        unread = new | (stopped.keys() - refused.keys())
-        head, left = _take_in(parts, lease, head, before, unread, shown_tables, leave_out=refused.keys())
+        mended = stopped.keys() - refused.keys()
+        head, left = _take_in(parts, lease, head, before, new, mended, shown_tables, leave_out=refused.keys())
         _give_up(parts, before, now)
         give_up_stopped(parts.state, refused)
         # A table that was stopped and could not be dumped stays stopped: its copy lacks what was passed over.
@@ -95,19 +95,20 @@ def _take_in(
     lease: Lease,
     head: Manifest,
     before: LiveSettings,
-    new: set[str],
+    new: Set[str],
+    mended: Set[str],
     shown_tables: frozenset[str] | None,
     *,
     leave_out: Set[str],
 ) -> tuple[Manifest, set[str]]:
-    """The manifest to continue after, and the tables that could not be dumped now. `leave_out`: those that stay
-    stopped."""
+    """The manifest to continue after, and the tables that could not be dumped now. `mended`: those that were stopped;
+    `leave_out`: those that stay so."""
     schemas = [table for table in parts.source.tables() if str(table.table) not in leave_out]
     if shown_tables is not None:  # what the log does not show yet is taken in by the term from which on it does
         shown_names = table_identity.find_names(shown_tables)
         schemas = [table for table in schemas if str(table.table) in shown_names]
     changed = {table.table for table in settings_in_force.find_new_tables(before, parts.config.source, schemas)}
-    tables = [table for table in schemas if table.table in changed or str(table.table) in new]
+    tables = [table for table in schemas if table.table in changed or str(table.table) in new | mended]
     dumps: dict[str, str] = {}
     dumped = tuple(str(table.table) for table in tables if table.key)
     if dumped:
@@ -120,8 +121,10 @@ def _take_in(
         owed_dumps.record_failures(parts.state, "", requested.refused)
     late = [t.table for t in tables if not t.key]
     if late and parts.source.shows_whole_logs():
-        late = [table for table in late if table in changed]
+        late = [table for table in late if table in changed or str(table) in mended]  # whose rows were passed over
     _tell_of_keyless(parts, list(map(str, late)))
+    # Its next shape may be the first that the log shows: that one does not say that rows were there before.
+    owed_dumps.record_failures(parts.state, "", dict.fromkeys(map(str, late), owed_dumps.KEYLESS))
     names = [str(table.table) for table in tables]
     now = parts.source.horizon()
     left = set(dumped) - dumps.keys()

@@ -74,7 +74,8 @@ class OwedDumps:
         owed_dumps.record_requests(self._state, dict(requested.dumps))
         owed_dumps.record_failures(self._state, "", requested.refused)
         self._waits.nudge(requested.locked)
-        owed_dumps.forget(self._state, [*requested.gone, *requested.keyless])
+        owed_dumps.record_failures(self._state, "", dict.fromkeys(requested.keyless, owed_dumps.KEYLESS))
+        owed_dumps.forget(self._state, requested.gone)
         for table, dump in requested.dumps.items():
             log.warning("%s is dumped again, as dump %s; it has failed: %s", table, dump, entries[table].why)
 
