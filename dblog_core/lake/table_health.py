@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dblog_core.dumps.dump_records import OVER
 from dblog_core.dumps.status import DumpStatus
 from dblog_core.lake.lake_status import State, TableStatus
+from dblog_core.model.table_names import quote_for_shell
 from dblog_core.state.owed_dumps import OwedDump
 
 _FIX = "\n  fix: "
@@ -61,4 +62,4 @@ def _explain_awaited_dump(name: str, awaited: str, dump: DumpStatus | None) -> t
 
 
 def _command(name: str) -> str:
-    return f"dblog dump --table {name}"
+    return f"dblog dump --table {quote_for_shell(name)}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -17,12 +16,12 @@ from dblog_core.errors import SourceError, TableLocked
 from dblog_core.interfaces import Problem
 from dblog_core.model import table_patterns
 from dblog_core.model.schema import TableName
-from dblog_core.model.table_names import keys_entry
+from dblog_core.model.table_names import keys_entry, quote_for_toml
 from dblog_core.rows import column_rule_faults, source_key_faults
 from dblog_core.sources.mysql import check_generated, check_replica
 from dblog_core.sources.mysql.binlog import log
 from dblog_core.sources.mysql.binlog.xa import prepared_at_start
-from dblog_core.sources.mysql.sql import catalogue, foreign_keys
+from dblog_core.sources.mysql.sql import catalogue, foreign_keys, merge_tables
 from dblog_core.sources.mysql.sql.catalogue import Described, TableFilter
 from dblog_core.sources.mysql.sql.connection import LOCKED, connect, is_mariadb, quote_identifier, rows, variables
 from dblog_core.sources.mysql.sql.log_end import GTIDS_FIX
@@ -210,6 +209,7 @@ def _tables(connection: Connection[Any], config: SourceConfig, tables: TableFilt
     for first in range(0, len(descriptions), _AT_ONCE):
         yield from _readable(connection, [described.table for described in descriptions[first : first + _AT_ONCE]])
     yield from foreign_keys.problems(connection, names)
+    yield from merge_tables.problems(connection, names)
     rows(connection, "SET SESSION lock_wait_timeout = DEFAULT")
 
 
@@ -219,8 +219,9 @@ def _table(config: SourceConfig, described: Described) -> Iterator[Problem]:
     if described.schema and not described.schema.key:
         yield Problem(
             f"{name} has no primary key: it goes to the super-changelog and to history, not to the lake or to dumps",
-            f'give it a primary key, or name unique never-null columns: {keys_entry(name)} = ["…"]',
+            _keyless_fix(name, described.candidates),
             fatal=False,
+            table=str(name),
         )
 
 
@@ -265,10 +266,22 @@ def table_problems(described: Described) -> Iterator[Problem]:
     yield from described.rule_problems
 
 
+def _keyless_fix(name: TableName, candidates: Sequence[Sequence[str]]) -> str:
+    """How a table without a primary key comes to have a key."""
+    entry = _name_candidates(name, candidates) or f'{keys_entry(name)} = ["…"]'
+    return f"give it a primary key, or name unique never-null columns: {entry}"
+
+
+def _name_candidates(name: TableName, candidates: Sequence[Sequence[str]]) -> str:
+    """The entries that would name its unique, never-null columns; empty where it has none."""
+    listed = (", ".join(map(quote_for_toml, columns)) for columns in candidates)
+    return " or ".join(f"{keys_entry(name)} = [{columns}]" for columns in listed)
+
+
 def _key_fix(name: TableName, candidates: Sequence[Sequence[str]]) -> str:
     """Its unique, never-null columns as the entry is to name them, or how to have some."""
-    if candidates:
-        return " or ".join(f"{keys_entry(name)} = {json.dumps(list(columns))}" for columns in candidates)
+    if entries := _name_candidates(name, candidates):
+        return entries
     return f"ALTER TABLE {qualify(name).replace('%%', '%')} ADD UNIQUE (its key's columns), all of them NOT NULL"
 
 

@@ -13,8 +13,8 @@ from dblog_core.config.source import SourceConfig
 from dblog_core.errors import SourceError
 from dblog_core.interfaces import Problem
 from dblog_core.model import table_patterns
-from dblog_core.model.table_names import keys_entry
-from dblog_core.sources.postgres.sql import catalogue, publication, slots, standby
+from dblog_core.model.table_names import quote_for_shell
+from dblog_core.sources.postgres.sql import catalogue, publication, row_key, slots, standby
 from dblog_core.sources.postgres.sql.catalogue import CatalogueTable
 from dblog_core.sources.postgres.sql.connection import (
     Connection,
@@ -201,15 +201,18 @@ def _table(
         what = f"{table.name} has no key: its changes are logged, and it cannot have a lake table or be dumped"
         yield Problem(
             what,
-            f"a primary key, or {keys_entry(table.name)} = [its unique, never-null columns]",
+            f"give it a primary key, or name unique never-null columns: {row_key.name_candidates(table)}",
             fatal=False,
+            table=str(table.name),
         )
     if generated := [c.name for c in table.columns if c.generated]:
         what = f"{table.name}: generated columns ({', '.join(generated)}) are not in the log and are left out"
         yield Problem(what, "compute them in the lake from the other columns", fatal=False)
     if table.partitioned:
         what = f"{table.name} is partitioned: TRUNCATE, DETACH and DROP of one partition are not in its log"
-        yield Problem(what, "DELETE the rows first, or dump the table afterwards", fatal=False)
+        command = f"`dblog dump --table {quote_for_shell(table.name)}`"
+        fix = f"DELETE the rows first, or dump the table afterwards: {command}"
+        yield Problem(what, fix, fatal=False, table=str(table.name))
     floats = [
         c.name
         for c in table.columns

@@ -122,3 +122,23 @@ def test_a_missing_database_is_refused_with_a_fix(config: Any) -> None:
     with pytest.raises(SourceRefused) as raised:
         MysqlSource(config.model_copy(update={"database": "no_such_schema"})).current_position()
     assert raised.value.fix
+
+
+def test_check_names_the_tables_that_a_merge_table_changes(database: Database, source: MysqlSource) -> None:
+    shape = "(id int PRIMARY KEY, v int) ENGINE = MyISAM"
+    execute(database, *(f"CREATE TABLE {name} {shape}" for name in ("a", "`b, ``c`", "d")))
+    execute(database, f"CREATE TABLE m {shape.replace('MyISAM', 'MERGE')} UNION = (a, `b, ``c`)")
+    problems = [problem for problem in source.check() if "through the MERGE table" in problem.what]
+    assert {problem.table for problem in problems} == {f"{database.schema}.a", f"{database.schema}.b, `c"}
+    assert all(f"MERGE table {database.schema}.m is in the log under that name" in problem.what for problem in problems)
+    execute(database, "ALTER TABLE m ENGINE = InnoDB")
+    assert "MERGE" not in check(source)
+
+
+def test_check_names_the_columns_that_could_be_the_key_of_a_table_without_one(
+    database: Database, source: MysqlSource
+) -> None:
+    execute(database, "CREATE TABLE a (k int NOT NULL, v int UNIQUE, UNIQUE (k, id), id int NOT NULL)")
+    (problem,) = source.check()
+    assert problem.table == f"{database.schema}.a" and not problem.fatal
+    assert problem.fix.endswith(f'[source.keys] "{database.schema}.a" = ["k", "id"]')

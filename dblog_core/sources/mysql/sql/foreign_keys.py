@@ -15,6 +15,7 @@ import pymysql
 
 from dblog_core.interfaces import Problem
 from dblog_core.model.schema import TableName
+from dblog_core.model.table_names import quote_for_shell
 from dblog_core.sources.mysql.sql.connection import LOCKED, rows, variables
 from dblog_core.sources.mysql.sql.watermarks import qualify
 
@@ -40,9 +41,10 @@ def problems(connection: Any, names: list[TableName]) -> Iterator[Problem]:
         for key, actions in _find_cascades(connection, name):
             yield Problem(
                 f"{name}: what {actions} of the foreign key {key} changes is not in this server's log",
-                "schedule repairs, which bring it; or let who changes the other table change this one too; or use MySQL"
-                " from 9.6 on, which logs it",
+                f"`dblog dump --table {quote_for_shell(name)}` brings it, and so do scheduled repairs; or let who "
+                "changes the other table change this one too; or use MySQL from 9.6 on, which logs it",
                 fatal=False,
+                table=str(name),
             )
 
 

@@ -29,7 +29,7 @@ MAX_ROWS = 10_000
 
 def no_key_fix(table: TableName) -> str:
     """What makes the log identify old rows of a table by its key again."""
-    return f"give {table} its key again; ALTER TABLE {typed_names.table(table)} REPLICA IDENTITY FULL does as well"
+    return f"give {table} its key again, or ALTER TABLE {typed_names.table(table)} REPLICA IDENTITY FULL"
 
 
 class Assembly:

@@ -6,11 +6,11 @@ generated, and a unique index that is immediate, whole and over columns alone mu
 
 from __future__ import annotations
 
-import json
+from collections.abc import Sequence
 
 from dblog_core.config.source import SourceConfig
 from dblog_core.interfaces import Problem
-from dblog_core.model.table_names import keys_entry
+from dblog_core.model.table_names import keys_entry, quote_for_toml
 from dblog_core.rows import source_key_faults
 from dblog_core.sources.postgres.sql import typed_names
 from dblog_core.sources.postgres.sql.catalogue import CatalogueTable
@@ -62,11 +62,25 @@ def _explain_deferrable(table: CatalogueTable) -> Problem:
     )
 
 
+def name_candidates(table: CatalogueTable) -> str:
+    """The entries that would name its unique, never-null columns, or the form of one where it has none."""
+    return _write_entries(table, _find_candidates(table)) or f'{keys_entry(table.name)} = ["…"]'
+
+
+def _find_candidates(table: CatalogueTable) -> list[list[str]]:
+    unusable = {c.name for c in table.columns if c.generated or not c.not_null}
+    return sorted(sorted(columns) for columns in table.unique if not unusable & columns)
+
+
+def _write_entries(table: CatalogueTable, candidates: Sequence[Sequence[str]]) -> str:
+    listed = (", ".join(map(quote_for_toml, columns)) for columns in candidates)
+    return " or ".join(f"{keys_entry(table.name)} = [{columns}]" for columns in listed)
+
+
 def _describe_usable_keys(table: CatalogueTable) -> str:
     """What could stand in [source.keys], or how to have it. A partial or a deferrable index vouches for no row."""
-    nullable = {c.name for c in table.columns if not c.not_null}
-    if usable := [sorted(columns) for columns in table.unique if not nullable & columns]:
-        return " or ".join(f"{keys_entry(table.name)} = {json.dumps(columns)}" for columns in usable)
+    if candidates := _find_candidates(table):
+        return _write_entries(table, candidates)
     return (
         f"name the columns of a unique index that is neither partial nor deferrable nor over an expression: ALTER "
         f"TABLE {typed_names.table(table.name)} ADD UNIQUE (its key's columns), all of them NOT NULL"

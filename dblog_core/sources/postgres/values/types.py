@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from dblog_core.errors import ValueOutOfRange
 from dblog_core.model.schema import Column, TableName
-from dblog_core.model.table_names import quote_for_shell
+from dblog_core.model.table_names import quote_for_shell, quote_for_toml
 
 _PLAIN: dict[str, pa.DataType] = {
     "boolean": pa.bool_(),
@@ -143,8 +143,8 @@ def out_of_range(text: str, target: Column, table: TableName) -> ValueOutOfRange
     else:
         fix = (
             f"change the value, or stage the column as text{_or_null(target)}: "
-            f'[source.columns."{table}"] staged_as = {{ {target.name} = "text" }} (`dblog schema accept '
-            f"{quote_for_shell(table)}` then gives the lake that type), or exclude it there"
+            f'[source.columns.{quote_for_toml(str(table))}] staged_as = {{ {quote_for_toml(target.name)} = "text" }} '
+            f"(`dblog schema accept {quote_for_shell(table)}` then gives the lake that type), or exclude it there"
         )
     value = "a value" if target.hidden else repr(text[:60])
     return ValueOutOfRange(
