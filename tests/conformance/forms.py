@@ -7,8 +7,8 @@ A form begins with a line `== NAME`, and may go on with lines of its own:
     = named T TEXT          what the name of table <t> ends with
     = stops T: PATTERN      table <t> has to be told of, in such words, the fix included
     = may stop T: PATTERN   or may be
-    = sql STATEMENT         of the table before: the fix as it is typed at the server
-    = rules JSON            or into the configuration, below [source.columns."TABLE"]; without either: a dump
+    = chosen STATEMENT      of the table before: what the person chooses where the report prints no complete fix
+    = rules JSON            or an entry below [source.columns."TABLE"] whose settings and columns the report names
 
 Then come statements, one a line; a line that begins with blanks goes on with the one before. In front of a statement
 may stand, in any order:
@@ -118,9 +118,22 @@ class Stop:
 
     table: str
     says: str
-    sql: tuple[str, ...] = ()
+    chosen: tuple[str, ...] = ()
     rules: Mapping[str, Any] | None = None
     always: bool = True
+
+    def means(self, text: str) -> bool:
+        """Whether a report says what is expected."""
+        return re.search(self.says, text, re.DOTALL) is not None
+
+    def find_named_rules(self, text: str) -> dict[str, Any]:
+        """Those of its rules whose setting and column the text names."""
+        rules = dict[str, Any]()
+        for rule, columns in (self.rules or {}).items():
+            named = [c for c in columns if rule in text and re.search(rf"\b{re.escape(c)}\b", text)]
+            if named:
+                rules[rule] = {c: columns[c] for c in named} if isinstance(columns, dict) else named
+        return rules
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,8 +228,8 @@ class Maker:
         return Step(self.fill(sql), session, may_fail, codec, text)
 
     def _stop(self, stop: Stop) -> Stop:
-        sql = tuple(self.fill(text) for text in stop.sql)
-        return Stop(self._names[stop.table], stop.says, sql, stop.rules, stop.always)
+        chosen = tuple(self.fill(text) for text in stop.chosen)
+        return Stop(self._names[stop.table], stop.says, chosen, stop.rules, stop.always)
 
     def fill(self, text: str) -> str:
         """The text with names and values in its holes."""
@@ -337,8 +350,8 @@ def _with(form: Form, line: str) -> Form:
         table, _, says = rest.removeprefix("stop ").partition(": ")
         return replace(form, stops=(*form.stops, Stop(table, says, always=word == "stops")))
     *others, last = form.stops
-    if word == "sql":
-        last = replace(last, sql=(*last.sql, rest))
+    if word == "chosen":
+        last = replace(last, chosen=(*last.chosen, rest))
     else:
         assert word == "rules", line
         last = replace(last, rules=json.loads(rest))

@@ -44,8 +44,11 @@ class Copy:
     loose: list[tuple[int, int, bytes]] = field(default_factory=list)
     """Of a table without a key: at which offset a row came (1) or went (-1)."""
     faults: list[str] = field(default_factory=list)
+    lacks_since: int | None = None
+    """Where a full dump must begin, or later, that brings what may be missing (as `merge_plan.lacks_since` has it)."""
 
     def apply(self, line: dict[str, Any]) -> None:
+        self._note_whole(line)
         match line["op"]:
             case "s":
                 self._reshape(line)
@@ -66,6 +69,21 @@ class Copy:
                 self.left = {key: self.rows.pop(key, None)}
             case "c" | "u" | "r":
                 self._put(line)
+
+    def _note_whole(self, line: dict[str, Any]) -> None:
+        match line["op"]:
+            case "s" if not line["key_columns"]:
+                self.lacks_since = None
+            case "s":
+                begins = self.shape is None or not self.shape.key
+                before = 0 if begins else self.lacks_since
+                whole = line.get("whole")
+                self.lacks_since = before if whole is None else None if whole else line["offset"]
+            case "t":
+                self.lacks_since = None
+            case "f" if line.get("key_from") is None and line.get("key_to") is None:
+                if self.lacks_since is not None and line["since"] >= self.lacks_since:
+                    self.lacks_since = None
 
     def _put(self, line: dict[str, Any]) -> None:
         key = tuple(line["key"].values())

@@ -547,7 +547,7 @@ DELETE FROM <u> WHERE k = 'B'
 
 == no key
 = stops t: has no primary key.*give it a primary key
-= sql ALTER TABLE <t> ADD COLUMN pk int AUTO_INCREMENT PRIMARY KEY
+= chosen ALTER TABLE <t> ADD COLUMN pk int AUTO_INCREMENT PRIMARY KEY
 CREATE TABLE <t> (a int, v varchar(20))
 INSERT INTO <t> VALUES (1, <text>), (1, <text>), (2, NULL)
 INSERT INTO <t> SELECT * FROM <t>
@@ -557,9 +557,8 @@ ALTER TABLE <t> ADD COLUMN n int DEFAULT 4
 
 == unique keys
 = stops t: has no primary key.*give it a primary key
-= sql ALTER TABLE <t> ADD PRIMARY KEY (a)
 = stops u: has no primary key.*give it a primary key
-= sql ALTER TABLE <u> ADD COLUMN pk int AUTO_INCREMENT PRIMARY KEY
+= chosen ALTER TABLE <u> ADD COLUMN pk int AUTO_INCREMENT PRIMARY KEY
 CREATE TABLE <t> (a int NOT NULL UNIQUE, v varchar(20))
 CREATE TABLE <u> (a int UNIQUE, v varchar(20))
 INSERT INTO <t> VALUES (1, <text>), (2, <text>)
@@ -725,7 +724,7 @@ DROP SEQUENCE IF EXISTS <u>, nothing_of_this_name
 == tables like sequences
 = only mariadb
 = stops t: has no primary key.*give it a primary key
-= sql ALTER TABLE <t> ADD PRIMARY KEY (next_not_cached_value)
+= chosen ALTER TABLE <t> ADD PRIMARY KEY (next_not_cached_value)
 CREATE SEQUENCE <o1> START 100
 CREATE TABLE <t> AS SELECT * FROM <o1>
 UPDATE <t> SET increment = 7
@@ -896,7 +895,7 @@ INSERT INTO <t> VALUES (13, 'last')
 
 == hidden columns and keys
 = stops u: has no primary key.*give it a primary key
-= sql ALTER TABLE <u> ADD COLUMN pk int AUTO_INCREMENT PRIMARY KEY
+= chosen ALTER TABLE <u> ADD COLUMN pk int AUTO_INCREMENT PRIMARY KEY
 CREATE TABLE <t> (id int PRIMARY KEY, v varchar(20) INVISIBLE DEFAULT 'hidden', n int)
 CREATE TABLE <u> (a int)
 [mysql] SET SESSION sql_generate_invisible_primary_key = 1
@@ -958,7 +957,6 @@ INSERT INTO <t> VALUES (7, 7, 'a'), (8, 8, 'a')
 
 == images in part
 = may stop t: set binlog_row_image = FULL for every session
-= rules {}
 CREATE TABLE <t> (id int PRIMARY KEY, v varchar(20), n int, b text)
 INSERT INTO <t> VALUES (1, 'a', 1, <big>), (2, 'b', 2, <big>), (3, 'c', 3, NULL)
 SET SESSION binlog_row_image = MINIMAL
@@ -973,7 +971,6 @@ UPDATE <t> SET n = n + 1
 == documents in parts
 = only mysql
 = may stop t: set binlog_row_value_options = '' for every session
-= rules {}
 CREATE TABLE <t> (id int PRIMARY KEY, j json)
 INSERT INTO <t> VALUES (1, JSON_OBJECT('a', REPEAT('x', 500), 'b', 1)), (2, '{"b": 2}')
 SET SESSION binlog_row_value_options = 'PARTIAL_JSON'
@@ -1076,9 +1073,8 @@ UPDATE <t> SET y = 7 WHERE id = 2
 == unreadable tables
 = only mariadb
 = stops t: system-versioned.*DROP SYSTEM VERSIONING
-= sql ALTER TABLE <t> DROP SYSTEM VERSIONING
 = stops u: COMPRESSED
-= sql ALTER TABLE <u> MODIFY v varchar(100)
+= chosen ALTER TABLE <u> MODIFY v varchar(100)
 CREATE TABLE <t> (id int PRIMARY KEY, v varchar(20)) WITH SYSTEM VERSIONING
 CREATE TABLE <u> (id int PRIMARY KEY, v varchar(100) COMPRESSED)
 CREATE TABLE <v> (id int PRIMARY KEY, v varchar(20))
@@ -1129,7 +1125,8 @@ UPDATE <u> SET id = id + 10
 
 == engines without rows
 = stops t: keeps no rows.*ENGINE = InnoDB
-= sql ALTER TABLE <t> ENGINE = InnoDB
+= may stop u: through the MERGE table
+= may stop v: through the MERGE table
 CREATE TABLE <u> (id int PRIMARY KEY, v varchar(20)) ENGINE = MyISAM
 CREATE TABLE <v> (id int PRIMARY KEY, v varchar(20)) ENGINE = MyISAM
 INSERT INTO <u> VALUES (1, <text>), (2, <text>)
@@ -1141,7 +1138,6 @@ DELETE FROM <u> WHERE id = 1
 == engines without any rows
 = only mysql
 = stops t: keeps no rows.*ENGINE = InnoDB
-= sql ALTER TABLE <t> ENGINE = InnoDB
 CREATE TABLE <t> (id int PRIMARY KEY, v varchar(20)) ENGINE = BLACKHOLE
 INSERT INTO <t> VALUES (1, <text>), (2, <text>)
 

@@ -169,8 +169,8 @@ def _charsets(kind: str) -> Iterator[Form]:
         if name in MULTIBYTE:
             stop_pattern = f"{name}|character set"
             stops = (
-                Stop("t", stop_pattern, sql=("ALTER TABLE <t> CONVERT TO CHARACTER SET utf8mb4",), always=False),
-                Stop("u", stop_pattern, sql=("ALTER TABLE <u> CONVERT TO CHARACTER SET utf8mb4",), always=False),
+                Stop("t", stop_pattern, chosen=("ALTER TABLE <t> CONVERT TO CHARACTER SET utf8mb4",), always=False),
+                Stop("u", stop_pattern, chosen=("ALTER TABLE <u> CONVERT TO CHARACTER SET utf8mb4",), always=False),
             )
         text = f"""
 CREATE TABLE <t> (id int PRIMARY KEY, v varchar(30), c char(12), x text, e enum('a','{word[:3]}'), s set('b','{word[:2]}')) CHARACTER SET {name}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping
 
 from pyspark.sql import SparkSession
@@ -15,6 +16,7 @@ from dblog_core.model.schema import TableName
 from dblog_core.model.values import to_json
 from dblog_core.wiring import open_lake
 from tests.conformance.judge import Row
+from tests.conformance.reports import Reports
 from tests.conformance.world import World
 
 
@@ -25,6 +27,7 @@ class SparkLake:
         self._world = world
         self._spark = spark
         self._merge = merge
+        self._removed = set[str]()
 
     def merge(self) -> None:
         self._merge(self._world.config)  # exits 1 while a table stands still, which `stopped_tables` tells
@@ -36,21 +39,29 @@ class SparkLake:
         return any(t.awaits is not None or t.state is State.INCOMPLETE for t in self._tables().values())
 
     def rows(self) -> Mapping[str, list[Row]]:
-        return {name: self._rows(name) for name, table in self._tables().items() if table.version is not None}
+        return {name: self._rows(name) for name, table in self._live_tables().items()}
+
+    def _live_tables(self) -> dict[str, TableStatus]:
+        tables = self._tables().items()
+        return {n: t for n, t in tables if t.version is not None and n not in self._removed}
 
     def _rows(self, table: str) -> list[Row]:
         location = table_location(open_lake(self._world.config), TableName.parse(table))
         lake_rows = self._spark.read.format("delta").load(str(location)).toArrow().to_pylist()
         return [{name: to_json(value) for name, value in row.items()} for row in lake_rows]
 
-    def stopped_tables(self) -> dict[str, str]:
-        return {name: str(t.error) for name, t in self._tables().items() if t.state is State.STOPPED}
+    def reports(self) -> Reports:
+        return {}  # `status` shows them
 
     def accept(self, table: str) -> None:
         task = lake_tasks.file_task(open_lake(self._world.config), AcceptRequest(table)).id
         self.merge()
         outcome = lake_tasks.read_outcome(open_lake(self._world.config), task, AcceptResult)
         assert outcome is not None and outcome.error is None, f"dblog schema accept {table}: {outcome}"
+
+    def remove(self, table: str) -> None:
+        shutil.rmtree(str(table_location(open_lake(self._world.config), TableName.parse(table))))
+        self._removed.add(table)
 
     def _tables(self) -> dict[str, TableStatus]:
         status = read_status(open_lake(self._world.config))

@@ -1,24 +1,36 @@
-"""What became of every table: equal, or told of by name; and the fix of those, typed as it is told."""
+"""What became of every table: equal, or told of by name; and the fix of those, typed as it is printed.
+
+A table that differs needs a report of exactly this table that says that it is not right: `stopped` or `incomplete` in
+`status`, a fatal problem of `check`, or a newest dump that has failed. A warning of `check` counts where the table's
+form expects it. The judge types what the report prints (`fixes`), and what the form chooses only where the report
+leaves that to the person.
+"""
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from dblog_core import wiring
 from dblog_core.errors import DblogError
 from dblog_core.model.schema import TableName
+from dblog_core.model.table_names import quote_for_shell
+from dblog_core.monitoring.gone_tables import GONE
 from tests.conformance import judge
+from tests.conformance.fixes import Command, Fix, Removal, Restart, Setting, Statements, read_fix
 from tests.conformance.forms import Case, Stop
 from tests.conformance.judge import Row
 from tests.conformance.known import list_known
+from tests.conformance.reports import Report, Reports, merge_reports
 from tests.conformance.world import World
 
 _ROUNDS = 6
 """Of merges and the dumps that these request, at most."""
+_FIXES = 5
+"""Of one table, one after the other, at most: each may show what the next one is for."""
 _PATIENCE_SECONDS = 120.0
 """For a table to be told of, and to be equal after its fix."""
 
@@ -38,11 +50,14 @@ class Lake(Protocol):
     def rows(self) -> Mapping[str, list[Row]]:
         """What it holds of each table."""
 
-    def stopped_tables(self) -> dict[str, str]:
-        """Tables that stand still, with the reason and the fix."""
+    def reports(self) -> Reports:
+        """What it says of tables that stand still or are incomplete."""
 
     def accept(self, table: str) -> None:
         """`dblog schema accept TABLE`."""
+
+    def remove(self, table: str) -> None:
+        """Removes what it has of a table that is gone."""
 
 
 class PlainLake:
@@ -52,6 +67,7 @@ class PlainLake:
         self._world = world
         self._accepted = dict[str, int]()
         self._copies: dict[str, judge.Copy] = {}
+        self._removed = set[str]()
 
     def merge(self) -> None:
         self._copies = judge.fold_copies(self._world.config, self._accepted)
@@ -63,11 +79,17 @@ class PlainLake:
         return False
 
     def rows(self) -> Mapping[str, list[Row]]:
-        return {table: copy.all_rows for table, copy in self._copies.items()}
+        return {table: copy.all_rows for table, copy in self._copies.items() if table not in self._removed}
 
-    def stopped_tables(self) -> dict[str, str]:
-        fix = "fix: `dblog schema accept {}`"
-        return {t: f"{'; '.join(c.faults)}; {fix.format(t)}" for t, c in self._copies.items() if c.faults}
+    def reports(self) -> Reports:
+        reports: Reports = {}
+        for table, copy in self._copies.items():
+            name = quote_for_shell(table)
+            if copy.faults:
+                reports[table] = [Report("; ".join(copy.faults), f"`dblog schema accept {name}`", blocks=True)]
+            elif copy.lacks_since is not None:  # no reason to dump all tables that a capture begins with
+                reports[table] = [Report("incomplete: no full dump of it is merged", f"`dblog dump --table {name}`")]
+        return reports
 
     def accept(self, table: str) -> None:
         head = wiring.open_staging(self._world.config).head()
@@ -75,14 +97,28 @@ class PlainLake:
         self._accepted[table] = head.last_offset
         self._world.dump([table])
 
+    def remove(self, table: str) -> None:
+        self._removed.add(table)
+
 
 @dataclass(slots=True)
 class Verdict:
-    """`differs`: of tables that are not equal, how; `reports`: what is said of tables by name."""
+    """`differs`: of tables that are not equal, how; `reports`: what is said of exactly these tables."""
 
     differs: dict[str, str] = field(default_factory=dict)
-    reports: dict[str, str] = field(default_factory=dict)
-    equal: list[str] = field(default_factory=list)
+    reports: Reports = field(default_factory=dict)
+
+    def find_excuses(self, table: str, stop: Stop | None) -> list[Report]:
+        """The reports that say that the table is not right; a warning does where the table's form expects it."""
+        reports = self.reports.get(table, [])
+        return [
+            *(report for report in reports if not report.warns),
+            *(report for report in reports if report.warns and stop is not None and stop.means(report.text)),
+        ]
+
+    def is_blocked(self, table: str) -> bool:
+        """Whether a report says that the table stands still."""
+        return any(report.blocks for report in self.reports.get(table, ()))
 
 
 def settle_lake(world: World, lake: Lake) -> None:
@@ -99,25 +135,17 @@ def settle_lake(world: World, lake: Lake) -> None:
 
 def look(world: World, lake: Lake) -> Verdict:
     """How every table stands."""
-    verdict = Verdict()
     rows = lake.rows()
-    checked = world.check_source()
-    verdict.reports = {**world.table_faults(), **lake.stopped_tables()}
+    verdict = Verdict(reports=merge_reports(lake.reports(), world.reports()))
     with judge.source_of(world.database, world.config, world.schemas()) as source:
         tables = source.tables()
         for table in tables:
-            name = str(table)
-            if check_texts := [text for text in checked if name in text]:
-                verdict.reports[name] = "\n".join([verdict.reports.get(name, ""), *check_texts])
-            difference = _difference(source, table, rows.get(name, []))
-            if difference is None:
-                verdict.equal.append(name)
-            else:
-                verdict.differs[name] = difference
-        if world.database.kind != "postgres":  # PostgreSQL's log has no DROP TABLE
-            for name in rows.keys() - {str(table) for table in tables}:
-                if rows[name]:
-                    verdict.differs[name] = f"the source has no such table, the copy {len(rows[name])} rows"
+            difference = _difference(source, table, rows.get(str(table), []))
+            if difference is not None:
+                verdict.differs[str(table)] = difference
+    for name in rows.keys() - {str(table) for table in tables}:
+        if rows[name]:
+            verdict.differs[name] = f"the source has no such table, the copy {len(rows[name])} rows"
     return verdict
 
 
@@ -131,102 +159,159 @@ def _difference(source: judge.Source, table: TableName, rows: list[Row]) -> str 
 
 def judge_world(world: World, lake: Lake) -> list[str]:
     """Everything that is wrong, in words; none: each table is equal, or was told of and is equal once mended."""
-    stopping = _stopping(world)
-    first = _look_until(world, lake, lambda verdict: verdict.reports.keys() >= {*verdict.differs, *stopping})
-    faults = [f"the server refuses {refused}" for refused in world.refused]
-    mended: list[str] = []
-    rules = False
-    for name in sorted({*first.differs, *first.reports, *stopping}):
-        case = case_of(world, name)
-        stop = next((s for s in case.stops if name.partition(".")[2] == s.table), None) if case else None
-        report = first.reports.get(name)
-        if stop is not None and (report is not None or stop.always):
-            if report is None or not re.search(stop.says, report, re.DOTALL):
-                faults.append(_describe_fault(world, name, f"is to be told of as {stop.says!r}, and is by {report!r}"))
-            rules |= _type(world, name, stop)
-            mended.append(name)
-        elif name not in first.differs and name not in lake.stopped_tables():
-            continue  # equal all the same: a warning, or a dump that failed before another one did not
-        elif report is None:
-            faults.append(_describe_fault(world, name, f"differs, and nobody says so: {first.differs[name]}"))
-        elif "schema accept" in report:
-            lake.accept(name)
-            mended.append(name)
-        else:
-            world.dump([name])
-            mended.append(name)
-    if not mended:
-        return _unknown_faults(faults, world)
-    if rules:
-        world.again()
-    second = _look_again(world, lake, mended)
-    for name in mended:
-        if name in second.differs:
-            report = second.reports.get(name) or first.reports.get(name)
-            faults.append(
-                _describe_fault(world, name, f"differs after its fix: {second.differs[name]}; told was {report!r}")
-            )
-    return _unknown_faults(faults, world)
+    return Judgement(world, lake).find_faults()
 
 
-def _look_again(world: World, lake: Lake, mended: list[str]) -> Verdict:
-    """How the tables stand after their fixes. The lake asks first before a column takes another type that a fix gives
-    it: then that is typed too."""
-    verdict = _look_until(world, lake, lambda v: not _unequal(v, mended) - _reshaped(v, mended))
-    if not (reshaped := _reshaped(verdict, mended)):
-        return verdict
-    for name in reshaped:
-        lake.accept(name)
-    return _look_until(world, lake, lambda v: not _unequal(v, mended))
+class Judgement:
+    """The judge of one world. `faults`: what is wrong so far."""
+
+    def __init__(self, world: World, lake: Lake) -> None:
+        self._world = world
+        self._lake = lake
+        self._restart = False
+        self._typed = set[tuple[str, str]]()
+        self.faults = [f"the server refuses {refused}" for refused in world.refused]
+
+    def find_faults(self) -> list[str]:
+        """Looks, types the fixes that are printed, and looks again, until no table has another fix."""
+        stopping = [name for name, stop in self._list_stops() if stop.always]
+        verdict = self._look_until(lambda v: all(self._find_excuses(v, name) for name in {*v.differs, *stopping}))
+        pending = [
+            name for name in sorted({*verdict.differs, *verdict.reports, *stopping}) if self._admit(verdict, name)
+        ]
+        for _ in range(_FIXES):
+            if not pending:
+                break
+            verdict, pending = self._mend(verdict, pending)
+        for name in pending:
+            self._add(name, f"needs more than {_FIXES} fixes: {self._show(verdict, name)}")
+        listed = list_known(self._world.database.kind)
+        return [fault for fault in self.faults if not any(entry.means(fault) for entry in listed)]
+
+    def _admit(self, verdict: Verdict, name: str) -> bool:
+        """Whether there is a fix of the table to be typed."""
+        stop = self._find_stop(name)
+        excuses = self._find_excuses(verdict, name)
+        if stop is not None and not any(stop.means(report.text) for report in excuses) and (excuses or stop.always):
+            shown = [report.text for report in verdict.reports.get(name, ())]
+            self._add(name, f"is to be told of as {stop.says!r}, and is by {shown}")
+        if not excuses and name in verdict.differs:
+            self._add(name, f"differs, and nobody says so: {self._show(verdict, name)}")
+        if name in verdict.differs or verdict.is_blocked(name):
+            return bool(excuses)
+        return bool(excuses) and stop is not None and stop.always
+
+    def _mend(self, before: Verdict, tables: list[str]) -> tuple[Verdict, list[str]]:
+        """Types the next fix of each of the tables; how all stands then, and which have another one."""
+        typed = {name: report.text for name in tables if (report := self._type(before, name)) is not None}
+        self._typed |= typed.items()
+        if self._restart:
+            self._world.again()
+            self._restart = False
+        verdict = self._look_until(lambda v: all(self._is_over(v, name, text) for name, text in typed.items()))
+        pending = []
+        for name, text in typed.items():
+            if self._is_settled(verdict, name):
+                continue
+            if self._is_over(verdict, name, text):
+                pending.append(name)
+            else:
+                self._add(name, f"is not mended by its fix: {self._show(verdict, name)}; it was told {text!r}")
+        return verdict, pending
+
+    def _find_excuses(self, verdict: Verdict, name: str) -> list[Report]:
+        """Those of the verdict, without records whose fix was typed: they stay, whatever it has mended."""
+        excuses = verdict.find_excuses(name, self._find_stop(name))
+        return [r for r in excuses if not (r.recorded and (name, r.text) in self._typed)]
+
+    def _is_over(self, verdict: Verdict, name: str, text: str) -> bool:
+        """Whether the fix has had its effect: the table is mended, or another thing is said of it than `text`."""
+        excuses = self._find_excuses(verdict, name)
+        return self._is_settled(verdict, name) or (bool(excuses) and text not in [report.text for report in excuses])
+
+    def _is_settled(self, verdict: Verdict, name: str) -> bool:
+        stop = self._find_stop(name)
+        expected = stop is not None and stop.always and bool(self._find_excuses(verdict, name))
+        return name not in verdict.differs and not verdict.is_blocked(name) and not expected
+
+    def _type(self, verdict: Verdict, name: str) -> Report | None:
+        """Types the table's fix; the report that prints it, or None where nothing could be typed."""
+        kind = self._world.database.kind
+        stop = self._find_stop(name)
+        excuses = self._find_excuses(verdict, name)
+        for report in excuses:
+            if stop is not None and (rules := stop.find_named_rules(report.text)):
+                self._take_rules(name, rules)
+                return report
+        for report in sorted(excuses, key=lambda report: GONE not in report.why):
+            if (fix := read_fix(report.fix, name, kind)) is not None:
+                refusal = self._carry_out(name, fix)
+                if refusal:
+                    self._add(name, f"is told {report.text!r}, and that fix is refused: {refusal}")
+                return None if refusal else report
+        if stop is not None and stop.chosen:
+            self._world.database.execute(*stop.chosen)
+            return excuses[0]
+        self._add(name, f"has no fix that can be typed as it is printed: {[report.text for report in excuses]}")
+        return None
+
+    def _take_rules(self, name: str, rules: Mapping[str, Any]) -> None:
+        self._world.add_rules(name, rules)
+        self._restart = True
+
+    def _carry_out(self, name: str, fix: Fix) -> str | None:
+        """Types it; why it is refused."""
+        match fix:
+            case Statements():
+                return self._world.type_statements(fix.sql)
+            case Setting(rule=None):
+                self._world.keys[name] = fix.value
+                self._restart = True
+            case Setting():
+                assert fix.rule is not None
+                self._take_rules(name, {fix.rule: fix.value})
+            case Command(words=("dblog", "dump", "--table", table)):
+                return self._world.type_dump(table)
+            case Command(words=("dblog", "schema", "accept", table)):
+                self._lake.accept(table)
+            case Command():
+                return f"the judge cannot type {fix.words}"
+            case Restart():
+                self._restart = True
+            case Removal():
+                self._lake.remove(name)
+        return None
+
+    def _look_until(self, is_done: Callable[[Verdict], bool]) -> Verdict:
+        """How the tables stand once that is as it is to be, or the time for it is over: what no log tells of, a broken
+        table and a mended one, the capture finds out at its own looks at the catalogue, and only then requests a
+        dump."""
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while True:
+            settle_lake(self._world, self._lake)
+            verdict = look(self._world, self._lake)
+            if is_done(verdict) or time.monotonic() >= deadline:
+                return verdict
+
+    def _list_stops(self) -> list[tuple[str, Stop]]:
+        schema = self._world.database.schema
+        return [(f"{schema}.{stop.table}", stop) for case in self._world.cases for stop in case.stops]
+
+    def _find_stop(self, name: str) -> Stop | None:
+        case = case_of(self._world.cases, name)
+        return next((s for s in case.stops if name.partition(".")[2] == s.table), None) if case else None
+
+    def _show(self, verdict: Verdict, name: str) -> str:
+        reports = [report.text for report in verdict.reports.get(name, ())]
+        return f"{verdict.differs.get(name, 'it is equal')}; reports are {reports}"
+
+    def _add(self, table: str, what: str) -> None:
+        case = case_of(self._world.cases, table)
+        form = f"\n  of the form {case.form.name}, early {case.early}:\n{case.script}" if case else ""
+        self.faults.append(f"{table} {what}{form}")
 
 
-def _unequal(verdict: Verdict, tables: list[str]) -> set[str]:
-    return verdict.differs.keys() & set(tables)
-
-
-def _reshaped(verdict: Verdict, tables: list[str]) -> set[str]:
-    """Tables that `dblog schema accept` is the next fix of."""
-    return {name for name in _unequal(verdict, tables) if "schema accept" in verdict.reports.get(name, "")}
-
-
-def _look_until(world: World, lake: Lake, is_done: Callable[[Verdict], bool]) -> Verdict:
-    """How the tables stand once that is as it is to be, or the time for it is over: what no log tells of, a broken
-    table and a mended one, the capture finds out at its own looks at the catalogue, and only then requests a dump."""
-    deadline = time.monotonic() + _PATIENCE_SECONDS
-    while True:
-        settle_lake(world, lake)
-        verdict = look(world, lake)
-        if is_done(verdict) or time.monotonic() >= deadline:
-            return verdict
-
-
-def _stopping(world: World) -> list[str]:
-    schema = world.database.schema
-    return [f"{schema}.{stop.table}" for case in world.cases for stop in case.stops if stop.always]
-
-
-def _type(world: World, name: str, stop: Stop) -> bool:
-    """Types the fix; whether that was into the configuration."""
-    if stop.sql:
-        world.database.execute(*stop.sql)
-    elif stop.rules is None:
-        world.dump([name])
-    else:
-        world.rules[name] = stop.rules
-    return stop.rules is not None
-
-
-def case_of(world: World, table: str) -> Case | None:
+def case_of(cases: Sequence[Case], table: str) -> Case | None:
     """The case that a table belongs to, by its name."""
     match = re.search(r"\.[cC](\d+)", table)
-    return next((case for case in world.cases if match and case.number == int(match[1])), None)
-
-
-def _describe_fault(world: World, table: str, what: str) -> str:
-    case = case_of(world, table)
-    return f"{table} {what}" + (f"\n  of the form {case.form.name}, early {case.early}:\n{case.script}" if case else "")
-
-
-def _unknown_faults(faults: list[str], world: World) -> list[str]:
-    listed = list_known(world.database.kind)
-    return [fault for fault in faults if not any(entry.means(fault) for entry in listed)]
+    return next((case for case in cases if match and case.number == int(match[1])), None)

@@ -7,7 +7,7 @@ import io
 import random
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,10 +25,12 @@ from dblog_core.dumps.dump_records import OVER
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import DblogError
 from dblog_core.model import table_identity
+from dblog_core.monitoring.gone_tables import find_gone
 from dblog_core.monitoring.status import read_source_status
 from dblog_core.state import settings_in_force, stopped_tables
 from dblog_core.state.stopped_tables import RepairSeenBy
 from tests.conformance.forms import Case, Step, woven
+from tests.conformance.reports import Reports, from_dumps, from_problems, from_status, merge_reports
 from tests.fix_servers import Database
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
@@ -46,7 +48,8 @@ class World:
         self.taken = 0
         self.refused: list[str] = []
         self.forms: Counter[str] = Counter()
-        self.rules: dict[str, Any] = {}
+        self.rules: dict[str, dict[str, Any]] = {}
+        self.keys: dict[str, list[str]] = {}
         self._start = draw.choice(("latest", "initial"))
         self._sessions: dict[tuple[int, int], Any] = {}
         self._file = path / "as it is.toml"
@@ -66,7 +69,7 @@ class World:
     def config(self) -> Config:
         """As it is now, with the rules that were typed."""
         tables = ["*.*"] if self.database.kind == "postgres" else [f"{self.database.name}*.*"]
-        source = {"tables": tables, "columns": self.rules, "start": self._start}
+        source = {"tables": tables, "columns": self.rules, "keys": self.keys, "start": self._start}
         return self.database.config(self.path, source=source)
 
     # Statements -----------------------------------------------------------------------------------------------------
@@ -240,6 +243,34 @@ class World:
             with contextlib.suppress(DblogError):
                 filing.submit(self.config, DumpRequest((table,), chunk_size=CHUNK), requested_by=dump_records.SYSTEM)
 
+    # Fixes ----------------------------------------------------------------------------------------------------------
+
+    def type_statements(self, statements: Sequence[str]) -> str | None:
+        """Types them at the server, as its administrator; why one is refused."""
+        try:
+            self.database.execute(*statements)
+        except Exception as error:  # noqa: BLE001 - every kind of refusal is a fault of the fix
+            return f"{statements}: {str(error).strip()}"
+        return None
+
+    def type_dump(self, table: str) -> str | None:
+        """`dblog dump --table TABLE`, on which the capture works; why it is refused."""
+        try:
+            filing.submit(self.config, DumpRequest((table,), chunk_size=CHUNK), requested_by=dump_records.SYSTEM)
+        except DblogError as error:
+            return str(error)
+        return None
+
+    def add_rules(self, table: str, rules: Mapping[str, Any]) -> None:
+        """Adds to what stands below [source.columns."TABLE"]."""
+        entry = self.rules.setdefault(table, {})
+        for rule, columns in rules.items():
+            entry[rule] = (
+                {**entry.get(rule, {}), **columns}
+                if isinstance(columns, dict)
+                else [*dict.fromkeys([*entry.get(rule, []), *columns])]
+            )
+
     def settle(self) -> None:
         """All that is committed is staged, the capture knows the catalogue as it is, and every dump is over."""
         self._wait_until_staged()
@@ -296,26 +327,14 @@ class World:
 
     # What came of it ------------------------------------------------------------------------------------------------
 
-    def table_faults(self) -> dict[str, str]:
-        """What status, check and failed dumps say of tables, by the table's name."""
-        reasons_by_table: dict[str, list[str]] = {}
-        for table in read_source_status(self.config).to_json()["tables"]:
-            if table["state"] != "ok":
-                reasons_by_table.setdefault(table["table"], []).append(f"{table['state']}: {table['error']}")
+    def reports(self) -> Reports:
+        """What status, check and dumps say of tables, by the table's name."""
+        tables = read_source_status(self.config).to_json()["tables"]
         with closing(wiring.open_state(self.config)) as state:
-            for dumped in dump_store.list_dumps(state):
-                for task in dumped.tasks:
-                    if task.error is not None:
-                        reasons_by_table.setdefault(task.table, []).append(f"its dump has failed: {task.error}")
-                for refused in dumped.refused:
-                    reasons_by_table.setdefault(refused.table, []).append(
-                        f"no dump: {refused.reason}; fix: {refused.fix}"
-                    )
-        return {table: "\n".join(dict.fromkeys(reasons)) for table, reasons in reasons_by_table.items()}
-
-    def check_source(self) -> list[str]:
-        """What `dblog check` says of the source."""
-        return [f"{p.what}\n  fix: {p.fix}" for p in wiring.open_source(self.config.source).check()]
+            dumps = dump_store.list_dumps(state)
+        source = wiring.open_source(self.config.source)
+        problems = [*source.check(), *find_gone(self.config, source)]
+        return merge_reports(from_status(tables), from_dumps(dumps), from_problems(problems))
 
     def schemas(self) -> list[str]:
         if self.database.kind == "postgres":
