@@ -136,7 +136,7 @@ def settle_lake(world: World, lake: Lake) -> None:
 def look(world: World, lake: Lake) -> Verdict:
     """How every table stands."""
     rows = lake.rows()
-    verdict = Verdict(reports=merge_reports(lake.reports(), world.reports()))
+    verdict = Verdict(reports=merge_reports(world.reports(), lake.reports()))
     with judge.source_of(world.database, world.config, world.schemas()) as source:
         tables = source.tables()
         for table in tables:
@@ -192,7 +192,8 @@ class Judgement:
         """Whether there is a fix of the table to be typed."""
         stop = self._find_stop(name)
         excuses = self._find_excuses(verdict, name)
-        if stop is not None and not any(stop.means(report.text) for report in excuses) and (excuses or stop.always):
+        is_expected = stop is not None and (stop.always or verdict.is_blocked(name))
+        if stop is not None and is_expected and not any(stop.means(report.text) for report in excuses):
             shown = [report.text for report in verdict.reports.get(name, ())]
             self._add(name, f"is to be told of as {stop.says!r}, and is by {shown}")
         if not excuses and name in verdict.differs:
@@ -208,12 +209,12 @@ class Judgement:
         if self._restart:
             self._world.again()
             self._restart = False
-        verdict = self._look_until(lambda v: all(self._is_over(v, name, text) for name, text in typed.items()))
+        verdict = self._look_until(lambda v: all(self._is_over(v, name) for name in typed))
         pending = []
         for name, text in typed.items():
             if self._is_settled(verdict, name):
                 continue
-            if self._is_over(verdict, name, text):
+            if self._is_over(verdict, name):
                 pending.append(name)
             else:
                 self._add(name, f"is not mended by its fix: {self._show(verdict, name)}; it was told {text!r}")
@@ -224,15 +225,19 @@ class Judgement:
         excuses = verdict.find_excuses(name, self._find_stop(name))
         return [r for r in excuses if not (r.recorded and (name, r.text) in self._typed)]
 
-    def _is_over(self, verdict: Verdict, name: str, text: str) -> bool:
-        """Whether the fix has had its effect: the table is mended, or another thing is said of it than `text`."""
+    def _is_over(self, verdict: Verdict, name: str) -> bool:
+        """Whether the fix has had its effect: the table is mended, or has a report whose fix was not typed yet."""
         excuses = self._find_excuses(verdict, name)
-        return self._is_settled(verdict, name) or (bool(excuses) and text not in [report.text for report in excuses])
+        return self._is_settled(verdict, name) or any((name, report.text) not in self._typed for report in excuses)
 
     def _is_settled(self, verdict: Verdict, name: str) -> bool:
+        if name in verdict.differs:
+            return False
+        if any(GONE in report.why for report in verdict.reports.get(name, ())):
+            return True  # its copy is removed: `status` has the table as it was
         stop = self._find_stop(name)
         expected = stop is not None and stop.always and bool(self._find_excuses(verdict, name))
-        return name not in verdict.differs and not verdict.is_blocked(name) and not expected
+        return not verdict.is_blocked(name) and not expected
 
     def _type(self, verdict: Verdict, name: str) -> Report | None:
         """Types the table's fix; the report that prints it, or None where nothing could be typed."""
@@ -243,7 +248,8 @@ class Judgement:
             if stop is not None and (rules := stop.find_named_rules(report.text)):
                 self._take_rules(name, rules)
                 return report
-        for report in sorted(excuses, key=lambda report: GONE not in report.why):
+        # Where a table stands still, `status` says nothing else of it.
+        for report in sorted(excuses, key=lambda r: ((name, r.text) in self._typed, GONE not in r.why, not r.blocks)):
             if (fix := read_fix(report.fix, name, kind)) is not None:
                 refusal = self._carry_out(name, fix)
                 if refusal:
