@@ -39,7 +39,9 @@ _CONNECTION = (
 """Of [source]: what only those need who ask the database. The rest says what the source is."""
 _OPTIONAL = ("state", "s3", "spark", "airflow", "notify", "signals", "output")
 _SECRET_PATH = 16  # characters of an address' path from which on it may be a secret
-SECRET_NAME = re.compile(r"password|passwd|secret|token|credential|hash_key", re.IGNORECASE)
+SECRET_NAME = re.compile(
+    r"password|passwd|secret|token|credential|hash_key|account.?key|private.?key|\bsas\b", re.IGNORECASE
+)
 """Names of settings whose values are secrets, of others' settings too."""
 FREE = ("conf", "arguments", "options")
 """Tables of settings of others, whose names tell what is a secret."""

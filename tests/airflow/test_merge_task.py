@@ -103,12 +103,15 @@ def test_a_merge_that_waits_ends_when_it_is_told_to(
     assert not merge_state["spark"] and lease.valid()
 
 
-KUBERNETES = {
+OF_SPARK = {
     "spark.kubernetes.authenticate.submission.oauthToken": "qZx7-kubernetes-1-of-sixteen",
     "spark.kubernetes.driverEnv.AWS_SECRET_ACCESS_KEY": "qZx7-kubernetes-2-of-sixteen",
     "spark.executorEnv.DBLOG_PASSWORD": "qZx7-kubernetes-3-of-sixteen",
+    "spark.hadoop.fs.azure.account.key.shop.dfs.core.windows.net": "qZx7-azure-1-of-sixteen",
+    "spark.hadoop.fs.azure.sas.lake.shop.blob.core.windows.net": "qZx7-azure-2-of-sixteen",
+    "spark.hadoop.fs.gs.auth.service.account.private.key": "qZx7-google-1-of-sixteen",
 }
-"""Secrets that Spark's own settings of Kubernetes may hold, by setting."""
+"""Secrets that Spark's own settings of Kubernetes and of other stores may hold, by setting."""
 
 
 @pytest.mark.parametrize("master", ["local[2]", "yarn", "k8s://https://127.0.0.1:6443"])
@@ -121,7 +124,7 @@ def test_no_secret_stands_among_the_arguments_or_in_the_environment_of_spark_sub
     monkeypatch.setattr(spark_submit, "kube_client", object(), raising=False)
     for name in ("delta-spark_4", "delta-storage-4", "hadoop-aws-3", "analyticsaccelerator-s3-1", "bundle-2"):
         (tmp_path / f"{name}.jar").touch()
-    more = "".join(f'"{name}" = "{value}"\n' for name, value in KUBERNETES.items())
+    more = "".join(f'"{name}" = "{value}"\n' for name, value in OF_SPARK.items())
     text = FIELDS.format(*SECRETS).replace("[spark.conf]", f'[spark]\njars = "{tmp_path}"\n[spark.conf]\n{more}')
     if connection:
         text = text.replace(f'password = "{SECRETS[0]}"', 'airflow_connection = "not_asked_for"')
@@ -139,11 +142,11 @@ def test_no_secret_stands_among_the_arguments_or_in_the_environment_of_spark_sub
         ]
         if master.startswith("k8s"):
             assert "spark.kubernetes.driverEnv." in " ".join(command_and_environment), "made an argument"
-        all_secrets = [*SECRETS, *KUBERNETES.values()]
+        all_secrets = [*SECRETS, *OF_SPARK.values()]
         assert not [secret for secret in all_secrets if any(secret in part for part in command_and_environment)]
         assert secrets is not None and str(secrets) in command_and_environment
         assert secrets.stat().st_mode & 0o077 == 0
-        settings = {**KUBERNETES, "spark.hadoop.javax.net.ssl.trustStorePassword": SECRETS[11]}
+        settings = {**OF_SPARK, "spark.hadoop.javax.net.ssl.trustStorePassword": SECRETS[11]}
         assert dict(line.split() for line in secrets.read_text().splitlines()) == settings
     assert not secrets.exists()
 
