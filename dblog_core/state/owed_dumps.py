@@ -21,6 +21,7 @@ import orjson
 
 from dblog_core.interfaces import Clock, Json, StateStore
 from dblog_core.state import compare_and_set
+from dblog_core.state.node_size import shorten_texts
 
 KEYLESS = "it has no key, so no dump can bring the rows that it had before its log was read"
 _NODE = "owed"
@@ -96,7 +97,7 @@ def forget(state: StateStore, tables: Iterable[str]) -> None:
 def _change(state: StateStore, to: Callable[[Entries], Entries]) -> None:
     def change_json(data: Any) -> Any:
         after = {table: entry.to_json() for table, entry in to(_entries(data or {})).items()}
-        return after if after or data is not None else None
+        return shorten_texts(after, "why") if after or data is not None else None
 
     compare_and_set.change(state, _NODE, change_json)
 

@@ -29,6 +29,7 @@ from dblog_core.interfaces import Json, Problem, StateStore
 from dblog_core.model.events import Unreadable
 from dblog_core.model.table_stamp import PublicationStamp
 from dblog_core.state import compare_and_set, settings_in_force
+from dblog_core.state.node_size import shorten_texts
 
 _NODE = "stopped"
 
@@ -157,7 +158,7 @@ def change(state: StateStore, to: Callable[[Entries], Entries]) -> None:
 
     def change_json(data: Any) -> Any:
         after = {table: entry.to_json() for table, entry in to(_entries(data or {})).items()}
-        return after if after or data is not None else None
+        return shorten_texts(after, "why", "fix") if after or data is not None else None
 
     compare_and_set.change(state, _NODE, change_json)
 
