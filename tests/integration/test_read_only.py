@@ -82,6 +82,7 @@ def capturing(config: Config) -> Iterator[None]:
     thread.start()
     try:
         wait_until(lambda: wiring.open_staging(config).head() is not None or faults, "the capture has begun")
+        assert not faults, faults
         yield
     finally:
         stop.set()

@@ -50,7 +50,7 @@ def worst(database: Database, of_a_day: OfADay) -> Iterator[Worst]:
 def config(worst: Worst, database: Database, tmp_path: Path) -> Config:
     """Of a source whose super-changelog has rows of dumps and of the log of each table."""
     usual = database.config(tmp_path).source.model_dump(exclude_unset=True)
-    patterns = [str(TableName(schema, "*")) for schema in worst.schemas]
+    patterns = [str(TableName(schema, "*")) for schema in sorted({table.schema for table in worst.tables})]
     config = database.config(
         tmp_path,
         source={**usual, "tables": patterns},
