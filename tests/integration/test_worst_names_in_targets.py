@@ -77,8 +77,8 @@ def rows_at_the_end(name: str) -> list[dict[str, Any]]:
 
 
 def by_key(rows: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
-    kept = [{column: row[column] for column in (name, "kind", "v")} for row in rows]
-    return sorted(kept, key=lambda row: str(row[name]))
+    source_rows = [{column: row[column] for column in (name, "kind", "v")} for row in rows]
+    return sorted(source_rows, key=lambda row: str(row[name]))
 
 
 @pytest.mark.one_of(8)

@@ -43,8 +43,8 @@ def stop_unruled(parts: Parts, head: Manifest, shown_tables: frozenset[str] | No
     if numbers is not None:  # last: what they show against those of the last term is recorded
         before = settings_in_force.read_numbers(parts.state)
         # A column that is missing may be there under another name, and another column take its own later.
-        kept = {table: {**before.get(table, {}), **of_columns} for table, of_columns in numbers.items()}
-        settings_in_force.put_numbers(parts.state, kept)
+        numbers_by_table = {table: {**before.get(table, {}), **of_columns} for table, of_columns in numbers.items()}
+        settings_in_force.put_numbers(parts.state, numbers_by_table)
 
 
 def open_rules(parts: Parts, head: Manifest, shown_tables: frozenset[str] | None) -> Rules:

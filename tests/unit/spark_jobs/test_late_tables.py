@@ -305,15 +305,20 @@ def _walk(dice: random.Random, steps: int) -> Counter[str]:
     with a_world() as world:
         for _ in range(steps):
             happened[_take_step(world, dice)] += 1
-        world.merge_all()
-        end = world.build.offset
-        for name in NAMES:
-            assert not world.lines[name] or world.versions[name][-1].offsets == world.prefix(name, end)
-        status = world.status()
-        assert status.common_offset == status.offset == end
-        if end:
-            assert world.cuts[-1].offset == end and not world.cuts[-1].behind
+        check_all_is_merged(world)
     return happened
+
+
+def check_all_is_merged(world: World) -> None:
+    """Merges what there is; every table, the record and the last cut then have all of it."""
+    world.merge_all()
+    end = world.build.offset
+    for name in NAMES:
+        assert not world.lines[name] or world.versions[name][-1].offsets == world.prefix(name, end)
+    status = world.status()
+    assert status.common_offset == status.offset == end
+    if end:
+        assert world.cuts[-1].offset == end and not world.cuts[-1].behind
 
 
 def _take_step(world: World, dice: random.Random) -> str:

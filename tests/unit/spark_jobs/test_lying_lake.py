@@ -20,6 +20,7 @@ from spark_jobs.merging.fence import Fence
 from spark_jobs.merging.merge_records import Records
 from tests.unit.lying_storage import Lying, land
 from tests.unit.merge_world import NAMES, NOTE, World, a_world
+from tests.unit.spark_jobs.test_late_tables import check_all_is_merged
 
 SEEDS = 12
 STEPS = 40
@@ -98,12 +99,7 @@ def _walk(seed: int) -> Counter[str]:
         liar.truthful = True
         while world.late:
             happened["landed"] += land(liar.disk, dice, world.late)
-        world.merge_all()
-        end = world.build.offset
-        for name in NAMES:
-            assert not world.lines[name] or world.versions[name][-1].offsets == world.prefix(name, end)
-        assert world.status().common_offset == world.status().offset == end
-        assert not end or (world.cuts[-1].offset == end and not world.cuts[-1].behind)
+        check_all_is_merged(world)
     return happened
 
 
