@@ -22,8 +22,8 @@ from dblog_core.interfaces import Source
 from dblog_core.model import filters, table_names, table_patterns
 from dblog_core.model.filters import Expression, Filter
 from dblog_core.model.schema import TableName, TableSchema
-from dblog_core.model.table_names import keys_entry
 from dblog_core.model.values import key_from_json, key_text
+from dblog_core.rows.source_key_faults import UNIQUE_KEY
 from dblog_core.state.stopped_tables import entries_by_source, read_unruled
 
 MAX_KEYS = 200_000
@@ -260,7 +260,7 @@ def _find_tables(
         refusals.update({name: _no_key(name) for name, schema in matching.items() if not schema.key})
         schemas.update({name: schema for name, schema in matching.items() if schema.key})
     if not schemas:
-        without = f": {', '.join(refusals)} have no primary key" if refusals else ""
+        without = f": {', '.join(refusals)} have no key" if refusals else ""
         raise RequestError(f"no table that is asked for can be dumped{without}", fix="see `dblog check`")
     return list(schemas.values()), list(refusals.values())
 
@@ -276,5 +276,4 @@ def _matching(captured: dict[str, TableSchema], pattern: str) -> dict[str, Table
 
 
 def _no_key(name: str) -> Refusal:
-    fix = f"name its unique, never-null columns under {keys_entry(name)}"
-    return Refusal(name, f"{name} has no primary key", fix, keyless=True)
+    return Refusal(name, f"{name} has no key", f"give it a primary key, or {UNIQUE_KEY}", keyless=True)

@@ -11,6 +11,9 @@ from collections.abc import Collection, Sequence
 from dblog_core.model.schema import TableName
 from dblog_core.model.table_names import keys_entry
 
+UNIQUE_KEY = "a unique key whose columns are all NOT NULL"
+"""What stands for a primary key, as fixes name it."""
+
 
 def explain_contradiction(
     table: TableName, entry: Collection[str], primary: Sequence[str], *, ignore_case: bool = False

@@ -31,13 +31,6 @@ KNOWN: tuple[Known, ...] = (
         "MariaDB 10.11.19 loses a partitioned table with a slash in its name at its first ALTER TABLE … PARTITION: the "
         "statement fails with error 1049, the table is gone, and the binlog has no event of it",
     ),
-    Known(
-        r"told .incomplete.*that fix is refused: .* has no primary key.*of the form unique keys",
-        ("mysql", "mariadb"),
-        "the log names the first unique, never-null key as the primary one where a table has none, and the capture "
-        "takes it; the catalogue, by which dumps and `check` go, does not: a dump is refused until [source.keys] names "
-        "the key",
-    ),
 )
 
 

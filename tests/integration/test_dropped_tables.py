@@ -110,9 +110,7 @@ def test_rows_that_a_new_table_without_a_key_has_had_before_are_told_of(
         database.execute("INSERT INTO log VALUES ('unseen')", added)
         (recent_error,) = wait_until(lambda: recent_errors.read(state), "somebody is told")
         assert (
-            recent_error.part == "capture"
-            and "public.log" in recent_error.error
-            and "[source.keys]" in recent_error.fix
+            recent_error.part == "capture" and "public.log" in recent_error.error and "a unique key" in recent_error.fix
         )
 
         def is_log_read() -> bool:

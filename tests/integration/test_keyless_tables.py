@@ -63,6 +63,26 @@ def staged_ids(config: Config) -> set[int]:
     }
 
 
+@pytest.mark.one_of(2)
+def test_a_table_that_gets_a_unique_key_is_dumped(database: Database, tmp_path: Path) -> None:
+    """The rows that it had without a key are in no dump."""
+    config = database.config(tmp_path)
+    full = ["ALTER TABLE u REPLICA IDENTITY FULL"] if database.kind == "postgres" else []
+    database.execute("CREATE TABLE u (id int NOT NULL, v varchar(20))", *full, "INSERT INTO u VALUES (1, 'before')")
+    table = f"{database.schema}.u"
+
+    def refreshed() -> set[int]:
+        every = lines(wiring.open_staging(config))
+        return {line["after"]["id"] for line in every if line["table"] == table and line["op"] == "r"}
+
+    with capturing(config):
+        database.execute("INSERT INTO u VALUES (2, 'without a key')")
+        wait_until(lambda: 2 in staged_ids(config), "the capture reads the log")
+        assert refreshed() == set()
+        database.execute("ALTER TABLE u ADD UNIQUE (id)", "INSERT INTO u VALUES (3, 'with a key')")
+        wait_until(lambda: refreshed() >= {1, 2}, "the table is dumped")
+
+
 def make_rename_and_drop(database: Database, number: int) -> None:
     """On PostgreSQL every other table shows whole rows, and the rest is refused."""
     shows_rows = database.kind == "postgres" and number % 2

@@ -10,6 +10,7 @@ from dblog_core.model.schema import TableName
 from dblog_core.sources.mysql.binlog import events
 from dblog_core.sources.mysql.binlog.log_state import LogState
 from dblog_core.sources.mysql.position import MysqlGtids, Position
+from dblog_core.sources.mysql.row_events.table_ids import Lookups
 from dblog_core.sources.mysql.sql.catalogue import TableFilter
 from dblog_core.sources.mysql.values.charsets import Charsets
 from tests.unit import mysql_binlog
@@ -39,7 +40,7 @@ def state(*, skip: int = 0, loses_commits: bool = False, is_file_cut: bool = Fal
         server=UUID,
         position=Position("binlog.000001", 4, MysqlGtids.parse("")),
         rows_to_skip=skip,
-        is_table=lambda _: True,
+        lookups=Lookups(lambda _: True, lambda _: ()),
         loses_commits=loses_commits,
         is_file_cut=is_file_cut,
     )
@@ -100,5 +101,5 @@ def talking(*, any_case: bool = False, tables: str = "shop.*") -> LogState:
         server=UUID,
         position=Position("binlog.000001", 4, MysqlGtids.parse("")),
         rows_to_skip=0,
-        is_table=lambda _: True,
+        lookups=Lookups(lambda _: True, lambda _: ()),
     )

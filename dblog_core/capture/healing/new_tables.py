@@ -18,6 +18,7 @@ from dblog_core.model import table_identity, table_names, table_patterns
 from dblog_core.model.events import SCHEMA
 from dblog_core.model.schema import TableName
 from dblog_core.model.task_id import TaskId
+from dblog_core.rows.source_key_faults import UNIQUE_KEY
 from dblog_core.staging.manifest import LogMark, Manifest
 from dblog_core.state import owed_dumps, recent_errors, settings_in_force, stopped_tables
 from dblog_core.state.settings_in_force import LiveSettings
@@ -195,8 +196,8 @@ def _tell_of_keyless(parts: Parts, tables: list[str]) -> None:
         return
     error = RequestError(
         f"captured from here on, without the rows that they have now: {table_names.some(tables)}",
-        fix="a table without a key cannot be dumped. Give it a primary key, or name its unique, "
-        "never-null columns under [source.keys]: then it is dumped automatically",
+        fix=f"a table without a key cannot be dumped. Give it a primary key, or {UNIQUE_KEY}: then it is dumped "
+        "automatically",
     )
     log.warning("%s", error)
     recent_errors.record(parts.state, "capture", error, parts.clock.time())

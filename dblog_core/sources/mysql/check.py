@@ -21,6 +21,7 @@ from dblog_core.rows import column_rule_faults, source_key_faults
 from dblog_core.sources.mysql import check_generated, check_replica
 from dblog_core.sources.mysql.binlog import log
 from dblog_core.sources.mysql.binlog.xa import prepared_at_start
+from dblog_core.sources.mysql.row_events.table_ids import Lookups
 from dblog_core.sources.mysql.sql import catalogue, foreign_keys, merge_tables
 from dblog_core.sources.mysql.sql.catalogue import Described, TableFilter
 from dblog_core.sources.mysql.sql.connection import LOCKED, connect, is_mariadb, quote_identifier, rows, variables
@@ -166,7 +167,7 @@ def _try_log(config: SourceConfig, connection: Connection[Any]) -> None:
         server=None,
         position=start,
         rows_to_skip=0,
-        is_table=partial(catalogue.is_table, connection),
+        lookups=Lookups(partial(catalogue.is_table, connection), partial(catalogue.primary_key, connection)),
     )
     identity = 500_000 + secrets.randbelow(500_000)
     stream = log.open_log(config, start, state, mariadb=mariadb, identity=identity)
@@ -218,7 +219,8 @@ def _table(config: SourceConfig, described: Described) -> Iterator[Problem]:
     yield from table_problems(described)
     if described.schema and not described.schema.key:
         yield Problem(
-            f"{name} has no primary key: it goes to the super-changelog and to history, not to the lake or to dumps",
+            f"{name} has no primary key, and no unique key that could stand for one: it goes to the super-changelog "
+            "and to history, not to the lake or to dumps",
             _keyless_fix(name, described.candidates),
             fatal=False,
             table=str(name),
@@ -267,9 +269,10 @@ def table_problems(described: Described) -> Iterator[Problem]:
 
 
 def _keyless_fix(name: TableName, candidates: Sequence[Sequence[str]]) -> str:
-    """How a table without a primary key comes to have a key."""
-    entry = _name_candidates(name, candidates) or f'{keys_entry(name)} = ["…"]'
-    return f"give it a primary key, or name unique never-null columns: {entry}"
+    """How a table without a key comes to have one. `candidates`: unique ones that the server itself does not choose."""
+    entries = _name_candidates(name, candidates)
+    other = f"name unique never-null columns: {entries}" if entries else source_key_faults.UNIQUE_KEY
+    return f"give it a primary key, or {other}"
 
 
 def _name_candidates(name: TableName, candidates: Sequence[Sequence[str]]) -> str:

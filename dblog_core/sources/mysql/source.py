@@ -18,6 +18,7 @@ from dblog_core.sources.mysql.binlog import start_position as starts
 from dblog_core.sources.mysql.binlog.log_state import LogState
 from dblog_core.sources.mysql.binlog.xa import prepared_at_start
 from dblog_core.sources.mysql.position import Position
+from dblog_core.sources.mysql.row_events.table_ids import Lookups
 from dblog_core.sources.mysql.sql import catalogue, chunks, log_end, server, watermarks
 from dblog_core.sources.mysql.sql import source_load as load
 from dblog_core.sources.mysql.sql.catalogue import TableFilter
@@ -146,7 +147,7 @@ class MysqlSource:
             server=identity,
             position=start,
             rows_to_skip=skip,
-            is_table=self._is_table,
+            lookups=Lookups(self._is_table, self._primary_key),
             loses_commits=loses_commits,
             is_file_cut=loses_commits
             and has_file
@@ -163,6 +164,11 @@ class MysqlSource:
         connection = self._connect()
         with translate_errors(self._config, f"asking what {table} is"), connection:
             return catalogue.is_table(connection, table)
+
+    def _primary_key(self, table: TableName) -> tuple[str, ...]:
+        connection = self._connect()
+        with translate_errors(self._config, f"asking for the primary key of {table}"), connection:
+            return catalogue.primary_key(connection, table)
 
     def open_reader(self, *, lock_seconds: float | None = None) -> ChunkReader:
         return chunks.open_reader(self._config, lock_seconds=lock_seconds)

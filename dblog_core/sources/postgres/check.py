@@ -14,7 +14,8 @@ from dblog_core.errors import SourceError
 from dblog_core.interfaces import Problem
 from dblog_core.model import table_patterns
 from dblog_core.model.table_names import quote_for_shell
-from dblog_core.sources.postgres.sql import catalogue, publication, row_key, slots, standby
+from dblog_core.rows.source_key_faults import UNIQUE_KEY
+from dblog_core.sources.postgres.sql import catalogue, publication, slots, standby
 from dblog_core.sources.postgres.sql.catalogue import CatalogueTable
 from dblog_core.sources.postgres.sql.connection import (
     Connection,
@@ -199,12 +200,7 @@ def _table(
         )
     if not table.key(config):
         what = f"{table.name} has no key: its changes are logged, and it cannot have a lake table or be dumped"
-        yield Problem(
-            what,
-            f"give it a primary key, or name unique never-null columns: {row_key.name_candidates(table)}",
-            fatal=False,
-            table=str(table.name),
-        )
+        yield Problem(what, f"give it a primary key, or {UNIQUE_KEY}", fatal=False, table=str(table.name))
     if generated := [c.name for c in table.columns if c.generated]:
         what = f"{table.name}: generated columns ({', '.join(generated)}) are not in the log and are left out"
         yield Problem(what, "compute them in the lake from the other columns", fatal=False)

@@ -138,7 +138,9 @@ def test_check_names_the_tables_that_a_merge_table_changes(database: Database, s
 def test_check_names_the_columns_that_could_be_the_key_of_a_table_without_one(
     database: Database, source: MysqlSource
 ) -> None:
-    execute(database, "CREATE TABLE a (k int NOT NULL, v int UNIQUE, UNIQUE (k, id), id int NOT NULL)")
+    """Those of which the server itself chooses none."""
+    unchosen = "int AS (id + 1) VIRTUAL" if database.kind == "mysql" else "text"
+    execute(database, f"CREATE TABLE a (k {unchosen} NOT NULL, v int UNIQUE, UNIQUE (k), id int NOT NULL)")
     (problem,) = source.check()
     assert problem.table == f"{database.schema}.a" and not problem.fatal
-    assert problem.fix.endswith(f'[source.keys] "{database.schema}.a" = ["k", "id"]')
+    assert problem.fix.endswith(f'[source.keys] "{database.schema}.a" = ["k"]')

@@ -127,5 +127,5 @@ def test_people_read_a_plan_as_a_table(world: World) -> None:
     assert rows["shop.orders"] == ["PRIMARY", "1,000", "4", "100", "16 min 40 s"]
     assert rows["shop.customers"][0] == "none"
     assert lines[5].split() == ["in", "all", "1,035", "7", "106", "17", "min", "15", "s"]
-    assert any(line.startswith("refused: shop.events has no primary key") for line in lines)
+    assert any(line.startswith("refused: shop.events has no key") for line in lines)
     assert any(line.startswith("warning: shop.customers: no index") for line in lines)

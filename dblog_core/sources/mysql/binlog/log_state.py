@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from dblog_core.errors import UnknownLogEvent
 from dblog_core.model.events import CREATE, DELETE, UPDATE, LogBatch
-from dblog_core.model.schema import TableName
 from dblog_core.sources.mysql.binlog import compressed, events, headers, unsupported
 from dblog_core.sources.mysql.binlog.event_groups import EventGroups
 from dblog_core.sources.mysql.binlog.events import Event, Type
@@ -24,7 +23,7 @@ from dblog_core.sources.mysql.binlog.transactions import Transactions
 from dblog_core.sources.mysql.binlog.xa.prepared_rows import PreparedRows
 from dblog_core.sources.mysql.binlog.xa.transactions import XaTransactions
 from dblog_core.sources.mysql.position import Position
-from dblog_core.sources.mysql.row_events.table_ids import TableNumbers
+from dblog_core.sources.mysql.row_events.table_ids import Lookups, TableNumbers
 from dblog_core.sources.mysql.sql.catalogue import TableFilter
 from dblog_core.sources.mysql.values.charsets import Charsets
 
@@ -47,14 +46,14 @@ class LogState:
         server: str | None,
         position: Position,
         rows_to_skip: int,
-        is_table: Callable[[TableName], bool],
+        lookups: Lookups,
         loses_commits: bool = False,
         is_file_cut: bool = False,
     ) -> None:
         """`any_case`: whether the server does not tell upper and lower case apart in names of tables; `rows_to_skip`:
-        row changes of the transaction at `position` that are staged already; `is_table`: whether the catalogue has a
-        table of that name now; `loses_commits`: as in `Transactions`; `is_file_cut`: as in `EventGroups`."""
-        numbers = TableNumbers(tables, keys, charsets, mariadb=mariadb, is_table=is_table)
+        row changes of the transaction at `position` that are staged already; `loses_commits`: as in `Transactions`;
+        `is_file_cut`: as in `EventGroups`."""
+        numbers = TableNumbers(tables, keys, charsets, mariadb=mariadb, lookups=lookups)
         self._numbers = numbers
         self._groups = EventGroups(
             position, mariadb=mariadb, server=server, rows_to_skip=rows_to_skip, is_file_cut=is_file_cut

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -52,12 +52,16 @@ class Versions:
         rules: Mapping[str, ColumnRules],
         *,
         mariadb: bool,
+        primary_key: Callable[[TableName], Sequence[str]],
     ) -> None:
+        """`primary_key`: as in `Lookups`."""
         self._keys = keys
         self._charsets = charsets
         self._rules = rules
         self._mariadb = mariadb
+        self._primary_key = primary_key
         self._versions: dict[bytes, TableVersion] = {}
+        self._primary_keys: dict[bytes, tuple[str, ...]] = {}
 
     def of(self, body: bytes, table: TableName) -> TableVersion:
         """The shape that a TABLE_MAP gives. Raises UnsupportedType."""
@@ -66,7 +70,13 @@ class Versions:
         if version is not None:
             return version
         keys = tuple(self._keys.get(str(table), ()))
-        version = table_map.parse(body, server=self._charsets, keys=keys, mariadb=self._mariadb)
+        version = table_map.parse(
+            body,
+            server=self._charsets,
+            keys=keys,
+            mariadb=self._mariadb,
+            primary_key=lambda _: self._find_primary_key(body, table),
+        )
         version = table_map.with_types(version, shape_to_read(version.schema, self._rules))
         if (rules := self._rules.get(str(table))) is not None and rules.exclude:
             excluded = frozenset(n for n, c in enumerate(version.schema.columns) if c.name in rules.exclude)
@@ -76,6 +86,14 @@ class Versions:
             self._versions.clear()
         self._versions[body[6:]] = version
         return version
+
+    def _find_primary_key(self, body: bytes, table: TableName) -> tuple[str, ...]:
+        """The catalogue is asked once about each TABLE_MAP: a table that is refused may have many rows."""
+        if body not in self._primary_keys:
+            if len(self._primary_keys) >= _VERSIONS:
+                self._primary_keys.clear()
+            self._primary_keys[body] = tuple(self._primary_key(table))
+        return self._primary_keys[body]
 
 
 class ColumnsMissing(Exception):

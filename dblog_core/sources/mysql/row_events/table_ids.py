@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from dblog_core.model.schema import TableName
 from dblog_core.sources.mysql.row_events import table_map
@@ -29,6 +30,15 @@ _OF_SEQUENCE = (
 """The columns of each of MariaDB's sequences, whose rows the log has too; a table may have the same."""
 
 
+@dataclass(frozen=True, slots=True)
+class Lookups:
+    """What is asked of the catalogue, which answers as it is when the question comes. `is_table`: whether it has a
+    table of that name; `primary_key`: a table's primary key, no column where it has none or there is no table."""
+
+    is_table: Callable[[TableName], bool]
+    primary_key: Callable[[TableName], Sequence[str]]
+
+
 class TableNumbers:
     """Table versions by number; of tables that nobody wants the name alone, of those that cannot be read why.
 
@@ -43,13 +53,12 @@ class TableNumbers:
         charsets: Charsets,
         *,
         mariadb: bool,
-        is_table: Callable[[TableName], bool],
+        lookups: Lookups,
     ) -> None:
-        """`is_table`: whether the catalogue has a table of that name now; asked of what may be a sequence."""
         self._tables = tables
         self.mariadb = mariadb
-        self._is_table = is_table
-        self._versions = Versions(keys, charsets, tables.columns, mariadb=mariadb)
+        self._is_table = lookups.is_table  # asked of what may be a sequence
+        self._versions = Versions(keys, charsets, tables.columns, mariadb=mariadb, primary_key=lookups.primary_key)
         self._known: dict[int, TableVersion | Unread | TableName] = {}
         self.usual: dict[int, TableVersion] = {}
         self.unwanted: set[int] = set()

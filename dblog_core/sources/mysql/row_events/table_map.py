@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -132,8 +132,15 @@ def head(body: bytes) -> TableMapHead:
     return TableMapHead(int.from_bytes(body[:6], "little"), TableName(schema, name), at + 3 + length)
 
 
-def parse(body: bytes, *, server: Charsets, keys: tuple[str, ...], mariadb: bool) -> TableVersion:
-    """The table version of a TABLE_MAP body. `keys`: its entry in [source.keys].
+def parse(
+    body: bytes,
+    *,
+    server: Charsets,
+    keys: tuple[str, ...],
+    mariadb: bool,
+    primary_key: Callable[[TableName], Sequence[str]],
+) -> TableVersion:
+    """The table version of a TABLE_MAP body. `keys`: its entry in [source.keys]; `primary_key`: as in `Lookups`.
 
     Raises UnsupportedType where a column is not enough for exact values, or the table is none that can be captured;
     ColumnsNotNamed where the metadata itself is not.
@@ -152,10 +159,7 @@ def parse(body: bytes, *, server: Charsets, keys: tuple[str, ...], mariadb: bool
     metas, codes = _metas(body, at, codes, names)
     columns = _columns(codes, metas, fields, server, mariadb, names)
     shape = tuple(Column(name, column.text, column.arrow) for name, column in zip(names, columns, strict=True))
-    primary = _key(fields, names)
-    if contradiction := source_key_faults.explain_contradiction(start.table, keys, primary, ignore_case=True):
-        raise UnsupportedType(contradiction, source_key_faults.contradiction_fix(start.table))
-    key = primary or _existing(keys, names)
+    key = _choose_key(start.table, _key(fields, names), keys, names, primary_key)
     for name, column in zip(names, columns, strict=True):
         of_set = column.kind is Kind.SET
         if name in key and (why := types.why_alike(column.labels, of_set=of_set)) is not None:
@@ -362,6 +366,23 @@ def _key(fields: dict[int, bytes], names: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(names[i] for i in _numbers(fields[_KEY]))
     # Pairs of column and prefix length: what is unique in its prefix is unique as a whole.
     return tuple(names[i] for i in _numbers(fields.get(_KEY_WITH_PREFIX, b""))[::2])
+
+
+def _choose_key(
+    table: TableName,
+    logged: tuple[str, ...],
+    entry: tuple[str, ...],
+    names: tuple[str, ...],
+    primary_key: Callable[[TableName], Sequence[str]],
+) -> tuple[str, ...]:
+    """`logged`: the key that the log names. Of a table without a primary key the servers name the first of those that
+    are unique and never null, and do not say so: the catalogue does. Raises UnsupportedType."""
+    contradiction = source_key_faults.explain_contradiction(table, entry, logged, ignore_case=True)
+    if logged and not contradiction:
+        return logged
+    if contradiction and set(primary_key(table)) == set(logged):
+        raise UnsupportedType(contradiction, source_key_faults.contradiction_fix(table))
+    return _existing(entry, names)
 
 
 def _existing(keys: tuple[str, ...], names: tuple[str, ...]) -> tuple[str, ...]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pymysql
@@ -20,6 +20,8 @@ from dblog_core.rows import column_rule_faults, source_key_faults
 from dblog_core.rows.value_forms import shape_to_read
 from dblog_core.sources.mysql.sql import row_key
 from dblog_core.sources.mysql.sql.connection import is_mariadb, rows
+from dblog_core.sources.mysql.sql.row_key import UniqueIndex
+from dblog_core.sources.mysql.sql.watermarks import qualify
 from dblog_core.sources.mysql.values import charsets, types
 
 
@@ -93,6 +95,12 @@ WHERE TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED')
 ORDER BY TABLE_SCHEMA, TABLE_NAME"""
 _IS_TABLE = """SELECT 1 FROM information_schema.TABLES
 WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED')"""
+_PRIMARY_KEY = """SELECT COLUMN_NAME FROM information_schema.STATISTICS
+WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND INDEX_NAME = 'PRIMARY' ORDER BY SEQ_IN_INDEX"""
+_PRIMARY = "PRIMARY"
+_INDEX_NAMES = """SELECT INDEX_NAME FROM information_schema.STATISTICS
+WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND NON_UNIQUE = 0"""
+_ENGINE = "SELECT ENGINE FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
 _KINDS = """SELECT TABLE_NAME, TABLE_TYPE, ENGINE FROM information_schema.TABLES
 WHERE TABLE_SCHEMA = %s {} AND (TABLE_TYPE IN ('SYSTEM VERSIONED', 'SEQUENCE') OR ENGINE IN %s)"""
 _ROWLESS = ("MRG_MYISAM", "BLACKHOLE", "FEDERATED", "CONNECT", "SPIDER", "SPHINX", "OQGRAPH")
@@ -100,9 +108,9 @@ _ROWLESS = ("MRG_MYISAM", "BLACKHOLE", "FEDERATED", "CONNECT", "SPIDER", "SPHINX
 _PERIODS = """SELECT TABLE_NAME, COLUMN_NAME FROM information_schema.COLUMNS
 WHERE TABLE_SCHEMA = %s {} AND GENERATION_EXPRESSION IN ('ROW START', 'ROW END')"""
 _COLUMNS = """SELECT TABLE_NAME, COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, NUMERIC_PRECISION, NUMERIC_SCALE,
-  CHARACTER_SET_NAME, IS_NULLABLE
+  CHARACTER_SET_NAME, IS_NULLABLE, EXTRA
 FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s {} ORDER BY TABLE_NAME, ORDINAL_POSITION"""
-_INDEXES = """SELECT TABLE_NAME, INDEX_NAME, COLUMN_NAME, SUB_PART FROM information_schema.STATISTICS
+_INDEXES = """SELECT TABLE_NAME, INDEX_NAME, COLUMN_NAME, SUB_PART, INDEX_TYPE FROM information_schema.STATISTICS
 WHERE TABLE_SCHEMA = %s {} AND NON_UNIQUE = 0 ORDER BY TABLE_NAME, INDEX_NAME, SEQ_IN_INDEX"""
 # Types, character sets and storage forms that are not known here; and labels, of which two may print alike in a key.
 _SUSPECTS = """SELECT TABLE_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s {}
@@ -117,6 +125,7 @@ _FEW = 10
 # whosever it is. A session that holds some metadata lock itself, as a user-level lock is, gets a warning in its place.
 _WAIT_FOR_NONE = "SELECT GET_LOCK(CONCAT('dblog catalogue ', CONNECTION_ID()), 0)"
 _NOT_SUPPORTED = 1235
+_NO_SUCH_TABLE = 1146
 _PATIENCE = 1.0
 _PAUSES = (0.02, 0.2)
 """Seconds in which such a statement may come to its end, and between two looks."""
@@ -171,6 +180,12 @@ def is_table(connection: Connection[Any], table: TableName) -> bool:
     return bool(rows(connection, _IS_TABLE, (table.schema, table.name)))
 
 
+def primary_key(connection: Connection[Any], table: TableName) -> tuple[str, ...]:
+    """The columns of its primary key; none where it has none, there is no such table, or somebody keeps its definition
+    locked: no log waits for one table."""
+    return tuple(str(column) for (column,) in rows(connection, _PRIMARY_KEY, (table.schema, table.name)))
+
+
 Rows = list[tuple[Any, ...]]
 
 
@@ -209,8 +224,38 @@ def describe_all(
             descriptions.append(Described(table, None, engine=engine))
         else:
             unique_indexes = row_key.list_unique_indexes(indexes.get(table, []))
+            if _PRIMARY not in unique_indexes:
+                unique_indexes = _put_in_order(connection, table, unique_indexes)
             descriptions.append(_describe(table, columns[table], unique_indexes, keys, rules))
     return descriptions
+
+
+def _put_in_order(
+    connection: Connection[Any], table: TableName, indexes: dict[str, UniqueIndex]
+) -> dict[str, UniqueIndex]:
+    """The indexes in the order of the table's definition, from which the server takes the first that it can use for a
+    key. One by a hash is none on MariaDB, except for tables in memory, whose indexes are all so."""
+    names: Iterable[str] = indexes
+    mariadb = is_mariadb(connection)
+    if len(indexes) > 1:
+        names = _list_index_names(connection, table, mariadb=mariadb)
+    in_order = {name: indexes[name] for name in names if name in indexes}
+    if not any(index.hashed for index in in_order.values()):
+        return in_order
+    in_memory = not mariadb or _ask(connection, _ENGINE, (table.schema, table.name), table.__eq__) == [("MEMORY",)]
+    return {name: replace(index, hashed=index.hashed and not in_memory) for name, index in in_order.items()}
+
+
+def _list_index_names(connection: Connection[Any], table: TableName, *, mariadb: bool) -> list[str]:
+    """MariaDB lists them in their order where none is asked for; MySQL shows its order in this statement alone."""
+    if mariadb:
+        return [str(name) for (name,) in _ask(connection, _INDEX_NAMES, (table.schema, table.name), table.__eq__)]
+    try:
+        return [str(row[2]) for row in rows(connection, f"SHOW INDEX FROM {qualify(table)}")]
+    except pymysql.err.ProgrammingError as error:
+        if error.args[0] != _NO_SUCH_TABLE:
+            raise
+        return []  # it was dropped since
 
 
 def suspects(connection: Connection[Any], tables: Sequence[TableName]) -> set[TableName]:
@@ -249,31 +294,34 @@ def _ask_by_table(
 def _describe(
     table: TableName,
     column_rows: Rows,
-    indexes: dict[str, row_key.IndexParts],
+    indexes: dict[str, UniqueIndex],
     keys: Mapping[str, Sequence[str]],
     rules: Mapping[str, ColumnRules],
 ) -> Described:
     columns = []
     faults = []
-    for name, data_type, column_type, precision, scale, charset, _ in column_rows:
+    for name, data_type, column_type, precision, scale, charset, *_ in column_rows:
         try:
             kind = types.from_catalogue(str(data_type), str(column_type), precision, scale, charset)
             columns.append(Column(str(name), str(column_type), kind))
         except types.UnsupportedType as error:
             faults.append(f"column {name}: {error}")
-    primary = tuple(str(column) for column, _ in indexes.pop("PRIMARY", ()))
+    primary = indexes[_PRIMARY].columns if _PRIMARY in indexes else ()
+    unique = [index for name, index in indexes.items() if index.whole and name != _PRIMARY]
+    # Only columns that cannot be NULL identify rows: a unique index admits NULL many times.
+    nullable = {str(row[0]) for row in column_rows if row[6] == "YES"}
+    candidates = [index for index in unique if not nullable & set(index.columns)]
+    # The servers do not choose a column that is computed when it is read.
+    virtual = {str(row[0]) for row in column_rows if "VIRTUAL" in str(row[7]).upper()}
+    first = next((index.columns for index in candidates if not index.hashed and not virtual & set(index.columns)), ())
     entry = tuple(keys.get(str(table), ()))
-    key = primary or entry
+    key = primary or row_key.choose(entry, first)
     contradiction = source_key_faults.explain_contradiction(table, entry, primary, ignore_case=True)
     faults += [f"column {c.name}: {why}" for c in columns if c.name in key and (why := row_key.why_not_in_key(c))]
-    nullable = {str(row[0]) for row in column_rows if row[6] == "YES"}
-    unique = [whole for parts in indexes.values() if (whole := row_key.whole_columns(parts))]
-    wrong = (
-        () if primary or not key else row_key.find_faults(key, {str(row[0]) for row in column_rows}, nullable, unique)
-    )
-    ruled = tuple(column_rule_faults.of_table(str(table), [str(row[0]) for row in column_rows], key, rules))
+    names = [str(row[0]) for row in column_rows]
+    wrong = row_key.find_faults(key, set(names), nullable, [i.columns for i in unique]) if key and not primary else ()
+    ruled = tuple(column_rule_faults.of_table(str(table), names, key, rules))
     refused = bool(faults or wrong or contradiction or ruled)
     schema = None if refused else shape_to_read(TableSchema(table, tuple(columns), key), rules)
-    # Only columns that cannot be NULL identify rows: a unique index admits NULL many times.
-    candidates = tuple(whole for whole in unique if not nullable & set(whole))
-    return Described(table, schema, tuple(faults), tuple(wrong), candidates, ruled, contradiction=contradiction)
+    named = tuple(index.columns for index in candidates)
+    return Described(table, schema, tuple(faults), tuple(wrong), named, ruled, contradiction=contradiction)

@@ -278,8 +278,10 @@ class PgoutputDecoder:
         """The key that the table's rows are known by, at this place of the log."""
         key = self._catalogue.key(relation.table)
         configured = str(relation.table) in self._config.keys
-        if relation.identity == "d" and not configured and relation.flagged != frozenset(key):
-            # The primary key has changed since: this is the one of that time, in column order.
+        is_of_then = relation.identity == "d" and relation.flagged != frozenset(key)
+        is_of_then |= relation.identity == "i" and not key
+        if is_of_then and not configured:
+            # The table has another key since, or is gone: this is the one of that time, in column order.
             return tuple(name for name, *_ in relation.columns if name in relation.flagged)
         return key
 

@@ -247,7 +247,8 @@ class Shapes:
         key = table.key(self._config) if table else tuple(self._config.keys.get(str(name), ()))
         logged_key = tuple(c["name"] for c in record.get("pk", ()))
         if str(name) not in self._config.keys and set(logged_key) != set(key):
-            key = logged_key  # the primary key has changed since
+            # The primary key has changed since. Where there was none, a unique key may stand for it.
+            key = logged_key or (table.unique_key if table else ())
         # NaN and the infinities come as null, which shows only where a column is never NULL.
         floats = (
             frozenset(

@@ -48,35 +48,36 @@ TREE = """
         WHERE NOT i.inhdetachpending)
 """
 """For WITH RECURSIVE: the relations whose oids are given, each as a root, with all their partitions at any depth."""
-# A dropped column keeps its row here: only attisdropped tells. From version 18 on a column may be NOT NULL by a
-# constraint that is NOT VALID: rows from before it are NULL there.
-_COLUMNS = """
-    SELECT a.attrelid::bigint, a.attname, a.atttypid::bigint, a.atttypmod,
-           a.attnotnull AND NOT EXISTS (
-               SELECT 1 FROM pg_constraint n WHERE n.conrelid = a.attrelid AND n.contype = 'n'
-               AND n.conkey = ARRAY[a.attnum] AND NOT n.convalidated),
-           a.attgenerated <> ''
+# From version 18 on a column may be NOT NULL by a constraint that is NOT VALID: rows from before it are NULL there.
+_IS_NEVER_NULL = """
+    a.attnotnull AND NOT EXISTS (
+        SELECT 1 FROM pg_constraint n WHERE n.conrelid = a.attrelid AND n.contype = 'n'
+        AND n.conkey = ARRAY[a.attnum] AND NOT n.convalidated)
+"""
+# A dropped column keeps its row here: only attisdropped tells.
+_COLUMNS = f"""
+    SELECT a.attrelid::bigint, a.attname, a.atttypid::bigint, a.atttypmod, {_IS_NEVER_NULL}, a.attgenerated <> ''
     FROM pg_attribute a
     WHERE a.attrelid = ANY(%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
     ORDER BY a.attrelid, a.attnum
 """
 # Only an immediate index over whole columns and all rows says that they are unique at every moment. Columns behind
 # indnkeyatts are merely stored in it (INCLUDE).
-_INDEXES = """
-    SELECT i.indrelid::bigint, c.relname, i.indisprimary, i.indisreplident,
+_INDEXES = f"""
+    SELECT i.indrelid::bigint, x.relname, i.indisprimary, i.indisreplident,
            i.indisunique AND i.indimmediate AND i.indpred IS NULL AND i.indexprs IS NULL,
-           ARRAY(SELECT a.attname::text FROM unnest(i.indkey::int2[]) WITH ORDINALITY k(number, place)
-                 JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.number
-                 WHERE k.place <= i.indnkeyatts ORDER BY k.place)
-    FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid WHERE i.indrelid = ANY(%s::oid[]) AND i.indisvalid
+           coalesce(k.are_in_every_row, false), coalesce(k.names, '{{}}'), coalesce(k.numbers, '{{}}')
+    FROM pg_index i JOIN pg_class x ON x.oid = i.indexrelid, LATERAL (
+        SELECT array_agg(a.attname::text ORDER BY k.place) AS names,
+               array_agg(a.attnum::int ORDER BY a.attnum) AS numbers,
+               bool_and({_IS_NEVER_NULL} AND a.attgenerated = '') AS are_in_every_row
+        FROM unnest(i.indkey::int2[]) WITH ORDINALITY k(number, place)
+        JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.number
+        WHERE k.place <= i.indnkeyatts) k
+    WHERE i.indisvalid AND i.indrelid
 """
-_PRIMARY_KEY = f"""
-    SELECT ARRAY(SELECT a.attname::text
-                 FROM pg_index i, unnest(i.indkey::int2[]) WITH ORDINALITY k(number, place), pg_attribute a
-                 WHERE i.indrelid = c.oid AND i.indisprimary AND i.indisvalid AND k.place <= i.indnkeyatts
-                   AND a.attrelid = c.oid AND a.attnum = k.number ORDER BY k.place)
-    {_FROM_TABLES} AND n.nspname = %s AND c.relname = %s
-"""
+_INDEXES_OF_ALL = f"{_INDEXES} = ANY(%s::oid[])"
+_INDEXES_OF_ONE = f"{_INDEXES} = (SELECT c.oid {_FROM_TABLES} AND n.nspname = %s AND c.relname = %s)"
 _TYPE_NAMES = f"""
     SELECT t.oid::bigint, t.typmod, base.name
     FROM unnest(%s::oid[], %s::int[]) AS t(oid, typmod), {_BASE.format(type="t.oid", typmod="t.typmod")}
@@ -104,6 +105,7 @@ class CatalogueTable:
 
     `identity`: the columns by which the log identifies old rows, empty for none; `full`: old rows come whole.
     `primary_constraint`: the name of the primary key. `unique`: columns of which no two rows ever have the same values.
+    `unique_key`: the columns that stand for a primary key where there is none; `unique_index`: the index over them.
     """
 
     oid: int
@@ -116,14 +118,16 @@ class CatalogueTable:
     primary_key: tuple[str, ...]
     primary_constraint: str
     unique: tuple[frozenset[str], ...]
+    unique_key: tuple[str, ...]
+    unique_index: str
     ancestors: tuple[int, ...]
 
     def key(self, config: SourceConfig) -> tuple[str, ...]:
-        """The key that rows are known by: its primary key, or its entry in `[source.keys]`.
+        """The key that rows are known by: its primary key, or its entry in `[source.keys]`, or its unique key.
 
-        An entry with the same columns keeps its order: tables that were captured with it have that key.
+        An entry with the columns of the primary key keeps its order: tables that were captured with it have that key.
         """
-        return _choose_key(self.name, self.primary_key, config)
+        return _choose_key(self.name, self.primary_key, self.unique_key, config)
 
     def contradiction(self, config: SourceConfig) -> str:
         """That the entry names other columns than the primary key, in words; empty if it does not."""
@@ -175,8 +179,10 @@ _NUMBERS = """
 
 def find_key(connection: Connection, name: TableName, config: SourceConfig) -> tuple[str, ...]:
     """The `key` of a table in one question; of a table that is gone its entry in `[source.keys]`."""
-    keys = rows(connection, _PRIMARY_KEY, (name.schema, name.name))
-    return _choose_key(name, tuple(keys[0][0]) if keys else (), config)
+    indexes = [_Index(*index) for _, *index in rows(connection, _INDEXES_OF_ONE, (name.schema, name.name))]
+    primary = next((index for index in indexes if index.primary), None)
+    unique = _find_unique_key(indexes)
+    return _choose_key(name, tuple(primary.columns) if primary else (), tuple(unique.columns) if unique else (), config)
 
 
 def column_numbers(connection: Connection, name: TableName) -> dict[str, str]:
@@ -184,9 +190,11 @@ def column_numbers(connection: Connection, name: TableName) -> dict[str, str]:
     return {str(column): str(number) for column, number in rows(connection, _NUMBERS, (name.schema, name.name))}
 
 
-def _choose_key(name: TableName, primary_key: tuple[str, ...], config: SourceConfig) -> tuple[str, ...]:
+def _choose_key(
+    name: TableName, primary_key: tuple[str, ...], unique_key: tuple[str, ...], config: SourceConfig
+) -> tuple[str, ...]:
     entry = tuple(config.keys.get(str(name), ()))
-    return entry if set(entry) == set(primary_key) else primary_key or entry
+    return entry if primary_key and set(entry) == set(primary_key) else primary_key or entry or unique_key
 
 
 def table(connection: Connection, name: TableName) -> CatalogueTable:
@@ -298,19 +306,29 @@ def _describe(connection: Connection, table_rows: Sequence[tuple[Any, ...]]) -> 
     for oid, name, type_oid, typmod, *rest in listed:
         columns.setdefault(oid, []).append(CatalogueColumn(name, names[type_oid, typmod], *rest))
     indexes: dict[int, list[_Index]] = {}
-    for oid, *index in rows(connection, _INDEXES, (oids,)):
+    for oid, *index in rows(connection, _INDEXES_OF_ALL, (oids,)):
         indexes.setdefault(oid, []).append(_Index(*index))
     return [_table(row, columns.get(row[0], []), indexes.get(row[0], [])) for row in table_rows]
 
 
 class _Index(NamedTuple):
-    """`vouches`: at every moment no two rows have the same values in its columns, except for NULL."""
+    """`vouches`: at every moment no two rows have the same values in its columns, except for NULL; `in_every_row`: no
+    column is ever NULL, and the log carries each; `numbers`: of the columns in their table, growing."""
 
     name: str
     primary: bool
     replica_identity: bool
     vouches: bool
+    in_every_row: bool
     columns: list[str]
+    numbers: list[int]
+
+
+def _find_unique_key(indexes: Sequence[_Index]) -> _Index | None:
+    """The index that stands for a primary key. Of several it is the one that the log identifies old rows by, or else
+    the one whose columns come first in their table: a restore or a new index behind it does not change that."""
+    usable = [index for index in indexes if index.vouches and index.in_every_row and not index.primary]
+    return min(usable, key=lambda index: (not index.replica_identity, index.numbers), default=None)
 
 
 def _table(row: tuple[Any, ...], columns: list[CatalogueColumn], indexes: list[_Index]) -> CatalogueTable:
@@ -323,6 +341,7 @@ def _table(row: tuple[Any, ...], columns: list[CatalogueColumn], indexes: list[_
     identity = {"d": by_default, "i": chosen, "f": frozenset(c.name for c in columns)}.get(
         str(replica_identity), frozenset()
     )
+    unique = _find_unique_key(indexes)
     return CatalogueTable(
         oid=int(oid),
         name=TableName(str(schema), str(name)),
@@ -334,5 +353,7 @@ def _table(row: tuple[Any, ...], columns: list[CatalogueColumn], indexes: list[_
         primary_key=tuple(primary.columns) if primary else (),
         primary_constraint=primary.name if primary else "",
         unique=tuple(frozenset(index.columns) for index in indexes if index.vouches),
+        unique_key=tuple(unique.columns) if unique else (),
+        unique_index=unique.name if unique else "",
         ancestors=tuple(ancestors),
     )

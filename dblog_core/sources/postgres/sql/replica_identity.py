@@ -82,6 +82,9 @@ def _identity_problems(part: CatalogueTable, table: CatalogueTable, config: Sour
         if part.primary_key and key == table.primary_key
         else ""
     )
+    if not part.primary_key and part.unique_index and key == part.unique_key:
+        index = typed_names.column(part.unique_index)
+        default = f"ALTER TABLE {typed_names.table(part.name)} REPLICA IDENTITY USING INDEX {index}, or FULL"
     full = f"ALTER TABLE {typed_names.table(part.name)} REPLICA IDENTITY FULL"
     return [Problem(what, default or (full if key else f"{full}, give it a primary key, or leave it out of `tables`"))]
 

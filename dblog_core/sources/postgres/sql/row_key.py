@@ -62,11 +62,6 @@ def _explain_deferrable(table: CatalogueTable) -> Problem:
     )
 
 
-def name_candidates(table: CatalogueTable) -> str:
-    """The entries that would name its unique, never-null columns, or the form of one where it has none."""
-    return _write_entries(table, _find_candidates(table)) or f'{keys_entry(table.name)} = ["…"]'
-
-
 def _find_candidates(table: CatalogueTable) -> list[list[str]]:
     unusable = {c.name for c in table.columns if c.generated or not c.not_null}
     return sorted(sorted(columns) for columns in table.unique if not unusable & columns)

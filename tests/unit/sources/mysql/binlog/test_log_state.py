@@ -18,6 +18,7 @@ from dblog_core.sources.mysql.binlog.log_state import LogState
 from dblog_core.sources.mysql.binlog.progress import Progress
 from dblog_core.sources.mysql.position import MariadbGtids, MysqlGtids, Newest, Position
 from dblog_core.sources.mysql.row_events import change_batch
+from dblog_core.sources.mysql.row_events.table_ids import Lookups
 from dblog_core.sources.mysql.sql.catalogue import TableFilter
 from dblog_core.sources.mysql.values.charsets import Charsets
 from tests.unit import mysql_binlog as binlog
@@ -46,7 +47,7 @@ def state(
         server=binlog.UUID,
         position=position or Position("binlog.000001", 4, gtids),
         rows_to_skip=skip,
-        is_table=is_table,
+        lookups=Lookups(is_table, lambda _: ()),
     )
 
 
