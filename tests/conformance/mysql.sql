@@ -556,7 +556,6 @@ DELETE FROM <t> WHERE a = 1 LIMIT 1
 ALTER TABLE <t> ADD COLUMN n int DEFAULT 4
 
 == unique keys
-= stops t: has no primary key.*give it a primary key
 = stops u: has no primary key.*give it a primary key
 = chosen ALTER TABLE <u> ADD COLUMN pk int AUTO_INCREMENT PRIMARY KEY
 CREATE TABLE <t> (a int NOT NULL UNIQUE, v varchar(20))
@@ -565,6 +564,21 @@ INSERT INTO <t> VALUES (1, <text>), (2, <text>)
 INSERT INTO <u> VALUES (1, <text>), (NULL, <text>), (NULL, <text>)
 UPDATE <t> SET a = a + 10 ORDER BY a DESC
 UPDATE <u> SET v = <text>
+
+== several unique keys
+CREATE TABLE <t> (b int NOT NULL, a int NOT NULL UNIQUE, v varchar(20), UNIQUE (b, a))
+INSERT INTO <t> VALUES (1, 1, <text>), (1, 2, <text>)
+UPDATE <t> SET a = a + 10 ORDER BY a DESC
+UPDATE <t> SET b = 7 WHERE a = 11
+INSERT INTO <t> VALUES (9, 12, 'twice') ON DUPLICATE KEY UPDATE v = 'there'
+DELETE FROM <t> WHERE b = 7
+
+== a unique key that comes
+CREATE TABLE <t> (a int NOT NULL, v varchar(20))
+INSERT INTO <t> VALUES (1, <text>), (2, <text>)
+ALTER TABLE <t> ADD UNIQUE (a)
+INSERT INTO <t> VALUES (3, <text>)
+DELETE FROM <t> WHERE a = 1
 
 == engines
 CREATE TABLE <t> (id int PRIMARY KEY, v varchar(20)) ENGINE = MyISAM

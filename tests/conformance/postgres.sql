@@ -585,6 +585,30 @@ DELETE FROM <t> WHERE a = 3
 ALTER TABLE <t> ADD COLUMN n int DEFAULT 4
 INSERT INTO <t> VALUES (5, 'x', 5), (5, 'x', 5)
 
+== several unique keys
+CREATE TABLE <t> (b int NOT NULL, a int NOT NULL UNIQUE, v text, UNIQUE (b, a))
+ALTER TABLE <t> REPLICA IDENTITY FULL
+INSERT INTO <t> VALUES (1, 1, <text>), (1, 2, <text>)
+UPDATE <t> SET a = a + 10 WHERE b = 1
+UPDATE <t> SET b = 7 WHERE a = 11
+INSERT INTO <t> VALUES (9, 12, 'twice') ON CONFLICT (a) DO UPDATE SET v = 'there'
+DELETE FROM <t> WHERE b = 7
+
+== a unique index for the log
+CREATE TABLE <t> (a text, b int NOT NULL CONSTRAINT <o9> UNIQUE, v text)
+ALTER TABLE <t> REPLICA IDENTITY USING INDEX <o9>
+INSERT INTO <t> VALUES (<text>, 1, <text>), (NULL, 2, <text>)
+UPDATE <t> SET b = 3 WHERE b = 2
+DELETE FROM <t> WHERE b = 1
+
+== a unique key that comes
+CREATE TABLE <t> (a int NOT NULL, v text)
+ALTER TABLE <t> REPLICA IDENTITY FULL
+INSERT INTO <t> VALUES (1, <text>), (2, <text>)
+ALTER TABLE <t> ADD UNIQUE (a)
+INSERT INTO <t> VALUES (3, <text>)
+DELETE FROM <t> WHERE a = 1
+
 == unique keys
 = stops t: identif|has no key
 CREATE TABLE <t> (a int NOT NULL UNIQUE, v text)
