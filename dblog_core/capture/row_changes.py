@@ -87,7 +87,7 @@ def split_key_changes(changes: TableChanges) -> OrderedChanges:
     # An update that changes the key becomes two events, and the second needs a number before the next row's.
     sequence = np.asarray(batch.column("sequence"), dtype=np.int64) * 2
     transaction = np.asarray(batch.column("transaction"), dtype=np.int64)
-    if not moved.any():
+    if moved is None or not moved.any():
         return OrderedChanges(schema, sequence, transaction, batch, None)
     rows = np.repeat(np.arange(len(moved)), 1 + moved)
     second = np.r_[False, rows[1:] == rows[:-1]]
@@ -118,12 +118,12 @@ def split_key_changes(changes: TableChanges) -> OrderedChanges:
     return OrderedChanges(schema, sequence[rows] + second, transaction[rows], split, moved_from)
 
 
-def _moves(batch: pa.RecordBatch, schema: TableSchema) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Which rows are updates whose key differs between the images."""
+def _moves(batch: pa.RecordBatch, schema: TableSchema) -> np.ndarray[Any, np.dtype[np.bool_]] | None:
+    """Which rows are updates whose key differs between the images; None where there can be none."""
     before = batch.column("before")
     after = batch.column("after")
     if not schema.key or before.null_count == len(batch):
-        return np.zeros(len(batch), dtype=bool)
+        return None
     differs = None
     for name in schema.key:
         old = before.field(name)
@@ -181,15 +181,18 @@ def _describe_transactions(numbers: Int64s, transactions: Sequence[Transaction])
         times = np.full(count, transaction.commit_time, dtype=np.int64)
         commit_time = arrow_buffers.fixed_width_array(times, None, _TIME)
         return repeat_text(transaction.id, count), repeat_text(transaction.position, count), commit_time
-    used, index = np.unique(numbers, return_inverse=True)
-    used_transactions = [transactions[i] for i in used]
-    of = pa.array(index.astype(np.int32))
+    # A transaction's rows stand together in the log.
+    begins = np.r_[True, numbers[1:] != numbers[:-1]]
+    index = np.cumsum(begins, dtype=np.int32) - np.int32(1)
+    used_transactions = [transactions[i] for i in numbers[begins].tolist()]
+    times = np.array([t.commit_time for t in used_transactions], dtype=np.int64)[index]
+    of = pa.array(index)
     ids = pa.array([t.id for t in used_transactions], pa.string())
     positions = pa.array([t.position for t in used_transactions], pa.string())
     return (
         pa.DictionaryArray.from_arrays(of, ids),
         pa.DictionaryArray.from_arrays(of, positions),
-        pa.array([t.commit_time for t in used_transactions], _TIME).take(of),
+        arrow_buffers.fixed_width_array(times, None, _TIME),
     )
 
 

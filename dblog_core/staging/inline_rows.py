@@ -46,9 +46,8 @@ def complete(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def encode(batches: Sequence[pa.RecordBatch]) -> bytes:
-    """The rows of one table version."""
-    empty = frozenset(OPTIONAL).intersection(*(empty_columns(b) for b in batches))
+def encode(batches: Sequence[pa.RecordBatch], empty: frozenset[str]) -> bytes:
+    """The rows of one table version; `empty`: the optional columns that hold nothing in any of them."""
     parts = [without(b, empty) for b in batches]
     if any(part.schema != parts[0].schema for part in parts):
         parts = [plain(part) for part in parts]

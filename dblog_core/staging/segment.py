@@ -83,6 +83,9 @@ class _Rows:
         assert self._encoder is not None
         return self._encoder.finish()
 
+    def encode_inline(self) -> bytes:
+        return inline_rows.encode(self.pending, self._left_out)
+
     @property
     def is_small(self) -> bool:
         return not self._started and self.bytes < INLINE_BYTES
@@ -157,7 +160,7 @@ class SegmentWriter:
         if self._written is None:
             self._background.wait()
             places = [rows for places in self._tables.values() for rows in places]
-            small = [rows.file("", inline_rows.encode(rows.pending)) for rows in places if rows.is_small]
+            small = [rows.file("", rows.encode_inline()) for rows in places if rows.is_small]
             self._written = (*small, *self._write_files([rows for rows in places if not rows.is_small]))
         return self._written
 

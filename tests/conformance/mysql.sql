@@ -897,6 +897,7 @@ INSERT INTO <t> VALUES (40, 'after')
 
 == made partitions into tables
 = only mariadb
+= plain
 CREATE TABLE <t> (id int PRIMARY KEY, v varchar(20)) PARTITION BY RANGE (id) (PARTITION p0 VALUES LESS THAN (10), PARTITION p1 VALUES LESS THAN (20), PARTITION p2 VALUES LESS THAN MAXVALUE)
 INSERT INTO <t> VALUES (1, <text>), (11, <text>), (21, <text>)
 !ALTER TABLE <t> CONVERT PARTITION p0 TO TABLE <u>

@@ -170,7 +170,8 @@ def test_rows_in_a_manifest_are_the_rows_that_were_given(
         b.set_column(place, "transaction", b.column(place).dictionary_encode()) if encoded else b
         for b, encoded in zip(batches, with_dictionary, strict=False)
     ]
-    data = inline_rows.encode(staged)
+    empty = frozenset(inline_rows.OPTIONAL).intersection(*map(inline_rows.empty_columns, staged))
+    data = inline_rows.encode(staged, empty)
     decoded = inline_rows.decode(data, log_schema(ORDERS), where="here")
     assert decoded.to_pylist() == pa.Table.from_batches(batches).to_pylist()
 
@@ -180,7 +181,7 @@ def test_the_names_of_a_files_columns_are_those_of_its_schema() -> None:
 
 
 def test_rows_of_a_manifest_that_were_altered_are_refused() -> None:
-    data = inline_rows.encode([creates(ORDERS, 1, 3)])
+    data = inline_rows.encode([creates(ORDERS, 1, 3)], frozenset())
     for damaged in (data[:-1], data[:20] + bytes([data[20] ^ 1]) + data[21:]):
         with pytest.raises(CorruptSegment):
             inline_rows.decode(damaged, log_schema(ORDERS), where="here")

@@ -35,7 +35,11 @@ from dblog_core.sources.mysql.row_events.table_map import TableVersion
 ROWS = 40_000
 BYTES = 4 << 20
 EVENTS = 40_000
-"""A batch ends after the event that brings it to one of these."""
+"""A batch ends after the event that brings it to one of these, or to a multiple of it where it is of many tables."""
+_TABLES = 50
+_MOST_TIMES = 8
+"""What a table costs in a batch beside its rows is as much as a hundred of them: for each so many tables a batch may be
+once larger, up to so many times."""
 _LOOK = 256 << 10
 """Bytes of a table after which its rows are counted, so that a batch of short rows ends too."""
 
@@ -78,7 +82,8 @@ class BatchBuilder:
     @property
     def full(self) -> bool:
         """Whether the batch has reached one of its bounds."""
-        return self._bytes >= BYTES or self._events >= EVENTS or self._counted >= ROWS
+        times = min(1 + len(self._tables) // _TABLES, _MOST_TIMES)
+        return self._bytes >= times * BYTES or self._events >= times * EVENTS or self._counted >= times * ROWS
 
     def transaction(self, transaction: Transaction) -> int:
         """The index of the transaction in this batch; the current one is always the last."""

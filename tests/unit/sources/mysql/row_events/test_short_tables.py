@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dblog_core.model.events import CREATE, DELETE, UPDATE, LogBatch, Transaction, Unreadable
 from dblog_core.model.schema import TableName
-from dblog_core.sources.mysql.row_events import short_tables
+from dblog_core.sources.mysql.row_events import change_batch, short_tables
 from dblog_core.sources.mysql.row_events.change_batch import BatchBuilder
 from dblog_core.sources.mysql.row_events.row_decoder import RowEvents
 from dblog_core.sources.mysql.row_events.table_map import TableVersion
@@ -114,3 +114,17 @@ def test_a_table_with_many_rows_or_bytes_has_arrays_of_its_own(rows: int, size: 
         for name, count, value in (("a", 1, b"x"), ("long", rows, b"x" * size), ("b", 1, b"x"))
     ]
     assert sorted(short_tables.decode_together(tables, "error")) == [0, 2]
+
+
+@pytest.mark.parametrize(("tables", "times"), [(1, 1), (49, 1), (50, 2), (120, 3), (1_000, 8)])
+def test_a_batch_of_many_tables_is_larger_and_bounded(tables: int, times: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(change_batch, "EVENTS", 2_000)
+    versions = [named_version(f"t{number}", [NUMBER]) for number in range(tables)]
+    builder = BatchBuilder("null")
+    transaction = Transaction("x", "p", 0)
+    taken = 0
+    while not builder.full:
+        version = versions[taken % tables]
+        builder.rows_event(version, CREATE, transaction, mysql_rows.image([NUMBER], [None]), 0, 0)
+        taken += 1
+    assert taken == times * 2_000
