@@ -18,6 +18,9 @@ from dblog_core.interfaces import Json
 
 _CODECS = {"none": "none", "uncompressed": "none", "snappy": "snappy", "gzip": "gzip", "zstd": "zstd"}
 _ROW_GROUP = 1 << 20  # rows
+_DICTIONARY = 64 << 10
+"""Bytes of a column's dictionary in a row group beyond which its values follow as they are. Of columns with so many
+values Arrow's own limit, a MiB, makes files larger, and Spark reads them more slowly."""
 _CALENDAR = {"org.apache.spark.version": "4.0.0"}
 """Of a file with this line Spark 3 knows that its days are those of the proleptic Gregorian calendar; without it, it
 reads no day before 1582-10-15 and no time before 1900."""
@@ -106,6 +109,7 @@ class FileWriter:
             compression=codec,
             store_schema=False,  # the log has the schema; Arrow's own would have readers see other types
             store_decimal_as_integer=True,
+            dictionary_pagesize_limit=_DICTIONARY,
         )
 
     def __enter__(self) -> FileWriter:
