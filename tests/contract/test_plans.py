@@ -155,7 +155,7 @@ def test_without_an_index_in_key_order_a_plan_names_none(
     database: Database, source: Source, source_config: Config
 ) -> None:
     """An index of other order says that the key is unique; every chunk sorts, and is right."""
-    big(database, "b int NOT NULL, UNIQUE (b, n)", "n % 5")
+    big(database, "b int NOT NULL, c int NOT NULL, UNIQUE (c), UNIQUE (b, n)", "n % 5, n")
     table = f"{database.schema}.a"
     with closing(open_source(source_config.source.model_copy(update={"keys": {table: ["n", "b"]}})).open_reader()) as r:
         schema = shape(database, r)
