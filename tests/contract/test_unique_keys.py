@@ -177,3 +177,15 @@ def test_a_table_whose_log_shows_no_old_row_is_refused_with_the_index_that_would
     start = source.current_position()
     run(database, "INSERT INTO a VALUES (1, 8), (2, 7)", "UPDATE a SET k = 5 WHERE k = 7", "DELETE FROM a")
     assert set(logged(source, start)) == {("k",)}
+
+
+@pytest.mark.parametrize("source_kind", ["postgres"], indirect=True)
+def test_wal2json_takes_the_same_unique_key(database: Database, source_config: Config) -> None:
+    """What it prints names a primary key alone."""
+    by_wal2json = source_config.source.model_copy(update={"plugin": "wal2json"})
+    run(database, f"CREATE TABLE a ({TWO})", "ALTER TABLE a REPLICA IDENTITY FULL")
+    source = open_source(by_wal2json)
+    source.prepare()
+    start = source.current_position()
+    run(database, "INSERT INTO a VALUES (1, 8), (2, 7)", "UPDATE a SET k = 5 WHERE n = 2", "DELETE FROM a WHERE n = 1")
+    assert set(logged(source, start)) == {("n",)}
