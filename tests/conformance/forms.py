@@ -31,6 +31,7 @@ from __future__ import annotations
 import json
 import random
 import re
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -304,22 +305,32 @@ def _statements(text: str) -> Iterator[str]:
         yield statement
 
 
-def woven(cases: Sequence[Case], draw: random.Random, *, together: int = 6) -> Iterator[tuple[Case, Step]]:
-    """The steps of all cases after their early ones, so many cases at a time, each in its own order."""
-    waiting = [(case, iter(case.steps[case.early :])) for case in cases]
+def woven(
+    cases: Sequence[Case],
+    draw: random.Random,
+    *,
+    together: int = 6,
+    ready: Callable[[Case, Step], bool] = lambda _case, _step: True,
+) -> Iterator[tuple[Case, Step]]:
+    """
+    The steps of all cases after their early ones, so many cases at a time, each in its own order.
+
+    A case whose next step is not `ready` waits for the others; where none is ready, any goes on.
+    """
+    waiting = [(case, deque(case.steps[case.early :])) for case in cases]
+    waiting = [(case, steps) for case, steps in waiting if steps]
     draw.shuffle(waiting)
-    open_: list[tuple[Case, Iterator[Step]]] = []
+    open_: list[tuple[Case, deque[Step]]] = []
     while waiting or open_:
         while waiting and len(open_) < together:
             open_.append(waiting.pop())
-        place = draw.randrange(len(open_))
-        case, steps = open_[place]
-        for step in (step for _, step in zip(range(draw.choice((1, 1, 2, 5))), steps, strict=False)):
-            yield case, step
-        if (rest := next(steps, None)) is None:
-            open_.pop(place)
-        else:
-            yield case, rest
+        case, steps = draw.choice([(case, steps) for case, steps in open_ if ready(case, steps[0])] or open_)
+        yield case, steps.popleft()
+        for _ in range(draw.choice((0, 0, 1, 4))):
+            if steps and ready(case, steps[0]):
+                yield case, steps.popleft()
+        if not steps:
+            open_.remove((case, steps))
 
 
 def read_forms(file: Path, kind: str) -> list[Form]:

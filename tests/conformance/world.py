@@ -100,7 +100,7 @@ class World:
         """All other statements; `at`: what is done before the statement of a number, in percent of all."""
         whole = sum(len(case.steps) - case.early for case in self.cases)
         due = sorted((percent * whole // 100, act) for percent, act in at.items())
-        for number, (case, step) in enumerate(woven(self.cases, self.draw)):
+        for number, (case, step) in enumerate(woven(self.cases, self.draw, ready=self._is_ready)):
             while due and due[0][0] <= number:
                 due.pop(0)[1]()
             self.look()
@@ -109,6 +109,13 @@ class World:
             act()
         self._end_sessions()
         wait_until(lambda: self.look() or all(event.is_set() for event in self._requested), "the dumps are requested")
+
+    def _is_ready(self, case: Case, step: Step) -> bool:
+        """Whether no transaction of another case holds a snapshot that the statement would wait for."""
+        others = [session for (number, _), session in self._sessions.items() if number != case.number]
+        return "CONCURRENTLY" not in step.sql or all(
+            session.info.transaction_status == TRANSACTION_STATUS_IDLE for session in others
+        )
 
     def _run(self, case: Case, step: Step) -> None:
         key = (case.number, step.session)

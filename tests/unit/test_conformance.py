@@ -48,6 +48,20 @@ def test_the_steps_of_a_case_stay_in_order_and_none_is_lost() -> None:
     assert all(ran[case.number] == case.steps for case in cases)
 
 
+def test_a_step_that_is_not_ready_waits_for_the_other_cases_but_not_for_ever() -> None:
+    first, second = [case for case in make_cases("postgres", 5) if case.steps[case.early :]][:2]
+    ran: list[int] = []
+
+    def ready(case: Case, _step: object) -> bool:
+        return case is second or ran.count(second.number) == len(second.steps) - second.early
+
+    for case, _ in woven([first, second], random.Random(2), ready=ready):
+        ran.append(case.number)
+    assert ran == [case.number for case in (second, first) for _ in case.steps[case.early :]]
+    never = list(woven([first, second], random.Random(2), ready=lambda *_: False))
+    assert len(never) == len(ran)
+
+
 def test_a_copy_that_lacks_a_row_has_one_too_many_or_another_value_is_told() -> None:
 
     schema = TableSchema(
