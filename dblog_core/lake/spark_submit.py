@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -59,6 +60,9 @@ NEEDS = {"dump": SOURCE}
 
 _MIN_SECRET_PART_CHARS = 8  # characters of a variable from which on it counts as part of a secret
 _PROPERTIES = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", **{char: f"\\{char}" for char in " \t\f=:#!"}}
+_COLLECTOR = re.compile(r"-XX:[+-]?Use\w*GC\b")
+_JAVA_VARIABLES = ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS")
+_SMALL_HEAP_BYTES = 2 << 30
 _GRACE_SECONDS = 600.0  # for what a job does when it is told to stop
 _LOGGING = Path(__file__).parent / "spark_conf"
 
@@ -87,7 +91,26 @@ def spark_conf(config: Config | None = None) -> dict[str, str]:
     )
     # What a user sets for the executors would be the driver's Python too.
     driver = {"spark.pyspark.driver.python": sys.executable} if "spark.pyspark.python" in extra else {}
-    return {**SETTINGS, **local, **driver, **(_s3_class_path(config) if config else {}), **extra}
+    ours = {**_collector(config), **_s3_class_path(config)} if config else {}
+    return {**SETTINGS, **local, **driver, **ours, **extra}
+
+
+def _collector(config: Config) -> dict[str, str]:
+    """The serial collector for a small heap: Java's usual one lets the driver of a long merge grow by 400 MB more.
+
+    Two collectors are an error to Java: who has named one keeps it.
+    """
+    options = [value for name, value in config.spark.conf.items() if name.endswith("JavaOptions")]
+    options += [os.environ.get(name, "") for name in _JAVA_VARIABLES]
+    if _size_bytes(config.spark.driver_memory) > _SMALL_HEAP_BYTES or any(map(_COLLECTOR.search, options)):
+        return {}
+    return {"spark.driver.defaultJavaOptions": "-XX:+UseSerialGC"}
+
+
+def _size_bytes(size: str) -> int:
+    """Of a size as Spark writes it, such as 1g or 512m; a number alone is of bytes."""
+    unit = size[-1].lower()
+    return int(size) if unit.isdigit() else int(size[:-1]) << {"k": 10, "m": 20, "g": 30, "t": 40}[unit]
 
 
 def _s3_class_path(config: Config) -> dict[str, str]:

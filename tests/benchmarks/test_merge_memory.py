@@ -133,19 +133,20 @@ def test_memory_of_a_merger_of_large_tables(
         first = stage()
         with Merges(file, {}) as merges, Watch(merges.pid) as watch:
             wait_until(lambda: merges.offset() >= first, timeout=1200, what="the first round")
-            begun = len(watch.anonymous)
+            ends = [len(watch.anonymous)]
             for _ in range(ROUNDS):
                 offset = stage()
                 wait_until(lambda offset=offset: merges.offset() >= offset, timeout=600, what="a round")  # type: ignore[misc]
+                ends.append(len(watch.anonymous))
     title = f"`merge --continuous`, {ROUNDS} rounds of {CHANGED:,} updates in each of {TABLES} tables"
     of_rows = f"of {scale.lake_rows:,} rows"
-    rounds = watch.anonymous[begun:]
+    middle, last, end = ends[ROUNDS // 3], ends[-(ROUNDS // 3)], ends[-1]
     figures = {
         "merge_memory": ("most memory of Python and Java, MB", max(watch.anonymous) / 1e6, 1_500),
         "merge_memory_resident": ("the same with pages of the index's files, MB", max(watch.resident) / 1e6, None),
         "merge_memory_growth": (
             "most memory in the last third of the rounds against the middle one, ×",
-            max(rounds[-len(rounds) // 3 :]) / max(rounds[len(rounds) // 3 : -len(rounds) // 3]),
+            max(watch.anonymous[last:end]) / max(watch.anonymous[middle:last]),
             1.1,
         ),
     }
