@@ -1,4 +1,4 @@
-"""Sets of row numbers, kept as Roaring containers, and the portable RoaringBitmapArray that Delta stores them in.
+"""Sets of row numbers, and the portable RoaringBitmapArray that Delta stores them in: Roaring containers.
 
 A set never changes: a grown one shares the containers that stay. So a commit that fails leaves nothing to undo, and
 growing costs what the touched containers cost: 65,536 rows each.
@@ -9,8 +9,11 @@ Sources: PROTOCOL.md, "Deletion Vector Format"; the Roaring format specification
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,25 +24,34 @@ Rows = npt.NDArray[np.int64]
 Container = npt.NDArray[np.uint16] | npt.NDArray[np.uint8]
 """The low 16 bits in order where they are at most `_ARRAY_MAX`; else a bit each (uint8, lowest bit first)."""
 
+_IS_LITTLE = sys.byteorder == "little"
 _MAGIC = 1681511377
 _COOKIE = 12346
 _COOKIE_RUNS = 12347
 _ARRAY_MAX = 4096
 _BITMAP_BYTES = 8192
+_FEW = 4096  # rows of a set that is one array, of eight bytes a row
 _OFFSETS_FROM = 4  # containers from which on the form with runs has offsets too
 _MOST_CONTAINERS = 1 << 16
 _MOST_BUCKETS = 1 << 31  # a bucket's key has 0 as its highest bit
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class RowSet:
-    """Row numbers from 0. Equal sets have equal containers."""
+    """Row numbers from 0. A small set is one array: most files have few dead rows, and a commit touches many files."""
 
-    containers: Mapping[int, Container] = field(default_factory=dict)
-    """By the number of 65,536 rows; none is empty."""
+    _few: Rows = field(default_factory=lambda: np.empty(0, np.int64))
+    """The rows in order, where they are at most `_FEW`."""
+    _containers: Mapping[int, Container] = field(default_factory=dict)
+    """Those of a larger set, by the number of 65,536 rows; none is empty."""
+    _size: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        # Counted once: a commit asks for the size of each vector several times.
+        object.__setattr__(self, "_size", len(self._few) + sum(map(_count, self._containers.values())))
 
     def __len__(self) -> int:
-        return sum(map(_count, self.containers.values()))
+        return self._size
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, RowSet) and bool(np.array_equal(self.rows(), other.rows()))
@@ -48,66 +60,85 @@ class RowSet:
 
     def rows(self) -> Rows:
         """All of them, in order."""
-        return _concatenate(_lows(c).astype(np.int64) | key << 16 for key, c in sorted(self.containers.items()))
+        if not self._containers:
+            return self._few
+        return np.concatenate([_lows(c).astype(np.int64) | key << 16 for key, c in sorted(self._containers.items())])
 
     @property
     def last(self) -> int:
         """The highest row; -1 without one."""
-        if not self.containers:
-            return -1
-        key = max(self.containers)
-        return key << 16 | _last(self.containers[key])
+        if not self._containers:
+            return int(self._few[-1]) if len(self._few) else -1
+        key = max(self._containers)
+        return key << 16 | _last(self._containers[key])
 
     def contains(self, rows: Rows) -> npt.NDArray[np.bool_]:
         """For each row whether it is in the set."""
+        if not len(self) or not len(rows):
+            return np.zeros(len(rows), np.bool_)
+        if not self._containers:
+            return _are_in(self._few, rows)
         is_in_set = np.zeros(len(rows), np.bool_)
-        if not self.containers or not len(rows):
-            return is_in_set
-        order = np.argsort(rows, kind="stable")
-        for key, begin, end in _groups(rows[order]):
-            if (container := self.containers.get(key)) is not None:
-                places = order[begin:end]
-                is_in_set[places] = _contains_lows(container, (rows[places] & 0xFFFF).astype(np.uint16))
+        order = np.argsort(rows)
+        ordered = rows[order]
+        lows = ordered.astype(np.uint16)  # the low 16 bits
+        for key, begin, end in _groups(ordered):
+            if (container := self._containers.get(key)) is not None:
+                is_in_set[order[begin:end]] = _contains_lows(container, lows[begin:end])
         return is_in_set
 
     def with_rows(self, rows: Rows) -> RowSet:
         """The set with these rows as well."""
-        ordered = np.unique(rows)
-        if len(ordered) and ordered[0] < 0:
-            raise ValueError(f"row {ordered[0]} is no row number")
-        grown = dict(self.containers)
-        for key, begin, end in _groups(ordered):
-            grown[key] = _add_lows(grown.get(key), (ordered[begin:end] & 0xFFFF).astype(np.uint16))
-        return RowSet(grown)
+        if len(rows) and rows.min() < 0:
+            raise ValueError(f"row {rows.min()} is no row number")
+        if not self._containers:
+            merged = _in_order(np.concatenate((self._few, rows)))
+            return RowSet(merged) if len(merged) <= _FEW else RowSet(_containers=_grow({}, merged))
+        return RowSet(_containers=_grow(self._containers, np.sort(rows)))
 
     def encode(self) -> bytes:
         """The portable RoaringBitmapArray, with its magic number."""
+        if len(self._few) and self._few[0] >> 32 == self._few[-1] >> 32:
+            return _encode_few(self._few)
+        containers = self._containers or _grow({}, self._few)
         # A bucket holds the rows that share the upper 32 bits of their number: one bitmap of 32 bits each.
         buckets: dict[int, list[int]] = {}
         # Readers bisect buckets and containers, and take their order for granted.
-        for key in sorted(self.containers):
+        for key in sorted(containers):
             buckets.setdefault(key >> 16, []).append(key)
         parts = [struct.pack("<IQ", _MAGIC, len(buckets))]
         for high, keys in buckets.items():
-            parts += [struct.pack("<I", high), *_bucket({key & 0xFFFF: self.containers[key] for key in keys})]
+            parts += [struct.pack("<I", high), *_bucket({key & 0xFFFF: containers[key] for key in keys})]
         return b"".join(parts)
 
     @classmethod
     def decode(cls, data: bytes, *, where: str = "") -> RowSet:
         """What `encode` made, or another writer: containers with runs too. Raises LakeError for anything else."""
         try:
-            return cls(_decode_containers(data))
+            many = cls(_containers=_decode_containers(data))
         except (struct.error, ValueError, IndexError) as error:
             raise LakeError(
                 f"a deletion vector cannot be read: {error}",
                 where=where,
                 fix="restore the table from a backup, or run `dblog reset` for it",
             ) from error
+        return cls(many.rows()) if len(many) <= _FEW else many
 
 
-def _concatenate(parts: Iterable[Rows]) -> Rows:
-    chosen = list(parts)
-    return np.concatenate(chosen) if chosen else np.empty(0, np.int64)
+def _in_order(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The values, each once; they are put in order where they are."""
+    values.sort()
+    is_new = values[1:] != values[:-1]
+    return values if is_new.all() else values[np.append(True, is_new)]
+
+
+def _grow(containers: Mapping[int, Container], ordered: Rows) -> dict[int, Container]:
+    """The containers with these rows as well, which are in order."""
+    grown = dict(containers)
+    lows = ordered.astype(np.uint16)  # the low 16 bits
+    for key, begin, end in _groups(ordered):
+        grown[key] = _add_lows(grown.get(key), lows[begin:end])
+    return grown
 
 
 def _groups(ordered: Rows) -> Iterator[tuple[int, int, int]]:
@@ -115,10 +146,9 @@ def _groups(ordered: Rows) -> Iterator[tuple[int, int, int]]:
     if not len(ordered):
         return
     keys = ordered >> 16
-    edges = np.flatnonzero(np.diff(keys)) + 1
+    edges = np.flatnonzero(keys[1:] != keys[:-1]) + 1
     begins = [0, *edges.tolist()]
-    for begin, end in zip(begins, [*begins[1:], len(ordered)], strict=True):
-        yield int(keys[begin]), begin, end
+    yield from zip(keys[begins].tolist(), begins, [*begins[1:], len(ordered)], strict=True)
 
 
 def _count(container: Container) -> int:
@@ -140,19 +170,22 @@ def _lows(container: Container) -> npt.NDArray[np.uint16]:
     return np.flatnonzero(np.unpackbits(container.view(np.uint8), bitorder="little")).astype(np.uint16)
 
 
+def _are_in(ordered: npt.NDArray[Any], values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    at = np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)
+    return np.asarray(ordered[at] == values)
+
+
 def _contains_lows(container: Container, lows: npt.NDArray[np.uint16]) -> npt.NDArray[np.bool_]:
     if container.dtype == np.uint16:
-        at = np.minimum(np.searchsorted(container, lows), len(container) - 1)
-        return np.asarray(container[at] == lows)
+        return _are_in(container, lows)
     return np.asarray(container[lows >> 3] >> (lows & 7).astype(np.uint8) & 1, np.bool_)
 
 
 def _add_lows(container: Container | None, lows: npt.NDArray[np.uint16]) -> Container:
-    """`lows` is in order and has no low twice."""
-    if container is None:
-        return _pack(lows)
-    if container.dtype == np.uint16:
-        return _pack(np.union1d(container, lows).astype(np.uint16))
+    """`lows` is in order."""
+    if container is None or container.dtype == np.uint16:
+        # A copy in any case: a part of an array would keep the whole one.
+        return _pack(_in_order(lows.copy() if container is None else np.concatenate((container.view(np.uint16), lows))))
     # A copy: a commit that fails continues with the set as it was.
     bits = container.view(np.uint8).copy()
     # `at`, since several rows may share a byte: plain `|=` would keep one of them.
@@ -169,14 +202,29 @@ def _pack(lows: npt.NDArray[np.uint16]) -> Container:
     return np.packbits(marks, bitorder="little")
 
 
+def _encode_few(ordered: Rows) -> bytes:
+    """What `encode` makes of some rows of one bucket: all containers are arrays, which lie one behind the other."""
+    keys = ordered >> 16
+    begins = np.append(0, np.flatnonzero(keys[1:] != keys[:-1]) + 1)
+    heads = np.empty((len(begins), 2), "<u2")
+    heads[:, 0] = keys[begins] & 0xFFFF
+    heads[:, 1] = np.diff(begins, append=len(ordered)) - 1  # so that 65,536 fits into 16 bits
+    offsets = 8 + 8 * len(begins) + 2 * begins
+    head = struct.pack("<IQIII", _MAGIC, 1, ordered[0] >> 32, _COOKIE, len(begins))
+    return b"".join((head, heads.tobytes(), offsets.astype("<u4").tobytes(), ordered.astype("<u2").tobytes()))
+
+
 def _bucket(containers: Mapping[int, Container]) -> list[bytes]:
     counts = [_count(container) for container in containers.values()]
-    bodies = [container.astype(container.dtype.newbyteorder("<")).tobytes() for container in containers.values()]
+    bodies = [
+        (container if _IS_LITTLE else container.astype(container.dtype.newbyteorder("<"))).tobytes()
+        for container in containers.values()
+    ]
     # Counts less one, so that 65,536 fits into 16 bits.
-    heads = np.array([(key, count - 1) for key, count in zip(containers, counts, strict=True)], "<u2")
-    sizes = np.array([0, *map(len, bodies)], np.int64)
-    offsets = 8 + 8 * len(bodies) + np.cumsum(sizes)[:-1]
-    return [struct.pack("<II", _COOKIE, len(bodies)), heads.tobytes(), offsets.astype("<u4").tobytes(), *bodies]
+    heads = [number for key, count in zip(containers, counts, strict=True) for number in (key, count - 1)]
+    offsets = accumulate(map(len, bodies[:-1]), initial=8 + 8 * len(bodies))
+    form = f"<II{len(heads)}H{len(bodies)}I"
+    return [struct.pack(form, _COOKIE, len(bodies), *heads, *offsets), *bodies]
 
 
 def _decode_containers(data: bytes) -> dict[int, Container]:

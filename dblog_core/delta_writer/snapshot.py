@@ -208,7 +208,7 @@ def _apply_actions(
 
 
 def _path(text: str, where: str) -> str:
-    if urlsplit(text).scheme or text.startswith("/"):
+    if text.startswith("/") or (":" in text and urlsplit(text).scheme):
         raise refusal(where, f"its file {text} lies outside of the table")
     return unquote(text)
 

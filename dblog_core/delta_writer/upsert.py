@@ -92,8 +92,8 @@ class _Draft:
 
     counts: Upserted
     rows: int = 0
-    old_rows: dict[str, tuple[LiveFile, RowSet]] = field(default_factory=dict)
-    """The rows that go, by the paths of their files."""
+    old_rows: dict[str, tuple[LiveFile, list[Rows]]] = field(default_factory=dict)
+    """The rows that go, by the paths of their files; of each part."""
     unknown: list[Rows] = field(default_factory=list)
     """The numbers of changes, counted through all parts."""
     new_files: list[_NewFile] = field(default_factory=list)
@@ -102,8 +102,7 @@ class _Draft:
     def add(self, plan: _Plan) -> None:
         for hit in plan.hits:
             if len(hit.rows):
-                _, rows = self.old_rows.get(hit.file.path, (hit.file, RowSet()))
-                self.old_rows[hit.file.path] = hit.file, rows.with_rows(hit.rows)
+                self.old_rows.setdefault(hit.file.path, (hit.file, []))[1].append(hit.rows)
         if plan.unknown.any():
             self.unknown.append(np.flatnonzero(plan.unknown) + self.rows)
         self.rows += len(plan.rows)
@@ -267,7 +266,7 @@ def _write_new_rows(table: OpenTable, plan: _Plan, shape: Shape, before: _NewFil
 
 def _mark_old_rows(table: OpenTable, draft: _Draft) -> list[_MarkedFile]:
     """Grows the vectors of the touched files, and writes them in one file."""
-    grown = [(live, table.dead_rows(live).with_rows(rows.rows())) for live, rows in draft.old_rows.values()]
+    grown = [(live, table.dead_rows(live).with_rows(np.concatenate(rows))) for live, rows in draft.old_rows.values()]
     touched = [_MarkedFile(live, stored_count(table.files, live, dead), dead) for live, dead in grown]
     # A file without a living row is only removed: it needs no vector.
     left = [marked_file.dead for marked_file in touched if len(marked_file.dead) < marked_file.rows]

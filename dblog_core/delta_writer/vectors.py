@@ -69,12 +69,13 @@ def vector_file(vectors: Sequence[RowSet], name: uuid.UUID) -> VectorFile:
     parts = [_VERSION]
     at = 1
     descriptors = []
+    path = z85_encode(name.bytes)
     for rows in vectors:
         data = rows.encode()
         descriptors.append(
             {
                 "storageType": "u",
-                "pathOrInlineDv": z85_encode(name.bytes),
+                "pathOrInlineDv": path,
                 "offset": at,
                 "sizeInBytes": len(data),
                 "cardinality": len(rows),

@@ -8,6 +8,7 @@ import struct
 import numpy as np
 import pytest
 
+from dblog_core.delta_writer import bitmaps
 from dblog_core.delta_writer.bitmaps import Rows, RowSet
 from dblog_core.errors import LakeError
 
@@ -57,6 +58,23 @@ def test_nothing_is_in_an_empty_set() -> None:
 
 def test_a_row_counts_once() -> None:
     assert len(RowSet().with_rows(rows(3, 3, 3)).with_rows(rows(3))) == 1
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 4095, 4096, 4097, 9000])
+@pytest.mark.parametrize("below", [9000, 1 << 20, _FAR])
+def test_a_small_set_has_the_bytes_and_answers_of_a_large_one(
+    count: int, below: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dice = random.Random(count)
+    numbers = np.array(dice.sample(range(below), count), np.int64)
+    asked = np.array([*numbers[:50], *dice.sample(range(below), 50)], np.int64)
+    small = RowSet().with_rows(numbers[: count // 2]).with_rows(numbers)
+    monkeypatch.setattr(bitmaps, "_FEW", 0)
+    large = RowSet().with_rows(numbers)
+    assert small.encode() == large.encode()
+    assert (len(small), small.last) == (len(large), large.last) == (count, max(numbers.tolist(), default=-1))
+    assert small.contains(asked).tolist() == large.contains(asked).tolist()
+    assert RowSet.decode(small.encode()) == large == small
 
 
 def test_a_row_below_zero_is_a_defect() -> None:

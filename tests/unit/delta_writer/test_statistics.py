@@ -194,3 +194,22 @@ def test_readers_find_every_row_by_its_value(tmp_path: Path) -> None:
         assert table.read(f"id = {new_row['id']}") == [new_row]
         assert new_row in table.read(f"half >= {new_row['half']!r}")
         assert new_row in table.read(f"at = timestamp '{new_row['at'].isoformat()}'")
+
+
+@pytest.mark.parametrize(
+    "exact",
+    [
+        '{"numRecords":5,"minValues":{"id":1},"tightBounds":true}',
+        '{"numRecords":5,"nullCount":{"a":0,"tightBounds":false}}',
+        '{"numRecords":4,"minValues":{"id":1},"tightBounds":false}',
+        '{"minValues":{"id":1},"numRecords":4,"tightBounds":false}',
+        '{"minValues":{"id":1}}',
+        None,
+    ],
+)
+def test_bounds_of_a_file_with_a_vector_are_loose_once(exact: str | None) -> None:
+    loose = loosen_bounds(exact, 5)
+    fields = load_json(loose)
+    assert (fields["tightBounds"], fields["numRecords"]) == (False, 5)
+    assert {**load_json(exact), "tightBounds": False, "numRecords": 5} == fields
+    assert loosen_bounds(loose, 5) is loose
