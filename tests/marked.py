@@ -31,7 +31,10 @@ BASE: dict[str, Any] = {
     "state": {"url": f"zookeeper://{NOWHERE}/dblog", "user": "dblog"},
     "lake": {"path": "lake"},
     "s3": {"access_key": "an id"},
-    "signals": {"http": {}, "kafka": {"servers": NOWHERE, "topic": "signals", "user": "dblog", "timeout": 1.0}},
+    "signals": {
+        "http": {"callers": {"app": {}}},
+        "kafka": {"servers": NOWHERE, "topic": "signals", "user": "dblog", "timeout": 1.0},
+    },
     "notify": [
         {"name": "hook", "to": "webhook", "url": f"http://{NOWHERE}/hook/{{}}"},
         {

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dblog_core.signals.http import Endpoint, Signals
     from dblog_core.signals.signal_record import SignalRecord
 
-_SHOWN = ("id", "type", "channel", "state", "dump", "what", "error", "fix", "at")
+_SHOWN = ("id", "type", "channel", "caller", "state", "dump", "what", "error", "fix", "at")
 
 
 def serve(
@@ -29,7 +29,7 @@ def serve(
 ) -> None:
     """Take signals by HTTP, until stopped.
 
-    `[signals.http]` of the configuration says where, and for which token. POST /signals files a signal, which the
+    `[signals.http]` of the configuration says where, and for which tokens. POST /signals files a signal, which the
     capture carries out; GET /signals/ID tells what has become of it.
 
     \b
@@ -60,9 +60,10 @@ def _open_endpoint(signals: Signals, host: str, port: int, http: HttpConfig) -> 
     from dblog_core.signals.http import Endpoint
 
     certificate, key, clients = (str(path or "") for path in (http.tls_cert, http.tls_key, http.tls_client_ca))
-    token = http.token.get_secret_value()
+    tokens: dict[str | None, str] = {name: caller.token.get_secret_value() for name, caller in http.callers.items()}
+    tokens |= {None: token} if (token := http.token.get_secret_value()) else {}
     try:
-        return Endpoint(signals, host, port, token=token, certificate=certificate, key=key, clients=clients)
+        return Endpoint(signals, host, port, tokens=tokens, certificate=certificate, key=key, clients=clients)
     except OSError as error:
         what = f"cannot listen at {host}:{port}: {error}"
         raise ConfigError(what, where="[signals.http]", fix="choose another address, or right files") from error
@@ -85,10 +86,11 @@ def signals(context: typer.Context, json: JsonFlag = False) -> None:
     lines = [align(header, [*map(_row, records)]) if records else "no signal has come yet"]
     lines += [f"{record.id}: {record.error}\n  fix: {record.fix}" for record in records if record.error]
     objects = [record.to_json() for record in records]
-    session.result([{name: each[name] for name in _SHOWN} for each in objects], "\n".join(lines))
+    session.result([{name: each.get(name) for name in _SHOWN} for each in objects], "\n".join(lines))
 
 
 def _row(record: SignalRecord) -> tuple[str, ...]:
     at = dt.datetime.fromtimestamp(record.at_us / 1e6, dt.UTC)
     what = record.dump or record.what or ""
-    return (f"{at:%Y-%m-%d %H:%M:%S}Z", record.id, record.type, record.channel, record.state.value, what)
+    channel = f"{record.channel}: {record.caller}" if record.caller else record.channel
+    return (f"{at:%Y-%m-%d %H:%M:%S}Z", record.id, record.type, channel, record.state.value, what)

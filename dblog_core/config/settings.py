@@ -135,6 +135,15 @@ class SparkConfig(Section):
     conf: dict[str, str] = Field(default={}, description="more Spark settings, each value in quotes")
 
 
+CallerName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}$")]
+
+
+class CallerConfig(Section):
+    """A program that may send signals by HTTP."""
+
+    token: SecretStr = Field(description="what it sends as Authorization: Bearer …")
+
+
 class HttpConfig(Section):
     """What `dblog serve` does."""
 
@@ -144,7 +153,11 @@ class HttpConfig(Section):
         description="HOST:PORT; other than loopback needs tls_cert and tls_key",
     )
     token: SecretStr = Field(
-        description='what callers send as Authorization: Bearer …; "${ENV}" keeps it out of the file'
+        default=SecretStr(""),
+        description='what callers send as Authorization: Bearer …; "${ENV}" keeps it out of the file',
+    )
+    callers: dict[CallerName, CallerConfig] = Field(
+        default={}, description="by name, those with a token of their own; their signals show the name"
     )
     tls_cert: Path | None = Field(default=None, description="PEM file of the server's certificate, with tls_key")
     tls_key: Path | None = Field(default=None, description="PEM file of its key, with tls_cert")

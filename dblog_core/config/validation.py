@@ -138,11 +138,29 @@ def _check_signals(raw: RawConfig, *, files: bool) -> Iterator[Fault]:
     if table and table == source.get("watermark_table"):
         yield Fault(("signals", "table"), "is the watermark table", "name a table of its own")
     yield from check_connection(("signals", "kafka"), raw.section("signals", "kafka"), KAFKA_PAIRS, files=files)
-    http = raw.section("signals", "http")
-    token = http.get("token")
-    if isinstance(token, str) and not isinstance(token, Unset) and len(token) < FEWEST_SECRET_CHARACTERS:
-        what = f"is shorter than {FEWEST_SECRET_CHARACTERS} characters: who tries long enough would find it"
-        yield Fault(("signals", "http", "token"), what, RANDOM_TEXT)
+    yield from _check_http(raw, files=files)
+
+
+def _check_http(raw: RawConfig, *, files: bool) -> Iterator[Fault]:
+    place = ("signals", "http")
+    http = raw.section(*place)
+    if "http" in raw.section("signals") and "token" not in http and not http.get("callers"):
+        yield Fault((*place, "token"), "is missing", 'add token = "${ENV}", or a token of each of callers')
+    callers: dict[str, str] = {}
+    tokens: list[tuple[tuple[str, ...], Any]] = [(("token",), http.get("token"))]
+    tokens += [
+        (("callers", name, "token"), raw.section(*place, "callers", name).get("token"))
+        for name in raw.section(*place, "callers")
+    ]
+    for key, token in tokens:
+        if not isinstance(token, str) or isinstance(token, Unset):
+            continue
+        if len(token) < FEWEST_SECRET_CHARACTERS:
+            what = f"is shorter than {FEWEST_SECRET_CHARACTERS} characters: who tries long enough would find it"
+            yield Fault((*place, *key), what, RANDOM_TEXT)
+        elif token in callers:
+            yield Fault((*place, *key), f"is that of {callers[token]} too", "give each caller a token of its own")
+        callers.setdefault(token, ".".join(key))
     yield from check_certificate(http, files=files)
     listen = http.get("listen")
     if isinstance(listen, str) and not are_all_loopback(host_of(listen)) and not http.get("tls_cert"):

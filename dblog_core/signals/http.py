@@ -1,4 +1,4 @@
-"""Signals by HTTP: `POST /signals` files one, `GET /signals/ID` tells what has become of it. For who has the token.
+"""Signals by HTTP: `POST /signals` files one, `GET /signals/ID` tells what has become of it. For who has a token.
 
 It only puts signals into the inbox: the capture carries them out, so this process may die at any time. What no
 catalogue is needed for is checked at once, by the same words as later.
@@ -10,7 +10,7 @@ import hmac
 import logging
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from typing import Any
@@ -55,7 +55,7 @@ class Signals:
         self._last_at_us = 0
         self._lock = threading.Lock()
 
-    def post(self, body: bytes) -> tuple[HTTPStatus, Json]:
+    def post(self, body: bytes, *, caller: str | None = None) -> tuple[HTTPStatus, Json]:
         """Takes a signal in; one without an id gets one. Raises Answer."""
         try:
             signal = parse_message(_with_id(body))
@@ -63,7 +63,7 @@ class Signals:
             message.translate(signal, kind=self._config.source.kind)
         except RequestError as error:
             raise Answer(HTTPStatus.BAD_REQUEST, error.reason, error.fix) from error
-        new = inbox.put_signal(self._state, signal, channel=CHANNEL, at_us=self._next_at_us())
+        new = inbox.put_signal(self._state, signal, channel=CHANNEL, at_us=self._next_at_us(), caller=caller)
         return HTTPStatus.ACCEPTED if new else HTTPStatus.OK, self._describe(self._find(signal.id))
 
     def get(self, signal_id: str) -> Json:
@@ -100,6 +100,7 @@ class _Handler(BaseHTTPRequestHandler):
     """One connection: one request."""
 
     server: _SignalServer
+    _caller: str | None = None
     server_version = "dblog"
     sys_version = ""
 
@@ -112,7 +113,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _post(self) -> tuple[HTTPStatus, Json]:
         if self.path != "/signals":
             raise Answer(HTTPStatus.NOT_FOUND, "there is no such place", "POST /signals")
-        return self.server.signals.post(self._body())
+        return self.server.signals.post(self._body(), caller=self._caller)
 
     def _get(self) -> tuple[HTTPStatus, Json]:
         room, _, name = self.path.removeprefix("/").partition("/")
@@ -136,14 +137,15 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _check_token(self) -> None:
         scheme, _, token = self.headers.get("Authorization", "").partition(" ")
-        # In constant time: the time of an answer must not tell how much of a token is right.
-        right = hmac.compare_digest(token.strip().encode(), self.server.token)
+        # All of them, each in constant time: the time of an answer must not tell how much of a token is right.
+        right = [name for name, its in self.server.tokens if hmac.compare_digest(token.strip().encode(), its)]
         if scheme.lower() != "bearer" or not right:
             if token:
                 self.server.delay_caller()
             raise Answer(HTTPStatus.UNAUTHORIZED, "no token, or a wrong one", "send Authorization: Bearer TOKEN")
         if not self.server.admit_caller():
             raise Answer(HTTPStatus.SERVICE_UNAVAILABLE, "too many requests are being served", "try again")
+        (self._caller,) = right
 
     def _body(self) -> bytes:
         length = self.headers.get("Content-Length", "")
@@ -173,15 +175,20 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the base class calls it that
         # A caller writes into our log here: control characters would forge lines.
         text = "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in format % args)
-        log.info("%s: %s", self.client_address[0], text)
+        log.info("%s: %s", " ".join(filter(None, (self.client_address[0], self._caller))), text)
 
 
 class _SignalServer(Server):
     def __init__(
-        self, address: tuple[str, int], signals: Signals, token: str, tls: Certificate | None, limits: Limits
+        self,
+        address: tuple[str, int],
+        signals: Signals,
+        tokens: Mapping[str | None, str],
+        tls: Certificate | None,
+        limits: Limits,
     ) -> None:
         self.signals = signals
-        self.token = token.encode()
+        self.tokens = [(caller, token.encode()) for caller, token in tokens.items()]
         super().__init__(address, _Handler, tls, limits)
 
 
@@ -194,18 +201,19 @@ class Endpoint:
         host: str,
         port: int,
         *,
-        token: str,
+        tokens: Mapping[str | None, str],
         certificate: str = "",
         key: str = "",
         clients: str = "",
         limits: Limits | None = None,
     ) -> None:
-        """`clients`: the authority of certificates that callers must have.
+        """`tokens`: each another one, by the name of its caller; None for the one without a name. `clients`: the
+        authority of certificates that callers must have.
 
         Raises OSError where the address, the certificate or the key is no good.
         """
         tls = Certificate(certificate, key, clients) if certificate else None
-        self._server = _SignalServer((host, port), signals, token, tls, limits or Limits())
+        self._server = _SignalServer((host, port), signals, tokens, tls, limits or Limits())
         self.port = int(self._server.server_address[1])
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(_POLL_SECONDS,), name="signals-http", daemon=True

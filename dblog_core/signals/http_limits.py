@@ -1,7 +1,7 @@
 """What a server of HTTP does for its safety: limits for callers, of which it knows nothing at first; its certificate.
 
-Python's own server has none of this, and no protection against the rest of what the Internet sends: where it has more
-callers than a few known ones, put a proxy before it.
+Python's own server has none of this, and no protection against the rest of what the Internet sends: where others than
+a few known callers reach it, put a proxy before it.
 """
 
 from __future__ import annotations

@@ -55,11 +55,11 @@ def slug(signal_id: str) -> str:
     return _SAFE.sub("-", signal_id).strip("-")[:40] or "signal"
 
 
-def put_signal(state: StateStore, message: Message, *, channel: str, at_us: int) -> bool:
-    """Takes a signal in; whether it is new. `at`: µs UTC, growing within a channel, which orders them."""
+def put_signal(state: StateStore, message: Message, *, channel: str, at_us: int, caller: str | None = None) -> bool:
+    """Takes a signal in; whether it is new. `at_us`: µs UTC, growing within a channel, which orders them."""
     if message.type in IGNORED:
         return False
-    record = _new_record(message, channel, at_us)
+    record = replace(_new_record(message, channel, at_us), caller=caller)
     try:
         state.create(_node(node_name(message.id)), orjson.dumps(record.to_node()))
     except VersionConflict:

@@ -33,6 +33,7 @@ class SignalRecord:
 
     `at_us`: µs UTC, by which signals are ordered; `dump`: the id of its dump; `what`: what was done, for people;
     `error` and `fix`: why it was refused. `request`: the dump that is being filed; None before, and once it is filed.
+    `caller`: whose token it came with by HTTP, where that has a name.
     """
 
     id: str
@@ -46,6 +47,7 @@ class SignalRecord:
     error: str | None = None
     fix: str | None = None
     request: DumpRecord | None = None
+    caller: str | None = None
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
@@ -62,6 +64,7 @@ class SignalRecord:
             error=data["error"],
             fix=data["fix"],
             request=None if request is None else DumpRecord.from_json(request),
+            caller=data.get("caller"),
         )
 
     def to_json(self) -> Json:
@@ -77,6 +80,7 @@ class SignalRecord:
             "what": self.what,
             "error": self.error,
             "fix": self.fix,
+            **({"caller": self.caller} if self.caller else {}),
         }
 
     def to_node(self, node_before: Json | None = None) -> Json:

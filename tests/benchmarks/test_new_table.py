@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -33,8 +34,11 @@ _FIRST = 300_000
 
 
 def _rows(first: int, count: int) -> pa.RecordBatch:
-    """Rows of these keys, in the order of the key."""
-    numbers = np.arange(first, first + count, dtype=np.int64)
+    return make_rows(np.arange(first, first + count, dtype=np.int64))
+
+
+def make_rows(numbers: npt.NDArray[np.int64]) -> pa.RecordBatch:
+    """Rows of these keys, in their order."""
     keys = pa.array(numbers)
     text = keys.cast(pa.string())
     hundredth = pa.array(numbers % 100).cast(pa.string())

@@ -168,7 +168,7 @@ def by_http(config: Config, body: Any) -> Any:
     from dblog_core.clock import SystemClock
 
     state = open_state(config)
-    endpoint = Endpoint(Signals(config, state, SystemClock()), "127.0.0.1", 0, token=TOKEN)
+    endpoint = Endpoint(Signals(config, state, SystemClock()), "127.0.0.1", 0, tokens={None: TOKEN})
     try:
         connection = http.client.HTTPConnection("127.0.0.1", endpoint.port, timeout=PATIENCE_SECONDS)
         connection.request("POST", "/signals", orjson.dumps(body), {"Authorization": f"Bearer {TOKEN}"})

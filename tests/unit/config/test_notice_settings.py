@@ -79,6 +79,21 @@ def test_the_brokers_authority_is_looked_for_beside_the_file(file: Path) -> None
         ('token = "hunter2secret of a caller"', 'token = ""', "[signals.http] token: is shorter than 16"),
         ('token = "hunter2secret of a caller"', 'token = "hunter2secret"', "[signals.http] token: is shorter than 16"),
         ('token = "hunter2secret of a caller"', 'listen = "127.0.0.1:1"', "[signals.http] token"),
+        (
+            'token = "hunter2secret of a caller"',
+            'callers = { app = { token = "hunter2" } }',
+            "[signals.http] callers, app, token: is shorter than 16",
+        ),
+        (
+            'token = "hunter2secret of a caller"',
+            'token = "hunter2secret of a caller"\ncallers = { app = { token = "hunter2secret of a caller" } }',
+            "[signals.http] callers, app, token: is that of token too",
+        ),
+        (
+            'token = "hunter2secret of a caller"',
+            'callers = { "a b" = { token = "hunter2secret of a caller" } }',
+            '[signals.http] callers, "a b"',
+        ),
         ('token = "', 'tls_client_ca = "none.pem"\ntoken = "', "tls_client_ca: is given without tls_cert"),
         ('token = "', 'listen = "0.0.0.0:9179"\ntoken = "', "in clear text over the network"),
         ('token = "', 'tls_cert = "none.pem"\ntoken = "', "tls_cert: is given without tls_key"),

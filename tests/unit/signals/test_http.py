@@ -42,7 +42,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 @pytest.fixture
 def server(world: World) -> Iterator[Endpoint]:
     signals = Signals(world.config, world.state, SystemClock())
-    endpoint = Endpoint(signals, "127.0.0.1", 0, token=TOKEN, limits=Limits(penalty=0.0))
+    endpoint = Endpoint(signals, "127.0.0.1", 0, tokens={None: TOKEN}, limits=Limits(penalty=0.0))
     yield endpoint
     endpoint.close()
 
@@ -83,6 +83,28 @@ def test_an_answer_says_of_a_signal_what_it_always_said(world: World) -> None:
         '{"id":"one","type":"pause-snapshot","channel":"http","state":"waiting","dump":null,"what":null,"error":null,'
         '"fix":null,"dump_state":null}'
     )
+
+
+def test_each_caller_has_a_token_of_its_own_and_its_signals_its_name(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    signals = Signals(world.config, world.state, SystemClock())
+    tokens = {None: TOKEN, "orders-app": "orders-" + TOKEN, "ops": "ops-" + TOKEN}
+    with closing(Endpoint(signals, "127.0.0.1", 0, tokens=tokens, limits=Limits(penalty=0.0))) as server:
+        ask = asking(lambda: http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE_SECONDS))
+        callers = []
+        for number, token in enumerate(tokens.values()):
+            _, answer = ask("POST", "/signals", {"id": f"s{number}", "type": "pause-snapshot"}, token=token)
+            callers.append(answer.get("caller"))
+        assert callers == list(tokens)
+        assert ask("GET", "/signals/s1", token="ops-" + TOKEN)[1]["caller"] == "orders-app"
+        assert ask("POST", "/signals", {"type": "pause-snapshot"}, token="app-" + TOKEN)[0] == 401
+    assert [record.caller for record in inbox.list_signals(world.state)] == list(tokens)
+    SignalProcessor(world.config, world.state, SystemClock()).carry_out_waiting()
+    assert [record.caller for record in inbox.list_signals(world.state)] == list(tokens)
+    assert '127.0.0.1 orders-app: "POST /signals HTTP/1.1" 202' in caplog.text
+    assert TOKEN not in caplog.text
 
 
 def test_the_same_signal_again_is_no_second_one(world: World, ask: Ask) -> None:
@@ -166,7 +188,7 @@ def test_callers_that_drip_bytes_are_cut_off_and_keep_nobody_out(world: World, t
     our_authority = authority(tmp_path / "tls", "ours")
     files = dict(zip(("certificate", "key"), our_authority.sign("server", "127.0.0.1"), strict=True)) if tls else {}
     signals = Signals(world.config, world.state, SystemClock())
-    server = Endpoint(signals, "127.0.0.1", 0, token=TOKEN, limits=Limits(patience=1.0), **files)
+    server = Endpoint(signals, "127.0.0.1", 0, tokens={None: TOKEN}, limits=Limits(patience=1.0), **files)
     request = f"POST /signals HTTP/1.1\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: 100000\r\n\r\n".encode()
     begin = b"\x16\x03\x01\x40\x00" if tls else b""  # a handshake of 16 KB that goes on and on
     drippers = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(40)]
@@ -221,7 +243,7 @@ def test_over_tls_the_certificate_is_checked_and_a_silent_handshake_holds_nobody
     our_authority = authority(tmp_path / "tls", "ours")
     certificate, key = our_authority.sign("server", "127.0.0.1")
     signals = Signals(world.config, world.state, SystemClock())
-    server = Endpoint(signals, "127.0.0.1", 0, token=TOKEN, certificate=certificate, key=key)
+    server = Endpoint(signals, "127.0.0.1", 0, tokens={None: TOKEN}, certificate=certificate, key=key)
     silent = socket.create_connection(("127.0.0.1", server.port))
     try:
         trusting = ssl.create_default_context(cafile=our_authority.file)
@@ -277,7 +299,7 @@ def test_strangers_of_one_address_leave_places_to_those_of_others() -> None:
 
 def test_a_wrong_token_is_answered_late_and_none_at_once(world: World) -> None:
     signals = Signals(world.config, world.state, SystemClock())
-    server = Endpoint(signals, "127.0.0.1", 0, token=TOKEN, limits=Limits(penalty=0.5))
+    server = Endpoint(signals, "127.0.0.1", 0, tokens={None: TOKEN}, limits=Limits(penalty=0.5))
     ask = asking(lambda: http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE_SECONDS))
     try:
         begun = time.monotonic()
@@ -305,7 +327,7 @@ def test_a_new_certificate_is_taken_without_a_restart_and_a_bad_one_is_not(
     second = authority(tmp_path / "second", "second")
     certificate, key = first.sign("server", "127.0.0.1")
     signals = Signals(world.config, world.state, SystemClock())
-    server = Endpoint(signals, "127.0.0.1", 0, token=TOKEN, certificate=certificate, key=key)
+    server = Endpoint(signals, "127.0.0.1", 0, tokens={None: TOKEN}, certificate=certificate, key=key)
 
     def is_trusted(ca: str) -> bool:
         context = ssl.create_default_context(cafile=ca)
@@ -332,7 +354,7 @@ def test_callers_may_have_to_show_a_certificate(world: World, tmp_path: Path) ->
     certificate, key = our_authority.sign("server", "127.0.0.1")
     signals = Signals(world.config, world.state, SystemClock())
     clients = our_authority.file
-    server = Endpoint(signals, "127.0.0.1", 0, token=TOKEN, certificate=certificate, key=key, clients=clients)
+    server = Endpoint(signals, "127.0.0.1", 0, tokens={None: TOKEN}, certificate=certificate, key=key, clients=clients)
     nobody = ssl.create_default_context(cafile=our_authority.file)
     trusting = ssl.create_default_context(cafile=our_authority.file)
     trusting.load_cert_chain(*our_authority.sign("client"))
