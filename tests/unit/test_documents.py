@@ -161,6 +161,7 @@ _HEADINGS = {
     "lake.tables": '[lake.tables."SCHEMA.TABLE"]',
     "airflow.notify": "[[airflow.notify]]",
     "notify": "[[notify]]",
+    "signals.http.callers": "[signals.http.callers.NAME]",
     "output": "[output.NAME]",
 }
 _AS_ELSEWHERE = ("notify.kafka",)  # the page says that it has the settings of another section
