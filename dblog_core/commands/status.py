@@ -132,7 +132,7 @@ def _begins(retention: RetentionStatus) -> str:
 
 
 def _dump(dump: DumpStatus) -> str:
-    counts = f"{dump.rows:,} rows, {dump.chunks:,} chunks, {dump.evicted:,} evicted"
+    counts = f"{dump.rows:,} rows in {dump.chunks:,} chunk(s), {dump.evicted:,} evicted"
     left = f", {in_words(dump.seconds_left)} left" if dump.seconds_left else ""
     slowdown = f"; held: {dump.held}" if dump.held else ""
     return f"dump      {dump.id}: {dump.state}, {counts}{left}{slowdown}{_because(dump.error)}"

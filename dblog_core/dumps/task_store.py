@@ -143,7 +143,7 @@ def _task_status(
     task: TaskId, filed: Entry | None, mirror: Entry | None, failed: Entry | None, slowed: Entry | None
 ) -> TaskStatus:
     if filed is None:
-        raise RequestError(f"dump {task.dump} has no task {task.number}", fix="request the dump again")
+        raise RequestError(f"dump {task.dump} has no task {task.number}", fix="request it again with `dblog dump`")
     record = TaskRecord.from_json(orjson.loads(filed.data))
     progress = progress_by(mirror, record.table)
     error = None if progress.done or failed is None else orjson.loads(failed.data)

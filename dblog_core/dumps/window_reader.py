@@ -33,6 +33,7 @@ from dblog_core.interfaces import Chunk, ChunkReader, ChunkTooLarge, WatermarkWr
 from dblog_core.model import filters, watermark
 from dblog_core.model.filters import Filter
 from dblog_core.model.schema import TableName, TableSchema
+from dblog_core.model.table_names import quote_for_shell
 from dblog_core.model.values import Key, key_from_json, key_to_json, keys_of
 from dblog_core.model.watermark import High, Low, Mark
 from dblog_core.rows.column_rules import Rules
@@ -201,7 +202,8 @@ class WindowReader:
     def _read_schema(self) -> TableSchema:
         schema = self._connections.reader.schema(self._name)
         if not schema.key:
-            raise RequestError(f"{self._name} no longer has a key", fix="give it one, and request the dump again")
+            fix = f"give it one, and {_request_again(self._name)}"
+            raise RequestError(f"{self._name} no longer has a key", fix=fix)
         return schema
 
     def _check_order(self, schema: TableSchema) -> None:
@@ -220,7 +222,7 @@ class WindowReader:
             raise RequestError(
                 f"the order of the key of {self._name} has changed since the dump was requested, and rows could be "
                 f"skipped: it was {self._task.order}, and is {order}",
-                fix="request the dump again",
+                fix=_request_again(self._name),
             )
 
     def _select_chunk(self, schema: TableSchema, size: int) -> _Selection:
@@ -366,11 +368,15 @@ class WindowReader:
         )
 
 
+def _request_again(table: object) -> str:
+    return f"request it again: `dblog dump --table {quote_for_shell(table)}`"
+
+
 def _restless_error(table: str, progress: TaskProgress) -> RequestError:
     return RequestError(
         f"{len(progress.arrived)} row(s) of {table} change their keys faster than the dump can look for them: the last "
         f"{progress.looks_in_vain} looks have met none of them, and the log leaves out large columns of theirs",
-        fix="request the dump again while nothing changes keys of this table; or let the log hold whole rows "
+        fix=f"{_request_again(table)} while nothing changes keys of this table; or let the log hold whole rows "
         "(PostgreSQL: ALTER TABLE … REPLICA IDENTITY FULL); or raise chunk_bytes in [dump], so that a table of fewer "
         f"than {WHOLE_ROWS:,} rows is read whole",
     )

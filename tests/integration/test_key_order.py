@@ -43,11 +43,11 @@ def test_a_paused_dump_whose_key_gets_another_order_fails_and_a_new_one_is_whole
 
     ended = dblog.end(slow)
     assert ended.returncode == 1
-    assert name in ended.stderr and "fix: request the dump again" in ended.stderr
+    assert name in ended.stderr and "fix: request it again: `dblog dump --table " in ended.stderr
     status = dblog.json("dumps")[0]
     assert status["state"] == "failed"
     assert f"the order of the key of {name} has changed" in status["error"]
-    assert "fix: request the dump again" in status["error"]
+    assert "fix: request it again: `dblog dump --table " in status["error"]
     assert status["rows"] < len(codes)
 
     second_dump = dblog.json("dump", "--table", name, "--chunk-size", "10", "--wait")

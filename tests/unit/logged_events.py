@@ -94,7 +94,9 @@ def talking(*, any_case: bool = False, tables: str = "shop.*") -> LogState:
     return LogState(
         tables=TableFilter(CONFIG.model_copy(update={"tables": (tables,)})),
         keys={},
-        charsets=Charsets({8: "latin1", 28: "gbk", 45: "utf8mb4"}, {"latin1": bytes(range(256)).decode("latin-1")}),
+        charsets=Charsets(
+            {8: "latin1", 13: "sjis", 28: "gbk", 45: "utf8mb4"}, {"latin1": bytes(range(256)).decode("latin-1")}
+        ),
         zero_dates="error",
         any_case=any_case,
         mariadb=False,

@@ -158,6 +158,7 @@ def _look_for_shared_places(directory: Path) -> None:
 _DUMPED_IN_PART = [test_whole_tables.full(9, 2, key_from=1)]
 _VERSIONED = (["ALTER TABLE shop.v ADD SYSTEM VERSIONING"], ["v stops"])
 _GBK = ("TRUNCATE TABLE `誠`".encode("gbk"), 28, "誠")
+_SJIS = ("TRUNCATE TABLE `ソ`".encode("shift_jis"), 13, "ソ")
 _LATIN = ("TRUNCATE TABLE aufträge".encode("latin-1"), 8, "aufträge")
 
 MUTANTS = [
@@ -185,6 +186,16 @@ MUTANTS = [
         "statements are UTF-8 (gbk)",
         _always_utf8,
         lambda _: statements.test_a_statement_is_read_in_its_sessions_character_set(*_GBK),
+    ),
+    Mutant(
+        "statements are UTF-8 (sjis)",
+        _always_utf8,
+        lambda _: statements.test_a_statement_is_read_in_its_sessions_character_set(*_SJIS),
+    ),
+    Mutant(
+        "sjis is read as latin1",
+        lambda monkeypatch: monkeypatch.setitem(statement_text.CODECS, "sjis", "latin-1"),
+        lambda _: statements.test_a_statement_is_read_in_its_sessions_character_set(*_SJIS),
     ),
     Mutant(
         "NaN in a key is known by its object",

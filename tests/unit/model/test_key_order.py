@@ -49,10 +49,10 @@ def fails(world: World) -> None:
     with pytest.raises(RequestError, match=r"order of the key of shop\.orders has changed") as raised:
         world.work()
     assert "was old, and is new" in str(raised.value)
-    assert raised.value.fix == "request the dump again"
+    assert raised.value.fix == "request it again: `dblog dump --table shop.orders`"
     status = world.status()
     assert status.state == "failed"
-    assert "fix: request the dump again" in (status.error or "")
+    assert "fix: request it again: `dblog dump" in (status.error or "")
     assert not any(h.final for h in world.highs())
 
 

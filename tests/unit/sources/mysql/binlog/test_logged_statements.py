@@ -112,6 +112,7 @@ def test_patterns_know_two_wildcards_only() -> None:
     [
         ("TRUNCATE TABLE aufträge".encode("latin-1"), 8, "aufträge"),
         ("TRUNCATE TABLE `誠`".encode("gbk"), 28, "誠"),  # whose second byte is a backslash
+        ("TRUNCATE TABLE `ソ`".encode("shift_jis"), 13, "ソ"),  # and so here
         ("TRUNCATE TABLE aufträge".encode(), 45, "aufträge"),
         ("TRUNCATE TABLE aufträge".encode(), None, "aufträge"),
     ],
