@@ -41,12 +41,13 @@ class RowSet:
     """Row numbers from 0. A small set is one array: most files have few dead rows, and a commit touches many files."""
 
     _few: Rows = field(default_factory=lambda: np.empty(0, np.int64))
-    """The rows in order, where they are at most `_FEW`."""
+    """The rows in order, where they are at most `_FEW`; nobody may change it."""
     _containers: Mapping[int, Container] = field(default_factory=dict)
     """Those of a larger set, by the number of 65,536 rows; none is empty."""
     _size: int = field(init=False)
 
     def __post_init__(self) -> None:
+        self._few.flags.writeable = False  # `rows` hands it out
         # Counted once: a commit asks for the size of each vector several times.
         object.__setattr__(self, "_size", len(self._few) + sum(map(_count, self._containers.values())))
 
@@ -89,6 +90,7 @@ class RowSet:
 
     def with_rows(self, rows: Rows) -> RowSet:
         """The set with these rows as well."""
+        rows = np.asarray(rows, np.int64)
         if len(rows) and rows.min() < 0:
             raise ValueError(f"row {rows.min()} is no row number")
         if not self._containers:

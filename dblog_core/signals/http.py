@@ -145,7 +145,7 @@ class _Handler(BaseHTTPRequestHandler):
             raise Answer(HTTPStatus.UNAUTHORIZED, "no token, or a wrong one", "send Authorization: Bearer TOKEN")
         if not self.server.admit_caller():
             raise Answer(HTTPStatus.SERVICE_UNAVAILABLE, "too many requests are being served", "try again")
-        (self._caller,) = right
+        self._caller = right[0]
 
     def _body(self) -> bytes:
         length = self.headers.get("Content-Length", "")

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kazoo.exceptions import NoAuthError
 
 from dblog_core.local.servers.s3 import S3Server
 from dblog_core.local.servers.server import DatabaseServer
+from tests.marked import read_nodes
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
 DOCKER = Path(__file__).parents[2] / "docker"
@@ -54,7 +56,7 @@ def _run_preparation(server: DatabaseServer, password: str) -> subprocess.Comple
     return _run([DOCKER / "init" / server.kind], {**at, **root})
 
 
-def _write_environment(server: DatabaseServer, directory: Path, password: str) -> dict[str, str]:
+def _write_environment(server: DatabaseServer, directory: Path, password: str, state_url: str) -> dict[str, str]:
     """The stack's own configuration, with this machine's places; what a container has in its environment."""
     file = directory / f"shop_{server.kind}.toml"
     text = (DOCKER / "config" / file.name).read_text()
@@ -63,7 +65,8 @@ def _write_environment(server: DatabaseServer, directory: Path, password: str) -
         "DBLOG_CONFIG": str(file),
         "DBLOG_PASSWORD": password,
         "DBLOG_ROOT": str(directory / "root"),
-        "DBLOG_STATE": f"sqlite:///{directory / 'state.db'}",
+        "DBLOG_STATE": state_url,
+        "ZOOKEEPER_PASSWORD": f"{password} of nodes",
         "DBLOG_SPARK_MASTER": "local[1]",
         "S3_ENDPOINT": "http://s3:7070",
         "S3_REGION": "us-east-1",
@@ -73,19 +76,21 @@ def _write_environment(server: DatabaseServer, directory: Path, password: str) -
 
 
 @pytest.mark.one_of(4)
-def test_a_new_container_has_all_that_a_capture_of_it_needs(server: DatabaseServer, tmp_path: Path) -> None:
+def test_a_new_container_has_all_that_a_capture_of_it_needs(
+    server: DatabaseServer, zookeeper_url: str, tmp_path: Path
+) -> None:
     password = secrets.token_hex(16)
     done = _run_preparation(server, password)
     assert done.returncode == 0, done.stderr
     assert password not in done.stdout + done.stderr
-    checked = _run(["dblog", "check"], _write_environment(server, tmp_path, password))
+    checked = _run(["dblog", "check"], _write_environment(server, tmp_path, password, zookeeper_url))
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
 @pytest.mark.one_of(4)
 @pytest.mark.parametrize("server", ["postgres"], indirect=True)
-def test_a_capture_is_healthy_while_somebody_leads(server: DatabaseServer, tmp_path: Path) -> None:
-    environment = _write_environment(server, tmp_path, "secret")
+def test_a_capture_is_healthy_while_somebody_leads(server: DatabaseServer, zookeeper_url: str, tmp_path: Path) -> None:
+    environment = _write_environment(server, tmp_path, "secret", zookeeper_url)
     assert _run_preparation(server, "secret").returncode == 0
     assert _run([*_HEALTHY, "capture"], environment).stderr == "no capture leads\n"
     with (tmp_path / "log").open("w") as log:
@@ -96,6 +101,9 @@ def test_a_capture_is_healthy_while_somebody_leads(server: DatabaseServer, tmp_p
         wait_until(lambda: _run(healthy, environment).returncode == 0, what="a capture that is healthy")
         assert _run([*_HEALTHY, "relay", "events"], environment).stderr == "no relay passes on to events\n"
         assert _run([*_HEALTHY, "merge"], environment).returncode == 0, "nothing is staged to be behind of"
+        with pytest.raises(NoAuthError):
+            list(read_nodes(zookeeper_url))
+        assert dict(read_nodes(zookeeper_url, login="dblog:secret of nodes"))
     finally:
         capture.terminate()
         assert capture.wait(PATIENCE_SECONDS) == 0

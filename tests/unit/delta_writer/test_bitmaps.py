@@ -77,6 +77,11 @@ def test_a_small_set_has_the_bytes_and_answers_of_a_large_one(
     assert RowSet.decode(small.encode()) == large == small
 
 
+def test_who_gets_the_rows_cannot_change_the_set() -> None:
+    with pytest.raises(ValueError, match="read-only"):
+        RowSet().with_rows(rows(3, 1)).rows()[0] = 2
+
+
 def test_a_row_below_zero_is_a_defect() -> None:
     with pytest.raises(ValueError, match="-1"):
         RowSet().with_rows(rows(-1))
