@@ -86,7 +86,7 @@ def signals(context: typer.Context, json: JsonFlag = False) -> None:
     lines = [align(header, [*map(_row, records)]) if records else "no signal has come yet"]
     lines += [f"{record.id}: {record.error}\n  fix: {record.fix}" for record in records if record.error]
     objects = [record.to_json() for record in records]
-    session.result([{name: each.get(name) for name in _SHOWN} for each in objects], "\n".join(lines))
+    session.result([{name: each[name] for name in _SHOWN if name in each} for each in objects], "\n".join(lines))
 
 
 def _row(record: SignalRecord) -> tuple[str, ...]:

@@ -97,7 +97,7 @@ def test_dumps_are_listed_with_what_is_known_of_them(run: Callable[..., Any], sh
     assert (dump["rows_per_second"], dump["seconds_left"], dump["estimated_rows"]) == (20.0, 44.0, 1_000)
     assert (dump["held"], dump["tasks_done"], len(dump["tasks"])) == ("the replicas are 7 s behind", 0, 4)
     assert json.loads(run("status", "--json").stdout)["dumps"] == [dump]
-    line = f"{dump_id}: running, 120 rows, 12 chunks, 2 evicted, 44 s left; held: the replicas are 7 s behind"
+    line = f"{dump_id}: running, 120 rows in 12 chunk(s), 2 evicted, 44 s left; held: the replicas are 7 s behind"
     assert line in run("status").stdout
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from pathlib import Path
 
+import orjson
 import pytest
 from typer.testing import CliRunner
 
@@ -52,3 +53,12 @@ def test_signals_are_printed_for_people_with_what_is_to_be_done(file: Path) -> N
         "bad: a signal is not JSON",
         "fix: give one",
     ]
+
+
+def test_a_signal_of_a_caller_with_a_token_of_its_own_has_its_name(file: Path) -> None:
+    with closing(open_state(loader.load(file))) as state:
+        inbox.put_signal(state, Message("of", "pause-snapshot"), channel="http", at_us=1764000002000000, caller="ops")
+    done = CliRunner().invoke(app, ["--config", str(file), "signals", "--json"])
+    assert [signal.get("caller") for signal in orjson.loads(done.stdout)] == [None, None, "ops"]
+    done = CliRunner().invoke(app, ["--config", str(file), "signals"])
+    assert " pause-snapshot http: ops waiting" in " ".join(done.stdout.split())
