@@ -145,7 +145,8 @@ def _check_http(raw: RawConfig, *, files: bool) -> Iterator[Fault]:
     place = ("signals", "http")
     http = raw.section(*place)
     if "http" in raw.section("signals") and "token" not in http and not http.get("callers"):
-        yield Fault((*place, "token"), "is missing", 'add token = "${ENV}", or a token of each of callers')
+        fix = 'add token = "${ENV}", or [signals.http.callers.NAME] with a token for each'
+        yield Fault((*place, "token"), "is missing", fix)
     callers: dict[str, str] = {}
     tokens: list[tuple[tuple[str, ...], Any]] = [(("token",), http.get("token"))]
     tokens += [
