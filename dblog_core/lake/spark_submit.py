@@ -28,6 +28,7 @@ from dblog_core.config.secret_settings import READER, SECRET_NAME, SOURCE, given
 from dblog_core.config.settings import Config, uses_s3
 from dblog_core.errors import DblogError, LakeError
 from dblog_core.interfaces import Problem
+from dblog_core.model import sizes
 from dblog_core.model.install_hints import with_extra
 
 COMMIT_MARK = "dblog"
@@ -100,17 +101,11 @@ def _collector(config: Config) -> dict[str, str]:
 
     Two collectors are an error to Java: who has named one keeps it.
     """
-    options = [value for name, value in config.spark.conf.items() if name.endswith("JavaOptions")]
+    options = [config.spark.conf.get(f"spark.driver.{kind}JavaOptions", "") for kind in ("default", "extra")]
     options += [os.environ.get(name, "") for name in _JAVA_VARIABLES]
-    if _size_bytes(config.spark.driver_memory) > _SMALL_HEAP_BYTES or any(map(_COLLECTOR.search, options)):
+    if sizes.parse(config.spark.driver_memory) > _SMALL_HEAP_BYTES or any(map(_COLLECTOR.search, options)):
         return {}
     return {"spark.driver.defaultJavaOptions": "-XX:+UseSerialGC"}
-
-
-def _size_bytes(size: str) -> int:
-    """Of a size as Spark writes it, such as 1g or 512m; a number alone is of bytes."""
-    unit = size[-1].lower()
-    return int(size) if unit.isdigit() else int(size[:-1]) << {"k": 10, "m": 20, "g": 30, "t": 40}[unit]
 
 
 def _s3_class_path(config: Config) -> dict[str, str]:

@@ -312,8 +312,7 @@ def woven(
     together: int = 6,
     ready: Callable[[Case, Step], bool] = lambda _case, _step: True,
 ) -> Iterator[tuple[Case, Step]]:
-    """
-    The steps of all cases after their early ones, so many cases at a time, each in its own order.
+    """The steps of all cases after their early ones, so many cases at a time, each in its own order.
 
     A case whose next step is not `ready` waits for the others; where none is ready, any goes on.
     """

@@ -26,7 +26,8 @@ def no_java_options(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("memory", ["512m", "1g", "2g", "2G", "2048M", "2097152k"])
 def test_a_driver_with_a_small_heap_has_the_serial_collector(memory: str) -> None:
-    conf = {"spark.driver.extraJavaOptions": "-XX:ReservedCodeCacheSize=240m"}
+    executors = {"spark.executor.extraJavaOptions": "-XX:+UseG1GC"}  # whose collector is their own
+    conf = {"spark.driver.extraJavaOptions": "-XX:ReservedCodeCacheSize=240m", **executors}
     settings = spark_conf(make_config(driver_memory=memory, conf=conf))
     assert settings[OPTIONS] == "-XX:+UseSerialGC"
     assert settings.items() >= conf.items()
