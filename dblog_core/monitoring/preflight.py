@@ -188,16 +188,12 @@ def _place(config: Config, path: str, what: str, *, fatal: bool) -> Iterator[Pro
 
 def _lake(config: Config) -> Iterator[Problem]:
     yield from _place(config, config.lake.path, "tables", fatal=False)
-    if "://" in config.lake.path:
+    if log_stores := sorted(name for name in config.spark.conf if name.startswith("spark.delta.logStore.")):
         what = (
-            f"{config.lake.path}: a merge that stands still for longer than its lease (a suspended machine) can "
-            "overwrite, when it wakes up, what the one that took over has committed: Delta commits without a condition"
+            f"{log_stores[0]} in [spark.conf] takes the place of the log store of dblog: those of Delta may overwrite "
+            "what another merge has committed"
         )
-        fix = (
-            "let merges run on machines that are not suspended, one at a time; after such a wake-up run `dblog verify "
-            "--all`, and `dblog reset` for tables that differ (docs/cluster.md)"
-        )
-        yield Problem(what, fix, fatal=False)
+        yield Problem(what, "remove it, unless its commits exclude those of other drivers", fatal=False)
 
 
 def _bucket(config: Config, path: str, what: str, *, fatal: bool) -> Iterator[Problem]:

@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from dblog_core.config.settings import S3Config
 from dblog_core.storage.location import Location
+from spark_jobs.delta_tables import delta_log_store
 
 _TRANSACTION_APP = "spark.databricks.delta.write.txnAppId"
 _TRANSACTION_VERSION = "spark.databricks.delta.write.txnVersion"
@@ -18,11 +19,14 @@ _ENCRYPTION = {"AES256": "AES256", "aws:kms": "SSE-KMS", "aws:kms:dsse": "DSSE-K
 
 
 def open_session(conf: Mapping[str, str] | None = None, *, name: str = "dblog") -> SparkSession:
-    """The session of this process. `conf` only where no spark-submit has given the settings."""
+    """The session of this process. `conf` only where no spark-submit has given the settings. Raises LakeError where its
+    commits would not be safe."""
     builder = SparkSession.builder.appName(name)
     for key, value in (conf or {}).items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    spark = builder.getOrCreate()
+    delta_log_store.install(spark)
+    return spark
 
 
 @contextmanager

@@ -144,8 +144,7 @@ def test_segments_are_joined_and_read_as_on_a_file_system(bucket: Bucket, monkey
 @pytest.mark.parametrize("source_kind", ["postgres"], indirect=True)
 def test_check_looks_at_the_bucket(database: Database, bucket: Bucket, tmp_path: Path) -> None:
     places = bucket.sections()
-    well = [f for f in findings(database.config(tmp_path, **places)) if f.area in ("staging", "lake")]
-    assert [(f.area, f.problem.fatal) for f in well] == [("lake", False)], "what a merge that stands still may do there"
+    assert not [f for f in findings(database.config(tmp_path, **places)) if f.area in ("staging", "lake")]
     assert not list(bucket.storage().files("")), "it leaves nothing behind"
     places["staging"]["path"] = "s3://nowhere/staging"
     (finding,) = [f for f in findings(database.config(tmp_path, **places)) if f.area == "staging"]

@@ -44,3 +44,15 @@ def test_what_a_configuration_leaves_open_is_warned_of(tmp_path: Path) -> None:
     file.chmod(0o600)
     file.write_text(FILE.replace("[staging]", KEY).replace('tls = "off"\n', ""))
     assert warnings(file) == ""
+
+
+def test_a_log_store_of_the_users_own_is_warned_of(tmp_path: Path) -> None:
+    file = tmp_path / "shop.toml"
+    file.write_text(FILE.replace('path = "lake"', f'path = "{tmp_path}/lake"'))
+    file.chmod(0o600)
+    assert not list(preflight._lake(load(file)))
+    file.write_text(
+        file.read_text() + '[spark.conf]\n"spark.delta.logStore.s3.impl" = "io.delta.storage.S3SingleDriverLogStore"\n'
+    )
+    (problem,) = preflight._lake(load(file))
+    assert not problem.fatal and "spark.delta.logStore.s3.impl" in problem.what and problem.fix
