@@ -142,7 +142,7 @@ class Job:
 
     def _run_rounds(self, held: Slice | None) -> None:
         retried = looked = float("-inf")
-        pace = CommitPace(self._merger.vector_bytes)
+        pace = CommitPace(self._merger.rewritten_bytes)
         while not self._stop.is_set() and self._starters.are_alive():
             if held is not None and held.is_over():
                 say("merge: its slice is over; the next merge takes the lake")

@@ -151,9 +151,9 @@ class Merger:
         """Tables that lack rows which the others have, also if they are at work on them."""
         return sorted(self._late.names | self.status.late_tables.keys())
 
-    def vector_bytes(self) -> int:
-        """Bytes of all deletion vectors that merges have written."""
-        return 0 if self._lake.open_tables is None else self._lake.open_tables.vector_bytes
+    def rewritten_bytes(self) -> int:
+        """Bytes of all deletion vectors, and copies of files, that merges have written."""
+        return 0 if self._lake.open_tables is None else self._lake.open_tables.rewritten_bytes
 
     def newest_segment(self) -> int:
         """The newest segment."""

@@ -15,7 +15,7 @@ from dblog_core.interfaces import Json
 
 READER_VERSION = 3
 WRITER_VERSION = 7
-"""The protocol of tables with deletion vectors: no other has them."""
+"""The protocol of tables with features by name, deletion vectors among them."""
 _FIRST_VERSIONS = (1, 2)
 """A protocol whose only features are appended rows alone, and invariants: settings and columns say whether a table has
 them."""
@@ -98,21 +98,27 @@ def check_rows_readable(protocol: Json, metadata: Json, where: str) -> None:
 
 def check_writable(protocol: Json, metadata: Json, where: str) -> None:
     """Raises TableRefused where a commit of removed and added files would not be all that the table asks for."""
-    _check_known(protocol, where)
-    conf = metadata.get("configuration") or {}
-    features = protocol.get("writerFeatures") or ()
-    if "deletionVectors" not in features or conf.get("delta.enableDeletionVectors") != "true":
-        raise refusal(where, "its deletion vectors are off")
+    _check_protocol(protocol, metadata, where)
     _check_settings(metadata, _ACTIVE, where)
 
 
 def check_appendable(protocol: Json, metadata: Json, where: str) -> None:
     """Raises TableRefused where a commit of added files would not be all that the table asks for."""
+    _check_protocol(protocol, metadata, where)
+    _check_settings(metadata, {name: reason for name, reason in _ACTIVE.items() if name != _APPEND_ONLY}, where)
+
+
+def takes_vectors(protocol: Json, metadata: Json) -> bool:
+    """Whether rows may go by deletion vectors. Files that have some may be left in a table that takes none."""
+    is_on = (metadata.get("configuration") or {}).get("delta.enableDeletionVectors") == "true"
+    return is_on and "deletionVectors" in (protocol.get("writerFeatures") or ())
+
+
+def _check_protocol(protocol: Json, metadata: Json, where: str) -> None:
     if (protocol.get("minReaderVersion"), protocol.get("minWriterVersion")) != _FIRST_VERSIONS:
         _check_known(protocol, where)
     elif (metadata.get("configuration") or {}).get("delta.columnMapping.mode", "none") != "none":
         raise refusal(where, "it maps its columns, and its protocol does not know that")
-    _check_settings(metadata, {name: reason for name, reason in _ACTIVE.items() if name != _APPEND_ONLY}, where)
 
 
 def _check_known(protocol: Json, where: str) -> None:

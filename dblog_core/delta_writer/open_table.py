@@ -73,8 +73,8 @@ class OpenTable:
         self.vectors: dict[str, tuple[str | None, RowSet]] = {}
         self._ends: dict[str, tuple[str | None, Between | None]] = {}
         self.snapshot = Snapshot()
-        self.vector_bytes = 0
-        """Of all vectors that were written; never falls."""
+        self.rewritten_bytes = 0
+        """Of all vectors, and copies of files, that changes have had written; never falls."""
         self.commit_info: Json = {}
         """The provenance of our last commit."""
 

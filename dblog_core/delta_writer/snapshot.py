@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 import orjson
 
 from dblog_core.delta_writer import delta_log_checkpoint
-from dblog_core.delta_writer.features import check_writable, refusal
+from dblog_core.delta_writer.features import check_writable, refusal, takes_vectors
 from dblog_core.delta_writer.files import LOG, TableFiles
 from dblog_core.delta_writer.shape import Shape, shape_of
 from dblog_core.delta_writer.statistics import count_rows
@@ -68,6 +68,11 @@ class Snapshot:
     @property
     def table_id(self) -> str:
         return str(self.metadata["id"])
+
+    @property
+    def takes_vectors(self) -> bool:
+        """Whether rows may go by deletion vectors."""
+        return takes_vectors(self.protocol, self.metadata)
 
     def shape(self, where: str) -> Shape:
         """Its columns. Raises TableRefused for what this package does not write."""

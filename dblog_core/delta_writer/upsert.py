@@ -3,6 +3,8 @@
   newest version -> the index covers its files -> rows of the keys -> vectors grown -> one file of vectors, one of new
   rows -> `txn`, `remove` and `add` as the next version, created if absent
 
+Where the table takes no vectors, its touched files are written again instead (`rewriting.copy_on_write`).
+
 A commit of another writer in between makes ours fail: it is read, and all is planned again. Nothing is changed in
 memory before the commit is made, so a fault at any step leaves files that no version names, for VACUUM, and nothing
 else.
@@ -15,7 +17,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
@@ -27,9 +29,11 @@ from dblog_core.delta_writer import order_guard, snapshot
 from dblog_core.delta_writer.bitmaps import Rows, RowSet
 from dblog_core.delta_writer.changes import Changes, Upserted
 from dblog_core.delta_writer.commit import removal
-from dblog_core.delta_writer.data_file import data_file
+from dblog_core.delta_writer.data_file import StoredFile, data_file
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.order_guard import Flags, Hits
+from dblog_core.delta_writer.rewriting.copy_on_write import Copies, copy_files
+from dblog_core.delta_writer.rewriting.rewrite import Source
 from dblog_core.delta_writer.shape import Shape
 from dblog_core.delta_writer.snapshot import LiveFile
 from dblog_core.delta_writer.statistics import loosen_bounds
@@ -63,13 +67,26 @@ class _NewFile:
 
 
 @dataclass(frozen=True, slots=True)
-class _MarkedFile:
-    """A touched file: its rows, all those that are dead, and the descriptor of those; None where no row is left."""
+class _TouchedFile:
+    """A file with rows that go: how many it has, and all those that are dead then."""
 
     file: LiveFile
     rows: int
     dead: RowSet
-    vector: Json | None = None
+
+    @property
+    def has_left(self) -> bool:
+        return len(self.dead) < self.rows
+
+
+@dataclass(frozen=True, slots=True)
+class _OldFiles:
+    """What becomes of the touched files. `vectors`: by path, of those that stay with a vector; `copies`: what stands in
+    place of those that go. One without a living row only goes."""
+
+    touched: list[_TouchedFile]
+    vectors: Mapping[str, Json] = field(default_factory=dict)
+    copies: Sequence[StoredFile] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +154,7 @@ def upsert(
     """
     parts = [changes] if isinstance(changes, Changes) else changes
     written: dict[int, _NewFile] = {}
+    copies: Copies = {}
     attempts = 1 if gives_up else _ATTEMPTS
     for attempt in range(attempts):
         shape = table.snapshot.shape(str(table.files)) if is_fresh and not attempt else table.refresh()
@@ -145,7 +163,7 @@ def upsert(
             return Upserted(table.snapshot.version, already=True)
         try:
             draft = _plan_parts(table, parts, shape, written)
-            vectors = _mark_old_rows(table, draft)
+            old_files = _take_old_rows(table, draft, copies)
         except LakeError:
             if snapshot.newest(table.files, table.snapshot).version == table.snapshot.version:
                 raise
@@ -153,7 +171,7 @@ def upsert(
         # Before the commit: a crash in between has a dump requested too many, and never one too few.
         if draft.unknown:
             withhold(np.concatenate(draft.unknown))
-        if _commit(table, draft, vectors, app, number):
+        if _commit(table, draft, old_files, app, number):
             return draft.counts
     raise Overtaken(
         f"others have committed {attempts} times while one commit was made",
@@ -264,53 +282,57 @@ def _write_new_rows(table: OpenTable, plan: _Plan, shape: Shape, before: _NewFil
     return _NewFile(chosen, file.name, file.data.size, addition, keys)
 
 
-def _mark_old_rows(table: OpenTable, draft: _Draft) -> list[_MarkedFile]:
-    """Grows the vectors of the touched files, and writes them in one file."""
+def _take_old_rows(table: OpenTable, draft: _Draft, copies: Copies) -> _OldFiles:
+    """Grows the vectors of the touched files, and writes them in one file; or copies the files without these rows."""
     grown = [(live, table.dead_rows(live).with_rows(np.concatenate(rows))) for live, rows in draft.old_rows.values()]
-    touched = [_MarkedFile(live, stored_count(table.files, live, dead), dead) for live, dead in grown]
-    # A file without a living row is only removed: it needs no vector.
-    left = [marked_file.dead for marked_file in touched if len(marked_file.dead) < marked_file.rows]
+    touched = [_TouchedFile(live, stored_count(table.files, live, dead), dead) for live, dead in grown]
+    left = [old for old in touched if old.has_left]
     if not left:
-        return touched
-    vectors = vector_file(left, table.new_id())
+        return _OldFiles(touched)
+    if not table.snapshot.takes_vectors:
+        files = copy_files(table, [Source(old.file, old.dead) for old in left], copies)
+        table.rewritten_bytes += sum(file.size for file in files)
+        return _OldFiles(touched, copies=files)
+    vectors = vector_file([old.dead for old in left], table.new_id())
     table.create(vectors.name, vectors.data)
-    table.vector_bytes += len(vectors.data)
-    descriptors = iter(vectors.descriptors)
-    return [
-        replace(marked_file, vector=next(descriptors)) if len(marked_file.dead) < marked_file.rows else marked_file
-        for marked_file in touched
-    ]
+    table.rewritten_bytes += len(vectors.data)
+    return _OldFiles(touched, dict(zip([old.file.path for old in left], vectors.descriptors, strict=True)))
 
 
-def _commit(table: OpenTable, draft: _Draft, marked: list[_MarkedFile], app: str, number: int) -> bool:
+def _commit(table: OpenTable, draft: _Draft, old: _OldFiles, app: str, number: int) -> bool:
     now = table.now_ms()
     counts = draft.counts
     # The merge's number stands in the commit itself: both take effect, or neither does.
     actions: list[Json] = [{"txn": {"appId": app, "version": number, "lastUpdated": now}}]
-    actions += [removal(marked_file.file, now_ms=now, data_change=True) for marked_file in marked]
-    left = [marked_file for marked_file in marked if marked_file.vector is not None]
+    actions += [removal(touched.file, now_ms=now, data_change=True) for touched in old.touched]
+    marked = [touched for touched in old.touched if touched.file.path in old.vectors]
     # To Delta a file with another vector is another file: it is removed as it was, and added with the grown vector. Its
     # minima and maxima may be those of dead rows now.
-    for marked_file in left:
-        addition = {**marked_file.file.add, "dataChange": True, "deletionVector": marked_file.vector}
-        addition["stats"] = loosen_bounds(marked_file.file.add.get("stats"), marked_file.rows)
+    for touched in marked:
+        vector = old.vectors[touched.file.path]
+        addition = {**touched.file.add, "dataChange": True, "deletionVector": vector}
+        addition["stats"] = loosen_bounds(touched.file.add.get("stats"), touched.rows)
         actions.append({"add": addition})
+    actions += [{"add": file.addition(now_ms=now, data_change=True)} for file in old.copies]
     actions += [{"add": file.addition} for file in draft.new_files]
     metrics = {
         "numSourceRows": draft.rows,
         "numTargetRowsInserted": counts.inserted,
         "numTargetRowsUpdated": counts.updated,
         "numTargetRowsDeleted": counts.deleted,
-        "numTargetFilesAdded": len(left) + len(draft.new_files),
-        "numTargetFilesRemoved": len(marked),
-        "numTargetBytesAdded": sum(file.size for file in draft.new_files),
+        "numTargetRowsCopied": sum(file.count for file in old.copies),
+        "numTargetFilesAdded": len(marked) + len(old.copies) + len(draft.new_files),
+        "numTargetFilesRemoved": len(old.touched),
+        "numTargetBytesAdded": sum(file.size for file in draft.new_files) + sum(file.size for file in old.copies),
     }
     shape = table.snapshot.shape(str(table.files))
     if not table.commit("MERGE", metrics, actions):
         return False
     table.vectors.update(
-        (marked_file.file.path, (unique_id(marked_file.vector), marked_file.dead)) for marked_file in left
+        (touched.file.path, (unique_id(old.vectors[touched.file.path]), touched.dead)) for touched in marked
     )
+    for copy in old.copies:
+        table.index_file(copy, shape)
     for file in draft.new_files:
         if file.keys is not None:
             table.index_rows(file.name, file.size, file.keys, shape)

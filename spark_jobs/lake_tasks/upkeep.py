@@ -267,7 +267,9 @@ class Upkeep:
 def _plan(table: OpenTable, turn: _Turn) -> FileRewrite | None:
     if (rewrite := plan_join(table, at_least=_MANY if turn.rewrites else 2)) is not None:
         return rewrite
-    if turn.ordered_bytes < turn.most_ordered and len(turn.not_worth) < _FAILED:
+    # Each change of a table without vectors replaces the files that it touches: who writes many is overtaken.
+    may_order = table.snapshot.takes_vectors or turn.is_maintenance
+    if may_order and turn.ordered_bytes < turn.most_ordered and len(turn.not_worth) < _FAILED:
         times = 1.0 if turn.is_maintenance else _TIMES
         if (ordered := plan_cluster(table, times=times, without=turn.not_worth)) is not None:
             return ordered

@@ -253,7 +253,7 @@ class LakeTable:
             properties[alter_table.RENAMED] = str(self._renames.last_offset)
         shape = self._shape()
         if self._is_plain(shape):
-            return create_table.create_table(self.path, shape, properties)
+            return create_table.create_table(self.path, shape, properties, vectors=self._vectors)
         builder = DeltaTable.createIfNotExists(self._spark).location(str(self.path)).addColumns(shape)
         for name, value in properties.items():
             builder = builder.property(name, value)
@@ -267,8 +267,7 @@ class LakeTable:
     def _is_plain(self, shape: StructType) -> bool:
         """Whether the table is made without Spark: it has nothing that Delta alone knows to describe."""
         return (
-            self._vectors
-            and create_table.is_place_empty(self.path)
+            create_table.is_place_empty(self.path)
             and not needs_mapping(self._schema)
             and not variants.of(shape)
             and not create_table.has_default_properties(self._spark)

@@ -61,7 +61,7 @@ class OpenTables:
         self._directory = directory
         self._memory = memory
         self._open: dict[Location, OpenTable] = {}
-        self._vector_bytes = 0  # of tables that are closed
+        self._rewritten_bytes = 0  # of tables that are closed
         self._histories: dict[Location, AppendedTable] = {}
         self.checkpoints = Checkpoints()
 
@@ -69,16 +69,16 @@ class OpenTables:
         """The table of that key; `check` is asked right before each of its commits."""
         table = self._open.pop(path, None)
         if table is None or table.keys != schema.key:
-            self._vector_bytes += table.vector_bytes if table is not None else 0
+            self._rewritten_bytes += table.rewritten_bytes if table is not None else 0
             table = OpenTable(path, schema.key, order=OFFSET, mark=COMMIT_MARK, index=self._place(path))
         table.check = check
         self._open[path] = table  # the last one used is the last in order
         return table
 
     @property
-    def vector_bytes(self) -> int:
-        """Bytes of all deletion vectors that were written."""
-        return self._vector_bytes + sum(table.vector_bytes for table in list(self._open.values()))
+    def rewritten_bytes(self) -> int:
+        """Bytes of all deletion vectors, and copies of files, that were written."""
+        return self._rewritten_bytes + sum(table.rewritten_bytes for table in list(self._open.values()))
 
     def history(self, path: Location, check: Callable[[], None]) -> AppendedTable:
         """The history there; `check` is asked right before each of its commits."""
@@ -105,7 +105,7 @@ class OpenTables:
 
     def _close(self, path: Location) -> None:
         table = self._open.pop(path)
-        self._vector_bytes += table.vector_bytes
+        self._rewritten_bytes += table.rewritten_bytes
         if table.index_entries >= _KEPT_ROWS:
             table.save()
 

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from dblog_core.staging import Staging
-from tests.spark.lakes import MARKS, TestLake
+from tests.spark.lakes import TestLake
 
 PATIENCE = 900  # seconds for a test of Spark, on a machine that does other things too
 
@@ -22,21 +22,28 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture
-def marks(request: pytest.FixtureRequest) -> bool:
-    """Whether small works are written without Spark: as `--lake-way` says; else as the product does it, but in a
-    quarter of the tests, by the first seed, the other way."""
+def lake_way(request: pytest.FixtureRequest) -> str:
+    """How small works are written: as `--lake-way` says; else as the product does it (`mark`), but in a quarter of the
+    tests, by the first seed, one of the other ways."""
     options = request.config.option
     if options.lake_way is not None:
-        return bool(options.lake_way == "mark")
-    is_turn_of_other_way = zlib.crc32(f"{options.soak_first} {request.node.nodeid}".encode()) % 4 == 0
-    return not MARKS if is_turn_of_other_way else MARKS
+        return str(options.lake_way)
+    turn = zlib.crc32(f"{options.soak_first} {request.node.nodeid}".encode()) % 8
+    return {0: "merge", 1: "copy"}.get(turn, "mark")
 
 
 @pytest.fixture
-def lake(spark: SparkSession, tmp_path: Path, marks: bool) -> TestLake:
+def marks(lake_way: str) -> bool:
+    """Whether small works are written without Spark."""
+    return lake_way != "merge"
+
+
+@pytest.fixture
+def lake(spark: SparkSession, tmp_path: Path, lake_way: str, marks: bool) -> TestLake:
     """An empty staging and an empty lake."""
     empty = TestLake(spark, Staging(str(tmp_path / "staging"), source="shop"), tmp_path / "lake")
     empty.marks = marks
+    empty.vectors = lake_way != "copy"
     return empty
 
 
@@ -48,12 +55,18 @@ def lake_with_history(lake: TestLake) -> TestLake:
 
 
 @pytest.fixture
-def both(spark: SparkSession, tmp_path: Path) -> tuple[TestLake, TestLake]:
-    """Two lakes of one staging: one that marks rows, one that has MERGEs alone."""
+def ways(spark: SparkSession, tmp_path: Path) -> tuple[TestLake, ...]:
+    """Lakes of one staging: one that marks rows, one that copies files, and one that has MERGEs alone."""
     staging = Staging(str(tmp_path / "staging"), source="shop")
-    marking = TestLake(spark, staging, tmp_path / "marked")
-    merging = TestLake(spark, staging, tmp_path / "merged")
-    marking.marks = True
-    merging.marks = False
-    merging.build = marking.build
+    marking, copying, merging = (TestLake(spark, staging, tmp_path / way) for way in ("marked", "copied", "merged"))
+    marking.marks = copying.marks = True
+    merging.marks = copying.vectors = False
+    copying.build = merging.build = marking.build
+    return marking, copying, merging
+
+
+@pytest.fixture
+def both(ways: tuple[TestLake, ...]) -> tuple[TestLake, TestLake]:
+    """Two lakes of one staging: one that marks rows, one that has MERGEs alone."""
+    marking, _, merging = ways
     return marking, merging

@@ -1,9 +1,10 @@
-"""Marking rows and appending leads to the same table as MERGE: both are compared, row by row and count by count."""
+"""Marking rows, and copying files, lead to the same table as MERGE: all are compared, row by row and count by count."""
 
 from __future__ import annotations
 
+import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from deltalake import QueryBuilder
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
+from dblog_core.delta_writer.rewriting import copy_on_write
 from dblog_core.lake.lake_status import read_status
 from dblog_core.model.schema import TableSchema
 from spark_jobs.delta_tables import create_table, delta_log_checkpoint, log
@@ -59,48 +61,49 @@ def _operation(lake: TestLake) -> tuple[str, str]:
     return last.operation, last.engineInfo
 
 
-def _compare_bursts(both: tuple[TestLake, TestLake], source: Source, dice: random.Random) -> None:
-    """Four bursts of changes, with chunks, a TRUNCATE and a whole dump; both lakes are compared after each."""
-    marking, merging = both
+def _compare_bursts(lakes: Sequence[TestLake], source: Source, dice: random.Random) -> None:
+    """Four bursts of changes, with chunks, a TRUNCATE and a whole dump; the lakes are compared after each."""
     source.add_unseen_rows(0.3)
     for _ in source.change_in_bursts(4):
         most = dice.choice((60, 10_000))
-        counts_by_lake = [_counts(lake.merge_well(max_rows=most)) for lake in both]
-        assert counts_by_lake[0] == counts_by_lake[1]
-        rows = [lake.rows(SHAPE, provenance=True) for lake in both]
-        assert rows[0] == rows[1]
-        assert _rust_rows(marking, SHAPE) == _rust_rows(merging, SHAPE)
-        waiting = [lake.withheld.keys(str(SHAPE.table), SHAPE) for lake in both if lake.withheld is not None]
-        assert set(waiting[0]) == set(waiting[1])
+        counts = [_counts(lake.merge_well(max_rows=most)) for lake in lakes]
+        rows = [lake.rows(SHAPE, provenance=True) for lake in lakes]
+        read = [_rust_rows(lake, SHAPE) for lake in lakes]
+        waiting = [set(lake.withheld.keys(str(SHAPE.table), SHAPE)) for lake in lakes if lake.withheld is not None]
+        for seen in (counts, rows, read, waiting):
+            assert all(each == seen[0] for each in seen)
 
 
 @pytest.mark.one_of(10)
-def test_both_ways_give_the_same_rows(both: tuple[TestLake, TestLake], soak_seed: int) -> None:
+def test_all_ways_give_the_same_rows(ways: tuple[TestLake, ...], soak_seed: int) -> None:
     dice = random.Random(f"ways {soak_seed}")
-    _compare_bursts(both, Source(both[0].build, dice, 40), dice)
+    _compare_bursts(ways, Source(ways[0].build, dice, 40), dice)
 
 
 def test_a_work_in_parts_gives_the_rows_of_a_merge(
-    both: tuple[TestLake, TestLake], soak_seed: int, monkeypatch: pytest.MonkeyPatch
+    ways: tuple[TestLake, ...], soak_seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each stretch of rows is a part, on the side that marks rows; the other side's works are Spark's."""
+    """Each stretch of rows is a part where files are written without Spark; the other lake's works are Spark's."""
     monkeypatch.setattr(fold_on_driver, "fits_driver", lambda *_, **__: False)
     monkeypatch.setattr(fold_in_parts, "PART_BYTES", 1)
     dice = random.Random(f"parts {soak_seed}")
-    _compare_bursts(both, WholeRows(both[0].build, dice, 40), dice)
-    commits = DeltaTable.forPath(both[0].spark, str(both[0].table(SHAPE))).history().collect()
-    assert "MERGE" in {commit.operation for commit in commits if commit.engineInfo == "dblog"}
+    _compare_bursts(ways, WholeRows(ways[0].build, dice, 40), dice)
+    for lake in ways:
+        commits = DeltaTable.forPath(lake.spark, str(lake.table(SHAPE))).history().collect()
+        ours = {commit.operation for commit in commits if commit.engineInfo == "dblog"}
+        assert ("MERGE" in ours) == lake.marks
 
 
+@pytest.mark.parametrize("vectors", [True, False])
 def test_a_table_that_is_made_without_spark_is_what_delta_makes(
-    lake: TestLake, monkeypatch: pytest.MonkeyPatch
+    lake: TestLake, monkeypatch: pytest.MonkeyPatch, vectors: bool
 ) -> None:
     made = []
     for name, by_delta in (("ours", False), ("deltas", True)):
         if by_delta:
             monkeypatch.setattr(create_table, "has_default_properties", lambda spark: True)
         shape = table(name, **{column.name: column.type for column in ODD.columns}, key=ODD.key)
-        LakeTable(lake.spark, lake.table(shape), shape, app="made").prepare()
+        LakeTable(lake.spark, lake.table(shape), shape, app="made", vectors=vectors).prepare()
         detail = DeltaTable.forPath(lake.spark, str(lake.table(shape))).detail().collect()[0].asDict()
         properties = {n: v for n, v in detail["properties"].items() if n != "dblog.table"}
         columns = lake.spark.read.format("delta").load(str(lake.table(shape))).schema
@@ -173,7 +176,7 @@ def test_a_small_batch_needs_no_merge_and_a_large_one_does(lake: TestLake) -> No
     assert [(row["id"], row["v"]) for row in lake.rows(T)] == [(0, "a"), (1, "a"), (2, "b"), (4, "a")]
 
 
-def test_a_table_without_vectors_is_merged_and_status_says_why(lake: TestLake) -> None:
+def test_a_table_without_vectors_needs_no_merge_either(lake: TestLake) -> None:
     """Readers without vectors read it, such as those of delta-rs that go through pyarrow."""
     lake.marks = True
     lake.vectors = False
@@ -181,13 +184,27 @@ def test_a_table_without_vectors_is_merged_and_status_says_why(lake: TestLake) -
         lake.build.create(T, {"id": 1, "v": v}) if v == "a" else lake.build.update(T, {"id": 1, "v": v})
         lake.build.seal()
         lake.merge_well()
-    operation, engine = _operation(lake)
-    assert operation == "MERGE" and engine != "dblog"
+    assert _operation(lake) == ("MERGE", "dblog")
     assert lake.rows(T) == [{"id": 1, "v": "b"}]
     rows = RustTable(str(lake.table(T))).to_pyarrow_dataset().to_table(columns=["id", "v"])
     assert rows.to_pylist() == [{"id": 1, "v": "b"}]
     status = read_status(lake.location)
-    assert status is not None and "deletion vectors" in str(status.tables[str(T.table)].merge_because)
+    assert status is not None and status.tables[str(T.table)].merge_because is None
+
+
+def test_files_that_are_too_large_to_copy_are_sparks(lake: TestLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake.marks = True
+    lake.vectors = False
+    for v in ("a", "b", "c"):
+        lake.build.create(T, {"id": 1, "v": v}) if v == "a" else lake.build.update(T, {"id": 1, "v": v})
+        lake.build.seal()
+        monkeypatch.setattr(copy_on_write, "MOST_BYTES", 100 if v == "b" else 1 << 20)
+        lake.merge_well()
+        operation, engine = _operation(lake)
+        assert (operation, engine == "dblog") == ("MERGE", v != "b")
+    assert lake.rows(T) == [{"id": 1, "v": "c"}]
+    status = read_status(lake.location)
+    assert status is not None and status.tables[str(T.table)].merge_because is None, "the next batch is tried again"
 
 
 def test_vectors_that_are_switched_off_are_written_no_more(lake: TestLake) -> None:
@@ -197,8 +214,16 @@ def test_vectors_that_are_switched_off_are_written_no_more(lake: TestLake) -> No
         lake.build.update(T, {"id": 0, "v": f"b{i}"})
         lake.build.seal()
         lake.merge_well()
-    assert _operation(lake)[1] != "dblog"
+    added = _added(lake)
+    assert added and not any("deletionVector" in action for action in added)
     assert [row["v"] for row in lake.rows(T)] == ["b2", "a", "a"]
+
+
+def _added(lake: TestLake) -> list[dict[str, Any]]:
+    """The files that the newest commit adds."""
+    version = log.version(lake.table(T))
+    data = (lake.table(T) / "_delta_log" / f"{version:020d}.json").read() or b""
+    return [action["add"] for action in map(json.loads, data.splitlines()) if "add" in action]
 
 
 def test_every_hundredth_commit_is_followed_by_a_checkpoint(lake: TestLake, monkeypatch: pytest.MonkeyPatch) -> None:

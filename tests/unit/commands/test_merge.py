@@ -57,7 +57,7 @@ class BusyMerger:
     def compact(self, *, wait: bool) -> str | None:
         return None
 
-    def vector_bytes(self) -> int:
+    def rewritten_bytes(self) -> int:
         return self.written_vectors * self.merged
 
     def late_tables(self) -> list[str]:
@@ -126,12 +126,12 @@ def test_rounds_are_further_apart_where_vectors_are_large(written: int, rounds: 
     ("written", "seconds"), [(0, 0.0), (BYTES_A_SECOND // 2, 0.5), (5 * BYTES_A_SECOND, 5.0), (1 << 40, 30.0)]
 )
 def test_the_next_round_is_due_when_the_vectors_of_the_last_leave_room_for_it(written: int, seconds: float) -> None:
-    vector_bytes = 1_000
+    rewritten_bytes = 1_000
     now = 100.0
-    pace = CommitPace(lambda: vector_bytes, now=lambda: now)
+    pace = CommitPace(lambda: rewritten_bytes, now=lambda: now)
     assert pace.is_due()
     pace.begin()
-    vector_bytes += written
+    rewritten_bytes += written
     now += max(0.0, seconds - 0.01)
     assert pace.is_due() == (not written)
     now += 0.01

@@ -11,6 +11,7 @@ from tests.unit.delta_writer.tables import (
 )
 
 
-@pytest.fixture
-def table(tmp_path: Path) -> Table:
-    return Table.create_at(tmp_path)
+@pytest.fixture(params=[True, False], ids=["vectors", "copies"])
+def table(tmp_path: Path, request: pytest.FixtureRequest) -> Table:
+    """One that takes deletion vectors, and one of which files are copied."""
+    return Table.create_at(tmp_path, vectors=request.param)

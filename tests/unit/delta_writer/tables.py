@@ -53,8 +53,8 @@ def schema_string(fields: Mapping[str, str], *, mapped: bool = False, about: Map
     return json.dumps({"type": "struct", "fields": columns})
 
 
-def protocol(*features: str, reader: Sequence[str] = ()) -> dict[str, Any]:
-    both = ["deletionVectors", "timestampNtz", *reader]
+def protocol(*features: str, reader: Sequence[str] = (), vectors: bool = True) -> dict[str, Any]:
+    both = [*(["deletionVectors"] if vectors else []), "timestampNtz", *reader]
     return {
         "protocol": {
             "minReaderVersion": 3,
@@ -104,6 +104,7 @@ class Table:
     rows: dict[Key, Row] = field(default_factory=dict)
     merges: int = 0
     mapped: bool = False
+    vectors: bool = True
 
     @property
     def path(self) -> Path:
@@ -111,11 +112,13 @@ class Table:
 
     @classmethod
     def create_at(cls, lake: Path, *, mapped: bool = False, reader: Sequence[str] = (), **options: Any) -> Table:
+        """`vectors`: whether the table takes deletion vectors."""
         table = cls(lake, mapped=mapped, **options)
         conf = {"delta.columnMapping.mode": "name", "delta.columnMapping.maxColumnId": "99"} if mapped else {}
         more = ["columnMapping"] if mapped else []
+        conf["delta.enableDeletionVectors"] = str(table.vectors).lower()
         schema = schema_string(table.fields, mapped=mapped)
-        write_commit(table.path, 0, protocol(reader=[*reader, *more]), metadata(schema, **conf))
+        write_commit(table.path, 0, protocol(reader=[*reader, *more], vectors=table.vectors), metadata(schema, **conf))
         return table
 
     def location(self) -> Location:
@@ -163,7 +166,7 @@ class Table:
     def check(self) -> None:
         """delta-rs reads what the model says, and the log tells it too."""
         assert self.read() == self.model()
-        check_log(self.path)
+        check_log(self.path, vectors=self.vectors)
 
 
 def row(number: int, note: str | None = None, *, offset: int = 0, **more: Any) -> Row:
@@ -171,8 +174,8 @@ def row(number: int, note: str | None = None, *, offset: int = 0, **more: Any) -
     return {"id": number, "note": text, OFFSET: offset, "amount": None, **more}
 
 
-def check_log(table: Path) -> None:
-    """Every version keeps to the protocol's rules on files and vectors."""
+def check_log(table: Path, *, vectors: bool = True) -> None:
+    """Every version keeps to the protocol's rules on files and vectors; there is none in a table without `vectors`."""
     live: dict[str, str | None] = {}
     versions = sorted(int(p.stem) for p in (table / "_delta_log").glob("*.json") if p.stem.isdigit())
     for version in versions if versions[0] == 0 else []:
@@ -185,6 +188,7 @@ def check_log(table: Path) -> None:
         for action in added:
             assert action["path"] not in live, f"version {version} adds a file that is there"
             live[action["path"]] = _vector(action)
+            assert vectors or "deletionVector" not in action, f"version {version} has a vector"
             if "deletionVector" in action:
                 statistics = json.loads(action["stats"])
                 assert statistics["numRecords"] > action["deletionVector"]["cardinality"] > 0, "a file without rows"

@@ -230,7 +230,7 @@ REFUSED = {
     "Iceberg": ([protocol("icebergCompatV2")], "feature icebergCompatV2"),
     "in-commit timestamps": ([protocol("inCommitTimestamp")], "feature inCommitTimestamp"),
     "what comes some day": ([protocol("fromTheFuture")], "feature fromTheFuture"),
-    "an older protocol": ([{"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}], "its protocol is 1, 2"),
+    "an older protocol": ([{"protocol": {"minReaderVersion": 2, "minWriterVersion": 5}}], "its protocol is 2, 5"),
 }
 
 
@@ -246,7 +246,6 @@ def test_a_protocol_that_is_not_known_is_refused(table: Table, what: str) -> Non
 @pytest.mark.parametrize(
     ("configuration", "reason"),
     [
-        ({"delta.enableDeletionVectors": "false"}, "deletion vectors are off"),
         ({"delta.appendOnly": "true"}, "appended rows alone"),
         ({"delta.enableChangeDataFeed": "true"}, "change data feed"),
         ({"delta.enableRowTracking": "true"}, "tracked"),

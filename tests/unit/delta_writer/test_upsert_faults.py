@@ -32,10 +32,13 @@ from tests.unit.delta_writer.tables import (
 @pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("in_parts", [False, True], ids=["at once", "in parts"])
 @pytest.mark.parametrize("dies", [False, True], ids=["the same process goes on", "a new one goes on"])
+@pytest.mark.parametrize("vectors", [False, True], ids=["copies", "vectors"])
 @pytest.mark.thorough
-def test_a_fault_at_any_step_loses_and_doubles_nothing(tmp_path: Path, late: bool, dies: bool, in_parts: bool) -> None:
+def test_a_fault_at_any_step_loses_and_doubles_nothing(
+    tmp_path: Path, late: bool, dies: bool, in_parts: bool, vectors: bool
+) -> None:
     """Each call of storage fails once: before it does anything, or with its answer lost."""
-    base = Table.create_at(tmp_path / "0")
+    base = Table.create_at(tmp_path / "0", vectors=vectors)
     fill_table(base)
     merged = FaultyStorage(base.lake)
     writer = base.writer(Location(merged, "table"))
@@ -52,10 +55,10 @@ def test_a_fault_at_any_step_loses_and_doubles_nothing(tmp_path: Path, late: boo
     upsert(writer, changes(base), APP, 3)
     calls = merged.calls[began:]
     assert [c.split()[0] for c in calls].count("create") == 3 + in_parts, (
-        "a file of vectors, one of rows, and the commit"
+        "a file of vectors or copies, one of rows, and the commit"
     )
     for number in range(1, len(calls) + 1):
-        table = Table.create_at(tmp_path / f"{number}")
+        table = Table.create_at(tmp_path / f"{number}", vectors=vectors)
         fill_table(table)
         faulty = FaultyStorage(table.lake, late=late)
         writer = table.writer(Location(faulty, "table"))
@@ -139,7 +142,7 @@ def test_whatever_happens_in_any_order_the_rows_are_right(
     monkeypatch.setattr(key_overlap, "FILES", 0.5)  # files that share keys at all are put in order
     monkeypatch.setattr(ordered_rewrite, "is_worth", lambda files, new_files, others: True)
     dice = random.Random(soak_seed)
-    table = Table.create_at(tmp_path, mapped=dice.random() < 0.3)
+    table = Table.create_at(tmp_path, mapped=dice.random() < 0.3, vectors=dice.random() < 0.6)
     rivals = ["checkpoints"] if table.mapped else [name for name in RIVALS if name != "widens"]  # delta-rs can no more
     writer = table.writer(index=tmp_path / "index")
     index = tmp_path / "index"

@@ -187,11 +187,11 @@ def test_the_bytes_of_all_vectors_are_counted_of_closed_tables_too(tmp_path: Pat
     lake = Lake(tmp_path, random.Random("counted"))
     lake.tables = OpenTables(tmp_path / "index", memory=0)
     write(lake, *(folded_row(k, 1, offset=1) for k in "abcde"))
-    assert lake.tables.vector_bytes == 0
+    assert lake.tables.rewritten_bytes == 0
     for offset, k in enumerate("abc", 2):
         write(lake, folded_row(k, 2, offset=offset))
         vectors = [path.stat().st_size for path in (tmp_path / "lake").rglob("deletion_vector_*.bin")]
-        assert len(vectors) == offset - 1 and lake.tables.vector_bytes == sum(vectors)
+        assert len(vectors) == offset - 1 and lake.tables.rewritten_bytes == sum(vectors)
         if k == "b":
             lake.tables.shed()
 

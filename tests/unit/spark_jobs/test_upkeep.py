@@ -13,8 +13,10 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from dblog_core.delta_writer.open_table import OpenTable
+from dblog_core.delta_writer.rewriting import copy_on_write
 from dblog_core.delta_writer.rewriting.purge_files import dead_share
-from dblog_core.delta_writer.rewriting.rewrite import Rewrite
+from dblog_core.delta_writer.rewriting.rewrite import Rewrite, Rewritten, commit_rewritten
 from dblog_core.errors import LakeError, LeaseLost, StagingUnavailable
 from dblog_core.lake.lake_status import LakeStatus, State, TableStatus, lake_at
 from dblog_core.storage.location import Location
@@ -178,6 +180,49 @@ def test_where_nothing_is_marked_spark_compacts(world: World, monkeypatch: pytes
     world.written = WrittenLake(world.written.location, "dblog:shop", open_tables=None)
     world.merge_some(2)
     assert world.step() == NAME and world.compacted_by_spark == [NAME]
+
+
+def test_files_of_a_table_without_vectors_are_joined_too(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copy_on_write, "_SMALL", 1)  # each change leaves as many files as it has met, and one more
+    write_commit(world.table.path, 1, metadata(schema_string(FIELDS), **{"delta.enableDeletionVectors": "false"}))
+    for _ in range(4):
+        world.merge_some(3)
+        while world.step() is not None:
+            pass
+    assert "OPTIMIZE" in world.operations() and world.compacted_by_spark == []
+    added = [
+        action["add"]
+        for version in range(2, newest(world.table.path) + 1)
+        for action in commit_of(world.table.path, version)
+        if "add" in action
+    ]
+    assert added and not any("deletionVector" in action for action in added)
+
+
+def test_a_change_that_replaces_a_file_meanwhile_has_it_joined_later(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a table without vectors: what was written again is dropped, and no row of it comes back."""
+    write_commit(world.table.path, 1, metadata(schema_string(FIELDS), **{"delta.enableDeletionVectors": "false"}))
+    monkeypatch.setattr(copy_on_write, "_SMALL", 1)
+    world.merge_some(3)
+    overtaken: list[bool] = []
+
+    def commit_late(table: OpenTable, rewritten: Rewritten) -> bool:
+        if not overtaken:
+            world.merge_some(1)
+            overtaken.append(not commit_rewritten(table, rewritten))
+            return not overtaken[0]
+        return commit_rewritten(table, rewritten)
+
+    monkeypatch.setattr("spark_jobs.lake_tasks.upkeep.commit_rewritten", commit_late)
+    while world.step() is not None:
+        pass
+    assert overtaken == [True] and world.compacted_by_spark == []
+    world.merge_some(3)
+    while world.step() is not None:
+        pass
+    assert "OPTIMIZE" in world.operations()
 
 
 @pytest.mark.parametrize("error", [StagingUnavailable("storage is away"), MemoryError("no room"), pa.ArrowInvalid("x")])

@@ -1,0 +1,95 @@
+"""Files of a table without deletion vectors, written again without the rows that go (copy-on-write).
+
+What a change costs follows the files that it touches. Small ones become one file, so that a table of which the same
+rows change again and again does not end in many.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from dblog_core.delta_writer.data_file import StoredFile
+from dblog_core.delta_writer.features import BatchRefused
+from dblog_core.delta_writer.open_table import OpenTable
+from dblog_core.delta_writer.rewriting.rewrite import Rewrite, Source
+
+MOST_BYTES = 2 << 30
+"""Of files that a change touches; Spark's executors copy more at once."""
+_MOST_FILE_BYTES = 512 << 20
+"""Of one file: the new one is in memory, compressed, until it is written."""
+_SMALL = 16 << 20
+_TOGETHER = 32 << 20
+"""Bytes of small files that become one."""
+_KEY_BYTES = 64 << 20
+_AT_ONCE = 2
+"""Files that are written beside each other."""
+
+Copies = dict[bytes, tuple[StoredFile, ...]]
+"""Files that were written, by a digest of what they are copies of: other commits have a change planned again."""
+
+
+def copy_files(table: OpenTable, touched: Sequence[Source], copies: Copies) -> list[StoredFile]:
+    """Writes what is left of the touched files; every one of them has a row that stays. `copies`: of earlier plans of
+    the change, and then of this one.
+
+    Raises BatchRefused where they are too large for this process.
+    """
+    _check_sizes(table, touched)
+    groups = list(_group(touched))
+    plans = [_digest(table, group) for group in groups]
+    key_bytes = 0
+    copied: list[StoredFile] = []
+    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="copy") as pool:
+        written = pool.map(lambda plan, group: _copy(table, group, copies.get(plan, ())), plans, groups)
+        for plan, files in zip(plans, written, strict=True):
+            key_bytes += sum(file.keys.nbytes for file in files if file.keys is not None)
+            # The keys of many rows are read when a merge needs them.
+            kept = files if key_bytes <= _KEY_BYTES else tuple(replace(file, keys=None) for file in files)
+            copies[plan] = kept
+            copied += kept
+    return copied
+
+
+def _check_sizes(table: OpenTable, touched: Sequence[Source]) -> None:
+    total = sum(source.live.size for source in touched)
+    largest = max((source.live.size for source in touched), default=0)
+    if total > MOST_BYTES or largest > _MOST_FILE_BYTES:
+        raise BatchRefused(
+            f"it changes rows of files of {total >> 20:,} MiB, and the table has no deletion vectors",
+            where=str(table.files),
+            fix="Spark writes them",
+        )
+
+
+def _group(touched: Sequence[Source]) -> Iterator[list[Source]]:
+    """Which files become one: small ones, up to a size; any other stays one."""
+    together: list[Source] = []
+    for source in touched:
+        if source.live.size >= _SMALL:
+            yield [source]
+            continue
+        if together and sum(other.live.size for other in together) + source.live.size > _TOGETHER:
+            yield together
+            together = []
+        together.append(source)
+    if together:
+        yield together
+
+
+def _digest(table: OpenTable, group: Sequence[Source]) -> bytes:
+    digest = hashlib.blake2b(str(table.snapshot.metadata).encode(), digest_size=16)
+    for source in group:
+        digest.update(source.live.path.encode() + source.dead.encode())
+    return digest.digest()
+
+
+def _copy(table: OpenTable, group: Sequence[Source], before: Sequence[StoredFile]) -> tuple[StoredFile, ...]:
+    # A VACUUM of somebody else may have taken a file that no version names yet.
+    if before and all(table.files.exists(file.name) for file in before):
+        return tuple(before)
+    metadata = table.snapshot.metadata
+    shape = table.snapshot.shape(str(table.files))
+    return Rewrite(table.files, tuple(group), shape, metadata, table.keys, (), table.new_id()).carry_out().files
