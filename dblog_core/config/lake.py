@@ -61,7 +61,7 @@ class LakeConfig(Section):
     )
     deletion_vectors: Flag = Field(
         default=True,
-        description="false: tables without deletion vectors, for readers that know none; merges rewrite files",
+        description="false: tables without deletion vectors, for readers that know none; merges copy touched files",
     )
     keep: Duration = Field(
         default="7d", description='age up to which cuts can be read, 1h at least: "36h", "30d", "forever"'

@@ -96,6 +96,28 @@ def test_random_changes(marked_table: Marked, count: int, times: int, scale: Sca
 
 
 @pytest.mark.timeout(3600)
+def test_changes_without_deletion_vectors(spark: SparkSession, tmp_path: Path, scale: Scale, results: Results) -> None:
+    """The plain MERGE has none either. Changes all over the table touch every file, those of the newest rows few."""
+    copied = Marked(Filled(spark, tmp_path, scale.lake_rows, vectors=False))
+    rows = scale.lake_rows
+    count = min(1_000, rows // 100)
+    spread = {"random": (0, rows), "newest": (rows - rows // 100, rows)}
+    series: dict[str, dict[str, list[float]]] = {name: {OURS: [], PLAIN: []} for name in spread}
+    for number in range(-1, scale.rounds):  # round -1 warms both
+        for name, (first, below) in spread.items():
+            changed = copied.filled.make_changes(count, below - first)
+            keys = pa.array(np.asarray(changed["id"]) + first)
+            changed = changed.set_column(0, changed.schema.field(0), keys)
+            seconds = {OURS: copied.apply(changed), PLAIN: copied.filled.plain(changed)}
+            if number >= 0:
+                for who, rounds in series[name].items():
+                    rounds.append(seconds[who])
+    for name, rounds_by_who in series.items():
+        title = f"{count:,} {name} changes of a table of {rows:,} rows without deletion vectors"
+        results.add(Figure(f"copied_{name}", "Lake", title, "s", rounds_by_who, (Bar(1, PLAIN, at_most=True),)))
+
+
+@pytest.mark.timeout(3600)
 def test_scan_after_merges_and_a_maintenance(
     spark: SparkSession, tmp_path: Path, scale: Scale, results: Results
 ) -> None:

@@ -120,11 +120,12 @@ class Filled:
     """A lake with one table of so many rows. The peer has the same rows and the same session, whose settings suit it
     better than Spark's own: as many partitions as a small machine has use for, no copy of the source."""
 
-    def __init__(self, spark: SparkSession, path: Path, rows: int) -> None:
+    def __init__(self, spark: SparkSession, path: Path, rows: int, *, vectors: bool = True) -> None:
         self.lake = TestLake(spark, Staging(str(path / "staging"), source="shop"), path / "lake")
         self.rows = rows
         self._dice = random.Random(rows)
-        lake_table = LakeTable(spark, self.lake.table(SHAPE), SHAPE, app="made")
+        self.lake.vectors = vectors
+        lake_table = LakeTable(spark, self.lake.table(SHAPE), SHAPE, app="made", vectors=vectors)
         lake_table.prepare()
         spark_rows(spark, rows).write.format("delta").mode("append").save(str(lake_table.path))
         self._spark = spark
