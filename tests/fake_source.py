@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from dblog_core.config.source import ColumnRules
 from dblog_core.errors import RequestError
-from dblog_core.interfaces import Chunk, ChunkTooLarge, Hashes, Problem, RangeHash, ReadPlan, Strain
+from dblog_core.interfaces import Chunk, ChunkTooLarge, Hashes, KeyOf, Problem, RangeHash, ReadPlan, Strain
 from dblog_core.model.events import (
     LogBatch,
     Rewritten,
@@ -169,7 +169,7 @@ class FakeSource:
     def succeed(self, name: str, before: frozenset[str]) -> None:
         """Nobody's connection is in another's way."""
 
-    def open_log(self, position: str, *, skip: int = 0) -> FakeStream:
+    def open_log(self, position: str, *, skip: int = 0, keys: KeyOf | None = None) -> FakeStream:
         return FakeStream(self, int(position), skip, self._batch)
 
     def open_reader(self, *, lock_seconds: float | None = None) -> FakeReader:

@@ -20,6 +20,7 @@ from dblog_core.capture.term_report import ProgressMirror, TermReport
 from dblog_core.dumps import dump_store
 from dblog_core.errors import LeaseLost, LogPositionLost, SegmentTaken
 from dblog_core.interfaces import Lease, LogStream
+from dblog_core.model.schema import TableName
 from dblog_core.staging.manifest import Manifest
 from dblog_core.staging.seal_policy import Sealing
 from dblog_core.state import capture_status, former_leaders, stopped_tables
@@ -162,7 +163,7 @@ class Term:
     def _read_on(self) -> None:
         # Before the thread is started: where this fails nothing is left behind.
         self._source.succeed(*former_leaders.enter(self._state, self._lease.epoch))
-        stream = self._source.open_log(self._published.position, skip=self._published.partial)
+        stream = self._source.open_log(self._published.position, skip=self._published.partial, keys=self._staged_key)
         threads = BackgroundThreads(self._parts, self._quit).start()
         try:
             self._loop(stream)
@@ -173,6 +174,11 @@ class Term:
             patience = HAND_OVER if self._capture.has_new_configuration() else self._config.state.ttl
             for thread in threads:
                 thread.join(timeout=patience)
+
+    def _staged_key(self, table: TableName) -> tuple[str, ...]:
+        """The key of the table's newest shape as this term began; none where it had no shape."""
+        fingerprint = self._published.schemas.get(str(table))
+        return () if fingerprint is None else self._staging.schema(fingerprint).key
 
     def _loop(self, stream: LogStream) -> None:
         while True:

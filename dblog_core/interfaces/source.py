@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import pyarrow as pa
 
@@ -19,12 +19,18 @@ from dblog_core.model.values import Key
 @dataclass(frozen=True, slots=True)
 class Problem:
     """A finding of the preflight. `fatal`: a correct capture is impossible with it; otherwise a warning. `table`: the
-    only one of which that is so, where the others can be captured without it."""
+    only one of which that is so, where the others can be captured without it; `pattern`: the one of `tables` that fits
+    no table."""
 
     what: str
     fix: str
     fatal: bool = True
     table: str | None = None
+    pattern: str | None = None
+
+
+KeyOf: TypeAlias = Callable[[TableName], tuple[str, ...]]
+"""By table the names of its key's columns; none where it has no key."""
 
 
 class LogStream(Protocol):
@@ -261,8 +267,9 @@ class Source(Protocol):
     def succeed(self, name: str, before: frozenset[str]) -> None:
         """We lead from here on, under this name: `open_log` may end the connections to the log of leaders `before`."""
 
-    def open_log(self, position: str, *, skip: int = 0) -> LogStream:
-        """Reads from `position`, without the first `skip` row changes of the transaction that begins there."""
+    def open_log(self, position: str, *, skip: int = 0, keys: KeyOf | None = None) -> LogStream:
+        """Reads from `position`, without the first `skip` row changes of the transaction that begins there. `keys`: by
+        table the key of its newest staged shape, for a table that the source no longer has."""
 
     def open_reader(self, *, lock_seconds: float | None = None) -> ChunkReader:
         """`lock_seconds`: how long a SELECT waits for a table that somebody has locked, before it raises TableLocked;

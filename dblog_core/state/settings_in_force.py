@@ -152,7 +152,10 @@ def is_new(table: TableName, before: LiveSettings, source: SourceConfig) -> bool
 
 
 def stops_alone(problem: Problem, before: LiveSettings | None, source: SourceConfig) -> bool:
-    """Whether it stops a table that was captured so far, and no other: what is newly asked for has to be right."""
+    """Whether it stops a table that was captured so far, and no other; or its last table has left a pattern. What is
+    newly asked for has to be right."""
+    if before is not None and problem.pattern in before.tables:
+        return True
     if problem.table is None or before is None:
         return False
     return not is_new(TableName.parse(problem.table), before, source)

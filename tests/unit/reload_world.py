@@ -19,6 +19,7 @@ from dblog_core.config import loader
 from dblog_core.config.settings import Config
 from dblog_core.config.source import SourceConfig
 from dblog_core.dumps import dump_store
+from dblog_core.interfaces import KeyOf
 from dblog_core.model import table_patterns
 from dblog_core.model.events import LogBatch
 from dblog_core.model.schema import Column, TableName, TableSchema
@@ -85,7 +86,7 @@ class World:
                 return super().read(timeout, linger=linger)
 
         class Source(FakeSource):
-            def open_log(self, position: str, *, skip: int = 0) -> FakeStream:
+            def open_log(self, position: str, *, skip: int = 0, keys: KeyOf | None = None) -> FakeStream:
                 return Stream(self, int(position), skip, world.batch)
 
         return Source(self.database, wants=lambda t: table_patterns.matches(t, config.tables))

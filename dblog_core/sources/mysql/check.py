@@ -198,6 +198,7 @@ def _tables(connection: Connection[Any], config: SourceConfig, tables: TableFilt
             yield Problem(
                 f"source.tables: {pattern} matches no table that {config.user} can see",
                 f"correct the pattern, or GRANT SELECT ON {on.replace('%%', '%')} TO {_account(connection)};",
+                pattern=pattern,
             )
     yield from column_rule_faults.of_missing(set(map(str, names)), config.columns)
     descriptions = catalogue.describe_all(connection, names, config.keys, config.columns)

@@ -8,7 +8,7 @@ from pymysql.connections import Connection
 
 from dblog_core.config.source import SourceConfig
 from dblog_core.errors import SourceRefused
-from dblog_core.interfaces import ChunkReader, LogStream, Problem, Strain, WatermarkWriter
+from dblog_core.interfaces import ChunkReader, KeyOf, LogStream, Problem, Strain, WatermarkWriter
 from dblog_core.model.position_spec import Place
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.rows import column_rule_faults
@@ -125,7 +125,7 @@ class MysqlSource:
     def succeed(self, name: str, before: frozenset[str]) -> None:
         """There is nothing to do: the server itself ends the connection of a replica that comes again."""
 
-    def open_log(self, position: str, *, skip: int = 0) -> LogStream:
+    def open_log(self, position: str, *, skip: int = 0, keys: KeyOf | None = None) -> LogStream:
         """Raises LogPositionLost where the server's log is not, or no longer, the one that `position` belongs to."""
         start = self._decode(position)
         connection = self._connect()

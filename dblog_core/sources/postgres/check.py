@@ -78,6 +78,7 @@ def _all(connection: Connection, config: SourceConfig) -> Iterator[Problem]:
             yield Problem(
                 f"no table matches {pattern}",
                 "correct tables in [source]: SCHEMA.TABLE with * and ?, upper and lower case count",
+                pattern=pattern,
             )
     yield from missing(tables, config)
     rights = _rights(connection, tables)

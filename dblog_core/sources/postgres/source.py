@@ -10,7 +10,7 @@ from psycopg2 import sql
 
 from dblog_core.config.source import SourceConfig
 from dblog_core.errors import SourceRefused
-from dblog_core.interfaces import Problem, Strain
+from dblog_core.interfaces import KeyOf, Problem, Strain
 from dblog_core.model.position_spec import Place
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.model.table_identity import write_entry
@@ -157,10 +157,10 @@ class PostgresSource:
     def succeed(self, name: str, before: frozenset[str]) -> None:
         self._line = Line(name, before)
 
-    def open_log(self, position: str, *, skip: int = 0) -> PostgresLog:
+    def open_log(self, position: str, *, skip: int = 0, keys: KeyOf | None = None) -> PostgresLog:
         place = Point.parse(position)
         assembly = Assembly(place.lsn, skip=skip)
-        lookups = Lookups(self._config)
+        lookups = Lookups(self._config, keys)
         try:
             log = PostgresLog(self._config, self._decoder(assembly, lookups), assembly, lookups, self._line)
             return log.open(place, replays=self._replays)

@@ -173,10 +173,10 @@ def test_a_fresh_start_gives_up_lost_log_though_a_dead_capture_s_segment_lands_l
             raise StagingUnavailable("the storage does not answer")
         publish(self, manifest)
 
-    def open_purged_log(self: FakeSource, position: str, *, skip: int = 0) -> FakeStream:
+    def open_purged_log(self: FakeSource, position: str, **options: Any) -> FakeStream:
         if late and position == late[0].position:
             raise LogPositionLost("the log begins later", fix="start afresh")
-        return open_log(self, position, skip=skip)
+        return open_log(self, position, **options)
 
     open_log = FakeSource.open_log
     monkeypatch.setattr(Staging, "publish", landing_late)

@@ -19,6 +19,7 @@ from dblog_core.clock import SystemClock, spawn_thread
 from dblog_core.config.settings import Config
 from dblog_core.dumps import dump_store, task_store, work_loop
 from dblog_core.errors import LeaseLost, LogPositionLost, SegmentTaken, SourceUnavailable, StateError
+from dblog_core.interfaces import KeyOf
 from dblog_core.model.schema_changes import Step
 from dblog_core.model.task_id import TaskId
 from dblog_core.staging import Staging
@@ -67,7 +68,7 @@ class Source(FakeSource):
 
     on_open: Callable[[], None] = staticmethod(lambda: None)
 
-    def open_log(self, position: str, *, skip: int = 0) -> FakeStream:
+    def open_log(self, position: str, *, skip: int = 0, keys: KeyOf | None = None) -> FakeStream:
         self.on_open()
         return super().open_log(position, skip=skip)
 

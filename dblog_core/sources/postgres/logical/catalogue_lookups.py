@@ -11,6 +11,7 @@ from typing import TypeVar
 import psycopg2
 
 from dblog_core.config.source import SourceConfig
+from dblog_core.interfaces import KeyOf
 from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.model.schema_changes import Layout
 from dblog_core.sources.postgres.logical import column_layout
@@ -23,8 +24,10 @@ Answer = TypeVar("Answer")
 class Lookups:
     """Answers come from the catalogue as it is when the question is asked."""
 
-    def __init__(self, config: SourceConfig) -> None:
+    def __init__(self, config: SourceConfig, staged_keys: KeyOf | None = None) -> None:
+        """`staged_keys`: by table the key that its rows had so far."""
         self._config = config
+        self._staged_keys = staged_keys
         self._connection: Connection | None = None
 
     def type_name(self, oid: int, typmod: int) -> str:
@@ -40,8 +43,12 @@ class Lookups:
         return self._ask(lambda connection: catalogue.find_table(connection, table))
 
     def key(self, table: TableName) -> tuple[str, ...]:
-        """The table's key now: configured, or primary; of a table that is gone the configured one."""
-        return self._ask(lambda connection: catalogue.find_key(connection, table, self._config))
+        """The table's key now: configured, or primary; of a table that is gone the configured one, or the one that its
+        rows had so far."""
+        key = self._ask(lambda connection: catalogue.find_key(connection, table, self._config))
+        if key or self._staged_keys is None or self.describe(table) is not None:
+            return key
+        return self._staged_keys(table)
 
     def layout(self, oid: int, columns: Sequence[Column]) -> Layout | None:
         """The layout of a table that the log shows with these columns, see `column_layout`."""
