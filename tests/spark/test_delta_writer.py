@@ -376,6 +376,7 @@ def test_spark_tells_what_we_did(spark: SparkSession, tmp_path: Path) -> None:
         "numTargetRowsInserted": "1",
         "numTargetRowsUpdated": "1",
         "numTargetRowsDeleted": "1",
+        "numTargetRowsCopied": "0",
     }
     before = spark.read.format("delta").option("versionAsOf", 1).load(str(table.path))
     assert before.count() == 20, "time travel"

@@ -156,6 +156,7 @@ def test_a_deleted_row_is_gone_from_every_file_by_its_age(
     days: Days, monkeypatch: pytest.MonkeyPatch, purge_after: str | None
 ) -> None:
     """One of a hundred: far below the share from which files are written anew at once."""
+    days.lake.vectors = True
     build = days.lake.build
     lake = days.config.lake.model_copy(update={"keep": "2h", "purge_after": purge_after})
     days.config = days.config.model_copy(update={"lake": lake})

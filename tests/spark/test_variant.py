@@ -301,6 +301,7 @@ def test_a_variant_that_is_not_its_texts_is_found_and_a_dump_of_the_row_mends_it
 def test_maintenance_cuts_and_other_readers_of_the_log_know_such_a_table(
     lake: TestLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    lake.vectors = True
     fill_texts(lake)
     (before,) = lake.cuts()
     lake.json_as = "variant"
