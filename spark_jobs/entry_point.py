@@ -20,6 +20,7 @@ import psutil
 from pyspark.sql import SparkSession
 
 from dblog_core.config import loader
+from dblog_core.config.lake import LakeConfig
 from dblog_core.config.secret_settings import READER
 from dblog_core.config.settings import Config, S3Config
 from dblog_core.errors import DblogError
@@ -152,9 +153,13 @@ def build_lake(config: Config) -> Lake:
         drop_columns=settings.drop_columns,
         changes=settings.schema_changes_of,
         json_as=settings.json_as_of,
-        open_tables=OpenTables(cache_directory() / "lake-keys") if settings.mark_and_append else None,
+        open_tables=_open_tables(settings) if settings.mark_and_append else None,
         vectors=settings.deletion_vectors,
     )
+
+
+def _open_tables(settings: LakeConfig) -> OpenTables:
+    return OpenTables(cache_directory() / "lake-keys", memory=settings.index_memory)
 
 
 @contextmanager

@@ -88,7 +88,8 @@ def text(status: SourceStatus) -> str:
 def _table(table: TableInStatus) -> str:
     why = _because(table.error) or (f": {table.cause}\n  fix: {table.fix}" if table.cause else "")
     captured = "" if table.captured else ", no longer captured"
-    return f"table     {table.table}: {table.state}{captured}{why}"
+    by_spark = f", each batch by Spark's MERGE ({table.merge_because})" if table.merge_because else ""
+    return f"table     {table.table}: {table.state}{captured}{by_spark}{why}"
 
 
 def _window(window: OpenWindow) -> str:

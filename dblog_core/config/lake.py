@@ -11,6 +11,7 @@ from dblog_core.config.fields import (
     Duration,
     Flag,
     Section,
+    Size,
     TableNameText,
     Whole,
 )
@@ -58,6 +59,12 @@ class LakeConfig(Section):
     )
     mark_and_append: Flag = Field(
         default=True, description="batches of up to 5,000,000 rows go without a Spark job; false: each is a MERGE"
+    )
+    index_memory: Size = Field(
+        default=512 << 20,
+        ge=1 << 20,
+        le=1 << 40,
+        description='bytes, or "2G": of all indexes of keys that a merge keeps in memory; the rest is on disk',
     )
     deletion_vectors: Flag = Field(
         default=True,

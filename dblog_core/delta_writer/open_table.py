@@ -54,12 +54,14 @@ class OpenTable:
         order: str,
         mark: str,
         index: Path | None = None,
+        index_memory: int = key_index.MEMORY,
         check: Callable[[], None] = lambda: None,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         new_id: Callable[[], uuid.UUID] = uuid.uuid4,
     ) -> None:
         """`keys`: the key's columns; `order`: the column that tells which of two rows is newer; `mark`: what our
-        commits carry; `index`: a directory of this machine for the index; `check` raises LeaseLost once another may
+        commits carry; `index`: a directory of this machine for the index, of which `index_memory` bytes stay in
+        memory; `check` raises LeaseLost once another may
         write: it is asked right before each commit."""
         self.files = TableFiles.at(table)
         self.mark = mark
@@ -69,6 +71,7 @@ class OpenTable:
         self.keys = tuple(keys)
         self.order = order
         self._directory = index
+        self._index_memory = index_memory
         self._index: KeyIndex | None = None
         self.vectors: dict[str, tuple[str | None, RowSet]] = {}
         self._ends: dict[str, tuple[str | None, Between | None]] = {}
@@ -216,7 +219,7 @@ class OpenTable:
             directory = self._directory
             index = KeyIndex(table, key_columns, kinds)
             if directory is not None:
-                index = key_index.load(directory, table, key_columns, kinds)
+                index = key_index.load(directory, table, key_columns, kinds, memory=self._index_memory)
             self._index = index
         live = self.snapshot.files
         index.keep({path: file.size for path, file in live.items()})
@@ -249,7 +252,8 @@ class OpenTable:
     def _make_index_anew(self, shape: Shape, error: IndexDamaged, between: Between | None) -> KeyIndex:
         log.warning("%s: the index of keys is damaged (%s), and made again", self.files, error)
         kinds = tuple(shape[name].type for name in self.keys)
-        self._index = KeyIndex(self.snapshot.table_id, self._stored_keys(shape), kinds, self._directory)
+        stored_keys = self._stored_keys(shape)
+        self._index = KeyIndex(self.snapshot.table_id, stored_keys, kinds, self._directory, self._index_memory)
         return self._cover_files(shape, between)
 
     def _stored_keys(self, shape: Shape) -> tuple[str, ...]:

@@ -64,6 +64,7 @@ def remove_ghosts(
             history.append_ghosts(ghosts, mark)
         same = reduce(Column.__and__, [F.col(f"t.{quote(n)}") == F.col(f"s.{quote(n)}") for n in schema.key])
         table = DeltaTable.forPath(spark, str(lake.path)).alias("t")
+        lake.check()
         table.merge(ghosts.alias("s"), same).whenMatchedDelete(F.col(f"t.{OFFSET}") <= mark.since).execute()
     return count
 

@@ -6,7 +6,7 @@ Every statement is also guarded by offsets, so that applying one again changes n
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial, reduce
 
 import pyarrow as pa
@@ -37,6 +37,7 @@ from spark_jobs.delta_tables.column_types import (
 from spark_jobs.delta_tables.highest_keys import Highest
 from spark_jobs.delta_tables.key_ranges import Ranges
 from spark_jobs.delta_tables.session import transaction
+from spark_jobs.delta_tables.skipping_columns import NAMED, missing_statistics, names_others
 from spark_jobs.events import fold_on_driver
 from spark_jobs.events.fold import PUT
 from spark_jobs.merging import delta_merge, mark_and_append
@@ -70,7 +71,7 @@ class LakeTable:
         """`check` raises LeaseLost once another may merge: it is asked right before every statement. `renames`: those
         that led to the shape; `json_as_variant`: a column that is JSON has a VARIANT beside it; `vectors`: rows go by
         deletion vectors; `settled`: tables where both are known to be so."""
-        self._check = check
+        self.check = check
         self._json_as_variant = json_as_variant
         self._settled = settled if settled is not None else set()
         self._vectors = vectors
@@ -94,7 +95,7 @@ class LakeTable:
     def prepare(self) -> None:
         """Makes the table, or gives it the shape. Raises LakeError for a shape that it can not take."""
         self._check_names()
-        self._check()
+        self.check()
         if not self.exists() and self._create():
             self._settled.add(self.path)
             return
@@ -112,11 +113,11 @@ class LakeTable:
             dropped=self._dropped,
             json_as_variant=self._json_as_variant,
         ):
-            self._check()
+            self.check()
             self._spark.sql(statement)
-        if not self._vectors and self._has_vectors(properties):
-            self._check()
-            self._spark.sql(alter_table.set_properties(self._sql, {VECTORS: "false"}))
+        if wanted := self._wanted_properties():
+            self.check()
+            self._spark.sql(alter_table.set_properties(self._sql, wanted))
         self._fill()
         self._settled.add(self.path)
 
@@ -125,22 +126,28 @@ class LakeTable:
         for name, (offset, value) in self._renames.constants.items():
             if (kind := next((f.dataType for f in row_shape(self._schema) if f.name == name), None)) is None:
                 continue
-            self._check()
+            self.check()
             with transaction(self._spark, f"{self._app}:filled:{name}", offset):
                 values: dict[str, str | Column] = {quote(name): F.lit(value).cast(kind)}
                 DeltaTable.forPath(self._spark, str(self.path)).update(F.col(OFFSET) < offset, values)
 
     def is_settled(self) -> bool:
-        """Whether what is JSON has the VARIANTs beside it that are wanted, and deletion vectors are off that are not. A
+        """Whether what is JSON has the VARIANTs beside it that are wanted, and the properties are as wanted. A
         process looks once at each table: what is wanted changes with the configuration alone, or the table's shape."""
         if self.path not in self._settled:
             others = variants.plan(self.rows().schema, self._schema, is_wanted=self._json_as_variant)
-            if not others and (self._vectors or not self._has_vectors(self._properties())):
+            if not others and not self._wanted_properties():
                 self._settled.add(self.path)
         return self.path in self._settled
 
-    def _has_vectors(self, properties: Mapping[str, str]) -> bool:
-        return properties.get(VECTORS) == "true"
+    def _wanted_properties(self) -> dict[str, str]:
+        """Those that the table lacks."""
+        shape = self.rows().schema
+        if self._vectors and not missing_statistics(shape, self._schema.key, {}):
+            return {}
+        properties = self._properties()
+        off = {VECTORS: "false"} if not self._vectors and properties.get(VECTORS) == "true" else {}
+        return {**missing_statistics(shape, self._schema.key, properties), **off}
 
     def _check_names(self) -> None:
         check_names(self._schema)
@@ -155,10 +162,10 @@ class LakeTable:
     def _rename(self) -> None:
         for step in self._renames.steps:
             for statement in alter_table.set_apart(self._sql, self.rows().schema, self._properties(), step):
-                self._check()
+                self.check()
                 self._spark.sql(statement)
             for statement in alter_table.bring_together(self._sql, self.rows().schema, step):
-                self._check()
+                self.check()
                 self._spark.sql(statement)
 
     def renamed_upto(self) -> int:
@@ -209,7 +216,7 @@ class LakeTable:
         """Commits these folded rows, all of them whole (None: no row), in this shape, as merge `number` in place of all
         that the table has. Its versions continue. `renamed`: the offset of a rename in it that is still to be met."""
         self._check_names()
-        self._check()
+        self.check()
         self._set_properties(renamed)
         options = {"overwriteSchema": "true", "txnAppId": self._app, "txnVersion": str(number)}
         if rows is None:
@@ -218,7 +225,7 @@ class LakeTable:
             shape = self._shape()
             values = delta_merge.new_values(self._schema, "", variants.of(shape))
             new = rows.select(*(values[field.name].alias(field.name, metadata=field.metadata) for field in shape))
-        self._check()
+        self.check()
         new.write.format("delta").mode("overwrite").options(**options).save(str(self.path))
         log.check_committed(self.path, self._app, number)
 
@@ -232,6 +239,9 @@ class LakeTable:
             properties[alter_table.RENAMED] = str(renamed)
         if other := {name: value for name, value in properties.items() if have.get(name) != value}:
             self._spark.sql(alter_table.set_properties(self._sql, other))
+        if names_others(have, self._shape()):
+            self._spark.sql(f"ALTER TABLE {self._sql} UNSET TBLPROPERTIES ('{NAMED}')")
+        self._settled.discard(self.path)
 
     def _properties(self) -> dict[str, str]:
         table = DeltaTable.forPath(self._spark, str(self.path))
@@ -252,6 +262,7 @@ class LakeTable:
         if self._renames:
             properties[alter_table.RENAMED] = str(self._renames.last_offset)
         shape = self._shape()
+        properties |= missing_statistics(shape, self._schema.key, {})
         if self._is_plain(shape):
             return create_table.create_table(self.path, shape, properties, vectors=self._vectors)
         builder = DeltaTable.createIfNotExists(self._spark).location(str(self.path)).addColumns(shape)
@@ -278,18 +289,18 @@ class LakeTable:
 
     def remove_older(self, offset: int) -> None:
         """TRUNCATE at `offset`: what came before goes."""
-        self._check()
+        self.check()
         DeltaTable.forPath(self._spark, str(self.path)).delete(F.col(OFFSET) < offset)
 
     def has_rows_upto(self, offset: int, tables: OpenTables | None) -> bool:
         """Whether the table may have rows up to this offset, by the statistics of its files: no job."""
         return tables is None or mark_and_append.has_rows_upto(
-            tables.table(self.path, self._schema, self._check), offset
+            tables.table(self.path, self._schema, self.check), offset
         )
 
     def is_empty(self, tables: OpenTables | None) -> bool:
         """Whether the table has no row: by its log, without a job, where that says it."""
-        table = tables.table(self.path, self._schema, self._check) if tables is not None else None
+        table = tables.table(self.path, self._schema, self.check) if tables is not None else None
         empty = mark_and_append.is_empty(table) if table is not None else None
         return self.rows().isEmpty() if empty is None else empty
 
@@ -305,7 +316,7 @@ class LakeTable:
         log.check_unused(self.path, self._app, number)
         before = self._newest()
         appended = not mending and self._has_none_of(batch, before)
-        self._check()
+        self.check()
         with transaction(self._spark, self._app, number):
             counts = self._append(batch) if appended else self._merge(batch, broadcast=broadcast, mending=mending)
         log.check_committed(self.path, self._app, number)
@@ -324,7 +335,7 @@ class LakeTable:
         begins: int | None = None,
     ) -> Upserted:
         """Commits folded rows as merge `number` without Spark, by `mark_and_append.write`, with what it takes."""
-        table = tables.table(self.path, self._schema, self._check)
+        table = tables.table(self.path, self._schema, self.check)
         write = partial(mark_and_append.write, table, rows, self._schema, self._app, number)
         done = write(merged=merged, withhold=withhold, is_left=is_left, begins=begins)
         if not done.already:

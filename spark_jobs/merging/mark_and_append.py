@@ -42,6 +42,8 @@ from spark_jobs.events.fold_unchanged_toast import mask_unchanged
 
 MEMORY = 512 << 20
 """Bytes that the indexes of all tables take; what a table has beyond its own share lies on disk (`KeyIndex`)."""
+_SHARES = 16
+"""Tables that have a whole share of it; those that were not used for longest are closed for others."""
 MOST_ROWS = 200_000_000
 """A table with more is merged by Spark's executors: its index would be 3 GiB and more."""
 _KEPT_ROWS = 100_000  # of an index that is worth a place on disk when its table is closed
@@ -57,7 +59,8 @@ class OpenTables:
     """A lake's tables that are open for writing; each is used by one thread at a time."""
 
     def __init__(self, directory: Path | None = None, *, memory: int = MEMORY) -> None:
-        """`directory`: of this machine, for indexes of keys; the folder is a cache."""
+        """`directory`: of this machine, for indexes of keys; the folder is a cache. `memory`: bytes of the indexes that
+        stay in memory."""
         self._directory = directory
         self._memory = memory
         self._open: dict[Location, OpenTable] = {}
@@ -70,7 +73,9 @@ class OpenTables:
         table = self._open.pop(path, None)
         if table is None or table.keys != schema.key:
             self._rewritten_bytes += table.rewritten_bytes if table is not None else 0
-            table = OpenTable(path, schema.key, order=OFFSET, mark=COMMIT_MARK, index=self._place(path))
+            share = self._memory // _SHARES
+            place = self._place(path)
+            table = OpenTable(path, schema.key, order=OFFSET, mark=COMMIT_MARK, index=place, index_memory=share)
         table.check = check
         self._open[path] = table  # the last one used is the last in order
         return table

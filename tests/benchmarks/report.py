@@ -18,7 +18,7 @@ PLOT = ROOT / "docs" / "images" / "benchmarks.svg"
 BEGIN = "<!-- measured: written by `make bench` -->"
 END = "<!-- end of what was measured -->"
 LEAST = 0.03  # a smaller share of CPU time is not shown
-SECTIONS = ("Log", "Dump", "Memory", "Latency", "Lake", "Verify", "Source")
+SECTIONS = ("Log", "Dump", "Memory", "Latency", "Lake", "TPC-H", "Verify", "Source")
 
 
 def write(results: Results) -> None:

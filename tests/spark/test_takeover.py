@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ from dblog_core.errors import LeaseLost
 from dblog_core.lake.lake_status import own_directory, read_status
 from dblog_core.storage.location import Location
 from spark_jobs.delta_tables import log
+from spark_jobs.merging import deleted_rows
 from spark_jobs.merging.lake_table import LakeTable
 from tests.fix_day import OfADay
 from tests.spark.lakes import TestLake
@@ -216,3 +218,26 @@ def _until(true: Callable[[], bool]) -> None:
     while not true():
         assert time.monotonic() < deadline
         threading.Event().wait(0.05)
+
+
+def test_who_has_lost_the_lake_removes_no_row_that_a_dump_has_not_met(lake: TestLake) -> None:
+    def lose() -> None:
+        raise LeaseLost("another merge has taken the lake over")
+
+    build = lake.build
+    for number in (1, 2):
+        build.create(ONE, {"id": number, "v": "v", "big": "b"})
+    build.seal()
+    lake.merge_well()
+    rows = lake.rows(ONE)
+    since = build.offset
+    build.chunk(ONE, [rows[1]])
+    build.finished(ONE, "d1", since=since, since_segment=1)
+    build.seal()
+    (mark,) = [mark for manifest in lake.staging.manifests() for mark in manifest.marks if mark.dump == "d1"]
+    remove = partial(deleted_rows.remove_ghosts, lake.spark, lake.staging)
+    with pytest.raises(LeaseLost):
+        remove(LakeTable(lake.spark, lake.table(ONE), ONE, app="shop", check=lose), ONE, mark, last=2)
+    assert lake.rows(ONE) == rows
+    assert remove(LakeTable(lake.spark, lake.table(ONE), ONE, app="shop"), ONE, mark, last=2) == 1
+    assert lake.rows(ONE) == rows[1:]

@@ -183,6 +183,20 @@ def test_indexes_beyond_the_memory_are_closed_and_made_anew(tmp_path: Path) -> N
         assert lake.rows() == oracle.rows
 
 
+def test_what_a_table_has_beyond_its_share_of_the_memory_lies_on_the_disk(tmp_path: Path) -> None:
+    by_memory = {}
+    for memory in (16 << 8, 16 << 20):
+        lake = Lake(tmp_path / str(memory), random.Random("shares"))
+        lake.tables = OpenTables(tmp_path / str(memory) / "index", memory=memory)
+        for _ in range(3):
+            change(lake)
+            lake.merge()
+        on_disk = sum(path.stat().st_size for path in (tmp_path / str(memory) / "index").rglob("*.run"))
+        assert lake.open().memory <= memory // 16
+        by_memory[memory] = on_disk
+    assert by_memory[16 << 8] > 0 == by_memory[16 << 20]
+
+
 def test_the_bytes_of_all_vectors_are_counted_of_closed_tables_too(tmp_path: Path) -> None:
     lake = Lake(tmp_path, random.Random("counted"))
     lake.tables = OpenTables(tmp_path / "index", memory=0)
