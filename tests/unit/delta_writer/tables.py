@@ -19,6 +19,7 @@ from dblog_core.delta_writer.upsert import upsert
 from dblog_core.errors import StagingUnavailable
 from dblog_core.storage.local import LocalStorage
 from dblog_core.storage.location import Location
+from tests.duckdb_reader import read_delta
 
 Row = dict[str, Any]
 Key = tuple[Any, ...]
@@ -157,15 +158,18 @@ class Table:
     def read(self, where: str = "true") -> list[Row]:
         """As delta-rs reads the table."""
         query = f"select * from t where {where}"
-        arrow_table = pa.table(QueryBuilder().register("t", DeltaTable(str(self.path))).execute(query))
-        return sorted(arrow_table.to_pylist(), key=lambda row: repr(self.key(row)))
+        return self._in_order(pa.table(QueryBuilder().register("t", DeltaTable(str(self.path))).execute(query)))
+
+    def _in_order(self, rows: pa.Table) -> list[Row]:
+        return sorted(rows.to_pylist(), key=lambda row: repr(self.key(row)))
 
     def model(self) -> list[Row]:
         return sorted(self.rows.values(), key=lambda row: repr(self.key(row)))
 
     def check(self) -> None:
-        """delta-rs reads what the model says, and the log tells it too."""
+        """delta-rs and DuckDB read what the model says, and the log tells it too."""
         assert self.read() == self.model()
+        assert self._in_order(read_delta(self.path)) == self.model(), "as DuckDB reads it"
         check_log(self.path, vectors=self.vectors)
 
 
