@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from dblog_core.delta_writer.changes import Changes
+from dblog_core.delta_writer.key_runs import BLOCK
+from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.rewriting import key_overlap, ordered_rewrite
 from dblog_core.delta_writer.rewriting.cluster_files import plan_cluster
 from dblog_core.delta_writer.rewriting.join_files import join_files, plan_join
@@ -131,6 +135,67 @@ def test_a_process_that_is_stopped_right_before_its_commit_says_that_it_was_lost
     with pytest.raises(LakeError, match="stopped for too long"):
         upsert(writer, table.changes([row(50, "lost", offset=20)]), APP, 3)
     assert table.read() == table.model()
+
+
+def _damage_index(directory: Path, *, blocks: slice) -> None:
+    """Has the entries of these blocks name other rows, in the file itself: who has mapped it sees that."""
+    paths = list(directory.glob("*.run"))
+    assert paths
+    for path in paths:
+        entries = np.memmap(path, np.uint64, "r+").reshape(-1, 2)
+        entries[blocks.start * BLOCK : blocks.stop * BLOCK, 1] ^= np.uint64(1)
+
+
+def _count_warnings(caplog: pytest.LogCaptureFixture, text: str) -> int:
+    return sum(r.levelno == logging.WARNING and text in r.getMessage() for r in caplog.records)
+
+
+def _fill_saved_table(table: Table, index: Path) -> OpenTable:
+    writer = fill_table(table, 6 * BLOCK, index=index)
+    writer.save()
+    return writer
+
+
+@pytest.mark.parametrize("moment", ["before it is opened", "after it was saved", "after it was opened"])
+def test_a_merge_makes_a_damaged_index_anew(
+    table: Table, tmp_path: Path, moment: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its entries name the neighbours of the rows: who believed them would mark rows that live."""
+    index = tmp_path / "index"
+    writer = _fill_saved_table(table, index)
+    if moment != "after it was saved":
+        writer = table.writer(index=index)
+    if moment == "after it was opened":
+        table.merge(writer, [], [row(-5)])  # looked up in the first block
+    _damage_index(index, blocks=slice(1, 6))
+    middle = 3 * BLOCK
+    table.merge(writer, [row(middle, "ours", offset=5), row(middle + 7, "ours", offset=5)], [row(middle + 20)])
+    table.check()
+    assert _count_warnings(caplog, "the index of keys is damaged") == 1
+    table.merge(writer, [row(i, "later", offset=6) for i in range(0, 6 * BLOCK, 9)], [row(middle + 2)])
+    assert _count_warnings(caplog, "damaged") == 1, "the new index is whole"
+    table.check()
+    writer.save()
+    table.merge(table.writer(index=index), [row(middle, "a new process", offset=7)], [row(middle + 3)])
+    assert _count_warnings(caplog, "damaged") == 1, "it has taken the place of the damaged one"
+    table.check()
+
+
+def test_damage_that_only_the_join_of_runs_meets_does_not_fail_the_merge(
+    table: Table, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The rows are committed by then. The index that is saved still has the damage, and the next look-up meets it."""
+    index = tmp_path / "index"
+    writer = _fill_saved_table(table, index)
+    _damage_index(index, blocks=slice(0, 1))
+    new_keys = range(6 * BLOCK, 12 * BLOCK)  # above all others: looked up in the last block
+    table.merge(writer, [row(i, "ours", offset=5) for i in new_keys])
+    assert _count_warnings(caplog, "the index of keys is made again") == 1
+    assert _count_warnings(caplog, "is damaged") == 0
+    table.check()
+    table.merge(writer, [row(4, "later", offset=6), row(8 * BLOCK, "later", offset=6)], [row(10)])
+    assert _count_warnings(caplog, "the index of keys is damaged") == 1
+    table.check()
 
 
 @pytest.mark.thorough
