@@ -3,145 +3,20 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Sequence
-from decimal import Decimal
-from functools import partial
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from delta.tables import DeltaTable
 from deltalake import DeltaTable as RustTable
-from deltalake import QueryBuilder
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
-from dblog_core.delta_writer.changes import Changes
-from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.rewriting import key_overlap
-from dblog_core.delta_writer.rewriting.cluster_files import cluster_files, plan_cluster
-from dblog_core.delta_writer.rewriting.join_files import join_files, plan_join
-from dblog_core.delta_writer.rewriting.rewrite import FileRewrite, commit_rewritten
-from dblog_core.delta_writer.upsert import upsert
-from dblog_core.storage.local import LocalStorage
-from dblog_core.storage.location import Location
-from tests.duckdb_reader import read_delta
+from dblog_core.delta_writer.rewriting.cluster_files import cluster_files
+from dblog_core.delta_writer.rewriting.join_files import join_files
+from tests.spark.spark_tables import SparkTable, row
 
 pytestmark = pytest.mark.one_of(4)
-
-Row = dict[str, Any]
-APP = "dblog:shop:shop.orders"
-OFFSET = "_dblog_offset"
-COLUMNS = {
-    "id": ("BIGINT", pa.int64()),
-    "flag": ("BOOLEAN", pa.bool_()),
-    "tiny": ("TINYINT", pa.int8()),
-    "small": ("SMALLINT", pa.int16()),
-    "number": ("INT", pa.int32()),
-    "single": ("FLOAT", pa.float32()),
-    "double": ("DOUBLE", pa.float64()),
-    "price": ("DECIMAL(38,10)", pa.decimal128(38, 10)),
-    "cents": ("DECIMAL(9,2)", pa.decimal128(9, 2)),
-    "day": ("DATE", pa.date32()),
-    "at": ("TIMESTAMP", pa.timestamp("us", tz="UTC")),
-    "wall": ("TIMESTAMP_NTZ", pa.timestamp("us")),
-    "note": ("STRING", pa.string()),
-    "raw": ("BINARY", pa.binary()),
-    OFFSET: ("BIGINT", pa.int64()),
-}
-
-
-def row(i: int, note: str, offset: int = 1) -> Row:
-    """Every seventh row has NULLs, every fifth the values at an end."""
-    if i % 7 == 6:
-        return {"id": i, "note": note, OFFSET: offset}
-    far = i % 5 == 4
-    return {
-        "id": i,
-        "flag": i % 2 == 0,
-        "tiny": -128 if far else i % 100,
-        "small": 32767 if far else i,
-        "number": -(2**31) if far else i,
-        "single": float(np.float32(-3.4e38 if far else i / 4)),
-        "double": 5e-324 if far else i / 3,
-        "price": Decimal("9999999999999999999999999999.9999999999") if far else Decimal(i) / 8,
-        "cents": Decimal("-9999999.99") if far else Decimal(i) / 4,
-        "day": dt.date(9999, 12, 31) if far else dt.date(2024, 1, 1) + dt.timedelta(days=i % 900),
-        "at": dt.datetime(2024, 1, 1, 0, 0, 0, i % 1000, tzinfo=dt.UTC),
-        "wall": dt.datetime(1900, 1, 1) if far else dt.datetime(1969, 12, 31, 23, 59, 59, i % 1000),  # noqa: DTZ001
-        "note": note + "é😀" * (20 if far else 0),
-        "raw": bytes([i % 256] * (i % 4)),
-        OFFSET: offset,
-    }
-
-
-class SparkTable:
-    """A table as the lake makes them, and what its rows should be."""
-
-    def __init__(self, spark: SparkSession, lake: Path, *, properties: Sequence[str] = ()) -> None:
-        self.spark = spark
-        self.lake = lake
-        self.path = lake / "table"
-        self.rows: dict[int, Row] = {}
-        self.columns = dict(COLUMNS)
-        self.merges = 0
-        properties_text = ", ".join(["'delta.enableDeletionVectors' = 'true'", *properties])
-        columns = ", ".join(f"{name} {kind}" for name, (kind, _) in COLUMNS.items())
-        self.sql(f"CREATE TABLE {self.name} ({columns}) USING delta TBLPROPERTIES ({properties_text})")
-
-    @property
-    def name(self) -> str:
-        return f"delta.`{self.path}`"
-
-    def sql(self, text: str) -> None:
-        self.spark.sql(text.replace("TABLE_NAME", self.name)).collect()
-
-    def arrow(self, rows: Sequence[Row]) -> pa.Table:
-        return pa.table({n: pa.array([r.get(n) for r in rows], kind) for n, (_, kind) in self.columns.items()})
-
-    def frame(self, rows: Sequence[Row]) -> DataFrame:
-        return self.spark.createDataFrame(self.arrow(rows), self.spark.table(self.name).schema)
-
-    def append(self, rows: Sequence[Row]) -> None:
-        """By Spark."""
-        frame = self.frame(rows)
-        frame.coalesce(1).write.format("delta").mode("append").save(str(self.path))
-
-    def writer(self) -> OpenTable:
-        place = Location(LocalStorage(self.lake, temporary="_dblog/tmp"), "table")
-        return OpenTable(place, ["id"], order=OFFSET, mark="dblog")
-
-    def changes(self, puts: Sequence[Row], deletes: Sequence[int] = (), *, dump: bool = False) -> Changes:
-        rows = [*puts, *({"id": i} for i in deletes)]
-        return Changes(self.arrow(rows), np.arange(len(rows)) >= len(puts), np.full(len(rows), dump))
-
-    def merge(self, writer: OpenTable, puts: Sequence[Row], deletes: Sequence[int] = (), *, parts: int = 1) -> None:
-        """`parts`: in how many of them the changes come."""
-        self.merges += 1
-        changes = [self.changes(puts[i::parts], deletes[i::parts]) for i in range(parts)]
-        upsert(writer, changes, APP, self.merges)
-        self.rows.update((r["id"], r) for r in puts)
-        for i in deletes:
-            self.rows.pop(i, None)
-
-    def check(self, *, by_both: bool = True) -> None:
-        """Spark, delta-rs and DuckDB read what the model says."""
-        expected_rows = self.arrow([self.rows[i] for i in sorted(self.rows)])
-        rows_read = self.spark.sql(f"SELECT * FROM {self.name}").toArrow().sort_by("id")
-        assert rows_read.cast(expected_rows.schema).equals(expected_rows), "Spark reads other rows"
-        if not by_both:
-            return
-        others = {
-            "delta-rs": pa.table(QueryBuilder().register("t", RustTable(str(self.path))).execute("select * from t")),
-            "DuckDB": read_delta(self.path),
-        }
-        for name, other in others.items():
-            rows_read = other.select(expected_rows.column_names).cast(expected_rows.schema).sort_by("id")
-            assert rows_read.equals(expected_rows), f"{name} reads other rows"
-
-    def forget(self, is_gone: Callable[[int], bool]) -> None:
-        self.rows = {i: r for i, r in self.rows.items() if not is_gone(i)}
 
 
 @pytest.mark.one_of(8)
@@ -177,8 +52,7 @@ def test_spark_and_our_writer_change_a_table_by_turns(spark: SparkSession, tmp_p
     ours(5)
     table.append([row(i, "twin", 5) for i in (5, 18, 31)])  # keys that are there, and that step 5 + 13 changes again
     ours(18 % 13)
-    log = spark._jvm.org.apache.spark.sql.delta.DeltaLog  # type: ignore[union-attr]
-    log.forTable(spark._jsparkSession, str(table.path)).checkpoint()
+    table.checkpoint()
     checkpoint = max((table.path / "_delta_log").glob("*.checkpoint.parquet")).name[:20]
     for commit in (table.path / "_delta_log").glob("*.json"):
         if commit.stem < checkpoint:
@@ -202,76 +76,6 @@ def test_spark_and_our_writer_change_a_table_by_turns(spark: SparkSession, tmp_p
     table.rows.update((i, row(i, "merged", 900)) for i in (2, 4, 9999))
     table.check()
     ours(11)
-
-
-RIVALS = {
-    "DELETE": "DELETE FROM TABLE_NAME WHERE id % 9 = 4",
-    "UPDATE": "UPDATE TABLE_NAME SET note = 'updated' WHERE id % 9 = 4",
-    "OPTIMIZE": "OPTIMIZE TABLE_NAME",
-    "PURGE": "REORG TABLE TABLE_NAME APPLY (PURGE)",
-    "a property": "ALTER TABLE TABLE_NAME SET TBLPROPERTIES ('delta.checkpointInterval' = '100')",
-}
-
-
-@pytest.mark.in_turn("what")
-@pytest.mark.parametrize("what", RIVALS)
-def test_spark_commits_between_plan_and_commit(spark: SparkSession, tmp_path: Path, what: str) -> None:
-    table = SparkTable(spark, tmp_path)
-    writer = table.writer()
-    table.merge(writer, [row(i, "first") for i in range(100)])
-    table.merge(writer, [row(i, "second", 2) for i in range(50, 120)], [3, 20])
-    commits: list[str] = []
-
-    def between() -> None:
-        if not commits:
-            commits.append(what)
-            table.sql(RIVALS[what])
-            if what == "DELETE":
-                table.forget(lambda i: i % 9 == 4)
-            for i, expected_row in table.rows.items():
-                if what == "UPDATE" and i % 9 == 4:
-                    expected_row["note"] = "updated"
-
-    writer.check = between
-    table.merge(writer, [row(i, "ours", 5) for i in (4, 13, 55, 500)], [22, 61], parts=2)
-    table.check()
-
-
-PLANS: dict[str, Callable[[OpenTable], FileRewrite | None]] = {
-    "joined": plan_join,
-    "put in order": partial(plan_cluster, target=4000),
-}
-
-
-@pytest.mark.in_turn("kind", "what")
-@pytest.mark.parametrize("what", RIVALS)
-@pytest.mark.parametrize("kind", PLANS)
-def test_spark_commits_while_files_are_written_again(
-    spark: SparkSession, tmp_path: Path, what: str, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its DELETE marks rows in the files that are written again: they are dead in the new files."""
-    monkeypatch.setattr(key_overlap, "FILES", 1)
-    table = SparkTable(spark, tmp_path)
-    writer = table.writer()
-    for begin in (1, 0):
-        table.merge(writer, [row(i, "first") for i in range(begin, 100, 2)])
-    table.merge(writer, [row(i, "second", 2) for i in range(40, 60)], [3, 20])
-    planned = PLANS[kind](writer)
-    assert planned is not None
-    rewritten = planned.carry_out()
-    assert rewritten is not None
-    table.sql(RIVALS[what])
-    if what == "DELETE":
-        table.forget(lambda i: i % 9 == 4)
-    for i, expected_row in table.rows.items():
-        if what == "UPDATE" and i % 9 == 4:
-            expected_row["note"] = "updated"
-    table.merge(table.writer(), [row(i, "meanwhile", 3) for i in (1, 45, 99)], [2])
-    is_committed = commit_rewritten(writer, rewritten)
-    assert is_committed == (what in ("DELETE", "UPDATE"))
-    table.check()
-    table.merge(writer, [row(i, "ours", 5) for i in (4, 13, 55, 500)], [22, 61])
-    table.check()
 
 
 def test_files_that_were_put_in_order_are_read_and_written_by_all(
