@@ -5,6 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+from delta.tables import DeltaTable
+from deltalake import DeltaTable as RustTable
+from deltalake import QueryBuilder
 from pyspark.sql import SparkSession
 
 from dblog_core.config.lake import JsonAs, LakeConfig, SchemaChanges
@@ -125,6 +129,16 @@ class TestLake:
         if not provenance:
             rows = [{k: v for k, v in row.items() if not k.startswith("_dblog_")} for row in rows]
         return sorted(rows, key=lambda row: [str(row[k]) for k in schema.key])
+
+    def rust_rows(self, schema: TableSchema) -> list[Row]:
+        """As `rows` with provenance, but as delta-rs reads them."""
+        table = RustTable(str(self.table(schema).local))
+        rows: list[Row] = pa.table(QueryBuilder().register("t", table).execute("select * from t")).to_pylist()
+        return sorted(rows, key=lambda row: [str(row[name]) for name in schema.key])
+
+    def newest_commit(self, schema: TableSchema) -> Any:
+        """The table's newest line of Delta's history."""
+        return DeltaTable.forPath(self.spark, str(self.table(schema))).history(1).collect()[0]
 
     def table(self, schema: TableSchema) -> Location:
         return table_location(self.location, schema.table)

@@ -11,20 +11,18 @@ import pyarrow as pa
 import pytest
 from delta.tables import DeltaTable
 from deltalake import DeltaTable as RustTable
-from deltalake import QueryBuilder
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from dblog_core.delta_writer.rewriting import copy_on_write
 from dblog_core.lake.lake_status import read_status
-from dblog_core.model.schema import TableSchema
 from spark_jobs.delta_tables import create_table, delta_log_checkpoint, log
 from spark_jobs.events import fold_in_parts, fold_on_driver
 from spark_jobs.merging import deleted_rows
 from spark_jobs.merging.lake_table import LakeTable
 from spark_jobs.merging.merge_results import Merged
 from tests.spark.lakes import TestLake
-from tests.spark.segments import Row, table
+from tests.spark.segments import table
 from tests.spark.worlds import SHAPE, Source, WholeRows
 
 pytestmark = pytest.mark.one_of(6)
@@ -44,12 +42,6 @@ ODD = table(
 )
 
 
-def _rust_rows(lake: TestLake, schema: TableSchema) -> list[Row]:
-    rows = QueryBuilder().register("t", RustTable(str(lake.table(schema).local))).execute("select * from t")
-    rows_read: list[Row] = pa.table(rows).to_pylist()
-    return sorted(rows_read, key=lambda row: [str(row[name]) for name in schema.key])
-
-
 def _counts(merges: list[Merged]) -> list[dict[str, Any]]:
     kinds = ("rows", "inserted", "updated", "deleted", "withheld")
     return [{kind: getattr(applied, kind) for kind in kinds} for merged in merges for applied in merged.tables]
@@ -57,7 +49,7 @@ def _counts(merges: list[Merged]) -> list[dict[str, Any]]:
 
 def _operation(lake: TestLake) -> tuple[str, str]:
     """The newest commit's, and which engine has made it."""
-    last = DeltaTable.forPath(lake.spark, str(lake.table(T))).history(1).collect()[0]
+    last = lake.newest_commit(T)
     return last.operation, last.engineInfo
 
 
@@ -68,7 +60,7 @@ def _compare_bursts(lakes: Sequence[TestLake], source: Source, dice: random.Rand
         most = dice.choice((60, 10_000))
         counts = [_counts(lake.merge_well(max_rows=most)) for lake in lakes]
         rows = [lake.rows(SHAPE, provenance=True) for lake in lakes]
-        read = [_rust_rows(lake, SHAPE) for lake in lakes]
+        read = [lake.rust_rows(SHAPE) for lake in lakes]
         waiting = [set(lake.withheld.keys(str(SHAPE.table), SHAPE)) for lake in lakes if lake.withheld is not None]
         for seen in (counts, rows, read, waiting):
             assert all(each == seen[0] for each in seen)
@@ -248,6 +240,4 @@ def test_every_hundredth_commit_is_followed_by_a_checkpoint(lake: TestLake, monk
         if commit.endswith(".json") and commit < f"{8:020d}":
             (lake.table(T) / "_delta_log" / commit).remove()
     lake.merge_well()
-    assert (
-        lake.rows(T) == [{"id": 1, "v": "after"}] == [{k: row[k] for k in ("id", "v")} for row in _rust_rows(lake, T)]
-    )
+    assert lake.rows(T) == [{"id": 1, "v": "after"}] == [{k: row[k] for k in ("id", "v")} for row in lake.rust_rows(T)]

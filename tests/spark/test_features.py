@@ -1,0 +1,230 @@
+"""Somebody gives a lake table a feature of Delta: the merge keeps to it, has Spark write, or stops that table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pytest
+
+from dblog_core.lake.lake_status import State, TableStatus, read_status
+from dblog_core.model.schema import TableSchema
+from spark_jobs.merging.merge_results import Applied, Merged
+from tests.spark.lakes import TestLake
+from tests.spark.segments import Row, table
+
+pytestmark = pytest.mark.one_of(6)
+
+T = table("t", id=pa.int64(), v=pa.string(), n=pa.int64())
+OTHER = table("other", id=pa.int64())
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """`on` and `off`: statements about the table, whose name is `{}`; `reason`: why Spark writes it. `stays`: the
+    table's protocol has the feature after `off` too, so that Spark goes on."""
+
+    on: str
+    reason: str
+    off: str
+    stays: bool = False
+
+
+FEATURES = {
+    "row tracking": Feature(
+        "ALTER TABLE {} SET TBLPROPERTIES ('delta.enableRowTracking' = 'true')",
+        "it has the feature rowTracking",
+        "ALTER TABLE {} SET TBLPROPERTIES ('delta.enableRowTracking' = 'false')",
+        stays=True,
+    ),
+    "a change data feed": Feature(
+        "ALTER TABLE {} SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')",
+        "its change data feed is on",
+        "ALTER TABLE {} SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'false')",
+    ),
+    "a constraint": Feature(
+        "ALTER TABLE {} ADD CONSTRAINT few CHECK (id < 1000)",
+        "it has the constraint few",
+        "ALTER TABLE {} DROP CONSTRAINT few",
+    ),
+    "timestamps in commits": Feature(
+        "ALTER TABLE {} SET TBLPROPERTIES ('delta.enableInCommitTimestamps' = 'true')",
+        "it has the feature inCommitTimestamp",
+        "ALTER TABLE {} SET TBLPROPERTIES ('delta.enableInCommitTimestamps' = 'false')",
+        stays=True,
+    ),
+    "clustering": Feature(
+        "ALTER TABLE {} CLUSTER BY (id)", "it has the feature clustering", "ALTER TABLE {} CLUSTER BY NONE", stays=True
+    ),
+    "checkpoints of another form": Feature(
+        "ALTER TABLE {} SET TBLPROPERTIES ('delta.checkpointPolicy' = 'v2')",
+        "it has the reader feature v2Checkpoint",
+        "ALTER TABLE {} SET TBLPROPERTIES ('delta.checkpointPolicy' = 'classic')",
+        stays=True,
+    ),
+}
+
+
+class Model:
+    """The lake table, and what its rows should be."""
+
+    def __init__(self, lake: TestLake) -> None:
+        self.lake = lake
+        self.lake.marks = True
+        self.rows: dict[int, Row] = {}
+        for i in range(1, 7):
+            self.put(i, "a")
+        self.merge_well()
+        assert self.engine == "dblog"
+
+    def put(self, number: int, v: str | None, *, keeps_v: bool = False) -> None:
+        """Inserts or updates a row. `keeps_v`: the log leaves out the value of `v`, which stays."""
+        n = self.lake.build.offset
+        row = {"id": number, "v": v, "n": n}
+        if keeps_v:
+            self.lake.build.update(T, {**row, "v": None}, unchanged=["v"])
+            row["v"] = self.rows[number]["v"]
+        elif number in self.rows:
+            self.lake.build.update(T, row)
+        else:
+            self.lake.build.create(T, row)
+        self.rows[number] = row
+
+    def delete(self, number: int) -> None:
+        self.lake.build.delete(T, {"id": number})
+        self.rows.pop(number)
+
+    def merge(self) -> list[Merged]:
+        self.lake.build.seal()
+        return self.lake.merge()
+
+    def merge_well(self) -> None:
+        self.lake.build.seal()
+        self.lake.merge_well()
+
+    def sql(self, statement: str) -> None:
+        self.lake.spark.newSession().sql(statement.format(f"delta.`{self.lake.table(T)}`")).collect()
+
+    @property
+    def engine(self) -> str:
+        """Which engine has made the newest commit."""
+        return str(self.lake.newest_commit(T).engineInfo)
+
+    def check(self) -> None:
+        """Spark and delta-rs read what the model says."""
+        expected_rows = [self.rows[i] for i in sorted(self.rows)]
+        assert self.lake.rows(T) == expected_rows
+        assert [{name: row[name] for name in ("id", "v", "n")} for row in self.lake.rust_rows(T)] == expected_rows
+
+
+@pytest.fixture
+def model(lake: TestLake) -> Model:
+    return Model(lake)
+
+
+def _status(lake: TestLake, schema: TableSchema = T) -> TableStatus:
+    status = read_status(lake.location)
+    assert status is not None
+    return status.tables[str(schema.table)]
+
+
+@pytest.mark.parametrize("what", FEATURES)
+def test_a_table_with_a_feature_is_sparks(model: Model, what: str) -> None:
+    feature = FEATURES[what]
+    model.sql(feature.on)
+    for keeps_v in (False, True):  # a value that only the table has
+        model.put(2, "b")
+        model.put(4, None, keeps_v=keeps_v)
+        model.put(7 + keeps_v, "new")
+        model.delete(3 + 2 * keeps_v)
+        model.merge_well()
+        assert model.engine != "dblog"
+        assert feature.reason in str(_status(model.lake).merge_because)
+        model.check()
+    model.sql(feature.off)
+    model.put(2, "c")
+    model.put(9, "new")
+    model.delete(1)
+    model.merge_well()
+    assert (model.engine != "dblog") == feature.stays
+    reason = _status(model.lake).merge_because
+    assert feature.reason in str(reason) if feature.stays else reason is None
+    model.check()
+
+
+def test_the_change_data_feed_has_the_rows_of_a_merge(model: Model) -> None:
+    model.sql(FEATURES["a change data feed"].on)
+    model.put(2, "b")
+    model.put(7, "new")
+    model.delete(3)
+    model.merge_well()
+    version = _status(model.lake).version
+    feed = model.lake.spark.read.format("delta").option("readChangeFeed", "true")
+    changes = feed.option("startingVersion", version).option("endingVersion", version).load(str(model.lake.table(T)))
+    assert sorted((r._change_type, r.id, r.v) for r in changes.collect()) == [
+        ("delete", 3, "a"),
+        ("insert", 7, "new"),
+        ("update_postimage", 2, "b"),
+        ("update_preimage", 2, "a"),
+    ]
+
+
+def test_a_default_is_no_reason_for_spark(model: Model) -> None:
+    """A NULL of the source stays one."""
+    model.sql("ALTER TABLE {} SET TBLPROPERTIES ('delta.feature.allowColumnDefaults' = 'supported')")
+    model.sql("ALTER TABLE {} ALTER COLUMN v SET DEFAULT 'standard'")
+    model.put(2, None)
+    model.put(7, None)
+    model.delete(3)
+    model.merge_well()
+    assert model.engine == "dblog" and _status(model.lake).merge_because is None
+    model.check()
+
+
+def _stop(model: Model) -> str:
+    """The error of the next merge, which brings no row of the table, and all of another one."""
+    before = model.lake.rows(T, provenance=True)
+    model.lake.build.create(OTHER, {"id": model.lake.build.offset})
+    merges = model.merge()
+    applied = {applied.table: applied for merged in merges for applied in merged.tables}
+    other: Applied = applied[str(OTHER.table)]
+    assert other.error is None and other.inserted == 1
+    assert _status(model.lake, OTHER).state is not State.STOPPED
+    assert _status(model.lake).state is State.STOPPED
+    assert model.lake.rows(T, provenance=True) == before
+    error = applied[str(T.table)].error
+    assert error is not None and error == _status(model.lake).error
+    return error
+
+
+def test_a_row_that_a_constraint_forbids_stops_its_table_alone(model: Model) -> None:
+    model.sql("ALTER TABLE {} ADD CONSTRAINT short CHECK (length(v) < 5)")
+    model.put(2, "b")
+    model.put(7, "too long")
+    model.delete(3)
+    error = _stop(model)
+    assert "short" in error and "CHECK" in error
+    model.put(8, "new")
+    assert "short" in _stop(model)
+    model.sql("ALTER TABLE {} DROP CONSTRAINT short")
+    model.put(2, "c")
+    model.merge_well()
+    model.check()
+    assert model.engine == "dblog" and _status(model.lake).merge_because is None
+
+
+def test_a_table_that_may_only_grow_stops_alone_with_its_first_update(model: Model) -> None:
+    model.sql("ALTER TABLE {} SET TBLPROPERTIES ('delta.appendOnly' = 'true')")
+    model.put(7, "new")
+    model.merge_well()
+    assert model.engine != "dblog" and "it takes appended rows alone" in str(_status(model.lake).merge_because)
+    model.check()
+    model.put(8, "new")
+    model.put(2, "b")
+    model.delete(3)
+    assert "delta.appendOnly" in _stop(model)
+    model.sql("ALTER TABLE {} SET TBLPROPERTIES ('delta.appendOnly' = 'false')")
+    model.put(2, "c")
+    model.merge_well()
+    model.check()
+    assert model.engine == "dblog" and _status(model.lake).merge_because is None
