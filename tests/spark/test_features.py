@@ -13,7 +13,7 @@ from spark_jobs.merging.merge_results import Applied, Merged
 from tests.spark.lakes import TestLake
 from tests.spark.segments import Row, table
 
-pytestmark = pytest.mark.one_of(6)
+pytestmark = [pytest.mark.one_of(6), pytest.mark.in_turn("process")]
 
 T = table("t", id=pa.int64(), v=pa.string(), n=pa.int64())
 OTHER = table("other", id=pa.int64())
@@ -68,9 +68,11 @@ FEATURES = {
 class Model:
     """The lake table, and what its rows should be."""
 
-    def __init__(self, lake: TestLake) -> None:
+    def __init__(self, lake: TestLake, *, is_left_open: bool) -> None:
+        """`is_left_open`: one process makes all merges, and knows the table as its own last merge has left it."""
         self.lake = lake
         self.lake.marks = True
+        self._merger = lake.merger() if is_left_open else None
         self.rows: dict[int, Row] = {}
         for i in range(1, 7):
             self.put(i, "a")
@@ -96,11 +98,16 @@ class Model:
 
     def merge(self) -> list[Merged]:
         self.lake.build.seal()
-        return self.lake.merge()
+        if self._merger is None:
+            return self.lake.merge()
+        merges = []
+        while (merged := self._merger.run_round(retry_stopped=not merges)) is not None:
+            merges.append(merged)
+        return merges
 
     def merge_well(self) -> None:
-        self.lake.build.seal()
-        self.lake.merge_well()
+        errors = [applied.error for merged in self.merge() for applied in merged.tables if applied.error]
+        assert not errors, errors
 
     def sql(self, statement: str) -> None:
         self.lake.spark.newSession().sql(statement.format(f"delta.`{self.lake.table(T)}`")).collect()
@@ -117,9 +124,14 @@ class Model:
         assert [{name: row[name] for name in ("id", "v", "n")} for row in self.lake.rust_rows(T)] == expected_rows
 
 
+@pytest.fixture(params=["new processes", "one process"])
+def process(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture
-def model(lake: TestLake) -> Model:
-    return Model(lake)
+def model(lake: TestLake, process: str) -> Model:
+    return Model(lake, is_left_open=process == "one process")
 
 
 def _status(lake: TestLake, schema: TableSchema = T) -> TableStatus:
