@@ -35,6 +35,7 @@ _WRITABLE = _READABLE | {
     "appendOnly",
     "changeDataFeed",
     "checkConstraints",
+    "checkpointProtection",  # left by DROP FEATURE: it binds who removes the log, and no commit (`protects_log`)
     "domainMetadata",  # domains stay as they are; those that ask for more are features of their own
     "generatedColumns",
     "identityColumns",
@@ -112,6 +113,12 @@ def takes_vectors(protocol: Json, metadata: Json) -> bool:
     """Whether rows may go by deletion vectors. Files that have some may be left in a table that takes none."""
     is_on = (metadata.get("configuration") or {}).get("delta.enableDeletionVectors") == "true"
     return is_on and "deletionVectors" in (protocol.get("writerFeatures") or ())
+
+
+def protects_log(protocol: Json) -> bool:
+    """Whether older versions may need features that were dropped since: their log is left to Delta, which knows where
+    it may be cut."""
+    return "checkpointProtection" in (protocol.get("writerFeatures") or ())
 
 
 def _check_protocol(protocol: Json, metadata: Json, where: str) -> None:

@@ -23,7 +23,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from dblog_core.config.settings import Config
-from dblog_core.delta_writer.features import TableRefused
+from dblog_core.delta_writer.features import TableRefused, protects_log
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.dumps import dump_store
 from dblog_core.errors import LakeError, RequestError
@@ -258,8 +258,12 @@ def _vacuum(spark: SparkSession, place: Place, *, keep: float, since: float) -> 
 
 def _clean_log(spark: SparkSession, tools: Tools, place: Place, oldest: Kept) -> None:
     """Removes the log of versions before the one that the oldest cut has. That of a history stays as long as Delta
-    keeps it: streams read it. So does that of a table with a feature that this writer does not know."""
-    if place.history or not oldest.number or _open(tools, place) is None:
+    keeps it: streams read it. So does that of a table with a feature that this writer does not know, or from which one
+    was dropped."""
+    if place.history or not oldest.number:
+        return
+    table = _open(tools, place)
+    if table is None or protects_log(table.snapshot.protocol):
         return
     if not log_cleanup.has_checkpoint(place.path):  # for a later maintenance: a log begins with one
         delta_log_checkpoint.write(spark, place.path)

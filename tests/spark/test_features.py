@@ -6,9 +6,12 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 import pytest
+from delta.tables import DeltaTable
+from deltalake import DeltaTable as RustTable
 
 from dblog_core.lake.lake_status import State, TableStatus, read_status
 from dblog_core.model.schema import TableSchema
+from spark_jobs.merge_rounds import Merger
 from spark_jobs.merging.merge_results import Applied, Merged
 from tests.spark.lakes import TestLake
 from tests.spark.segments import Row, table
@@ -72,12 +75,19 @@ class Model:
         """`is_left_open`: one process makes all merges, and knows the table as its own last merge has left it."""
         self.lake = lake
         self.lake.marks = True
-        self._merger = lake.merger() if is_left_open else None
+        self.is_left_open = is_left_open
+        self._merger: Merger | None = None
+        if is_left_open:
+            self.open_merger()
         self.rows: dict[int, Row] = {}
         for i in range(1, 7):
             self.put(i, "a")
         self.merge_well()
         assert self.engine == "dblog"
+
+    def open_merger(self) -> None:
+        """Another process, which stays."""
+        self._merger = self.lake.merger()
 
     def put(self, number: int, v: str | None, *, keeps_v: bool = False) -> None:
         """Inserts or updates a row. `keeps_v`: the log leaves out the value of `v`, which stays."""
@@ -191,6 +201,27 @@ def test_a_default_is_no_reason_for_spark(model: Model) -> None:
     model.merge_well()
     assert model.engine == "dblog" and _status(model.lake).merge_because is None
     model.check()
+
+
+def test_a_dropped_feature_is_no_reason_for_spark(model: Model) -> None:
+    """As the manual says for readers that refuse deletion vectors: it leaves a feature that guards the log alone."""
+    model.lake.vectors = False
+    if model.is_left_open:
+        model.open_merger()
+    model.put(2, "b")
+    model.delete(3)
+    model.merge_well()
+    model.sql("ALTER TABLE {} DROP FEATURE deletionVectors")
+    features = DeltaTable.forPath(model.lake.spark, str(model.lake.table(T))).detail().collect()[0].tableFeatures
+    assert "checkpointProtection" in features and "deletionVectors" not in features
+    for v in ("c", "d"):
+        model.put(2, v)
+        model.put(7 + (v == "d"), "new")
+        model.merge_well()
+        assert model.engine == "dblog" and _status(model.lake).merge_because is None
+        model.check()
+    rows = RustTable(str(model.lake.table(T).local)).to_pyarrow_table(columns=["id", "v", "n"]).sort_by("id")
+    assert rows.to_pylist() == [model.rows[i] for i in sorted(model.rows)]
 
 
 def _stop(model: Model) -> str:

@@ -257,7 +257,11 @@ def test_a_large_file_is_left_to_spark(days: Days, monkeypatch: pytest.MonkeyPat
     assert "clustered" in days.maintain()["tables"][0]["done"] and len(spark_clusters) == 1
 
 
-def test_the_log_before_the_oldest_cut_is_removed_and_cuts_are_read(days: Days, marks: bool) -> None:
+@pytest.mark.parametrize("is_protected", [False, True])
+def test_the_log_before_the_oldest_cut_is_removed_and_cuts_are_read(
+    days: Days, marks: bool, is_protected: bool
+) -> None:
+    """`is_protected`: a feature was dropped, so that Delta alone knows where the log may be cut."""
     path = days.lake.table(ONE)
     merges = []
     for n in range(6):
@@ -266,6 +270,9 @@ def test_the_log_before_the_oldest_cut_is_removed_and_cuts_are_read(days: Days, 
         merges.append(days.merge())
         if n in (1, 3):
             DeltaTable(str(path.local)).create_checkpoint()
+        if not n and is_protected:
+            protect = "SET TBLPROPERTIES ('delta.feature.checkpointProtection' = 'supported')"
+            days.lake.spark.newSession().sql(f"ALTER TABLE delta.`{path}` {protect}")
     before = {cut: days.rows(cut) for cut in merges}
     oldest = days.maintain()["cuts"]["oldest"]
     assert oldest > merges[0]
@@ -273,7 +280,7 @@ def test_the_log_before_the_oldest_cut_is_removed_and_cuts_are_read(days: Days, 
     assert {cut: days.rows(cut) for cut in remaining_cuts} == {cut: before[cut] for cut in remaining_cuts}
     commits = [name for name in (path / "_delta_log").names() if name.endswith(".json") and name[0].isdigit()]
     # A table that Spark alone writes keeps its log as long as Delta does.
-    assert (int(min(commits)[:20]) > 0) == marks, "the table's first commit is gone"
+    assert (int(min(commits)[:20]) > 0) == (marks and not is_protected), "the table's first commit is gone"
     days.lake.build.create(ONE, {"id": 99, "v": "v"})
     days.merge()
     assert [row["id"] for row in days.lake.rows(ONE)] == [0, 1, 2, 3, 4, 5, 99]
