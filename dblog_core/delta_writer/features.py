@@ -65,13 +65,21 @@ _CODEC = re.compile("zstd|snappy|gzip|none|uncompressed", re.IGNORECASE)
 class TableRefused(LakeError):
     """The table has what this package does not write: Spark must."""
 
+    @property
+    def feature(self) -> str:
+        """What it has."""
+        return self.message.removeprefix(_REFUSED)
+
 
 class BatchRefused(TableRefused):
     """Spark must write this batch; the table's next one may do without."""
 
 
+_REFUSED = "the table cannot be written without Spark: "
+
+
 def refusal(where: str, reason: str) -> TableRefused:
-    return TableRefused(f"the table cannot be written without Spark: {reason}", where=where, fix="Spark writes it")
+    return TableRefused(f"{_REFUSED}{reason}", where=where, fix="Spark writes it")
 
 
 def check_readable(protocol: Json, where: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from delta.exceptions import (
     ConcurrentAppendException,
     ConcurrentDeleteDeleteException,
@@ -28,6 +30,10 @@ OVERTAKEN = (
 """How Delta says that somebody else's commit came between a statement's look at the table and its own commit."""
 
 
+_CALL = re.compile(r"^An error occurred while calling [\w.]+\.\s*: ")
+"""What Python's bridge to Java puts before Java's own words."""
+
+
 def spark_gone_error(where: str) -> LakeError:
     return LakeError("Spark went away", where=where, fix="merge again: it continues where this one stopped")
 
@@ -40,7 +46,7 @@ def outcome_of_fault(merge: int, error: Exception) -> Outcome[TaskResult]:
 
 def first_lines(error: Exception) -> str:
     """What Spark says, without its stack."""
-    text = str(error)
+    text = _CALL.sub("", str(error))
     if "[USER_RAISED_EXCEPTION] " in text:  # our own words, from within a query
         return text.split("[USER_RAISED_EXCEPTION] ")[1].split(" SQLSTATE: ")[0].strip()[:2000]
     return text.split("\tat ")[0].split("JVM stacktrace")[0].strip()[:2000]

@@ -314,7 +314,7 @@ class TableMerge:
                 return self._mark(work, rows, schema, lake, number, merged=merged)
             except TableRefused as refusal:
                 if not isinstance(refusal, BatchRefused):
-                    self._merge_because = refusal.reason
+                    self._merge_because = refusal.feature
                 # A MERGE has no other row to take the values from, and parts are more than Spark gets from the driver.
                 if fold_on_driver.has_unchanged_toast(work) or isinstance(rows, FoldedParts):
                     rows = None

@@ -19,6 +19,7 @@ from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.upsert import upsert
 from dblog_core.storage.local import LocalStorage
 from dblog_core.storage.location import Location
+from tests.duckdb_reader import read_delta
 
 Row = dict[str, Any]
 APP = "dblog:shop:shop.orders"
@@ -124,16 +125,19 @@ class SparkTable:
             self.rows.pop(i, None)
 
     def check(self, *, by_both: bool = True) -> None:
-        """Spark and delta-rs read what the model says."""
+        """Spark, delta-rs and DuckDB read what the model says."""
         expected_rows = self.arrow([self.rows[i] for i in sorted(self.rows)])
         rows_read = self.spark.sql(f"SELECT * FROM {self.name}").toArrow().sort_by("id")
         assert rows_read.cast(expected_rows.schema).equals(expected_rows), "Spark reads other rows"
         if not by_both:
             return
-        other = pa.table(QueryBuilder().register("t", RustTable(str(self.path))).execute("select * from t"))
-        assert (
-            other.select(expected_rows.column_names).cast(expected_rows.schema).sort_by("id").equals(expected_rows)
-        ), "delta-rs does"
+        others = {
+            "delta-rs": pa.table(QueryBuilder().register("t", RustTable(str(self.path))).execute("select * from t")),
+            "DuckDB": read_delta(self.path),
+        }
+        for name, other in others.items():
+            rows_read = other.select(expected_rows.column_names).cast(expected_rows.schema).sort_by("id")
+            assert rows_read.equals(expected_rows), f"{name} reads other rows"
 
     def forget(self, is_gone: Callable[[int], bool]) -> None:
         self.rows = {i: r for i, r in self.rows.items() if not is_gone(i)}
