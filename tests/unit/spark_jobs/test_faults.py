@@ -12,7 +12,7 @@ VIOLATED = "[DELTA_VIOLATE_CONSTRAINT_WITH_VALUES] CHECK constraint short (v < 3
 @pytest.mark.parametrize(
     ("text", "lines"),
     [
-        (f"An error occurred while calling o7211.execute.\n: x.Invariant: {VIOLATED}\n\tat x.Y", f"x.Invariant: {VIOLATED}"),
+        (f"An error occurred while calling o7211.execute.\n: x.E: {VIOLATED}\n\tat x.Y", f"x.E: {VIOLATED}"),
         (f"{VIOLATED}\n\nJVM stacktrace:\norg.x.Y", VIOLATED),
         ("[USER_RAISED_EXCEPTION] our own words SQLSTATE: P0001", "our own words"),
     ],
