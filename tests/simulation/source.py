@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dblog_core.errors import SourceUnavailable
-from dblog_core.interfaces import Problem, Strain
+from dblog_core.interfaces import KeyOf, Problem, Strain
 from dblog_core.model.position_spec import Place
 from dblog_core.model.schema import TableName, TableSchema
 from tests.simulation import database as db
@@ -85,7 +85,7 @@ class SimSource(Connection):
     def succeed(self, name: str, before: frozenset[str]) -> None:
         """Nobody's connection is in another's way."""
 
-    def open_log(self, position: str, *, skip: int = 0) -> SimStream:
+    def open_log(self, position: str, *, skip: int = 0, keys: KeyOf | None = None) -> SimStream:
         self._before(f"open log at {position}+{skip}")
         return SimStream(self._simulation, self.database, int(position), skip, self.batch)
 

@@ -46,9 +46,9 @@ class Lookups:
         """The table's key now: configured, or primary; of a table that is gone the configured one, or the one that its
         rows had so far."""
         key = self._ask(lambda connection: catalogue.find_key(connection, table, self._config))
-        if key or self._staged_keys is None or self.describe(table) is not None:
+        if key or self._staged_keys is None or not (staged_key := self._staged_keys(table)):
             return key
-        return self._staged_keys(table)
+        return staged_key if self.describe(table) is None else ()
 
     def layout(self, oid: int, columns: Sequence[Column]) -> Layout | None:
         """The layout of a table that the log shows with these columns, see `column_layout`."""
