@@ -23,7 +23,7 @@ from dblog_core.config.settings import Config
 from dblog_core.dumps import dump_records, dump_store, filing, work_loop
 from dblog_core.dumps.dump_records import OVER
 from dblog_core.dumps.requests import DumpRequest
-from dblog_core.errors import DblogError
+from dblog_core.errors import DblogError, SourceUnavailable
 from dblog_core.model import table_identity
 from dblog_core.monitoring.gone_tables import find_gone
 from dblog_core.monitoring.status import read_source_status
@@ -306,7 +306,13 @@ class World:
                     pending["altered"] = [*remembered.look(stamps), *remembered.reshaped]
                 return {what: tables for what, tables in pending.items() if tables}
 
-        wait_until(lambda: not unseen_changes(), "the capture knows the catalogue", describe=unseen_changes)
+        def unseen() -> dict[str, object]:
+            try:
+                return unseen_changes()
+            except SourceUnavailable as error:  # every connection is in use, on a busy machine
+                return {"away": str(error)}
+
+        wait_until(lambda: not unseen(), "the capture knows the catalogue", describe=unseen)
 
     def _wait_until_staged(self) -> None:
         source = wiring.open_source(self.config.source)
