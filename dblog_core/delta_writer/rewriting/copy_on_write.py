@@ -47,9 +47,8 @@ def copy_files(table: OpenTable, touched: Sequence[Source], copies: Copies) -> l
         for plan, files in zip(plans, written, strict=True):
             key_bytes += sum(file.keys.nbytes for file in files if file.keys is not None)
             # The keys of many rows are read when a merge needs them.
-            kept = files if key_bytes <= _KEY_BYTES else tuple(replace(file, keys=None) for file in files)
-            copies[plan] = kept
-            copied += kept
+            copies[plan] = files if key_bytes <= _KEY_BYTES else tuple(replace(file, keys=None) for file in files)
+            copied += copies[plan]
     return copied
 
 

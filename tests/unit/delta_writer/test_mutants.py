@@ -22,11 +22,11 @@ from dblog_core.delta_writer.data_file import StoredFile
 from dblog_core.delta_writer.files import TableFiles
 from dblog_core.delta_writer.key_index import KeyIndex
 from dblog_core.delta_writer.open_table import OpenTable
-from dblog_core.delta_writer.rewriting import copy_on_write, key_overlap, ordered_rewrite, rewrite
+from dblog_core.delta_writer.rewriting import key_overlap, ordered_rewrite, rewrite
 from dblog_core.delta_writer.rewriting.cluster_files import plan_cluster
 from dblog_core.delta_writer.rewriting.join_files import join_files, plan_join
 from dblog_core.delta_writer.rewriting.purge_files import plan_purge
-from dblog_core.delta_writer.rewriting.rewrite import Rewrite, Rewritten, Source, commit_rewritten
+from dblog_core.delta_writer.rewriting.rewrite import Rewrite, Rewritten, commit_rewritten
 from dblog_core.interfaces import Json
 from dblog_core.storage import Bytes
 from tests.unit.delta_writer.rivals import open_delta
@@ -185,48 +185,6 @@ def a_commit_overwrites_its_number() -> Patch:
         return True
 
     return mock.patch.object(TableFiles, "create", put)
-
-
-def a_copy_keeps_the_rows_that_go() -> Patch:
-    """Of a table without vectors: its files are written again with all their rows."""
-    copy = copy_on_write.copy_files
-
-    def copy_whole(table: OpenTable, touched: Sequence[Source], copies: Any) -> list[StoredFile]:
-        return copy(table, [replace(source, dead=RowSet()) for source in touched], copies)
-
-    return mock.patch.object(upsert, "copy_files", copy_whole)
-
-
-def rows_of_a_copy_are_looked_for_where_they_stood() -> Patch:
-    """The index takes each row of a copy for the one before it."""
-    index = OpenTable.index_file
-
-    def index_as_before(self: OpenTable, file: StoredFile, shape: Any) -> None:
-        assert file.keys is not None
-        numbers = np.roll(np.arange(len(file.keys)), 1)
-        index(self, replace(file, keys=file.keys.take(numbers)), shape)
-
-    return mock.patch.object(OpenTable, "index_file", index_as_before)
-
-
-def a_copy_of_an_older_version_is_taken() -> Patch:
-    """Whatever has gone from the files since."""
-
-    def digest_paths(table: OpenTable, group: Sequence[Source]) -> bytes:
-        return b"the same"
-
-    return mock.patch.object(copy_on_write, "_digest", digest_paths)
-
-
-def a_file_without_a_living_row_stays() -> Patch:
-    """It is only removed where something of it is left."""
-    take = upsert._take_old_rows
-
-    def take_left(*arguments: Any) -> Any:
-        old = take(*arguments)
-        return replace(old, touched=[touched for touched in old.touched if touched.has_left])
-
-    return mock.patch.object(upsert, "_take_old_rows", take_left)
 
 
 def others_append_keys_of_the_table(table: Table) -> None:
@@ -400,33 +358,6 @@ def another_commits_between_plan_and_commit(table: Table) -> None:
     table.check()
 
 
-def rows_change_in_a_table_without_vectors(table: Table) -> None:
-    copied = Table.create_at(table.lake / "copied", vectors=False)
-    writer = fill_table(copied, 40)
-    copied.merge(writer, [row(3, "new", offset=5), row(30, "new", offset=5)], [row(9)])
-    copied.check()
-    copied.merge(writer, [row(11, "newer", offset=6), row(3, "newer", offset=6)], [row(31)])
-    copied.check()
-    copied.merge(writer, [], [row(key) for key, *_ in sorted(copied.rows)])
-    copied.check()
-
-
-def another_changes_a_table_without_vectors_meanwhile(table: Table) -> None:
-    copied = Table.create_at(table.lake / "copied", vectors=False)
-    writer = fill_table(copied, 20)
-    done: list[int] = []
-
-    def commit_as_rival() -> None:
-        if not done:
-            done.append(1)
-            copied.merge(copied.writer(), [row(4, "other", offset=5)], [row(6)])
-
-    writer.check = commit_as_rival
-    upsert.upsert(writer, copied.changes([row(5, "ours", offset=6)], [row(15)]), "another", 1)
-    copied.expect([row(5, "ours", offset=6)], [row(15)])
-    copied.check()
-
-
 MUTANTS: list[tuple[Callable[[], Patch], Past]] = [
     (a_stale_index_is_believed, others_append_keys_of_the_table),
     (a_dead_entry_of_the_index_is_believed, a_deleted_key_is_born_again),
@@ -450,11 +381,6 @@ MUTANTS: list[tuple[Callable[[], Patch], Past]] = [
     (the_wrong_version_of_a_key_is_deleted, a_key_changes_again_and_again),
     (the_plan_of_before_is_committed, another_commits_between_plan_and_commit),
     (a_commit_overwrites_its_number, another_commits_between_plan_and_commit),
-    (a_copy_keeps_the_rows_that_go, rows_change_in_a_table_without_vectors),
-    (rows_of_a_copy_are_looked_for_where_they_stood, rows_change_in_a_table_without_vectors),
-    (a_file_without_a_living_row_stays, rows_change_in_a_table_without_vectors),
-    (a_copy_of_an_older_version_is_taken, another_changes_a_table_without_vectors_meanwhile),
-    (a_commit_overwrites_its_number, another_changes_a_table_without_vectors_meanwhile),
 ]
 
 
