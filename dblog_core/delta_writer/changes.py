@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
+from dblog_core.delta_writer.bitmaps import Rows
 from dblog_core.delta_writer.order_guard import Flags
 
 
@@ -32,6 +33,18 @@ class Changes:
     """A row of another key has values for a change only where its order column is below this. A later row of that key
     is another one, which a table has that is ahead of the changes' beginning. None: it never is."""
     born: Flags | None = None
+
+    def take(self, numbers: Rows) -> Changes:
+        """The changes with these numbers, in this order."""
+        return replace(
+            self,
+            rows=self.rows.take(pa.array(numbers)),
+            deleted=self.deleted[numbers],
+            guarded=self.guarded[numbers],
+            unchanged_toast={name: mask[numbers] for name, mask in self.unchanged_toast.items()},
+            origins=None if self.origins is None else self.origins.take(pa.array(numbers)),
+            born=None if self.born is None else self.born[numbers],
+        )
 
 
 @dataclass(frozen=True, slots=True)

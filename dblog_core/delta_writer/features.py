@@ -75,6 +75,10 @@ class BatchRefused(TableRefused):
     """Spark must write this batch; the table's next one may do without."""
 
 
+class ValuesTooLarge(BatchRefused):
+    """What changes keep, or are compared with, has no room in memory: that of fewer changes may have."""
+
+
 _REFUSED = "the table cannot be written without Spark: "
 
 

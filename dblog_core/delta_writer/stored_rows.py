@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dblog_core.delta_writer.bitmaps import Rows, RowSet
-from dblog_core.delta_writer.features import BatchRefused, refusal
+from dblog_core.delta_writer.features import ValuesTooLarge, refusal
 from dblog_core.delta_writer.files import TableFiles
 from dblog_core.delta_writer.shape import DeltaColumn, Shape
 from dblog_core.delta_writer.snapshot import LiveFile
@@ -22,8 +22,8 @@ _OLD_CALENDARS = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyI
 _VERSION = b"org.apache.spark.version"
 _NEW_CALENDAR = b"3.1.0"
 """The version since which Spark says so; what older ones wrote it reads in the Julian calendar."""
-MOST_BYTES = 256 << 20
-"""Of rows that are held at once: a few rows of a work may ask for large values of many."""
+MOST_BYTES = 96 << 20
+"""Of rows that are held at once: a few changes may ask for large values of many rows."""
 _AT_ONCE = 64 << 20
 """Bytes of a row group's columns beyond which they are read in parts: values may be large, and few are asked for."""
 _ROWS_AT_ONCE = 1 << 17
@@ -109,8 +109,8 @@ def row_stretches(
 def rows_at(
     files: TableFiles, live: LiveFile, shape: Shape, names: Sequence[str], rows: Rows, *, most: int = MOST_BYTES
 ) -> pa.Table:
-    """These rows of a file, in the order that they are asked for. Raises BatchRefused where they have more than `most`
-    bytes: Spark's executors have room for them."""
+    """These rows of a file, in the order that they are asked for. Raises ValuesTooLarge where they have more than
+    `most` bytes."""
     columns = [shape[name] for name in names]
     parts: list[pa.Table] = []
     places: list[Rows] = []
@@ -135,7 +135,7 @@ def rows_at(
                 chosen = part.take(pa.array(in_part[within]))
                 if (bytes_held := bytes_held + chosen.nbytes) > most:
                     what = f"the values that changes keep, or are compared with, take more than {MOST_BYTES >> 20} MiB"
-                    raise BatchRefused(what, where=str(files), fix="Spark writes them")
+                    raise ValuesTooLarge(what, where=str(files), fix="Spark writes them")
                 parts.append(chosen)
                 places.append(at_group[within])
                 # The rows are in order: no later part has one of them.

@@ -30,7 +30,7 @@ def fill_unchanged_toast(
 
     `hits`: the live rows to take them from, by the changes' numbers; of several for one change the newest by `order`.
     `ends`: by change the value of `order` that such a row must be below; None: any will do.
-    Raises BatchRefused where the values take more than `MOST_BYTES`.
+    Raises ValuesTooLarge where the values take more than `MOST_BYTES`.
     """
     count = len(rows)
     lacks_value = np.logical_or.reduce(list(unchanged_toast.values()))

@@ -10,16 +10,17 @@ memory before the commit is made, so a fault at any step leaves files that no ve
 else.
 
 Changes that memory has no room for come in parts: each part is planned and gets a file of its own, and only the places
-of old rows stay in memory. All parts are one commit.
+of old rows stay in memory. A part is split where the values that its rows keep have no room. All are one commit.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +31,7 @@ from dblog_core.delta_writer.bitmaps import Rows, RowSet
 from dblog_core.delta_writer.changes import Changes, Upserted
 from dblog_core.delta_writer.commit import removal
 from dblog_core.delta_writer.data_file import StoredFile, data_file
+from dblog_core.delta_writer.features import ValuesTooLarge
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.order_guard import Flags, Hits
 from dblog_core.delta_writer.rewriting.copy_on_write import Copies, copy_files
@@ -42,6 +44,9 @@ from dblog_core.delta_writer.unchanged_toast import Ages, fill_unchanged_toast
 from dblog_core.delta_writer.vectors import unique_id, vector_file
 from dblog_core.errors import LakeError
 from dblog_core.interfaces import Json
+
+Place: TypeAlias = tuple[int, int]
+"""The numbers of a part, and of a piece of it."""
 
 _ATTEMPTS = 20  # at a table that others write meanwhile
 _KEY_BYTES = 64 << 20
@@ -116,12 +121,13 @@ class _Draft:
     new_files: list[_NewFile] = field(default_factory=list)
     key_bytes: int = 0
 
-    def add(self, plan: _Plan) -> None:
+    def add(self, plan: _Plan, numbers: Rows) -> None:
+        """`numbers`: those of the plan's changes."""
         for hit in plan.hits:
             if len(hit.rows):
                 self.old_rows.setdefault(hit.file.path, (hit.file, []))[1].append(hit.rows)
         if plan.unknown.any():
-            self.unknown.append(np.flatnonzero(plan.unknown) + self.rows)
+            self.unknown.append(numbers[plan.unknown])
         self.rows += len(plan.rows)
         self.counts = self.counts.plus(plan.counts)
 
@@ -153,7 +159,7 @@ def upsert(
     with storage's own faults: then the same call later finds out what became of the commit.
     """
     parts = [changes] if isinstance(changes, Changes) else changes
-    written: dict[int, _NewFile] = {}
+    written: dict[Place, _NewFile] = {}
     copies: Copies = {}
     attempts = 1 if gives_up else _ATTEMPTS
     for attempt in range(attempts):
@@ -180,10 +186,10 @@ def upsert(
     )
 
 
-def _plan_parts(table: OpenTable, parts: Iterable[Changes], shape: Shape, written: dict[int, _NewFile]) -> _Draft:
-    """Plans each part and writes its new rows; `written` has the files of earlier plans, by their parts' numbers."""
+def _plan_parts(table: OpenTable, parts: Iterable[Changes], shape: Shape, written: dict[Place, _NewFile]) -> _Draft:
+    """Plans each part and writes its new rows; `written` has the files of earlier plans, by their places."""
     draft = _Draft(Upserted(table.snapshot.version + 1))
-    waiting: deque[tuple[int, Future[_NewFile]]] = deque()
+    waiting: deque[tuple[Place, Future[_NewFile]]] = deque()
 
     def take_file() -> None:
         place, file = waiting.popleft()
@@ -191,17 +197,51 @@ def _plan_parts(table: OpenTable, parts: Iterable[Changes], shape: Shape, writte
 
     # A file is encoded and written while the next part is read, folded and planned: two parts are in memory.
     with ThreadPoolExecutor(1, thread_name_prefix="data-file") as pool:
-        for place, part in enumerate(parts):
-            plan = _plan_upsert(table, part, shape)
-            draft.add(plan)
-            while waiting:
-                take_file()
-            if plan.puts.any():
-                write = pool.submit(_write_new_rows, table, plan, shape, written.get(place))
-                waiting.append((place, write))
+        for part_number, part in enumerate(parts):
+            first = draft.rows
+            for piece_number, (numbers, plan) in enumerate(_plan_pieces(table, part, shape)):
+                place = part_number, piece_number
+                draft.add(plan, first + numbers)
+                while waiting:
+                    take_file()
+                if plan.puts.any():
+                    write = pool.submit(_write_new_rows, table, plan, numbers, shape, written.get(place))
+                    waiting.append((place, write))
         while waiting:
             take_file()
     return draft
+
+
+def _plan_pieces(table: OpenTable, changes: Changes, shape: Shape) -> Iterator[tuple[Rows, _Plan]]:
+    """The plan of all changes; or, where the values that they keep or are compared with have no room, plans of pieces,
+    each with the numbers of its changes."""
+    pieces = deque([(np.arange(len(changes.rows)), changes)])
+    is_split = False
+    while pieces:
+        numbers, piece = pieces.popleft()
+        try:
+            plan = _plan_upsert(table, piece, shape)
+        except ValuesTooLarge:
+            if len(numbers) < 2:
+                raise
+            if not is_split:
+                # Neighbours in the table's files stay together: otherwise each piece would read all of these files.
+                numbers = _order_of_values(table, changes, shape)
+            is_split = True
+            middle = len(numbers) // 2
+            halves = [numbers[:middle], numbers[middle:]]
+            pieces.extendleft((half, changes.take(half)) for half in reversed(halves))
+            continue
+        yield numbers, plan
+
+
+def _order_of_values(table: OpenTable, changes: Changes, shape: Shape) -> Rows:
+    """The numbers of the changes in the order in which the rows that they take values from lie in the table's files."""
+    keys = changes.rows if changes.origins is None else changes.origins
+    places = np.full(len(changes.rows), -1, np.int64)
+    for file_number, hit in enumerate(table.hits(table.key_arrays(keys, shape), shape, distinct=False)):
+        places[hit.change_numbers] = (file_number << 32) + hit.rows
+    return np.argsort(places, kind="stable")
 
 
 def _plan_upsert(table: OpenTable, changes: Changes, shape: Shape) -> _Plan:
@@ -263,13 +303,14 @@ def _find_ends(changes: Changes, origins: pa.Table, keys: Sequence[str]) -> Ages
     return np.where(moved, changes.origins_before, np.iinfo(np.int64).max)
 
 
-def _write_new_rows(table: OpenTable, plan: _Plan, shape: Shape, before: _NewFile | None) -> _NewFile:
-    """The file of the new rows; that of the plan `before`, where it has the same rows and is still there."""
+def _write_new_rows(table: OpenTable, plan: _Plan, numbers: Rows, shape: Shape, before: _NewFile | None) -> _NewFile:
+    """The file of the new rows; that of the plan `before`, where it has the same rows and is still there. `numbers`:
+    those of the plan's changes."""
     about = str(table.snapshot.metadata)
     # Kept values come from the table: another version may have others.
     if plan.has_unchanged_toast:
         about = f"{table.snapshot.version} {about}"
-    chosen = hashlib.blake2b(plan.puts.tobytes() + about.encode(), digest_size=16).digest()
+    chosen = hashlib.blake2b(numbers[plan.puts].tobytes() + about.encode(), digest_size=16).digest()
     # Others' commits have us plan again; the same rows need no second file.
     if before is not None and before.plan == chosen and table.files.exists(before.name):
         return before

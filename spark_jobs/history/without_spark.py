@@ -18,7 +18,7 @@ from pyspark.sql import types as t
 from dblog_core.delta_writer.append import AppendedTable
 from dblog_core.delta_writer.features import BatchRefused
 from dblog_core.delta_writer.open_table import OpenTable
-from dblog_core.delta_writer.stored_rows import MOST_BYTES, rows_at
+from dblog_core.delta_writer.stored_rows import rows_at
 from dblog_core.lake.merge_plan import Work
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import Key
@@ -30,6 +30,9 @@ from spark_jobs.delta_tables.delta_log_checkpoint import Checkpoints
 from spark_jobs.events.fold_unchanged_toast import Ids
 from spark_jobs.history import lines_on_driver
 from spark_jobs.history.former_values import Before
+
+_MOST_BYTES = 256 << 20
+"""Of the lake's rows that lines take values from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +94,7 @@ def find_rows(table: OpenTable, keys: Sequence[pa.Array], schema: TableSchema) -
     parts = [pa.table({name: pa.array([], kinds[name]) for name in names})]
     numbers = [np.empty(0, np.int64)]
     for hit in table.hits(table.key_arrays(pa.table(list(keys), names=list(schema.key)), shape), shape):
-        room = MOST_BYTES - sum(part.nbytes for part in parts)
+        room = _MOST_BYTES - sum(part.nbytes for part in parts)
         parts.append(rows_at(table.files, hit.file, shape, names, hit.rows, most=room))
         numbers.append(hit.change_numbers)
     rows = pa.concat_tables(parts)

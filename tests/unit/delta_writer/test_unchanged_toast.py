@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
-from dblog_core.delta_writer import unchanged_toast
+from dblog_core.delta_writer import order_guard, unchanged_toast
 from dblog_core.delta_writer.changes import Changes, Upserted
 from dblog_core.delta_writer.features import BatchRefused
 from dblog_core.delta_writer.open_table import OpenTable
+from dblog_core.delta_writer.stored_rows import rows_at
 from dblog_core.delta_writer.upsert import upsert
 from tests.unit.delta_writer.tables import APP, Row, Table, newest, row
 
@@ -104,18 +107,59 @@ def test_what_is_kept_is_that_of_the_newest_version(table: Table) -> None:
     table.check()
 
 
-def test_more_values_than_memory_has_room_for_are_sparks(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_value_that_memory_has_no_room_for_is_sparks(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     work = Keeping(table)
-    puts = [row(i, offset=9) for i in (5, 6, 7, 21, 22, 23)]
-    masks = {"note": [True] * len(puts)}
-    monkeypatch.setattr(unchanged_toast, "MOST_BYTES", 90)  # either file's rows have less
+    monkeypatch.setattr(unchanged_toast, "MOST_BYTES", 1)
     with pytest.raises(BatchRefused, match="take more than"):
-        work.merge(puts, masks)
+        work.merge([row(i, offset=9) for i in (5, 21, 6)], {"note": [True] * 3})
     table.check()
-    monkeypatch.undo()
-    work.merge(puts, masks)
-    table.expect([row(i, f"kept {i}", offset=9) for i in (5, 6, 7, 21, 22, 23)])
+
+
+def test_values_that_have_no_room_at_once_are_taken_in_pieces(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A piece has the changes whose values lie side by side, so no file is read for all pieces."""
+    work = Keeping(table)
+    numbers = [5, 21, 6, 22, 500, 7, 23, 501, 8, 24]
+    monkeypatch.setattr(unchanged_toast, "MOST_BYTES", 90)
+    before = set(table.path.glob("*.parquet"))
+    done = work.merge([row(i, offset=9) for i in numbers], {"note": [True] * len(numbers)})
+    assert (done.updated, done.withheld, done.inserted) == (8, 2, 0)
+    assert sorted(numbers[at] for at in work.told) == [500, 501], "they are numbered as they came"
+    table.expect([row(i, f"kept {i}", offset=9) for i in numbers if i < 500])
     table.check()
+    files = [pq.read_table(path)["id"].to_pylist() for path in set(table.path.glob("*.parquet")) - before]
+    assert len(files) > 2, "a file for each piece"
+    assert len([ids for ids in files if min(ids) < 20 <= max(ids)]) <= 1, "none but the middle one needs both files"
+
+
+def test_pieces_take_what_old_keys_had_and_are_planned_again(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    work = Keeping(table)
+    monkeypatch.setattr(unchanged_toast, "MOST_BYTES", 90)
+    rival: OpenTable = table.writer()
+
+    def between() -> None:
+        work.writer.check = lambda: None
+        upsert(rival, table.changes([row(22, "of the rival", offset=8)]), "rival", 1)
+
+    work.writer.check = between
+    numbers = [105, 121, 106, 122, 107, 123, 108, 124]
+    origins = pa.table({"id": [number - 100 for number in numbers]})
+    done = work.merge([row(i, offset=9) for i in numbers], {"note": [True] * len(numbers)}, origins=origins)
+    assert (done.inserted, done.withheld) == (8, 0) and work.told == []
+    notes = {i: f"kept {i - 100}" for i in numbers} | {122: "of the rival"}
+    table.expect([row(22, "of the rival", offset=8), *(row(i, notes[i], offset=9) for i in numbers)])
+    table.check()
+
+
+def test_rows_that_are_compared_have_no_room_at_once_either(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    work = Keeping(table)
+    monkeypatch.setattr(order_guard, "rows_at", partial(rows_at, most=90))
+    numbers = [5, 21, 6, 22, 7, 23]
+    changes = table.changes([row(i, f"kept {i}" if i > 6 else "new", amount=Decimal(i), offset=9) for i in numbers])
+    names = ("id", "note", "amount")
+    guarded = Changes(changes.rows, changes.deleted, np.ones(len(numbers), np.bool_), same=names)
+    done = upsert(work.writer, guarded, APP, 50)
+    assert (done.updated, done.unchanged) == (2, 4)
+    assert [(r["id"], r["note"]) for r in table.read("_dblog_offset = 9")] == [(5, "new"), (6, "new")]
 
 
 def test_withheld_rows_are_numbered_through_all_parts(table: Table) -> None:
