@@ -117,10 +117,15 @@ def fits_parts(work: Work, schema: TableSchema) -> bool:
     """Whether the work may be folded so."""
     return (
         work.rows <= MOST_EVENTS
-        and max([0, *(file.bytes for file in work.files), *(chunk.bytes for chunk in work.chunks)]) <= MOST_FILE_BYTES
+        and have_room(work)
         and not fold_on_driver.has_unchanged_toast(work)
         and not fold_on_driver.has_float_key(schema)
     )
+
+
+def have_room(work: Work) -> bool:
+    """Whether memory has room for each of its files."""
+    return all(part.bytes <= MOST_FILE_BYTES for parts in (work.files, work.chunks) for part in parts)
 
 
 def fold_parts(staging: Staging, work: Work, schema: TableSchema) -> FoldedParts:

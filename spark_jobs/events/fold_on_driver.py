@@ -7,8 +7,9 @@ is not that of their bytes, too many rows) is Spark's.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain, groupby, pairwise
+from itertools import chain, groupby
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -32,14 +33,8 @@ MAX_BYTES = 16 << 20
 
 MAX_DECODED = 96 << 20
 
-PORTION = 32 << 20
-"""Decoded bytes of events that are folded at a time, where the log left columns out."""
-
 TOGETHER = 1 << 20
 """Decoded bytes of lines, of small segments in a row, that are made events at a time."""
-
-MAX_HOT_BYTES = 256 << 20
-"""Of the files of such a work: it goes to Spark once its keys, or the events that are held, are too many."""
 
 _META = {
     "offset": pa.int64(),
@@ -55,12 +50,7 @@ _NOTHING = pa.table({"offset": pa.nulls(0, pa.int64())})
 def fits_driver(work: Work, schema: TableSchema, *, unchanged_toast: bool = False) -> bool:
     """Whether the work may be folded here. `unchanged_toast`: also with columns that the log left out, for
     who can take their values from the row of another key (`origin_key`): a MERGE cannot."""
-    may_be_hot = has_unchanged_toast(work) and _is_in_order(work) and work.bytes <= MAX_HOT_BYTES
-    return (
-        (is_small(work) or may_be_hot)
-        and (unchanged_toast or not has_unchanged_toast(work))
-        and not has_float_key(schema)
-    )
+    return is_small(work) and (unchanged_toast or not has_unchanged_toast(work)) and not has_float_key(schema)
 
 
 def is_small(work: Work) -> bool:
@@ -101,8 +91,6 @@ def fold_work(staging: Staging, work: Work, schema: TableSchema) -> pa.Table | N
 
     Raises CorruptSegment for a file that is missing or not the one that the manifest names.
     """
-    if has_unchanged_toast(work):
-        return _fold_portions(staging, work, schema)
     parts: list[pa.Table] = []
     size = 0
     for part in read_events(staging, work, schema):
@@ -110,58 +98,48 @@ def fold_work(staging: Staging, work: Work, schema: TableSchema) -> pa.Table | N
         if size > MAX_DECODED:
             return None
         parts.append(part)
+    if has_unchanged_toast(work):
+        fold = PortionFold(schema)
+        fold.add_portion(pa.concat_tables(parts))
+        return fold.fold_rows() if fold.keys else _NOTHING
     events = pa.concat_tables(parts).combine_chunks() if parts else _NOTHING
     return _last_rows(events, schema) if len(events) else _NOTHING
 
 
-def _fold_portions(staging: Staging, work: Work, schema: TableSchema) -> pa.Table | None:
-    """As `fold_work`, where the log left columns out: hot rows may have any number of events."""
-    fold = PortionFold(schema)
-    largest = PORTION if _is_in_order(work) else MAX_DECODED
-    parts: list[pa.Table] = []
-    size = 0
-    for part in read_events(staging, work, schema):
-        if parts and size + part.nbytes > largest:
-            if largest == MAX_DECODED:
-                return None
-            fold.add_portion(pa.concat_tables(parts))
-            if fold.keys > MAX_ROWS or fold.nbytes > MAX_DECODED:
-                return None
-            parts = []
-            size = 0
-        parts.append(part)
-        size += part.nbytes
-    if parts:
-        fold.add_portion(pa.concat_tables(parts))
-    return fold.fold_rows() if fold.keys else _NOTHING
-
-
-def _is_in_order(work: Work) -> bool:
-    """Whether the log files, one after the other, hold the events in the order of their offsets."""
-    return not work.chunks and all(a.last_offset < b.first_offset for a, b in pairwise(work.files))
-
-
 def read_events(staging: Staging, work: Work, schema: TableSchema, *, for_history: bool = False) -> Iterator[pa.Table]:
     """All events of the work, some at a time: the key as k0, k1, … and the image in the shape `schema` as v0, v1, …
+    Rows of a chunk come before lines of the log of which some are newer.
 
     `for_history`: with `unchanged`, `moved` and old keys, whatever the log left out, with `transaction` and `key_only`;
     the image of a deleted row is the one that the log has.
     """
     unchanged_toast = for_history or has_unchanged_toast(work)
-    for lines, shape, later in _read_lines(staging, work):
-        events = _log_events(lines, shape, schema, later, unchanged_toast=unchanged_toast)
-        yield _without_removed(_add_told(events, lines, shape, schema, later) if for_history else events, work)
-    for chunk in work.chunks:
-        shape = staging.schema(chunk.schema)
-        first = 0
-        later = work.renames.after(chunk.first_offset)
-        where = staging.storage.url(chunk.path)
-        opened = parquet.open_file(staging.read_file(chunk.path), expected=chunk.checksum, where=where)
-        for rows in parquet.batches(opened, where=where):
-            events = _chunk_events(pa.Table.from_batches([rows]), chunk, first, shape, schema, later)
+    chunks = deque(sorted(work.chunks, key=lambda chunk: chunk.first_offset))
+
+    def read_chunk(chunk: ChunkRef) -> Iterator[pa.Table]:
+        for events in _read_chunk(staging, work, chunk, schema):
             events = _add_unchanged(events, schema) if unchanged_toast else events
             yield _without_removed(_add_told(events) if for_history else events, work)
-            first += len(rows)
+
+    for lines, shape, later in _read_lines(staging, work):
+        last = lines["offset"][-1].as_py()
+        while chunks and chunks[0].first_offset < last:
+            yield from read_chunk(chunks.popleft())
+        events = _log_events(lines, shape, schema, later, unchanged_toast=unchanged_toast)
+        yield _without_removed(_add_told(events, lines, shape, schema, later) if for_history else events, work)
+    for chunk in chunks:
+        yield from read_chunk(chunk)
+
+
+def _read_chunk(staging: Staging, work: Work, chunk: ChunkRef, schema: TableSchema) -> Iterator[pa.Table]:
+    shape = staging.schema(chunk.schema)
+    first = 0
+    later = work.renames.after(chunk.first_offset)
+    where = staging.storage.url(chunk.path)
+    opened = parquet.open_file(staging.read_file(chunk.path), expected=chunk.checksum, where=where)
+    for rows in parquet.batches(opened, where=where):
+        yield _chunk_events(pa.Table.from_batches([rows]), chunk, first, shape, schema, later)
+        first += len(rows)
 
 
 def _read_lines(staging: Staging, work: Work) -> Iterator[tuple[pa.Table, TableSchema, Renames]]:

@@ -6,12 +6,12 @@ The driver has the rows, all at once or in parts, and an index of the table's ke
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -35,10 +35,11 @@ from dblog_core.storage.location import Location
 from spark_jobs.delta_tables import log
 from spark_jobs.delta_tables.column_types import COMMIT_TIME, OFFSET, ORIGIN, POSITION
 from spark_jobs.delta_tables.delta_log_checkpoint import Checkpoints
-from spark_jobs.events import fold_in_parts
+from spark_jobs.events import fold_in_parts, fold_on_driver
 from spark_jobs.events.fold import PUT, WITHHOLD
-from spark_jobs.events.fold_in_parts import FoldedParts
+from spark_jobs.events.fold_in_buckets import SpooledParts
 from spark_jobs.events.fold_unchanged_toast import mask_unchanged
+from spark_jobs.events.fold_without_spark import FoldedRows
 
 MEMORY = 512 << 20
 """Bytes that the indexes of all tables take; what a table has beyond its own share lies on disk (`KeyIndex`)."""
@@ -48,9 +49,6 @@ MOST_ROWS = 200_000_000
 """A table with more is merged by Spark's executors: its index would be 3 GiB and more."""
 _KEPT_ROWS = 100_000  # of an index that is worth a place on disk when its table is closed
 _SHAPES = 3  # shapes that somebody may give the table while one commit is made
-
-FoldedRows: TypeAlias = pa.Table | FoldedParts
-"""All rows at once, or in parts where memory has no room for all."""
 
 _PROVENANCE = {OFFSET: "offset", POSITION: "position", COMMIT_TIME: "commit_time", ORIGIN: "origin"}
 
@@ -136,21 +134,23 @@ def write(
     Raises TableRefused for a table that Spark must write, LeaseLost where another may merge.
     """
     write_rows = partial(_write, table, schema, app, number, merged=merged, is_left=is_left, begins=begins)
-    if isinstance(rows, FoldedParts):
-        with fold_in_parts.ONE_AT_A_TIME:
-            return write_rows(rows, withhold=_refuse_unknown)
-    if (lost := rows.filter(pc.equal(rows["op"], WITHHOLD))).num_rows:
-        withhold(keys_of(lost, schema))
+    if count_withheld(rows):
+        for part in _parts_of(rows):
+            withhold(keys_of(part.filter(pc.equal(part["op"], WITHHOLD)), schema))
 
     def withhold_rows(at: Rows) -> None:
-        withhold(keys_of(rows.take(pa.array(at)), schema))
+        first = 0
+        for part in _parts_of(rows):
+            within = at[(at >= first) & (at < first + len(part))] - first
+            withhold(keys_of(part.take(pa.array(within)), schema))
+            first += len(part)
 
-    return write_rows([rows], withhold=withhold_rows)
+    with contextlib.nullcontext() if isinstance(rows, pa.Table) else fold_in_parts.ONE_AT_A_TIME:
+        return write_rows(_parts_of(rows), withhold=withhold_rows)
 
 
-def _refuse_unknown(at: Rows) -> None:
-    """A work that is folded in parts has the values of all its rows."""
-    raise LakeError(f"{len(at)} rows of a work in parts lack a value", fix="this is a defect: report it")
+def _parts_of(rows: FoldedRows) -> Iterable[pa.Table]:
+    return [rows] if isinstance(rows, pa.Table) else rows
 
 
 def _write(
@@ -275,6 +275,20 @@ def has_rows_upto(table: OpenTable, offset: int) -> bool:
     return False
 
 
+def find_keys(table: OpenTable, keys: Sequence[Key], schema: TableSchema) -> list[Key] | None:
+    """Those of the keys that the table has, by its index; None for a table that Spark must read."""
+    if fold_on_driver.has_float_key(schema):
+        return None
+    try:
+        shape = table.refresh()
+        columns = zip(schema.key_columns, zip(*keys, strict=True), strict=True)
+        asked = pa.table({column.name: pa.array(values, column.type) for column, values in columns})
+        hits = table.hits(table.key_arrays(asked, shape), shape, distinct=False)
+    except TableRefused:
+        return None
+    return [keys[number] for number in sorted({number for hit in hits for number in hit.change_numbers.tolist()})]
+
+
 def keys_of(rows: pa.Table, schema: TableSchema) -> list[Key]:
     """The keys of folded rows."""
     key = join_chunks(rows["key"])
@@ -283,10 +297,11 @@ def keys_of(rows: pa.Table, schema: TableSchema) -> list[Key]:
 
 def deleted_keys(rows: FoldedRows, schema: TableSchema) -> set[Key]:
     """The keys that go."""
-    parts = [rows] if isinstance(rows, pa.Table) else rows
-    return {key for part in parts for key in keys_of(part.filter(pc.equal(part["op"], DELETE)), schema)}
+    return {key for part in _parts_of(rows) for key in keys_of(part.filter(pc.equal(part["op"], DELETE)), schema)}
 
 
 def count_withheld(rows: FoldedRows) -> int:
-    """Rows with a value that nobody knows, whatever the table has. A work that is folded in parts has none."""
-    return int(pc.sum(pc.equal(rows["op"], WITHHOLD)).as_py() or 0) if isinstance(rows, pa.Table) else 0
+    """Rows with a value that nobody knows, whatever the table has."""
+    if isinstance(rows, pa.Table):
+        return int(pc.sum(pc.equal(rows["op"], WITHHOLD)).as_py() or 0)
+    return rows.withheld if isinstance(rows, SpooledParts) else 0

@@ -25,14 +25,20 @@ from dblog_core.staging.spilled_rows import remove_spilled
 from spark_jobs.delta_tables import alter_table
 from spark_jobs.delta_tables.alter_table import DroppedColumns
 from spark_jobs.delta_tables.commit_metrics import Counted
-from spark_jobs.events import fold, fold_in_parts, fold_on_driver, moved_unchanged_toast, schema_policy, staged_events
-from spark_jobs.events.fold_in_parts import FoldedParts
+from spark_jobs.events import (
+    fold,
+    fold_on_driver,
+    fold_without_spark,
+    moved_unchanged_toast,
+    schema_policy,
+    staged_events,
+)
+from spark_jobs.events.fold_without_spark import FoldedRows
 from spark_jobs.history.history_table import Before, History
 from spark_jobs.merging import deleted_rows, mark_and_append, unchanged_toast
 from spark_jobs.merging.batch import measure_on_driver, measure_rows
 from spark_jobs.merging.lake import Lake
 from spark_jobs.merging.lake_table import LakeTable
-from spark_jobs.merging.mark_and_append import FoldedRows
 from spark_jobs.merging.merge_results import Applied
 from spark_jobs.merging.withheld_keys import Withheld
 
@@ -267,19 +273,11 @@ class TableMerge:
         rows = None
         if work.files or work.chunks:
             narrows = any(schema_policy.is_narrower(shape, schema) for shape in work.shapes(self._staging.schema))
-            rows = None if narrows else self._fold_on_driver(work, schema)
+            fold_rows = partial(fold_without_spark.fold_work, self._staging, work, schema)
+            rows = None if narrows else fold_rows(may_mark=self._may_mark())
             if rows is None:
                 staged_events.check_files(self._spark, self._staging, work)
         return work, rows
-
-    def _fold_on_driver(self, work: Work, schema: TableSchema) -> FoldedRows | None:
-        """The folded rows, all at once or in parts; None for a work that is Spark's."""
-        rows = None
-        if fold_on_driver.fits_driver(work, schema, unchanged_toast=self._may_mark()):
-            rows = fold_on_driver.fold_work(self._staging, work, schema)
-        if rows is None and self._may_mark() and fold_in_parts.fits_parts(work, schema):
-            rows = fold_in_parts.fold_parts(self._staging, work, schema)
-        return rows
 
     def _check_follows(self, work: Work, schema: TableSchema) -> None:
         for shape in (*work.shapes(self._staging.schema), self._staging.schema(work.schema)):
@@ -316,7 +314,7 @@ class TableMerge:
                 if not isinstance(refusal, BatchRefused):
                     self._merge_because = refusal.feature
                 # A MERGE has no other row to take the values from, and parts are more than Spark gets from the driver.
-                if fold_on_driver.has_unchanged_toast(work) or isinstance(rows, FoldedParts):
+                if fold_on_driver.has_unchanged_toast(work) or not isinstance(rows, pa.Table):
                     rows = None
                     staged_events.check_files(self._spark, self._staging, work)
         self._check_looked()
@@ -374,10 +372,17 @@ class TableMerge:
     def _settle(self, lake: LakeTable, schema: TableSchema) -> None:
         """Forgets the withheld keys that the lake now has."""
         table = str(schema.table)
-        if self._withheld.waits(table):
+        if not self._withheld.waits(table):
+            return
+        waiting = self._withheld.keys(table, schema)
+        settled = None
+        if self._lake.open_tables is not None and self._merge_because is None:
+            open_table = self._lake.open_tables.table(lake.path, schema, lake.check)
+            settled = mark_and_append.find_keys(open_table, waiting, schema)
+        if settled is None:
             rows = unchanged_toast.keys_of(lake.rows(), schema)
-            waiting = self._withheld.keys(table, schema)
-            self._withheld.forget(table, unchanged_toast.find_keys(self._spark, rows, waiting, schema))
+            settled = unchanged_toast.find_keys(self._spark, rows, waiting, schema)
+        self._withheld.forget(table, settled)
 
 
 def _check_never_had_key(schema: TableSchema, status: TableStatus | None) -> None:

@@ -17,7 +17,7 @@ from pyspark.errors import PySparkException
 from dblog_core.delta_writer.rewriting import copy_on_write
 from dblog_core.lake.lake_status import read_status
 from spark_jobs.delta_tables import create_table, delta_log_checkpoint, log
-from spark_jobs.events import fold_in_parts, fold_on_driver
+from spark_jobs.events import fold_in_buckets, fold_in_parts, fold_on_driver
 from spark_jobs.merging import deleted_rows
 from spark_jobs.merging.lake_table import LakeTable
 from spark_jobs.merging.merge_results import Merged
@@ -72,14 +72,18 @@ def test_all_ways_give_the_same_rows(ways: tuple[TestLake, ...], soak_seed: int)
     _compare_bursts(ways, Source(ways[0].build, dice, 40), dice)
 
 
+@pytest.mark.parametrize("source", [WholeRows, Source])
 def test_a_work_in_parts_gives_the_rows_of_a_merge(
-    ways: tuple[TestLake, ...], soak_seed: int, monkeypatch: pytest.MonkeyPatch
+    ways: tuple[TestLake, ...], soak_seed: int, monkeypatch: pytest.MonkeyPatch, source: type[Source]
 ) -> None:
-    """Each stretch of rows is a part where files are written without Spark; the other lake's works are Spark's."""
+    """Each stretch of rows, or bucket of keys, is a part where files are written without Spark; the other lake's works
+    are Spark's."""
     monkeypatch.setattr(fold_on_driver, "fits_driver", lambda *_, **__: False)
     monkeypatch.setattr(fold_in_parts, "PART_BYTES", 1)
+    monkeypatch.setattr(fold_in_buckets, "BUCKET_ROWS", 10)
+    monkeypatch.setattr(fold_in_buckets, "PART_EVENTS", 40)
     dice = random.Random(f"parts {soak_seed}")
-    _compare_bursts(ways, WholeRows(ways[0].build, dice, 40), dice)
+    _compare_bursts(ways, source(ways[0].build, dice, 40), dice)
     for lake in ways:
         commits = DeltaTable.forPath(lake.spark, str(lake.table(SHAPE))).history().collect()
         ours = {commit.operation for commit in commits if commit.engineInfo == "dblog"}

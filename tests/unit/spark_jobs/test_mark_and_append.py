@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,7 @@ import pytest
 
 from dblog_core.delta_writer.features import TableRefused
 from dblog_core.errors import LakeError, LeaseLost
-from dblog_core.staging import Staging
-from dblog_core.staging.manifest import DataFile
 from spark_jobs.delta_tables.column_types import OFFSET
-from spark_jobs.events import fold_on_driver
 from spark_jobs.events.fold import PUT, WITHHOLD
 from spark_jobs.merging import mark_and_append
 from spark_jobs.merging.mark_and_append import OpenTables
@@ -49,39 +45,6 @@ def test_a_table_is_what_the_lines_say_after_every_merge(tmp_path: Path, soak_se
     kinds = ("chain of key changes", "swap of keys", "unchanged value over updates, a key change and a batch boundary")
     assert [kind for kind in kinds if not lake.source.seen[kind]] == []
     assert oracle.seen["withheld row"]
-
-
-@pytest.mark.parametrize("portion", [1, 20_000])
-def test_hot_rows_that_are_folded_in_portions_are_what_the_lines_say(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, soak_seed: int, portion: int
-) -> None:
-    """A few rows with many events, whose values were left out and moved from key to key over the portions' borders."""
-    monkeypatch.setattr(fold_on_driver, "PORTION", portion)
-    batches = Staging.log_batches
-
-    def log_batches(staging: Staging, file: DataFile) -> Iterator[pa.RecordBatch]:
-        """Each event in a batch of its own: a border may lie between the two halves of a change of key."""
-        return (batch.slice(row, 1) for batch in batches(staging, file) for row in range(len(batch)))
-
-    monkeypatch.setattr(Staging, "log_batches", log_batches)
-    monkeypatch.setattr(fold_on_driver, "MAX_ROWS", 100)
-    lake = Lake(tmp_path, random.Random(f"hot {soak_seed}/{portion}"))
-    lake.source.worlds = 5
-    oracle = Oracle()
-    lake.source.add_unseen_rows(0.3)
-    merges = 0
-    # A seed may draw no chain for a while.
-    while merges < 3 or (merges < 30 and not lake.source.seen["chain of key changes"]):
-        merges += 1
-        for _ in range(12):
-            change(lake, dumps=False)
-        assert lake.merge()
-        oracle.read(lake.source.lines, lake.offset)
-        lake.source.end_merge()
-        rows = lake.rows()
-        assert rows == oracle.rows
-        assert oracle.withheld <= lake.withheld
-    assert lake.source.seen["chain of key changes"]
 
 
 def test_a_merge_whose_number_is_taken_changes_nothing(tmp_path: Path) -> None:

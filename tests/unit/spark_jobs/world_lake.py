@@ -12,9 +12,10 @@ from dblog_core.lake import merge_plan
 from dblog_core.model.values import Key
 from dblog_core.staging import Staging
 from spark_jobs.delta_tables.column_types import OFFSET
-from spark_jobs.events import fold_in_parts, fold_on_driver
+from spark_jobs.events import fold_in_buckets, fold_in_parts, fold_on_driver
+from spark_jobs.events.fold_without_spark import FoldedRows
 from spark_jobs.merging import mark_and_append
-from spark_jobs.merging.mark_and_append import FoldedRows, OpenTables
+from spark_jobs.merging.mark_and_append import OpenTables
 from tests.spark.segments import SegmentBuilder
 from tests.spark.worlds import SHAPE, Source
 from tests.unit.delta_writer.tables import APP, Table
@@ -34,6 +35,7 @@ class Lake:
         self.withheld: set[Key] = set()
         self.number = self.segment = self.offset = 0
         self.in_parts = False
+        self.in_buckets = False
 
     def open(self, check: Callable[[], None] = lambda: None) -> OpenTable:
         return self.tables.table(self.table.location(), SHAPE, check)
@@ -46,6 +48,11 @@ class Lake:
         if self.in_parts:
             assert fold_in_parts.fits_parts(whole, SHAPE)
             return fold_in_parts.fold_parts(self.staging, whole, SHAPE), whole
+        if self.in_buckets:
+            assert fold_in_buckets.fits_buckets(whole, SHAPE)
+            buckets = fold_in_buckets.fold_buckets(self.staging, whole, SHAPE)
+            assert buckets is not None
+            return buckets, whole
         assert fold_on_driver.fits_driver(whole, SHAPE, unchanged_toast=True)
         rows = fold_on_driver.fold_work(self.staging, whole, SHAPE)
         assert rows is not None
