@@ -58,7 +58,7 @@ class LakeConfig(Section):
         default=100, ge=0, description="commits of a table after which the merge joins its small files; 0: never"
     )
     mark_and_append: Flag = Field(
-        default=True, description="batches of up to 5,000,000 rows go without a Spark job; false: each is a MERGE"
+        default=True, description="batches of up to 50,000,000 rows go without a Spark job; false: each is a MERGE"
     )
     index_memory: Size = Field(
         default=512 << 20,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import shutil
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -21,14 +22,17 @@ import orjson
 import pyarrow as pa
 
 from dblog_core.delta_writer import key_runs
-from dblog_core.delta_writer.key_hash import KeyHashes, hash_keys
+from dblog_core.delta_writer.key_hash import KeyHashes, hash_keys, is_exact
 from dblog_core.delta_writer.key_runs import ROW_BITS, ROW_MASK, Numbers, Run, RunBuilder, StoredRuns
 from dblog_core.errors import LakeError
+from dblog_core.model import sizes
 
 log = logging.getLogger(__name__)
 
 MEMORY = 32 << 20
 """Bytes of entries beyond which runs go to the disk, where there is a directory for them: of each table at work."""
+_LEFT_FREE = 1 << 30
+"""Bytes of the local disk that an index leaves to others."""
 _RECORD = "index.json"
 _HEADS = "index.heads"
 _FORM = 3
@@ -69,6 +73,18 @@ class KeyIndex:
     @property
     def bytes_in_memory(self) -> int:
         return sum(run.bytes_in_memory for run in self._runs)
+
+    def lacks_room(self, rows: int) -> str | None:
+        """What is wrong where the local disk has no room for the entries of so many rows more."""
+        size = rows * (16 if is_exact(self.kinds) else 24)
+        if self.directory is None or self.bytes_in_memory + size <= self.memory:
+            return None
+        place = next(path for path in (self.directory, *self.directory.parents) if path.exists())
+        free = shutil.disk_usage(place).free
+        # Runs that are joined stay on the disk beside their new one for a while.
+        if size + size // 4 + _LEFT_FREE <= free:
+            return None
+        return f"the index of its keys needs {sizes.text(size)} more below {place}, which has {sizes.text(free)} free"
 
     def covers(self, path: str, size: int) -> bool:
         """Whether every row of the file, which has `size` bytes, has its entry."""

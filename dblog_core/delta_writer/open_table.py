@@ -17,6 +17,7 @@ from dblog_core.delta_writer import key_index, snapshot
 from dblog_core.delta_writer.bitmaps import RowSet
 from dblog_core.delta_writer.commit import commit_data, commit_info, create_commit
 from dblog_core.delta_writer.data_file import StoredFile
+from dblog_core.delta_writer.features import refusal
 from dblog_core.delta_writer.files import TableFiles
 from dblog_core.delta_writer.key_index import KeyIndex
 from dblog_core.delta_writer.key_runs import IndexDamaged
@@ -229,6 +230,8 @@ class OpenTable:
             for path, file in live.items()
             if not index.covers(path, file.size) and self._may_have_keys(file, key_columns[0], between)
         ]
+        if (problem := index.lacks_room(sum(file.rows or 0 for file in uncovered))) is not None:
+            raise refusal(str(self.files), problem)
         is_much = sum(file.size for file in uncovered) > _MUCH
         with _MUCH_AT_ONCE if is_much else nullcontext():
             for file in uncovered:

@@ -11,10 +11,9 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
+from itertools import accumulate
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -25,6 +24,7 @@ from dblog_core.rows.chunked_columns import join_chunks
 from dblog_core.staging import Staging
 from spark_jobs.events import fold_in_parts, fold_on_driver
 from spark_jobs.events.fold import WITHHOLD
+from spark_jobs.events.key_buckets import Words, split_by_key
 from spark_jobs.events.portion_fold import PortionFold
 from spark_jobs.events.table_spool import SpooledTable, TableSpool
 
@@ -39,11 +39,6 @@ PART_EVENTS = 100_000
 """Of buckets that are folded together: the most of each, where one bucket alone does not have more."""
 PORTION = 32 << 20
 """Decoded bytes of events that are folded at a time."""
-
-Words = npt.NDArray[np.uint64]
-
-_SPREAD = np.uint64(0x9E3779B97F4A7C15)  # Knuth's multiplier: keys with a stride would fill one bucket
-_UPPER = np.uint64(32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,13 +112,8 @@ def _distribute_events(
     names = [f"k{i}" for i in range(len(schema.key))]
     for events in _join_up_to(DISTRIBUTED_BYTES, fold_on_driver.read_events(staging, work, schema)):
         keys = chains.replace(hash_keys([join_chunks(events[name]) for name in names], secret).first)
-        numbers = ((keys * _SPREAD) >> _UPPER) % np.uint64(count)
-        by_bucket = np.argsort(numbers, kind="stable")
-        ordered = events.take(pa.array(by_bucket))
-        edges = np.searchsorted(numbers[by_bucket], np.arange(count + 1, dtype=np.uint64)).tolist()
-        for bucket, (begin, end) in zip(buckets, pairwise(edges), strict=True):
-            if begin < end:
-                rows = ordered.slice(begin, end - begin)
+        for bucket, rows in zip(buckets, split_by_key(events, keys, count), strict=True):
+            if len(rows):
                 offsets = np.asarray(rows["offset"])
                 bucket.append(_Events(spool.write(rows), int(offsets.min()), int(offsets.max())))
     return buckets

@@ -1,7 +1,7 @@
-"""Works of up to some millions of rows, folded on the driver in parts: memory holds two numbers an event, and one part.
+"""Works of up to some ten million rows, folded on the driver in parts: memory holds two bits an event, and one part.
 
-  all events, of which the keys' hashes and the offsets stay -> the last event of each key -> all events again, of which
-  those last ones stay, a part at a time
+  all events, of which the keys' hashes and the offsets stay, on the local disk where they are many -> the last event of
+  each key -> all events again, of which those last ones stay, a part at a time
 
 Events that have room in memory are not read again. The fold is that of `fold.last_rows`.
 """
@@ -23,9 +23,15 @@ from dblog_core.model.schema import TableSchema
 from dblog_core.rows.chunked_columns import join_chunks
 from dblog_core.staging import Staging
 from spark_jobs.events import fold_on_driver
+from spark_jobs.events.key_buckets import split_by_key
+from spark_jobs.events.table_spool import SpooledTable, TableSpool
 
-MOST_EVENTS = 5_000_000
-"""Of a work: their hashes and offsets take up to 200 MiB while they are put in order."""
+MOST_EVENTS = 50_000_000
+"""Of a work, such as one large transaction: the places of old rows take eight bytes for each until the commit."""
+SORTED_EVENTS = 4_000_000
+"""Whose hashes and offsets are put in order at once: they take up to 200 MiB meanwhile."""
+_SPOOLED_EVENTS = 1_000_000
+"""That are sorted into buckets at once."""
 MOST_FILE_BYTES = 256 << 20
 """Of a staged file, which is read whole."""
 PART_BYTES = 48 << 20
@@ -139,16 +145,15 @@ def fold_parts(staging: Staging, work: Work, schema: TableSchema) -> FoldedParts
 
 def _find_last_events(staging: Staging, work: Work, schema: TableSchema) -> FoldedParts:
     secret = secrets.token_bytes(16)
-    keys: list[KeyHashes] = []
-    offsets: list[npt.NDArray[np.int64]] = []
-    created: list[Flags] = []
+    keys = _EventKeys(1 + work.rows // SORTED_EVENTS)
+    sizes: list[int] = []
     in_memory: list[pa.Table] | None = []
     kept_bytes = 0
     try:
         for events in fold_on_driver.read_events(staging, work, schema):
-            keys.append(hash_keys([join_chunks(events[f"k{i}"]) for i in range(len(schema.key))], secret))
-            offsets.append(np.asarray(events["offset"]))
-            created.append(np.asarray(events["created"]))
+            hashes = hash_keys([join_chunks(events[f"k{i}"]) for i in range(len(schema.key))], secret)
+            keys.add(hashes, np.asarray(events["offset"]), np.asarray(events["created"]))
+            sizes.append(len(events))
             if in_memory is not None and _ROOM.take(events.nbytes):
                 in_memory.append(events)
                 kept_bytes += events.nbytes
@@ -156,18 +161,64 @@ def _find_last_events(staging: Staging, work: Work, schema: TableSchema) -> Fold
                 in_memory = None
                 _ROOM.give_back(kept_bytes)
                 kept_bytes = 0
-        last, born = _last_of_each_key(
-            _join(keys),
-            np.concatenate([np.empty(0, np.int64), *offsets]),
-            np.concatenate([np.empty(0, np.bool_), *created]),
-        )
+        last, born = keys.find_last()
     except BaseException:
         _ROOM.give_back(kept_bytes)
         raise
-    edges = np.cumsum([len(part) for part in offsets])
-    parts = FoldedParts(staging, work, schema, np.split(last, edges)[:-1], np.split(born, edges)[:-1], in_memory)
+    edges = np.cumsum(sizes)[:-1]
+    parts = FoldedParts(staging, work, schema, np.split(last, edges), np.split(born, edges), in_memory)
     weakref.finalize(parts, _ROOM.give_back, kept_bytes)
     return parts
+
+
+class _EventKeys:
+    """The hashes and offsets of all events in the order that they come in; on the local disk where they are many."""
+
+    def __init__(self, buckets: int) -> None:
+        """`buckets`: of keys, which are put in order one after the other."""
+        self._buckets: list[list[SpooledTable]] = [[] for _ in range(buckets)]
+        self._spool = TableSpool() if buckets > 1 else None
+        self._waiting: list[pa.Table] = []
+        self._waiting_events = 0
+        self._events = 0
+
+    def add(self, keys: KeyHashes, offsets: npt.NDArray[np.int64], created: Flags) -> None:
+        numbers = np.arange(self._events, self._events + len(offsets))
+        columns = {"first": keys.first, "second": keys.second, "offset": offsets, "created": created, "event": numbers}
+        self._waiting.append(pa.table({name: values for name, values in columns.items() if values is not None}))
+        self._events += len(offsets)
+        self._waiting_events += len(offsets)
+        if self._spool is not None and self._waiting_events >= _SPOOLED_EVENTS:
+            self._spool_waiting(self._spool)
+
+    def _spool_waiting(self, spool: TableSpool) -> None:
+        rows = pa.concat_tables(self._waiting).combine_chunks()
+        self._waiting = []
+        self._waiting_events = 0
+        by_bucket = split_by_key(rows, np.asarray(rows["first"]), len(self._buckets))
+        for bucket, part in zip(self._buckets, by_bucket, strict=True):
+            bucket.append(spool.write(part))
+
+    def find_last(self) -> tuple[Flags, Flags]:
+        """By event: whether it is the last one of its key, and whether it is that and the key has a birth."""
+        last = np.zeros(self._events, np.bool_)
+        born = np.zeros(self._events, np.bool_)
+        groups: Iterable[list[pa.Table]] = [self._waiting]
+        if self._spool is not None and self._waiting:
+            self._spool_waiting(self._spool)
+        if self._spool is not None:
+            groups = (list(map(self._spool.read, bucket)) for bucket in self._buckets)
+        for group in groups:
+            if not group:
+                continue
+            rows = pa.concat_tables(group)
+            second = np.asarray(rows["second"]) if "second" in rows.column_names else None
+            keys = KeyHashes(np.asarray(rows["first"]), second)
+            events = np.asarray(rows["event"])
+            last[events], born[events] = _last_of_each_key(
+                keys, np.asarray(rows["offset"]), np.asarray(rows["created"])
+            )
+        return last, born
 
 
 def _last_of_each_key(keys: KeyHashes, offsets: npt.NDArray[np.int64], created: Flags) -> tuple[Flags, Flags]:
@@ -189,9 +240,3 @@ def _last_of_each_key(keys: KeyHashes, offsets: npt.NDArray[np.int64], created: 
     born = np.zeros(len(order), np.bool_)
     born[ends] = np.logical_or.reduceat(created[order], starts)
     return last, born
-
-
-def _join(parts: Sequence[KeyHashes]) -> KeyHashes:
-    first = np.concatenate([np.empty(0, np.uint64), *(part.first for part in parts)])
-    second = [part.second for part in parts if part.second is not None]
-    return KeyHashes(first, np.concatenate(second) if second else None)

@@ -45,8 +45,6 @@ MEMORY = 512 << 20
 """Bytes that the indexes of all tables take; what a table has beyond its own share lies on disk (`KeyIndex`)."""
 _SHARES = 16
 """Tables that have a whole share of it; those that were not used for longest are closed for others."""
-MOST_ROWS = 200_000_000
-"""A table with more is merged by Spark's executors: its index would be 3 GiB and more."""
 _KEPT_ROWS = 100_000  # of an index that is worth a place on disk when its table is closed
 _SHAPES = 3  # shapes that somebody may give the table while one commit is made
 
@@ -169,8 +167,6 @@ def _write(
         shape = table.check_shape() if is_left else table.refresh()
         if (last_number := table.snapshot.txns.get(app, -1)) >= number:
             raise log.already_committed(table.files.root, number, last_number)
-        if sum(live.rows or 0 for live in table.snapshot.files.values()) > MOST_ROWS:
-            raise refusal(str(table.files), f"it has more than {MOST_ROWS:,} rows")
         metadata = table.snapshot.metadata
         change = partial(changes_of, schema=schema, shape=shape, where=str(table.files), merged=merged, begins=begins)
         changes = _Parts(parts, change)

@@ -14,11 +14,12 @@ from deltalake import DeltaTable as RustTable
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
+from dblog_core.delta_writer import key_index
 from dblog_core.delta_writer.rewriting import copy_on_write
 from dblog_core.lake.lake_status import read_status
 from spark_jobs.delta_tables import create_table, delta_log_checkpoint, log
 from spark_jobs.events import fold_in_buckets, fold_in_parts, fold_on_driver
-from spark_jobs.merging import deleted_rows
+from spark_jobs.merging import deleted_rows, mark_and_append
 from spark_jobs.merging.lake_table import LakeTable
 from spark_jobs.merging.merge_results import Merged
 from tests.spark.lakes import TestLake
@@ -170,6 +171,26 @@ def test_a_small_batch_needs_no_merge_and_a_large_one_does(lake: TestLake) -> No
     assert (merged.inserted, merged.updated, merged.deleted, merged.merge_because) == (0, 1, 1, None)
     assert _operation(lake) == ("MERGE", "dblog")
     assert [(row["id"], row["v"]) for row in lake.rows(T)] == [(0, "a"), (1, "a"), (2, "b"), (4, "a")]
+
+
+def test_a_table_whose_index_has_no_room_takes_merges_until_it_has(
+    lake: TestLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake.marks = True
+    lake.build.create(T, {"id": 1, "v": "a"})
+    lake.build.seal()
+    lake.merge_well()
+    monkeypatch.setattr(key_index, "_LEFT_FREE", 1 << 62)
+    monkeypatch.setattr(mark_and_append, "_SHARES", 1 << 40)  # of the memory that indexes have: none of it
+    for v, engine, reason in (("b", "spark", "the index of its keys needs"), ("c", "dblog", "None")):
+        lake.build.update(T, {"id": 1, "v": v})
+        lake.build.seal()
+        lake.merge_well()
+        assert (_operation(lake)[1] == "dblog") == (engine == "dblog")
+        assert lake.rows(T) == [{"id": 1, "v": v}]
+        status = read_status(lake.location)
+        assert status is not None and reason in str(status.tables[str(T.table)].merge_because)
+        monkeypatch.undo()
 
 
 def test_a_table_without_vectors_needs_no_merge_either(lake: TestLake) -> None:

@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dblog_core.delta_writer import key_index
 from dblog_core.delta_writer.changes import Changes
+from dblog_core.delta_writer.features import TableRefused
 from dblog_core.delta_writer.key_runs import BLOCK
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.rewriting import key_overlap, ordered_rewrite
@@ -196,6 +198,23 @@ def test_damage_that_only_the_join_of_runs_meets_does_not_fail_the_merge(
     table.merge(writer, [row(4, "later", offset=6), row(8 * BLOCK, "later", offset=6)], [row(10)])
     assert _count_warnings(caplog, "the index of keys is damaged") == 1
     table.check()
+
+
+def test_an_index_that_the_disk_has_no_room_for_is_not_made(
+    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill_table(table, 6 * BLOCK)
+    puts = [row(5, "new", offset=9)]
+    monkeypatch.setattr(key_index, "_LEFT_FREE", 1 << 62)
+    writer = table.writer(index=tmp_path / "a" / "b", index_memory=1_000)
+    with pytest.raises(TableRefused, match=r"the index of its keys needs 12K more below /.* free") as error_info:
+        upsert(writer, table.changes(puts), APP, 50)
+    assert str(tmp_path) in error_info.value.message and not (tmp_path / "a").exists()
+    table.check()
+    in_memory = table.writer(index=tmp_path / "a" / "b", index_memory=6 * BLOCK * 16)
+    assert upsert(in_memory, table.changes([row(6, "new", offset=9)]), APP, 51).updated == 1
+    monkeypatch.undo()
+    assert upsert(writer, table.changes(puts), APP, 52).updated == 1, "there is room again"
 
 
 @pytest.mark.thorough

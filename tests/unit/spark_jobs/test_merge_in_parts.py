@@ -31,12 +31,15 @@ def in_parts(tmp_path: Path, name: str) -> Lake:
     return lake
 
 
-@pytest.fixture(params=["kept in memory", "read again"])
+@pytest.fixture(params=["kept in memory", "read again", "keys on the disk"])
 def small_parts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each stretch of events is a part."""
     monkeypatch.setattr(fold_in_parts, "PART_BYTES", 1)
-    if request.param == "read again":
+    if request.param != "kept in memory":
         monkeypatch.setattr(fold_in_parts, "_ROOM", Room(0))
+    if request.param == "keys on the disk":
+        monkeypatch.setattr(fold_in_parts, "SORTED_EVENTS", 40)
+        monkeypatch.setattr(fold_in_parts, "_SPOOLED_EVENTS", 30)
 
 
 @pytest.mark.usefixtures("small_parts")
