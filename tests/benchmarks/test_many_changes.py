@@ -1,4 +1,4 @@
-"""A merge of half as many changes as its table has rows, in a process of its own."""
+"""Merges of as many changes as half of a table, and of one transaction over all of it, in processes of their own."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from dblog_core.lake.lake_status import lake_at, table_location
 from tests.benchmarks.results import OURS, Bar, Figure, Results
 from tests.benchmarks.scale import Scale
 from tests.benchmarks.test_merge import SHAPE, Filled, add_lines
+from tests.benchmarks.test_merge_memory import Watch
 from tests.benchmarks.test_new_table import CONFIG, make_rows
 
 _LINES = 250_000
@@ -60,3 +61,44 @@ def test_as_many_changes_as_half_of_the_table(
     results.add(
         Figure("many_changes_doubled", "Lake", f"{title}: doubled rows", "", {OURS: doubled}, (Bar(0, at_most=True),))
     )
+
+
+MERGE = "MERGE by Spark"
+_LARGE_ROUNDS = 3
+
+
+@pytest.mark.timeout(3600)
+def test_one_transaction_over_the_whole_table(
+    spark: SparkSession, tmp_path: Path, scale: Scale, results: Results
+) -> None:
+    """Every row is updated, in random order: no merge may end within the transaction."""
+    made = tmp_path / "made"
+    filled = Filled(spark, made, scale.lake_rows)
+    updated = np.random.default_rng(6).permutation(scale.lake_rows)
+    for first in range(0, len(updated), _LINES):
+        keys = updated[first : first + _LINES]
+        add_lines(filled.lake.build, SHAPE, "u", make_rows(keys))
+        filled.lake.build.seal(partial=0 if first + _LINES >= len(updated) else len(keys))
+    series: dict[str, list[float]] = {OURS: [], MERGE: []}
+    memory = []
+    for number in range(_LARGE_ROUNDS):
+        for who in series:
+            path = tmp_path / f"{number}"
+            shutil.copytree(made, path, copy_function=os.link)  # no file is ever changed
+            file = tmp_path / "shop.toml"
+            lake = "[lake]\nmark_and_append = false" if who == MERGE else "[lake]"
+            file.write_text(CONFIG.format(path=path).replace("[lake]", lake))
+            command = [Path(sys.executable).parent / "dblog", "--config", file, "merge", "--once"]
+            began = time.monotonic()
+            merge = subprocess.Popen(command, env=os.environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            with Watch(merge.pid) as watch:
+                assert merge.wait() == 0
+            series[who].append(scale.lake_rows / (time.monotonic() - began))
+            if who == OURS:
+                memory.append(max(watch.anonymous) / 1e9)
+            table = spark.read.format("delta").load(str(table_location(lake_at(str(path / "lake")), SHAPE.table)))
+            assert table.where(F.col("note").startswith("leave it")).count() == table.count() == scale.lake_rows
+            shutil.rmtree(path)
+    title = f"`dblog merge --once` of one transaction that updates {scale.lake_rows:,} rows, all of the table"
+    results.add(Figure("large_transaction", "Lake", title, "rows/s", series, (Bar(1.5, MERGE),)))
+    results.add(Figure("large_transaction_memory", "Lake", f"{title}: memory", "GB", {OURS: memory}))
