@@ -1,7 +1,7 @@
 """Rows appended to a table in which nothing is looked up: no index, and no vectors.
 
-  newest version -> the rows beyond the newest transaction -> one file -> `txn` and `add` as the next version, created
-  if absent
+  newest version -> the rows beyond the newest transaction -> a file for each part of them -> `txn` and `add` as the
+  next version, created if absent
 
 A transaction's version is the highest order of the rows that it was made of, so that the table itself says which rows
 it has. Another writer's commit in between makes ours fail: it is read, and may have brought some of the rows.
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from dblog_core.delta_writer import snapshot
 from dblog_core.delta_writer.commit import commit_data, commit_info, create_commit
-from dblog_core.delta_writer.data_file import DataFile, data_file
+from dblog_core.delta_writer.data_file import StoredFile, data_file
 from dblog_core.delta_writer.features import BatchRefused, check_appendable
 from dblog_core.delta_writer.files import TableFiles
 from dblog_core.delta_writer.shape import Shape, shape_of
@@ -86,50 +86,58 @@ class AppendedTable:
         known."""
         return self.snapshot.txns.get(app, 0)
 
-    def append(self, rows: pa.Table, app: str, number: int) -> Appended:
+    def append(self, rows: pa.Table | Iterable[pa.Table], app: str, number: int) -> Appended:
         """Commits the rows beyond the newest transaction of `app`, as transaction `number`: the highest order up to
-        which they are complete. They have the columns of the shape that the last look showed.
+        which they are complete. They have the columns of the shape that the last look showed, and may come in several
+        parts, which can be gone through again.
 
         Raises BatchRefused where somebody has altered the table since, and StagingError with storage's own faults: then
         a later call finds out what became of the commit.
         """
+        parts = [rows] if isinstance(rows, pa.Table) else rows
         metadata = self.snapshot.metadata
         done = self.newest_order(app)
-        file: DataFile | None = None
+        files: list[StoredFile] | None = None
         for attempt in range(_ATTEMPTS):
             if attempt:
                 self.refresh()
             if self.snapshot.metadata != metadata:
                 raise BatchRefused("the table was altered meanwhile", where=str(self.files), fix="Spark writes it")
-            # Another merge has brought some of the rows, or all: of those that are left another file is made.
+            # Another merge has brought some of the rows, or all: of those that are left other files are made.
             if (newest := self.newest_order(app)) != done:
                 done = newest
-                file = None
+                files = None
             if done >= number:
                 return Appended(self.snapshot.version, already=True)
-            lines = rows.filter(pc.greater(rows[self._order], done))
-            if len(lines) and (file is None or not self.files.exists(file.name)):
-                file = self._write(lines)
-            if self._commit(file, len(lines), app, number):
-                return Appended(self.snapshot.version, len(lines))
+            if files is None or not all(self.files.exists(file.name) for file in files):
+                files = self._write(parts, done)
+            if self._commit(files, app, number):
+                return Appended(self.snapshot.version, sum(file.count for file in files))
         raise LakeError(
             f"others have committed {_ATTEMPTS} times while one commit was made",
             where=str(self.files),
             fix="see who writes this table: nobody but the merge should; it is tried again",
         )
 
-    def _write(self, lines: pa.Table) -> DataFile:
+    def _write(self, parts: Iterable[pa.Table], done: int) -> list[StoredFile]:
+        """A file for the rows of each part that are beyond `done`."""
         configuration = self.snapshot.metadata.get("configuration") or {}
-        file = data_file(lines, self.shape(), configuration, self._new_id(), where=str(self.files))
-        self.files.create_new(file.name, file.data)
-        return file
+        files = []
+        for part in parts:
+            if not len(rows := part.filter(pc.greater(part[self._order], done))):
+                continue
+            file = data_file(rows, self.shape(), configuration, self._new_id(), where=str(self.files))
+            self.files.create_new(file.name, file.data)
+            # What is kept does not grow with the rows.
+            files.append(replace(file.stored, keys=None))
+        return files
 
-    def _commit(self, file: DataFile | None, count: int, app: str, number: int) -> bool:
+    def _commit(self, files: Sequence[StoredFile], app: str, number: int) -> bool:
         now = self._now_ms()
         metrics = {
-            "numFiles": int(file is not None),
-            "numOutputRows": count,
-            "numOutputBytes": file.data.size if file is not None else 0,
+            "numFiles": len(files),
+            "numOutputRows": sum(file.count for file in files),
+            "numOutputBytes": sum(file.size for file in files),
         }
         info = commit_info(
             "WRITE",
@@ -142,8 +150,7 @@ class AppendedTable:
         )
         # Rows and number take effect together, or neither does.
         actions: list[Json] = [info, {"txn": {"appId": app, "version": number, "lastUpdated": now}}]
-        if file is not None:
-            actions.append({"add": file.addition(now_ms=now, data_change=True)})
+        actions += [{"add": file.addition(now_ms=now, data_change=True)} for file in files]
         data = commit_data(actions)
         # As late as possible: the lease may have ended while the file was written.
         self.check()

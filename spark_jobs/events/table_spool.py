@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import tempfile
 import weakref
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -60,6 +61,26 @@ class TableSpool:
         except OSError as error:
             raise _no_room(error) from error
         return pa.ipc.open_stream(data).read_all()
+
+
+class SpooledTables:
+    """Tables on the local disk, one after the other, as often as wanted."""
+
+    def __init__(self) -> None:
+        self._spool = TableSpool()
+        self._tables: list[SpooledTable] = []
+
+    def append(self, table: pa.Table) -> None:
+        """Raises LakeError where the disk has no room."""
+        if len(table):
+            self._tables.append(self._spool.write(table))
+
+    def __len__(self) -> int:
+        """The rows of all."""
+        return sum(table.rows for table in self._tables)
+
+    def __iter__(self) -> Iterator[pa.Table]:
+        return map(self._spool.read, self._tables)
 
 
 def _no_room(error: OSError) -> LakeError:

@@ -16,7 +16,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
-import pyarrow as pa
 from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -51,6 +50,7 @@ from spark_jobs.delta_tables.column_types import (
 )  # fmt: skip
 from spark_jobs.events import fold_on_driver, moved_unchanged_toast, staged_events
 from spark_jobs.history import previous_rows
+from spark_jobs.history.lines_on_driver import Lines
 from spark_jobs.history.without_spark import Tables
 
 _AFTER = "dblog.after"
@@ -175,8 +175,8 @@ class History:
             return False
         return lines is not None
 
-    def _append(self, lines: DataFrame | pa.Table, app: str, version: int) -> None:
-        if isinstance(lines, pa.Table):
+    def _append(self, lines: DataFrame | Lines, app: str, version: int) -> None:
+        if not isinstance(lines, DataFrame):
             assert self._tables is not None
             self._tables.append(self._spark, self.path, lines, app, version)
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -25,49 +26,106 @@ from spark_jobs.delta_tables.column_types import (
     TRANSACTION,
     UNCHANGED,
 )
-from spark_jobs.events import fold_on_driver, schema_policy
+from spark_jobs.events import fold_in_parts, fold_on_driver, schema_policy
+from spark_jobs.events.event_buckets import GROUP_BYTES, EventBuckets, join_up_to
 from spark_jobs.events.fold_unchanged_toast import mask_unchanged
 from spark_jobs.events.portion_fold import list_names
+from spark_jobs.events.table_spool import SpooledTables
 from spark_jobs.history.former_values import Before, fill_events
+
+Lines: TypeAlias = pa.Table | SpooledTables
+"""All at once, or in parts where memory has no room for all."""
 
 _META = {OP: "op", OFFSET: "offset", POSITION: "position", COMMIT_TIME: "commit_time", ORIGIN: "origin"}
 
 
 def fits_driver(work: Work, schema: TableSchema, staging: Staging) -> bool:
-    """Whether the lines are made here, unless the rows turn out to be too large: not where keys are equal that have
-    other bytes, columns were renamed, or the lake has a narrower one, whose values are looked at one by one."""
+    """Whether the lines are made here, unless keys that belong together have no room: not where keys are equal that
+    have other bytes, columns were renamed, or the lake has a narrower one, whose values are looked at one by one."""
     return (
-        fold_on_driver.is_small(work)
+        work.rows <= fold_in_parts.MOST_EVENTS
+        and fold_in_parts.have_room(work)
         and not fold_on_driver.has_float_key(schema)
         and not work.renames
         and not any(schema_policy.is_narrower(shape, schema) for shape in work.shapes(staging.schema))
     )
 
 
-def make_lines(staging: Staging, work: Work, schema: TableSchema, shape: Shape, before: Before) -> pa.Table | None:
-    """The lines by growing offset, in the columns of the history; None where the rows are too large for the driver.
+def make_lines(staging: Staging, work: Work, schema: TableSchema, shape: Shape, before: Before) -> Lines | None:
+    """The lines in the columns of the history: all at once by growing offset, or in parts; None where keys that belong
+    together have no room in memory.
 
     Raises CorruptSegment for a file that is missing or not the one that the manifest names; TableRefused where the
     lake's rows cannot be read without Spark.
     """
+    whole = replace(work, truncates=(), floor=None)  # what vanished again is history all the same
+    truncates = [mark.offset for mark in work.truncates]
+    if (lines := _make_at_once(staging, whole, schema, shape, before, truncates)) is None:
+        lines = _make_in_parts(staging, whole, schema, shape, before, truncates)
+    if lines is None or not work.truncates:
+        return lines
+    told_truncates = _lines_of_truncates(work.truncates, shape)
+    if isinstance(lines, SpooledTables):
+        lines.append(told_truncates)
+        return lines
+    together = pa.concat_tables([lines, told_truncates])
+    return together.take(pc.sort_indices(together[OFFSET]))
+
+
+def _make_at_once(
+    staging: Staging, work: Work, schema: TableSchema, shape: Shape, before: Before, truncates: Sequence[int]
+) -> pa.Table | None:
+    """None where the rows are too many, or too large."""
+    if not fold_on_driver.is_small(work):
+        return None
     parts: list[pa.Table] = []
     size = 0
-    whole = replace(work, truncates=(), floor=None)  # what vanished again is history all the same
-    for part in fold_on_driver.read_events(staging, whole, schema, for_history=True):
+    for part in fold_on_driver.read_events(staging, work, schema, for_history=True):
         size += part.nbytes
         if size > fold_on_driver.MAX_DECODED:
             return None
         parts.append(part)
-    lines = []
-    if parts:
-        events = pa.concat_tables(parts)
-        if schema.key:
-            events = fill_events(events, schema, [mark.offset for mark in work.truncates], before)
-        lines.append(_lines_of_events(events, schema, shape))
-    if work.truncates:
-        lines.append(_lines_of_truncates(work.truncates, shape))
-    together = pa.concat_tables(lines)
-    return together.take(pc.sort_indices(together[OFFSET]))
+    if not parts:
+        return _in_shape({}, 0, shape)
+    return _lines_of_keys(pa.concat_tables(parts), schema, shape, before, truncates)
+
+
+def _make_in_parts(
+    staging: Staging, work: Work, schema: TableSchema, shape: Shape, before: Before, truncates: Sequence[int]
+) -> SpooledTables | None:
+    """Parts in the order of the log where no event needs to know another one of its key; else parts of some keys."""
+    with fold_in_parts.ONE_AT_A_TIME:
+        lines = SpooledTables()
+        for events in join_up_to(GROUP_BYTES, fold_on_driver.read_events(staging, work, schema, for_history=True)):
+            if schema.key and _needs_former_values(events):
+                break
+            lines.append(_lines_of_events(events, schema, shape).sort_by(OFFSET))
+        else:
+            return lines
+        lines = SpooledTables()
+        buckets = EventBuckets(staging, work, schema, for_history=True)
+        for group in buckets.groups():
+            if sum(events.spooled.nbytes for events in group) > fold_on_driver.MAX_DECODED:
+                return None
+            events = pa.concat_tables(map(buckets.read, group))
+            lines.append(_lines_of_keys(events, schema, shape, before, truncates))
+        return lines
+
+
+def _needs_former_values(events: pa.Table) -> bool:
+    """Whether some come from a dump, or leave values out."""
+    dumped = pc.equal(events["origin"], "dump")
+    return bool(pc.any(pc.or_(dumped, events["unchanged"].is_valid())).as_py())
+
+
+def _lines_of_keys(
+    events: pa.Table, schema: TableSchema, shape: Shape, before: Before, truncates: Sequence[int]
+) -> pa.Table:
+    """The lines of all events of some keys, by growing offset."""
+    if schema.key:
+        events = fill_events(events, schema, truncates, before)
+    lines = _lines_of_events(events, schema, shape)
+    return lines.take(pc.sort_indices(lines[OFFSET]))
 
 
 def _lines_of_events(events: pa.Table, schema: TableSchema, shape: Shape) -> pa.Table:

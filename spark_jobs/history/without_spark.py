@@ -30,6 +30,7 @@ from spark_jobs.delta_tables.delta_log_checkpoint import Checkpoints
 from spark_jobs.events.fold_unchanged_toast import Ids
 from spark_jobs.history import lines_on_driver
 from spark_jobs.history.former_values import Before
+from spark_jobs.history.lines_on_driver import Lines
 
 _MOST_BYTES = 256 << 20
 """Of the lake's rows that lines take values from."""
@@ -58,7 +59,7 @@ class Tables:
 
     def make_lines(
         self, staging: Staging, work: Work, schema: TableSchema, withheld: Sequence[Key], *, exists: bool
-    ) -> pa.Table | None:
+    ) -> Lines | None:
         """The work's lines; None for a work that is Spark's. `exists`: whether there is a lake table. Raises
         TableRefused, as well where the lake table is Spark's."""
         if not lines_on_driver.fits_driver(work, schema, staging):
@@ -72,7 +73,7 @@ class Tables:
         before = Before(rows_of if exists else None, withheld)
         return lines_on_driver.make_lines(staging, work, schema, shape, before)
 
-    def append(self, spark: SparkSession, path: Location, lines: pa.Table, app: str, number: int) -> None:
+    def append(self, spark: SparkSession, path: Location, lines: Lines, app: str, number: int) -> None:
         """Commits lines as transaction `number`; a checkpoint that is due then is made beside the merges."""
         done = self.history.append(lines, app, number)
         if not done.already and delta_log_checkpoint.is_due(done.version, self.properties()):

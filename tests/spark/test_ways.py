@@ -18,7 +18,7 @@ from dblog_core.delta_writer import key_index
 from dblog_core.delta_writer.rewriting import copy_on_write
 from dblog_core.lake.lake_status import read_status
 from spark_jobs.delta_tables import create_table, delta_log_checkpoint, log
-from spark_jobs.events import fold_in_buckets, fold_in_parts, fold_on_driver
+from spark_jobs.events import event_buckets, fold_in_parts, fold_on_driver
 from spark_jobs.merging import deleted_rows, mark_and_append
 from spark_jobs.merging.lake_table import LakeTable
 from spark_jobs.merging.merge_results import Merged
@@ -81,8 +81,8 @@ def test_a_work_in_parts_gives_the_rows_of_a_merge(
     are Spark's."""
     monkeypatch.setattr(fold_on_driver, "fits_driver", lambda *_, **__: False)
     monkeypatch.setattr(fold_in_parts, "PART_BYTES", 1)
-    monkeypatch.setattr(fold_in_buckets, "BUCKET_ROWS", 10)
-    monkeypatch.setattr(fold_in_buckets, "PART_EVENTS", 40)
+    monkeypatch.setattr(event_buckets, "BUCKET_ROWS", 10)
+    monkeypatch.setattr(event_buckets, "GROUP_EVENTS", 40)
     dice = random.Random(f"parts {soak_seed}")
     _compare_bursts(ways, source(ways[0].build, dice, 40), dice)
     for lake in ways:

@@ -143,6 +143,27 @@ def test_rows_that_another_merge_has_brought_meanwhile_are_left_out(table: Appen
     table.check()
 
 
+def test_parts_are_one_commit_with_a_file_for_each(table: Appended) -> None:
+    writer = table.writer()
+    writer.refresh()
+    done = writer.append([rows([1, 7]), rows([]), rows([2, 3])], APP, 7)
+    assert (done.version, done.rows) == (1, 4)
+    info, txn, *adds = commit_of(table.path, 1)
+    assert [json.loads(add["add"]["stats"])["numRecords"] for add in adds] == [2, 2]
+    assert txn["txn"]["version"] == 7 and info["commitInfo"]["operationMetrics"]["numFiles"] == "2"
+    table.orders = [1, 2, 3, 7]
+    table.check()
+
+
+def test_parts_that_another_merge_has_brought_meanwhile_are_left_out(table: Appended) -> None:
+    writer = table.writer()
+    writer.refresh()
+    in_between(writer, lambda: table.append(table.writer(), [1, 2], 2))
+    assert writer.append([rows([1, 3]), rows([2]), rows([4])], APP, 4).rows == 2
+    table.orders = [1, 2, 3, 4]
+    table.check()
+
+
 def test_what_another_merge_has_brought_whole_is_not_appended(table: Appended) -> None:
     writer = table.writer()
     writer.refresh()

@@ -6,6 +6,7 @@ import datetime as dt
 import random
 from dataclasses import dataclass, field
 from decimal import Decimal
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -23,18 +24,21 @@ from dblog_core.lake import merge_plan
 from dblog_core.lake.merge_plan import Work
 from dblog_core.lake.spark_submit import COMMIT_MARK
 from dblog_core.model.schema import TableSchema
+from dblog_core.staging import Staging
 from dblog_core.storage.local import LocalStorage
 from dblog_core.storage.location import Location
 from spark_jobs.delta_tables import create_table
 from spark_jobs.delta_tables.column_types import OFFSET, history_shape
 from spark_jobs.delta_tables.delta_log_checkpoint import Checkpoints
-from spark_jobs.events import fold_on_driver
-from spark_jobs.history import former_values
+from spark_jobs.events import event_buckets, fold_on_driver
+from spark_jobs.events.table_spool import SpooledTables
+from spark_jobs.history import former_values, lines_on_driver
 from spark_jobs.history.without_spark import Tables
-from tests.spark.segments import Row, table
+from tests.spark.segments import Row, SegmentBuilder, table
 from tests.spark.worlds import SHAPE, Key, Oracle
 from tests.spark.worlds_history import Expected
 from tests.unit.delta_writer.rivals import open_delta
+from tests.unit.delta_writer.tables import commit_of, newest
 from tests.unit.spark_jobs.world_lake import Lake
 
 APP = "dblog:shop:shop.worlds:history"
@@ -71,7 +75,7 @@ class World:
         manifests = self.lake.staging.manifests(after=self.lake.segment, upto=self.lake.staging.head_number())
         return merge_plan.plan_works(manifests, lambda table: self.lake.segment)[str(SHAPE.table)]
 
-    def lines(self, withheld: list[Key] | None = None) -> pa.Table:
+    def lines(self, withheld: list[Key] | None = None) -> pa.Table | SpooledTables:
         tables = Tables(self.history, self.lake.open, Checkpoints())
         assert tables.has_shape(SHAPE)
         known = sorted(self.oracle.withheld) if withheld is None else withheld
@@ -92,6 +96,12 @@ class World:
 
     def told(self) -> list[Any]:
         return [Expected.as_told(row) for row in read_rows(self.path / "lake" / "history")]
+
+
+def at_once(lines: pa.Table | SpooledTables) -> list[Row]:
+    assert isinstance(lines, pa.Table)
+    rows: list[Row] = lines.to_pylist()
+    return rows
 
 
 def change_and_dump(world: World, dice: random.Random) -> None:
@@ -116,7 +126,20 @@ def world(tmp_path: Path, soak_seed: int) -> World:
     return world
 
 
-def test_the_lines_are_what_a_reader_would_have_kept(world: World, soak_seed: int) -> None:
+@pytest.fixture(params=["at once", "in parts"])
+def parts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether lines are made in parts of a few keys; of lines without former values: of a few lines."""
+    if request.param == "in parts":
+        monkeypatch.setattr(lines_on_driver, "_make_at_once", lambda *_: None)
+        monkeypatch.setattr(event_buckets, "BUCKET_ROWS", 20)
+        monkeypatch.setattr(event_buckets, "GROUP_EVENTS", 60)
+        monkeypatch.setattr(event_buckets, "DISTRIBUTED_BYTES", 4_000)
+        monkeypatch.setattr(lines_on_driver, "GROUP_BYTES", 1)
+        monkeypatch.setattr(fold_on_driver, "TOGETHER", 1)
+    return bool(request.param == "in parts")
+
+
+def test_the_lines_are_what_a_reader_would_have_kept(world: World, soak_seed: int, parts: bool) -> None:
     dice = random.Random(soak_seed)
     for number in range(world.lake.source.worlds):  # of rows that nobody has seen
         world.lake.source.change(number)
@@ -130,6 +153,10 @@ def test_the_lines_are_what_a_reader_would_have_kept(world: World, soak_seed: in
             world.lake.source.build.seal()
         world.merge()
         assert world.told() == world.expected.lines
+        files = [
+            a for a in commit_of(world.path / "lake" / "history", newest(world.path / "lake" / "history")) if "add" in a
+        ]
+        assert (len(files) > 1) == parts
     kinds = ("chain of key changes", "swap of keys", "unchanged value over updates, a key change and a batch boundary")
     assert [kind for kind in (*kinds, "truncate", "evicted row") if not world.lake.source.seen[kind]] == []
     assert world.expected.left_out and world.oracle.seen["withheld row"]
@@ -160,7 +187,7 @@ def test_a_life_ends_with_a_delete_a_birth_or_a_truncate(tmp_path: Path) -> None
     build.delete(SHAPE, {"world": 1, "k": "d"}, origin="dump")  # 17: it waited, and went with the others
     build.chunk(SHAPE, [four])  # 18
     build.seal()
-    lines = world.lines([(1, "d"), (7, "z")]).to_pylist()
+    lines = at_once(world.lines([(1, "d"), (7, "z")]))
     assert [(line[OFFSET], line["_dblog_op"], line["k"], line["_dblog_unchanged"]) for line in lines] == [
         (4, "d", "a", ["a", "f", "big"]), (6, "r", "a", None), (8, "c", "b", None), (9, "c", "b", ["big"]),
         (10, "d", "c", ["a", "f", "big"]), (11, "u", "c", ["big"]), (12, "r", "c", None), (13, "t", None, None),
@@ -177,7 +204,7 @@ def test_a_key_that_waits_for_a_dump_lives_and_nothing_of_it_is_known(tmp_path: 
     build.delete(SHAPE, {"world": 1, "k": "c"}, origin="dump")
     build.chunk(SHAPE, [{"world": 1, "k": "d", "a": None, "f": None, "big": None}])
     build.seal()
-    lines = world.lines([(1, k) for k in "abd"]).to_pylist()
+    lines = at_once(world.lines([(1, k) for k in "abd"]))
     assert [(line["_dblog_op"], line["k"], line["_dblog_unchanged"]) for line in lines] == [
         ("u", "a", ["big"]), ("d", "b", ["a", "f", "big"]), ("r", "d", None),
     ]  # fmt: skip
@@ -193,7 +220,7 @@ def test_a_work_without_values_to_look_up_makes_no_index(tmp_path: Path) -> None
     build.line(SHAPE, "d", before=row)
     build.seal()
     with mock.patch.object(OpenTable, "hits", side_effect=AssertionError("a key is looked up")):
-        lines = world.lines().to_pylist()
+        lines = at_once(world.lines())
     assert [(line["_dblog_op"], line["a"], line["_dblog_unchanged"]) for line in lines] == [
         ("c", 1, None), ("u", None, None), ("d", None, ["a", "f", "big"]),
     ]  # fmt: skip
@@ -268,12 +295,39 @@ def test_a_table_whose_lake_is_sparks_is_left_to_spark(world: World, soak_seed: 
         world.lines()
 
 
-@pytest.mark.parametrize("limit", ["MAX_ROWS", "MAX_BYTES", "MAX_DECODED"])
-def test_a_work_that_is_too_large_is_left_to_spark(
-    world: World, monkeypatch: pytest.MonkeyPatch, limit: str, soak_seed: int
+@pytest.mark.parametrize("key", [("id",), ()])
+def test_lines_that_need_no_former_values_are_in_the_order_of_the_log(
+    tmp_path: Path, parts: bool, key: tuple[str, ...]
+) -> None:
+    """So their files' statistics say which offsets they have."""
+    schema = table("items", key=key, id=pa.int64(), v=pa.string(), big=pa.string())
+    build = SegmentBuilder(Staging(str(tmp_path / "staging"), source="shop"))
+    for number in range(60):
+        build.line(schema, "c" if number < 20 else "u", after={"id": number % 20, "v": f"v{number}", "big": None})
+        if number % 10 == 9:
+            build.seal()
+    build.truncate(schema)
+    build.seal()
+    work = merge_plan.plan_works(build.staging.manifests(), lambda table: 0)[str(schema.table)]
+    history = make_history(tmp_path, schema)
+    tables = Tables(history, None, Checkpoints())
+    assert tables.has_shape(schema)
+    lines = tables.make_lines(build.staging, work, schema, [], exists=False)
+    assert lines is not None
+    history.append(lines, APP, 61)
+    told = read_rows(tmp_path / "history")
+    assert [row[OFFSET] for row in told] == list(range(1, 62)) and told[-1]["_dblog_op"] == "t"
+    assert [row["v"] for row in told[:60]] == [f"v{number}" for number in range(60)]
+    adds = [action["add"] for action in commit_of(tmp_path / "history", 1) if "add" in action]
+    ends = sorted((s["minValues"][OFFSET], s["maxValues"][OFFSET]) for s in (orjson.loads(a["stats"]) for a in adds))
+    assert (len(ends) > 1) == parts and all(a[1] < b[0] for a, b in pairwise(ends))
+
+
+def test_keys_that_belong_together_and_have_no_room_are_left_to_spark(
+    world: World, monkeypatch: pytest.MonkeyPatch, soak_seed: int
 ) -> None:
     change_and_dump(world, random.Random(soak_seed))
-    monkeypatch.setattr(fold_on_driver, limit, 10)
+    monkeypatch.setattr(fold_on_driver, "MAX_DECODED", 10)
     tables = Tables(world.history, world.lake.open, Checkpoints())
     assert tables.has_shape(SHAPE)
     assert tables.make_lines(world.lake.staging, world.work(), SHAPE, [], exists=True) is None

@@ -16,7 +16,7 @@ from dblog_core.errors import CorruptSegment, LakeError
 from dblog_core.lake import merge_plan
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import DataFile
-from spark_jobs.events import fold_in_buckets, fold_on_driver
+from spark_jobs.events import event_buckets, fold_in_buckets, fold_on_driver
 from spark_jobs.events.fold import WITHHOLD
 from spark_jobs.events.fold_in_buckets import SpooledParts
 from tests.spark.segments import SegmentBuilder, table
@@ -35,9 +35,9 @@ def in_buckets(tmp_path: Path, name: str) -> Lake:
 
 @pytest.fixture
 def small_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fold_in_buckets, "BUCKET_ROWS", 20)
-    monkeypatch.setattr(fold_in_buckets, "PART_EVENTS", 60)
-    monkeypatch.setattr(fold_in_buckets, "DISTRIBUTED_BYTES", 4_000)
+    monkeypatch.setattr(event_buckets, "BUCKET_ROWS", 20)
+    monkeypatch.setattr(event_buckets, "GROUP_EVENTS", 60)
+    monkeypatch.setattr(event_buckets, "DISTRIBUTED_BYTES", 4_000)
 
 
 def split_batches(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +88,7 @@ def test_hot_rows_that_are_folded_in_portions_are_what_the_lines_say(
     """A few rows with many events, whose values were left out and moved from key to key over the portions' borders:
     a border may lie between the two halves of a change of key."""
     monkeypatch.setattr(fold_in_buckets, "PORTION", portion)
-    monkeypatch.setattr(fold_in_buckets, "DISTRIBUTED_BYTES", 1)
+    monkeypatch.setattr(event_buckets, "DISTRIBUTED_BYTES", 1)
     monkeypatch.setattr(fold_on_driver, "MAX_ROWS", 100)
     split_batches(monkeypatch)
     lake = in_buckets(tmp_path, f"hot {soak_seed}/{portion}/{dumps}")
@@ -159,25 +159,25 @@ def build_notes(path: Path, *, rows: int, stride: int = 1, chained: bool = False
 
 
 def test_keys_with_a_stride_are_spread_over_the_buckets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fold_in_buckets, "BUCKET_ROWS", 10)
-    monkeypatch.setattr(fold_in_buckets, "PART_EVENTS", 1)
+    monkeypatch.setattr(event_buckets, "BUCKET_ROWS", 10)
+    monkeypatch.setattr(event_buckets, "GROUP_EVENTS", 1)
     staging, work = build_notes(tmp_path, rows=2_559, stride=1_024)
     parts = fold_in_buckets.fold_buckets(staging, work, NOTES)
     assert parts is not None and len(parts) == 2_559
     sizes = [len(part) for part in parts]
-    assert len(sizes) == fold_in_buckets.MOST_BUCKETS and max(sizes) < 40, sizes
+    assert len(sizes) == event_buckets.MOST_BUCKETS and max(sizes) < 40, sizes
 
 
 def test_keys_that_belong_together_and_have_no_room_are_sparks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     split_batches(monkeypatch)
-    monkeypatch.setattr(fold_in_buckets, "DISTRIBUTED_BYTES", 4_000)
+    monkeypatch.setattr(event_buckets, "DISTRIBUTED_BYTES", 4_000)
     monkeypatch.setattr(fold_in_buckets, "PORTION", 1)
-    monkeypatch.setattr(fold_in_buckets, "BUCKET_ROWS", 10)
+    monkeypatch.setattr(event_buckets, "BUCKET_ROWS", 10)
     monkeypatch.setattr(fold_on_driver, "MAX_ROWS", 200)
     apart, work = build_notes(tmp_path / "apart", rows=1_000)
     parts = fold_in_buckets.fold_buckets(apart, work, NOTES)
     assert parts is None, "a group of buckets has more keys"
-    monkeypatch.setattr(fold_in_buckets, "PART_EVENTS", 100)
+    monkeypatch.setattr(event_buckets, "GROUP_EVENTS", 100)
     parts = fold_in_buckets.fold_buckets(apart, work, NOTES)
     assert parts is not None and len(parts) == 1_000
     chained, work = build_notes(tmp_path / "chained", rows=1_000, chained=True)
