@@ -1,4 +1,4 @@
-"""A small batch of a table with a history: merged without Spark, beside the same batch merged by Spark."""
+"""A small batch and a whole dump of a table with a history: merged without Spark, beside the same merged by Spark."""
 
 from __future__ import annotations
 
@@ -19,6 +19,9 @@ BY_SPARK = "by Spark"
 ROWS = 100_000
 CHANGED = 1_000
 TIMES = 5  # as fast as Spark, at least
+DUMPED = 400_000
+_CHUNK = 20_000
+_DUMPS = 3
 
 
 class WithHistory:
@@ -70,3 +73,28 @@ def test_small_batch_with_history(spark: SparkSession, tmp_path: Path, scale: Sc
     title = f"{CHANGED:,} changes of a table of {rows:,} rows with a history, merged without Spark"
     bars = (Bar(1 / TIMES, BY_SPARK, at_most=True),)
     results.add(Figure("history_small_batch", "Lake", title, "s", series, bars))
+
+
+@pytest.mark.timeout(3600)
+def test_whole_dump_with_history(spark: SparkSession, tmp_path: Path, scale: Scale, results: Results) -> None:
+    """A dump of all rows, of which one in a hundred has changed: the history gets these alone."""
+    staging = Staging(str(tmp_path / "staging"), source="shop")
+    build = TestLake(spark, staging, tmp_path / "filled").build
+    lakes = {
+        OURS: WithHistory(spark, staging, tmp_path / "ours", marks=True),
+        BY_SPARK: WithHistory(spark, staging, tmp_path / "sparks", marks=False),
+    }
+    rows = DUMPED if scale.name != "quick" else DUMPED // 10
+    series: dict[str, list[float]] = {OURS: [], BY_SPARK: []}
+    for number in range(-2, _DUMPS):  # round -2 makes the tables, and round -1 warms both
+        for first in range(0, rows, _CHUNK):
+            keys = range(first, min(first + _CHUNK, rows))
+            chunk = [item(key, f"{number}" if key % 100 == number % 100 else "v") for key in keys]
+            build.chunk(ITEMS, chunk, dump=f"{number}")
+        build.seal()
+        for who, lake in lakes.items():
+            seconds = lake.merge()
+            if number >= 0:
+                series[who].append(seconds)
+    title = f"a dump of all {rows:,} rows of a table with a history, of which 1 % have changed"
+    results.add(Figure("history_whole_dump", "Lake", title, "s", series, (Bar(0.5, BY_SPARK, at_most=True),)))
