@@ -30,6 +30,9 @@ WHOLE_BYTES = 32 << 10
 """An outcome of up to so many bytes is written whole, and again to status.json."""
 _CHANGES = 20
 """A larger one says what has changed, and status.json is so many merges old: readers take these from their files."""
+_MOST_CHANGES = 60
+_STATUS_BYTES = 16 << 10
+"""Where status.json is large it is older, up to _MOST_CHANGES merges, so that a merge costs so many bytes of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +113,7 @@ class Records:
         self._last: LakeStatus | None = None
         self._changes = 0
         """Outcomes since status.json was written."""
+        self._most_changes = _CHANGES
 
     def newest(self) -> Intent | None:
         """The newest merge that was begun. Raises LakeError if its record is damaged."""
@@ -144,7 +148,7 @@ class Records:
             status = read_later_outcomes(self.directory, before) or status
         self._last = status
         self._changes += 1
-        if changes is None or self._changes > _CHANGES:
+        if changes is None or self._changes > self._most_changes:
             (self.directory / "status.json").replace(orjson.dumps(status))
             self._changes = 0
         if status.merge % DROP_EVERY == 0:
@@ -156,6 +160,7 @@ class Records:
         if self._last is None or not self._is_next(status):
             return None
         whole_bytes = len(orjson.dumps(status))
+        self._most_changes = min(_MOST_CHANGES, max(_CHANGES, whole_bytes // _STATUS_BYTES))
         if whole_bytes <= WHOLE_BYTES:
             return None
         changes = orjson.dumps(status.changes_since(self._last))

@@ -198,6 +198,27 @@ def test_a_round_with_one_changed_table_takes_19_requests(tables: Tables) -> Non
     assert tables.version() == ROUNDS + 1
 
 
+@pytest.mark.thorough
+def test_rounds_of_2000_tables_take_under_50_kb_on_average() -> None:
+    """One table has new rows. What is written seldom counts too: status.json names all tables."""
+    staging = Staging(source="shop", storage=MemoryStorage(Disk()))
+    tables = Tables(staging, Location(MemoryStorage(Disk())), count=2_000)
+    tables.round(1)
+    tables.merger.compact()
+    every: list[tuple[str, int]] = []
+    rounds = 0
+    while len(sizes := [size for kind, size in every if kind == "replace _dblog"]) < 2 and rounds < 95:
+        rounds += 1
+        tables.seal(rounds + 1)
+        with counted() as asked:
+            assert tables.merger.run_round(retry_stopped=True) is not None
+            assert tables.merger.compact(wait=False) is None
+        every += asked
+    assert len(sizes) == 2 and min(sizes) > 200_000, "of all tables"
+    assert sum(size for _, size in every) / rounds < 50_000
+    assert len(every) / rounds < 20
+
+
 def test_a_round_without_a_new_segment_takes_six_requests(tables: Tables) -> None:
     tables.round(1)
     with counted() as asked:
