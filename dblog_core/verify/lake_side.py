@@ -13,14 +13,15 @@ from dblog_core.config.settings import Config
 from dblog_core.errors import DblogError
 from dblog_core.interfaces import Clock
 from dblog_core.verify.direct.judge import DirectJudge
-from dblog_core.verify.direct.not_direct import NotDirect
+from dblog_core.verify.direct.not_direct import NotDirect, TooManyStaged
 from dblog_core.verify.exchange import TOGETHER, Answer, Desk, Task
 from dblog_core.verify.spark_job import SparkJob
 from dblog_core.verify.window_positions import Interrupted
 
 
 class LakeSide:
-    """A context. Spark is started for the first table that needs it, and then used for all of those."""
+    """A context. Spark is started for the first table that needs it, and then used for all of those. Of a table that
+    needs it only because of its many staged rows, readings of chosen keys are compared here."""
 
     def __init__(
         self, config: Config, desk: Desk, clock: Clock, stop: threading.Event, say: Callable[[str], None]
@@ -31,6 +32,7 @@ class LakeSide:
         self._judge = DirectJudge(wiring.open_staging(config), wiring.open_lake(config), desk, stop=stop)
         self._pool = ThreadPoolExecutor(TOGETHER, thread_name_prefix="lake")
         self._refused: set[str] = set()
+        self._refused_whole: set[str] = set()
         self._opened = ExitStack()
 
     def __enter__(self) -> LakeSide:
@@ -55,7 +57,7 @@ class LakeSide:
         return answer
 
     def _find_answer(self, task: Task) -> Answer:
-        if str(task.shape.table) not in self._refused:
+        if not self._is_refused(task):
             try:
                 return self._judge.answer(task)
             except NotDirect as reason:
@@ -71,8 +73,13 @@ class LakeSide:
         except (DblogError, Interrupted):
             pass  # `ask` meets it again, and raises it
 
-    def _leave_to_spark(self, task: Task, reason: NotDirect) -> None:
+    def _is_refused(self, task: Task) -> bool:
         table = str(task.shape.table)
-        if table not in self._refused:
-            self._refused.add(table)
-            self._say(f"{table}: compared by Spark, since {reason}")
+        return table in self._refused or (table in self._refused_whole and not task.for_chosen_keys)
+
+    def _leave_to_spark(self, task: Task, reason: NotDirect) -> None:
+        if self._is_refused(task):
+            return
+        is_whole = isinstance(reason, TooManyStaged) and not task.for_chosen_keys
+        (self._refused_whole if is_whole else self._refused).add(str(task.shape.table))
+        self._say(f"{task.shape.table}: compared by Spark, since {reason}")

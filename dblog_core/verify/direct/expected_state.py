@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dblog_core.verify.direct.hashed_events import Events, Flags
 from dblog_core.verify.direct.key_numbers import Numbers
 from dblog_core.verify.direct.lake_hashes import LakeRows
-from dblog_core.verify.direct.staged_hashes import Events, Flags
 
 NOWHERE = -1
 

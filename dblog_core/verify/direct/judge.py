@@ -22,11 +22,12 @@ from dblog_core.rows.arrow_hashes import NotHashable, sum_exactly
 from dblog_core.rows.row_hashes import hashed_shape
 from dblog_core.staging import Staging
 from dblog_core.storage.location import Location
+from dblog_core.verify.direct.hashed_events import Flags
 from dblog_core.verify.direct.key_numbers import Numbers, check_keys
 from dblog_core.verify.direct.lake_hashes import LakeHashes, LakeRows
-from dblog_core.verify.direct.not_direct import NotDirect
+from dblog_core.verify.direct.not_direct import NotDirect, TooManyStaged
 from dblog_core.verify.direct.sides import Sides, SourceState, is_upto
-from dblog_core.verify.direct.staged_hashes import Flags, StagedHashes
+from dblog_core.verify.direct.staged_hashes import StagedHashes
 from dblog_core.verify.exchange import MAX_KEYS_NAMED, Answer, Ask, Desk, Sum, Task
 from dblog_core.verify.window_positions import Interrupted
 
@@ -45,6 +46,8 @@ class _Table:
     lake: LakeHashes
     staged: StagedHashes
     lock: threading.Lock
+    has_too_many: bool = False
+    """Whether the staged rows of all keys take too much memory: `staged` has those of keys that were asked for then."""
 
     @property
     def memory(self) -> int:
@@ -111,8 +114,7 @@ class DirectJudge:
                     del self._tables[next(iter(self._tables))]
                 location = table_location(self._lake, schema.table)
                 lake = LakeHashes(location, schema, self._check_stop)
-                staged = StagedHashes(self._staging, schema, self._check_stop)
-                table = _Table(lake, staged, threading.Lock())
+                table = _Table(lake, self._staged_of(schema, None), threading.Lock())
             self._tables[name] = table
             return table
 
@@ -125,9 +127,31 @@ class DirectJudge:
         if self._stop.is_set():
             raise Interrupted
 
+    def _read_sides(self, task: Task, table: _Table, source: pa.Table) -> Sides:
+        """Raises TooManyStaged where the staged rows of all keys are asked for, and take too much memory."""
+        if not table.has_too_many:
+            try:
+                return Sides.read(task, table.lake, table.staged, source)
+            except TooManyStaged:
+                table.has_too_many = True
+                table.staged = self._staged_of(task.shape, LakeRows.none(task.shape).keys)
+                if not task.for_chosen_keys:
+                    raise
+        if not task.for_chosen_keys:
+            raise TooManyStaged("too many of its staged rows are not merged")
+        kind = LakeRows.none(task.shape).keys.schema
+        keys = source.select(kind.names).cast(kind)
+        # A later reading is of the same keys as a rule, or of fewer: what is staged of them is read once, too.
+        if not table.staged.has_keys(keys):
+            table.staged = self._staged_of(task.shape, keys)
+        return Sides.read(task, table.lake, table.staged, source)
+
+    def _staged_of(self, schema: TableSchema, keys: pa.Table | None) -> StagedHashes:
+        return StagedHashes(self._staging, schema, self._check_stop, keys=keys)
+
     def _compare(self, task: Task, table: _Table) -> Answer:
         """Every key of either side, those within the ranges, or the asked ones."""
-        sides = Sides.read(task, table.lake, table.staged, self._source_rows(task))
+        sides = self._read_sides(task, table, self._source_rows(task))
         source = SourceState.of(sides)
         seen = source.is_requested if task.for_chosen_keys else np.ones(sides.count, np.bool_)
         now = sides.state_at(task.upto, seen)
@@ -146,7 +170,7 @@ class DirectJudge:
     def _columns(self, task: Task, table: _Table) -> Answer:
         """The columns in which rows differ, for those of the asked keys that both sides have and that do not change."""
         schema = task.shape
-        sides = Sides.read(task, table.lake, table.staged, self._desk.rows(task.files))
+        sides = self._read_sides(task, table, self._desk.rows(task.files))
         in_source = np.zeros(sides.count, np.bool_)
         in_source[sides.source_keys] = True
         now = sides.state_at(task.upto, in_source)

@@ -15,10 +15,11 @@ from dblog_core.model.values import key_from_json
 from dblog_core.rows.arrow_hashes import hash_rows
 from dblog_core.rows.row_hashes import HASH
 from dblog_core.verify.direct.expected_state import NOWHERE, State, apply_events
+from dblog_core.verify.direct.hashed_events import Events, Flags
 from dblog_core.verify.direct.key_numbers import Numbers, number_keys
 from dblog_core.verify.direct.lake_hashes import LakeHashes, LakeRows
 from dblog_core.verify.direct.not_direct import NotDirect
-from dblog_core.verify.direct.staged_hashes import UNCHANGED, Events, Flags, StagedHashes, mask_named
+from dblog_core.verify.direct.staged_hashes import UNCHANGED, StagedHashes, mask_named, may_be_among
 from dblog_core.verify.direct.unchanged_toast import Walk, related_keys
 from dblog_core.verify.exchange import Task
 
@@ -50,18 +51,19 @@ class Sides:
         schema = task.shape
         pin = task.pin
         after = task.since if pin is None else min(pin.offset, task.since)
-        events = staged.between(after, task.upto)
+        events = staged.between(after, task.upto, settled=task.since)
         lake = LakeRows.none(schema) if pin is None else hashed_lake.rows_of(pin.version, pin.newest)
         if task.within:
             lake = lake.where(is_within(lake.keys, schema, task))
             events = events.where(is_within(events.keys, schema, task))
-        staged_rows = int((events.offsets > (0 if pin is None else pin.offset)).sum())
+        merged = 0 if pin is None else pin.offset
+        staged_rows = int((events.offsets > merged).sum()) + staged.count_dropped(merged)
         kind = lake.keys.schema
         requested = source.select(kind.names).cast(kind)
         # A row that came from another key needs that key's rows too.
         if task.for_chosen_keys and not events.moved.any():
-            lake = lake.where(_may_be_among(lake.keys, requested))
-            events = events.where(_may_be_among(events.keys.cast(kind), requested))
+            lake = lake.where(may_be_among(lake.keys, requested))
+            events = events.where(may_be_among(events.keys.cast(kind), requested))
         groups = [lake.keys, events.keys.cast(kind), events.old_keys.cast(kind), requested]
         (lake_keys, event_keys, old_keys, source_keys), count = number_keys(groups)
         return cls(
@@ -215,14 +217,6 @@ class SourceState:
         by_number = np.zeros(sides.count, np.int64)
         by_number[sides.source_keys[has_hash]] = np.asarray(hashes.drop_null())
         return cls(is_requested, exists, by_number)
-
-
-def _may_be_among(keys: pa.Table, requested: pa.Table) -> Flags:
-    """Which keys have in each column a value of some requested key: all that are requested, and few others."""
-    among = np.ones(len(keys), np.bool_)
-    for name in keys.column_names:
-        among &= np.asarray(pc.is_in(keys[name], value_set=requested[name].combine_chunks()))
-    return among
 
 
 def is_within(keys: pa.Table, schema: TableSchema, task: Task) -> Flags:

@@ -1,16 +1,17 @@
 """Hashed events of one table in a stretch of the log, which grows at its end: each staged row is read and hashed once.
 
 So what a verification reads of the log is what was staged from its lake version to its last reading of the source,
-however often it reads keys again.
+however often it reads keys again. What it keeps is bounded. Once these are many events, it drops those that the lake
+has, and those that a later one of the same key has superseded. Where too many are left, it keeps those of some keys.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -19,11 +20,16 @@ from dblog_core.model.schema import TableSchema
 from dblog_core.rows.arrow_hashes import hash_rows
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import ChunkRef, DataFile, LogMark, Manifest
+from dblog_core.verify.direct.hashed_events import ARRAYS, FLAGS, Events, Flags, join_events
 from dblog_core.verify.direct.key_numbers import Numbers
-from dblog_core.verify.direct.not_direct import NotDirect
+from dblog_core.verify.direct.not_direct import NotDirect, TooManyStaged
+from dblog_core.verify.direct.superseded_events import find_superseded
 
 MAX_EVENTS = 3_000_000
-"""Rows of a stretch; beyond them Spark's executors fold it."""
+"""Events that are kept; beyond them those that no answer needs are dropped."""
+
+_LARGEST_SHARE = 7 / 8
+"""Of MAX_EVENTS, that may be left then; beyond it Spark's executors fold those of all keys."""
 
 _BYTES_AT_ONCE = 32 << 20
 _NAMES = pa.list_(pa.string())
@@ -31,58 +37,22 @@ UNCHANGED = "columns of the row that are left out"
 _KEY = "key "
 _OLD_KEY = "old key "
 
-Flags = npt.NDArray[np.bool_]
-
-
-@dataclass(frozen=True, slots=True)
-class Events:
-    """By growing offset: keys, offsets, whether the row lives after it (`lives`), whether it is `born` by it, whether
-    the source's log has it (`logged`), whether its image is `whole` (the log may have left columns out), and the hash
-    of that image. `files`: where the images stand.
-
-    `moved`: partial rows that had another key before, and `old_keys`: that key, of each of those alone.
-    """
-
-    keys: pa.Table
-    offsets: Numbers
-    lives: Flags
-    born: Flags
-    logged: Flags
-    whole: Flags
-    moved: Flags
-    hashes: Numbers
-    files: Numbers
-    old_keys: pa.Table
-    truncates: Numbers
-
-    def __len__(self) -> int:
-        return len(self.offsets)
-
-    def between(self, after: int, upto: int) -> Events:
-        """Those with after < offset <= upto."""
-        chosen = (self.offsets > after) & (self.offsets <= upto)
-        truncates = self.truncates[(self.truncates > after) & (self.truncates <= upto)]
-        return replace(self.where(chosen), truncates=truncates)
-
-    def where(self, chosen: Flags) -> Events:
-        """Some of them, with all TRUNCATEs."""
-        if chosen.all():
-            return self
-        arrays = {name: getattr(self, name)[chosen] for name in _ARRAYS}
-        keys = self.keys.filter(pa.array(chosen))
-        return replace(self, **arrays, keys=keys, old_keys=self.old_keys.filter(pa.array(chosen[self.moved])))
-
-
-_FLAGS = ("lives", "born", "logged", "whole", "moved")
-_ARRAYS = ("offsets", *_FLAGS, "hashes", "files")
-
 
 class StagedHashes:
     """One table's; for one thread at a time."""
 
-    def __init__(self, staging: Staging, schema: TableSchema, check: Callable[[], None] = lambda: None) -> None:
-        """`schema`: the staged shape that rows are hashed in; `check` is asked now and then, and may raise."""
+    def __init__(
+        self,
+        staging: Staging,
+        schema: TableSchema,
+        check: Callable[[], None] = lambda: None,
+        *,
+        keys: pa.Table | None = None,
+    ) -> None:
+        """`schema`: the staged shape that rows are hashed in; `check` is asked now and then, and may raise. `keys`:
+        those whose events are kept, and perhaps some others (None: all)."""
         self._check = check
+        self._keys = keys
         self._staging = staging
         self._schema = schema
         self._start_again(0, 0)
@@ -93,17 +63,26 @@ class StagedHashes:
         parts = list(self._parts)  # another thread may add some
         return sum(part.keys.nbytes + 40 * len(part) for part in parts)
 
-    def between(self, after: int, upto: int) -> Events:
-        """All events with after < offset <= upto. Raises NotDirect, SegmentReplaced, or what staging raises."""
+    def between(self, after: int, upto: int, *, settled: int) -> Events:
+        """All events with after < offset <= upto, except those up to `settled` that a later one of these has
+        superseded. Raises NotDirect, SegmentReplaced, or what staging raises."""
         if upto <= after:
             return self._nothing
-        if after < self._after or after > self._last:
+        if after < self._after or after > self._last or settled < self._settled:
             head = self._staging.head()
             if head is None or after >= head.last_offset:
                 return self._nothing
             self._start_again(after, self._staging.segment_of(after + 1, head) - 1)
-        self._read_on(upto)
+        self._read_on(upto, after, settled)
         return self._joined().between(after, upto)
+
+    def has_keys(self, keys: pa.Table) -> bool:
+        """Whether the events of these keys are kept."""
+        return self._keys is None or bool(may_be_among(keys.cast(self._keys.schema), self._keys).all())
+
+    def count_dropped(self, after: int) -> int:
+        """How many events are not kept that stand above an offset, which is the end of a segment."""
+        return sum(count for end, count in self._dropped.items() if end > after)
 
     def images(self, events: Events, chosen: Numbers) -> pa.Table:
         """The images of these events in their order, in the table's columns; `UNCHANGED`: those that are left out."""
@@ -131,6 +110,9 @@ class StagedHashes:
         self._after = after
         self._segment = segment
         self._last = after
+        self._settled = 0
+        self._dropped = Counter[int]()  # by the last offset of a segment: how many of its events
+        self._ends: list[int] = []  # the last offset of each segment that was read
         self._parts: list[Events] = []
         self._is_joined = False
         self._files: list[DataFile | ChunkRef] = []
@@ -145,7 +127,7 @@ class StagedHashes:
 
     def _joined(self) -> Events:
         if not self._is_joined:
-            self._parts = [_join_events([self._nothing, *self._parts])]
+            self._parts = [join_events([self._nothing, *self._parts])]
             self._is_joined = True
         return self._parts[0]
 
@@ -153,40 +135,84 @@ class StagedHashes:
     def _nothing(self) -> Events:
         keys = pa.schema([pa.field(c.name, c.type) for c in self._schema.key_columns]).empty_table()
         numbers = np.empty(0, np.int64)
-        flags = dict.fromkeys(_FLAGS, np.empty(0, np.bool_))
+        flags = dict.fromkeys(FLAGS, np.empty(0, np.bool_))
         return Events(keys, numbers, **flags, hashes=numbers, files=numbers, old_keys=keys, truncates=numbers)
 
     # What was not read yet ------------------------------------------------------------------------------------------
 
-    def _read_on(self, upto: int) -> None:
+    def _read_on(self, upto: int, after: int, settled: int) -> None:
         """Reads what follows. Small files are hashed together: a hash costs less than a table of few rows does."""
-        parts: list[Events] = []  # kept once all of them are read: a file may be gone, and is then read elsewhere
+        parts = list(self._parts)  # ours once all is read: a file may be gone, and is then read elsewhere
         rows: list[pa.Table] = []
         marks: list[LogMark] = []
+        ends: list[int] = []
+        dropped: list[Numbers] = []
+        left_out = Counter[int]()
         manifest: Manifest | None = None
         name = str(self._schema.table)
         for manifest in self._unread(upto):
             self._check()
+            ends.append(manifest.last_offset)
             marks += [mark for mark in manifest.marks if mark.table == name and mark.offset > self._after]
-            files: list[DataFile | ChunkRef] = [f for f in manifest.files if f.table == name]
-            files += [chunk for chunk in manifest.chunks if chunk.table == name]
-            for file in files:
-                self._files.append(file)
-                number = len(self._files) - 1
-                rows += [_with_number(part, number) for part in self._rows_of(file)]
+            for part, every in self._rows_in(manifest):
+                rows.append(part)
+                left_out[manifest.last_offset] += every - len(part)
                 if sum(part.nbytes for part in rows) > _BYTES_AT_ONCE:
                     parts.append(self._hash_rows(rows))
                     rows = []
-            if sum(map(len, (*self._parts, *parts, *rows))) > MAX_EVENTS:
-                raise NotDirect(f"more than {MAX_EVENTS:,} rows of it are staged and not merged")
+            if sum(map(len, (*parts, *rows))) > MAX_EVENTS:
+                events, superseded = self._settle([*parts, self._hash_rows(rows)], after, settled)
+                parts = [events]
+                rows = []
+                dropped.append(superseded)
         if manifest is None:
             return
         _check_marks(marks)
         truncates = np.array([mark.offset for mark in marks if mark.op == TRUNCATE], np.int64)
-        self._parts += [*parts, replace(self._hash_rows(rows), truncates=truncates)]
+        self._parts = [*parts, replace(self._hash_rows(rows), truncates=truncates)]
         self._is_joined = False  # rows of chunks stand between those of the log
         self._segment = manifest.segment
         self._last = max(self._last, manifest.last_offset)
+        self._ends += ends
+        self._dropped.update(left_out)
+        if dropped:
+            self._after = after
+            self._settled = settled
+            self._count_superseded(np.concatenate(dropped))
+
+    def _rows_in(self, manifest: Manifest) -> Iterator[tuple[pa.Table, int]]:
+        """Its events of our keys, and of how many."""
+        name = str(self._schema.table)
+        files: list[DataFile | ChunkRef] = [f for f in manifest.files if f.table == name]
+        files += [chunk for chunk in manifest.chunks if chunk.table == name]
+        for file in files:
+            self._files.append(file)
+            number = len(self._files) - 1
+            for rows in self._rows_of(file):
+                yield _with_number(self._of_our_keys(rows), number), len(rows)
+
+    def _of_our_keys(self, rows: pa.Table) -> pa.Table:
+        if self._keys is None:
+            return rows
+        chosen = rows.filter(pa.array(may_be_among(self._key_columns(rows, _KEY), self._keys)))
+        if np.asarray(chosen["moved"]).any():
+            raise NotDirect("rows came from other keys, with values that the log has left out")
+        return chosen
+
+    def _settle(self, parts: list[Events], after: int, settled: int) -> tuple[Events, Numbers]:
+        """Those that some answer may need, and the offsets of the others. Raises TooManyStaged where the former are
+        too many."""
+        events = join_events([self._nothing, *parts])
+        events = events.where(events.offsets > after)
+        superseded = find_superseded(events, settled)
+        if len(events) - int(superseded.sum()) > MAX_EVENTS * _LARGEST_SHARE:
+            raise TooManyStaged(f"more than {MAX_EVENTS:,} staged rows are not merged, most of them of different keys")
+        return events.where(~superseded), events.offsets[superseded]
+
+    def _count_superseded(self, offsets: Numbers) -> None:
+        segments, counts = np.unique(np.searchsorted(self._ends, offsets), return_counts=True)
+        for segment, count in zip(segments.tolist(), counts.tolist(), strict=True):
+            self._dropped[self._ends[segment]] += count
 
     def _hash_rows(self, parts: list[pa.Table]) -> Events:
         if not parts:
@@ -196,7 +222,7 @@ class StagedHashes:
         return Events(
             self._key_columns(rows, _KEY),
             hashes=hash_rows(columns, self._schema),
-            **{name: np.asarray(rows[name]) for name in _ARRAYS if name != "hashes"},
+            **{name: np.asarray(rows[name]) for name in ARRAYS if name != "hashes"},
             old_keys=self._key_columns(rows, _OLD_KEY).filter(rows["moved"]),
             truncates=np.empty(0, np.int64),
         )
@@ -244,7 +270,7 @@ class StagedHashes:
         yes = np.ones(len(rows), np.bool_)
         columns: dict[str, pa.Array | pa.ChunkedArray] = {
             "offsets": pa.array(chunk.first_offset + numbers),
-            **{name: pa.array(yes if name in ("lives", "whole") else ~yes) for name in _FLAGS},
+            **{name: pa.array(yes if name in ("lives", "whole") else ~yes) for name in FLAGS},
             UNCHANGED: pa.nulls(len(rows), _NAMES),
         }
         for column in self._schema.key_columns:
@@ -269,22 +295,16 @@ def _check_marks(marks: list[LogMark]) -> None:
             raise NotDirect("its columns were renamed, or added with a value, since the last merge")
 
 
+def may_be_among(keys: pa.Table, requested: pa.Table) -> Flags:
+    """Which keys have in each column a value of some requested key: all that are requested, and few others."""
+    among = np.ones(len(keys), np.bool_)
+    for name in keys.column_names:
+        among &= np.asarray(pc.is_in(keys[name], value_set=requested[name].combine_chunks()))
+    return among
+
+
 def _with_number(rows: pa.Table, number: int) -> pa.Table:
     return rows.append_column("files", pa.array(np.full(len(rows), number, np.int64)))
-
-
-def _join_events(parts: list[Events]) -> Events:
-    joined = {name: np.concatenate([getattr(part, name) for part in parts]) for name in (*_ARRAYS, "truncates")}
-    order = np.argsort(joined["offsets"], kind="stable")  # files and chunks of a segment interleave
-    # The number of each moved row among those that moved, in the new order.
-    numbers = np.cumsum(joined["moved"]) - 1
-    old_keys = pa.concat_tables([part.old_keys for part in parts])
-    return Events(
-        pa.concat_tables([part.keys for part in parts]).take(pa.array(order)).combine_chunks(),
-        **{name: joined[name][order] for name in _ARRAYS},
-        old_keys=old_keys.take(pa.array(numbers[order][joined["moved"][order]])).combine_chunks(),
-        truncates=np.sort(joined["truncates"]),
-    )
 
 
 def mask_named(lists: pa.Array, name: str) -> Flags:

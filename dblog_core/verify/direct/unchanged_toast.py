@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from dblog_core.verify.direct.hashed_events import Events
 from dblog_core.verify.direct.key_numbers import Numbers
-from dblog_core.verify.direct.staged_hashes import Events
 
 NOWHERE = -1
 Places = Sequence[int]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +18,7 @@ from dblog_core.errors import LakeError
 from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.storage.factory import open_storage
 from dblog_core.verify import exchange, lake_side
-from dblog_core.verify.direct.not_direct import NotDirect
+from dblog_core.verify.direct.not_direct import NotDirect, TooManyStaged
 from dblog_core.verify.exchange import Answer, Ask, Desk, Task
 from dblog_core.verify.lake_side import LakeSide
 from tests.waiting import wait_until
@@ -50,7 +51,7 @@ class Job:
 
 
 class Direct:
-    """In place of the judge: table `large` is Spark's, and `broken` has a fault."""
+    """In place of the judge: table `large` is Spark's, `busy` is as a whole, and `broken` has a fault."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         self.asked: list[str] = []
@@ -63,6 +64,8 @@ class Direct:
         self.asked.append(name)
         if name == "large":
             raise NotDirect("it is large")
+        if name == "busy" and not task.for_chosen_keys:
+            raise TooManyStaged("many of its staged rows are not merged")
         if name == "broken":
             raise LakeError("a data file is missing", where="lake", fix="restore it")
         return Answer(rows=1)
@@ -104,6 +107,13 @@ def test_what_does_not_fit_starts_spark_beside_the_reading_and_is_asked_of_it_al
     assert side.ask(task_of("small")).rows == 1
     assert side._job.asked == ["large"] * 3 and side._judge.asked.count("large") == 1
     assert lines == ["shop.large: compared by Spark, since it is large"]
+
+
+def test_a_table_of_many_staged_rows_is_asked_of_spark_as_a_whole_alone(side: Any, lines: list[str]) -> None:
+    chosen = replace(task_of("busy"), for_chosen_keys=True)
+    assert [side.ask(task).rows for task in (task_of("busy"), chosen, task_of("busy"), chosen)] == [2, 1, 2, 1]
+    assert side._judge.asked == ["busy"] * 3 and side._job.asked == ["busy"] * 2
+    assert lines == ["shop.busy: compared by Spark, since many of its staged rows are not merged"]
 
 
 def test_a_fault_of_the_lake_is_raised_where_it_is_asked(side: Any) -> None:

@@ -28,17 +28,21 @@ from dblog_core.verify.window_positions import Interrupted
 from tests.plain_hashes import row_hash
 from tests.spark.segments import table as table_shape
 from tests.unit.delta_writer.tables import OFFSET, metadata, newest, schema_string, write_commit
-from tests.unit.verify.direct.world import FIELDS, Change, LakeTable, T, World, kinds_of
+from tests.unit.verify.direct.world import FIELDS, Change, LakeTable, T, World, keep_at_most, kinds_of
 
 KEYS = 8
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(16))
-def test_every_key_is_called_what_it_is(seed: int, tmp_path: Path) -> None:
-    """In a verification of some readings, with merges, damage and changes between them, over one judge's caches."""
+@pytest.mark.parametrize("kept", [3_000_000, 4])
+def test_every_key_is_called_what_it_is(kept: int, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a verification of some readings, with merges, damage and changes between them, over one judge's caches; also
+    one that `kept` few events, and dropped those that count no more."""
+    keep_at_most(kept, monkeypatch)
     world = World(tmp_path, random.Random(seed))
     chance = world.chance
+    since = 0
     for _ in range(4):
         for _ in range(chance.randint(1, 3)):
             for _ in range(chance.randint(0, 8)):
@@ -48,7 +52,8 @@ def test_every_key_is_called_what_it_is(seed: int, tmp_path: Path) -> None:
                 world.merge(is_recorded=chance.random() < 0.6)
         if chance.random() < 0.4:
             world.damage(KEYS)
-        since = chance.randint(0, world.build.offset)
+        # As a rule a later reading has seen more, but who starts again may have seen less.
+        since = chance.randint(since if chance.random() < 0.7 else 0, world.build.offset)
         chosen = chance.sample(range(KEYS + 3), 5) if chance.random() < 0.5 else None
         task, seen = world.task(since, chosen=chosen)
         answer = world.judge.answer(task)
@@ -265,13 +270,13 @@ def test_a_partitioned_table_is_left_to_spark(tmp_path: Path) -> None:
     assert "partitioned by v" in refusal_of(judge)
 
 
-def test_many_staged_rows_are_left_to_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_staged_rows_of_many_keys_are_left_to_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(tmp_path, random.Random(3))
     for _ in range(20):
         world.write(KEYS)
     world.seal()
     monkeypatch.setattr(staged_hashes, "MAX_EVENTS", 5)
-    with pytest.raises(NotDirect, match="more than 5 rows"):
+    with pytest.raises(NotDirect, match="more than 5 staged rows"):
         world.judge.answer(world.task(0)[0])
 
 

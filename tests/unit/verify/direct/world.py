@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from dblog_core.model.schema import TableSchema
 from dblog_core.rows.row_hashes import HASH
 from dblog_core.staging import Staging
 from dblog_core.storage.local import LocalStorage
 from dblog_core.storage.location import Location
+from dblog_core.verify.direct import staged_hashes
 from dblog_core.verify.direct.judge import DirectJudge
 from dblog_core.verify.exchange import Answer, Ask, Desk, Pin, Task
 from tests.plain_hashes import row_hash
@@ -244,3 +246,9 @@ def kinds_of(answer: Answer) -> dict[Any, str]:
     for kind in ("missing", "extra", "undecided", "twice"):
         kinds |= dict.fromkeys(getattr(answer, kind), kind)
     return kinds
+
+
+def keep_at_most(events: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many of them still count."""
+    monkeypatch.setattr(staged_hashes, "MAX_EVENTS", events)
+    monkeypatch.setattr(staged_hashes, "_LARGEST_SHARE", 1_000_000)

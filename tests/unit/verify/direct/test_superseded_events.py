@@ -1,0 +1,154 @@
+"""What is kept of staged events is bounded, and no answer changes: those that no answer needs are dropped, and where
+too many are left, only those of chosen keys are kept.
+
+`test_judge` holds the same over random logs.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dblog_core.rows.row_hashes import HASH
+from dblog_core.staging.manifest import DataFile
+from dblog_core.verify.direct import staged_hashes
+from dblog_core.verify.direct.not_direct import NotDirect, TooManyStaged
+from dblog_core.verify.exchange import Ask, Task
+from tests.plain_hashes import row_hash
+from tests.unit.verify.direct.world import Change, T, World, keep_at_most, kinds_of
+
+
+def test_of_few_keys_that_change_all_the_time_few_events_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So no number of staged rows is too large for this process, and all of them are counted."""
+    monkeypatch.setattr(staged_hashes, "MAX_EVENTS", 50)
+    world = World(tmp_path, random.Random(0))
+    for key in range(1, 5):
+        add_change(world, key, "new", born=True)
+    world.seal()
+    world.merge()
+    for rounds in range(1, 6):
+        for number in range(100):
+            add_change(world, 1 + number % 4, f"{rounds} {number}")
+            if number % 10 == 9:
+                world.seal()
+        answer = world.judge.answer(world.task(world.build.offset)[0])
+        assert (kinds_of(answer), answer.rows, answer.staged) == ({}, 4, 100 * rounds)
+        (kept,) = (len(table.staged._joined()) for table in world.judge._tables.values())
+        assert kept <= 50
+    world.merge()
+    add_change(world, 1, "after the merge")
+    world.seal()
+    answer = world.judge.answer(world.task(world.build.offset)[0])
+    assert (kinds_of(answer), answer.staged) == ({}, 1)
+
+
+@pytest.mark.parametrize("reborn", [False, True])
+def test_a_row_that_came_from_another_key_has_its_values_when_earlier_events_are_dropped(
+    reborn: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An earlier reading has seen the delete of that key, or all of it and a later row of that key."""
+    keep_at_most(2, monkeypatch)
+    world = World(tmp_path, random.Random(0))
+    add_change(world, 9, "other", born=True)
+    world.seal()
+    world.merge()
+    add_change(world, 1, "first", born=True)
+    add_change(world, 1, "second")
+    world.build.delete(T, {"id": 1})
+    world.changes.append(Change(world.build.offset, 1))
+    if not reborn:
+        world.seal()
+        assert not kinds_of(world.judge.answer(world.task(world.build.offset)[0]))
+    moved = {"id": 2, "v": "moved", "big": "second"}
+    staged = {**moved, "big": None}
+    world.build.line(T, "c", after=staged, unchanged=["big"], moved_from={"id": 1})
+    world.changes.append(Change(world.build.offset, 2, staged, ("big",), 1, born=True, source_row=moved))
+    if reborn:
+        add_change(world, 1, "third", born=True)
+    world.seal()
+    answer = world.judge.answer(world.task(world.build.offset)[0])
+    assert (kinds_of(answer), answer.lake_rows) == ({}, 3 if reborn else 2)
+
+
+def test_a_reading_that_has_seen_less_than_an_earlier_one_has_all_events(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep_at_most(2, monkeypatch)
+    world = World(tmp_path, random.Random(0))
+    for number in range(5):
+        add_change(world, 1, f"v{number}", born=not number)
+    world.seal()
+    world.merge()
+    for number in range(5, 10):
+        add_change(world, 1, f"v{number}")
+    world.seal()
+    assert not kinds_of(world.judge.answer(world.task(world.build.offset)[0]))
+    row = {"id": 1, "v": "v6", "big": "v6"}
+    file = world.desk.put_rows("older", pa.record_batch({"id": pa.array([1]), HASH: [row_hash(T, row)]}))
+    task = Task(Ask.COMPARE, T, world.pin(), (file,), world.merged, world.build.offset)
+    assert not kinds_of(world.judge.answer(task)), "the log has led the key through that row"
+
+
+def test_chosen_keys_are_compared_where_the_rows_of_all_are_too_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each staged row is read once for them, however often they are read again."""
+    monkeypatch.setattr(staged_hashes, "MAX_EVENTS", 20)
+    world = World(tmp_path, random.Random(0))
+    add_change(world, 1, "merged", born=True)
+    world.seal()
+    world.merge()
+    for key in range(1, 41):
+        add_change(world, key, "staged", born=key > 1)
+        if key % 8 == 0:
+            world.seal()
+    with pytest.raises(TooManyStaged, match="more than 20 staged rows"):
+        world.judge.answer(world.task(world.build.offset)[0])
+    read: list[str] = []
+    log_batches = world.staging.log_batches
+
+    def count(file: DataFile, **options: Any) -> Iterator[pa.RecordBatch]:
+        for lines in log_batches(file, **options):
+            read.extend(["row"] * len(lines))
+            yield lines
+
+    monkeypatch.setattr(world.staging, "log_batches", count)
+    for number in range(4):
+        since = world.build.offset
+        add_change(world, 5, f"later {number}")
+        world.seal()
+        task, seen = world.task(since, chosen=[3, 5, 99])
+        answer = world.judge.answer(task)
+        assert (kinds_of(answer), answer.rows) == (world.right_kinds(task, seen), 2)
+        assert (answer.staged, len(read)) == (41 + number, 41 + number)
+    world.judge.answer(world.task(world.build.offset, chosen=[7])[0])
+    assert len(read) == 44 + 44, "those of another key"
+
+
+def test_chosen_keys_that_got_values_from_other_keys_are_left_to_spark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staged_hashes, "MAX_EVENTS", 5)
+    world = World(tmp_path, random.Random(0))
+    for key in range(1, 9):
+        add_change(world, key, "staged", born=True)
+    moved = {"id": 20, "v": "moved", "big": None}
+    world.build.move(T, {"id": 1}, moved, unchanged=["big"])
+    world.seal()
+    assert not kinds_of(world.judge.answer(world.task(world.build.offset, chosen=[2])[0]))
+    with pytest.raises(NotDirect, match="came from other keys"):
+        world.judge.answer(world.task(world.build.offset, chosen=[20])[0])
+
+
+def add_change(world: World, key: int, v: str, *, born: bool = False) -> None:
+    """A whole row; its large value is as new."""
+    row = {"id": key, "v": v, "big": v}
+    world.build.line(T, "c" if born else "u", after=row)
+    world.changes.append(Change(world.build.offset, key, row, born=born, source_row=row))
