@@ -6,7 +6,7 @@ A key that the source does not have becomes a delete. More keys than a dump take
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from contextlib import closing
 from typing import Any
 
@@ -16,7 +16,8 @@ from dblog_core.dumps.requests import MAX_KEYS, DumpRequest
 from dblog_core.errors import DblogError, LakeError
 from dblog_core.interfaces import Clock
 from dblog_core.lake import spark_submit
-from dblog_core.lake.lake_status import read_status
+from dblog_core.lake.lake_status import LakeStatus, State, read_status
+from dblog_core.model.durations import in_words
 from dblog_core.staging import Staging
 from dblog_core.storage.location import Location
 from dblog_core.verify.report import TableReport
@@ -24,6 +25,9 @@ from dblog_core.verify.window_positions import Interrupted
 from dblog_core.wiring import open_state
 
 _LOOK_SECONDS = 0.2  # between two looks at a merge that somebody else runs
+_SAY_SECONDS = 10.0  # between two lines about it
+_PATIENCE_SECONDS = 1800.0
+"""For which such a merge may end no round: as long as a maintenance of large tables may keep it busy."""
 
 
 def dump_differences(config: Config, report: TableReport, *, stop: threading.Event, clock: Clock) -> str:
@@ -53,32 +57,77 @@ def merge_staged(
     config: Config,
     lake: Location,
     staging: Staging,
+    tables: Collection[str],
     *,
     stop: threading.Event,
     clock: Clock,
-    on_line: Callable[[str], None],
+    say: Callable[[str], None],
 ) -> None:
-    """Has all that is staged merged: by the merge that runs, or by one of our own. Raises Interrupted or LakeError."""
+    """Has all that is staged of these tables merged: by the merge that runs, or by one of our own.
+
+    A table whose merge has stopped is not waited for. Raises Interrupted, and LakeError where a merge fails, or runs
+    and ends no round for half an hour.
+    """
     head = staging.head()
-    target = 0 if head is None else head.last_offset
+    wait = _Wait(lake, tables, 0 if head is None else head.last_offset, clock, say)
     with closing(open_state(config)) as state:
         # A merge holds its lake alone: a second one would only wait for it.
         while state.leader("merge") is not None:
-            if _merged_offset(lake) >= target:
+            if wait.is_over():
                 return
             if clock.wait(stop, _LOOK_SECONDS):
                 raise Interrupted
-    if _merged_offset(lake) >= target:
+    if wait.is_over():
         return
     # `--wait`: another merge may have begun since the look above.
-    code = spark_submit.run_job("merge", config, arguments=["--once", "--wait", "60"], stop=stop, on_line=on_line)
+    code = spark_submit.run_job("merge", config, arguments=["--once", "--wait", "60"], stop=stop, on_line=say)
     if stop.is_set():
         raise Interrupted
-    # Another table's fault fails the merge too; what counts is whether ours is in.
-    if code and _merged_offset(lake) < target:
+    # Another table's fault fails the merge too; what counts is whether ours are in.
+    if code and not wait.is_over():
         raise LakeError("the merge of the dump has failed", where=str(lake), fix="run `dblog merge`, then verify again")
 
 
-def _merged_offset(lake: Location) -> int:
-    status = read_status(lake)
-    return 0 if status is None else status.common_offset
+class _Wait:
+    """For a merge that somebody else runs, until it has brought tables to an offset."""
+
+    def __init__(
+        self, lake: Location, tables: Collection[str], target: int, clock: Clock, say: Callable[[str], None]
+    ) -> None:
+        self._lake = lake
+        self._tables = tables
+        self._target = target
+        self._clock = clock
+        self._say = say
+        self._merge: int | None = None
+        self._merge_ended_at = self._said_at = clock.monotonic()
+
+    def is_over(self) -> bool:
+        """Whether the tables are there. Raises LakeError once no merge has ended for too long."""
+        status = read_status(self._lake) or LakeStatus()
+        offset = min(self._offsets(status), default=self._target)
+        if offset >= self._target:
+            return True
+        now = self._clock.monotonic()
+        if status.merge != self._merge:
+            self._merge = status.merge
+            self._merge_ended_at = now
+        elif now - self._merge_ended_at > _PATIENCE_SECONDS:
+            raise LakeError(
+                f"a merge runs, but has ended no round for {in_words(_PATIENCE_SECONDS)}: it stands at offset "
+                f"{offset:,}, and the dump at {self._target:,}",
+                where=str(self._lake),
+                fix="see in its log what it is doing; the dump is staged and waits for it: verify again afterwards",
+            )
+        if now - self._said_at >= _SAY_SECONDS:
+            self._said_at = now
+            self._say(f"waiting for the merge that runs: it stands at offset {offset:,} of {self._target:,}")
+        return False
+
+    def _offsets(self, status: LakeStatus) -> Iterator[int]:
+        for name in self._tables:
+            table = status.tables.get(name)
+            if table is None:  # the lake does not have it yet, or never will: the dump has found no row
+                yield status.offset
+            elif table.state is not State.STOPPED:
+                yield table.offset

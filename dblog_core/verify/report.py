@@ -129,6 +129,7 @@ class TableReport:
             "error": self.error,
             "lake_rows": self.lake_rows,
             "lake_offset": self.pin.offset if self.pin else None,
+            "staged": self.staged,
             "seconds": round(self.seconds, 3),
             **{name: value for name, value in optional.items() if value is not None},
         }

@@ -311,7 +311,12 @@ def _mend_tables(tools: Tools, cut: _Cut, report: Report, *, stop: threading.Eve
     # One merge for all dumps: starting Spark costs more than merging them.
     if dumps:
         tools.say("merging the dumps")
-        repair.merge_staged(tools.config, tools.lake, tools.staging, stop=stop, clock=clock, on_line=tools.say)
+        try:
+            repair.merge_staged(tools.config, tools.lake, tools.staging, dumps, stop=stop, clock=clock, say=tools.say)
+        except DblogError as error:  # what was found stays in the report
+            for table in (t for t in report.tables if t.table in dumps):
+                report = report.with_table(replace(table, error=str(error)))
+            return report
 
     first_reports = {TableName.parse(table.table): table for table in report.tables if table.table in dumps}
 
