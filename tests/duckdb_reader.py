@@ -9,13 +9,13 @@ import duckdb
 import duckdb_extension_delta
 import pyarrow as pa
 
+from tests import duckdb_extensions
+
 
 @functools.cache
 def _connection() -> duckdb.DuckDBPyConnection:
-    """One for the process. Its extension comes from the package: nothing is fetched."""
-    connection = duckdb.connect(config={"autoinstall_known_extensions": "false"})
-    directory = Path(duckdb_extension_delta.__file__).parent / "extensions" / f"v{duckdb.__version__}"
-    connection.load_extension(str(directory / "delta.duckdb_extension"))
+    """One for the process."""
+    connection = duckdb_extensions.connect(duckdb_extension_delta)
     connection.execute("SET TimeZone = 'UTC'")
     return connection
 

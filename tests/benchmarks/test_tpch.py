@@ -18,7 +18,7 @@ from tests.benchmarks.scale import Scale
 from tests.benchmarks.test_verify_command import cpu_of_children, verify
 from tests.fix_servers import Database
 
-SCALES = {"quick": 0.002, "usual": 0.1, "full": 1.0}
+SCALES = {"quick": 0.01, "usual": 0.1, "full": 1.0}
 SECTION = "TPC-H"
 
 
