@@ -43,7 +43,7 @@ from spark_jobs.events.fold import PUT
 from spark_jobs.events.fold_without_spark import FoldedRows
 from spark_jobs.merging import delta_merge, mark_and_append
 from spark_jobs.merging.batch import Batch
-from spark_jobs.merging.mark_and_append import OpenTables
+from spark_jobs.merging.mark_and_append import Described, OpenTables
 
 SMALL_TABLE = 16 << 20
 """Bytes of a table that is read whole: new literals in each merge would have Spark compile its code each time."""
@@ -132,21 +132,24 @@ class LakeTable:
                 values: dict[str, str | Column] = {quote(name): F.lit(value).cast(kind)}
                 DeltaTable.forPath(self._spark, str(self.path)).update(F.col(OFFSET) < offset, values)
 
-    def is_settled(self) -> bool:
+    def is_settled(self, tables: OpenTables | None) -> bool:
         """Whether what is JSON has the VARIANTs beside it that are wanted, and the properties are as wanted. A
         process looks once at each table: what is wanted changes with the configuration alone, or the table's shape."""
         if self.path not in self._settled:
-            others = variants.plan(self.rows().schema, self._schema, is_wanted=self._json_as_variant)
-            if not others and not self._wanted_properties():
+            table = tables.table(self.path, self._schema, self.check) if tables is not None else None
+            about = mark_and_append.describe(table) if table is not None else None
+            shape = self.rows().schema if about is None else about.shape
+            others = variants.plan(shape, self._schema, is_wanted=self._json_as_variant)
+            if not others and not self._wanted_properties(about):
                 self._settled.add(self.path)
         return self.path in self._settled
 
-    def _wanted_properties(self) -> dict[str, str]:
+    def _wanted_properties(self, about: Described | None = None) -> dict[str, str]:
         """Those that the table lacks."""
-        shape = self.rows().schema
+        shape = self.rows().schema if about is None else about.shape
         if self._vectors and not missing_statistics(shape, self._schema.key, {}):
             return {}
-        properties = self._properties()
+        properties = self._properties() if about is None else about.properties
         off = {VECTORS: "false"} if not self._vectors and properties.get(VECTORS) == "true" else {}
         return {**missing_statistics(shape, self._schema.key, properties), **off}
 
@@ -395,5 +398,4 @@ class LakeTable:
 
     def _bytes(self) -> int:
         """The size of its files, from the snapshot that Delta holds: no job."""
-        plan = self.rows()._jdf.queryExecution().analyzed()
-        return int(plan.stats().sizeInBytes())
+        return int(self.rows()._jdf.queryExecution().analyzed().stats().sizeInBytes())

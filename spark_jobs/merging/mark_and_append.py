@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql.types import StructType
 
 from dblog_core.delta_writer.append import AppendedTable
 from dblog_core.delta_writer.bitmaps import Rows
@@ -242,6 +244,28 @@ def _origins(rows: pa.Table, schema: TableSchema) -> pa.Table | None:
     parts = [key.type.get_field_index(name) for name in schema.key]
     pairs = [(pc.struct_field(origin, part), pc.struct_field(key, part)) for part in parts]
     return pa.table([pc.if_else(is_kept, old, new) for old, new in pairs], names=list(schema.key))
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A lake table's columns and properties."""
+
+    shape: StructType
+    properties: Mapping[str, str]
+
+
+def describe(table: OpenTable) -> Described | None:
+    """What the table is by its log; None where only Spark reads or writes it.
+
+    A Spark that has just started takes seconds for its first look at a table, and no row comes in meanwhile.
+    """
+    try:
+        table.refresh()
+    except TableRefused:
+        return None
+    metadata = table.snapshot.metadata
+    shape = StructType.fromJson(orjson.loads(metadata["schemaString"]))
+    return Described(shape, metadata.get("configuration") or {})
 
 
 def is_empty(table: OpenTable) -> bool | None:

@@ -292,7 +292,8 @@ class TableMerge:
 
     def _prepare(self, work: Work, lake: LakeTable, lake_shape: str | None, *, exists: bool) -> None:
         """Makes the lake table, or gives it its shape, where that is not known to be the work's."""
-        if not exists or lake_shape != work.schema or work.renames or not lake.is_settled():
+        known = exists and lake_shape == work.schema and not work.renames
+        if not known or not lake.is_settled(self._lake.open_tables):
             self._check_looked()
             lake.prepare()
 

@@ -112,7 +112,7 @@ def test_a_table_grows_wide_and_begins_anew(lake: TestLake) -> None:
         made = LakeTable(lake.spark, path, shape, app="anew")
         made.replace(None, number)
         assert [field.name for field in made.rows().schema][: len(shape.columns)] == [c.name for c in shape.columns]
-        assert not made.is_settled() or shape is narrow
+        assert not made.is_settled(None) or shape is narrow
         made.prepare()
         assert (STATISTICS in properties(lake, shape)) == (shape is grown)
 

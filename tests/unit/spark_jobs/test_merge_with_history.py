@@ -15,7 +15,6 @@ from dblog_core.errors import LeaseLost, StagingUnavailable
 from dblog_core.lake.lake_status import history_location
 from dblog_core.staging import Staging
 from spark_jobs.delta_tables import create_table
-from spark_jobs.merging.lake_table import LakeTable
 from tests.spark.faults import Points, count_points, rounds
 from tests.spark.lakes import Crash, TestLake
 from tests.spark.worlds import SHAPE, Oracle, Source
@@ -45,12 +44,9 @@ class NoSpark:
 
 
 @pytest.fixture(autouse=True)
-def looks_at_shapes() -> Iterator[None]:
-    """What a process asks of Spark once for each table."""
-    with (
-        mock.patch.object(LakeTable, "is_settled", return_value=True),
-        mock.patch.object(create_table, "has_default_properties", return_value=False),
-    ):
+def properties_of_new_tables() -> Iterator[None]:
+    """What a process asks of Spark where it makes a table."""
+    with mock.patch.object(create_table, "has_default_properties", return_value=False):
         yield
 
 
