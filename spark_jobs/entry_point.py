@@ -107,6 +107,8 @@ def open_lake_job(options: argparse.Namespace, name: str, *, hands_over: bool = 
         if hands_over:
             with handover.in_line(state, ttl=config.state.ttl, go_on=go_on) as say_ready:
                 spark = stack.enter_context(new_session)
+                # Behind the lock's end, so that the next merge does not wait for a checkpoint.
+                stack.callback(_end_checkpoints, lake)
                 say(f"{name}: Spark has started; now it takes the lake")
                 say_ready()
                 check = stack.enter_context(lock)
@@ -115,12 +117,19 @@ def open_lake_job(options: argparse.Namespace, name: str, *, hands_over: bool = 
             check = stack.enter_context(lock)
             stack.enter_context(_record_errors(state, name))
             spark = stack.enter_context(new_session)
+            stack.callback(_end_checkpoints, lake)
         stack.enter_context(checkpoints_below(spark, records.directory / "checkpoints"))
         try:
             yield LakeJob(config, spark, open_staging(config), lake, records, stop, check, state)
         finally:
             if lake.open_tables is not None:
                 lake.open_tables.close()
+
+
+def _end_checkpoints(lake: Lake) -> None:
+    """Waits for the checkpoint that is being made: Spark stops next."""
+    if lake.open_tables is not None:
+        lake.open_tables.checkpoints.close()
 
 
 def return_freed_memory() -> None:

@@ -101,8 +101,8 @@ class OpenTables:
             self._close(unused.pop(0))
 
     def close(self) -> None:
-        """Keeps the indexes that took long to make for the next process, and ends what runs beside the merges."""
-        self.checkpoints.close()
+        """Keeps the indexes that took long to make for the next process. `checkpoints` has a close of its own: the next
+        process takes the lake meanwhile."""
         while self._open:
             self._close(next(iter(self._open)))
 
