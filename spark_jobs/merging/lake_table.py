@@ -292,9 +292,8 @@ class LakeTable:
 
     def has_rows_upto(self, offset: int, tables: OpenTables | None) -> bool:
         """Whether the table may have rows up to this offset, by the statistics of its files: no job."""
-        return tables is None or mark_and_append.has_rows_upto(
-            tables.table(self.path, self._schema, self.check), offset
-        )
+        table = None if tables is None else tables.table(self.path, self._schema, self.check)
+        return table is None or mark_and_append.has_rows_upto(table, offset)
 
     def is_empty(self, tables: OpenTables | None) -> bool:
         """Whether the table has no row: by its log, without a job, where that says it."""
