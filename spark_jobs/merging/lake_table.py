@@ -26,7 +26,13 @@ from dblog_core.storage.location import Location
 from spark_jobs.delta_tables import alter_table, create_table, delta_log_checkpoint, key_ranges, log, variants
 from spark_jobs.delta_tables.alter_table import KEY, DroppedColumns
 from spark_jobs.delta_tables.column_types import (
-    OFFSET, PROVENANCE, check_names, lake_shape, needs_mapping, quote, row_shape,
+    OFFSET,
+    PROVENANCE,
+    check_names,
+    lake_shape,
+    needs_mapping,
+    quote,
+    row_shape,
 )  # fmt: skip
 from spark_jobs.delta_tables.highest_keys import Highest
 from spark_jobs.delta_tables.key_ranges import Ranges
