@@ -45,8 +45,10 @@ class Judge:
         schema = task.shape
         source = self._source(task, schema)
         staged, lake = self._read_expected(task, table, schema)
-        asked_keys = source.select("key") if task.for_chosen_keys else None
-        rows = self._within(self._rows(task, lake, staged, schema), asked_keys)
+        if task.for_chosen_keys:
+            lake, staged = expected_rows.of_keys(lake, staged, source.select("key"))
+        rows = self._rows(task, lake, staged, schema)
+        rows = self._within(rows, source.select("key")) if task.for_chosen_keys else rows
         if task.within:
             rows = rows.where(reduce(Column.__or__, (_between(schema, *ends) for ends in task.within)))
         seen = Observation()
@@ -65,6 +67,7 @@ class Judge:
         image = F.struct(*(F.col(quote(c.name)) for c in schema.columns)).alias("row")
         source = source.select(F.struct(*(F.col(quote(n)) for n in schema.key)).alias("key"), image)
         staged, lake = self._read_expected(task, table, schema)
+        lake, staged = expected_rows.of_keys(lake, staged, source.select("key"))
         rows = self._within(self._rows(task, lake, staged, schema), source.select("key"))
         both = source.alias("s").join(rows.alias("l"), F.col("s.key") == F.col("l.key"))
         differs = [_differs(c.name) for c in schema.columns]
@@ -126,8 +129,8 @@ class Judge:
             return lake.select("key", "row")
         return expected_rows.rows_at(self._spark, lake, staged.above(task.pin.offset), schema)
 
-    def _within(self, rows: DataFrame, keys: DataFrame | None) -> DataFrame:
-        return rows if keys is None else rows.join(F.broadcast(keys), "key", "left_semi")
+    def _within(self, rows: DataFrame, keys: DataFrame) -> DataFrame:
+        return rows.join(F.broadcast(keys), "key", "left_semi")
 
     # Keys that changed meanwhile --------------------------------------------------------------------------------------
 
@@ -161,8 +164,9 @@ class Judge:
         self, task: Task, source_rows: DataFrame, lake: DataFrame, staged: Staged, schema: TableSchema
     ) -> DataFrame:
         """Keys that the source has as they were before any change that it may not have seen."""
-        before = self._rows(task, lake, staged.upto(task.since), schema)
-        rows = before.join(F.broadcast(source_rows.select("key")), "key", "left_semi")
+        keys = source_rows.select("key")
+        lake, staged = expected_rows.of_keys(lake, staged, keys)
+        rows = self._within(self._rows(task, lake, staged.upto(task.since), schema), keys)
         then = rows.select("key", _row_hash(rows, schema).alias("hash"))
         joined = source_rows.join(then, "key", "left")
         return joined.where(F.col("source_hash").eqNullSafe(F.col("hash"))).select("key")

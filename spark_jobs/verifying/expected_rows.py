@@ -55,6 +55,17 @@ class Staged:
         return self.work.rows
 
 
+def of_keys(lake: DataFrame, staged: Staged, keys: DataFrame) -> tuple[DataFrame, Staged]:
+    """Rows and events of these keys alone, before they are folded: a key's row depends on no other key's. All of them
+    where rows may have values of other keys' rows."""
+    files = staged.work.files
+    if any(f.has_unchanged for f in files) and any(f.has_moves for f in files):
+        return lake, staged
+    keys = F.broadcast(keys)
+    events = None if staged.events is None else staged.events.join(keys, "key", "left_semi")
+    return lake.join(keys, "key", "left_semi"), replace(staged, events=events)
+
+
 def lake_rows(
     spark: SparkSession, table: Location, pin: Pin, schema: TableSchema, renames: Renames | None = None
 ) -> DataFrame:

@@ -100,6 +100,10 @@ def test_a_lake_that_somebody_changed_is_found_key_by_key(world: World) -> None:
     some = world.ask(world.task([row(4), row(1)], since=build.offset, pin=world.pin(), absent=[99, 3]))
     assert (some.missing, some.extra, some.different, some.twice) == ((), (99,), ((4, ()),), ())
 
+    # Key 70 has a value of a row that is not asked for.
+    moved = world.task([row(70, "moved"), row(8), row(10)], since=build.offset, pin=world.pin(), absent=[1000])
+    assert world.ask(moved) == Answer(rows=3, lake_rows=3, staged=6)
+
     forged = world.pin()
     world.sql("UPDATE {} SET _dblog_offset = 1000000, v = 'forged' WHERE id = 2")
     pinned = replace(forged, version=forged.version + 1)
