@@ -30,6 +30,11 @@ from spark_jobs.verifying import expected_rows
 from spark_jobs.verifying.expected_rows import Staged
 from spark_jobs.verifying.row_hashes import row_hash
 
+_PARTITION_ROWS = 250_000
+_PARTITION_BYTES = 16 << 20
+"""Of a shuffle, compressed: what one task works on at a time."""
+_PARTITIONS = "spark.sql.shuffle.partitions"
+
 
 class Judge:
     """Answers tasks about tables of one lake; read-only."""
@@ -120,9 +125,19 @@ class Judge:
         after = task.since if task.pin is None else min(task.pin.offset, task.since)
         directory = f"{self._desk.directory}/staged/{next(self._numbers)}"
         staged = expected_rows.read_staged(self._spark, self._staging, schema, directory, after=after, upto=task.upto)
+        self._widen_shuffles(staged.rows)
         if task.pin is None:
             return staged, _no_rows(self._spark, schema)
         return staged, expected_rows.lake_rows(self._spark, table, task.pin, schema, staged.work.renames)
+
+    def _widen_shuffles(self, rows: int) -> None:
+        """Has later shuffles take more partitions where so many rows need them: what one task sorts or joins must have
+        room in a small heap. They never become fewer, so tables beside each other may share the session."""
+        partitions = rows // _PARTITION_ROWS
+        if partitions > int(self._spark.conf.get(_PARTITIONS) or 0):
+            self._spark.conf.set(_PARTITIONS, str(partitions))
+            # Spark would join small partitions again, by their compressed bytes.
+            self._spark.conf.set("spark.sql.adaptive.advisoryPartitionSizeInBytes", str(_PARTITION_BYTES))
 
     def _rows(self, task: Task, lake: DataFrame, staged: Staged, schema: TableSchema) -> DataFrame:
         if task.pin is None or task.pin.stopped:

@@ -17,6 +17,7 @@ from dblog_core.rows.row_hashes import HASH
 from dblog_core.verify.direct.judge import DirectJudge
 from dblog_core.verify.exchange import Answer, Ask, Desk, Pin, Task
 from spark_jobs.delta_tables import log
+from spark_jobs.verifying import compare_hashes
 from spark_jobs.verifying.compare_hashes import Judge
 from tests.both_judges import BothJudges
 from tests.plain_hashes import row_hash
@@ -235,3 +236,27 @@ def test_only_what_lies_within_the_ranges_is_compared(lake: TestLake) -> None:
         task = Task(Ask.COMPARE, schema, world.pin(), (), world.build.offset, world.build.offset, within=within)
         expected = [k for k in keys for a, b in ranges if (a is None or k > a) and (b is None or k <= b)]
         assert sorted(world.ask(Task.from_json(task.to_json())).extra) == sorted(map(key_to_json, expected))
+
+
+def test_many_staged_rows_have_shuffles_of_more_partitions(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one task sorts has room in a small heap; a session never gets fewer."""
+    spark = world.lake.spark
+    names = ("spark.sql.shuffle.partitions", "spark.sql.adaptive.advisoryPartitionSizeInBytes")
+    before = {name: spark.conf.get(name, None) for name in names}
+    monkeypatch.setattr(compare_hashes, "_PARTITION_ROWS", 2)
+    world.build.create(T, row(0))
+    world.build.seal()
+    world.lake.merge_well()
+    try:
+        for staged in (range(1, 31), range(31, 32)):
+            for key in staged:
+                world.build.create(T, row(key))
+            world.build.seal()
+            source = [row(key) for key in range(staged.stop)]
+            answer = world.ask(world.task(source, since=world.build.offset, pin=world.pin()))
+            assert (answer.rows, answer.lake_rows, answer.missing) == (len(source), len(source), ())
+            assert spark.conf.get(names[0]) == "15"
+            world.lake.merge_well()
+    finally:
+        for name, value in before.items():
+            spark.conf.unset(name) if value is None else spark.conf.set(name, value)
