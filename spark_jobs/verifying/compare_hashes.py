@@ -31,9 +31,14 @@ from spark_jobs.verifying.expected_rows import Staged
 from spark_jobs.verifying.row_hashes import row_hash
 
 _PARTITION_ROWS = 250_000
-_PARTITION_BYTES = 16 << 20
-"""Of a shuffle, compressed: what one task works on at a time."""
+"""Of a shuffle: what one task works on at a time."""
 _PARTITIONS = "spark.sql.shuffle.partitions"
+_WITH_MANY_ROWS = {
+    "spark.sql.adaptive.advisoryPartitionSizeInBytes": str(16 << 20),
+    "spark.sql.autoBroadcastJoinThreshold": "-1",
+    "spark.sql.adaptive.autoBroadcastJoinThreshold": "-1",
+}
+"""Spark goes by compressed bytes: millions of keys in a row have few, and take hundreds of megabytes in a broadcast."""
 
 
 class Judge:
@@ -136,8 +141,8 @@ class Judge:
         partitions = rows // _PARTITION_ROWS
         if partitions > int(self._spark.conf.get(_PARTITIONS) or 0):
             self._spark.conf.set(_PARTITIONS, str(partitions))
-            # Spark would join small partitions again, by their compressed bytes.
-            self._spark.conf.set("spark.sql.adaptive.advisoryPartitionSizeInBytes", str(_PARTITION_BYTES))
+            for name, value in _WITH_MANY_ROWS.items():
+                self._spark.conf.set(name, value)
 
     def _rows(self, task: Task, lake: DataFrame, staged: Staged, schema: TableSchema) -> DataFrame:
         if task.pin is None or task.pin.stopped:

@@ -241,8 +241,8 @@ def test_only_what_lies_within_the_ranges_is_compared(lake: TestLake) -> None:
 def test_many_staged_rows_have_shuffles_of_more_partitions(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """What one task sorts has room in a small heap; a session never gets fewer."""
     spark = world.lake.spark
-    names = ("spark.sql.shuffle.partitions", "spark.sql.adaptive.advisoryPartitionSizeInBytes")
-    before = {name: spark.conf.get(name, None) for name in names}
+    partitions = "spark.sql.shuffle.partitions"
+    before = {name: spark.conf.get(name, None) for name in (partitions, *compare_hashes._WITH_MANY_ROWS)}
     monkeypatch.setattr(compare_hashes, "_PARTITION_ROWS", 2)
     world.build.create(T, row(0))
     world.build.seal()
@@ -255,7 +255,7 @@ def test_many_staged_rows_have_shuffles_of_more_partitions(world: World, monkeyp
             source = [row(key) for key in range(staged.stop)]
             answer = world.ask(world.task(source, since=world.build.offset, pin=world.pin()))
             assert (answer.rows, answer.lake_rows, answer.missing) == (len(source), len(source), ())
-            assert spark.conf.get(names[0]) == "15"
+            assert spark.conf.get(partitions) == "15"
             world.lake.merge_well()
     finally:
         for name, value in before.items():
