@@ -7,6 +7,8 @@ set for all our sessions), so that they differ from others' commits.
 
 from __future__ import annotations
 
+import bisect
+import math
 import re
 from collections.abc import Iterator
 from contextlib import suppress
@@ -96,6 +98,19 @@ def _info(table: Location, number: int) -> dict[str, Any] | None:
 
 def _infos(data: bytes) -> Iterator[dict[str, Any]]:
     return (dict(action["commitInfo"]) for action in map(orjson.loads, data.splitlines()) if "commitInfo" in action)
+
+
+def newest_before(table: Location, moment: float) -> int | None:
+    """The newest version from before `moment`, in seconds since the epoch, by what the commits say of their time. None:
+    the log has no such commit."""
+    commits = sorted(_commits(table / "_delta_log"))
+
+    def commit_time(number: int) -> float:
+        stated = (_info(table, number) or {}).get("timestamp")
+        return stated / 1000 if isinstance(stated, int) else math.inf  # one of unknown age counts as young
+
+    place = bisect.bisect_left(commits, moment, key=commit_time)
+    return commits[place - 1] if place else None
 
 
 def others_wrote(table: Location, after: int, upto: int) -> bool:

@@ -23,6 +23,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from dblog_core.config.settings import Config
+from dblog_core.delta_writer.append import AppendedTable
 from dblog_core.delta_writer.features import TableRefused, protects_log
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.dumps import dump_store
@@ -53,6 +54,7 @@ ones once some of them may have been so for longer than `[lake] purge_after`."""
 
 _DELTA_HOURS = 168.0  # below this VACUUM refuses, unless it is told that somebody has thought about it
 _DELTA_LOG_DAYS = 30  # for so long Delta keeps its log, and so versions, by itself
+_HISTORY_LOG_SECONDS = 7 * 86_400.0  # at least: a stream that reads a history may be away for so long
 _DELTA_CHECK = "spark.databricks.delta.retentionDurationCheck.enabled"
 _LISTING = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 _LOG_PROPERTY = "delta.logRetentionDuration"
@@ -86,7 +88,7 @@ def carry_out(tools: Tools, plan: MaintainPlan, *, now: Callable[[], float] = ti
         done = _improve(session, place, tools, marks) if place.table in chosen else []
         tools.check()
         removed = _vacuum(session, place, keep=keep, since=began - oldest_cut.merged_at)
-        _clean_log(session, tools, place, oldest_cut)
+        _clean_log(session, tools, place, oldest_cut, before=began - max(keep, _HISTORY_LOG_SECONDS))
         size = marks.with_mark_time(_size(session, place), purged="purged" in done)
         sizes.append(size)
         maintained.append(MaintainedTable(size, tuple(done), removed))
@@ -256,20 +258,34 @@ def _vacuum(spark: SparkSession, place: Place, *, keep: float, since: float) -> 
         return before - _count(place)
 
 
-def _clean_log(spark: SparkSession, tools: Tools, place: Place, oldest: Kept) -> None:
-    """Removes the log of versions before the one that the oldest cut has. That of a history stays as long as Delta
-    keeps it: streams read it. So does that of a table with a feature that this writer does not know, or from which one
-    was dropped."""
-    if place.history or not oldest.number:
+def _clean_log(spark: SparkSession, tools: Tools, place: Place, oldest: Kept, *, before: float) -> None:
+    """Removes the log of versions before the one that the oldest cut has; of a history, which no cut names, that from
+    `before` this time. The log of a table with a feature that this writer does not know, or from which one was
+    dropped, stays as long as Delta keeps it."""
+    if not (place.history or oldest.number):
         return
-    table = _open(tools, place)
+    table = _open_history(tools, place) if place.history else _open(tools, place)
     if table is None or protects_log(table.snapshot.protocol):
         return
+    if place.history:
+        version = log.newest_before(place.path, before)
+    else:
+        version = cut_of(tools.lake.location, oldest.number).tables.get(place.table)
     if not log_cleanup.has_checkpoint(place.path):  # for a later maintenance: a log begins with one
         delta_log_checkpoint.write(spark, place.path)
-    version = cut_of(tools.lake.location, oldest.number).tables.get(place.table)
     if version is not None:
         log_cleanup.clean(place.path, version)
+
+
+def _open_history(tools: Tools, place: Place) -> AppendedTable | None:
+    if tools.lake.open_tables is None:
+        return None
+    history = tools.lake.open_tables.history(place.path, tools.check)
+    try:
+        history.refresh()
+    except TableRefused:
+        return None
+    return history
 
 
 def _hours(keep: float, since: float) -> float:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import re
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,14 +24,16 @@ from dblog_core.delta_writer.rewriting.cluster_files import plan_cluster
 from dblog_core.errors import LakeError, RequestError
 from dblog_core.interfaces import Json
 from dblog_core.lake import cuts, lake_tasks
-from dblog_core.lake.lake_status import LakeStatus, lake_at
+from dblog_core.lake.lake_status import LakeStatus, history_location, lake_at
 from dblog_core.lake.task_plans import MaintainPlan
 from dblog_core.lake.task_requests import MaintainRequest
 from dblog_core.maintenance import schedule
 from dblog_core.maintenance.maintain_result import MaintainResult
+from dblog_core.storage.location import Location
 from spark_jobs.delta_tables import clustering, join_files, log
 from spark_jobs.lake_tasks import file_upkeep, maintain, registry, upkeep
 from spark_jobs.lake_tasks.registry import Kind
+from tests.spark.history_lines import history_rows
 from tests.spark.lakes import Crash, TestLake
 from tests.spark.segments import Row, table
 
@@ -284,6 +288,31 @@ def test_the_log_before_the_oldest_cut_is_removed_and_cuts_are_read(
     days.lake.build.create(ONE, {"id": 99, "v": "v"})
     days.merge()
     assert [row["id"] for row in days.lake.rows(ONE)] == [0, 1, 2, 3, 4, 5, 99]
+
+
+def test_the_log_of_a_history_is_removed_by_age_and_its_lines_stay(days: Days, marks: bool) -> None:
+    """By what its commits say of their time, which is today's: a stream may be away for seven days."""
+    days.lake.history = True
+    path = history_location(days.lake.location, ONE.table)
+    for n in range(4):
+        days.lake.build.create(ONE, {"id": n, "v": "v"})
+        days.merge()
+    days.now = time.time() + 7 * 24 * HOUR - 600
+    days.maintain()
+    assert oldest_commit(path) == 0, "all of it is young"
+    days.lake.build.create(ONE, {"id": 4, "v": "v"})
+    days.merge()
+    days.now += 1200
+    days.maintain()
+    # The newest version of the first maintenance has a checkpoint; a history that Spark alone writes keeps its log.
+    assert (oldest_commit(path) > 0) == marks
+    days.lake.build.create(ONE, {"id": 5, "v": "v"})
+    days.merge()
+    assert [line[2] for line in history_rows(days.lake, ONE)] == list(range(6))
+
+
+def oldest_commit(table: Location) -> int:
+    return min(int(name[:20]) for name in (table / "_delta_log").names() if re.fullmatch(r"\d{20}\.json", name))
 
 
 def test_a_crash_in_the_middle_is_finished_by_the_next_merge(days: Days) -> None:
