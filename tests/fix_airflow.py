@@ -130,7 +130,8 @@ class Live:
         return [line for line in every if all(line[name] == value for name, value in values.items())]
 
     def write_and_wait(self, table: str, key: int, note: str) -> None:
-        """Inserts a row, and returns once the log has brought it."""
+        """Inserts a row, and returns once the log has brought it. A log that has not begun would begin behind it."""
+        self.capturing()
         self.database.execute(f"INSERT INTO {table} VALUES ({key}, '{note}')")
         wait_until(
             lambda: self.staged_lines(table=self.table(table), key={"id": key}), f"row {key} of {table} is staged"

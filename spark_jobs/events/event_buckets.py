@@ -33,6 +33,12 @@ DISTRIBUTED_BYTES = 32 << 20
 GROUP_BYTES = 48 << 20
 GROUP_EVENTS = 100_000
 """Of buckets that are read together: the most of each, where one bucket alone does not have more."""
+MOST_CHANGES_OF_KEY = 2_000_000
+"""That leave values out: to find the keys that they lead between takes up to 200 MiB."""
+
+
+class TooManyChanges(Exception):
+    """A work has more changes of key than memory has room for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +53,8 @@ class Events:
 class EventBuckets:
     """The events of a work; `for_history`: as `fold_on_driver.read_events` has them for a history.
 
-    Raises CorruptSegment for a file that is missing or not the one that the manifest names; LakeError where the local
-    disk has no room.
+    Raises TooManyChanges; CorruptSegment for a file that is missing or not the one that the manifest names; LakeError
+    where the local disk has no room.
     """
 
     def __init__(self, staging: Staging, work: Work, schema: TableSchema, *, for_history: bool = False) -> None:
@@ -56,10 +62,7 @@ class EventBuckets:
         count = min(MOST_BUCKETS, 1 + max(work.rows // BUCKET_ROWS, work.bytes // BUCKET_BYTES))
         self._buckets: list[list[Events]] = [[] for _ in range(count)]
         secret = secrets.token_bytes(16)
-        linked = _LinkedKeys()
-        for old, new in _changes_of_key(staging, work, schema, secret):
-            linked.add(old, new)
-        chains = linked.chains()
+        chains = find_chains(*_changes_of_key(staging, work, schema, secret))
         names = [f"k{i}" for i in range(len(schema.key))]
         every = fold_on_driver.read_events(staging, work, schema, for_history=for_history)
         for events in join_up_to(DISTRIBUTED_BYTES, every):
@@ -106,50 +109,41 @@ def join_up_to(size: int, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
         yield pa.concat_tables(waiting).combine_chunks()
 
 
-def _changes_of_key(staging: Staging, work: Work, schema: TableSchema, secret: bytes) -> Iterator[tuple[Words, Words]]:
-    """The hashes of old and new keys where a row keeps values over the change."""
+def _changes_of_key(staging: Staging, work: Work, schema: TableSchema, secret: bytes) -> tuple[Words, Words]:
+    """The hashes of old and new keys where a row keeps values over the change. Raises TooManyChanges."""
+    sides: tuple[list[Words], list[Words]] = ([np.empty(0, np.uint64)], [np.empty(0, np.uint64)])
     changing = tuple(file for file in work.files if file.has_moves and file.has_unchanged)
-    if not changing:
-        return
+    count = 0
     for events in fold_on_driver.read_events(staging, replace(work, files=changing, chunks=()), schema):
         moved = events.filter(pc.and_(events["moved"], events["unchanged"].is_valid()))
-        if len(moved):
-            old, new = (
-                hash_keys([join_chunks(moved[f"{side}{i}"]) for i in range(len(schema.key))], secret).first
-                for side in "mk"
-            )
-            yield old, new
+        if not len(moved):
+            continue
+        count += len(moved)
+        if count > MOST_CHANGES_OF_KEY:
+            raise TooManyChanges
+        for hashes, name in zip(sides, "mk", strict=True):
+            keys = [join_chunks(moved[f"{name}{i}"]) for i in range(len(schema.key))]
+            hashes.append(hash_keys(keys, secret).first)
+    return np.concatenate(sides[0]), np.concatenate(sides[1])
 
 
-class _LinkedKeys:
-    """Which keys belong together, by their hashes: two keys with the same hash share a bucket too."""
-
-    def __init__(self) -> None:
-        self._parents: dict[int, int] = {}
-
-    def add(self, old: Words, new: Words) -> None:
-        for one, other in zip(old.tolist(), new.tolist(), strict=True):
-            first = self._root(one)
-            second = self._root(other)
-            if first != second:
-                self._parents[second] = first
-
-    def _root(self, key: int) -> int:
-        parents = self._parents
-        while (parent := parents.setdefault(key, key)) != key:
-            parents[key] = parents[parent]
-            key = parents[key]
-        return key
-
-    def chains(self) -> _Chains:
-        keys = np.fromiter(self._parents, np.uint64, len(self._parents))
-        roots = np.fromiter(map(self._root, list(self._parents)), np.uint64, len(keys))
-        order = np.argsort(keys)
-        return _Chains(keys[order], roots[order])
+def find_chains(old: Words, new: Words) -> Chains:
+    """Which keys changes of key lead between, by their hashes: two keys with the same hash share a bucket too."""
+    keys, numbers = np.unique(np.concatenate([old, new]), return_inverse=True)
+    ends = np.split(numbers, 2)
+    roots = np.arange(len(keys))
+    while True:
+        first, second = roots[ends[0]], roots[ends[1]]
+        if (first == second).all():
+            return Chains(keys, keys[roots])
+        # The root of each pair that is not together yet points at the lower one, and then each key at its root.
+        np.minimum.at(roots, np.maximum(first, second), np.minimum(first, second))
+        while ((further := roots[roots]) != roots).any():
+            roots = further
 
 
 @dataclass(frozen=True, slots=True)
-class _Chains:
+class Chains:
     """Keys that belong to others: `keys` in order, and for each the one that stands for all of them."""
 
     keys: Words

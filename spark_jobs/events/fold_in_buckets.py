@@ -15,7 +15,7 @@ from dblog_core.lake.merge_plan import Work
 from dblog_core.model.schema import TableSchema
 from dblog_core.staging import Staging
 from spark_jobs.events import fold_in_parts, fold_on_driver
-from spark_jobs.events.event_buckets import EventBuckets, Events
+from spark_jobs.events.event_buckets import EventBuckets, Events, TooManyChanges
 from spark_jobs.events.fold import WITHHOLD
 from spark_jobs.events.portion_fold import PortionFold
 from spark_jobs.events.table_spool import SpooledTables
@@ -48,7 +48,10 @@ def fold_buckets(staging: Staging, work: Work, schema: TableSchema) -> SpooledPa
     disk has no room.
     """
     with fold_in_parts.ONE_AT_A_TIME:
-        buckets = EventBuckets(staging, work, schema)
+        try:
+            buckets = EventBuckets(staging, work, schema)
+        except TooManyChanges:
+            return None
         parts = SpooledParts()
         for group in buckets.groups():
             rows = _fold_group(buckets, group, schema)

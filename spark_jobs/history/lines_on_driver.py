@@ -27,7 +27,7 @@ from spark_jobs.delta_tables.column_types import (
     UNCHANGED,
 )
 from spark_jobs.events import fold_in_parts, fold_on_driver, schema_policy
-from spark_jobs.events.event_buckets import GROUP_BYTES, EventBuckets, join_up_to
+from spark_jobs.events.event_buckets import GROUP_BYTES, EventBuckets, TooManyChanges, join_up_to
 from spark_jobs.events.fold_unchanged_toast import mask_unchanged
 from spark_jobs.events.portion_fold import list_names
 from spark_jobs.events.table_spool import SpooledTables
@@ -103,7 +103,10 @@ def _make_in_parts(
         else:
             return lines
         lines = SpooledTables()
-        buckets = EventBuckets(staging, work, schema, for_history=True)
+        try:
+            buckets = EventBuckets(staging, work, schema, for_history=True)
+        except TooManyChanges:
+            return None
         for group in buckets.groups():
             if sum(events.spooled.nbytes for events in group) > fold_on_driver.MAX_DECODED:
                 return None

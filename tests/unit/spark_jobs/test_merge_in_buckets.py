@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -166,6 +167,32 @@ def test_keys_with_a_stride_are_spread_over_the_buckets(tmp_path: Path, monkeypa
     assert parts is not None and len(parts) == 2_559
     sizes = [len(part) for part in parts]
     assert len(sizes) == event_buckets.MOST_BUCKETS and max(sizes) < 40, sizes
+
+
+def test_keys_that_changes_lead_between_stand_together(soak_seed: int) -> None:
+    dice = np.random.default_rng(soak_seed)
+    for count in (0, 1, 30, 300):
+        old, new = dice.integers(0, 2**64, 200, np.uint64)[dice.integers(0, 200, (2, count))]
+        chains = event_buckets.find_chains(old, new)
+        groups: dict[int, set[int]] = {key: {key} for key in (*old.tolist(), *new.tolist())}
+        for one, other in zip(old.tolist(), new.tolist(), strict=True):
+            together = groups[one] | groups[other]
+            groups.update(dict.fromkeys(together, together))
+        stands_for = chains.replace(np.array(list(groups), np.uint64)).tolist()
+        roots = dict(zip(groups, stands_for, strict=True))
+        assert all(key in groups[root] and {roots[k] for k in groups[key]} == {root} for key, root in roots.items())
+        assert chains.replace(np.array([5], np.uint64)).tolist() == [5], "a key that did not change"
+    line = dice.permutation(100_000).astype(np.uint64)
+    chains = event_buckets.find_chains(line[:-1], line[1:])
+    assert set(chains.replace(line).tolist()) == {0}
+
+
+def test_more_changes_of_key_than_have_room_are_sparks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_buckets, "MOST_CHANGES_OF_KEY", 9)
+    staging, work = build_notes(tmp_path, rows=10, chained=True)
+    assert fold_in_buckets.fold_buckets(staging, work, NOTES) is None
+    monkeypatch.setattr(event_buckets, "MOST_CHANGES_OF_KEY", 10)
+    assert fold_in_buckets.fold_buckets(staging, work, NOTES) is not None
 
 
 def test_keys_that_belong_together_and_have_no_room_are_sparks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
