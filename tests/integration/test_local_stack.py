@@ -136,7 +136,11 @@ def test_an_ensemble_serves_without_its_leader(server_root: Path) -> None:
         leader.kill()
         others = [m for m in ensemble.members if m is not leader]
         # A member that has not noticed yet serves for a moment, until the election begins.
-        wait_until(lambda: sorted(m.mode() for m in others) == ["follower", "leader"], what="a new leader")
+        wait_until(
+            lambda: sorted(m.mode() for m in others) == ["follower", "leader"],
+            "a new leader",
+            describe=lambda: [(m.name, m.pid, m.mode()) for m in others],
+        )
         leader.start()
         wait_until(lambda: leader.mode() == "follower", what="the old leader to follow")
     finally:
