@@ -292,8 +292,8 @@ class TableMerge:
 
     def _prepare(self, work: Work, lake: LakeTable, lake_shape: str | None, *, exists: bool) -> None:
         """Makes the lake table, or gives it its shape, where that is not known to be the work's."""
-        known = exists and lake_shape == work.schema and not work.renames
-        if not known or not lake.is_settled(self._lake.open_tables):
+        has_shape = exists and lake_shape == work.schema and not work.renames
+        if not has_shape or not lake.is_settled(self._lake.open_tables):
             self._check_looked()
             lake.prepare()
 

@@ -14,6 +14,7 @@ from tests.benchmarks.results import OURS, Bar, Figure, Results
 from tests.benchmarks.scale import Scale
 from tests.spark.history_lines import ITEMS, item
 from tests.spark.lakes import TestLake
+from tests.spark.segments import SegmentBuilder
 
 BY_SPARK = "by Spark"
 ROWS = 100_000
@@ -42,15 +43,20 @@ class WithHistory:
         return seconds
 
 
+def open_lakes(spark: SparkSession, path: Path) -> tuple[SegmentBuilder, dict[str, WithHistory]]:
+    """What is staged, and the two lakes that it is merged into."""
+    staging = Staging(str(path / "staging"), source="shop")
+    lakes = {
+        OURS: WithHistory(spark, staging, path / "ours", marks=True),
+        BY_SPARK: WithHistory(spark, staging, path / "sparks", marks=False),
+    }
+    return SegmentBuilder(staging), lakes
+
+
 @pytest.mark.timeout(3600)
 def test_small_batch_with_history(spark: SparkSession, tmp_path: Path, scale: Scale, results: Results) -> None:
     """Updates of which a third leave a value out, and rows of a dump of which half have changed."""
-    staging = Staging(str(tmp_path / "staging"), source="shop")
-    build = TestLake(spark, staging, tmp_path / "filled").build
-    lakes = {
-        OURS: WithHistory(spark, staging, tmp_path / "ours", marks=True),
-        BY_SPARK: WithHistory(spark, staging, tmp_path / "sparks", marks=False),
-    }
+    build, lakes = open_lakes(spark, tmp_path)
     rows = ROWS if scale.name != "quick" else ROWS // 10
     build.chunk(ITEMS, [item(key) for key in range(rows)])
     build.seal()
@@ -78,12 +84,7 @@ def test_small_batch_with_history(spark: SparkSession, tmp_path: Path, scale: Sc
 @pytest.mark.timeout(3600)
 def test_whole_dump_with_history(spark: SparkSession, tmp_path: Path, scale: Scale, results: Results) -> None:
     """A dump of all rows, of which one in a hundred has changed: the history gets these alone."""
-    staging = Staging(str(tmp_path / "staging"), source="shop")
-    build = TestLake(spark, staging, tmp_path / "filled").build
-    lakes = {
-        OURS: WithHistory(spark, staging, tmp_path / "ours", marks=True),
-        BY_SPARK: WithHistory(spark, staging, tmp_path / "sparks", marks=False),
-    }
+    build, lakes = open_lakes(spark, tmp_path)
     rows = DUMPED if scale.name != "quick" else DUMPED // 10
     series: dict[str, list[float]] = {OURS: [], BY_SPARK: []}
     for number in range(-2, _DUMPS):  # round -2 makes the tables, and round -1 warms both

@@ -24,6 +24,14 @@ from tests.benchmarks.test_new_table import CONFIG, make_rows
 _LINES = 250_000
 
 
+def merge_of_copy(made: Path, path: Path, *, lake: str = "") -> list[str | Path]:
+    """The command that merges a copy of what was made; `lake`: more of that section."""
+    shutil.copytree(made, path, copy_function=os.link)  # no file is ever changed
+    file = path / "shop.toml"
+    file.write_text(CONFIG.format(path=path).replace("[lake]", f"[lake]\n{lake}"))
+    return [Path(sys.executable).parent / "dblog", "--config", file, "merge", "--once"]
+
+
 @pytest.mark.timeout(3600)
 def test_as_many_changes_as_half_of_the_table(
     spark: SparkSession, tmp_path: Path, scale: Scale, results: Results
@@ -43,10 +51,7 @@ def test_as_many_changes_as_half_of_the_table(
     doubled = []
     for number in range(-1, scale.rounds):  # the first one has the files in no cache
         path = tmp_path / str(number)
-        shutil.copytree(made, path, copy_function=os.link)  # no file is ever changed
-        file = tmp_path / "shop.toml"
-        file.write_text(CONFIG.format(path=path))
-        command = [Path(sys.executable).parent / "dblog", "--config", file, "merge", "--once"]
+        command = merge_of_copy(made, path)
         began = time.monotonic()
         subprocess.run(command, check=True, env=os.environ, capture_output=True)
         rates.append(count / (time.monotonic() - began))
@@ -84,11 +89,7 @@ def test_one_transaction_over_the_whole_table(
     for number in range(_LARGE_ROUNDS):
         for who in series:
             path = tmp_path / f"{number}"
-            shutil.copytree(made, path, copy_function=os.link)  # no file is ever changed
-            file = tmp_path / "shop.toml"
-            lake = "[lake]\nmark_and_append = false" if who == MERGE else "[lake]"
-            file.write_text(CONFIG.format(path=path).replace("[lake]", lake))
-            command = [Path(sys.executable).parent / "dblog", "--config", file, "merge", "--once"]
+            command = merge_of_copy(made, path, lake="mark_and_append = false" if who == MERGE else "")
             began = time.monotonic()
             merge = subprocess.Popen(command, env=os.environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             with Watch(merge.pid) as watch:

@@ -133,10 +133,7 @@ def test_what_others_commit_between_two_parts_is_met(tmp_path: Path) -> None:
 def test_a_file_that_was_changed_stops_the_fold(tmp_path: Path) -> None:
     lake = in_parts(tmp_path, "damaged")
     change(lake)
-    (first, *_) = sorted((tmp_path / "staging").rglob("*.parquet"))
-    data = bytearray(first.read_bytes())
-    data[len(data) // 2] ^= 1
-    first.write_bytes(bytes(data))
+    lake.damage_first_file()
     with pytest.raises(CorruptSegment, match="changed"):
         lake.fold_sealed()
 

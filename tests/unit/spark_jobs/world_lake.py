@@ -17,7 +17,7 @@ from spark_jobs.events.fold_without_spark import FoldedRows
 from spark_jobs.merging import mark_and_append
 from spark_jobs.merging.mark_and_append import OpenTables
 from tests.spark.segments import SegmentBuilder
-from tests.spark.worlds import SHAPE, Source
+from tests.spark.worlds import SHAPE, Oracle, Source
 from tests.unit.delta_writer.tables import APP, Table
 
 PROVENANCE = {"_dblog_position": "string", "_dblog_commit_time": "timestamp", "_dblog_origin": "string"}
@@ -67,6 +67,23 @@ class Lake:
         self.segment = self.staging.head_number()
         self.offset = self.source.build.offset
         return done
+
+    def merge_as_told(self, oracle: Oracle) -> None:
+        """A merge, after which the table has what a reader of the lines would have."""
+        self.merge()
+        oracle.read(self.source.lines, self.offset)
+        self.source.end_merge()
+        rows = self.rows()
+        assert rows == oracle.rows
+        assert oracle.withheld <= self.withheld, "a row is left out, and no dump is asked for"
+        assert all(self.source.rows[key] == row for key, row in rows.items())
+
+    def damage_first_file(self) -> None:
+        """One bit of the first staged file is another."""
+        path = min(Path(self.staging.storage.url("")).rglob("*.parquet"))
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes(bytes(data))
 
     def rows(self) -> dict[Key, dict[str, Any]]:
         return {(r["world"], r["k"]): {c: r[c] for c in ("a", "f", "big")} for r in self.table.read()}
