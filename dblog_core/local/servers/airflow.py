@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
@@ -33,6 +34,8 @@ _SCHEDULER = ("scheduler", "--skip-serve-logs")
 _DATABASE = "airflow.db"
 _START_SECONDS = 120.0  # 8 to 14 on two idle cores
 _TASKS_END_SECONDS = 40.0  # for running tasks to see their stop flag, or for Spark to be killed
+_ASK_AGAIN_SECONDS = 5.0
+_ENDING = b"Shutting down LocalExecutor"  # what a scheduler logs once it ends
 _PAUSE_SECONDS = 0.2
 
 
@@ -64,6 +67,7 @@ class AirflowServer:
         self._database = database or f"sqlite:///{self._home / _DATABASE}"
         self._environment = dict(environment or {})
         self._sessions: dict[str, int] = {}  # of what this object has started
+        self._asked: dict[str, _Asked] = {}  # the schedulers, since the last `stop`
         self._daemons = {
             name: Daemon(f"airflow {name}", self._home / name, detached=detached) for name in self._components
         }
@@ -101,9 +105,10 @@ class AirflowServer:
 
     def stop(self) -> None:
         """Tells the running tasks to stop, waits for them, and ends the components; nothing is left running."""
-        for name in (*self.schedulers, "triggerer"):  # no more tasks are started; those that run are waited for
-            if pid := self._daemons[name].pid:
-                os.kill(pid, signal.SIGTERM)
+        self._asked = {name: _Asked(self._daemons[name].log_size()) for name in self.schedulers}
+        self._ask_schedulers()  # no more tasks are started; those that run are waited for
+        if pid := self._daemons["triggerer"].pid:
+            os.kill(pid, signal.SIGTERM)
         # Before the workers are killed: a capture commits what it has read when it is asked to stop.
         self._end_tasks()
         for name in self.schedulers:
@@ -112,17 +117,32 @@ class AirflowServer:
         for name in ("triggerer", "dag-processor", "api-server"):
             self.stop_component(name)
 
+    def _ask_schedulers(self) -> None:
+        """SIGTERM to each scheduler, and again while one works on.
+
+        It ends by an exception that the signal raises, which is lost where the scheduler just logs or runs a
+        destructor: then it starts each task again that has been stopped.
+        """
+        for name, asked in self._asked.items():
+            pid = self._daemons[name].pid
+            if not pid or time.monotonic() < asked.until or _ENDING in self._daemons[name].log_from(asked.log_size):
+                continue
+            asked.until = time.monotonic() + _ASK_AGAIN_SECONDS
+            with suppress(ProcessLookupError):  # it may have ended meanwhile
+                os.kill(pid, signal.SIGTERM)
+
     def _end_scheduler(self, name: str) -> None:
         """Ends its idle workers until it has ended, since one may begin, or be without its title yet, at any look.
 
-        LocalExecutor miscounts when it asks its idle workers to end, and then waits for one forever. A second SIGTERM
-        would tear the scheduler out of its orderly end, so it gets a signal without meaning.
+        LocalExecutor miscounts when it asks its idle workers to end, and then waits for one forever. A SIGTERM would
+        tear a scheduler out of its orderly end once that has begun, so it gets a signal without meaning.
         """
         if pid := self._daemons[name].pid:
             with suppress(ProcessLookupError):  # it may have ended meanwhile
                 os.kill(pid, signal.SIGCONT)  # somebody may have stopped it
         deadline = time.monotonic() + _TASKS_END_SECONDS
         while self._daemons[name].pid and time.monotonic() < deadline:
+            self._ask_schedulers()
             for worker in self._workers():
                 _signal(worker, signal.SIGKILL)
             time.sleep(_PAUSE_SECONDS)
@@ -206,12 +226,21 @@ class AirflowServer:
         deadline = time.monotonic() + _TASKS_END_SECONDS
         told_pids: set[int] = set()
         while (running := self.task_processes()) and time.monotonic() < deadline:
+            self._ask_schedulers()
             for process in running:
                 # Once each: a second SIGTERM would cut the orderly end short.
                 if process.pid not in told_pids:
                     told_pids.add(process.pid)
                     _signal(process, signal.SIGTERM)
             time.sleep(_PAUSE_SECONDS)
+
+
+@dataclass(slots=True)
+class _Asked:
+    """A scheduler that is asked to end: how long its log was before, in bytes, and until when it is waited for."""
+
+    log_size: int
+    until: float = 0.0
 
 
 def new_database() -> Path:

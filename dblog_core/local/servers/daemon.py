@@ -93,7 +93,11 @@ class Daemon:
         while self.pid:
             if time.monotonic() > deadline:
                 self.kill()
-                raise LocalError(f"did not stop within {timeout:.0f} s, and was killed", where=self._name)
+                raise LocalError(
+                    f"did not stop within {timeout:.0f} s, and was killed:\n{self.log_end()}",
+                    where=self._name,
+                    fix=f"see {self._dir / 'log'}",
+                )
             time.sleep(_PAUSE_SECONDS)
         if self._child:
             self._child.wait()  # it may have ended after it was asked, and before it was looked for
@@ -109,6 +113,17 @@ class Daemon:
         """The last lines that it wrote."""
         text = (self._dir / "log").read_text(errors="replace")
         return "\n".join(text.splitlines()[-lines:])
+
+    def log_size(self) -> int:
+        """How many bytes it has written; 0 where it never ran."""
+        file = self._dir / "log"
+        return file.stat().st_size if file.exists() else 0
+
+    def log_from(self, position: int) -> bytes:
+        """What it has written since its log had `position` bytes."""
+        with (self._dir / "log").open("rb") as log:
+            log.seek(position)
+            return log.read()
 
     def _record(self, pid: int) -> None:
         created = psutil.Process(pid).create_time()
