@@ -28,8 +28,8 @@ from spark_jobs.events.fold import PUT, WITHHOLD
 from spark_jobs.lake_tasks import refold
 from spark_jobs.lake_tasks.context import Done, Tools
 from spark_jobs.lake_tasks.refold import TableEvents
-from spark_jobs.merging.batch import measure_rows
 from spark_jobs.merging.lake_table import LakeTable
+from spark_jobs.merging.with_spark.batch import measure_rows
 
 
 def plan(tools: Tools, request: ReplayRequest) -> ReplayPlan:

@@ -41,9 +41,10 @@ from spark_jobs.delta_tables.skipping_columns import NAMED, missing_statistics, 
 from spark_jobs.events import fold_on_driver
 from spark_jobs.events.fold import PUT
 from spark_jobs.events.fold_without_spark import FoldedRows
-from spark_jobs.merging import delta_merge, mark_and_append
-from spark_jobs.merging.batch import Batch
+from spark_jobs.merging import mark_and_append
 from spark_jobs.merging.mark_and_append import Described, OpenTables
+from spark_jobs.merging.with_spark import delta_merge
+from spark_jobs.merging.with_spark.batch import Batch
 
 SMALL_TABLE = 16 << 20
 """Bytes of a table that is read whole: new literals in each merge would have Spark compile its code each time."""

@@ -1,7 +1,7 @@
 """Folded rows brought into a table without Spark: old rows marked in deletion vectors, new ones appended.
 
 The driver has the rows, all at once or in parts, and an index of the table's keys says where the old ones stand
-(`delta_writer`). What comes of the rows is what a MERGE would make of them (`delta_merge`).
+(`delta_writer`). What comes of the rows is what a MERGE would make of them (`with_spark.delta_merge`).
 """
 
 from __future__ import annotations

@@ -35,11 +35,12 @@ from spark_jobs.events import (
 )
 from spark_jobs.events.fold_without_spark import FoldedRows
 from spark_jobs.history.history_table import Before, History
-from spark_jobs.merging import deleted_rows, mark_and_append, unchanged_toast
-from spark_jobs.merging.batch import measure_on_driver, measure_rows
+from spark_jobs.merging import deleted_rows, mark_and_append
 from spark_jobs.merging.lake import Lake
 from spark_jobs.merging.lake_table import LakeTable
 from spark_jobs.merging.merge_results import Applied
+from spark_jobs.merging.with_spark import unchanged_toast
+from spark_jobs.merging.with_spark.batch import measure_on_driver, measure_rows
 from spark_jobs.merging.withheld_keys import Withheld
 
 _BROADCAST_ROWS = 200_000

@@ -19,12 +19,12 @@ from dblog_core.model.values import Key
 from dblog_core.staging.manifest import LogMark
 from spark_jobs.merge_rounds import Merger
 from spark_jobs.merging import cuts, deleted_rows
-from spark_jobs.merging.batch import Batch
 from spark_jobs.merging.fence import Fence
 from spark_jobs.merging.lake_table import LakeTable
 from spark_jobs.merging.merge_records import Intent, Records
 from spark_jobs.merging.merge_results import Merged
 from spark_jobs.merging.table_merge import TableMerge
+from spark_jobs.merging.with_spark.batch import Batch
 from spark_jobs.merging.withheld_keys import Withheld
 from tests.spark.faults import Fault
 from tests.spark.faulty_runs import Plan

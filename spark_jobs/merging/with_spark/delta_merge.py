@@ -18,8 +18,8 @@ from dblog_core.model.schema import TableSchema
 from spark_jobs.delta_tables import variants
 from spark_jobs.delta_tables.column_types import COMMIT_TIME, OFFSET, ORIGIN, POSITION, quote
 from spark_jobs.events.fold import PUT, WITHHOLD
-from spark_jobs.merging.batch import Batch
-from spark_jobs.merging.unchanged_toast import is_left_out, keep_lake_value
+from spark_jobs.merging.with_spark.batch import Batch
+from spark_jobs.merging.with_spark.unchanged_toast import is_left_out, keep_lake_value
 
 
 def merge_batch(

@@ -15,7 +15,7 @@ from dblog_core.model.values import Key
 from spark_jobs.delta_tables.column_types import key_shape, quote
 from spark_jobs.events import moved_unchanged_toast
 from spark_jobs.events.fold import PUT, WITHHOLD
-from spark_jobs.merging.batch import Batch
+from spark_jobs.merging.with_spark.batch import Batch
 
 
 def is_left_out(name: str) -> Column:
