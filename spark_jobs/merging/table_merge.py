@@ -7,18 +7,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 
-from dblog_core.delta_writer.features import BatchRefused, TableRefused
 from dblog_core.errors import LakeError
 from dblog_core.lake.lake_status import TableStatus
 from dblog_core.lake.merge_plan import Span, Work, from_dump
-from dblog_core.model.events import DELETE
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.table_names import quote_for_shell
-from dblog_core.model.values import Key
 from dblog_core.schema_evolution.renames import is_stale
 from dblog_core.staging import Staging
 from dblog_core.staging.spilled_rows import remove_spilled
@@ -26,29 +21,18 @@ from spark_jobs.delta_tables import alter_table
 from spark_jobs.delta_tables.alter_table import DroppedColumns
 from spark_jobs.delta_tables.commit_metrics import Counted
 from spark_jobs.events import (
-    fold,
-    fold_on_driver,
     fold_without_spark,
-    moved_unchanged_toast,
     schema_policy,
     staged_events,
 )
 from spark_jobs.events.fold_without_spark import FoldedRows
 from spark_jobs.history.history_table import Before, History
-from spark_jobs.merging import deleted_rows, mark_and_append
+from spark_jobs.merging import deleted_rows
 from spark_jobs.merging.lake import Lake
 from spark_jobs.merging.lake_table import LakeTable
 from spark_jobs.merging.merge_results import Applied
-from spark_jobs.merging.with_spark import unchanged_toast
-from spark_jobs.merging.with_spark.batch import measure_on_driver, measure_rows
 from spark_jobs.merging.withheld_keys import Withheld
-
-_BROADCAST_ROWS = 200_000
-_BROADCAST_BYTES = 32 << 20
-
-
-class LookFirst(Exception):
-    """What others have committed must be known before the next step."""
+from spark_jobs.merging.work_commit import WorkCommit
 
 
 class TableMerge:
@@ -69,10 +53,7 @@ class TableMerge:
         self._staging = staging
         self._lake = lake
         self._withheld = withheld
-        self._merge_because: str | None = None
-        self._may_have_spilled = False
-        self._is_left = False
-        """Whether the table is known to be as we have left it, without a look whether others have committed since."""
+        self._write = WorkCommit(spark, staging, lake, withheld)
 
     def apply(
         self,
@@ -93,10 +74,10 @@ class TableMerge:
         would have to be known.
         """
         began = time.monotonic()
-        self._merge_because = status.merge_because if status else None
-        self._may_have_spilled = is_repeated  # whoever died before may have left files
+        self._write.merge_because = status.merge_because if status else None
+        self._write.may_have_spilled = is_repeated  # whoever died before may have left files
         work = self._lake.work_to_merge(work, self._staging.schema(work.schema))
-        self._is_left = left_at is not None
+        self._write.is_left = left_at is not None
         version = self._look_at_table(work) if left_at is None else left_at
         schema, dropped = self._shape(work, status, version)
         history = self._lake.history_of(self._spark, schema, work.renames)
@@ -116,7 +97,7 @@ class TableMerge:
                 work, schema, lake, history, number, version=version, span=span, status=status, merged=merged
             )
         self._remove_ghosts(work, schema, lake, history, span)
-        self._settle(lake, schema)
+        self._write.settle(lake, schema)
         version = self._newest_version(lake, after=seen or 0, merged=max(span.offset, merged))
         done = counted.upto(version)
         lines = history_counts.upto(history.version()).inserted if history_counts and history else 0
@@ -128,12 +109,12 @@ class TableMerge:
             # What was committed before a crash may have been so without history, which is on since.
             told=history is not None and (not committed or history.newest_offset() >= span.offset),
             ignored=self._ignored_columns(work, lake),
-            merge_because=self._merge_because,
+            merge_because=self._write.merge_because,
         )
 
     def _newest_version(self, lake: LakeTable, *, after: int, merged: int) -> int | None:
         """The version behind the work; what others have committed behind version `after` is answered."""
-        if self._is_left and lake.committed is not None:
+        if self._write.is_left and lake.committed is not None:
             return lake.committed  # right behind the version that was left
         version = lake.version()
         return None if version is None else lake.answer_others(after=after, merged=merged, newest=version)
@@ -225,7 +206,7 @@ class TableMerge:
             self._prepare(work, lake, status.schema if status is not None and as_known else None, exists=exists)
         try:
             if history is not None:
-                self._may_have_spilled = True
+                self._write.may_have_spilled = True
                 before = self._lake.state_before(lake, self._withheld.keys(work.table, schema), status, span)
                 self._append_history(history, staged, schema, before, span, whole=work)
                 if work.floor is not None and staged.reaches_below(work.floor):
@@ -235,10 +216,10 @@ class TableMerge:
                 self._withheld.forget(work.table, self._withheld.keys(work.table, schema))
                 self._step(f"truncated {work.table}")
             if work.files or work.chunks:
-                withheld = self._commit(work, rows, schema, lake, number, merged=merged)
+                withheld = self._write.commit(work, rows, schema, lake, number, merged=merged)
                 self._step(f"merged {work.table}")
         finally:
-            if self._may_have_spilled:
+            if self._write.may_have_spilled:
                 for spilled in (staged, work) if work is not staged else (work,):
                     remove_spilled(self._staging, spilled.files)
         return withheld
@@ -275,7 +256,7 @@ class TableMerge:
         if work.files or work.chunks:
             narrows = any(schema_policy.is_narrower(shape, schema) for shape in work.shapes(self._staging.schema))
             fold_rows = partial(fold_without_spark.fold_work, self._staging, work, schema)
-            rows = None if narrows else fold_rows(may_mark=self._may_mark())
+            rows = None if narrows else fold_rows(may_mark=self._write.may_mark())
             if rows is None:
                 staged_events.check_files(self._spark, self._staging, work)
         return work, rows
@@ -295,96 +276,8 @@ class TableMerge:
         """Makes the lake table, or gives it its shape, where that is not known to be the work's."""
         has_shape = exists and lake_shape == work.schema and not work.renames
         if not has_shape or not lake.is_settled(self._lake.open_tables):
-            self._check_looked()
+            self._write.check_looked()
             lake.prepare()
-
-    def _check_looked(self) -> None:
-        """Raises LookFirst where the table's log was not looked at: a commit by Spark needs that."""
-        if self._is_left:
-            raise LookFirst
-
-    def _commit(
-        self, work: Work, rows: FoldedRows | None, schema: TableSchema, lake: LakeTable, number: int, *, merged: int
-    ) -> int:
-        """Commits the work's rows; how many of them are withheld."""
-        if rows is not None and not len(rows):
-            return 0
-        if rows is not None and self._lake.open_tables is not None:
-            try:
-                return self._mark(work, rows, schema, lake, number, merged=merged)
-            except TableRefused as refusal:
-                if not isinstance(refusal, BatchRefused):
-                    self._merge_because = refusal.feature
-                # A MERGE has no other row to take the values from, and parts are more than Spark gets from the driver.
-                if fold_on_driver.has_unchanged_toast(work) or not isinstance(rows, pa.Table):
-                    rows = None
-                    staged_events.check_files(self._spark, self._staging, work)
-        self._check_looked()
-        if isinstance(rows, pa.Table):
-            batch = measure_on_driver(self._spark, rows, schema)
-        else:
-            batch = measure_rows(self._fold_events(work, schema, lake), schema)
-        if not batch.count:
-            return 0
-        before = self._withheld.keys(work.table, schema)
-        unknown = unchanged_toast.find_unknown(batch, lake.rows(), schema) if batch.has_unchanged_toast else []
-        self._withheld.add(work.table, unknown)
-        broadcast = rows is not None or (batch.count <= _BROADCAST_ROWS and work.bytes <= _BROADCAST_BYTES)
-        lake.merge(batch, number, broadcast=broadcast)
-        if before:
-            deleted = batch.rows.where(F.col("op") == DELETE)
-            gone = unchanged_toast.find_keys(self._spark, deleted, before, schema)
-            self._withheld.forget(work.table, set(gone) - set(unknown))
-        return len(unknown)
-
-    def _may_mark(self) -> bool:
-        """Whether the table is not known to take a MERGE alone."""
-        return self._lake.open_tables is not None and self._merge_because is None
-
-    def _mark(
-        self, work: Work, rows: FoldedRows, schema: TableSchema, lake: LakeTable, number: int, *, merged: int
-    ) -> int:
-        """As `_commit`, without Spark. Raises TableRefused where the table takes a MERGE alone."""
-        table = str(schema.table)
-        before = set(self._withheld.keys(table, schema))
-        withheld = set[Key]()
-
-        def withhold(keys: list[Key]) -> None:
-            self._withheld.add(table, keys)
-            withheld.update(keys)
-
-        assert self._lake.open_tables is not None
-        upsert = partial(lake.upsert, rows, number, self._lake.open_tables, merged=merged, begins=work.first_offset)
-        done = upsert(withhold=withhold, is_left=self._is_left)
-        self._merge_because = None
-        if before:
-            gone = mark_and_append.deleted_keys(rows, schema)
-            self._withheld.forget(table, before.intersection(gone) - withheld)
-        return done.withheld + mark_and_append.count_withheld(rows)
-
-    def _fold_events(self, work: Work, schema: TableSchema, lake: LakeTable) -> DataFrame:
-        self._may_have_spilled = True
-        events = staged_events.read_events(self._spark, self._staging, work, schema)
-        if not any(f.has_unchanged for f in work.files):
-            return fold.last_rows(events)
-        if any(f.has_moves for f in work.files):
-            events = moved_unchanged_toast.resolve(self._spark, events, lake.rows(), schema)
-        return fold.column_by_column(events, schema)
-
-    def _settle(self, lake: LakeTable, schema: TableSchema) -> None:
-        """Forgets the withheld keys that the lake now has."""
-        table = str(schema.table)
-        if not self._withheld.waits(table):
-            return
-        waiting = self._withheld.keys(table, schema)
-        settled = None
-        if self._lake.open_tables is not None and self._merge_because is None:
-            open_table = self._lake.open_tables.table(lake.path, schema, lake.check)
-            settled = mark_and_append.find_keys(open_table, waiting, schema)
-        if settled is None:
-            rows = unchanged_toast.keys_of(lake.rows(), schema)
-            settled = unchanged_toast.find_keys(self._spark, rows, waiting, schema)
-        self._withheld.forget(table, settled)
 
 
 def _check_never_had_key(schema: TableSchema, status: TableStatus | None) -> None:

@@ -26,9 +26,10 @@ from spark_jobs.merging.faults import OVERTAKEN, first_lines, spark_gone_error
 from spark_jobs.merging.lake import Lake
 from spark_jobs.merging.merge_records import Intent
 from spark_jobs.merging.merge_results import Applied
-from spark_jobs.merging.table_merge import LookFirst, TableMerge
+from spark_jobs.merging.table_merge import TableMerge
 from spark_jobs.merging.table_states import TableStates
 from spark_jobs.merging.withheld_keys import Dumps, Withheld
+from spark_jobs.merging.work_commit import LookFirst
 
 _log = logging.getLogger(__name__)
 

@@ -26,6 +26,7 @@ from spark_jobs.merging.merge_results import Merged
 from spark_jobs.merging.table_merge import TableMerge
 from spark_jobs.merging.with_spark.batch import Batch
 from spark_jobs.merging.withheld_keys import Withheld
+from spark_jobs.merging.work_commit import WorkCommit
 from tests.spark.faults import Fault
 from tests.spark.faulty_runs import Plan
 
@@ -129,21 +130,20 @@ def the_cut_is_added_without_a_look() -> Iterator[None]:
 @contextlib.contextmanager
 def the_history_follows_the_table() -> Iterator[None]:
     """Appended when the lake has the rows: a merge that is finished finds the table done, and tells nothing."""
-    tell, commit = TableMerge._append_history, TableMerge._commit
-    waiting: dict[int, tuple[Any, Any]] = {}
+    tell, commit = TableMerge._append_history, WorkCommit.commit
+    waiting = threading.local()
 
     def wait(self: TableMerge, *arguments: Any, **more: Any) -> None:
-        waiting[id(self)] = arguments, more
+        waiting.tell = lambda: tell(self, *arguments, **more)
 
-    def commit_and_tell(self: TableMerge, *arguments: Any, **how: Any) -> int:
+    def commit_and_tell(self: WorkCommit, *arguments: Any, **how: Any) -> int:
         withheld = commit(self, *arguments, **how)
-        history_arguments, more = waiting.pop(id(self))
-        tell(self, *history_arguments, **more)
+        waiting.tell()
         return withheld
 
     with (
         mock.patch.object(TableMerge, "_append_history", wait),
-        mock.patch.object(TableMerge, "_commit", commit_and_tell),
+        mock.patch.object(WorkCommit, "commit", commit_and_tell),
     ):
         yield
 

@@ -1,0 +1,135 @@
+"""One work's rows committed to its lake table, whichever way takes them: marked on the driver, or written by Spark."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from dblog_core.delta_writer.features import BatchRefused, TableRefused
+from dblog_core.lake.merge_plan import Work
+from dblog_core.model.events import DELETE
+from dblog_core.model.schema import TableSchema
+from dblog_core.model.values import Key
+from dblog_core.staging import Staging
+from spark_jobs.events import fold, fold_on_driver, moved_unchanged_toast, staged_events
+from spark_jobs.events.fold_without_spark import FoldedRows
+from spark_jobs.merging import mark_and_append
+from spark_jobs.merging.lake import Lake
+from spark_jobs.merging.lake_table import LakeTable
+from spark_jobs.merging.with_spark import unchanged_toast
+from spark_jobs.merging.with_spark.batch import measure_on_driver, measure_rows
+from spark_jobs.merging.withheld_keys import Withheld
+
+_BROADCAST_ROWS = 200_000
+_BROADCAST_BYTES = 32 << 20
+
+
+class LookFirst(Exception):
+    """What others have committed must be known before the next step."""
+
+
+class WorkCommit:
+    """Commits works of one table; `spark` is a session of its own, for the transaction settings."""
+
+    def __init__(self, spark: SparkSession, staging: Staging, lake: Lake, withheld: Withheld) -> None:
+        self._spark = spark
+        self._staging = staging
+        self._lake = lake
+        self._withheld = withheld
+        self.merge_because: str | None = None
+        """The feature by which the table takes a MERGE alone."""
+        self.is_left = False
+        """Whether the table is known to be as we have left it, without a look whether others have committed since."""
+        self.may_have_spilled = False
+        """Whether rows of the work may lie beside it in staging."""
+
+    def check_looked(self) -> None:
+        """Raises LookFirst where the table's log was not looked at: a commit by Spark needs that."""
+        if self.is_left:
+            raise LookFirst
+
+    def commit(
+        self, work: Work, rows: FoldedRows | None, schema: TableSchema, lake: LakeTable, number: int, *, merged: int
+    ) -> int:
+        """Commits the work's rows; how many of them are withheld."""
+        if rows is not None and not len(rows):
+            return 0
+        if rows is not None and self._lake.open_tables is not None:
+            try:
+                return self._mark(work, rows, schema, lake, number, merged=merged)
+            except TableRefused as refusal:
+                if not isinstance(refusal, BatchRefused):
+                    self.merge_because = refusal.feature
+                # A MERGE has no other row to take the values from, and parts are more than Spark gets from the driver.
+                if fold_on_driver.has_unchanged_toast(work) or not isinstance(rows, pa.Table):
+                    rows = None
+                    staged_events.check_files(self._spark, self._staging, work)
+        self.check_looked()
+        if isinstance(rows, pa.Table):
+            batch = measure_on_driver(self._spark, rows, schema)
+        else:
+            batch = measure_rows(self._fold_events(work, schema, lake), schema)
+        if not batch.count:
+            return 0
+        before = self._withheld.keys(work.table, schema)
+        unknown = unchanged_toast.find_unknown(batch, lake.rows(), schema) if batch.has_unchanged_toast else []
+        self._withheld.add(work.table, unknown)
+        broadcast = rows is not None or (batch.count <= _BROADCAST_ROWS and work.bytes <= _BROADCAST_BYTES)
+        lake.merge(batch, number, broadcast=broadcast)
+        if before:
+            deleted = batch.rows.where(F.col("op") == DELETE)
+            gone = unchanged_toast.find_keys(self._spark, deleted, before, schema)
+            self._withheld.forget(work.table, set(gone) - set(unknown))
+        return len(unknown)
+
+    def may_mark(self) -> bool:
+        """Whether the table is not known to take a MERGE alone."""
+        return self._lake.open_tables is not None and self.merge_because is None
+
+    def _mark(
+        self, work: Work, rows: FoldedRows, schema: TableSchema, lake: LakeTable, number: int, *, merged: int
+    ) -> int:
+        """As `_commit`, without Spark. Raises TableRefused where the table takes a MERGE alone."""
+        table = str(schema.table)
+        before = set(self._withheld.keys(table, schema))
+        withheld = set[Key]()
+
+        def withhold(keys: list[Key]) -> None:
+            self._withheld.add(table, keys)
+            withheld.update(keys)
+
+        assert self._lake.open_tables is not None
+        upsert = partial(lake.upsert, rows, number, self._lake.open_tables, merged=merged, begins=work.first_offset)
+        done = upsert(withhold=withhold, is_left=self.is_left)
+        self.merge_because = None
+        if before:
+            gone = mark_and_append.deleted_keys(rows, schema)
+            self._withheld.forget(table, before.intersection(gone) - withheld)
+        return done.withheld + mark_and_append.count_withheld(rows)
+
+    def _fold_events(self, work: Work, schema: TableSchema, lake: LakeTable) -> DataFrame:
+        self.may_have_spilled = True
+        events = staged_events.read_events(self._spark, self._staging, work, schema)
+        if not any(f.has_unchanged for f in work.files):
+            return fold.last_rows(events)
+        if any(f.has_moves for f in work.files):
+            events = moved_unchanged_toast.resolve(self._spark, events, lake.rows(), schema)
+        return fold.column_by_column(events, schema)
+
+    def settle(self, lake: LakeTable, schema: TableSchema) -> None:
+        """Forgets the withheld keys that the lake now has."""
+        table = str(schema.table)
+        if not self._withheld.waits(table):
+            return
+        waiting = self._withheld.keys(table, schema)
+        settled = None
+        if self._lake.open_tables is not None and self.merge_because is None:
+            open_table = self._lake.open_tables.table(lake.path, schema, lake.check)
+            settled = mark_and_append.find_keys(open_table, waiting, schema)
+        if settled is None:
+            rows = unchanged_toast.keys_of(lake.rows(), schema)
+            settled = unchanged_toast.find_keys(self._spark, rows, waiting, schema)
+        self._withheld.forget(table, settled)
