@@ -39,11 +39,11 @@ def has_ranges(kind: pa.DataType) -> bool:
 
 
 def of_keys(keys: pa.StructArray, schema: TableSchema) -> dict[str, Ranges]:
-    """Ranges by key column: several of the first one, which clusters the others, and the ends of those."""
+    """Ranges by key column: several of the first one, which clusters the others, and the ends of those. `keys` may lack
+    columns that have none (`has_ranges`)."""
     ranges: dict[str, Ranges] = {}
     for column in schema.key_columns:
-        values = keys.field(column.name)
-        if has_ranges(column.type) and len(keys) and in_python(values):
+        if has_ranges(column.type) and len(keys) and in_python(values := keys.field(column.name)):
             ranges[column.name] = _ranges(values, MOST if column is schema.key_columns[0] else 1)
     return ranges
 

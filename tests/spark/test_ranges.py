@@ -10,8 +10,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
 from spark_jobs.delta_tables import key_ranges
+from spark_jobs.merging.with_spark.batch import measure_rows
 from tests.spark.segments import table
 
 _DAY = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
@@ -74,3 +76,12 @@ def test_times_that_python_does_not_have_are_left_unbounded() -> None:
     schema = table("t", id=pa.timestamp("us"))
     keys = pa.StructArray.from_arrays([pa.array([-(2**60), 0]).view(pa.timestamp("us"))], names=["id"])
     assert key_ranges.of_keys(keys, schema) == {}
+
+
+def test_a_part_of_a_key_that_has_no_ranges_is_left_out_where_spark_measures_the_batch(spark: SparkSession) -> None:
+    schema = table("t", key=("id", "part"), id=pa.int64(), part=pa.bool_(), v=pa.string())
+    keys = pa.StructArray.from_arrays([pa.array([3, 5]), pa.array([True, False])], names=["id", "part"])
+    columns = {name: pa.nulls(2, pa.string()) for name in ("position", "unchanged_toast", "row")}
+    origin = {"op": pa.array(["p", "p"]), "origin": pa.array(["log", "log"]), "inserted": pa.array([True, True])}
+    batch = measure_rows(spark.createDataFrame(pa.table({"key": keys, **origin, **columns})), schema)
+    assert (batch.count, batch.ranges) == (2, {"id": ((3, 5),)})
