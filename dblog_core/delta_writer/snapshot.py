@@ -21,7 +21,7 @@ from dblog_core.delta_writer.features import check_writable, refusal, takes_vect
 from dblog_core.delta_writer.files import LOG, TableFiles
 from dblog_core.delta_writer.shape import Shape, shape_of
 from dblog_core.delta_writer.statistics import count_rows
-from dblog_core.delta_writer.vectors import unique_id
+from dblog_core.delta_writer.vectors import count_replaced, unique_id
 from dblog_core.errors import LakeError
 from dblog_core.interfaces import Json
 
@@ -44,6 +44,16 @@ class LiveFile:
     def vector(self) -> Json | None:
         """The descriptor of its deletion vector."""
         return self.add.get("deletionVector")
+
+    @property
+    def replaced(self) -> int:
+        """How many of its dead rows are known to have been replaced by a newer row of their key."""
+        return count_replaced(self.add)
+
+    @property
+    def deleted(self) -> int:
+        """How many of its dead rows may have been deleted."""
+        return 0 if self.vector is None else int(self.vector["cardinality"]) - self.replaced
 
     @property
     def rows(self) -> int | None:

@@ -41,7 +41,7 @@ from dblog_core.delta_writer.snapshot import LiveFile
 from dblog_core.delta_writer.statistics import loosen_bounds
 from dblog_core.delta_writer.stored_rows import stored_count
 from dblog_core.delta_writer.unchanged_toast import Ages, fill_unchanged_toast
-from dblog_core.delta_writer.vectors import unique_id, vector_file
+from dblog_core.delta_writer.vectors import tag_replaced, unique_id, vector_file
 from dblog_core.errors import LakeError
 from dblog_core.interfaces import Json
 
@@ -71,13 +71,23 @@ class _NewFile:
     keys: pa.Table | None
 
 
+@dataclass(slots=True)
+class _OldRows:
+    """The rows of a file that go, of each part. `replaced`: so many of them have a new row of their key."""
+
+    file: LiveFile
+    parts: list[Rows] = field(default_factory=list)
+    replaced: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class _TouchedFile:
-    """A file with rows that go: how many it has, and all those that are dead then."""
+    """A file with rows that go: how many it has, all those that are dead then, and how many of these were replaced."""
 
     file: LiveFile
     rows: int
     dead: RowSet
+    replaced: int
 
     @property
     def has_left(self) -> bool:
@@ -114,8 +124,8 @@ class _Draft:
 
     counts: Upserted
     rows: int = 0
-    old_rows: dict[str, tuple[LiveFile, list[Rows]]] = field(default_factory=dict)
-    """The rows that go, by the paths of their files; of each part."""
+    old_rows: dict[str, _OldRows] = field(default_factory=dict)
+    """By the paths of the files."""
     unknown: list[Rows] = field(default_factory=list)
     """The numbers of changes, counted through all parts."""
     new_files: list[_NewFile] = field(default_factory=list)
@@ -125,7 +135,9 @@ class _Draft:
         """`numbers`: those of the plan's changes."""
         for hit in plan.hits:
             if len(hit.rows):
-                self.old_rows.setdefault(hit.file.path, (hit.file, []))[1].append(hit.rows)
+                old = self.old_rows.setdefault(hit.file.path, _OldRows(hit.file))
+                old.parts.append(hit.rows)
+                old.replaced += int(plan.puts[hit.change_numbers].sum())
         if plan.unknown.any():
             self.unknown.append(numbers[plan.unknown])
         self.rows += len(plan.rows)
@@ -325,8 +337,7 @@ def _write_new_rows(table: OpenTable, plan: _Plan, numbers: Rows, shape: Shape, 
 
 def _take_old_rows(table: OpenTable, draft: _Draft, copies: Copies) -> _OldFiles:
     """Grows the vectors of the touched files, and writes them in one file; or copies the files without these rows."""
-    grown = [(live, table.dead_rows(live).with_rows(np.concatenate(rows))) for live, rows in draft.old_rows.values()]
-    touched = [_TouchedFile(live, stored_count(table.files, live, dead), dead) for live, dead in grown]
+    touched = [_touch(table, old) for old in draft.old_rows.values()]
     left = [old for old in touched if old.has_left]
     if not left:
         return _OldFiles(touched)
@@ -338,6 +349,11 @@ def _take_old_rows(table: OpenTable, draft: _Draft, copies: Copies) -> _OldFiles
     table.create(vectors.name, vectors.data)
     table.rewritten_bytes += len(vectors.data)
     return _OldFiles(touched, dict(zip([old.file.path for old in left], vectors.descriptors, strict=True)))
+
+
+def _touch(table: OpenTable, old: _OldRows) -> _TouchedFile:
+    dead = table.dead_rows(old.file).with_rows(np.concatenate(old.parts))
+    return _TouchedFile(old.file, stored_count(table.files, old.file, dead), dead, old.file.replaced + old.replaced)
 
 
 def _commit(table: OpenTable, draft: _Draft, old: _OldFiles, app: str, number: int) -> bool:
@@ -353,6 +369,7 @@ def _commit(table: OpenTable, draft: _Draft, old: _OldFiles, app: str, number: i
         vector = old.vectors[touched.file.path]
         addition = {**touched.file.add, "dataChange": True, "deletionVector": vector}
         addition["stats"] = loosen_bounds(touched.file.add.get("stats"), touched.rows)
+        tag_replaced(addition, touched.replaced)
         actions.append({"add": addition})
     actions += [{"add": file.addition(now_ms=now, data_change=True)} for file in old.copies]
     actions += [{"add": file.addition} for file in draft.new_files]

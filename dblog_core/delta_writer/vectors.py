@@ -2,6 +2,9 @@
 
 Sources: PROTOCOL.md, "Deletion Vector Descriptor Schema" and "Deletion Vector File Storage Format"; Z85 is ZeroMQ's
 RFC 32.
+
+A dead row was replaced by a newer row of its key, or deleted. A tag of the file's `add` counts the replaced ones that
+our commits have marked, and maintenance need not hurry to remove these from the file. Others may have been deleted.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ _VERSION = b"\x01"
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _VALUES = {digit: value for value, digit in enumerate(_DIGITS)}
 _UUID_DIGITS = 20
+_REPLACED = "dblog.replaced"
 _FRAME = 8  # bytes about a vector in its file: its size before it, its CRC-32 behind it
 
 
@@ -53,6 +57,24 @@ def unique_id(vector: Json | None) -> str | None:
         return None
     name = f"{vector['storageType']}{vector['pathOrInlineDv']}"
     return name if vector.get("offset") is None else f"{name}@{vector['offset']}"
+
+
+def count_replaced(add: Json) -> int:
+    """How many of the rows that the vector of an `add` marks are known to have been replaced."""
+    marked = int((add.get("deletionVector") or {}).get("cardinality", 0))
+    tag = (add.get("tags") or {}).get(_REPLACED) or ""
+    count = int(tag) if tag.isdecimal() else 0
+    # Where another program has taken marks away, or the vector, nobody knows which ones are left.
+    return count if count <= marked else 0
+
+
+def tag_replaced(add: Json, count: int) -> None:
+    """Has an `add` say that so many of its dead rows have been replaced."""
+    others = {name: text for name, text in (add.get("tags") or {}).items() if name != _REPLACED}
+    tags = {**others, _REPLACED: str(count)} if count else others
+    add.pop("tags", None)
+    if tags:
+        add["tags"] = tags
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,8 @@
-"""Files of which many rows are dead are written again without them, one at a time: the one with most of them first."""
+"""Files with dead rows are written again without them, one at a time: the one with the largest share of them first.
+
+Which files: those with more than a share, or those of which a dead row may have been deleted, and not replaced by a
+newer row of its key (`vectors`).
+"""
 
 from __future__ import annotations
 
@@ -14,12 +18,13 @@ LARGEST = 512 << 20
 _ATTEMPTS = 3
 
 
-def purge_file(table: OpenTable, *, share: float = 0.0, largest: int = LARGEST) -> bool:
+def purge_file(table: OpenTable, *, share: float = 0.0, only_deleted: bool = False, largest: int = LARGEST) -> bool:
     """Writes one file again of whose rows more than the `share` are dead; False where there is none, or others replace
-    it all the time meanwhile."""
+    it all the time meanwhile. `only_deleted`: one of which a row may have been deleted."""
     for _ in range(_ATTEMPTS):
         table.refresh()
-        if (rewrite := plan_purge(table, share=share, largest=largest)) is None:
+        among = with_deleted(table) if only_deleted else None
+        if (rewrite := plan_purge(table, share=share, largest=largest, among=among)) is None:
             return False
         if commit_rewritten(table, rewrite.carry_out()):
             return True
@@ -39,6 +44,11 @@ def plan_purge(
     }
     worst = max(chosen, key=lambda path: chosen[path], default=None)
     return None if worst is None else plan_rewrite(table, [table.snapshot.files[worst]])
+
+
+def with_deleted(table: OpenTable) -> frozenset[str]:
+    """The paths of the files of which a dead row may have been deleted."""
+    return frozenset(path for path, live in table.snapshot.files.items() if live.deleted)
 
 
 def dead_share(table: OpenTable, live: LiveFile) -> float:

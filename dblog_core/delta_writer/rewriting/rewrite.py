@@ -28,7 +28,7 @@ from dblog_core.delta_writer.shape import Shape
 from dblog_core.delta_writer.snapshot import LiveFile
 from dblog_core.delta_writer.statistics import loosen_bounds
 from dblog_core.delta_writer.stored_rows import row_stretches
-from dblog_core.delta_writer.vectors import unique_id, vector_file
+from dblog_core.delta_writer.vectors import tag_replaced, unique_id, vector_file
 from dblog_core.errors import LakeError
 from dblog_core.interfaces import Json
 from dblog_core.rows.chunked_columns import take_rows
@@ -58,6 +58,19 @@ class Rewritten:
     files: tuple[StoredFile, ...]
     places: Mapping[str, Rows]
     metadata: Json
+
+
+@dataclass(frozen=True, slots=True)
+class Died:
+    """The rows of the new files that have died since. `replaced`: those of them that are known to have been replaced by
+    a newer row of their key."""
+
+    rows: Rows
+    replaced: Rows
+
+    def within(self, first: int, count: int) -> Died:
+        """Those of so many rows from the first one on, by their numbers from there."""
+        return Died(*(at[(at >= first) & (at < first + count)] - first for at in (self.rows, self.replaced)))
 
 
 class FileRewrite(Protocol):
@@ -207,9 +220,10 @@ def _form(metadata: Json) -> tuple[str, str, Json]:
     return metadata["id"], metadata["schemaString"], metadata.get("configuration") or {}
 
 
-def _find_died(table: OpenTable, rewritten: Rewritten) -> Rows | None:
-    """The rows of the new files that have died since; None where a source is gone, or a row has come back."""
-    died = []
+def _find_died(table: OpenTable, rewritten: Rewritten) -> Died | None:
+    """None where a source is gone, or a row has come back."""
+    died: list[Rows] = []
+    replaced: list[Rows] = []
     for source in rewritten.sources:
         live = table.snapshot.files.get(source.live.path)
         if live is None or live.size != source.live.size:
@@ -221,48 +235,53 @@ def _find_died(table: OpenTable, rewritten: Rewritten) -> Rows | None:
         # Fewer than before: somebody has brought the table back to an older version.
         if len(since) != len(dead) - len(source.dead):
             return None
-        died.append(rewritten.places[live.path][since])
-    return concatenate(died)
+        places = rewritten.places[live.path][since]
+        died.append(places)
+        # The log counts them: where some were deleted, nobody knows which ones.
+        if live.replaced - source.live.replaced == len(places):
+            replaced.append(places)
+    return Died(concatenate(died), concatenate(replaced))
 
 
-def _commit(table: OpenTable, rewritten: Rewritten, died: Rows) -> bool:
+def _commit(table: OpenTable, rewritten: Rewritten, died: Died) -> bool:
     now = table.now_ms()
     before = [table.snapshot.files[source.live.path] for source in rewritten.sources]
     # No data change: streams that read the table pass such a commit over.
     actions: list[Json] = [removal(live, now_ms=now, data_change=False) for live in before]
     # A file whose rows have all died is not added.
-    added = [(file, dead) for file, dead in _dead_by_file(rewritten.files, died) if len(dead) < file.count]
+    added = [new for new in _dead_by_file(rewritten.files, died) if len(new[1]) < new[0].count]
     vectors = _write_vectors(table, added)
-    for file, dead in added:
+    for file, dead, replaced in added:
         addition = file.addition(now_ms=now, data_change=False)
         if len(dead):
             addition["deletionVector"] = vectors[file.name]
             addition["stats"] = loosen_bounds(file.statistics, file.count)
+            tag_replaced(addition, replaced)
         actions.append({"add": addition})
     metrics = {"numAddedFiles": len(added), "numRemovedFiles": len(before)}
     shape = table.snapshot.shape(str(table.files))
     # If others were faster, no version names the new vectors, and VACUUM removes them.
     if not table.commit("OPTIMIZE", metrics, actions):
         return False
-    for file, dead in added:
+    for file, dead, _ in added:
         if len(dead):
             table.vectors[file.name] = unique_id(vectors[file.name]), dead
         table.index_file(file, shape)
     return True
 
 
-def _dead_by_file(files: Sequence[StoredFile], died: Rows) -> Iterator[tuple[StoredFile, RowSet]]:
-    """Each file with those of the rows that are its own, by their numbers in it."""
+def _dead_by_file(files: Sequence[StoredFile], died: Died) -> Iterator[tuple[StoredFile, RowSet, int]]:
+    """Each file with those of the rows that are its own, by their numbers in it, and how many of them were replaced."""
     first = 0
     for file in files:
-        in_file = died - first
-        yield file, RowSet().with_rows(in_file[(in_file >= 0) & (in_file < file.count)])
+        in_file = died.within(first, file.count)
+        yield file, RowSet().with_rows(in_file.rows), len(in_file.replaced)
         first += file.count
 
 
-def _write_vectors(table: OpenTable, files: Sequence[tuple[StoredFile, RowSet]]) -> dict[str, Json]:
+def _write_vectors(table: OpenTable, files: Sequence[tuple[StoredFile, RowSet, int]]) -> dict[str, Json]:
     """The vectors' descriptors by the name of the data file, of those that have dead rows."""
-    marked = [(file.name, dead) for file, dead in files if len(dead)]
+    marked = [(file.name, dead) for file, dead, _ in files if len(dead)]
     if not marked:
         return {}
     vectors = vector_file([dead for _, dead in marked], table.new_id())

@@ -34,6 +34,7 @@ from tests.unit.delta_writer.tables import APP, FIELDS, Table, fill_table, row
 
 Patch = AbstractContextManager[object]
 Past = Callable[[Table], None]
+NONE = np.empty(0, np.int64)
 
 
 def a_stale_index_is_believed() -> Patch:
@@ -73,7 +74,7 @@ def a_row_number_is_wrong_after_a_join() -> Patch:
 
 def what_died_while_files_were_written_is_forgotten() -> Patch:
     """The new file lives whole, as it was planned."""
-    return mock.patch.object(rewrite, "_find_died", return_value=np.empty(0, np.int64))
+    return mock.patch.object(rewrite, "_find_died", return_value=rewrite.Died(NONE, NONE))
 
 
 @contextlib.contextmanager
@@ -92,9 +93,9 @@ def old_row_numbers_are_marked_in_the_new_files() -> Iterator[None]:
 def marks_stay_with_the_first_new_file() -> Patch:
     """Nobody looks in which of several files a row that died has come to stand."""
 
-    def give_to_first(files: Sequence[StoredFile], died: Any) -> Iterator[tuple[StoredFile, RowSet]]:
+    def give_to_first(files: Sequence[StoredFile], died: rewrite.Died) -> Iterator[tuple[StoredFile, RowSet, int]]:
         for number, file in enumerate(files):
-            yield file, RowSet().with_rows(died[died < file.count]) if number == 0 else RowSet()
+            yield file, RowSet().with_rows(died.within(0, file.count).rows) if number == 0 else RowSet(), 0
 
     return mock.patch.object(rewrite, "_dead_by_file", give_to_first)
 

@@ -136,7 +136,8 @@ def test_a_new_file_of_dead_rows_alone_is_not_added(table: Table, monkeypatch: p
     """A writer that leaves a file without a living row in the table could bring it about."""
     writer = fill_files(table)
     rewritten = carry_out(writer, "join")
-    monkeypatch.setattr(rewrite, "_find_died", lambda table, rewritten: np.arange(rewritten.files[0].count))
+    all_rows = np.arange(rewritten.files[0].count)
+    monkeypatch.setattr(rewrite, "_find_died", lambda table, rewritten: rewrite.Died(all_rows, all_rows))
     assert commit_rewritten(writer, rewritten)
     assert [a for a in commit_of(table.path, newest(table.path)) if "add" in a] == []
     assert table.read() == []
