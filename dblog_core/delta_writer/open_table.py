@@ -194,12 +194,19 @@ class OpenTable:
 
     def hits(self, keys: Sequence[pa.Array], shape: Shape, *, distinct: bool = True) -> list[Hits]:
         """The live rows of these keys: also several of one, where somebody else has appended it again."""
+        return self.find_rows(keys, shape, distinct=distinct)[0]
+
+    def find_rows(
+        self, keys: Sequence[pa.Array], shape: Shape, *, distinct: bool = True
+    ) -> tuple[list[Hits], list[Hits]]:
+        """The live rows of these keys (`hits`), and the dead ones that live files still have."""
         between = _ends_of(keys)
         try:
             places = self.index(shape, between).find(keys, distinct=distinct)
         except IndexDamaged as error:
             places = self._make_index_anew(shape, error, between).find(keys, distinct=distinct)
-        hits = []
+        living: list[Hits] = []
+        dead: list[Hits] = []
         for path, stretch in places.files:
             if (live := self.snapshot.files.get(path)) is None:
                 continue
@@ -207,9 +214,10 @@ class OpenTable:
             rows = places.rows[stretch]
             # The index keeps entries of rows that were replaced since: the vector decides.
             alive = ~self.dead_rows(live).contains(rows)
-            if alive.any():
-                hits.append(Hits(live, numbers[alive], rows[alive]))
-        return hits
+            for found, chosen in ((living, alive), (dead, ~alive)):
+                if chosen.any():
+                    found.append(Hits(live, numbers[chosen], rows[chosen]))
+        return living, dead
 
     def _cover_files(self, shape: Shape, between: Between | None) -> KeyIndex:
         kinds = tuple(shape[name].type for name in self.keys)

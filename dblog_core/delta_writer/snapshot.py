@@ -46,14 +46,14 @@ class LiveFile:
         return self.add.get("deletionVector")
 
     @property
-    def replaced(self) -> int:
+    def replaced_count(self) -> int:
         """How many of its dead rows are known to have been replaced by a newer row of their key."""
         return count_replaced(self.add)
 
     @property
-    def deleted(self) -> int:
+    def deleted_count(self) -> int:
         """How many of its dead rows may have been deleted."""
-        return 0 if self.vector is None else int(self.vector["cardinality"]) - self.replaced
+        return 0 if self.vector is None else int(self.vector["cardinality"]) - self.replaced_count
 
     @property
     def rows(self) -> int | None:

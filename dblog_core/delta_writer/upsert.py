@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
@@ -27,21 +27,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dblog_core.delta_writer import order_guard, snapshot
-from dblog_core.delta_writer.bitmaps import Rows, RowSet
+from dblog_core.delta_writer.bitmaps import Rows
 from dblog_core.delta_writer.changes import Changes, Upserted
-from dblog_core.delta_writer.commit import removal
-from dblog_core.delta_writer.data_file import StoredFile, data_file
+from dblog_core.delta_writer.data_file import data_file
 from dblog_core.delta_writer.features import ValuesTooLarge
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.order_guard import Flags, Hits
-from dblog_core.delta_writer.rewriting.copy_on_write import Copies, copy_files
-from dblog_core.delta_writer.rewriting.rewrite import Source
+from dblog_core.delta_writer.rewriting.copy_on_write import Copies
+from dblog_core.delta_writer.rewriting.touched_files import OldFiles, OldRows, take_old_rows
 from dblog_core.delta_writer.shape import Shape
 from dblog_core.delta_writer.snapshot import LiveFile
-from dblog_core.delta_writer.statistics import loosen_bounds
-from dblog_core.delta_writer.stored_rows import stored_count
 from dblog_core.delta_writer.unchanged_toast import Ages, fill_unchanged_toast
-from dblog_core.delta_writer.vectors import tag_replaced, unique_id, vector_file
 from dblog_core.errors import LakeError
 from dblog_core.interfaces import Json
 
@@ -71,48 +67,17 @@ class _NewFile:
     keys: pa.Table | None
 
 
-@dataclass(slots=True)
-class _OldRows:
-    """The rows of a file that go, of each part. `replaced`: so many of them have a new row of their key."""
-
-    file: LiveFile
-    parts: list[Rows] = field(default_factory=list)
-    replaced: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class _TouchedFile:
-    """A file with rows that go: how many it has, all those that are dead then, and how many of these were replaced."""
-
-    file: LiveFile
-    rows: int
-    dead: RowSet
-    replaced: int
-
-    @property
-    def has_left(self) -> bool:
-        return len(self.dead) < self.rows
-
-
-@dataclass(frozen=True, slots=True)
-class _OldFiles:
-    """What becomes of the touched files. `vectors`: by path, of those that stay with a vector; `copies`: what stands in
-    place of those that go. One without a living row only goes."""
-
-    touched: list[_TouchedFile]
-    vectors: Mapping[str, Json] = field(default_factory=dict)
-    copies: Sequence[StoredFile] = ()
-
-
 @dataclass(frozen=True, slots=True)
 class _Plan:
     """`rows`: those of the changes, with the values that they keep (`has_unchanged_toast`: some do); `hits`: the
-    table's rows that go; `puts`: the rows that come; `unknown`: those that would, and keep a value that nobody has.
+    table's rows that go; `former`: dead rows of the keys of which none is left; `puts`: the rows that come; `unknown`:
+    those that would, and keep a value that nobody has.
     """
 
     rows: pa.Table
     has_unchanged_toast: bool
     hits: list[Hits]
+    former: list[Hits]
     puts: Flags
     unknown: Flags
     counts: Upserted
@@ -124,7 +89,7 @@ class _Draft:
 
     counts: Upserted
     rows: int = 0
-    old_rows: dict[str, _OldRows] = field(default_factory=dict)
+    old_rows: dict[str, OldRows] = field(default_factory=dict)
     """By the paths of the files."""
     unknown: list[Rows] = field(default_factory=list)
     """The numbers of changes, counted through all parts."""
@@ -135,13 +100,19 @@ class _Draft:
         """`numbers`: those of the plan's changes."""
         for hit in plan.hits:
             if len(hit.rows):
-                old = self.old_rows.setdefault(hit.file.path, _OldRows(hit.file))
+                old = self._old_rows_of(hit.file)
                 old.parts.append(hit.rows)
                 old.replaced += int(plan.puts[hit.change_numbers].sum())
+        for hit in plan.former:
+            if len(hit.rows):
+                self._old_rows_of(hit.file).former += len(hit.rows)
         if plan.unknown.any():
             self.unknown.append(numbers[plan.unknown])
         self.rows += len(plan.rows)
         self.counts = self.counts.plus(plan.counts)
+
+    def _old_rows_of(self, file: LiveFile) -> OldRows:
+        return self.old_rows.setdefault(file.path, OldRows(file))
 
     def add_file(self, file: _NewFile) -> _NewFile:
         """The file as it is kept: without its keys where many are kept already."""
@@ -181,7 +152,7 @@ def upsert(
             return Upserted(table.snapshot.version, already=True)
         try:
             draft = _plan_parts(table, parts, shape, written)
-            old_files = _take_old_rows(table, draft, copies)
+            old_files = take_old_rows(table, draft.old_rows.values(), copies)
         except LakeError:
             if snapshot.newest(table.files, table.snapshot).version == table.snapshot.version:
                 raise
@@ -258,7 +229,7 @@ def _order_of_values(table: OpenTable, changes: Changes, shape: Shape) -> Rows:
 
 def _plan_upsert(table: OpenTable, changes: Changes, shape: Shape) -> _Plan:
     keys = table.key_arrays(changes.rows, shape)
-    hits = table.hits(keys, shape)
+    hits, dead = table.find_rows(keys, shape)
     is_in_table = np.zeros(len(changes.rows), np.bool_)
     for hit in hits:
         is_in_table[hit.change_numbers] = True
@@ -287,7 +258,9 @@ def _plan_upsert(table: OpenTable, changes: Changes, shape: Shape) -> _Plan:
         absent=int((wins & changes.deleted & ~is_in_table).sum()),
         withheld=int(unknown.sum()),
     )
-    return _Plan(rows, bool(changes.unchanged_toast), [hit.of(wins) for hit in hits], puts, unknown, counts)
+    old = [hit.of(wins) for hit in hits]
+    former = [hit.of(wins & ~puts) for hit in dead]
+    return _Plan(rows, bool(changes.unchanged_toast), old, former, puts, unknown, counts)
 
 
 def _fill_unchanged_toast(
@@ -335,43 +308,12 @@ def _write_new_rows(table: OpenTable, plan: _Plan, numbers: Rows, shape: Shape, 
     return _NewFile(chosen, file.name, file.data.size, addition, keys)
 
 
-def _take_old_rows(table: OpenTable, draft: _Draft, copies: Copies) -> _OldFiles:
-    """Grows the vectors of the touched files, and writes them in one file; or copies the files without these rows."""
-    touched = [_touch(table, old) for old in draft.old_rows.values()]
-    left = [old for old in touched if old.has_left]
-    if not left:
-        return _OldFiles(touched)
-    if not table.snapshot.takes_vectors:
-        files = copy_files(table, [Source(old.file, old.dead) for old in left], copies)
-        table.rewritten_bytes += sum(file.size for file in files)
-        return _OldFiles(touched, copies=files)
-    vectors = vector_file([old.dead for old in left], table.new_id())
-    table.create(vectors.name, vectors.data)
-    table.rewritten_bytes += len(vectors.data)
-    return _OldFiles(touched, dict(zip([old.file.path for old in left], vectors.descriptors, strict=True)))
-
-
-def _touch(table: OpenTable, old: _OldRows) -> _TouchedFile:
-    dead = table.dead_rows(old.file).with_rows(np.concatenate(old.parts))
-    return _TouchedFile(old.file, stored_count(table.files, old.file, dead), dead, old.file.replaced + old.replaced)
-
-
-def _commit(table: OpenTable, draft: _Draft, old: _OldFiles, app: str, number: int) -> bool:
+def _commit(table: OpenTable, draft: _Draft, old: OldFiles, app: str, number: int) -> bool:
     now = table.now_ms()
     counts = draft.counts
     # The merge's number stands in the commit itself: both take effect, or neither does.
     actions: list[Json] = [{"txn": {"appId": app, "version": number, "lastUpdated": now}}]
-    actions += [removal(touched.file, now_ms=now, data_change=True) for touched in old.touched]
-    marked = [touched for touched in old.touched if touched.file.path in old.vectors]
-    # To Delta a file with another vector is another file: it is removed as it was, and added with the grown vector. Its
-    # minima and maxima may be those of dead rows now.
-    for touched in marked:
-        vector = old.vectors[touched.file.path]
-        addition = {**touched.file.add, "dataChange": True, "deletionVector": vector}
-        addition["stats"] = loosen_bounds(touched.file.add.get("stats"), touched.rows)
-        tag_replaced(addition, touched.replaced)
-        actions.append({"add": addition})
-    actions += [{"add": file.addition(now_ms=now, data_change=True)} for file in old.copies]
+    actions += old.actions(now)
     actions += [{"add": file.addition} for file in draft.new_files]
     metrics = {
         "numSourceRows": draft.rows,
@@ -379,16 +321,14 @@ def _commit(table: OpenTable, draft: _Draft, old: _OldFiles, app: str, number: i
         "numTargetRowsUpdated": counts.updated,
         "numTargetRowsDeleted": counts.deleted,
         "numTargetRowsCopied": sum(file.count for file in old.copies),
-        "numTargetFilesAdded": len(marked) + len(old.copies) + len(draft.new_files),
+        "numTargetFilesAdded": len(old.vectors) + len(old.copies) + len(draft.new_files),
         "numTargetFilesRemoved": len(old.touched),
         "numTargetBytesAdded": sum(file.size for file in draft.new_files) + sum(file.size for file in old.copies),
     }
     shape = table.snapshot.shape(str(table.files))
     if not table.commit("MERGE", metrics, actions):
         return False
-    table.vectors.update(
-        (touched.file.path, (unique_id(old.vectors[touched.file.path]), touched.dead)) for touched in marked
-    )
+    old.note_vectors(table)
     for copy in old.copies:
         table.index_file(copy, shape)
     for file in draft.new_files:

@@ -109,6 +109,40 @@ def test_files_that_were_put_in_order_are_read_and_written_by_all(
     table.check()
 
 
+def test_spark_keeps_how_many_rows_were_replaced(spark: SparkSession, tmp_path: Path) -> None:
+    """In its checkpoints, and where it marks more rows of a file. A file that gets another count alone brings nobody a
+    row."""
+    table = SparkTable(spark, tmp_path)
+    writer = table.writer()
+    table.merge(writer, [row(i, "first") for i in range(100)])
+    table.merge(writer, [row(i, "second", 2) for i in (1, 2, 3)])
+    table.merge(writer, [row(200, "third", 3)], [1])  # its first version too counts as deleted from now on
+    table.check()
+    stream = spark.readStream.format("delta").option("startingVersion", 3).option("ignoreChanges", "true")
+    query = stream.load(str(table.path)).writeStream.format("memory").queryName("changes").trigger(availableNow=True)
+    query.option("checkpointLocation", str(tmp_path / "stream")).start().awaitTermination()
+    assert {r.id for r in spark.table("changes").select("id").collect()} == {2, 3, 200}
+
+    def counts() -> list[tuple[int, int]]:
+        new = table.writer()
+        new.refresh()
+        return sorted(
+            (live.replaced_count, live.deleted_count) for live in new.snapshot.files.values() if live.vector is not None
+        )
+
+    assert counts() == [(0, 1), (2, 1)]
+    table.checkpoint()
+    for version in range(3):
+        (table.path / "_delta_log" / f"{version:020d}.json").unlink()
+    assert counts() == [(0, 1), (2, 1)]
+    table.sql("DELETE FROM TABLE_NAME WHERE id IN (50, 51)")
+    table.forget(lambda i: i in (50, 51))
+    assert counts() == [(0, 1), (2, 3)]
+    table.merge(table.writer(), [row(60, "ours", 5)], [61])
+    assert counts() == [(0, 1), (3, 4)]
+    table.check()
+
+
 @pytest.mark.one_of(6)
 def test_spark_leaves_no_row_out_by_our_statistics(spark: SparkSession, tmp_path: Path) -> None:
     """Mutant: statistics too tight. Rows are asked for by each of their values."""

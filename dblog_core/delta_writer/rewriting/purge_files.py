@@ -48,7 +48,7 @@ def plan_purge(
 
 def with_deleted(table: OpenTable) -> frozenset[str]:
     """The paths of the files of which a dead row may have been deleted."""
-    return frozenset(path for path, live in table.snapshot.files.items() if live.deleted)
+    return frozenset(path for path, live in table.snapshot.files.items() if live.deleted_count)
 
 
 def dead_share(table: OpenTable, live: LiveFile) -> float:

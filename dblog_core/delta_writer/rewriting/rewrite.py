@@ -238,7 +238,7 @@ def _find_died(table: OpenTable, rewritten: Rewritten) -> Died | None:
         places = rewritten.places[live.path][since]
         died.append(places)
         # The log counts them: where some were deleted, nobody knows which ones.
-        if live.replaced - source.live.replaced == len(places):
+        if live.replaced_count - source.live.replaced_count == len(places):
             replaced.append(places)
     return Died(concatenate(died), concatenate(replaced))
 

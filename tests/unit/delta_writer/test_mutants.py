@@ -150,14 +150,13 @@ def a_commit_has_no_transaction() -> Patch:
 
 def the_wrong_version_of_a_key_is_deleted() -> Patch:
     """The first row that the index knows, dead or alive, and not the live one."""
-    hits = OpenTable.hits
+    find_rows = OpenTable.find_rows
 
     def find_first(self: OpenTable, *arguments: Any, **more: Any) -> Any:
-        return [
-            type(hit)(hit.file, hit.change_numbers, np.zeros_like(hit.rows)) for hit in hits(self, *arguments, **more)
-        ]
+        living, dead = find_rows(self, *arguments, **more)
+        return [replace(hit, rows=np.zeros_like(hit.rows)) for hit in living], dead
 
-    return mock.patch.object(OpenTable, "hits", find_first)
+    return mock.patch.object(OpenTable, "find_rows", find_first)
 
 
 def the_plan_of_before_is_committed() -> Patch:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from dblog_core.delta_writer.bitmaps import RowSet
@@ -35,9 +36,9 @@ def counts(table: Table, writer: OpenTable | None = None) -> Counts:
     new = table.writer()
     new.refresh()
     files = sorted(new.snapshot.files.values(), key=lambda live: live.add["stats"])
-    read = {live.path: (live.replaced, live.deleted) for live in files}
+    read = {live.path: (live.replaced_count, live.deleted_count) for live in files}
     if writer is not None:
-        assert {path: (live.replaced, live.deleted) for path, live in writer.snapshot.files.items()} == read
+        assert {path: (live.replaced_count, live.deleted_count) for path, live in writer.snapshot.files.items()} == read
     return [read[live.path] for live in files if live.vector is not None]
 
 
@@ -62,6 +63,47 @@ def test_a_key_that_moves_was_deleted_and_one_that_comes_back_at_once_was_replac
     writer = fill_table(table)
     table.merge(writer, [row(300, "was 3"), row(4, "was deleted, and inserted again", offset=6)], [row(3)])
     assert counts(table, writer) == [(1, 1)]
+
+
+def test_old_versions_of_a_row_count_as_deleted_with_it(table: Table) -> None:
+    """So they leave the files together. The key of two updates is 1; others are only updated."""
+    writer = fill_table(table)
+    table.merge(writer, updates(1, 2, 60))
+    table.merge(writer, updates(1, 3, offset=6))
+    assert sorted(counts(table, writer)) == [(1, 0), (1, 0), (3, 0)]
+    before = {live.path for live in writer.snapshot.files.values() if live.deleted_count}
+    table.merge(table.writer(), updates(90, offset=7), [row(1)])
+    writer.refresh()
+    # The file of the second update has a living row too: key 3.
+    assert sorted(counts(table, writer)) == [(0, 1), (0, 1), (2, 0), (2, 1)] and not before
+    table.check()
+    actions = commit_of(table.path, newest(table.path))
+    removed = {action["remove"]["path"] for action in actions if "remove" in action}
+    tagged = [action["add"] for action in actions if "add" in action and not action["add"]["dataChange"]]
+    assert len(tagged) == 2 and not removed & {add["path"] for add in tagged}
+    (updated,) = [
+        path for path, live in writer.snapshot.files.items() if live.replaced_count and not live.deleted_count
+    ]
+    while purge_file(writer, only_deleted=True):
+        table.check()
+    assert counts(table, writer) == [(2, 0)] and updated in writer.snapshot.files
+    stored = [r["id"] for path in table.path.glob("*.parquet") if path.name in writer.snapshot.files
+              for r in pq.read_table(path, columns=["id"]).to_pylist()]  # fmt: skip
+    assert 1 not in stored and stored.count(60) == 2
+
+
+def test_a_key_that_is_deleted_again_and_again_ends_to_add_actions(table: Table) -> None:
+    """Each row that was replaced is counted as deleted once."""
+    writer = fill_table(table)
+    table.merge(writer, updates(1, 2, 3))
+    adds = []
+    for offset in range(6, 12):
+        table.merge(writer, updates(1, 50 + offset, offset=offset))
+        table.merge(writer, [], [row(1)])
+        actions = commit_of(table.path, newest(table.path))
+        adds.append(sum("add" in action and not action["add"]["dataChange"] for action in actions))
+        table.check()
+    assert adds[0] > 0 and adds[3:] == [0, 0, 0]
 
 
 def test_parts_of_one_commit_add_up(table: Table) -> None:
@@ -179,7 +221,7 @@ def test_rows_that_die_while_a_file_is_written_again_are_counted(
 def test_files_of_which_a_row_was_deleted_are_purged_and_no_others(table: Table) -> None:
     writer = fill_table(table)
     table.merge(writer, updates(1, 2, 3), [row(60)])
-    (replaced,) = [path for path, live in writer.snapshot.files.items() if live.replaced]
+    (replaced,) = [path for path, live in writer.snapshot.files.items() if live.replaced_count]
     assert purge_file(writer, only_deleted=True) and not purge_file(writer, only_deleted=True)
     assert counts(table, writer) == [(3, 0)] and replaced in writer.snapshot.files
     table.check()

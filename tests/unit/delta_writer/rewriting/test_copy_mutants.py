@@ -15,7 +15,7 @@ from dblog_core.delta_writer import upsert
 from dblog_core.delta_writer.bitmaps import RowSet
 from dblog_core.delta_writer.data_file import StoredFile
 from dblog_core.delta_writer.open_table import OpenTable
-from dblog_core.delta_writer.rewriting import copy_on_write
+from dblog_core.delta_writer.rewriting import copy_on_write, touched_files
 from dblog_core.delta_writer.rewriting.rewrite import Source
 from tests.unit.delta_writer.tables import Table, fill_table, row
 from tests.unit.delta_writer.test_mutants import Past, Patch, a_commit_overwrites_its_number
@@ -28,7 +28,7 @@ def a_copy_keeps_the_rows_that_go() -> Patch:
     def copy_whole(table: OpenTable, touched: Sequence[Source], copies: Any) -> list[StoredFile]:
         return copy(table, [replace(source, dead=RowSet()) for source in touched], copies)
 
-    return mock.patch.object(upsert, "copy_files", copy_whole)
+    return mock.patch.object(touched_files, "copy_files", copy_whole)
 
 
 def rows_of_a_copy_are_looked_for_where_they_stood() -> Patch:
@@ -54,13 +54,13 @@ def a_copy_of_an_older_version_is_taken() -> Patch:
 
 def a_file_without_a_living_row_stays() -> Patch:
     """It is only removed where something of it is left."""
-    take = upsert._take_old_rows
+    take = touched_files.take_old_rows
 
     def take_left(*arguments: Any) -> Any:
         old = take(*arguments)
         return replace(old, touched=[touched for touched in old.touched if touched.has_left])
 
-    return mock.patch.object(upsert, "_take_old_rows", take_left)
+    return mock.patch.object(upsert, "take_old_rows", take_left)
 
 
 def rows_change_in_a_table_without_vectors(copied: Table) -> None:
