@@ -7,7 +7,7 @@ removed and added files keeps to all that it asks for.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from dblog_core.errors import LakeError
@@ -30,18 +30,22 @@ _READABLE = frozenset(
         "variantType",  # delta-rs adds it to any table that it alters; a column of the type is refused
     }
 )
+_PROTECTION = "checkpointProtection"
 _WRITABLE = _READABLE | {
     "allowColumnDefaults",  # a value is written in every column, so no default is due
     "appendOnly",
     "changeDataFeed",
     "checkConstraints",
-    "checkpointProtection",  # left by DROP FEATURE: it binds who removes the log, and no commit (`protects_log`)
+    _PROTECTION,  # left by DROP FEATURE: it binds who removes the log, and no commit (`protects_log`)
     "domainMetadata",  # domains stay as they are; those that ask for more are features of their own
     "generatedColumns",
     "identityColumns",
     "invariants",
 }
 """Some only name what a table may have: `_ACTIVE` and `_COLUMN` tell whether it has it."""
+
+_CHECKPOINTED = _WRITABLE - {_PROTECTION} | {"clustering", "inCommitTimestamp", "rowTracking"}
+"""Features of tables of which a classic checkpoint tells all that the log before it does."""
 
 _APPEND_ONLY = "delta.appendOnly"
 _ACTIVE: Mapping[str, str] = {
@@ -127,10 +131,10 @@ def takes_vectors(protocol: Json, metadata: Json) -> bool:
     return is_on and "deletionVectors" in (protocol.get("writerFeatures") or ())
 
 
-def protects_log(protocol: Json) -> bool:
-    """Whether older versions may need features that were dropped since: their log is left to Delta, which knows where
-    it may be cut."""
-    return "checkpointProtection" in (protocol.get("writerFeatures") or ())
+def protects_log(features: Collection[str]) -> bool:
+    """Whether the log is left to Delta, which knows where it may be cut: older versions may need features that were
+    dropped since, and what a feature that is not known here asks for nobody can say."""
+    return not _CHECKPOINTED.issuperset(features)
 
 
 def _check_protocol(protocol: Json, metadata: Json, where: str) -> None:

@@ -23,7 +23,6 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from dblog_core.config.settings import Config
-from dblog_core.delta_writer.append import AppendedTable
 from dblog_core.delta_writer.features import TableRefused, protects_log
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.dumps import dump_store
@@ -88,7 +87,7 @@ def carry_out(tools: Tools, plan: MaintainPlan, *, now: Callable[[], float] = ti
         done = _improve(session, place, tools, marks) if place.table in chosen else []
         tools.check()
         removed = _vacuum(session, place, keep=keep, since=began - oldest_cut.merged_at)
-        _clean_log(session, tools, place, oldest_cut, before=began - max(keep, _HISTORY_LOG_SECONDS))
+        _clean_log(session, tools.lake.location, place, oldest_cut, before=began - max(keep, _HISTORY_LOG_SECONDS))
         size = marks.with_mark_time(_size(session, place), purged="purged" in done)
         sizes.append(size)
         maintained.append(MaintainedTable(size, tuple(done), removed))
@@ -258,34 +257,23 @@ def _vacuum(spark: SparkSession, place: Place, *, keep: float, since: float) -> 
         return before - _count(place)
 
 
-def _clean_log(spark: SparkSession, tools: Tools, place: Place, oldest: Kept, *, before: float) -> None:
+def _clean_log(spark: SparkSession, lake: Location, place: Place, oldest: Kept, *, before: float) -> None:
     """Removes the log of versions before the one that the oldest cut has; of a history, which no cut names, that from
-    `before` this time. The log of a table with a feature that this writer does not know, or from which one was
-    dropped, stays as long as Delta keeps it."""
+    `before` this time. The log of a table with a feature that is not known here, or from which one was dropped, stays
+    as long as Delta keeps it."""
     if not (place.history or oldest.number):
         return
-    table = _open_history(tools, place) if place.history else _open(tools, place)
-    if table is None or protects_log(table.snapshot.protocol):
+    features = DeltaTable.forPath(spark, str(place.path)).detail().select("tableFeatures").collect()[0][0]
+    if protects_log(features):
         return
     if place.history:
         version = log.newest_before(place.path, before)
     else:
-        version = cut_of(tools.lake.location, oldest.number).tables.get(place.table)
+        version = cut_of(lake, oldest.number).tables.get(place.table)
     if not log_cleanup.has_checkpoint(place.path):  # for a later maintenance: a log begins with one
         delta_log_checkpoint.write(spark, place.path)
     if version is not None:
         log_cleanup.clean(place.path, version)
-
-
-def _open_history(tools: Tools, place: Place) -> AppendedTable | None:
-    if tools.lake.open_tables is None:
-        return None
-    history = tools.lake.open_tables.history(place.path, tools.check)
-    try:
-        history.refresh()
-    except TableRefused:
-        return None
-    return history
 
 
 def _hours(keep: float, since: float) -> float:

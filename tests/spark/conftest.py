@@ -8,7 +8,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from dblog_core.lake.task_plans import MaintainPlan
 from dblog_core.staging import Staging
+from spark_jobs.lake_tasks import maintain, registry
+from spark_jobs.lake_tasks.registry import Kind
+from tests.spark.days import Days, config_of
 from tests.spark.lakes import TestLake
 
 PATIENCE = 900  # seconds for a test of Spark, on a machine that does other things too
@@ -52,6 +56,14 @@ def lake_with_history(lake: TestLake) -> TestLake:
     """A lake that keeps the history."""
     lake.history = True
     return lake
+
+
+@pytest.fixture
+def days(lake: TestLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Days:
+    """The lake at times of its own, also for its maintenance."""
+    days = Days(lake, config_of(tmp_path))
+    monkeypatch.setattr(registry, "KINDS", {MaintainPlan.kind: Kind(days.carry_out, maintain.plan)})
+    return days
 
 
 @pytest.fixture

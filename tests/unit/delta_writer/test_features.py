@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dblog_core.delta_writer.features import TableRefused, check_rows_readable
+from dblog_core.delta_writer.features import TableRefused, check_rows_readable, protects_log
 
 PLAIN: dict[str, Any] = {"minReaderVersion": 1, "minWriterVersion": 2}
 MAPPED: dict[str, Any] = {"configuration": {"delta.columnMapping.mode": "name"}}
@@ -38,3 +38,17 @@ def test_rows_that_stand_elsewhere_too_are_refused(
 ) -> None:
     with pytest.raises(TableRefused, match=reason):
         check_rows_readable(protocol, metadata, "table")
+
+
+@pytest.mark.parametrize(
+    ("features", "is_protected"),
+    [
+        (["appendOnly", "invariants"], False),
+        (["changeDataFeed", "deletionVectors", "domainMetadata", "rowTracking"], False),
+        (["deletionVectors", "checkpointProtection"], True),
+        (["catalogManaged"], True),
+        (["a feature of tomorrow"], True),
+    ],
+)
+def test_the_log_of_what_is_not_known_is_left_to_delta(features: list[str], is_protected: bool) -> None:
+    assert protects_log(features) == is_protected
