@@ -74,7 +74,7 @@ class LakeConfig(Section):
         default="7d", description='age up to which cuts can be read, 1h at least: "36h", "30d", "forever"'
     )
     purge_after: Duration | None = Field(
-        default=None, description='age up to which rows may be marked as deleted only: "1d", "forever"; default: `keep`'
+        default=None, description='age up to which replaced rows may be marked only: "1d", "forever"; default: `keep`'
     )
     maintain_every: Duration = Field(
         default="1d", description='how often a continuous merge maintains the lake: "12h", "1d", "never"'

@@ -12,7 +12,7 @@ from dblog_core.delta_writer.features import TableRefused
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.rewriting import cluster_files
 from dblog_core.delta_writer.rewriting.join_files import join_files
-from dblog_core.delta_writer.rewriting.purge_files import purge_file
+from dblog_core.delta_writer.rewriting.purge_files import purge_file, with_deleted
 from dblog_core.lake.lake_status import TableStatus
 from dblog_core.staging import Staging
 from dblog_core.storage.location import Location
@@ -54,6 +54,13 @@ def cluster_all(table: OpenTable, check: Callable[[], None]) -> bool:
 def has_large_files(table: OpenTable) -> bool:
     """Whether files are too large to be put in order here."""
     return any(map(cluster_files.is_large, table.snapshot.files.values()))
+
+
+def purge_deleted(table: OpenTable, check: Callable[[], None]) -> bool:
+    """Writes every file again of which a row may have been deleted, and no other; whether none is left."""
+    while purge_file(table, only_deleted=True):
+        check()
+    return not with_deleted(table)
 
 
 def purge_all(table: OpenTable, check: Callable[[], None]) -> bool:

@@ -48,8 +48,8 @@ from spark_jobs.lake_tasks.expired_cuts import Kept
 from spark_jobs.merging.merge_records import Records
 
 PURGE = 0.05
-"""Share of rows that are only marked as deleted above which a table's files are written without them: at once, fewer
-ones once some of them may have been so for longer than `[lake] purge_after`."""
+"""Share of dead rows above which a table's files are written without them: at once, fewer ones once some of them may
+have been dead for longer than `[lake] purge_after`. A file of which a row may have been deleted does not wait."""
 
 _DELTA_HOURS = 168.0  # below this VACUUM refuses, unless it is told that somebody has thought about it
 _DELTA_LOG_DAYS = 30  # for so long Delta keeps its log, and so versions, by itself
@@ -180,11 +180,12 @@ def _improve(spark: SparkSession, place: Place, tools: Tools, marks: Marks) -> l
         if not place.history and _cluster(spark, place, tools, table):  # small files are now joined
             did.append("clustered")
         size = _size(spark, place)
-        many = size.deleted and size.rows is not None and size.deleted > PURGE * (size.rows + size.deleted)
-        if many or (marks.are_old(size) and not place.history):
-            tools.check()
+        tools.check()
+        if _has_many_dead(size) or (marks.are_old(size) and not place.history):
             _purge(spark, place, table, tools.check)
             did.append("purged")
+        elif not place.history:
+            did += _purge_deleted(spark, place, table, size, tools.check)
     after = log.version(place.path)
     if before is not None and after is not None:
         tools.lake.highest.record_other_commit(place.path, before, after)
@@ -211,6 +212,10 @@ def _cluster(spark: SparkSession, place: Place, tools: Tools, table: OpenTable |
     return True
 
 
+def _has_many_dead(size: TableSize) -> bool:
+    return bool(size.deleted and size.rows is not None and size.deleted > PURGE * (size.rows + size.deleted))
+
+
 def _purge(spark: SparkSession, place: Place, table: OpenTable | None, check: Callable[[], None]) -> None:
     """Writes all files with dead rows again."""
     if table is not None:
@@ -218,6 +223,21 @@ def _purge(spark: SparkSession, place: Place, table: OpenTable | None, check: Ca
             if file_upkeep.purge_all(table, check):
                 return
     spark.sql(f"REORG TABLE delta.{quote(str(place.path))} APPLY (PURGE)").collect()
+
+
+def _purge_deleted(
+    spark: SparkSession, place: Place, table: OpenTable | None, size: TableSize, check: Callable[[], None]
+) -> list[str]:
+    """Writes files again of which a row may have been deleted; where Spark must, all with dead rows. What it did."""
+    before = log.version(place.path)
+    if table is not None:
+        with suppress(TableRefused):  # since it was opened
+            if file_upkeep.purge_deleted(table, check):
+                return ["deletes purged"] if log.version(place.path) != before else []
+    if not size.deleted:
+        return []
+    _purge(spark, place, None, check)
+    return ["purged"]
 
 
 def _key(tools: Tools, place: Place) -> tuple[str, ...]:

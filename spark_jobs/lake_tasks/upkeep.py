@@ -25,7 +25,7 @@ from dblog_core.delta_writer.rewriting.background import BackgroundRewrite
 from dblog_core.delta_writer.rewriting.cluster_files import TOGETHER, limit_of, plan_cluster, source_bytes
 from dblog_core.delta_writer.rewriting.join_files import plan_join
 from dblog_core.delta_writer.rewriting.ordered_rewrite import OrderedRewrite
-from dblog_core.delta_writer.rewriting.purge_files import dead_share, plan_purge
+from dblog_core.delta_writer.rewriting.purge_files import dead_share, plan_purge, with_deleted
 from dblog_core.delta_writer.rewriting.rewrite import FileRewrite, commit_rewritten
 from dblog_core.errors import LakeError, StagingError
 from dblog_core.lake.lake_status import TableStatus, table_location
@@ -53,7 +53,8 @@ _ORDERED = 4 * TOGETHER
 @dataclass(slots=True)
 class _Turn:
     """A table's turn. `share`: of dead rows, with more of which a file is written again. In the turn of a maintenance
-    `chosen` are the files that have so many when it begins, at the time `began`: merges mark more meanwhile.
+    `chosen` are the files that have so many, or a row that may have been deleted, when it begins, at the time `began`:
+    merges mark more meanwhile.
     `ordered_bytes`: of files that were put in the order of their key, of at most `most_ordered`; `not_worth`: files
     for which that is not worth it."""
 
@@ -98,8 +99,8 @@ class Upkeep:
             self._not_looked_at.update(tables)
 
     def ask(self, shares: Mapping[str, float]) -> None:
-        """Has these tables put in order for a maintenance; a file with more than the share of dead rows is written
-        again. What only Spark may write is left to the maintenance."""
+        """Has these tables put in order for a maintenance; a file with more than the share of dead rows, or with one
+        that may have been deleted, is written again. What only Spark may write is left to the maintenance."""
         self._asked.update(shares)
 
     @property
@@ -181,7 +182,8 @@ class Upkeep:
             files = table.snapshot.files
             if turn.is_maintenance and turn.chosen is None:
                 turn.began = self._now()
-                turn.chosen = frozenset(path for path, live in files.items() if dead_share(table, live) > turn.share)
+                many = {path for path, live in files.items() if dead_share(table, live) > turn.share}
+                turn.chosen = with_deleted(table) | many
                 turn.most_ordered = limit_of(table)
             rewrite = _plan(table, turn) if turn.failed < _FAILED else None
             if rewrite is not None:
@@ -273,7 +275,7 @@ def _plan(table: OpenTable, turn: _Turn) -> FileRewrite | None:
         times = 1.0 if turn.is_maintenance else _TIMES
         if (ordered := plan_cluster(table, times=times, without=turn.not_worth)) is not None:
             return ordered
-    return plan_purge(table, share=turn.share, among=turn.chosen)
+    return plan_purge(table, share=turn.share if turn.chosen is None else 0.0, among=turn.chosen)
 
 
 def _path(lake: Lake, name: str) -> Location:

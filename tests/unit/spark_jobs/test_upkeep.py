@@ -354,15 +354,6 @@ def test_a_maintenance_writes_only_files_again_that_had_dead_rows_when_it_began(
     assert not world.upkeep.has_asked and marked_files(world)
 
 
-def test_a_maintenance_leaves_files_of_few_dead_rows(world: World) -> None:
-    world.upkeep = Upkeep(world.staging, world._session, 0)
-    world.merge_some(3)
-    world.upkeep.ask({NAME: 1.0})
-    while world.step() is not None:
-        pass
-    assert not world.upkeep.has_asked and world.upkeep.purged == {}
-
-
 def test_what_only_spark_may_write_is_left_to_the_maintenance(world: World) -> None:
     world.upkeep = Upkeep(world.staging, world._session, 0)
     world.merge_some(2)
