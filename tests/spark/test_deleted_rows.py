@@ -125,6 +125,22 @@ def test_a_deleted_row_leaves_the_table_with_the_next_maintenance_and_the_disk_a
         assert (table_result["deleted"] == 0) == (purge_after is None)
 
 
+def test_deleted_rows_leave_a_table_of_which_nobody_counts_the_marked_rows(
+    days: Days, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on an object store, where delta-rs does not find a name with a %."""
+    days.lake.vectors = days.lake.marks = True
+    monkeypatch.setattr(maintain, "is_findable", lambda path: False)
+    for n in range(100):
+        days.lake.build.create(ONE, {"id": n, "v": SECRET if n == 7 else f"v{n}"})
+    days.merge()
+    days.lake.build.delete(ONE, {"id": 7})
+    days.merge()
+    (table_result,) = days.maintain()["tables"]
+    assert (table_result["done"], table_result["deleted"]) == (["deletes purged"], None)
+    assert SECRET not in {v for file in _live_files(days) for v in pq.read_table(file)["v"].to_pylist()}
+
+
 def _live_files(days: Days) -> set[str]:
     return set(DeltaTable(str(days.lake.table(ONE).local)).file_uris())
 
