@@ -27,14 +27,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dblog_core.delta_writer import order_guard, snapshot
-from dblog_core.delta_writer.bitmaps import Rows
+from dblog_core.delta_writer.bitmaps import Rows, RowSet
 from dblog_core.delta_writer.changes import Changes, Upserted
 from dblog_core.delta_writer.data_file import data_file
 from dblog_core.delta_writer.features import ValuesTooLarge
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.order_guard import Flags, Hits
 from dblog_core.delta_writer.rewriting.copy_on_write import Copies
-from dblog_core.delta_writer.rewriting.touched_files import OldFiles, OldRows, take_old_rows
+from dblog_core.delta_writer.rewriting.touched_files import OldFiles, OldRows, take_old_rows, take_places
 from dblog_core.delta_writer.shape import Shape
 from dblog_core.delta_writer.snapshot import LiveFile
 from dblog_core.delta_writer.unchanged_toast import Ages, fill_unchanged_toast
@@ -167,6 +167,25 @@ def upsert(
         where=str(table.files),
         fix="see who writes this table: nobody but the merge should; it is tried again",
     )
+
+
+def commit_files(
+    table: OpenTable,
+    grown: Iterable[tuple[LiveFile, RowSet]],
+    additions: Sequence[Json],
+    rows: int,
+    counts: Upserted,
+    app: str,
+    number: int,
+) -> bool:
+    """Commits what somebody else has planned of the snapshot's version, as transaction `number` of `app`; False if
+    another's commit came first. `grown`: the files that rows go from, with all their dead rows; `additions`: the `add`
+    actions of files that are written; `rows`: of the batch that they come from."""
+    draft = _Draft(counts, rows)
+    for addition in additions:
+        draft.add_file(_NewFile(b"", str(addition["path"]), int(addition["size"]), addition, keys=None))
+    old_files = take_places(table, grown, all_replaced=not counts.deleted)
+    return _commit(table, draft, old_files, app, number)
 
 
 def _plan_parts(table: OpenTable, parts: Iterable[Changes], shape: Shape, written: dict[Place, _NewFile]) -> _Draft:

@@ -6,7 +6,7 @@ tag counts them as deleted from then on, so that maintenance removes them togeth
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -91,6 +91,26 @@ def take_old_rows(table: OpenTable, old_rows: Collection[OldRows], copies: Copie
     """Grows the vectors of the touched files, and writes them in one file; or copies the files without these rows."""
     touched = [_touch(table, old) for old in old_rows if old.parts]
     tagged = [_tag(old) for old in old_rows if not old.parts and old.all_replaced < old.file.replaced_count]
+    return _write(table, touched, tagged, copies)
+
+
+def take_places(table: OpenTable, grown: Iterable[tuple[LiveFile, RowSet]], *, all_replaced: bool) -> OldFiles:
+    """As `take_old_rows`, for a table that takes vectors. `grown`: the touched files, with all their dead rows;
+    `all_replaced`: every row that goes has a new one of its key. Otherwise nobody has looked where former rows of the
+    deleted keys lie, and all dead rows of the table count as deleted."""
+    touched: list[TouchedFile] = []
+    for live, dead in grown:
+        replaced = live.replaced_count + len(dead) - len(table.dead_rows(live))
+        touched.append(TouchedFile(live, stored_count(table.files, live, dead), dead, replaced if all_replaced else 0))
+    tagged: list[Json] = []
+    if not all_replaced:
+        paths = {old.file.path for old in touched}
+        others = [live for path, live in table.snapshot.files.items() if path not in paths and live.replaced_count]
+        tagged = [_tag(OldRows(live, former=live.replaced_count)) for live in others]
+    return _write(table, touched, tagged, {})
+
+
+def _write(table: OpenTable, touched: list[TouchedFile], tagged: Sequence[Json], copies: Copies) -> OldFiles:
     left = [old for old in touched if old.has_left]
     if not left:
         return OldFiles(touched, tagged=tagged)
