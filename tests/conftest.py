@@ -41,7 +41,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--soak-minutes", type=float, default=0, help="start no seeded run after that time; 0: no limit")
     group.addoption("--day-minutes", type=float, default=30, help="how long the day of everything takes")
     parser.addoption(
-        "--lake-way", choices=["mark", "copy", "merge"], help="how small works are merged; default: by the first seed"
+        "--lake-way",
+        choices=["mark", "scan", "copy", "merge"],
+        help="how small works are merged; default: by the first seed",
     )
     parser.addoption("--pictures", type=Path, default=None, help="where pictures of Airflow's pages are kept")
     parser.addoption("--bench", choices=["quick", "usual", "full"], default="usual", help="how much benchmarks measure")

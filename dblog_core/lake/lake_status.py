@@ -78,8 +78,8 @@ class TableStatus:
     lake leaves out, by `[lake] schema_changes`; None where it has taken the shape. `accepted`: shapes up to this offset
     are, though that is "fail".
     `lacks`: rows may be missing that only a full dump brings which begins at or after this offset (0: any); None: none
-    are. `withheld`: how many rows wait for a dump of their keys. `merge_because`: why its small batches are MERGEs, and
-    mark no rows and append; None where they do. `begun`: of a late table, up to where it may have rows, since a
+    are. `withheld`: how many rows wait for a dump of their keys. `merge_because`: why Spark writes even its small
+    batches; None where the driver does. `begun`: of a late table, up to where it may have rows, since a
     merge has ended while its share of it was not in (`LakeStatus.late_tables`); None: it is not late.
     """
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from functools import partial, reduce
+from functools import partial
 
 import pyarrow as pa
 from delta.tables import DeltaTable
@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from dblog_core.delta_writer.changes import Upserted
+from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.errors import LakeError
 from dblog_core.lake.json_variants import check_variants, json_columns
 from dblog_core.model.schema import TableSchema
@@ -38,16 +39,11 @@ from spark_jobs.delta_tables.highest_keys import Highest
 from spark_jobs.delta_tables.key_ranges import Ranges
 from spark_jobs.delta_tables.session import transaction
 from spark_jobs.delta_tables.skipping_columns import NAMED, missing_statistics, names_others
-from spark_jobs.events import fold_on_driver
-from spark_jobs.events.fold import PUT
 from spark_jobs.events.fold_without_spark import FoldedRows
 from spark_jobs.merging import mark_and_append
 from spark_jobs.merging.mark_and_append import Described, OpenTables
-from spark_jobs.merging.with_spark import delta_merge
+from spark_jobs.merging.with_spark import delta_merge, mark_by_scan
 from spark_jobs.merging.with_spark.batch import Batch
-
-SMALL_TABLE = 16 << 20
-"""Bytes of a table that is read whole: new literals in each merge would have Spark compile its code each time."""
 
 VECTORS = "delta.enableDeletionVectors"
 
@@ -342,16 +338,36 @@ class LakeTable:
         table = tables.table(self.path, self._schema, self.check)
         write = partial(mark_and_append.write, table, rows, self._schema, self._app, number)
         done = write(merged=merged, withhold=withhold, is_left=is_left, begins=begins)
-        if not done.already:
-            self.committed = done.version
-            log.note_commit(self.path, done.version, table.commit_info)
-            ranges: dict[str, Ranges] = {}
-            if isinstance(rows, pa.Table):
-                ranges = key_ranges.of_keys(rows["key"].combine_chunks(), self._schema)
-            self._highest.record_batch(self.path, done.version - 1, done.version, self._schema, ranges)
-            if delta_log_checkpoint.is_due(done.version, table.snapshot.metadata.get("configuration") or {}):
-                tables.checkpoints.ask(self._spark, self.path)
+        ranges = key_ranges.of_keys(rows["key"].combine_chunks(), self._schema) if isinstance(rows, pa.Table) else {}
+        self._note(done, tables, table, ranges)
         return done
+
+    def upsert_batch(
+        self,
+        batch: Batch,
+        number: int,
+        tables: OpenTables,
+        *,
+        broadcast: bool,
+        may_lose_upto: int | None,
+        read_at: int | None,
+        withhold: Callable[[list[Key]], None],
+    ) -> None:
+        """Commits the batch as merge `number` by `mark_by_scan.write`, with what it takes."""
+        table = tables.table(self.path, self._schema, self.check)
+        write = partial(mark_by_scan.write, self._spark, table, batch, self._schema, self._app, number)
+        done = write(broadcast=broadcast, may_lose_upto=may_lose_upto, read_at=read_at, withhold=withhold)
+        self._note(done, tables, table, batch.ranges)
+
+    def _note(self, done: Upserted, tables: OpenTables, table: OpenTable, ranges: dict[str, Ranges]) -> None:
+        """Takes in a commit that is no statement of Spark's."""
+        if done.already:
+            return
+        self.committed = done.version
+        log.note_commit(self.path, done.version, table.commit_info)
+        self._highest.record_batch(self.path, done.version - 1, done.version, self._schema, ranges)
+        if delta_log_checkpoint.is_due(done.version, table.snapshot.metadata.get("configuration") or {}):
+            tables.checkpoints.ask(self._spark, self.path)
 
     def _newest(self) -> int:
         """The version of a table that is there."""
@@ -368,34 +384,9 @@ class LakeTable:
         return self._highest.all_above(self.path, version, self.rows(), self._schema, batch.ranges)
 
     def _append(self, batch: Batch) -> dict[str, int]:
-        """The table has no row of these keys: nothing to compare with."""
-        whole = batch.rows.where((F.col("op") == PUT) & F.col("unchanged_toast").isNull())
-        beside = variants.of(self.rows().schema) if json_columns(self._schema) else {}
-        columns = [value.alias(name) for name, value in delta_merge.new_values(self._schema, "", beside).items()]
-        whole = whole.coalesce(1) if batch.count <= fold_on_driver.MAX_ROWS else whole
-        whole.select(*columns).write.format("delta").mode("append").save(str(self.path))
-        # A row that is not whole is withheld, and one that is deleted was never there.
-        inserted = batch.count if not (batch.deletes or batch.has_unchanged_toast) else whole.count()
-        return {"inserted": inserted, "updated": 0, "deleted": 0}
+        return delta_merge.append_batch(self.path, batch, self._schema, have=self.rows().schema)
 
     def _merge(self, batch: Batch, *, broadcast: bool, mending: bool) -> dict[str, int]:
-        return delta_merge.merge_batch(
-            DeltaTable.forPath(self._spark, str(self.path)),
-            batch,
-            self._schema,
-            have=self.rows().schema,
-            same_key=self._same_key(batch),
-            broadcast=broadcast,
-            mending=mending,
-        )
-
-    def _same_key(self, batch: Batch) -> Column:
-        """Equal keys; the literal ranges of the batch's keys let Delta leave out files."""
-        parts = [F.col(f"t.{quote(n)}") == F.col(f"s.key.{quote(n)}") for n in self._schema.key]
-        if self._bytes() > SMALL_TABLE:
-            parts += key_ranges.on_key("t", batch.ranges, self._schema)
-        return reduce(Column.__and__, parts)
-
-    def _bytes(self) -> int:
-        """The size of its files, from the snapshot that Delta holds: no job."""
-        return int(self.rows()._jdf.queryExecution().analyzed().stats().sizeInBytes())
+        table = DeltaTable.forPath(self._spark, str(self.path))
+        have = self.rows().schema
+        return delta_merge.merge_batch(table, batch, self._schema, have=have, broadcast=broadcast, mending=mending)

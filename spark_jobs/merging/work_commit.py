@@ -20,7 +20,7 @@ from spark_jobs.merging import mark_and_append
 from spark_jobs.merging.lake import Lake
 from spark_jobs.merging.lake_table import LakeTable
 from spark_jobs.merging.with_spark import unchanged_toast
-from spark_jobs.merging.with_spark.batch import measure_on_driver, measure_rows
+from spark_jobs.merging.with_spark.batch import Batch, measure_on_driver, measure_rows
 from spark_jobs.merging.withheld_keys import Withheld
 
 _BROADCAST_ROWS = 200_000
@@ -40,7 +40,7 @@ class WorkCommit:
         self._lake = lake
         self._withheld = withheld
         self.merge_because: str | None = None
-        """The feature by which the table takes a MERGE alone."""
+        """What stands in the way of writing the table without Spark, in all of its batches."""
         self.is_left = False
         """Whether the table is known to be as we have left it, without a look whether others have committed since."""
         self.may_have_spilled = False
@@ -57,17 +57,21 @@ class WorkCommit:
         """Commits the work's rows; how many of them are withheld."""
         if rows is not None and not len(rows):
             return 0
+        refused: str | None = None
         if rows is not None and self._lake.open_tables is not None:
             try:
                 return self._mark(work, rows, schema, lake, number, merged=merged)
             except TableRefused as refusal:
                 if not isinstance(refusal, BatchRefused):
-                    self.merge_because = refusal.feature
-                # A MERGE has no other row to take the values from, and parts are more than Spark gets from the driver.
+                    self.merge_because = refused = refusal.feature
+                # Spark has no other row to take the values from, and parts are more than it gets from the driver.
                 if fold_on_driver.has_unchanged_toast(work) or not isinstance(rows, pa.Table):
                     rows = None
                     staged_events.check_files(self._spark, self._staging, work)
         self.check_looked()
+        # Values that rows take along to another key are those of this version.
+        has_moves = any(f.has_unchanged and f.has_moves for f in work.files)
+        read_at = lake.version() if rows is None and has_moves else None
         if isinstance(rows, pa.Table):
             batch = measure_on_driver(self._spark, rows, schema)
         else:
@@ -75,18 +79,55 @@ class WorkCommit:
         if not batch.count:
             return 0
         before = self._withheld.keys(work.table, schema)
-        unknown = unchanged_toast.find_unknown(batch, lake.rows(), schema) if batch.has_unchanged_toast else []
-        self._withheld.add(work.table, unknown)
         broadcast = rows is not None or (batch.count <= _BROADCAST_ROWS and work.bytes <= _BROADCAST_BYTES)
-        lake.merge(batch, number, broadcast=broadcast)
+        unknown = self._commit_batch(
+            work, batch, schema, lake, number, merged=merged, broadcast=broadcast, read_at=read_at, refused=refused
+        )
         if before:
             deleted = batch.rows.where(F.col("op") == DELETE)
             gone = unchanged_toast.find_keys(self._spark, deleted, before, schema)
-            self._withheld.forget(work.table, set(gone) - set(unknown))
+            self._withheld.forget(work.table, set(gone) - unknown)
         return len(unknown)
 
+    def _commit_batch(
+        self,
+        work: Work,
+        batch: Batch,
+        schema: TableSchema,
+        lake: LakeTable,
+        number: int,
+        *,
+        merged: int,
+        broadcast: bool,
+        read_at: int | None,
+        refused: str | None,
+    ) -> set[Key]:
+        """Commits rows that Spark has; the keys of those that are withheld. `read_at`: as for `mark_by_scan.write`;
+        `refused`: why the driver may not write the table, where it has just tried."""
+        unknown = set[Key]()
+
+        def withhold(keys: list[Key]) -> None:
+            self._withheld.add(work.table, keys)
+            unknown.update(keys)
+
+        if self._lake.open_tables is not None:
+            is_new = not batch.dumped and work.first_offset is not None and work.first_offset > merged
+            upsert = partial(lake.upsert_batch, batch, number, self._lake.open_tables, broadcast=broadcast)
+            try:
+                upsert(may_lose_upto=None if is_new else merged, read_at=read_at, withhold=withhold)
+            except TableRefused as refusal:
+                if not isinstance(refusal, BatchRefused):
+                    self.merge_because = refusal.feature
+            else:
+                self.merge_because = refused
+                return unknown
+        if batch.has_unchanged_toast:
+            withhold(unchanged_toast.find_unknown(batch, lake.rows(), schema))
+        lake.merge(batch, number, broadcast=broadcast)
+        return unknown
+
     def may_mark(self) -> bool:
-        """Whether the table is not known to take a MERGE alone."""
+        """Whether nothing is known that stands in the way of writing the table without Spark."""
         return self._lake.open_tables is not None and self.merge_because is None
 
     def _mark(

@@ -27,13 +27,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def lake_way(request: pytest.FixtureRequest) -> str:
-    """How small works are written: as `--lake-way` says; else as the product does it (`mark`), but in a quarter of the
-    tests, by the first seed, one of the other ways."""
+    """How small works are written: as `--lake-way` says; else as the product does it (`mark`), but in three of eight
+    tests, by the first seed, one of the other ways: `scan` has all works folded and written by Spark's executors."""
     options = request.config.option
     if options.lake_way is not None:
         return str(options.lake_way)
     turn = zlib.crc32(f"{options.soak_first} {request.node.nodeid}".encode()) % 8
-    return {0: "merge", 1: "copy"}.get(turn, "mark")
+    return {0: "merge", 1: "copy", 2: "scan"}.get(turn, "mark")
 
 
 @pytest.fixture
@@ -43,11 +43,13 @@ def marks(lake_way: str) -> bool:
 
 
 @pytest.fixture
-def lake(spark: SparkSession, tmp_path: Path, lake_way: str, marks: bool) -> TestLake:
+def lake(spark: SparkSession, tmp_path: Path, lake_way: str, marks: bool, monkeypatch: pytest.MonkeyPatch) -> TestLake:
     """An empty staging and an empty lake."""
     empty = TestLake(spark, Staging(str(tmp_path / "staging"), source="shop"), tmp_path / "lake")
     empty.marks = marks
     empty.vectors = lake_way != "copy"
+    if lake_way == "scan":
+        empty.let_scan(monkeypatch)
     return empty
 
 
@@ -67,18 +69,22 @@ def days(lake: TestLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Day
 
 
 @pytest.fixture
-def ways(spark: SparkSession, tmp_path: Path) -> tuple[TestLake, ...]:
-    """Lakes of one staging: one that marks rows, one that copies files, and one that has MERGEs alone."""
-    staging = Staging(str(tmp_path / "staging"), source="shop")
-    marking, copying, merging = (TestLake(spark, staging, tmp_path / way) for way in ("marked", "copied", "merged"))
-    marking.marks = copying.marks = True
-    merging.marks = copying.vectors = False
-    copying.build = merging.build = marking.build
-    return marking, copying, merging
+def ways(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[TestLake, ...]:
+    """Lakes of one staging: one that marks rows, one that copies files, one that scans keys, and one that has MERGEs
+    alone."""
+    lakes = {
+        way: TestLake(spark, Staging(str(tmp_path / "staging"), source="shop"), tmp_path / way)
+        for way in ("marked", "copied", "scanned", "merged")
+    }
+    for way, lake in lakes.items():
+        lake.marks = way != "merged"
+        lake.vectors = way in ("marked", "scanned")
+        lake.build = lakes["marked"].build
+    lakes["scanned"].let_scan(monkeypatch)
+    return tuple(lakes.values())
 
 
 @pytest.fixture
 def both(ways: tuple[TestLake, ...]) -> tuple[TestLake, TestLake]:
     """Two lakes of one staging: one that marks rows, one that has MERGEs alone."""
-    marking, _, merging = ways
-    return marking, merging
+    return ways[0], ways[-1]

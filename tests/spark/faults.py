@@ -116,6 +116,7 @@ def count_points(points: Points) -> Iterator[None]:
         for target, name, kind in (
             (LakeTable, "_create", lambda *_: "table"),
             (LakeTable, "upsert", lambda *_: "mark"),
+            (LakeTable, "upsert_batch", lambda *_: "mark"),
             (LakeTable, "_merge", lambda *_: "merge"),
             (LakeTable, "_append", lambda *_: "append"),
             (LakeTable, "remove_older", lambda *_: "truncate"),

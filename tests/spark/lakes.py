@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from delta.tables import DeltaTable
 from deltalake import DeltaTable as RustTable
 from deltalake import QueryBuilder
@@ -16,6 +17,8 @@ from dblog_core.lake.lake_status import lake_at, own_directory, table_location
 from dblog_core.model.schema import TableSchema
 from dblog_core.staging import Staging
 from dblog_core.storage.location import Location
+from spark_jobs.events import fold_without_spark
+from spark_jobs.events.fold_without_spark import FoldedRows
 from spark_jobs.merge_rounds import Merger
 from spark_jobs.merging.lake import Lake
 from spark_jobs.merging.mark_and_append import OpenTables
@@ -58,9 +61,31 @@ class TestLake:
         self.drop_columns = False
         self.changes: SchemaChanges = "evolve"
         self.json_as: JsonAs = "text"
+        self.scans = False
         self.marks = MARKS
         self.vectors = True
         self.dumps = Dumps()
+
+    @property
+    def marks(self) -> bool:
+        """Whether works are written without Spark; who says so himself gets no scan."""
+        return self._marks
+
+    @marks.setter
+    def marks(self, marks: bool) -> None:
+        self._marks = marks
+        self.scans = False
+
+    def let_scan(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """All works are Spark's from now on: its executors scan the keys, and write the rows."""
+        self.marks = True
+        self.scans = True
+        fold = fold_without_spark.fold_work
+
+        def fold_elsewhere(staging: Staging, *work: Any, **how: Any) -> FoldedRows | None:
+            return None if staging is self.staging and self.scans else fold(staging, *work, **how)
+
+        monkeypatch.setattr(fold_without_spark, "fold_work", fold_elsewhere)
 
     def merger(self, **options: Any) -> Merger:
         """A merger as a new process would make it."""

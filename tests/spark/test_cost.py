@@ -147,7 +147,7 @@ def test_a_row_that_was_born_again_and_then_set_back_counts_as_born(lake: TestLa
 def test_a_merge_opens_no_file_without_a_key_of_its_own(
     lake: TestLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spark_jobs.merging.lake_table.SMALL_TABLE", 0)
+    monkeypatch.setattr("spark_jobs.merging.with_spark.delta_merge.SMALL_TABLE", 0)
     lake.marks = False  # what marks rows looks at the keys of small tables anew in each process
     build = lake.build
     for first in (0, 1000, 2000, 3000):

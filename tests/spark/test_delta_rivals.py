@@ -65,14 +65,14 @@ def purges(table: SparkTable, changed: Sequence[int]) -> None:
 @rival
 def vacuums(table: SparkTable, changed: Sequence[int]) -> None:
     """Without a retention: the files go that are written, and not committed yet."""
-    before = set(table.path.glob("*.parquet"))
+    before = set(table.path.rglob("*.parquet"))
     check = "spark.databricks.delta.retentionDurationCheck.enabled"
     table.spark.conf.set(check, "false")
     try:
         table.sql("VACUUM TABLE_NAME RETAIN 0 HOURS")
     finally:
         table.spark.conf.unset(check)
-    assert set(table.path.glob("*.parquet")) < before
+    assert set(table.path.rglob("*.parquet")) < before
 
 
 @rival

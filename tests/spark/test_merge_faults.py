@@ -78,7 +78,9 @@ def test_whatever_happens_to_merges_the_lake_ends_right_at_every_cut(
     seed = f"{soak_seed}/{number}"
     plan = in_turn(seed, soak_seed + 20 * number)
     kinds = {fault.kinds[0].split(maxsplit=1)[1] for fault in plan.faults if fault and len(fault.kinds) == 1}
+    scans = lake.scans and not kinds.intersection((*MERGING, "new rows"))
     lake.marks = bool(kinds.intersection(MARKING)) or (lake.marks and not kinds.intersection(MERGING))
+    lake.scans = scans
     happened = run(lake, seed, stranger, plan)
     coverage.runs += 1
     coverage.killed.update(

@@ -67,6 +67,7 @@ def _points(pause: Pause, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     with monkeypatch.context() as patch:
         before(LakeTable, "upsert", lambda table, *_: f"mark {table.path.path}")
+        before(LakeTable, "upsert_batch", lambda table, *_: f"mark {table.path.path}")
         before(LakeTable, "_merge", lambda table, *_: f"merge {table.path.path}")
         before(LakeTable, "_append", lambda table, *_: f"append {table.path.path}")
         for verb in ("create", "replace"):

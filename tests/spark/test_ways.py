@@ -6,6 +6,7 @@ import json
 import random
 from collections.abc import Callable, Sequence
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -22,6 +23,7 @@ from spark_jobs.events import event_buckets, fold_in_parts, fold_on_driver
 from spark_jobs.merging import deleted_rows, mark_and_append
 from spark_jobs.merging.lake_table import LakeTable
 from spark_jobs.merging.merge_results import Merged
+from spark_jobs.merging.with_spark import mark_by_scan
 from tests.spark.lakes import TestLake
 from tests.spark.segments import table
 from tests.spark.worlds import SHAPE, Source, WholeRows
@@ -173,24 +175,50 @@ def test_a_small_batch_needs_no_merge_and_a_large_one_does(lake: TestLake) -> No
     assert [(row["id"], row["v"]) for row in lake.rows(T)] == [(0, "a"), (1, "a"), (2, "b"), (4, "a")]
 
 
-def test_a_table_whose_index_has_no_room_takes_merges_until_it_has(
+def test_a_table_whose_index_has_no_room_is_scanned_until_it_has(
     lake: TestLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lake.marks = True
     lake.build.create(T, {"id": 1, "v": "a"})
     lake.build.seal()
     lake.merge_well()
-    monkeypatch.setattr(key_index, "_LEFT_FREE", 1 << 62)
-    monkeypatch.setattr(mark_and_append, "_SHARES", 1 << 40)  # of the memory that indexes have: none of it
-    for v, engine, reason in (("b", "spark", "the index of its keys needs"), ("c", "dblog", "None")):
+    for v, has_room in (("b", False), ("c", True)):
         lake.build.update(T, {"id": 1, "v": v})
         lake.build.seal()
-        lake.merge_well()
-        assert (_operation(lake)[1] == "dblog") == (engine == "dblog")
+        with mock.patch.object(mark_by_scan, "write", wraps=mark_by_scan.write) as scan, monkeypatch.context() as patch:
+            if not has_room:
+                patch.setattr(key_index, "_LEFT_FREE", 1 << 62)
+                patch.setattr(mark_and_append, "_SHARES", 1 << 40)  # of the memory that indexes have: none of it
+            lake.merge_well()
+        assert scan.called == (not has_room) and _operation(lake) == ("MERGE", "dblog")
         assert lake.rows(T) == [{"id": 1, "v": v}]
         status = read_status(lake.location)
-        assert status is not None and reason in str(status.tables[str(T.table)].merge_because)
-        monkeypatch.undo()
+        assert status is not None
+        reason = status.tables[str(T.table)].merge_because
+        assert reason is None if has_room else "the index of its keys needs" in str(reason)
+
+
+def test_keys_that_are_floating_point_numbers_are_scanned(both: tuple[TestLake, TestLake]) -> None:
+    """0.0 and -0.0 are one key, and so are all NaNs, as Spark and the sources say."""
+    marking, merging = both
+    ratios = table("ratios", id=pa.float64(), v=pa.string())
+    nan = float("nan")
+    changes: list[list[tuple[str, float, str | None]]] = [
+        [("create", 0.0, "zero"), ("create", nan, "none"), ("create", 1.5, "more"), ("create", 1e300, "much")],
+        [("update", -0.0, "minus zero"), ("update", nan, "still none"), ("delete", 1.5, None), ("create", -2.5, "new")],
+        [("delete", nan, None), ("update", 1e300, "too much")],
+    ]
+    for number, burst in enumerate(changes):
+        for change, key, v in burst:
+            values = {"id": key} if change == "delete" else {"id": key, "v": v}
+            getattr(marking.build, change)(ratios, values)
+        marking.build.seal()
+        with mock.patch.object(mark_by_scan, "write", wraps=mark_by_scan.write) as scan:
+            marking.merge_well()
+        assert scan.called and marking.newest_commit(ratios).engineInfo == "dblog"
+        merging.merge_well()
+        rows = [[(repr(row["id"]), row["v"]) for row in lake.rows(ratios)] for lake in both]
+        assert rows[0] == rows[1] and len(rows[0]) == (4, 4, 3)[number]
 
 
 def test_a_table_without_vectors_needs_no_merge_either(lake: TestLake) -> None:

@@ -9,17 +9,23 @@ from collections.abc import Mapping
 from functools import reduce
 
 from delta.tables import DeltaTable
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from dblog_core.lake.json_variants import json_columns
 from dblog_core.model.events import DELETE
 from dblog_core.model.schema import TableSchema
-from spark_jobs.delta_tables import variants
+from dblog_core.storage.location import Location
+from spark_jobs.delta_tables import key_ranges, variants
 from spark_jobs.delta_tables.column_types import COMMIT_TIME, OFFSET, ORIGIN, POSITION, quote
+from spark_jobs.events import fold_on_driver
 from spark_jobs.events.fold import PUT, WITHHOLD
 from spark_jobs.merging.with_spark.batch import Batch
 from spark_jobs.merging.with_spark.unchanged_toast import is_left_out, keep_lake_value
+
+SMALL_TABLE = 16 << 20
+"""Bytes of a table that is read whole: new literals in each merge would have Spark compile its code each time."""
 
 
 def merge_batch(
@@ -28,16 +34,15 @@ def merge_batch(
     schema: TableSchema,
     *,
     have: StructType,
-    same_key: Column,
     broadcast: bool,
     mending: bool,
 ) -> dict[str, int]:
-    """Runs the MERGE; returns rows by what became of them. `have`: the table's shape; `same_key`: when a row of the
-    table (`t`) and one of the batch (`s`) are of one key; `mending`: as in `LakeTable.merge`."""
+    """Runs the MERGE; returns rows by what became of them. `have`: the table's shape; `mending`: as in
+    `LakeTable.merge`."""
     source = F.broadcast(batch.rows) if broadcast else batch.rows
     lake_offset = F.col(f"t.{OFFSET}")
     later = F.col("s.offset") >= lake_offset if mending else F.col("s.offset") > lake_offset
-    merge = table.alias("t").merge(source.alias("s"), same_key)
+    merge = table.alias("t").merge(source.alias("s"), same_key(batch, schema, table.toDF()))
     if batch.deletes:
         merge = merge.whenMatchedDelete(F.col("s.op").isin(DELETE, WITHHOLD) & later)
     beside = variants.of(have)
@@ -45,10 +50,10 @@ def merge_batch(
     values = {**emptied, **new_values(schema, "s.", beside, has_unchanged_toast=batch.has_unchanged_toast)}
     put = (F.col("s.op") == PUT) & later
     if mending:
-        put &= F.col("s.inserted") | ~_has_equal_values(schema, batch.has_unchanged_toast, beside)
+        put &= F.col("s.inserted") | ~has_equal_values(schema, batch.has_unchanged_toast, beside)
     elif batch.dumped:  # what the log tells has changed something; and looking costs a column each in both passes
         is_news = F.col("s.inserted") | (F.col("s.origin") != "dump")
-        put &= is_news | ~_has_equal_values(schema, batch.has_unchanged_toast, beside)
+        put &= is_news | ~has_equal_values(schema, batch.has_unchanged_toast, beside)
     merge = merge.whenMatchedUpdate(
         put,
         {quote(name): value for name, value in values.items()},
@@ -61,6 +66,28 @@ def merge_batch(
     if not metrics:
         return {"inserted": 0, "updated": 0, "deleted": 0}
     return {name: int(metrics[0][f"num_{name}_rows"]) for name in ("inserted", "updated", "deleted")}
+
+
+def append_batch(table: Location, batch: Batch, schema: TableSchema, *, have: StructType) -> dict[str, int]:
+    """Appends the batch to a table that has no row of its keys: there is nothing to compare with."""
+    whole = batch.rows.where((F.col("op") == PUT) & F.col("unchanged_toast").isNull())
+    beside = variants.of(have) if json_columns(schema) else {}
+    columns = [value.alias(name) for name, value in new_values(schema, "", beside).items()]
+    whole = whole.coalesce(1) if batch.count <= fold_on_driver.MAX_ROWS else whole
+    whole.select(*columns).write.format("delta").mode("append").save(str(table))
+    # A row that is not whole is withheld, and one that is deleted was never there.
+    inserted = batch.count if not (batch.deletes or batch.has_unchanged_toast) else whole.count()
+    return {"inserted": inserted, "updated": 0, "deleted": 0}
+
+
+def same_key(batch: Batch, schema: TableSchema, table: DataFrame) -> Column:
+    """Equal keys of a row of the table (`t`) and one of the batch (`s`). Ranges of the batch's keys, as literals, let
+    Delta leave out files of a larger table."""
+    parts = [F.col(f"t.{quote(n)}") == F.col(f"s.key.{quote(n)}") for n in schema.key]
+    # From the snapshot that Delta holds: no job.
+    if int(table._jdf.queryExecution().analyzed().stats().sizeInBytes()) > SMALL_TABLE:
+        parts += key_ranges.on_key("t", batch.ranges, schema)
+    return reduce(Column.__and__, parts)
 
 
 def new_values(
@@ -87,7 +114,7 @@ def _null_columns(have: StructType, schema: TableSchema) -> dict[str, Column]:
     return {f.name: F.lit(None).cast(f.dataType) for f in left}
 
 
-def _has_equal_values(schema: TableSchema, has_unchanged_toast: bool, beside: Mapping[str, str]) -> Column:
+def has_equal_values(schema: TableSchema, has_unchanged_toast: bool, beside: Mapping[str, str]) -> Column:
     """Whether the lake has the row's values already: NULL equals NULL, NaN equals NaN. VARIANTs (`beside`, by text)
     are looked at last, where all else is equal."""
     same = [(c.name, F.col(f"t.{quote(c.name)}").eqNullSafe(_row("s.", c.name))) for c in schema.columns]

@@ -8,9 +8,7 @@ from dblog_core.monitoring.source_status import TableInStatus
 
 def test_a_table_that_takes_merges_alone_says_why() -> None:
     table = TableInStatus("shop.orders", "ok", merge_because="its change data feed is on")
-    assert status._table(table) == (
-        "table     shop.orders: ok, each batch by Spark's MERGE (its change data feed is on)"
-    )
+    assert status._table(table) == ("table     shop.orders: ok, each batch by Spark (its change data feed is on)")
     assert status._table(TableInStatus("shop.orders", "ok")) == "table     shop.orders: ok"
 
 

@@ -1,0 +1,265 @@
+"""Folded rows that Spark has, brought into a table as `mark_and_append` brings those that the driver has.
+
+  the table's rows of these keys, with their places, at the snapshot's version -> which of the changes win
+  -> places of rows that go, file by file -> vectors grown; rows that come -> files, by Delta's own writer
+  -> one commit by the driver, created if absent
+
+Executors scan the keys and write the files, so that works and tables may be of any size, and keys of any type. Which
+change wins is as in `delta_writer.order_guard`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+import numpy as np
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from dblog_core.delta_writer.bitmaps import RowSet
+from dblog_core.delta_writer.changes import Upserted
+from dblog_core.delta_writer.features import BatchRefused, refusal
+from dblog_core.delta_writer.open_table import OpenTable
+from dblog_core.delta_writer.snapshot import LiveFile
+from dblog_core.delta_writer.upsert import Overtaken, commit_files
+from dblog_core.model.schema import TableSchema
+from dblog_core.model.values import Key
+from spark_jobs.delta_tables import log
+from spark_jobs.delta_tables.column_types import OFFSET, PROVENANCE, quote
+from spark_jobs.delta_tables.new_files import write_files
+from spark_jobs.delta_tables.session import compute_once
+from spark_jobs.events import moved_unchanged_toast
+from spark_jobs.events.fold import PUT, WITHHOLD
+from spark_jobs.merging.with_spark import delta_merge
+from spark_jobs.merging.with_spark.batch import Batch
+from spark_jobs.merging.with_spark.unchanged_toast import keep_lake_value
+
+_ATTEMPTS = 3  # each reads the keys again, and writes the rows again
+_BROADCAST_ROWS = 200_000
+_PLACES_AT_ONCE = 4_000_000
+"""Places that the driver takes from Spark at once: twelve bytes each."""
+
+# Beside a table's columns, none of which begins like this but our own.
+_KEY = "_dblog_key"
+_FILE = "_dblog_file"
+_ROW = "_dblog_row"
+_LOST = "_dblog_lost"
+_SAME = "_dblog_same"
+_FIRST = "_dblog_first"
+_MATCHED = "_dblog_matched"
+_WINS = "_dblog_wins"
+_PUTS = "_dblog_puts"
+_UNKNOWN = "_dblog_unknown"
+
+
+def write(
+    spark: SparkSession,
+    table: OpenTable,
+    batch: Batch,
+    schema: TableSchema,
+    app: str,
+    number: int,
+    *,
+    broadcast: bool,
+    may_lose_upto: int | None,
+    read_at: int | None,
+    withhold: Callable[[list[Key]], None],
+) -> Upserted:
+    """Commits the batch as merge `number` of `app`, once, whatever others commit meanwhile.
+
+    `may_lose_upto`: a log row up to this offset, and a dump's row, may lose against the table's (None: no row may);
+    `read_at`: the version of the table that the batch has values from, if any. `withhold` gets, before the commit, the
+    keys of rows with a value that nobody knows.
+
+    Raises TableRefused for a table that takes a MERGE alone, Overtaken where others leave no room, LeaseLost where
+    another may merge.
+    """
+    path = table.files.root
+    for attempt in range(_ATTEMPTS):
+        shape = table.refresh()
+        version = table.snapshot.version
+        last_number = table.snapshot.txns.get(app, -1)
+        if attempt and last_number == number:
+            return Upserted(version, already=True)  # by another process of ours, of the same rows
+        if last_number >= number:
+            raise log.already_committed(path, number, last_number)
+        if not table.snapshot.takes_vectors:
+            raise _refusal(table, "the table takes no deletion vectors")
+        if lacking := {*(c.name for c in schema.columns), *(f.name for f in PROVENANCE)} - set(shape.names):
+            raise refusal(str(path), f"it lacks the column {', '.join(sorted(lacking))}")
+        if read_at not in (None, version):
+            break
+        rows = spark.read.format("delta").option("versionAsOf", version).load(str(path))
+        plan = _plan(rows, batch, schema, broadcast=broadcast, may_lose_upto=may_lose_upto)
+        if unknown := plan.find_unknown():
+            withhold(unknown)
+        counts = plan.count(version + 1)
+        added = write_files(spark, path, plan.new_rows()) if counts.inserted or counts.updated else []
+        grown = list(_grow_vectors(spark, table, plan.places()))
+        if commit_files(table, grown, added, batch.count, counts, app, number):
+            return counts
+    raise Overtaken(
+        "others commit all the time while one commit is made",
+        where=str(path),
+        fix="see who writes this table: nobody but the merge should; it is tried again",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What becomes of a batch. `matches`: the table's rows of its keys; `decided`: each row of the batch (`s`) with
+    the newest one of its key (`t`); `left_out`: columns whose value the log left out in some row; `have`: the table's
+    shape."""
+
+    matches: DataFrame
+    decided: DataFrame
+    schema: TableSchema
+    have: StructType
+    left_out: Sequence[str]
+
+    def find_unknown(self) -> list[Key]:
+        """The keys of rows with a value that nobody has."""
+        unknown = self.decided.where(_UNKNOWN).select("s.key")
+        return [moved_unchanged_toast.as_key(row.key) for row in unknown.collect()]
+
+    def count(self, version: int) -> Upserted:
+        """The keys by what becomes of them in this version."""
+        goes = F.col(_WINS) & (F.col("s.op") != PUT)
+        outcomes = {
+            "inserted": F.col(_PUTS) & ~F.col(_MATCHED),
+            "updated": F.col(_PUTS) & F.col(_MATCHED),
+            "deleted": goes & F.col(_MATCHED),
+            "older": F.coalesce(_LOST, F.lit(False)),
+            "unchanged": F.coalesce(F.col(_SAME) & ~F.col(_LOST), F.lit(False)),
+            "absent": goes & ~F.col(_MATCHED),
+            "withheld": F.col(_UNKNOWN),
+        }
+        counted = self.decided.agg(*(F.count_if(is_so).alias(name) for name, is_so in outcomes.items())).collect()[0]
+        return Upserted(version, **counted.asDict())
+
+    def new_rows(self) -> DataFrame:
+        """The rows that come, in the table's columns: NULL in those that the source has dropped."""
+        values = delta_merge.new_values(self.schema, "s.", {})
+        values |= {name: keep_lake_value(name, name, values[name]) for name in self.left_out}
+        nothing = F.lit(None)
+        columns = [values.get(field.name, nothing).cast(field.dataType).alias(field.name) for field in self.have]
+        return self.decided.where(_PUTS).select(*columns)
+
+    def places(self) -> DataFrame:
+        """The places of the rows that go: their files' addresses, and their numbers in these."""
+        return self.matches.where(~F.col(_LOST) & ~F.col(_SAME)).select(_FILE, _ROW)
+
+
+def _plan(
+    rows: DataFrame,
+    batch: Batch,
+    schema: TableSchema,
+    *,
+    broadcast: bool,
+    may_lose_upto: int | None,
+) -> _Plan:
+    left_out: list[str] = []
+    if batch.has_unchanged_toast:
+        names = batch.rows.select(F.explode("unchanged_toast").alias("name")).distinct()
+        left_out = sorted(row.name for row in names.collect())
+    matches = _find_matches(rows, batch, schema, left_out, broadcast=broadcast, may_lose_upto=may_lose_upto)
+    newest = matches.where(_FIRST).drop(_FILE, _ROW, _FIRST)
+    if matches.count() <= _BROADCAST_ROWS and not left_out:
+        newest = F.broadcast(newest)
+    decided = batch.rows.alias("s").join(newest.alias("t"), F.col("s.key") == F.col(f"t.{_KEY}"), "left")
+    is_put = F.col("s.op") == PUT
+    is_whole = F.col("s.unchanged_toast").isNull()
+    is_matched = F.col(f"t.{_KEY}").isNotNull()
+    wins = ~F.coalesce(F.col(_LOST) | F.col(_SAME), F.lit(False))
+    flags = {
+        _MATCHED: is_matched,
+        _WINS: wins,
+        _PUTS: wins & is_put & (is_whole | is_matched),
+        _UNKNOWN: (F.col("s.op") == WITHHOLD) | (is_put & ~is_whole & ~is_matched),
+    }
+    return _Plan(matches, decided.withColumns(flags), schema, rows.schema, left_out)
+
+
+def _find_matches(
+    rows: DataFrame,
+    batch: Batch,
+    schema: TableSchema,
+    left_out: Sequence[str],
+    *,
+    broadcast: bool,
+    may_lose_upto: int | None,
+) -> DataFrame:
+    """The table's rows of the batch's keys, computed once: key, place, whether the change loses against them or says
+    nothing new, whether it is the newest one of its key, and its `left_out` values."""
+    table = rows.select("*", F.col("_metadata.file_path").alias(_FILE), F.col("_metadata.row_index").alias(_ROW))
+    source = F.broadcast(batch.rows) if broadcast else batch.rows
+    order = F.col(f"t.{OFFSET}")
+    overtaken = equal = F.lit(False)
+    if may_lose_upto is not None:  # otherwise keys and offsets are all that is read
+        is_guarded = (F.col("s.origin") == "dump") | (F.col("s.offset") <= may_lose_upto)
+        # A row without an offset is older than any change: somebody else has written it. An equal offset is this very
+        # change.
+        overtaken = is_guarded & F.coalesce(order >= F.col("s.offset"), F.lit(False))
+        is_compared = is_guarded & (F.col("s.op") == PUT) & ~F.col("s.inserted")
+        equal = is_compared & delta_merge.has_equal_values(schema, batch.has_unchanged_toast, {})
+    matched = table.alias("t").join(source.alias("s"), delta_merge.same_key(batch, schema, rows))
+    matches = matched.select(
+        F.col("s.key").alias(_KEY),
+        F.col(f"t.{_FILE}").alias(_FILE),
+        F.col(f"t.{_ROW}").alias(_ROW),
+        order.alias(OFFSET),
+        overtaken.alias(_LOST),
+        equal.alias(_SAME),
+        *(F.col(f"t.{quote(name)}").alias(name) for name in left_out),
+    )
+    of_key = Window.partitionBy(_KEY)
+    newest = of_key.orderBy(F.col(OFFSET).desc_nulls_last(), _FILE, _ROW)
+    verdicts = {
+        _LOST: F.max(_LOST).over(of_key),
+        # Several live rows of one key are another program's doing: such a key is always written, as one row.
+        _SAME: F.max(_SAME).over(of_key) & (F.count(F.lit(1)).over(of_key) == 1),
+        _FIRST: F.row_number().over(newest) == 1,
+    }
+    return compute_once(matches.withColumns(verdicts).drop(OFFSET))
+
+
+def _grow_vectors(spark: SparkSession, table: OpenTable, places: DataFrame) -> Iterator[tuple[LiveFile, RowSet]]:
+    """The files that rows go from, with all rows of them that are dead then."""
+    counts = [(row[_FILE], int(row["count"])) for row in places.groupBy(_FILE).count().collect()]
+    files = [_file_at(address, table) for address, _ in counts]
+    turns = np.cumsum([0, *(count for _, count in counts)])[:-1] // _PLACES_AT_ONCE
+    numbers = [
+        (address, number, int(turn)) for number, ((address, _), turn) in enumerate(zip(counts, turns, strict=True))
+    ]
+    if not numbers:
+        return
+    numbered = F.broadcast(spark.createDataFrame(numbers, f"{_FILE} string, file int, turn int"))
+    for turn in sorted(set(turns.tolist())):
+        chosen = places.join(numbered, _FILE).where(F.col("turn") == turn).select("file", _ROW).toArrow()
+        of_file = np.asarray(chosen["file"])
+        rows = np.asarray(chosen[_ROW])
+        order = np.argsort(of_file, kind="stable")
+        edges = np.flatnonzero(np.diff(of_file[order])) + 1
+        for part in np.split(order, edges):
+            live = files[of_file[part[0]]]
+            dead = table.dead_rows(live)
+            grown = dead.with_rows(rows[part])
+            if len(grown) != len(dead) + len(part):
+                raise _refusal(table, f"Spark reads rows of {live.path} that are not alive")
+            yield live, grown
+
+
+def _file_at(address: str, table: OpenTable) -> LiveFile:
+    """The file that Spark names by an address."""
+    path = table.files.relative(address) or ""
+    for name in (path, unquote(path)):
+        if (live := table.snapshot.files.get(name)) is not None:
+            return live
+    raise _refusal(table, f"Spark reads {address}, which its log does not name")
+
+
+def _refusal(table: OpenTable, reason: str) -> BatchRefused:
+    return BatchRefused(f"rows cannot be marked: {reason}", where=str(table.files), fix="Spark merges the batch")
