@@ -89,8 +89,12 @@ class OpenTable:
 
     def refresh(self) -> Shape:
         """Reads what others have committed; the table's shape now. Raises TableRefused."""
-        self.snapshot = snapshot.newest(self.files, self.snapshot)
+        self.look()
         return self.check_shape()
+
+    def look(self) -> None:
+        """Reads what others have committed, whatever shape it has. Raises TableRefused where its log is not read."""
+        self.snapshot = snapshot.newest(self.files, self.snapshot)
 
     def check_shape(self) -> Shape:
         """The table's shape as of the last look. Raises TableRefused, and LakeError where a column is missing that it

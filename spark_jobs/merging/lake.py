@@ -114,6 +114,14 @@ class Lake:
         """Raises LakeError unless rows of `older` can be read as rows of `newest`."""
         schema_policy.check_fits(older, newest) if self.keeps_columns(newest) else check_follows(older, newest)
 
+    def columns(self, spark: SparkSession, schema: TableSchema, *, is_left: bool = False) -> StructType:
+        """The lake table's columns: by its log, or by Spark where that alone reads or writes the table. `is_left`: the
+        table `is_as_left`, and is not read again."""
+        table = self.table(spark, schema)
+        tables = self.open_tables
+        about = None if tables is None else tables.describe(table.path, schema, self.check, is_left=is_left)
+        return table.rows().schema if about is None else about.shape
+
     def shape_in_lake(self, spark: SparkSession, schema: TableSchema) -> TableSchema:
         """The shape as far as the lake table has it."""
         table = self.table(spark, schema)

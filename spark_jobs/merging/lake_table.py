@@ -133,8 +133,7 @@ class LakeTable:
         """Whether what is JSON has the VARIANTs beside it that are wanted, and the properties are as wanted. A
         process looks once at each table: what is wanted changes with the configuration alone, or the table's shape."""
         if self.path not in self._settled:
-            table = tables.table(self.path, self._schema, self.check) if tables is not None else None
-            about = mark_and_append.describe(table) if table is not None else None
+            about = tables.describe(self.path, self._schema, self.check) if tables is not None else None
             shape = self.rows().schema if about is None else about.shape
             others = variants.plan(shape, self._schema, is_wanted=self._json_as_variant)
             if not others and not self._wanted_properties(about):

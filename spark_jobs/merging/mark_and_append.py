@@ -53,6 +53,14 @@ _SHAPES = 3  # shapes that somebody may give the table while one commit is made
 _PROVENANCE = {OFFSET: "offset", POSITION: "position", COMMIT_TIME: "commit_time", ORIGIN: "origin"}
 
 
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A lake table's columns and properties."""
+
+    shape: StructType
+    properties: Mapping[str, str]
+
+
 class OpenTables:
     """A lake's tables that are open for writing; each is used by one thread at a time."""
 
@@ -77,6 +85,25 @@ class OpenTables:
         table.check = check
         self._open[path] = table  # the last one used is the last in order
         return table
+
+    def describe(
+        self, path: Location, schema: TableSchema, check: Callable[[], None], *, is_left: bool = False
+    ) -> Described | None:
+        """What the table is by its log, whatever its key is; None where only Spark reads or writes it. `is_left`: it
+        `is_as_left`, and is not read again.
+
+        A Spark that has just started takes seconds for its first look at a table, and no row comes in meanwhile.
+        """
+        table = self._open.get(path) or self.table(path, schema, check)
+        try:
+            if not is_left:
+                table.look()
+            table.snapshot.shape(str(table.files))
+        except TableRefused:
+            return None
+        metadata = table.snapshot.metadata
+        shape = StructType.fromJson(orjson.loads(metadata["schemaString"]))
+        return Described(shape, metadata.get("configuration") or {})
 
     @property
     def rewritten_bytes(self) -> int:
@@ -244,28 +271,6 @@ def _origins(rows: pa.Table, schema: TableSchema) -> pa.Table | None:
     parts = [key.type.get_field_index(name) for name in schema.key]
     pairs = [(pc.struct_field(origin, part), pc.struct_field(key, part)) for part in parts]
     return pa.table([pc.if_else(is_kept, old, new) for old, new in pairs], names=list(schema.key))
-
-
-@dataclass(frozen=True, slots=True)
-class Described:
-    """A lake table's columns and properties."""
-
-    shape: StructType
-    properties: Mapping[str, str]
-
-
-def describe(table: OpenTable) -> Described | None:
-    """What the table is by its log; None where only Spark reads or writes it.
-
-    A Spark that has just started takes seconds for its first look at a table, and no row comes in meanwhile.
-    """
-    try:
-        table.refresh()
-    except TableRefused:
-        return None
-    metadata = table.snapshot.metadata
-    shape = StructType.fromJson(orjson.loads(metadata["schemaString"]))
-    return Described(shape, metadata.get("configuration") or {})
 
 
 def is_empty(table: OpenTable) -> bool | None:

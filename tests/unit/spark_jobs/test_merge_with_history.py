@@ -17,6 +17,7 @@ from dblog_core.staging import Staging
 from spark_jobs.delta_tables import create_table
 from tests.spark.faults import Points, count_points, rounds
 from tests.spark.lakes import Crash, TestLake
+from tests.spark.no_spark import NoSpark, SparkAsked
 from tests.spark.worlds import SHAPE, Oracle, Source
 from tests.spark.worlds_history import Expected
 from tests.unit.spark_jobs.test_history_without_spark import read_rows
@@ -24,23 +25,6 @@ from tests.unit.spark_jobs.test_history_without_spark import read_rows
 WORLDS = 6
 WRITES = ("history", "history table", "version", "new rows", "mark")
 KINDS = tuple(f"{when} {write}" for write in WRITES for when in ("before", "after"))
-
-
-class SparkAsked(BaseException):
-    """Something was asked of Spark."""
-
-
-class NoSpark:
-    """A session of which nothing may be asked."""
-
-    def __init__(self) -> None:
-        self.conf = mock.Mock()
-
-    def newSession(self) -> NoSpark:  # noqa: N802  # Spark's own name
-        return self
-
-    def __getattr__(self, name: str) -> Any:
-        raise SparkAsked(name)
 
 
 @pytest.fixture(autouse=True)
