@@ -5,14 +5,18 @@ A key that the source does not have becomes a delete. More keys than a dump take
 
 from __future__ import annotations
 
+import secrets
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from typing import Any
 
 from dblog_core.config.settings import Config
-from dblog_core.dumps import filing, work_loop
+from dblog_core.dumps import dump_store, filing, work_loop
+from dblog_core.dumps.dump_records import OVER, DumpState
 from dblog_core.dumps.requests import MAX_KEYS, DumpRequest
+from dblog_core.dumps.status import DumpStatus
 from dblog_core.errors import DblogError, LakeError
 from dblog_core.interfaces import Clock
 from dblog_core.lake import spark_submit
@@ -30,27 +34,61 @@ _PATIENCE_SECONDS = 1800.0
 """For which such a merge may end no round: as long as a maintenance of large tables may keep it busy."""
 
 
-def dump_differences(config: Config, report: TableReport, *, stop: threading.Event, clock: Clock) -> str:
-    """Requests the dump, works on it, and waits until the super-changelog has it; its id.
+@dataclass(frozen=True, slots=True)
+class Dumped:
+    """The dumps of tables that differ: their ids by table, and why those of other tables did not come about."""
 
-    Raises Interrupted, and DblogError where the dump does not come about.
+    ids: Mapping[str, str]
+    errors: Mapping[str, DblogError]
+
+
+def dump_differences(
+    config: Config, reports: Sequence[TableReport], *, workers: int, stop: threading.Event, clock: Clock
+) -> Dumped:
+    """Requests a dump of each table, works on all of them, and waits until the super-changelog has them.
+
+    They are worked on together: a few keys are read at once, and what takes its time is that the log places them.
+    Raises Interrupted.
     """
+    name = f"verify:{secrets.token_hex(4)}"
+    ids: dict[str, str] = {}
+    errors: dict[str, DblogError] = {}
+    for report in reports:
+        try:
+            ids[report.table] = filing.submit(config, _request(report), requested_by=name, clock=clock)
+        except DblogError as error:  # it keeps this table from being mended, not the others
+            errors[report.table] = error
+    fault: DblogError | None = None
+    if ids:
+        try:
+            work_loop.work(config, stop=stop, requested_by=(name,), workers=workers)
+        except DblogError as error:  # of one dump, or of all that are not over
+            fault = error
+    if stop.is_set():
+        raise Interrupted
+    with closing(open_state(config)) as state:
+        for table, dump_id in ids.items():
+            status = dump_store.read_dump(state, dump_id)
+            if status.state != DumpState.DONE:
+                errors[table] = _error_of(status, table, fault)
+    return Dumped({table: dump_id for table, dump_id in ids.items() if table not in errors}, errors)
+
+
+def _request(report: TableReport) -> DumpRequest:
     keys: tuple[Any, ...] = tuple(report.differing_keys)
     # `more`: the report names only some of the keys, so only a dump of the table repairs all.
     whole = report.more or len(keys) > MAX_KEYS
-    request = DumpRequest(tables=(report.table,), keys=() if whole else keys)
-    dump_id = filing.submit(config, request, clock=clock)
-    work_loop.work(config, stop=stop, dump_id=dump_id)
-    status = work_loop.wait(config, dump_id, stop=stop)
-    if stop.is_set():
-        raise Interrupted
-    if status.state != "done":
-        raise DblogError(
-            f"dump {dump_id} is {status.state}: {status.error or 'it was ended'}",
-            where=report.table,
-            fix="remove its cause, and verify again",
-        )
-    return dump_id
+    return DumpRequest(tables=(report.table,), keys=() if whole else keys)
+
+
+def _error_of(status: DumpStatus, table: str, fault: DblogError | None) -> DblogError:
+    if status.state not in OVER and fault is not None:
+        return fault
+    return DblogError(
+        f"dump {status.id} is {status.state}: {status.error or 'it was ended'}",
+        where=table,
+        fix="remove its cause, and verify again",
+    )
 
 
 def merge_staged(

@@ -301,13 +301,16 @@ class _Cut:
 
 def _mend_tables(tools: Tools, cut: _Cut, report: Report, *, stop: threading.Event, clock: Clock) -> Report:
     """Dumps what differs, has it merged, and compares it again; the report of that second comparison."""
-    dumps: dict[str, str] = {}
-    for table in (t for t in report.tables if t.difference_count):
+    differing = [table for table in report.tables if table.difference_count]
+    if not differing:
+        return report
+    for table in differing:
         tools.say(f"{table.table}: {table.difference_count:,} keys are dumped")
-        try:
-            dumps[table.table] = repair.dump_differences(tools.config, table, stop=stop, clock=clock)
-        except DblogError as error:  # it keeps this table from being mended, not the others
+    dumped = repair.dump_differences(tools.config, differing, workers=tools.workers, stop=stop, clock=clock)
+    for table in differing:
+        if (error := dumped.errors.get(table.table)) is not None:
             report = report.with_table(replace(table, error=str(error)))
+    dumps = dumped.ids
     # One merge for all dumps: starting Spark costs more than merging them.
     if dumps:
         tools.say("merging the dumps")

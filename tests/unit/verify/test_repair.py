@@ -169,9 +169,9 @@ def test_a_merge_that_fails_leaves_what_was_found_in_the_report(monkeypatch: pyt
     def fail(*_: Any, **__: Any) -> None:
         raise LakeError("a merge runs, but has ended no round", fix="verify again")
 
-    monkeypatch.setattr(repair, "dump_differences", lambda *_, **__: "d1")
+    monkeypatch.setattr(repair, "dump_differences", lambda *_, **__: repair.Dumped({OURS: "d1"}, {}))
     monkeypatch.setattr(repair, "merge_staged", fail)
-    tools: Any = SimpleNamespace(config=None, lake=None, staging=None, say=lambda _: None)
+    tools: Any = SimpleNamespace(config=None, lake=None, staging=None, workers=1, say=lambda _: None)
     cut: Any = None
     first = Report((TableReport(OURS, missing=(5,)), TableReport(OTHER)))
     report = run._mend_tables(tools, cut, first, stop=threading.Event(), clock=StepClock())
