@@ -26,7 +26,7 @@ from tests.benchmarks.data import NewDatabase
 from tests.benchmarks.delta_rows import DeltaRows
 from tests.benchmarks.followers import latencies, percentile
 from tests.benchmarks.ours import Ours
-from tests.benchmarks.results import OURS, Bar, Figure, Results
+from tests.benchmarks.results import NAMES, OURS, Bar, Figure, Results
 from tests.benchmarks.scale import Scale
 from tests.benchmarks.test_lake import Merges
 from tests.benchmarks.writers import Writers
@@ -117,7 +117,9 @@ class Watched:
 
 
 @pytest.mark.timeout(7200)
+@pytest.mark.parametrize("kind", ["mysql", "postgres"], ids="airflow_latency_{}".format)
 def test_commit_to_delta_through_airflow(
+    kind: str,
     bench_database: NewDatabase,
     bench_server: Callable[[str], DatabaseServer],
     scale: Scale,
@@ -126,18 +128,18 @@ def test_commit_to_delta_through_airflow(
 ) -> None:
     """The same load on two databases, one after the other. The slices of the captures take half an hour as ever."""
     seconds = SECONDS[scale.name]
-    database = bench_database("postgres")
+    database = bench_database(kind)
     dblog = _prepared(database, tmp_path / "command")
     with dblog.capturing(), Merges(dblog.file, dblog.env):
         command = _watch(database, dblog, seconds)
-    database = bench_database("postgres")
+    database = bench_database(kind)
     dblog = _prepared(database, tmp_path / "airflow")
     server = bench_server("postgres")
     assert isinstance(server, PostgresServer)
     with closing(wiring.open_state(dblog.config)) as state, _airflow(dblog, server, tmp_path):
         handovers = Handovers(state)
         slices = _watch(database, dblog, seconds, handovers)
-    _report(results, command, slices, handovers.seen)
+    _report(results, kind, command, slices, handovers.seen)
 
 
 def _prepared(database: Database, directory: Path) -> Ours:
@@ -196,11 +198,11 @@ def _are_enough(handovers: Handovers | None, now: float) -> bool:
     return len(handovers.seen) >= HANDOVERS and now > handovers.seen[-1].settled
 
 
-def _report(results: Results, command: Watched, slices: Watched, handovers: list[Handover]) -> None:
-    title = f"PostgreSQL: commit to a row in Delta, {RATE} transactions a second, Airflow's merge in slices"
+def _report(results: Results, kind: str, command: Watched, slices: Watched, handovers: list[Handover]) -> None:
+    title = f"{NAMES[kind]}: commit to a row in Delta, {RATE} transactions a second, Airflow's merge in slices"
 
     def add(name: str, text: str, series: dict[str, list[float]], *bars: Bar) -> None:
-        results.add(Figure(f"airflow_latency_{name}", "Lake", f"{title}, {text}", "s", series, bars))
+        results.add(Figure(f"airflow_latency_{kind}_{name}", "Lake", f"{title}, {text}", "s", series, bars))
 
     for q, most in ((50, 1), (99, 3)):
         bars = (Bar(most, at_most=True), Bar(NOT_SLOWER, other=COMMAND, at_most=True))
