@@ -19,6 +19,8 @@ from tests.spark.lakes import TestLake
 from tests.spark.no_spark import NoSpark, SparkAsked
 from tests.spark.segments import Row, table
 
+pytestmark = pytest.mark.one_of(3)
+
 FIRST = table("t", id=pa.int64(), n=pa.int32(), old=pa.string())
 SECOND = table("t", id=pa.int64(), n=pa.int32(), more=pa.string())
 POLICIES = ("evolve", "ignore", "fail")
