@@ -133,7 +133,7 @@ class TableMerge:
         newest = self._staging.schema(work.schema)
         if not self._lake.keeps_columns(newest) or not lake.exists():
             return None
-        have = self._lake.columns(self._spark, newest, is_left=self._is_left)
+        have = self._lake.columns(self._spark, newest, is_left=self._write.is_left)
         return (
             None
             if schema_policy.shape_in_lake(newest, have).columns == newest.columns
@@ -159,7 +159,7 @@ class TableMerge:
         if before and newest.key and version:
             if self._lake.keeps_columns(newest):
                 schema_policy.check_key(before[0], (*older, newest))
-                have = self._lake.columns(self._spark, newest, is_left=self._is_left)
+                have = self._lake.columns(self._spark, newest, is_left=self._write.is_left)
                 dropped = DroppedColumns(had)
                 newest = schema_policy.shape_in_lake(newest, have)
                 older = [schema_policy.shape_in_lake(schema, have) for schema in older]
@@ -167,7 +167,7 @@ class TableMerge:
                 schema_policy.check_accepted(work, before[0], self._staging.schema, accepted=status.accepted)
         if not older or not newest.key or not version:
             return newest, dropped
-        names = self._lake.columns(self._spark, newest, is_left=self._is_left).names
+        names = self._lake.columns(self._spark, newest, is_left=self._write.is_left).names
         if renames:
             names = list(map(renames.after(lake.renamed_upto()).current_name, names))
         return alter_table.shape_to_fold_into(newest, older, {name for name in names if not is_stale(name)}, dropped)
