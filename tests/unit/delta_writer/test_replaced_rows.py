@@ -7,17 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from dblog_core.delta_writer.bitmaps import RowSet
-from dblog_core.delta_writer.changes import Changes
+from dblog_core.delta_writer.changes import Changes, Upserted
 from dblog_core.delta_writer.commit import removal
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.rewriting.join_files import plan_join
 from dblog_core.delta_writer.rewriting.purge_files import plan_purge, purge_file
 from dblog_core.delta_writer.rewriting.rewrite import commit_rewritten
-from dblog_core.delta_writer.upsert import upsert
+from dblog_core.delta_writer.upsert import commit_files, upsert
 from dblog_core.delta_writer.vectors import count_replaced, tag_replaced, vector_file
 from tests.unit.delta_writer.rivals import open_delta
 from tests.unit.delta_writer.tables import APP, Table, commit_of, fill_table, newest, row, write_commit
@@ -144,6 +145,29 @@ def test_a_plan_on_the_marks_of_another_adds_up(table: Table) -> None:
     upsert(writer, table.changes(updates(3, 4, offset=7), [row(11)]), APP, 4)
     # The rival's new row of key 3 is the one in its own file.
     assert sorted(counts(table, writer)) == [(1, 0), (4, 2)]
+
+
+def test_places_that_somebody_else_has_planned_add_up_and_with_a_delete_all_marks_may_have_been_deleted(
+    table: Table,
+) -> None:
+    """Nobody has looked where former rows of the deleted key lie."""
+    writer = fill_table(table)
+    table.merge(writer, updates(1, 60))
+
+    def commit(number: int, *keys: int, **outcome: int) -> None:
+        hits = writer.hits([pa.array(keys)], writer.refresh())
+        grown = [(hit.file, writer.dead_rows(hit.file).with_rows(hit.rows)) for hit in hits]
+        counted = Upserted(writer.snapshot.version + 1, **outcome)
+        assert commit_files(writer, grown, [], len(keys), counted, APP, number)
+        table.expect([], [row(key) for key in keys])
+        table.check()
+
+    commit(3, 2, 3, updated=2)
+    assert sorted(counts(table, writer)) == [(1, 0), (3, 0)]
+    commit(4, 4, deleted=1)
+    assert sorted(counts(table, writer)) == [(0, 1), (0, 4)]
+    adds = [action["add"] for action in commit_of(table.path, newest(table.path)) if "add" in action]
+    assert sorted(add["dataChange"] for add in adds) == [False, True]
 
 
 @pytest.mark.parametrize(("step", "expected"), [(2, (2, 2)), (-1, (0, 1))], ids=["grows", "shrinks"])
