@@ -162,8 +162,12 @@ def upsert(
             withhold(np.concatenate(draft.unknown))
         if _commit(table, draft, old_files, app, number):
             return draft.counts
-    raise Overtaken(
-        f"others have committed {attempts} times while one commit was made",
+    raise overtaken(table, attempts)
+
+
+def overtaken(table: OpenTable, times: int) -> Overtaken:
+    return Overtaken(
+        f"others have committed {times} times while one commit was made",
         where=str(table.files),
         fix="see who writes this table: nobody but the merge should; it is tried again",
     )
@@ -329,23 +333,12 @@ def _write_new_rows(table: OpenTable, plan: _Plan, numbers: Rows, shape: Shape, 
 
 def _commit(table: OpenTable, draft: _Draft, old: OldFiles, app: str, number: int) -> bool:
     now = table.now_ms()
-    counts = draft.counts
     # The merge's number stands in the commit itself: both take effect, or neither does.
     actions: list[Json] = [{"txn": {"appId": app, "version": number, "lastUpdated": now}}]
     actions += old.actions(now)
     actions += [{"add": file.addition} for file in draft.new_files]
-    metrics = {
-        "numSourceRows": draft.rows,
-        "numTargetRowsInserted": counts.inserted,
-        "numTargetRowsUpdated": counts.updated,
-        "numTargetRowsDeleted": counts.deleted,
-        "numTargetRowsCopied": sum(file.count for file in old.copies),
-        "numTargetFilesAdded": len(old.vectors) + len(old.copies) + len(draft.new_files),
-        "numTargetFilesRemoved": len(old.touched),
-        "numTargetBytesAdded": sum(file.size for file in draft.new_files) + sum(file.size for file in old.copies),
-    }
     shape = table.snapshot.shape(str(table.files))
-    if not table.commit("MERGE", metrics, actions):
+    if not table.commit("MERGE" if draft.rows else "DELETE", _metrics(draft, old), actions):
         return False
     old.note_vectors(table)
     for copy in old.copies:
@@ -354,3 +347,28 @@ def _commit(table: OpenTable, draft: _Draft, old: OldFiles, app: str, number: in
         if file.keys is not None:
             table.index_rows(file.name, file.size, file.keys, shape)
     return True
+
+
+def _metrics(draft: _Draft, old: OldFiles) -> dict[str, int]:
+    """By the names that Delta has for them."""
+    counts = draft.counts
+    added = len(old.vectors) + len(old.copies) + len(draft.new_files)
+    added_bytes = sum(file.size for files in (draft.new_files, old.copies) for file in files)
+    if not draft.rows:
+        return {
+            "numDeletedRows": counts.deleted,
+            "numCopiedRows": sum(file.count for file in old.copies),
+            "numAddedFiles": added,
+            "numRemovedFiles": len(old.touched),
+            "numAddedBytes": added_bytes,
+        }
+    return {
+        "numSourceRows": draft.rows,
+        "numTargetRowsInserted": counts.inserted,
+        "numTargetRowsUpdated": counts.updated,
+        "numTargetRowsDeleted": counts.deleted,
+        "numTargetRowsCopied": sum(file.count for file in old.copies),
+        "numTargetFilesAdded": added,
+        "numTargetFilesRemoved": len(old.touched),
+        "numTargetBytesAdded": added_bytes,
+    }

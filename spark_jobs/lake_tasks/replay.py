@@ -28,6 +28,7 @@ from spark_jobs.events.fold import PUT, WITHHOLD
 from spark_jobs.lake_tasks import refold
 from spark_jobs.lake_tasks.context import Done, Tools
 from spark_jobs.lake_tasks.refold import TableEvents
+from spark_jobs.merging import deleted_rows
 from spark_jobs.merging.lake_table import LakeTable
 from spark_jobs.merging.with_spark.batch import measure_rows
 
@@ -93,7 +94,8 @@ def _truncate(tools: Tools, name: str, status: TableStatus, plan: ReplayPlan) ->
     work = refold.work_of(tools.staging, name, status, after=plan.after)
     inside = [m.offset for m in (work.truncates if work else ()) if _holds(plan, m)]
     if work and inside:
-        tools.lake.table(tools.session(name), tools.staging.schema(work.schema)).remove_older(max(inside))
+        table = tools.lake.table(tools.session(name), tools.staging.schema(work.schema))
+        deleted_rows.remove_older(table, max(inside), tools.lake.open_tables)
 
 
 def _holds(plan: ReplayPlan, mark: LogMark) -> bool:

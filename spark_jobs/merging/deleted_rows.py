@@ -1,4 +1,6 @@
-"""Ghosts: lake rows whose key a finished dump of the table has not seen, and that nothing has touched since.
+"""Rows that go without an event of their own: those before a TRUNCATE, and ghosts.
+
+Ghosts are lake rows whose key a finished dump of the table has not seen, and that nothing has touched since.
 
 A dump of a key range says nothing about other keys. It says so only where the lake orders the key as the database does.
 """
@@ -14,6 +16,9 @@ from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from dblog_core.delta_writer.changes import Upserted
+from dblog_core.delta_writer.open_table import OpenTable
+from dblog_core.delta_writer.rewriting.remove_older import remove_older as remove_rows_below
 from dblog_core.errors import LakeError
 from dblog_core.lake.merge_plan import Work, ghost_chunks
 from dblog_core.lake.task_plans import Past
@@ -31,6 +36,8 @@ from spark_jobs.events.staged_events import chunk_rows
 from spark_jobs.history import rebuild_start
 from spark_jobs.history.history_table import History
 from spark_jobs.merging.lake_table import LakeTable
+from spark_jobs.merging.mark_and_append import OpenTables
+from spark_jobs.merging.with_spark import mark_by_scan
 
 
 def remove_ghosts(
@@ -42,6 +49,7 @@ def remove_ghosts(
     *,
     last: int,
     history: History | None = None,
+    tables: OpenTables | None = None,
 ) -> int:
     """Removes the ghosts that the dump of `mark` shows, which the history tells first; how many. Again, it removes
     nothing more."""
@@ -62,11 +70,42 @@ def remove_ghosts(
     if count:
         if history is not None:
             history.append_ghosts(ghosts, mark)
-        same = reduce(Column.__and__, [F.col(f"t.{quote(n)}") == F.col(f"s.{quote(n)}") for n in schema.key])
-        table = DeltaTable.forPath(spark, str(lake.path)).alias("t")
-        lake.check()
-        table.merge(ghosts.alias("s"), same).whenMatchedDelete(F.col(f"t.{OFFSET}") <= mark.since).execute()
+        _remove_keys(spark, lake, ghosts, schema, mark.since, mark.offset, tables)
     return count
+
+
+def _remove_keys(
+    spark: SparkSession,
+    lake: LakeTable,
+    keys: DataFrame,
+    schema: TableSchema,
+    upto: int,
+    number: int,
+    tables: OpenTables | None,
+) -> None:
+    """Rows of these keys go, up to offset `upto`; `number`: of the mark by which they do."""
+    is_older = F.col(OFFSET) <= upto
+
+    def commit(table: OpenTable, app: str) -> Upserted | None:
+        def choose(rows: DataFrame) -> DataFrame:
+            return rows.where(is_older).join(keys, list(schema.key), "left_semi")
+
+        return mark_by_scan.remove(spark, table, choose, f"{app}:gone", number)
+
+    def merge(table: DeltaTable) -> None:
+        same = reduce(Column.__and__, [F.col(f"t.{quote(n)}") == F.col(f"s.{quote(n)}") for n in schema.key])
+        table.alias("t").merge(keys.alias("s"), same).whenMatchedDelete(F.col(f"t.{OFFSET}") <= upto).execute()
+
+    lake.remove(tables, commit, merge)
+
+
+def remove_older(lake: LakeTable, offset: int, tables: OpenTables | None) -> None:
+    """TRUNCATE at `offset`: what came before goes."""
+
+    def commit(table: OpenTable, app: str) -> Upserted | None:
+        return remove_rows_below(table, offset, f"{app}:truncated", offset)
+
+    lake.remove(tables, commit, lambda table: table.delete(F.col(OFFSET) < offset))
 
 
 def append_ghosts_before(

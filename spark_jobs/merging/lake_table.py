@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from dblog_core.delta_writer.changes import Upserted
+from dblog_core.delta_writer.features import TableRefused
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.errors import LakeError
 from dblog_core.lake.json_variants import check_variants, json_columns
@@ -42,7 +44,7 @@ from spark_jobs.delta_tables.skipping_columns import NAMED, missing_statistics, 
 from spark_jobs.events.fold_without_spark import FoldedRows
 from spark_jobs.merging import mark_and_append
 from spark_jobs.merging.mark_and_append import Described, OpenTables
-from spark_jobs.merging.with_spark import delta_merge, mark_by_scan
+from spark_jobs.merging.with_spark import delta_merge
 from spark_jobs.merging.with_spark.batch import Batch
 
 VECTORS = "delta.enableDeletionVectors"
@@ -287,10 +289,20 @@ class LakeTable:
     def rows(self) -> DataFrame:
         return self._spark.read.format("delta").load(str(self.path))
 
-    def remove_older(self, offset: int) -> None:
-        """TRUNCATE at `offset`: what came before goes."""
+    def remove(
+        self,
+        tables: OpenTables | None,
+        commit: Callable[[OpenTable, str], Upserted | None],
+        instead: Callable[[DeltaTable], object],
+    ) -> None:
+        """Rows go by `commit`, which gets our name (None: it has found none); by the statement `instead` from a table
+        that takes statements alone."""
         self.check()
-        DeltaTable.forPath(self._spark, str(self.path)).delete(F.col(OFFSET) < offset)
+        if tables is not None:
+            with suppress(TableRefused):
+                self._commit(tables, commit, {})
+                return
+        instead(DeltaTable.forPath(self._spark, str(self.path)))
 
     def has_rows_upto(self, offset: int, tables: OpenTables | None) -> bool:
         """Whether the table may have rows up to this offset, by the statistics of its files: no job."""
@@ -334,39 +346,32 @@ class LakeTable:
         begins: int | None = None,
     ) -> Upserted:
         """Commits folded rows as merge `number` without Spark, by `mark_and_append.write`, with what it takes."""
-        table = tables.table(self.path, self._schema, self.check)
-        write = partial(mark_and_append.write, table, rows, self._schema, self._app, number)
-        done = write(merged=merged, withhold=withhold, is_left=is_left, begins=begins)
+        write = partial(mark_and_append.write, merged=merged, withhold=withhold, is_left=is_left, begins=begins)
         ranges = key_ranges.of_keys(rows["key"].combine_chunks(), self._schema) if isinstance(rows, pa.Table) else {}
-        self._note(done, tables, table, ranges)
+        done = self._commit(tables, lambda table, app: write(table, rows, self._schema, app, number), ranges)
+        assert done is not None, "a merge of rows commits"
         return done
 
     def upsert_batch(
-        self,
-        batch: Batch,
-        number: int,
-        tables: OpenTables,
-        *,
-        broadcast: bool,
-        may_lose_upto: int | None,
-        read_at: int | None,
-        withhold: Callable[[list[Key]], None],
+        self, batch: Batch, number: int, tables: OpenTables, write: Callable[[OpenTable, str, int], Upserted]
     ) -> None:
-        """Commits the batch as merge `number` by `mark_by_scan.write`, with what it takes."""
-        table = tables.table(self.path, self._schema, self.check)
-        write = partial(mark_by_scan.write, self._spark, table, batch, self._schema, self._app, number)
-        done = write(broadcast=broadcast, may_lose_upto=may_lose_upto, read_at=read_at, withhold=withhold)
-        self._note(done, tables, table, batch.ranges)
+        """Commits the batch as merge `number` by `write`, which gets our name and that number."""
+        self._commit(tables, lambda table, app: write(table, app, number), batch.ranges)
 
-    def _note(self, done: Upserted, tables: OpenTables, table: OpenTable, ranges: dict[str, Ranges]) -> None:
-        """Takes in a commit that is no statement of Spark's."""
-        if done.already:
-            return
+    def _commit(
+        self, tables: OpenTables, commit: Callable[[OpenTable, str], Upserted | None], ranges: dict[str, Ranges]
+    ) -> Upserted | None:
+        """Takes in what `commit` has done, which gets our name; None: it had nothing to do."""
+        table = tables.table(self.path, self._schema, self.check)
+        done = commit(table, self._app)
+        if done is None or done.already:
+            return done
         self.committed = done.version
         log.note_commit(self.path, done.version, table.commit_info)
         self._highest.record_batch(self.path, done.version - 1, done.version, self._schema, ranges)
         if delta_log_checkpoint.is_due(done.version, table.snapshot.metadata.get("configuration") or {}):
             tables.checkpoints.ask(self._spark, self.path)
+        return done
 
     def _newest(self) -> int:
         """The version of a table that is there."""

@@ -122,11 +122,13 @@ class TableMerge:
     def _remove_ghosts(
         self, work: Work, schema: TableSchema, lake: LakeTable, history: History | None, span: Span
     ) -> None:
+        tables = self._lake.open_tables
         for mark in work.finished:
             # A table that begins with the dump has nothing from before it.
-            if mark.since is not None and not lake.has_rows_upto(mark.since, self._lake.open_tables):
+            if mark.since is not None and not lake.has_rows_upto(mark.since, tables):
                 continue
-            deleted_rows.remove_ghosts(self._spark, self._staging, lake, schema, mark, last=span.last, history=history)
+            remove = partial(deleted_rows.remove_ghosts, last=span.last, history=history, tables=tables)
+            remove(self._spark, self._staging, lake, schema, mark)
 
     def _ignored_columns(self, work: Work, lake: LakeTable) -> list[str] | None:
         """The columns of the newest shape that the lake leaves out; None where it has no such columns."""
@@ -214,7 +216,7 @@ class TableMerge:
                 if work.floor is not None and staged.reaches_below(work.floor):
                     deleted_rows.append_ghosts_before(self._spark, self._staging, history, schema, work, last=span.last)
             if work.last_truncate is not None:
-                lake.remove_older(work.last_truncate)
+                deleted_rows.remove_older(lake, work.last_truncate, self._lake.open_tables)
                 self._withheld.forget(work.table, self._withheld.keys(work.table, schema))
                 self._step(f"truncated {work.table}")
             if work.files or work.chunks:

@@ -8,7 +8,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from dblog_core.delta_writer.changes import Upserted
 from dblog_core.delta_writer.features import BatchRefused, TableRefused
+from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.lake.merge_plan import Work
 from dblog_core.model.events import DELETE
 from dblog_core.model.schema import TableSchema
@@ -19,7 +21,7 @@ from spark_jobs.events.fold_without_spark import FoldedRows
 from spark_jobs.merging import mark_and_append
 from spark_jobs.merging.lake import Lake
 from spark_jobs.merging.lake_table import LakeTable
-from spark_jobs.merging.with_spark import unchanged_toast
+from spark_jobs.merging.with_spark import mark_by_scan, unchanged_toast
 from spark_jobs.merging.with_spark.batch import Batch, measure_on_driver, measure_rows
 from spark_jobs.merging.withheld_keys import Withheld
 
@@ -112,9 +114,23 @@ class WorkCommit:
 
         if self._lake.open_tables is not None:
             is_new = not batch.dumped and work.first_offset is not None and work.first_offset > merged
-            upsert = partial(lake.upsert_batch, batch, number, self._lake.open_tables, broadcast=broadcast)
+
+            def write(table: OpenTable, app: str, number: int) -> Upserted:
+                return mark_by_scan.write(
+                    self._spark,
+                    table,
+                    batch,
+                    schema,
+                    app,
+                    number,
+                    broadcast=broadcast,
+                    may_lose_upto=None if is_new else merged,
+                    read_at=read_at,
+                    withhold=withhold,
+                )
+
             try:
-                upsert(may_lose_upto=None if is_new else merged, read_at=read_at, withhold=withhold)
+                lake.upsert_batch(batch, number, self._lake.open_tables, write)
             except TableRefused as refusal:
                 if not isinstance(refusal, BatchRefused):
                     self.merge_because = refusal.feature

@@ -119,7 +119,7 @@ def count_points(points: Points) -> Iterator[None]:
             (LakeTable, "upsert_batch", lambda *_: "mark"),
             (LakeTable, "_merge", lambda *_: "merge"),
             (LakeTable, "_append", lambda *_: "append"),
-            (LakeTable, "remove_older", lambda *_: "truncate"),
+            (deleted_rows, "remove_older", lambda *_: "truncate"),
             (History, "_create", lambda *_: "history table"),
             (History, "_append", _name_history),
             (deleted_rows, "remove_ghosts", lambda *_: "ghosts"),

@@ -108,7 +108,7 @@ def test_a_deleted_row_leaves_the_table_with_the_next_maintenance_and_the_disk_a
     (table_result,) = days.maintain()["tables"]
     live = _live_files(days)
     assert not [v for file in live for v in pq.read_table(file)["v"].to_pylist() if SECRET in v]
-    if days.lake.marks:
+    if days.lake.marks and not days.lake.scans:  # a scan does not look where former rows of a deleted key lie
         assert len(before - live) == 2 and len(before) == 4, "files with updates alone stay"
         assert (table_result["done"], table_result["deleted"]) == (["deletes purged"], 3)
     assert "data" in _files_with_secret(days), "a cut that is kept may be read still"

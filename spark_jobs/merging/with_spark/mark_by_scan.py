@@ -24,7 +24,7 @@ from dblog_core.delta_writer.changes import Upserted
 from dblog_core.delta_writer.features import BatchRefused, refusal
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.snapshot import LiveFile
-from dblog_core.delta_writer.upsert import Overtaken, commit_files
+from dblog_core.delta_writer.upsert import commit_files, overtaken
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import Key
 from spark_jobs.delta_tables import log
@@ -92,8 +92,7 @@ def write(
             raise refusal(str(path), f"it lacks the column {', '.join(sorted(lacking))}")
         if read_at not in (None, version):
             break
-        rows = spark.read.format("delta").option("versionAsOf", version).load(str(path))
-        plan = _plan(rows, batch, schema, broadcast=broadcast, may_lose_upto=may_lose_upto)
+        plan = _plan(_rows_with_places(spark, table), batch, schema, broadcast=broadcast, may_lose_upto=may_lose_upto)
         if unknown := plan.find_unknown():
             withhold(unknown)
         counts = plan.count(version + 1)
@@ -101,11 +100,36 @@ def write(
         grown = list(_grow_vectors(spark, table, plan.places()))
         if commit_files(table, grown, added, batch.count, counts, app, number):
             return counts
-    raise Overtaken(
-        "others commit all the time while one commit is made",
-        where=str(path),
-        fix="see who writes this table: nobody but the merge should; it is tried again",
-    )
+    raise overtaken(table, _ATTEMPTS)
+
+
+def remove(
+    spark: SparkSession, table: OpenTable, choose: Callable[[DataFrame], DataFrame], app: str, number: int
+) -> Upserted | None:
+    """Removes those of the table's rows that `choose` leaves, as transaction `number` of `app`; None where there are
+    none. All marks in the table's files count as deletes then.
+
+    Raises as `write`.
+    """
+    for _ in range(_ATTEMPTS):
+        table.refresh()
+        if not table.snapshot.takes_vectors:
+            raise _refusal(table, "the table takes no deletion vectors")
+        places = compute_once(choose(_rows_with_places(spark, table)).select(_FILE, _ROW))
+        grown = list(_grow_vectors(spark, table, places))
+        if not grown:
+            return None
+        count = sum(len(dead) - len(table.dead_rows(live)) for live, dead in grown)
+        counts = Upserted(table.snapshot.version + 1, deleted=count)
+        if commit_files(table, grown, [], 0, counts, app, number):
+            return counts
+    raise overtaken(table, _ATTEMPTS)
+
+
+def _rows_with_places(spark: SparkSession, table: OpenTable) -> DataFrame:
+    """The rows of the snapshot's version, each with the address of its file and its number in it."""
+    rows = spark.read.format("delta").option("versionAsOf", table.snapshot.version).load(str(table.files.root))
+    return rows.select("*", F.col("_metadata.file_path").alias(_FILE), F.col("_metadata.row_index").alias(_ROW))
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +204,8 @@ def _plan(
         _PUTS: wins & is_put & (is_whole | is_matched),
         _UNKNOWN: (F.col("s.op") == WITHHOLD) | (is_put & ~is_whole & ~is_matched),
     }
-    return _Plan(matches, decided.withColumns(flags), schema, rows.schema, left_out)
+    have = rows.drop(_FILE, _ROW).schema
+    return _Plan(matches, decided.withColumns(flags), schema, have, left_out)
 
 
 def _find_matches(
@@ -194,7 +219,6 @@ def _find_matches(
 ) -> DataFrame:
     """The table's rows of the batch's keys, computed once: key, place, whether the change loses against them or says
     nothing new, whether it is the newest one of its key, and its `left_out` values."""
-    table = rows.select("*", F.col("_metadata.file_path").alias(_FILE), F.col("_metadata.row_index").alias(_ROW))
     source = F.broadcast(batch.rows) if broadcast else batch.rows
     order = F.col(f"t.{OFFSET}")
     overtaken = equal = F.lit(False)
@@ -205,7 +229,7 @@ def _find_matches(
         overtaken = is_guarded & F.coalesce(order >= F.col("s.offset"), F.lit(False))
         is_compared = is_guarded & (F.col("s.op") == PUT) & ~F.col("s.inserted")
         equal = is_compared & delta_merge.has_equal_values(schema, batch.has_unchanged_toast, {})
-    matched = table.alias("t").join(source.alias("s"), delta_merge.same_key(batch, schema, rows))
+    matched = rows.alias("t").join(source.alias("s"), delta_merge.same_key(batch, schema, rows))
     matches = matched.select(
         F.col("s.key").alias(_KEY),
         F.col(f"t.{_FILE}").alias(_FILE),
