@@ -9,7 +9,8 @@ from unittest import mock
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from dblog_core.delta_writer import upsert
 from dblog_core.delta_writer.features import TableRefused
@@ -151,6 +152,29 @@ def test_rows_of_a_dump_lose_against_newer_ones_and_say_nothing_new_of_equal_one
     assert (done.inserted, done.updated, done.older, done.unchanged) == (1, 1, 1, 1)
     scanned_table.rows = before | {i: {**r, "_dblog_origin": "dump"} for i, r in ((110, dumped[2]), (600, dumped[3]))}
     scanned_table.check()
+
+
+@pytest.mark.in_turn("what")
+@pytest.mark.parametrize("what", ["deletes", "appends", "optimizes", "purges"])
+def test_rows_go_by_their_places_whatever_others_commit_meanwhile(
+    scanned: tuple[ScannedTable, OpenTable], what: str
+) -> None:
+    """Those of some keys that are of the first merge."""
+    scanned_table, writer = scanned
+    gone = (1, 2, 22, 120)
+
+    def choose(rows: DataFrame) -> DataFrame:
+        return rows.where(F.col("id").isin(*gone) & (F.col(OFFSET) <= 1))
+
+    with _before_the_commit(lambda: RIVALS[what](scanned_table, [4])):
+        done = mark_by_scan.remove(scanned_table.spark, writer, choose, f"{APP}:gone", 7)
+    before = len(scanned_table.rows)
+    scanned_table.forget(lambda i: i in gone and scanned_table.rows[i][OFFSET] <= 1)
+    assert done is not None and done.deleted == before - len(scanned_table.rows) > 1
+    if what == "appends":
+        scanned_table.scan(writer, [row(4, "one again", 5)])
+    scanned_table.check()
+    assert mark_by_scan.remove(scanned_table.spark, writer, choose, f"{APP}:gone", 8) is None
 
 
 def test_a_merge_commits_once_whoever_runs_it(scanned: tuple[ScannedTable, OpenTable]) -> None:
