@@ -10,12 +10,14 @@ change wins is as in `delta_writer.order_guard`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from urllib.parse import unquote
+from typing import Protocol
 
 import numpy as np
-from pyspark.sql import DataFrame, SparkSession, Window
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
@@ -42,9 +44,13 @@ _BROADCAST_ROWS = 200_000
 _PLACES_AT_ONCE = 4_000_000
 """Places that the driver takes from Spark at once: twelve bytes each."""
 
+_PLAIN = re.compile(r"[\w/.:=-]+", re.ASCII)
+"""An address that needs no encoding."""
+
 # Beside a table's columns, none of which begins like this but our own.
 _KEY = "_dblog_key"
 _FILE = "_dblog_file"
+_ADDRESS = "_dblog_address"
 _ROW = "_dblog_row"
 _LOST = "_dblog_lost"
 _SAME = "_dblog_same"
@@ -92,12 +98,16 @@ def write(
             raise refusal(str(path), f"it lacks the column {', '.join(sorted(lacking))}")
         if read_at not in (None, version):
             break
-        plan = _plan(_rows_with_places(spark, table), batch, schema, broadcast=broadcast, may_lose_upto=may_lose_upto)
+        places = _Places(spark, table)
+        if may_lose_upto is None and not batch.has_unchanged_toast:
+            plan: _Plan = _all_win(places, batch, schema, broadcast=broadcast)
+        else:
+            plan = _plan(places, batch, schema, broadcast=broadcast, may_lose_upto=may_lose_upto)
         if unknown := plan.find_unknown():
             withhold(unknown)
         counts = plan.count(version + 1)
         added = write_files(spark, path, plan.new_rows()) if counts.inserted or counts.updated else []
-        grown = list(_grow_vectors(spark, table, plan.places()))
+        grown = list(places.grow_vectors(plan.places()))
         if commit_files(table, grown, added, batch.count, counts, app, number):
             return counts
     raise overtaken(table, _ATTEMPTS)
@@ -115,8 +125,8 @@ def remove(
         table.refresh()
         if not table.snapshot.takes_vectors:
             raise _refusal(table, "the table takes no deletion vectors")
-        places = compute_once(choose(_rows_with_places(spark, table)).select(_FILE, _ROW))
-        grown = list(_grow_vectors(spark, table, places))
+        places = _Places(spark, table)
+        grown = list(places.grow_vectors(compute_once(places.number(choose(places.rows)).select(_FILE, _ROW))))
         if not grown:
             return None
         count = sum(len(dead) - len(table.dead_rows(live)) for live, dead in grown)
@@ -126,17 +136,135 @@ def remove(
     raise overtaken(table, _ATTEMPTS)
 
 
-def _rows_with_places(spark: SparkSession, table: OpenTable) -> DataFrame:
-    """The rows of the snapshot's version, each with the address of its file and its number in it."""
-    rows = spark.read.format("delta").option("versionAsOf", table.snapshot.version).load(str(table.files.root))
-    return rows.select("*", F.col("_metadata.file_path").alias(_FILE), F.col("_metadata.row_index").alias(_ROW))
+class _Places:
+    """The rows of the snapshot's version, with the places that Spark says they have.
+
+    A file is a number to executors: its address in each row would be most of what they keep.
+    """
+
+    def __init__(self, spark: SparkSession, table: OpenTable) -> None:
+        self._spark = spark
+        self._table = table
+        read = spark.read.format("delta").option("versionAsOf", table.snapshot.version).load(str(table.files.root))
+        self.have = read.schema
+        address, row = F.col("_metadata.file_path"), F.col("_metadata.row_index")
+        self.rows = read.select("*", address.alias(_ADDRESS), row.alias(_ROW))
+        """The table's columns, the address of the file, and the row's number in it."""
+        addresses = read.inputFiles()
+        self._files = [self._file_at(address) for address in addresses]
+        path = spark._jvm.org.apache.hadoop.fs.Path  # type: ignore[union-attr]
+        # As Spark writes the address of a row's file; for most files both are the same.
+        encoded = [a if _PLAIN.fullmatch(a) else path(a).toUri().toString() for a in addresses]
+        self._numbers = [(address, number) for number, address in enumerate(encoded)]
+
+    def _file_at(self, address: str) -> LiveFile:
+        path = address.removeprefix("file:").removeprefix(f"{self._table.files.root}/")
+        if (live := self._table.snapshot.files.get(path)) is None:
+            raise _refusal(self._table, f"Spark reads {address}, which its log does not name")
+        return live
+
+    def number(self, rows: DataFrame) -> DataFrame:
+        """The rows with the number of their file in place of its address; NULL for one that is not known."""
+        numbers = self._spark.createDataFrame(self._numbers, f"{_ADDRESS} string, {_FILE} int")
+        return rows.join(F.broadcast(numbers), _ADDRESS, "left").drop(_ADDRESS)
+
+    def grow_vectors(self, places: DataFrame) -> Iterator[tuple[LiveFile, RowSet]]:
+        """The files that rows go from, with all rows of them that are dead then. `places`: numbers of files and of
+        rows in them, computed once."""
+        counts = {row[_FILE]: int(row["count"]) for row in places.groupBy(_FILE).count().collect()}
+        if None in counts:
+            raise _refusal(self._table, "Spark gives rows the address of a file that it does not name")
+        # Several files at once, as many as are not too much: of one the places are at most its rows.
+        turns: list[list[int]] = [[]]
+        size = 0
+        for file in sorted(counts):
+            if size and size + counts[file] > _PLACES_AT_ONCE:
+                turns.append([])
+                size = 0
+            turns[-1].append(file)
+            size += counts[file]
+        for turn in turns:
+            chosen = places.where(F.col(_FILE).between(turn[0], turn[-1])) if turn else places.limit(0)
+            yield from self._grow(chosen.select(_FILE, _ROW).toArrow())
+
+    def _grow(self, chosen: pa.Table) -> Iterator[tuple[LiveFile, RowSet]]:
+        of_file = np.asarray(chosen[_FILE])
+        rows = np.asarray(chosen[_ROW])
+        order = np.argsort(of_file, kind="stable")
+        for part in np.split(order, np.flatnonzero(np.diff(of_file[order])) + 1):
+            if not len(part):
+                continue
+            live = self._files[of_file[part[0]]]
+            dead = self._table.dead_rows(live)
+            grown = dead.with_rows(rows[part])
+            if len(grown) != len(dead) + len(part):
+                raise _refusal(self._table, f"Spark reads rows of {live.path} that are not alive")
+            yield live, grown
+
+
+class _Plan(Protocol):
+    """What becomes of a batch."""
+
+    def find_unknown(self) -> list[Key]:
+        """The keys of rows with a value that nobody has."""
+
+    def count(self, version: int) -> Upserted:
+        """The keys by what becomes of them in this version."""
+
+    def new_rows(self) -> DataFrame:
+        """The rows that come, in the table's columns: NULL in those that the source has dropped."""
+
+    def places(self) -> DataFrame:
+        """The places of the rows that go."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
-    """What becomes of a batch. `matches`: the table's rows of its keys; `decided`: each row of the batch (`s`) with
-    the newest one of its key (`t`); `left_out`: columns whose value the log left out in some row; `have`: the table's
-    shape."""
+class _AllWin:
+    """Every row of the batch is newer than the table's, and whole: the batch itself is what comes. `matches`: the
+    table's rows of its keys."""
+
+    matches: DataFrame
+    batch: Batch
+    schema: TableSchema
+    have: StructType
+
+    def find_unknown(self) -> list[Key]:
+        return []
+
+    def count(self, version: int) -> Upserted:
+        is_put = F.col("op") == PUT
+        # Keys, and not rows: others may have doubled some.
+        keys = [F.count_distinct(F.when(is_so, F.col(_KEY))) for is_so in (is_put, ~is_put)]
+        updated, deleted = self.matches.agg(*keys).collect()[0]
+        puts = self.batch.rows.where(is_put).count() if self.batch.deletes else self.batch.count
+        absent = self.batch.count - puts - deleted
+        return Upserted(version, inserted=puts - updated, updated=updated, deleted=deleted, absent=absent)
+
+    def new_rows(self) -> DataFrame:
+        values = delta_merge.new_values(self.schema, "", {})
+        return self.batch.rows.where(F.col("op") == PUT).select(*_in_shape(values, self.have))
+
+    def places(self) -> DataFrame:
+        return self.matches
+
+
+def _all_win(places: _Places, batch: Batch, schema: TableSchema, *, broadcast: bool) -> _AllWin:
+    source = batch.rows.select("key", "op")
+    source = F.broadcast(source) if broadcast else source
+    matched = places.rows.alias("t").join(source.alias("s"), delta_merge.same_key(batch, schema, places.rows))
+    matches = matched.select(F.col("s.key").alias(_KEY), F.col("s.op").alias("op"), f"t.{_ADDRESS}", f"t.{_ROW}")
+    return _AllWin(compute_once(places.number(matches)), batch, schema, places.have)
+
+
+def _in_shape(values: Mapping[str, Column], have: StructType) -> list[Column]:
+    nothing = F.lit(None)
+    return [values.get(field.name, nothing).cast(field.dataType).alias(field.name) for field in have]
+
+
+@dataclass(frozen=True, slots=True)
+class _Decided:
+    """`matches`: the table's rows of the keys; `decided`: each row of the batch (`s`) with the newest one of its
+    key (`t`); `left_out`: columns whose value the log left out in some row; `have`: the table's shape."""
 
     matches: DataFrame
     decided: DataFrame
@@ -145,12 +273,10 @@ class _Plan:
     left_out: Sequence[str]
 
     def find_unknown(self) -> list[Key]:
-        """The keys of rows with a value that nobody has."""
         unknown = self.decided.where(_UNKNOWN).select("s.key")
         return [moved_unchanged_toast.as_key(row.key) for row in unknown.collect()]
 
     def count(self, version: int) -> Upserted:
-        """The keys by what becomes of them in this version."""
         goes = F.col(_WINS) & (F.col("s.op") != PUT)
         outcomes = {
             "inserted": F.col(_PUTS) & ~F.col(_MATCHED),
@@ -165,31 +291,27 @@ class _Plan:
         return Upserted(version, **counted.asDict())
 
     def new_rows(self) -> DataFrame:
-        """The rows that come, in the table's columns: NULL in those that the source has dropped."""
         values = delta_merge.new_values(self.schema, "s.", {})
         values |= {name: keep_lake_value(name, name, values[name]) for name in self.left_out}
-        nothing = F.lit(None)
-        columns = [values.get(field.name, nothing).cast(field.dataType).alias(field.name) for field in self.have]
-        return self.decided.where(_PUTS).select(*columns)
+        return self.decided.where(_PUTS).select(*_in_shape(values, self.have))
 
     def places(self) -> DataFrame:
-        """The places of the rows that go: their files' addresses, and their numbers in these."""
         return self.matches.where(~F.col(_LOST) & ~F.col(_SAME)).select(_FILE, _ROW)
 
 
 def _plan(
-    rows: DataFrame,
+    places: _Places,
     batch: Batch,
     schema: TableSchema,
     *,
     broadcast: bool,
     may_lose_upto: int | None,
-) -> _Plan:
+) -> _Decided:
     left_out: list[str] = []
     if batch.has_unchanged_toast:
         names = batch.rows.select(F.explode("unchanged_toast").alias("name")).distinct()
         left_out = sorted(row.name for row in names.collect())
-    matches = _find_matches(rows, batch, schema, left_out, broadcast=broadcast, may_lose_upto=may_lose_upto)
+    matches = _find_matches(places, batch, schema, left_out, broadcast=broadcast, may_lose_upto=may_lose_upto)
     newest = matches.where(_FIRST).drop(_FILE, _ROW, _FIRST)
     if matches.count() <= _BROADCAST_ROWS and not left_out:
         newest = F.broadcast(newest)
@@ -204,12 +326,11 @@ def _plan(
         _PUTS: wins & is_put & (is_whole | is_matched),
         _UNKNOWN: (F.col("s.op") == WITHHOLD) | (is_put & ~is_whole & ~is_matched),
     }
-    have = rows.drop(_FILE, _ROW).schema
-    return _Plan(matches, decided.withColumns(flags), schema, have, left_out)
+    return _Decided(matches, decided.withColumns(flags), schema, places.have, left_out)
 
 
 def _find_matches(
-    rows: DataFrame,
+    places: _Places,
     batch: Batch,
     schema: TableSchema,
     left_out: Sequence[str],
@@ -229,10 +350,10 @@ def _find_matches(
         overtaken = is_guarded & F.coalesce(order >= F.col("s.offset"), F.lit(False))
         is_compared = is_guarded & (F.col("s.op") == PUT) & ~F.col("s.inserted")
         equal = is_compared & delta_merge.has_equal_values(schema, batch.has_unchanged_toast, {})
-    matched = rows.alias("t").join(source.alias("s"), delta_merge.same_key(batch, schema, rows))
+    matched = places.rows.alias("t").join(source.alias("s"), delta_merge.same_key(batch, schema, places.rows))
     matches = matched.select(
         F.col("s.key").alias(_KEY),
-        F.col(f"t.{_FILE}").alias(_FILE),
+        F.col(f"t.{_ADDRESS}").alias(_ADDRESS),
         F.col(f"t.{_ROW}").alias(_ROW),
         order.alias(OFFSET),
         overtaken.alias(_LOST),
@@ -247,42 +368,7 @@ def _find_matches(
         _SAME: F.max(_SAME).over(of_key) & (F.count(F.lit(1)).over(of_key) == 1),
         _FIRST: F.row_number().over(newest) == 1,
     }
-    return compute_once(matches.withColumns(verdicts).drop(OFFSET))
-
-
-def _grow_vectors(spark: SparkSession, table: OpenTable, places: DataFrame) -> Iterator[tuple[LiveFile, RowSet]]:
-    """The files that rows go from, with all rows of them that are dead then."""
-    counts = [(row[_FILE], int(row["count"])) for row in places.groupBy(_FILE).count().collect()]
-    files = [_file_at(address, table) for address, _ in counts]
-    turns = np.cumsum([0, *(count for _, count in counts)])[:-1] // _PLACES_AT_ONCE
-    numbers = [
-        (address, number, int(turn)) for number, ((address, _), turn) in enumerate(zip(counts, turns, strict=True))
-    ]
-    if not numbers:
-        return
-    numbered = F.broadcast(spark.createDataFrame(numbers, f"{_FILE} string, file int, turn int"))
-    for turn in sorted(set(turns.tolist())):
-        chosen = places.join(numbered, _FILE).where(F.col("turn") == turn).select("file", _ROW).toArrow()
-        of_file = np.asarray(chosen["file"])
-        rows = np.asarray(chosen[_ROW])
-        order = np.argsort(of_file, kind="stable")
-        edges = np.flatnonzero(np.diff(of_file[order])) + 1
-        for part in np.split(order, edges):
-            live = files[of_file[part[0]]]
-            dead = table.dead_rows(live)
-            grown = dead.with_rows(rows[part])
-            if len(grown) != len(dead) + len(part):
-                raise _refusal(table, f"Spark reads rows of {live.path} that are not alive")
-            yield live, grown
-
-
-def _file_at(address: str, table: OpenTable) -> LiveFile:
-    """The file that Spark names by an address."""
-    path = table.files.relative(address) or ""
-    for name in (path, unquote(path)):
-        if (live := table.snapshot.files.get(name)) is not None:
-            return live
-    raise _refusal(table, f"Spark reads {address}, which its log does not name")
+    return compute_once(places.number(matches).withColumns(verdicts).drop(OFFSET))
 
 
 def _refusal(table: OpenTable, reason: str) -> BatchRefused:
