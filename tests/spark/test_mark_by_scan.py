@@ -24,7 +24,7 @@ from tests.spark.segments import table
 from tests.spark.spark_tables import APP, COLUMNS, OFFSET, Row, SparkTable, row
 from tests.spark.test_delta_rivals import RIVALS, SHAPES
 
-pytestmark = pytest.mark.one_of(4)
+pytestmark = pytest.mark.one_of(6)
 
 PROVENANCE = {
     "_dblog_position": ("STRING", pa.string()),
@@ -77,9 +77,15 @@ def _nothing(keys: list[Key]) -> None:
     assert not keys
 
 
-@pytest.fixture
-def scanned(spark: SparkSession, tmp_path: Path) -> tuple[ScannedTable, OpenTable]:
-    """A table of two hundred rows in several files, some of them marked; and its writer."""
+@pytest.fixture(params=["few", "many"])
+def scanned(
+    spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> tuple[ScannedTable, OpenTable]:
+    """A table of two hundred rows in several files, some of them marked; and its writer. The driver takes the places as
+    they come, or some at a time."""
+    if request.param == "many":
+        monkeypatch.setattr(mark_by_scan, "_FEW", 0)
+        monkeypatch.setattr(mark_by_scan, "_PLACES_AT_ONCE", 2)
     scanned_table = ScannedTable(spark, tmp_path, properties=["'delta.columnMapping.mode' = 'name'"])
     writer = scanned_table.writer()
     scanned_table.merge(writer, [row(i, "first") for i in range(150)])

@@ -41,6 +41,8 @@ from spark_jobs.merging.with_spark.unchanged_toast import keep_lake_value
 
 _ATTEMPTS = 3  # each reads the keys again, and writes the rows again
 _BROADCAST_ROWS = 200_000
+_FEW = 1_000_000
+"""Rows of a batch whose places the driver takes from Spark as they come."""
 _PLACES_AT_ONCE = 4_000_000
 """Places that the driver takes from Spark at once: twelve bytes each."""
 
@@ -168,12 +170,17 @@ class _Places:
         numbers = self._spark.createDataFrame(self._numbers, f"{_ADDRESS} string, {_FILE} int")
         return rows.join(F.broadcast(numbers), _ADDRESS, "left").drop(_ADDRESS)
 
-    def grow_vectors(self, places: DataFrame) -> Iterator[tuple[LiveFile, RowSet]]:
+    def grow_vectors(self, places: DataFrame | pa.Table) -> Iterator[tuple[LiveFile, RowSet]]:
         """The files that rows go from, with all rows of them that are dead then. `places`: numbers of files and of
-        rows in them, computed once."""
+        rows in them, computed once, or with the driver already."""
+        if isinstance(places, pa.Table):
+            if places[_FILE].null_count:
+                raise self._unknown_file()
+            yield from self._grow(places)
+            return
         counts = {row[_FILE]: int(row["count"]) for row in places.groupBy(_FILE).count().collect()}
         if None in counts:
-            raise _refusal(self._table, "Spark gives rows the address of a file that it does not name")
+            raise self._unknown_file()
         # Several files at once, as many as are not too much: of one the places are at most its rows.
         turns: list[list[int]] = [[]]
         size = 0
@@ -186,6 +193,9 @@ class _Places:
         for turn in turns:
             chosen = places.where(F.col(_FILE).between(turn[0], turn[-1])) if turn else places.limit(0)
             yield from self._grow(chosen.select(_FILE, _ROW).toArrow())
+
+    def _unknown_file(self) -> BatchRefused:
+        return _refusal(self._table, "Spark gives rows the address of a file that it does not name")
 
     def _grow(self, chosen: pa.Table) -> Iterator[tuple[LiveFile, RowSet]]:
         of_file = np.asarray(chosen[_FILE])
@@ -214,16 +224,17 @@ class _Plan(Protocol):
     def new_rows(self) -> DataFrame:
         """The rows that come, in the table's columns: NULL in those that the source has dropped."""
 
-    def places(self) -> DataFrame:
+    def places(self) -> DataFrame | pa.Table:
         """The places of the rows that go."""
 
 
 @dataclass(frozen=True, slots=True)
 class _AllWin:
     """Every row of the batch is newer than the table's, and whole: the batch itself is what comes. `matches`: the
-    table's rows of its keys."""
+    table's rows of its keys, as `places` wants them; `matched`: keys that rows come for, and keys that go."""
 
-    matches: DataFrame
+    matches: DataFrame | pa.Table
+    matched: tuple[int, int]
     batch: Batch
     schema: TableSchema
     have: StructType
@@ -232,11 +243,8 @@ class _AllWin:
         return []
 
     def count(self, version: int) -> Upserted:
-        is_put = F.col("op") == PUT
-        # Keys, and not rows: others may have doubled some.
-        keys = [F.count_distinct(F.when(is_so, F.col(_KEY))) for is_so in (is_put, ~is_put)]
-        updated, deleted = self.matches.agg(*keys).collect()[0]
-        puts = self.batch.rows.where(is_put).count() if self.batch.deletes else self.batch.count
+        updated, deleted = self.matched
+        puts = self.batch.rows.where(F.col("op") == PUT).count() if self.batch.deletes else self.batch.count
         absent = self.batch.count - puts - deleted
         return Upserted(version, inserted=puts - updated, updated=updated, deleted=deleted, absent=absent)
 
@@ -244,16 +252,27 @@ class _AllWin:
         values = delta_merge.new_values(self.schema, "", {})
         return self.batch.rows.where(F.col("op") == PUT).select(*_in_shape(values, self.have))
 
-    def places(self) -> DataFrame:
+    def places(self) -> DataFrame | pa.Table:
         return self.matches
 
 
 def _all_win(places: _Places, batch: Batch, schema: TableSchema, *, broadcast: bool) -> _AllWin:
-    source = batch.rows.select("key", "op")
+    source = batch.rows.select("key", (F.col("op") == PUT).alias(_PUTS))
     source = F.broadcast(source) if broadcast else source
     matched = places.rows.alias("t").join(source.alias("s"), delta_merge.same_key(batch, schema, places.rows))
-    matches = matched.select(F.col("s.key").alias(_KEY), F.col("s.op").alias("op"), f"t.{_ADDRESS}", f"t.{_ROW}")
-    return _AllWin(compute_once(places.number(matches)), batch, schema, places.have)
+    # Keys are counted, and not rows: others may have doubled some. A hash is enough for a count.
+    key = F.xxhash64("s.key").alias(_KEY)
+    matches = places.number(matched.select(key, F.col(f"s.{_PUTS}"), f"t.{_ADDRESS}", f"t.{_ROW}"))
+    if batch.count <= _FEW:  # one job, and all of it is with the driver
+        few = matches.toArrow()
+        is_put = np.asarray(few[_PUTS])
+        keys = np.asarray(few[_KEY])
+        counts = len(np.unique(keys[is_put])), len(np.unique(keys[~is_put]))
+        return _AllWin(few, counts, batch, schema, places.have)
+    matches = compute_once(matches)
+    distinct = [F.count_distinct(F.when(is_so, F.col(_KEY))) for is_so in (F.col(_PUTS), ~F.col(_PUTS))]
+    updated, deleted = matches.agg(*distinct).collect()[0]
+    return _AllWin(matches, (updated, deleted), batch, schema, places.have)
 
 
 def _in_shape(values: Mapping[str, Column], have: StructType) -> list[Column]:
