@@ -162,10 +162,10 @@ def upsert(
             withhold(np.concatenate(draft.unknown))
         if _commit(table, draft, old_files, app, number):
             return draft.counts
-    raise overtaken(table, attempts)
+    raise overtaken_error(table, attempts)
 
 
-def overtaken(table: OpenTable, times: int) -> Overtaken:
+def overtaken_error(table: OpenTable, times: int) -> Overtaken:
     return Overtaken(
         f"others have committed {times} times while one commit was made",
         where=str(table.files),

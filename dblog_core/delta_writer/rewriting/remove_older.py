@@ -12,7 +12,7 @@ from dblog_core.delta_writer.shape import Shape
 from dblog_core.delta_writer.snapshot import LiveFile
 from dblog_core.delta_writer.statistics import load_json
 from dblog_core.delta_writer.stored_rows import column_batches
-from dblog_core.delta_writer.upsert import commit_files, overtaken
+from dblog_core.delta_writer.upsert import commit_files, overtaken_error
 
 _ATTEMPTS = 20  # at a table that others write meanwhile
 
@@ -33,7 +33,7 @@ def remove_older(table: OpenTable, below: int, app: str, number: int) -> Upserte
         counts = Upserted(table.snapshot.version + 1, deleted=count)
         if commit_files(table, grown, [], 0, counts, app, number):
             return counts
-    raise overtaken(table, _ATTEMPTS)
+    raise overtaken_error(table, _ATTEMPTS)
 
 
 def _with_older(table: OpenTable, live: LiveFile, shape: Shape, below: int) -> RowSet | None:

@@ -26,7 +26,7 @@ from dblog_core.delta_writer.changes import Upserted
 from dblog_core.delta_writer.features import BatchRefused, refusal
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.snapshot import LiveFile
-from dblog_core.delta_writer.upsert import commit_files, overtaken
+from dblog_core.delta_writer.upsert import commit_files, overtaken_error
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import Key
 from spark_jobs.delta_tables import log
@@ -112,7 +112,7 @@ def write(
         grown = list(places.grow_vectors(plan.places()))
         if commit_files(table, grown, added, batch.count, counts, app, number):
             return counts
-    raise overtaken(table, _ATTEMPTS)
+    raise overtaken_error(table, _ATTEMPTS)
 
 
 def remove(
@@ -135,7 +135,7 @@ def remove(
         counts = Upserted(table.snapshot.version + 1, deleted=count)
         if commit_files(table, grown, [], 0, counts, app, number):
             return counts
-    raise overtaken(table, _ATTEMPTS)
+    raise overtaken_error(table, _ATTEMPTS)
 
 
 class _Places:
