@@ -133,6 +133,19 @@ def check_names(schema: TableSchema) -> None:
             raise _refuse_name(schema, f"columns {other} and {column.name} differ in upper and lower case alone")
 
 
+def check_name_beside_vectors(schema: TableSchema) -> None:
+    """Raises LakeError for a column by whose name Delta 4.4 looks for the place of a row: it cannot read a table that
+    has it and deletion vectors."""
+    for column in schema.columns:
+        if column.name.lower() == "_metadata":
+            raise LakeError(
+                f"Spark cannot read a table with deletion vectors that has a column {column.name}",
+                where=str(schema.table),
+                fix="exclude the column in [source.columns], rename it in the source, or set "
+                "`[lake] deletion_vectors = false`",
+            )
+
+
 def _refuse_name(schema: TableSchema, what: str) -> LakeError:
     return LakeError(
         what, where=str(schema.table), fix="exclude the column in [source.columns], or rename it in the source"

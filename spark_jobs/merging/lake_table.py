@@ -31,6 +31,7 @@ from spark_jobs.delta_tables.alter_table import KEY, DroppedColumns
 from spark_jobs.delta_tables.column_types import (
     OFFSET,
     PROVENANCE,
+    check_name_beside_vectors,
     check_names,
     lake_shape,
     needs_mapping,
@@ -153,6 +154,8 @@ class LakeTable:
 
     def _check_names(self) -> None:
         check_names(self._schema)
+        if self._vectors:
+            check_name_beside_vectors(self._schema)
         if self._json_as_variant:
             check_variants(self._schema)
 

@@ -294,3 +294,22 @@ def test_every_hundredth_commit_is_followed_by_a_checkpoint(lake: TestLake, monk
             (lake.table(T) / "_delta_log" / commit).remove()
     lake.merge_well()
     assert lake.rows(T) == [{"id": 1, "v": "after"}] == [{k: row[k] for k in ("id", "v")} for row in lake.rust_rows(T)]
+
+
+def test_a_column_by_whose_name_delta_looks_for_places_stops_its_table_alone_and_is_taken_without_vectors(
+    lake: TestLake,
+) -> None:
+    lake.marks = True
+    odd = table("odd", id=pa.int64(), _metadata=pa.string())
+    for i in (1, 2):
+        lake.build.create(odd, {"id": i, "_metadata": "a"})
+    lake.build.create(T, {"id": 1, "v": "a"})
+    lake.build.seal()
+    errors = {str(each.table): each.error for merged in lake.merge() for each in merged.tables}
+    assert errors[str(T.table)] is None and "has a column _metadata" in str(errors[str(odd.table)])
+    lake.vectors = False
+    for v in ("b", "c"):
+        lake.build.update(odd, {"id": 1, "_metadata": v})
+        lake.build.seal()
+        lake.merge_well()
+        assert lake.rows(odd) == [{"id": 1, "_metadata": v}, {"id": 2, "_metadata": "a"}]
