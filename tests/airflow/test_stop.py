@@ -69,9 +69,10 @@ def test_a_scheduler_that_loses_the_signal_is_asked_again(server_root: Path) -> 
         wait_until(lambda: "sleep 3600" in _commands(server), "the endless task is at work")
         began = time.monotonic()
         server.stop()
-        assert time.monotonic() - began < 40  # as long as one step of it may take
+        took = time.monotonic() - began
         log = (root / "home" / "scheduler" / "log").read_text()
-        assert "Exception ignored in" in log and log.count("Exiting gracefully upon receiving signal") == 2
+        assert "Exception ignored in" in log and log.count("Exiting gracefully upon receiving signal") >= 2, log
+        assert took < 80, log  # without it: all three steps of 40 s, and the scheduler is killed
         assert not _commands(server)
     finally:
         server.kill()

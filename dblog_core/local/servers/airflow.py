@@ -118,18 +118,30 @@ class AirflowServer:
             self.stop_component(name)
 
     def _ask_schedulers(self) -> None:
-        """SIGTERM to each scheduler, and again while one works on.
+        """SIGTERM to each scheduler until it ends: from then on it starts no task.
 
-        It ends by an exception that the signal raises, which is lost where the scheduler just logs or runs a
-        destructor: then it starts each task again that has been stopped.
+        It ends by an exception that the signal raises. The exception is lost while the scheduler forks a worker (Python
+        ignores it in the hooks of a fork) or runs a destructor.
         """
-        for name, asked in self._asked.items():
-            pid = self._daemons[name].pid
-            if not pid or time.monotonic() < asked.until or _ENDING in self._daemons[name].log_from(asked.log_size):
-                continue
+        deadline = time.monotonic() + _TASKS_END_SECONDS
+        waiting = [name for name in self.schedulers if self._daemons[name].pid]
+        while waiting and time.monotonic() < deadline:
+            for name in waiting:
+                self._ask(name)
+            time.sleep(_PAUSE_SECONDS)
+            waiting = [name for name in waiting if self._daemons[name].pid and not self._is_ending(name)]
+
+    def _ask(self, name: str) -> None:
+        asked = self._asked[name]
+        pid = self._daemons[name].pid
+        if pid and time.monotonic() >= asked.until:
             asked.until = time.monotonic() + _ASK_AGAIN_SECONDS
             with suppress(ProcessLookupError):  # it may have ended meanwhile
                 os.kill(pid, signal.SIGTERM)
+                os.kill(pid, signal.SIGCONT)  # somebody may have stopped it
+
+    def _is_ending(self, name: str) -> bool:
+        return _ENDING in self._daemons[name].log_from(self._asked[name].log_size)
 
     def _end_scheduler(self, name: str) -> None:
         """Ends its idle workers until it has ended, since one may begin, or be without its title yet, at any look.
@@ -137,12 +149,8 @@ class AirflowServer:
         LocalExecutor miscounts when it asks its idle workers to end, and then waits for one forever. A SIGTERM would
         tear a scheduler out of its orderly end once that has begun, so it gets a signal without meaning.
         """
-        if pid := self._daemons[name].pid:
-            with suppress(ProcessLookupError):  # it may have ended meanwhile
-                os.kill(pid, signal.SIGCONT)  # somebody may have stopped it
         deadline = time.monotonic() + _TASKS_END_SECONDS
         while self._daemons[name].pid and time.monotonic() < deadline:
-            self._ask_schedulers()
             for worker in self._workers():
                 _signal(worker, signal.SIGKILL)
             time.sleep(_PAUSE_SECONDS)
@@ -226,7 +234,6 @@ class AirflowServer:
         deadline = time.monotonic() + _TASKS_END_SECONDS
         told_pids: set[int] = set()
         while (running := self.task_processes()) and time.monotonic() < deadline:
-            self._ask_schedulers()
             for process in running:
                 # Once each: a second SIGTERM would cut the orderly end short.
                 if process.pid not in told_pids:
