@@ -192,6 +192,15 @@ def commit_files(
     return _commit(table, draft, old_files, app, number)
 
 
+def commit_deletes(
+    table: OpenTable, grown: Sequence[tuple[LiveFile, RowSet]], app: str, number: int
+) -> Upserted | None:
+    """As `commit_files`, of rows that only go; None if another's commit came first."""
+    count = sum(len(dead) - len(table.dead_rows(live)) for live, dead in grown)
+    counts = Upserted(table.snapshot.version + 1, deleted=count)
+    return counts if commit_files(table, grown, [], 0, counts, app, number) else None
+
+
 def _plan_parts(table: OpenTable, parts: Iterable[Changes], shape: Shape, written: dict[Place, _NewFile]) -> _Draft:
     """Plans each part and writes its new rows; `written` has the files of earlier plans, by their places."""
     draft = _Draft(Upserted(table.snapshot.version + 1))

@@ -12,7 +12,7 @@ from dblog_core.delta_writer.shape import Shape
 from dblog_core.delta_writer.snapshot import LiveFile
 from dblog_core.delta_writer.statistics import load_json
 from dblog_core.delta_writer.stored_rows import column_batches
-from dblog_core.delta_writer.upsert import commit_files, overtaken_error
+from dblog_core.delta_writer.upsert import commit_deletes, overtaken_error
 
 _ATTEMPTS = 20  # at a table that others write meanwhile
 
@@ -29,10 +29,8 @@ def remove_older(table: OpenTable, below: int, app: str, number: int) -> Upserte
         grown = [(live, dead) for live in files if (dead := _with_older(table, live, shape, below)) is not None]
         if not grown:
             return None
-        count = sum(len(dead) - len(table.dead_rows(live)) for live, dead in grown)
-        counts = Upserted(table.snapshot.version + 1, deleted=count)
-        if commit_files(table, grown, [], 0, counts, app, number):
-            return counts
+        if (done := commit_deletes(table, grown, app, number)) is not None:
+            return done
     raise overtaken_error(table, _ATTEMPTS)
 
 

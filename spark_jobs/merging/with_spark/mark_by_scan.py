@@ -26,7 +26,7 @@ from dblog_core.delta_writer.changes import Upserted
 from dblog_core.delta_writer.features import BatchRefused, refusal
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.snapshot import LiveFile
-from dblog_core.delta_writer.upsert import commit_files, overtaken_error
+from dblog_core.delta_writer.upsert import commit_deletes, commit_files, overtaken_error
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import Key
 from spark_jobs.delta_tables import log
@@ -131,10 +131,8 @@ def remove(
         grown = list(places.grow_vectors(compute_once(places.number(choose(places.rows)).select(_FILE, _ROW))))
         if not grown:
             return None
-        count = sum(len(dead) - len(table.dead_rows(live)) for live, dead in grown)
-        counts = Upserted(table.snapshot.version + 1, deleted=count)
-        if commit_files(table, grown, [], 0, counts, app, number):
-            return counts
+        if (done := commit_deletes(table, grown, app, number)) is not None:
+            return done
     raise overtaken_error(table, _ATTEMPTS)
 
 
@@ -182,16 +180,16 @@ class _Places:
         if None in counts:
             raise self._unknown_file()
         # Several files at once, as many as are not too much: of one the places are at most its rows.
-        turns: list[list[int]] = [[]]
+        turns: list[list[int]] = []
         size = 0
         for file in sorted(counts):
-            if size and size + counts[file] > _PLACES_AT_ONCE:
+            if not turns or size + counts[file] > _PLACES_AT_ONCE:
                 turns.append([])
                 size = 0
             turns[-1].append(file)
             size += counts[file]
         for turn in turns:
-            chosen = places.where(F.col(_FILE).between(turn[0], turn[-1])) if turn else places.limit(0)
+            chosen = places.where(F.col(_FILE).between(turn[0], turn[-1]))
             yield from self._grow(chosen.select(_FILE, _ROW).toArrow())
 
     def _unknown_file(self) -> BatchRefused:
