@@ -83,6 +83,8 @@ def _replay(tools: Tools, name: str, plan: ReplayPlan) -> tuple[ReplayCounts, Ta
         batch = measure_rows(rows, events.schema)
         tools.step(f"read {name}")
         if batch.count:
+            if batch.deletes and tools.lake.open_tables is not None:
+                deleted_rows.count_marks_as_deletes(lake, tools.number, tools.lake.open_tables)
             written = lake.merge(batch, tools.number, broadcast=False, mending=True)
             changes = {kind: int(written[kind]) for kind in ("inserted", "updated", "deleted")}
             counts = replace(counts, keys=batch.count, **changes)

@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 from dblog_core.delta_writer.changes import Upserted
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.rewriting.remove_older import remove_older as remove_rows_below
+from dblog_core.delta_writer.upsert import count_as_deleted
 from dblog_core.errors import LakeError
 from dblog_core.lake.merge_plan import Work, ghost_chunks
 from dblog_core.lake.task_plans import Past
@@ -106,6 +107,16 @@ def remove_older(lake: LakeTable, offset: int, tables: OpenTables | None) -> Non
         return remove_rows_below(table, offset, f"{app}:truncated", offset)
 
     lake.remove(tables, commit, lambda table: table.delete(F.col(OFFSET) < offset))
+
+
+def count_marks_as_deletes(lake: LakeTable, number: int, tables: OpenTables) -> None:
+    """Before a MERGE by Spark deletes rows as `number`: their old versions leave the files together with them."""
+
+    def commit(table: OpenTable, app: str) -> Upserted | None:
+        return count_as_deleted(table, f"{app}:marks", number)
+
+    # Nobody counts the marks of a table that takes statements alone.
+    lake.remove(tables, commit, lambda table: None)
 
 
 def append_ghosts_before(

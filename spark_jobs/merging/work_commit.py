@@ -18,7 +18,7 @@ from dblog_core.model.values import Key
 from dblog_core.staging import Staging
 from spark_jobs.events import fold, fold_on_driver, moved_unchanged_toast, staged_events
 from spark_jobs.events.fold_without_spark import FoldedRows
-from spark_jobs.merging import mark_and_append
+from spark_jobs.merging import deleted_rows, mark_and_append
 from spark_jobs.merging.lake import Lake
 from spark_jobs.merging.lake_table import LakeTable
 from spark_jobs.merging.with_spark import mark_by_scan, unchanged_toast
@@ -139,6 +139,8 @@ class WorkCommit:
                 return unknown
         if batch.has_unchanged_toast:
             withhold(unchanged_toast.find_unknown(batch, lake.rows(), schema))
+        if batch.deletes and self._lake.open_tables is not None:
+            deleted_rows.count_marks_as_deletes(lake, number, self._lake.open_tables)
         lake.merge(batch, number, broadcast=broadcast)
         return unknown
 

@@ -8,6 +8,7 @@ from unittest import mock
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
+from pyspark.sql import SparkSession
 
 from dblog_core.lake import lake_tasks
 from dblog_core.lake.task_requests import MaintainRequest
@@ -139,6 +140,32 @@ def test_deleted_rows_leave_a_table_of_which_nobody_counts_the_marked_rows(
     (table_result,) = days.maintain()["tables"]
     assert (table_result["done"], table_result["deleted"]) == (["deletes purged"], None)
     assert SECRET not in {v for file in _live_files(days) for v in pq.read_table(file)["v"].to_pylist()}
+
+
+def test_old_versions_of_a_row_that_a_merge_by_spark_deletes_leave_the_table_with_it(
+    days: Days, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No other way may write a file in which somebody has counted days in the older calendar."""
+    monkeypatch.setattr(file_upkeep, "join_files", lambda table: 0)
+    days.lake.vectors = days.lake.marks = True
+    build = days.lake.build
+    for n in range(100):
+        build.create(ONE, {"id": n, "v": SECRET if n == 7 else f"v{n}"})
+    days.merge()
+    for n in (7, 8):
+        build.update(ONE, {"id": n, "v": "changed"})
+    days.merge()
+    stranger = spark.newSession()
+    stranger.conf.set("spark.databricks.delta.commitInfo.userMetadata", "somebody")
+    stranger.conf.set("spark.sql.parquet.datetimeRebaseModeInWrite", "LEGACY")
+    stranger.sql(f"UPDATE delta.`{days.lake.table(ONE)}` SET v = 'theirs' WHERE id = 7")
+    build.delete(ONE, {"id": 7})
+    days.merge()
+    last = days.lake.newest_commit(ONE)
+    assert (last.operation, last.engineInfo == "dblog") == ("MERGE", False)
+    days.maintain()
+    assert SECRET not in {v for file in _live_files(days) for v in pq.read_table(file)["v"].to_pylist()}
+    assert len(days.lake.rows(ONE)) == 99
 
 
 def _live_files(days: Days) -> set[str]:
