@@ -97,7 +97,7 @@ def _remove_keys(
         same = reduce(Column.__and__, [F.col(f"t.{quote(n)}") == F.col(f"s.{quote(n)}") for n in schema.key])
         table.alias("t").merge(keys.alias("s"), same).whenMatchedDelete(F.col(f"t.{OFFSET}") <= upto).execute()
 
-    lake.remove(tables, commit, merge)
+    _remove(lake, number, tables, commit, merge)
 
 
 def remove_older(lake: LakeTable, offset: int, tables: OpenTables | None) -> None:
@@ -106,11 +106,28 @@ def remove_older(lake: LakeTable, offset: int, tables: OpenTables | None) -> Non
     def commit(table: OpenTable, app: str) -> Upserted | None:
         return remove_rows_below(table, offset, f"{app}:truncated", offset)
 
-    lake.remove(tables, commit, lambda table: table.delete(F.col(OFFSET) < offset))
+    _remove(lake, offset, tables, commit, lambda table: table.delete(F.col(OFFSET) < offset))
+
+
+def _remove(
+    lake: LakeTable,
+    number: int,
+    tables: OpenTables | None,
+    commit: Callable[[OpenTable, str], Upserted | None],
+    statement: Callable[[DeltaTable], None],
+) -> None:
+    """Rows go by `commit`, or by the statement, as `number`."""
+
+    def run(table: DeltaTable) -> None:
+        if tables is not None:
+            count_marks_as_deletes(lake, number, tables)
+        statement(table)
+
+    lake.remove(tables, commit, run)
 
 
 def count_marks_as_deletes(lake: LakeTable, number: int, tables: OpenTables) -> None:
-    """Before a MERGE by Spark deletes rows as `number`: their old versions leave the files together with them."""
+    """Before Spark deletes rows as `number`: their old versions leave the files together with them."""
 
     def commit(table: OpenTable, app: str) -> Upserted | None:
         return count_as_deleted(table, f"{app}:marks", number)

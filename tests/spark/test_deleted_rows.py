@@ -142,8 +142,9 @@ def test_deleted_rows_leave_a_table_of_which_nobody_counts_the_marked_rows(
     assert SECRET not in {v for file in _live_files(days) for v in pq.read_table(file)["v"].to_pylist()}
 
 
+@pytest.mark.parametrize("by", ["delete", "ghost"])
 def test_old_versions_of_a_row_that_a_merge_by_spark_deletes_leave_the_table_with_it(
-    days: Days, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    days: Days, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
     """No other way may write a file in which somebody has counted days in the older calendar."""
     monkeypatch.setattr(file_upkeep, "join_files", lambda table: 0)
@@ -159,7 +160,13 @@ def test_old_versions_of_a_row_that_a_merge_by_spark_deletes_leave_the_table_wit
     stranger.conf.set("spark.databricks.delta.commitInfo.userMetadata", "somebody")
     stranger.conf.set("spark.sql.parquet.datetimeRebaseModeInWrite", "LEGACY")
     stranger.sql(f"UPDATE delta.`{days.lake.table(ONE)}` SET v = 'theirs' WHERE id = 7")
-    build.delete(ONE, {"id": 7})
+    if by == "delete":
+        build.delete(ONE, {"id": 7})
+    else:
+        rows = [{"id": n, "v": "changed" if n == 8 else f"v{n}"} for n in range(100) if n != 7]
+        since = build.offset
+        build.chunk(ONE, rows, dump="full")
+        build.finished(ONE, "full", since=since, since_segment=build.segment + 1)
     days.merge()
     last = days.lake.newest_commit(ONE)
     assert (last.operation, last.engineInfo == "dblog") == ("MERGE", False)
