@@ -301,14 +301,15 @@ def _kill_session(leader: int | None) -> None:
     """The last resort: tasks have process groups of their own, and orphans other parents, but all keep the session."""
     if leader is None:
         return
-    left = [psutil.Process(pid) for pid in psutil.pids() if _session(pid) == leader]
+    left = [process for pid in psutil.pids() if (process := _member(leader, pid))]
     for process in left:
         _signal(process, signal.SIGKILL)
     psutil.wait_procs(left, timeout=10)
 
 
-def _session(pid: int) -> int | None:
+def _member(leader: int, pid: int) -> psutil.Process | None:
+    """The process, if it is of the session of `leader`. Others of it end meanwhile."""
     try:
-        return os.getsid(pid)
-    except ProcessLookupError:
+        return psutil.Process(pid) if os.getsid(pid) == leader else None
+    except (ProcessLookupError, psutil.NoSuchProcess):
         return None
