@@ -30,6 +30,7 @@ from dblog_core.staging.reader import lines
 from dblog_core.state.lease_holder import CAPTURE
 from tests.airflow import live_source
 from tests.fix_servers import Database
+from tests.growing_files import json_lines
 from tests.marked import Marked
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
@@ -156,9 +157,7 @@ class Live:
 
     def notices_of(self, dump: str) -> list[dict[str, Any]]:
         """What Airflow's notifiers were told of a dump, in order."""
-        text = self.notices.read_text() if self.notices.exists() else ""
-        notices = [json.loads(line) for line in text.splitlines()]
-        return [notice for notice in notices if notice["dump"] == dump]
+        return [notice for notice in json_lines(self.notices) if notice["dump"] == dump]
 
     def task_states(self, dag: str, run: str) -> dict[str, set[str]]:
         """By task, those of all its instances."""
@@ -259,6 +258,8 @@ def live(mysql: MysqlServer, postgres: PostgresServer, server_root: Path) -> Ite
         "AIRFLOW__METRICS__STATSD_ON": "True",
         "AIRFLOW__METRICS__STATSD_PORT": str(metrics.port),
         "AIRFLOW__OPENLINEAGE__TRANSPORT": json.dumps(events),
+        # Each event is a process of its own, which is killed after ten seconds: a busy machine takes longer.
+        "AIRFLOW__OPENLINEAGE__EXECUTION_TIMEOUT": f"{PATIENCE_SECONDS:.0f}",
         "AIRFLOW__CORE__TEST_CONNECTION": "Enabled",
     }
     columns = planted.data["source"]["columns"]

@@ -10,8 +10,9 @@ from typing import Any
 
 from playwright.sync_api import FrameLocator, Page
 
+from dblog_core.local.servers import airflow_settings
 from tests.fix_airflow import Live
-from tests.waiting import PATIENCE_SECONDS
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 
 def own_page(page: Page) -> FrameLocator:
@@ -34,6 +35,19 @@ def ask_page(
         answer = connection.getresponse()
         text = answer.read().decode()
         return answer.status, json.loads(text) if text.startswith(("{", "[")) else text
+
+
+def newest_failed_run(live: Live, dag: str, run: str) -> dict[str, Any]:
+    """What the page tells of `run`, once it is the newest of its DAG that has failed. While the page looks for somebody
+    else, it tells what it saw before."""
+
+    def look() -> dict[str, Any] | None:
+        status, answer = ask_page(live, "GET", "sources/live", user=airflow_settings.GUEST)
+        assert status == 200
+        newest = next((entry for entry in answer["failed_runs"] if entry["dag"] == dag), None)
+        return newest if newest and newest["run"] == run else None
+
+    return wait_until(look, f"the page shows {run}")
 
 
 def _token(connection: http.client.HTTPConnection, user: str, password: str) -> str:

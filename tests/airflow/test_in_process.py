@@ -29,6 +29,7 @@ from dblog_core.state import capture_status, recent_errors
 from dblog_core.state.capture_status import LeaderReport
 from dblog_core.state.lease_holder import CAPTURE
 from tests.airflow.test_factory import write
+from tests.growing_files import whole_lines
 from tests.unit.config.test_secret_settings import FIELDS, SECRETS
 from tests.unit.requests_world import make
 
@@ -198,7 +199,7 @@ def test_the_watch_tells_airflows_notifiers_of_dumps_until_they_take_it(
     config.write_text(config.read_text() + _TOLD.replace("PATH", str(told_file)))
 
     def read_notes() -> Notes:
-        return [json.loads(line) for line in told_file.read_text().splitlines()] if told_file.exists() else []
+        return [json.loads(line) for line in whole_lines(told_file)]
 
     with closing(wiring.open_state(load(config))) as state:
         dump = filing.submit(make(tmp_path, monkeypatch).config, DumpRequest(("shop.orders",)), state=state)
