@@ -113,7 +113,8 @@ def test_a_dump_brings_rows_that_left_what_it_was_still_to_read(
     name = f"{database.schema}.t"
     stop = threading.Event()
     with capturing(config), closing(wiring.open_state(config)) as state:
-        dump_id = filing.submit(config, DumpRequest(tables=(name,), chunk_size=5, ranges=ranges), state=state)
+        slow = DumpRequest(tables=(name,), chunk_size=5, ranges=ranges, delay=0.2)  # so that it is paused early
+        dump_id = filing.submit(config, slow, state=state)
         with ThreadPoolExecutor(1) as pool, setting(stop):
             working = pool.submit(work_loop.work, config, stop=stop, dump_id=dump_id, workers=1)
             while dump_store.read_dump(state, dump_id).tasks[0].progress.ordinal < 2:
@@ -126,6 +127,7 @@ def test_a_dump_brings_rows_that_left_what_it_was_still_to_read(
                     break
             assert placed < ROWS - moved, "what is to move is read already"
             database.execute(f"UPDATE t SET id = id - {ROWS}, v = -v WHERE id > {ROWS - moved}")
+            control.retune(state, dump_id, delay=0)
             control.resume(state, dump_id)
             working.result(timeout=PATIENCE_SECONDS)
         assert dump_store.read_dump(state, dump_id).state == "done"

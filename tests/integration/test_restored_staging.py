@@ -28,13 +28,14 @@ ROWS = 60
 CHUNK = 5
 COPIED_CHUNKS = 2
 LATER_CHUNKS = 3
+SLOW_SECONDS = 1.0  # between two chunks, so that a dump is paused before its end
 
 
 @pytest.fixture
 def config(database: Database, tmp_path: Path) -> Config:
     values = ", ".join(f"({n}, 'v{n}')" for n in range(ROWS))
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v varchar(20))", f"INSERT INTO t VALUES {values}")
-    dump = {"chunk_size": CHUNK, "in_flight": 1, "delay": 0.2}
+    dump = {"chunk_size": CHUNK, "in_flight": 1, "delay": SLOW_SECONDS}
     return database.config(tmp_path, source={"tables": [f"{database.schema}.t"]}, dump=dump)
 
 
@@ -90,7 +91,13 @@ def dump_until(config: Config, dump_id: str, chunks: int) -> None:
     assert status_of(config, dump_id).state == "paused"
 
 
+def hurry(config: Config, dump_id: str) -> None:
+    with closing(wiring.open_state(config)) as state:
+        control.retune(state, dump_id, delay=0)
+
+
 def dump_to_the_end(config: Config, dump_id: str) -> None:
+    hurry(config, dump_id)
     with working(config):
         wait_until(lambda: is_end_recorded(config, dump_id), "the dump ends")
 
@@ -123,6 +130,7 @@ def test_a_directory_that_is_put_back_from_a_copy_of_before_loses_no_row_of_a_du
         dump_id = dump_id or request(config)
         if moment == "before it ends":
             dump_until(config, dump_id, copied + LATER_CHUNKS)
+            hurry(config, dump_id)
             set_paused(config, dump_id, False)
         else:
             dump_to_the_end(config, dump_id)
