@@ -85,7 +85,7 @@ def fifty(databases: list[Database], zookeeper_url: str, tmp_path: Path) -> list
         source: dict[str, Any] = {"name": name, "tables": [f"{database.schema}.{name}"]}
         if database.kind == "postgres":
             source |= {"publication": f"dblog_{database.name}" if number < LIVE else f"dblog_{name}"}
-        state, lake = {"url": zookeeper_url, "ttl": 4}, {"path": str(tmp_path / "lake" / name)}
+        state, lake = {"url": zookeeper_url, "ttl": 10}, {"path": str(tmp_path / "lake" / name)}
         new_sources.append(Source(database.config(tmp_path, source=source, state=state, lake=lake), database))
     return new_sources
 
@@ -96,7 +96,7 @@ def test_leases_nodes_requests_ids_and_slots_of_fifty_sources_are_each_ones_own(
     assert len(set(replicas)) == len(replicas) > 30
     with ExitStack() as opened:
         states = {s.name: opened.enter_context(closing(wiring.open_state(s.config))) for s in fifty}
-        leases = {name: state.acquire(CAPTURE, f"holder of {name}", ttl=10) for name, state in states.items()}
+        leases = {name: state.acquire(CAPTURE, f"holder of {name}", ttl=30) for name, state in states.items()}
         for lease in filter(None, leases.values()):
             opened.callback(lease.release)
         for name, state in states.items():
@@ -117,7 +117,7 @@ def test_leases_nodes_requests_ids_and_slots_of_fifty_sources_are_each_ones_own(
             assert lease is not None and lease.valid(), name
             if name in (first, second):
                 lease.release()
-        next_leases = {name: states[name].acquire(CAPTURE, "next", ttl=10) for name in (first, second)}
+        next_leases = {name: states[name].acquire(CAPTURE, "next", ttl=30) for name in (first, second)}
         for lease in filter(None, next_leases.values()):
             opened.callback(lease.release)
         assert {name: lease.epoch for name, lease in next_leases.items() if lease} == {first: 42, second: 2}

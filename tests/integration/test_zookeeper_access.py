@@ -22,6 +22,7 @@ from dblog_core.local.servers import ports
 from dblog_core.local.servers.zookeeper import ZookeeperServer
 from dblog_core.state import zookeeper, zookeeper_session
 from tests.certificates import Authority, authority
+from tests.contract.stores import LONG
 
 
 def zookeeper_config(root: Path, url: str, **state: Any) -> Config:
@@ -34,7 +35,7 @@ def test_nodes_of_a_user_are_closed_to_everybody_else(zookeeper_url: str, tmp_pa
     own_config = zookeeper_config(tmp_path, zookeeper_url, user="dblog", password="a secret")
     with closing(wiring.open_state(own_config)) as state:
         state.create("dumps/one", b"data")
-        lease = state.acquire("capture", "me", ttl=3)
+        lease = state.acquire("capture", "me", ttl=LONG)
         assert lease is not None and lease.valid()
         with closing(wiring.open_state(own_config)) as second_state:
             assert second_state.get("dumps/one") == Entry(b"data", 0)
@@ -61,7 +62,7 @@ def test_nodes_of_a_user_are_closed_to_everybody_else(zookeeper_url: str, tmp_pa
 def test_every_node_has_the_users_list_alone(zookeeper_url: str, tmp_path: Path) -> None:
     with closing(wiring.open_state(zookeeper_config(tmp_path, zookeeper_url, user="dblog", password="x"))) as state:
         state.create("dumps/one/tasks/0", b"")
-        lease = state.acquire("capture", "me", ttl=3)
+        lease = state.acquire("capture", "me", ttl=LONG)
         assert lease is not None
         servers, _, chroot = zookeeper_url.removeprefix("zookeeper://").partition("/")
         client = KazooClient(servers, auth_data=[("digest", "dblog:x")])

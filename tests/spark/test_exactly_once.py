@@ -17,6 +17,7 @@ from spark_jobs.delta_tables import log
 from spark_jobs.merging.lock import lake_lock
 from tests.spark.lakes import TestLake
 from tests.spark.segments import table
+from tests.waiting import PATIENCE_SECONDS
 
 ONE = table("one", id=pa.int64(), v=pa.string())
 TWO = table("two", id=pa.int64(), v=pa.string())
@@ -84,12 +85,12 @@ def test_the_lake_has_one_merger_at_a_time(tmp_path: Path) -> None:
 
 def test_a_merger_elsewhere_is_kept_out_by_the_lease(tmp_path: Path) -> None:
     state = MemoryState()
-    lease = state.acquire("merge", "other:1", ttl=10)
+    lease = state.acquire("merge", "other:1", ttl=600)
     assert lease is not None
     with pytest.raises(LakeBusy, match="other:1"), lake_lock(lake_at(str(tmp_path)), state, ttl=10):
         pass
     threading.Timer(0.3, lease.release).start()
-    with lake_lock(lake_at(str(tmp_path)), state, ttl=10, wait=5):
+    with lake_lock(lake_at(str(tmp_path)), state, ttl=10, wait=PATIENCE_SECONDS):
         pass
 
 
