@@ -72,7 +72,7 @@ def test_a_scheduler_that_loses_the_signal_is_asked_again(server_root: Path) -> 
         took = time.monotonic() - began
         log = (root / "home" / "scheduler" / "log").read_text()
         assert "Exception ignored in" in log and log.count("Exiting gracefully upon receiving signal") >= 2, log
-        assert took < 80, log  # without it: all three steps of 40 s, and the scheduler is killed
+        assert took < 115, log  # without it: all three steps of 40 s, and the scheduler is killed
         assert not _commands(server)
     finally:
         server.kill()

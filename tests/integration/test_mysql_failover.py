@@ -20,7 +20,7 @@ from dblog_core.sources.mysql.position import Position
 from dblog_core.sources.mysql.source import MysqlSource
 from tests.fix_servers import Database, new
 from tests.integration.mysql_source.log_rows import batches, changes, execute
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 pytestmark = [
     pytest.mark.parametrize("source_kind", ["mysql", "mariadb"], indirect=True),
@@ -84,7 +84,7 @@ def caught_up(database: Database, replica: MysqlServer) -> None:
     """Returns when the replica has all that its source has now."""
     mysql = database.kind == "mysql"
     done = database.query(f"SELECT @@GLOBAL.{'gtid_executed' if mysql else 'gtid_binlog_pos'}")[0][0]
-    wait = "WAIT_FOR_EXECUTED_GTID_SET(%s, 30)" if mysql else "MASTER_GTID_WAIT(%s, 30)"
+    wait = f"{'WAIT_FOR_EXECUTED_GTID_SET' if mysql else 'MASTER_GTID_WAIT'}(%s, {PATIENCE_SECONDS:.0f})"
     with replica.connect() as connection, connection.cursor() as cursor:
         cursor.execute(f"SELECT {wait}", [done])
         assert cursor.fetchall() == ((0,),)

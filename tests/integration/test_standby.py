@@ -132,7 +132,7 @@ def test_the_logs_end_lies_behind_a_commit_that_shows_before_it_is_wholly_replay
     """A commit that drops tables shows, and then their files go: the standby counts it as replayed after that."""
     early = 0
     turn = 0
-    end = time.monotonic() + 90
+    end = time.monotonic() + PATIENCE_SECONDS
     names = [f"gone_{number}" for number in range(300)]
     create_statements = "; ".join(f"CREATE TABLE {name} (id int)" for name in names)
     drop_statement = f"DROP TABLE {', '.join(names)}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import secrets
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -24,12 +23,9 @@ from tests.nemesis.processes import Dblog, kill
 from tests.nemesis.test_kills import Chaos, judge_log, log_start, wait_until_filed
 from tests.nemesis.workload import Writers, create_tables
 from tests.read_only import forget, reader_of
-from tests.waiting import PATIENCE_SECONDS
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 CHAOS = 8.0  # seconds of kills, at least
-
-
-FOLLOWS = 60.0  # seconds that a replica may be behind
 
 
 @pytest.mark.in_turn
@@ -132,10 +128,7 @@ def _caught_up(primary: Database, replica: Database) -> None:
     if primary.server is replica.server:
         return
     ((position,),) = primary.query(_LOGGED[primary.kind])
-    deadline = time.monotonic() + FOLLOWS
-    while not _has(replica, str(position)):
-        assert time.monotonic() < deadline, f"the replica does not reach {position}"
-        time.sleep(0.1)
+    wait_until(lambda: _has(replica, str(position)), f"the replica reaches {position}")
 
 
 _LOGGED = {"mysql": "SELECT @@GLOBAL.gtid_executed", "mariadb": "SELECT @@GLOBAL.gtid_binlog_pos"}
