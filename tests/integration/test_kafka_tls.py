@@ -44,7 +44,8 @@ def door(kafka: KafkaServer, kafka_authority: Authority) -> dict[str, Any]:
 @pytest.fixture
 def closed_door(door: dict[str, Any], wrong: str, tmp_path: Path) -> dict[str, Any]:
     """As `door`, with one thing wrong."""
-    return door | {"timeout": 5.0, wrong: {"password": "hunter2secret"}.get(wrong) or _others(tmp_path)}
+    # So long that a broker that stands still for some seconds says why.
+    return door | {"timeout": 12.0, wrong: {"password": "hunter2secret"}.get(wrong) or _others(tmp_path)}
 
 
 def _others(directory: Path) -> str:
