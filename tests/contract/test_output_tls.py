@@ -30,8 +30,8 @@ def our_authority(tmp_path: Path) -> Authority:
 
 
 def to_receiver(port: int, ca: str) -> None:
-    settings = {"kind": "http", "url": f"https://{HOST}:{port}/", "secret": "x", "tls_ca": ca, "timeout": 5}
-    output = HttpOutput(OutputConfig.model_validate(settings), "shop/out")
+    settings = {"kind": "http", "url": f"https://{HOST}:{port}/", "secret": "x", "tls_ca": ca}
+    output = HttpOutput(OutputConfig.model_validate({**settings, "timeout": PATIENCE_SECONDS}), "shop/out")
     output.open(1)
     try:
         output.write([LINE])
@@ -47,7 +47,7 @@ def to_registry(port: int, ca: str) -> None:
         "registry": f"https://{HOST}:{port}",
         "registry_ca": ca,
     }
-    registry = Registry(OutputConfig.model_validate({**settings, "timeout": 5}))
+    registry = Registry(OutputConfig.model_validate({**settings, "timeout": PATIENCE_SECONDS}))
     try:
         registry.register("subject", {"type": "string"})
     finally:

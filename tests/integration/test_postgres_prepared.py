@@ -117,10 +117,11 @@ def test_a_chunk_does_not_show_prepared_rows_and_its_snapshot_says_so(lab: Datab
 def test_a_slot_that_waits_for_a_prepared_transaction_says_how_to_find_it(
     lab: Database, source: PostgresSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(slots, "_CREATION_LIMIT", "1s")
     prepare(lab, "forgotten", "INSERT INTO t VALUES (1, 'x')")
-    with pytest.raises(SourceUnavailable, match="older run still") as raised:
-        source.prepare()
+    with monkeypatch.context() as impatient:
+        impatient.setattr(slots, "_CREATION_LIMIT", "1s")
+        with pytest.raises(SourceUnavailable, match="older run still") as raised:
+            source.prepare()
     assert "pg_prepared_xacts" in raised.value.fix
     finish(lab, "ROLLBACK", "forgotten")
     source.prepare()

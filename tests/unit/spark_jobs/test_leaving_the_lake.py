@@ -18,7 +18,7 @@ from dblog_core.lake.lake_status import lake_at
 from spark_jobs import entry_point
 from spark_jobs.delta_tables import delta_log_checkpoint
 from spark_jobs.merging.lock import LEASE
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 _TOML = """
 [source]
@@ -49,7 +49,7 @@ def test_the_lake_is_free_while_a_checkpoint_is_being_made(tmp_path: Path, monke
 
     def write(*_: Any) -> None:
         events.append("a checkpoint begins")
-        assert may_end.wait(60)
+        assert may_end.wait(PATIENCE_SECONDS)
         events.append("the checkpoint is made")
 
     monkeypatch.setattr(entry_point, "session", session)
@@ -67,7 +67,7 @@ def test_the_lake_is_free_while_a_checkpoint_is_being_made(tmp_path: Path, monke
         thread = threading.Thread(target=merge)
         thread.start()
         try:
-            wait_until(lambda: events and state.leader(LEASE) is None, "the lake is free", timeout=30)
+            wait_until(lambda: events and state.leader(LEASE) is None, "the lake is free", timeout=PATIENCE_SECONDS / 2)
             assert events == ["a checkpoint begins"]
         finally:
             may_end.set()
