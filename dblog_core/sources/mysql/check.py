@@ -43,6 +43,7 @@ _AT_ONCE = 100
 """Tables that one statement looks at."""
 _LOCK_SECONDS = 1
 _MAY_NOT_READ = (1142, 1143)
+_OF_THE_DRIVER = range(2000, 3000)  # the connection is gone: no table is to blame
 _GONE = 1146
 _ALLOWED = (_GONE, 1060, 1050)
 """What a statement on an absent table ends with where the account may run it: the table is not there, a column stands
@@ -208,8 +209,10 @@ def _tables(connection: Connection[Any], config: SourceConfig, tables: TableFilt
         yield from check_generated.problems(connection, config, descriptions)
     # A table that somebody has locked must not keep a capture of all others from its beginning.
     rows(connection, f"SET SESSION lock_wait_timeout = {_LOCK_SECONDS}")
-    for first in range(0, len(descriptions), _AT_ONCE):
-        yield from _readable(connection, [described.table for described in descriptions[first : first + _AT_ONCE]])
+    # What an engine without rows shows is refused already; a MERGE table may not even open.
+    read = [described.table for described in descriptions if not described.engine]
+    for first in range(0, len(read), _AT_ONCE):
+        yield from _readable(connection, read[first : first + _AT_ONCE])
     yield from foreign_keys.problems(connection, names)
     yield from merge_tables.problems(connection, names)
     rows(connection, "SET SESSION lock_wait_timeout = DEFAULT")
@@ -229,14 +232,14 @@ def _table(config: SourceConfig, described: Described) -> Iterator[Problem]:
 
 
 def _readable(connection: Connection[Any], names: Sequence[TableName]) -> Iterator[Problem]:
-    """Tables that the account may not read; one statement where it may read all of them."""
+    """Tables that the account may not read, or that the server cannot open: one statement where all can be read."""
     try:
         rows(connection, " UNION ALL ".join(f"(SELECT 1 FROM {qualify(name)} LIMIT 0)" for name in names))
     except pymysql.err.MySQLError as error:
         # Dropped since the list was made, or locked: the server looks at grants before it waits for a lock.
         if error.args[0] in (_GONE, LOCKED) and len(names) == 1:
             return
-        if error.args[0] not in (*_MAY_NOT_READ, _GONE, LOCKED):
+        if error.args[0] in _OF_THE_DRIVER:
             raise
         # The message names one table, and perhaps not the only one: each is asked about alone.
         if len(names) > 1:
@@ -244,6 +247,10 @@ def _readable(connection: Connection[Any], names: Sequence[TableName]) -> Iterat
                 yield from _readable(connection, [name])
             return
         on = qualify(names[0]).replace("%%", "%")
+        if error.args[0] not in _MAY_NOT_READ:
+            fix = f"REPAIR TABLE {on}, restore or drop it, or leave it out of source.tables"
+            yield Problem(f"{names[0]} cannot be opened: {error.args[-1]}", fix, table=str(names[0]))
+            return
         problem = _missing(connection, f"{names[0]} cannot be read: {error.args[-1]}", "SELECT", on)
         yield replace(problem, table=str(names[0]))
 

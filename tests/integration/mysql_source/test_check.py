@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -133,6 +134,23 @@ def test_check_names_the_tables_that_a_merge_table_changes(database: Database, s
     assert all(f"MERGE table {database.schema}.m is in the log under that name" in problem.what for problem in problems)
     execute(database, "ALTER TABLE m ENGINE = InnoDB")
     assert "MERGE" not in check(source)
+
+
+def test_a_table_that_the_server_cannot_open_is_named_and_no_other(database: Database, source: MysqlSource) -> None:
+    shape = "(id int PRIMARY KEY) ENGINE ="
+    execute(database, f"CREATE TABLE a {shape} InnoDB", *(f"CREATE TABLE {name} {shape} MyISAM" for name in "tu"))
+    execute(database, f"CREATE TABLE m {shape} MERGE UNION = (u)", "DROP TABLE u", "FLUSH TABLES")
+    index = Path(database.query("SELECT @@datadir")[0][0], database.name, "t.MYI")
+    whole = index.read_bytes()
+    index.write_bytes(whole[:100])
+    problems = {problem.table: problem for problem in source.check() if problem.fatal}
+    assert problems.keys() == {f"{database.schema}.m", f"{database.schema}.t"}
+    unopened = problems[f"{database.schema}.t"]
+    assert "cannot be opened" in unopened.what and f"REPAIR TABLE `{database.name}`.`t`" in unopened.fix
+    assert "keeps no rows" in problems[f"{database.schema}.m"].what
+    index.write_bytes(whole)
+    execute(database, "FLUSH TABLES", "DROP TABLE m")
+    assert check(source) == ""
 
 
 def test_check_names_the_columns_that_could_be_the_key_of_a_table_without_one(
