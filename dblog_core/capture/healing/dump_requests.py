@@ -77,8 +77,8 @@ def _request_dumps(config: Config, request: DumpRequest, tables: Sequence[str], 
 def _submit(
     config: Config, request: DumpRequest, tables: list[str], requested: RequestedDumps, state: StateStore
 ) -> None:
-    """Where the source has lost some of the tables since, one dump of the others; where it refuses one, each has a dump
-    of its own."""
+    """Where the source has lost some of the tables since, one dump of the others; where it refuses one, dumps of those
+    around it."""
     if not tables:
         return
     try:
@@ -93,8 +93,10 @@ def _submit(
             requested.refused[tables[0]] = " ".join(str(error).split())
             requested.locked += tables if isinstance(error.__cause__, TableLocked) else ()
         else:
-            # One table that the source refuses must not keep the others from being dumped.
-            for table in tables:
-                _submit(config, request, [table], requested, state)
+            # One table that the source refuses must not keep the others from being dumped. It is looked for by halves:
+            # each request reads the catalogue of all tables.
+            half = len(tables) // 2
+            for part in (tables[:half], tables[half:]):
+                _submit(config, request, part, requested, state)
     else:
         requested.dumps |= dict.fromkeys(tables, dump)
