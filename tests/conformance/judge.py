@@ -136,7 +136,7 @@ def fold_copies(config: Config, accepted: dict[str, int]) -> dict[str, Copy]:
         table = line["table"]
         if line["offset"] > accepted.get(table, 0) or line["op"] == "s":
             copies.setdefault(table, Copy()).apply(line)
-        if line["offset"] <= accepted.get(table, 0):
+        if line["offset"] <= accepted.get(table, 0) and table in copies:
             copies[table].faults.clear()
     return copies
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,10 +14,11 @@ from dblog_core.model import values
 from dblog_core.model.events import SchemaSeen
 from dblog_core.rows.column_rules import Rules
 from dblog_core.sources.mysql.source import MysqlSource
+from dblog_core.sources.mysql.sql import catalogue
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import Manifest
 from tests.fix_servers import Database
-from tests.integration.mysql_source.log_rows import batches, changes, execute
+from tests.integration.mysql_source.log_rows import batches, changes, check, execute
 
 pytestmark = pytest.mark.parametrize("source_kind", ["mysql", "mariadb"], indirect=True)
 
@@ -93,3 +95,44 @@ def test_what_is_told_of_renamed_columns_is_what_the_server_made_of_a_row(
             assert {n: values.to_json(after[n]) for n in mark.filled or {}} == (mark.filled or {})
     assert sum(m.renamed is not None for m in marks) == sum(r is not None for _, r in ALTERS)
     assert [sorted(m.filled) for m in marks if m.filled] == [["e"], ["f"], sorted([*CONSTANTS, "c14"])]
+
+
+def test_a_key_that_is_added_while_the_catalogue_is_read_is_read_with_its_column(
+    database: Database, source: MysqlSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Columns and indexes are two questions."""
+    execute(database, "CREATE TABLE a (v int)", "CREATE TABLE b (id int PRIMARY KEY)", "CREATE TABLE gone (v int)")
+    ask = catalogue._ask_by_table
+    added = ["ALTER TABLE a ADD COLUMN id int NOT NULL PRIMARY KEY", "ALTER TABLE gone ADD id int PRIMARY KEY"]
+
+    def ask_and_alter(connection: Any, question: str, *rest: Any) -> Any:
+        if question == catalogue._INDEXES and "DROP TABLE gone" not in added:
+            execute(database, *added)
+            added[:] = ["DROP TABLE gone"]
+        elif question == catalogue._COLUMNS and added == ["DROP TABLE gone"]:
+            execute(database, *added)
+        return ask(connection, question, *rest)
+
+    monkeypatch.setattr(catalogue, "_ask_by_table", ask_and_alter)
+    shapes = {str(schema.table.name): schema for schema in source.tables()}
+    assert {name: [column.name for column in schema.key_columns] for name, schema in shapes.items()} == {
+        "a": ["id"],
+        "b": ["id"],
+    }
+    assert [column.name for column in shapes["a"].columns] == ["v", "id"]
+
+
+def test_a_key_of_which_the_account_sees_no_column_is_none(database: Database, source: MysqlSource) -> None:
+    """MySQL shows the index all the same."""
+    who = f"'{database.account.user}'@'127.0.0.1'"
+    execute(
+        database,
+        "CREATE TABLE a (id int PRIMARY KEY, v int)",
+        "CREATE TABLE b (id int PRIMARY KEY)",
+        f"REVOKE SELECT ON `{database.name}`.* FROM {who}",
+        f"GRANT SELECT (v) ON a TO {who}",
+        f"GRANT SELECT ON b TO {who}",
+    )
+    assert [schema.table.name for schema in source.tables() if schema.key] == ["b"]
+    expected = "a: column id: it is in the key" if database.kind == "mysql" else "a has no primary key"
+    assert expected in check(source)

@@ -65,6 +65,7 @@ class Described:
     `contradiction`: that it names other columns than the primary key.
     `rule_problems`: of its column rules, those that do not fit it. `versioned`: MariaDB keeps every version of a row;
     `periods`: the columns for that which its definition names. `engine`: of the table, where it keeps no rows.
+    `unseen`: columns of its key that were not among its columns: it was altered between two questions.
     """
 
     table: TableName
@@ -77,6 +78,7 @@ class Described:
     engine: str = ""
     periods: tuple[str, ...] = ()
     contradiction: str = ""
+    unseen: tuple[str, ...] = ()
 
     @property
     def faults(self) -> tuple[str, ...]:
@@ -117,6 +119,8 @@ _SUSPECTS = """SELECT TABLE_NAME FROM information_schema.COLUMNS WHERE TABLE_SCH
 AND (DATA_TYPE IN ('enum', 'set') OR DATA_TYPE NOT IN %s OR CHARACTER_SET_NAME NOT IN %s
   OR COLUMN_TYPE LIKE '%%/*%%' OR COLUMN_TYPE LIKE '%% COMPRESSED%%')"""
 _ONE = "AND TABLE_NAME = %s"
+_LOOKS_AGAIN = 3
+"""At a table that was altered while the catalogue was read: what remains is of an account that sees some columns."""
 _FEW = 10
 """Tables of a schema up to which each is asked for alone: some servers open every table that they list."""
 
@@ -207,6 +211,23 @@ def describe_all(
 ) -> list[Described]:
     """The tables that exist, as the catalogue has them now: a few questions a schema, however many tables it
     has."""
+    descriptions = {described.table: described for described in _describe_once(connection, tables, keys, rules)}
+    for _ in range(_LOOKS_AGAIN):
+        altered = [described.table for described in descriptions.values() if described.unseen]
+        if not altered:
+            break
+        for table in altered:
+            descriptions.pop(table)  # it may be gone by now
+        descriptions |= {described.table: described for described in _describe_once(connection, altered, keys, rules)}
+    return [descriptions[table] for table in tables if table in descriptions]
+
+
+def _describe_once(
+    connection: Connection[Any],
+    tables: Sequence[TableName],
+    keys: Mapping[str, Sequence[str]],
+    rules: Mapping[str, ColumnRules],
+) -> list[Described]:
     columns = _ask_by_table(connection, _COLUMNS, tables)
     indexes = _ask_by_table(connection, _INDEXES, tables)
     kinds = _ask_kinds(connection, tables)
@@ -317,11 +338,15 @@ def _describe(
     entry = tuple(keys.get(str(table), ()))
     key = primary or row_key.choose(entry, first)
     contradiction = source_key_faults.explain_contradiction(table, entry, primary, ignore_case=True)
-    faults += [f"column {c.name}: {why}" for c in columns if c.name in key and (why := row_key.why_not_in_key(c))]
+    faults += [f"column {c.name}: {alike}" for c in columns if c.name in key and (alike := row_key.why_not_in_key(c))]
     names = [str(row[0]) for row in column_rows]
+    unseen = tuple(name for name in primary or first if name not in names)
+    why = "it is in the key, and the account needs SELECT on the whole table to see it"
+    faults += [f"column {name}: {why}" for name in unseen]
     wrong = row_key.find_faults(key, set(names), nullable, [i.columns for i in unique]) if key and not primary else ()
     ruled = tuple(column_rule_faults.of_table(str(table), names, key, rules))
     refused = bool(faults or wrong or contradiction or ruled)
     schema = None if refused else shape_to_read(TableSchema(table, tuple(columns), key), rules)
     named = tuple(index.columns for index in candidates)
-    return Described(table, schema, tuple(faults), tuple(wrong), named, ruled, contradiction=contradiction)
+    description = Described(table, schema, tuple(faults), tuple(wrong), named, ruled, contradiction=contradiction)
+    return replace(description, unseen=unseen)
