@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from dblog_core.errors import SourceRefused
 from dblog_core.monitoring.preflight import findings
 from dblog_core.staging.reader import lines
 from tests.fix_servers import Database
+from tests.integration.test_swapped_tables import copies
 
 
 def capture(config: Config) -> None:
@@ -81,3 +83,20 @@ def test_the_last_rows_of_a_table_that_is_gone_have_the_key_of_the_others(
     database.execute("INSERT INTO t VALUES (5, 'keyless')")
     capture(config)
     assert lines_of(config, t)[-1]["key"] is None, "a table that is there has the key that it has"
+
+
+@pytest.mark.parametrize("source_kind", ["mysql", "mariadb"], indirect=True)
+@pytest.mark.parametrize("goes", ["DROP TABLE t", "RENAME TABLE t TO u", "TRUNCATE TABLE t"])
+def test_mysql_a_stopped_table_that_goes_takes_its_rows_along(database: Database, tmp_path: Path, goes: str) -> None:
+    """Its capture has stopped at a value; only the statement that follows tells that the rows before it are gone."""
+    config = database.config(tmp_path)
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v date)", "CREATE TABLE other (id int PRIMARY KEY, v int)")
+    capture(config)
+    database.execute("INSERT INTO t VALUES (1, '2024-02-29')", "INSERT INTO other VALUES (1, 1)")
+    with contextlib.closing(database.connect()) as connection, connection.cursor() as cursor:
+        cursor.execute("SET sql_mode = ''")
+        cursor.execute("INSERT INTO t VALUES (2, '0000-00-00')")
+        cursor.execute("INSERT INTO t VALUES (3, '2024-03-01')")
+        cursor.execute(goes)
+    capture(config)
+    assert copies(config) == {"other": {1: 1}}

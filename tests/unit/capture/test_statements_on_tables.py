@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dblog_core.model.events import Altered, Crashed, DatabaseDropped, Rewritten, SchemaSeen, Truncated
+from dblog_core.model.events import Altered, Crashed, DatabaseDropped, Rewritten, SchemaSeen, Truncated, Unreadable
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.staging.reader import lines
 from tests.fake_source import ORDERS
@@ -73,3 +73,15 @@ def test_a_known_table_that_was_altered_is_to_show_its_shape_until_a_row_has(tmp
     log.take(None, Altered(0, 0, UPPER, None, shows=True))
     log.take(None, Rewritten(0, 0, UPPER))
     assert log.sequencer.tables.follow_ups.take_reshaped() == set()
+
+
+def test_a_table_whose_rows_are_passed_over_is_emptied_all_the_same(tmp_path: Path) -> None:
+    """It may be dropped: then nothing else would ever take its rows from the lake."""
+    log = log_with(tmp_path, LOWER)
+    log.take(None, Unreadable(0, 0, LOWER, "why", "fix"))
+    log.take(None, Truncated(0, 0, LOWER))
+    log.take(None, Unreadable(0, 0, UPPER, "why", "fix"))
+    log.take(None, Truncated(0, 0, UPPER))
+    assert truncated_tables(log) == [str(LOWER)], "of the other one no rows are anywhere"
+    head = log.staging.head()
+    assert head is not None and head.born == (), "rows that come next are passed over: it is not known to be whole"
