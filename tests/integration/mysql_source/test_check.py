@@ -139,7 +139,9 @@ def test_check_names_the_tables_that_a_merge_table_changes(database: Database, s
 def test_a_table_that_the_server_cannot_open_is_named_and_no_other(database: Database, source: MysqlSource) -> None:
     shape = "(id int PRIMARY KEY) ENGINE ="
     execute(database, f"CREATE TABLE a {shape} InnoDB", *(f"CREATE TABLE {name} {shape} MyISAM" for name in "tu"))
-    execute(database, f"CREATE TABLE m {shape} MERGE UNION = (u)", "DROP TABLE u", "FLUSH TABLES")
+    execute(database, f"CREATE TABLE m {shape} MERGE UNION = (u)", f"CREATE TABLE n {shape} MERGE UNION = (m)")
+    assert {problem.table for problem in source.check() if problem.fatal} == {f"{database.schema}.{n}" for n in "mn"}
+    execute(database, "DROP TABLE n", "DROP TABLE u", "FLUSH TABLES")
     index = Path(database.query("SELECT @@datadir")[0][0], database.name, "t.MYI")
     whole = index.read_bytes()
     index.write_bytes(whole[:100])
