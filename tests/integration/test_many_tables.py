@@ -72,6 +72,23 @@ def test_what_a_start_asks_of_the_catalogue_does_not_grow_with_the_tables(
     assert [str(t.table).rpartition(".")[2] for t in source.tables()] == sorted(f"t{n}" for n in range(MANY))
 
 
+@pytest.mark.parametrize("source_kind", ["postgres"], indirect=True)
+def test_postgres_what_a_start_asks_does_not_grow_with_partitioned_tables(
+    database: Database, source_config: Config, count_statements: Callable[[Callable[[], object]], int]
+) -> None:
+    source = open_source(source_config.source)
+    counts = []
+    for numbers in (range(FEW), range(FEW, MANY)):
+        database.execute(*(f"CREATE TABLE t{n} (id int PRIMARY KEY) PARTITION BY HASH (id)" for n in numbers))
+        of = "FOR VALUES WITH (MODULUS 1, REMAINDER 0)"
+        database.execute(*(f"CREATE TABLE t{n}_0 PARTITION OF t{n} {of}" for n in numbers))
+        source.prepare()
+        counts.append([count_statements(look) for look in looks(source)])
+    assert all(later <= before for before, later in zip(*counts, strict=True)), counts
+    database.execute("ALTER TABLE t1_0 SET UNLOGGED")
+    assert [problem.table for problem in source.list_refusals()] == ["public.t1"]
+
+
 @pytest.mark.parametrize("bounds", [[], [0], [4], [2, 2, 9], [1, 3, 5, 7, 100]])
 def test_a_batch_is_cut_at_its_signals_without_loss_or_order_lost(bounds: list[int]) -> None:
     changes = [_changes([0, 2, 6]), _changes([]), _changes([4, 8, 10, 12])]

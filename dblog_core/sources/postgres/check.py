@@ -82,7 +82,8 @@ def _all(connection: Connection, config: SourceConfig) -> Iterator[Problem]:
             )
     yield from missing(tables, config)
     rights = _rights(connection, tables)
-    for table in tables:
+    for table, refused in zip(tables, refusals(connection, tables, config), strict=True):
+        yield from refused
         yield from _table(connection, config, table, rights.get(table.oid))
     if not config.read_only:
         yield from _watermarks(connection, config)
@@ -176,7 +177,6 @@ def _rights(connection: Connection, tables: Sequence[CatalogueTable]) -> dict[in
 def _table(
     connection: Connection, config: SourceConfig, table: CatalogueTable, rights: Rights | None
 ) -> Iterator[Problem]:
-    yield from refusals(connection, table, config)
     if rights is None:
         return  # dropped a moment ago
     usage, select, hidden, _ = rights

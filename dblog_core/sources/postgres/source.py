@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import closing
+from itertools import chain
 
 import psycopg2
 from psycopg2 import sql
@@ -92,8 +93,8 @@ class PostgresSource:
     def list_refusals(self) -> tuple[Problem, ...]:
         with session(self._config) as connection:
             tables = catalogue.wanted_tables(connection, self._config)
-            problems = [problem for table in tables for problem in refusals(connection, table, self._config)]
-        return (*problems, *missing(tables, self._config))
+            problems = refusals(connection, tables, self._config)
+        return (*chain.from_iterable(problems), *missing(tables, self._config))
 
     def shows_whole_logs(self) -> bool:
         """Not where the publication names its tables: what was logged before one was added comes to nobody."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -210,10 +210,16 @@ def missing(name: TableName) -> TableGone:
     return TableGone(f"the source has no table {name}", fix="`dblog check` lists the tables of the configuration")
 
 
-def leaves(connection: Connection, root: CatalogueTable) -> list[CatalogueTable]:
-    """The partitions of a partitioned table that hold rows."""
+def leaves(connection: Connection, roots: Iterable[CatalogueTable]) -> dict[int, list[CatalogueTable]]:
+    """The partitions of partitioned tables that hold rows, by their root's oid: for all tables at once."""
+    oids = [root.oid for root in roots]
+    if not oids:
+        return {}
     query = f"WITH RECURSIVE {TREE}{_TABLES} AND c.relkind = 'r' AND c.oid IN (SELECT relid FROM tree)"
-    return _describe(connection, rows(connection, f"{query} ORDER BY n.nspname, c.relname", ([root.oid],)))
+    parts = _describe(connection, rows(connection, f"{query} ORDER BY n.nspname, c.relname", (oids,)))
+    trees = rows(connection, f"WITH RECURSIVE {TREE} SELECT root::bigint, relid::bigint FROM tree", (oids,))
+    members = {root: {oid for of, oid in trees if of == root} for root in oids}
+    return {root: [part for part in parts if part.oid in members[root]] for root in oids}
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,14 +26,23 @@ _SHOWN = f"SELECT {SHOWS_GENERATED}, pg_has_role(pubowner, 'USAGE') FROM pg_publ
 _OF_TABLE = "SELECT attname FROM pg_attribute WHERE attrelid = %s AND attgenerated <> '' AND NOT attisdropped"
 
 
-def refusals(connection: Connection, table: CatalogueTable, config: SourceConfig) -> list[Problem]:
-    """Why the table must not be captured as it is, each with its `table`; empty if it may.
+def refusals(connection: Connection, tables: Sequence[CatalogueTable], config: SourceConfig) -> list[list[Problem]]:
+    """Of each table, why it must not be captured as it is, each with its `table`; empty if it may.
 
     A table without a usable replica identity is not only unreadable: in a publication, every UPDATE and DELETE of it
     fails, for the application too. So it is never added to one.
     """
-    problems = [*_refusals(connection, table, config), *_rule_problems(table, config)]
-    return [replace(problem, table=str(table.name)) for problem in problems]
+    parts = leaves(connection, (table for table in tables if table.partitioned))
+    return [
+        [
+            replace(problem, table=str(table.name))
+            for problem in (
+                *_refusals(connection, table, parts.get(table.oid, []), config),
+                *_rule_problems(table, config),
+            )
+        ]
+        for table in tables
+    ]
 
 
 def missing(tables: Iterable[CatalogueTable], config: SourceConfig) -> list[Problem]:
@@ -43,7 +52,8 @@ def missing(tables: Iterable[CatalogueTable], config: SourceConfig) -> list[Prob
 
 def usable(connection: Connection, config: SourceConfig) -> list[CatalogueTable]:
     """The wanted tables that may be captured as they are."""
-    return [table for table in wanted_tables(connection, config) if not refusals(connection, table, config)]
+    tables = wanted_tables(connection, config)
+    return [t for t, problems in zip(tables, refusals(connection, tables, config), strict=True) if not problems]
 
 
 def _rule_problems(table: CatalogueTable, config: SourceConfig) -> Iterator[Problem]:
@@ -51,12 +61,14 @@ def _rule_problems(table: CatalogueTable, config: SourceConfig) -> Iterator[Prob
     return column_rule_faults.of_table(str(table.name), stored, table.key(config), config.columns)
 
 
-def _refusals(connection: Connection, table: CatalogueTable, config: SourceConfig) -> list[Problem]:
+def _refusals(
+    connection: Connection, table: CatalogueTable, parts: Sequence[CatalogueTable], config: SourceConfig
+) -> list[Problem]:
     if table.partitioned and config.plugin == "wal2json":
         what = f"{table.name} is partitioned, and wal2json shows only its partitions, each under its own name"
         return [Problem(what, 'set plugin = "pgoutput", or name the partitions in tables')]
     problems = row_key.find_key_problems(table, config)
-    for part in [table, *(leaves(connection, table) if table.partitioned else [])]:
+    for part in [table, *parts]:
         if not part.logged:
             fix = (
                 f"ALTER TABLE {typed_names.table(part.name)} SET LOGGED, or a pattern in tables that does not match it"
