@@ -217,9 +217,14 @@ def leaves(connection: Connection, roots: Iterable[CatalogueTable]) -> dict[int,
         return {}
     query = f"WITH RECURSIVE {TREE}{_TABLES} AND c.relkind = 'r' AND c.oid IN (SELECT relid FROM tree)"
     parts = _describe(connection, rows(connection, f"{query} ORDER BY n.nspname, c.relname", (oids,)))
-    trees = rows(connection, f"WITH RECURSIVE {TREE} SELECT root::bigint, relid::bigint FROM tree", (oids,))
-    members = {root: {oid for of, oid in trees if of == root} for root in oids}
-    return {root: [part for part in parts if part.oid in members[root]] for root in oids}
+    trees: dict[int, list[CatalogueTable]] = {root: [] for root in oids}
+    roots_of: dict[int, list[int]] = {}
+    for root, oid in rows(connection, f"WITH RECURSIVE {TREE} SELECT root::bigint, relid::bigint FROM tree", (oids,)):
+        roots_of.setdefault(oid, []).append(root)
+    for part in parts:
+        for root in roots_of.get(part.oid, ()):
+            trees[root].append(part)
+    return trees
 
 
 @dataclass(frozen=True, slots=True)
