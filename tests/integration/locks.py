@@ -38,7 +38,7 @@ def renaming(database: Database, table: str) -> Iterator[None]:
 
         def rename() -> None:
             with suppress(pymysql.err.MySQLError), renamer.cursor() as statements:  # it is killed
-                statements.execute(f"RENAME TABLE {table} TO {table}_away, {other} TO {other}_away")
+                statements.execute(f"RENAME TABLE `{table}` TO `{table}_away`, {other} TO {other}_away")
 
         thread = threading.Thread(target=rename)
         thread.start()

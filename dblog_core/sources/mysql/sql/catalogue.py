@@ -134,7 +134,7 @@ _PATIENCE = 1.0
 _PAUSES = (0.02, 0.2)
 """Seconds in which such a statement may come to its end, and between two looks."""
 _SKIPPED = 1684
-_SKIPPED_TABLE = re.compile(r"'([^']*)'\.'([^']*)'")
+_SKIPPED_TABLE = re.compile(r"'(.*?)'\.'(.*)'", re.DOTALL)  # the server does not mask a quote in a name
 
 
 def wait_for_no_table(connection: Connection[Any]) -> None:
@@ -159,18 +159,24 @@ def _ask(
             answer = [tuple(row) for row in cursor.fetchall()]
             has_warnings = bool(cursor.warning_count)
         warnings = rows(connection, "SHOW WARNINGS") if has_warnings else []
-        return answer, [str(text) for _, code, text in warnings if code == _SKIPPED and _is_missed(str(text), wants)]
+        skipped = [_name_skipped(str(text)) for _, code, text in warnings if code == _SKIPPED]
+        return answer, [str(table or "a table") for table in skipped if table is None or wants(table)]
 
     # Most statements that change a table have its definition for a moment alone.
     answer, missed = wait_for(ask, until=lambda result: not result[1], waits=_PAUSES, give_up_after=_PATIENCE)
     if missed:
-        raise TableLocked(missed[0], fix="dblog tries again")
+        # Whoever asks may want another table: what it says is true of each.
+        raise TableLocked(
+            f"the catalogue cannot be read whole: MariaDB shows nothing of {missed[0]} while a statement changes it",
+            fix="try again once that statement is over; a capture does so automatically",
+        )
     return answer
 
 
-def _is_missed(warning: str, wants: Callable[[TableName], bool]) -> bool:
+def _name_skipped(warning: str) -> TableName | None:
+    """The table of which the answer has nothing; None where the server's words are others."""
     named = _SKIPPED_TABLE.search(warning)
-    return named is None or wants(TableName(*named.groups()))
+    return None if named is None else TableName(*named.groups())
 
 
 def list_wanted(connection: Connection[Any], tables: TableFilter) -> list[TableName]:
