@@ -6,6 +6,7 @@ Whatever the log cannot tell comes by a full dump, so that the lake equals the s
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
@@ -33,6 +34,12 @@ class Way(StrEnum):
     """So it does, without the old values of columns whose type is another; what was staged before is left to a dump."""
     RELOAD = "reload"
     """It is emptied and dumped again, as by a reset: the rows that it has cannot be found by the new key."""
+    BEGIN = "begin"
+    """The lake has nothing of the table yet: it makes it with the shape, and leaves what was staged to a dump."""
+
+
+BY_RESET = frozenset({Way.REPLACE, Way.RELOAD, Way.BEGIN})
+"""Where the table's log begins to count again."""
 
 
 _DOES = {
@@ -43,6 +50,8 @@ _DOES = {
     "a full dump brings every row as it is now, and until that is merged the table is incomplete",
     Way.RELOAD: "the lake table is emptied, since another key identifies its rows now, and takes the newest "
     "shape; a full dump brings every row, and until that is merged the table is incomplete",
+    Way.BEGIN: "the lake has nothing of the table yet, and makes it with the newest shape; a full dump brings every "
+    "row, and until that is merged the table is incomplete",
 }  # fmt: skip
 
 
@@ -67,6 +76,8 @@ def plan_acceptance(staging: Staging, table: str, status: TableStatus | None, po
     """What an acceptance would do now. Raises LakeError where there is nothing to accept, or it would not help."""
     head = staging.head()
     fingerprint = head.schemas.get(table) if head is not None else None
+    if status is not None and status.version is None and status.state is State.STOPPED and head and fingerprint:
+        return _plan_first_shape(staging, table, status, head, fingerprint)
     if status is None or status.schema is None or status.version is None or head is None or fingerprint is None:
         raise LakeError(
             "the lake has no such table, or staging does not know its shape",
@@ -90,13 +101,38 @@ def plan_acceptance(staging: Staging, table: str, status: TableStatus | None, po
     return Plan(table, way, fingerprint, head.last_offset, changes or tuple(_left_out(status)))
 
 
+def _plan_first_shape(staging: Staging, table: str, status: TableStatus, head: Manifest, fingerprint: str) -> Plan:
+    """For a table that its first merge has stopped, since what is staged of it has shapes that do not follow each
+    other."""
+    newest = staging.schema(fingerprint)
+    older = [staging.schema(f) for f in _list_staged_shapes(staging, table, status, head) if f != fingerprint]
+    changes = dict.fromkeys(change for schema in older for change in describe_change(schema, newest))
+    if not changes:
+        raise _nothing_to_accept(table, status, changed=False)
+    return Plan(table, Way.BEGIN, fingerprint, head.last_offset, tuple(changes))
+
+
+def _list_staged_shapes(staging: Staging, table: str, status: TableStatus, head: Manifest) -> list[str]:
+    """The fingerprints of all that the table's next merge reads. A row may have another shape than the last mark."""
+    shapes = dict[str, None]()
+    for manifest in _manifests_since(staging, status, head):
+        shapes |= dict.fromkeys(m.schema for m in manifest.marks if m.table == table and m.schema is not None)
+        shapes |= dict.fromkeys(file.schema for file in manifest.files if file.table == table)
+        shapes |= dict.fromkeys(chunk.schema for chunk in manifest.chunks if chunk.table == table)
+    return list(shapes)
+
+
 def _shapes_since(staging: Staging, table: str, status: TableStatus, head: Manifest) -> list[tuple[LogMark, str]]:
     """The shapes that the table has taken since what the lake has of it: marks with their fingerprints."""
-    # Retention may have removed the segments behind the table's own.
-    first = max(status.segment, staging.first_number() - 1)
-    manifests = () if first >= head.segment else staging.manifests(after=first, upto=head.segment)
+    manifests = _manifests_since(staging, status, head)
     marks = (mark for manifest in manifests for mark in manifest.marks if mark.table == table and mark.op == SCHEMA)
     return [(mark, mark.schema) for mark in marks if mark.schema is not None]
+
+
+def _manifests_since(staging: Staging, status: TableStatus, head: Manifest) -> Iterable[Manifest]:
+    # Retention may have removed the segments behind the table's own.
+    first = max(status.segment, staging.first_number() - 1)
+    return () if first >= head.segment else staging.manifests(after=first, upto=head.segment)
 
 
 def _choose_way(shapes: list[TableSchema], status: TableStatus, policy: SchemaChanges, *, changed: bool) -> Way | None:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Self
 
 from dblog_core.interfaces import Json
-from dblog_core.lake.accept_schema import Way
+from dblog_core.lake.accept_schema import BY_RESET, Way
 from dblog_core.lake.replay_interval import IntervalEnd
 
 
@@ -99,7 +99,7 @@ class ResetPlan:
 class AcceptPlan:
     """The way in which the shape `schema` is accepted, with what is staged up to `offset`; `changes` and `does`: what
     it changes and does, for people. `reset`: where the table's log begins to count again, if what is staged before is
-    left to a dump (`Way.REPLACE` and `Way.RELOAD`)."""
+    left to a dump (`BY_RESET`)."""
 
     table: str
     way: Way
@@ -113,7 +113,7 @@ class AcceptPlan:
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Self:
         way = Way(record["way"])
-        reset = ResetPlan.from_json(record) if way in (Way.REPLACE, Way.RELOAD) else None
+        reset = ResetPlan.from_json(record) if way in BY_RESET else None
         texts = tuple(record["changes"]), record["does"]
         return cls(record["table"], way, record["schema"], record["offset"], *texts, reset)
 

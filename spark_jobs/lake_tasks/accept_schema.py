@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from dblog_core.errors import LakeError
 from dblog_core.lake import accept_schema
-from dblog_core.lake.accept_schema import Way
+from dblog_core.lake.accept_schema import BY_RESET, Way
 from dblog_core.lake.lake_status import State, TableStatus
 from dblog_core.lake.task_plans import AcceptPlan, ResetPlan
 from dblog_core.lake.task_requests import AcceptRequest
@@ -32,7 +32,7 @@ def plan(tools: Tools, request: AcceptRequest) -> AcceptPlan:
     schema = tools.staging.schema(acceptance.schema)
     tools.lake.check_names(schema)
     plan = AcceptPlan(name, acceptance.way, acceptance.schema, acceptance.offset, acceptance.changes, acceptance.does)
-    if acceptance.way not in (Way.REPLACE, Way.RELOAD):
+    if acceptance.way not in BY_RESET:
         return plan
     _check_history(tools, schema)
     begins = reset.plan_table(tools, name)
@@ -58,7 +58,7 @@ def carry_out(tools: Tools, plan: AcceptPlan) -> Done:
     dump = None
     if plan.way is Way.FOLLOW:
         status = replace(status, accepted=plan.offset)
-    elif plan.way is Way.RELOAD and plan.reset is not None:
+    elif plan.way in (Way.RELOAD, Way.BEGIN) and plan.reset is not None:
         status, dump = reset.empty_table(tools, plan.reset)
     else:
         dump = _shape_table(tools, plan)

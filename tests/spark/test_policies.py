@@ -197,3 +197,27 @@ def test_a_table_that_loses_its_key_stops_and_misses_nothing_when_it_has_it_agai
     assert lake.rows(FIRST) == [first(1), first(2), first(3)]
     assert ask_well(lake, "accept", {"table": "shop.t"})["way"] == "reload"
     merge_dump(lake, FIRST, "dump1", [first(1), first(2), first(3), first(7), first(8)])
+
+
+@pytest.mark.parametrize(
+    ("newest", "rows"),
+    [
+        (TEXT, [{"id": 1, "n": "one", "old": "x"}]),
+        (KEYED, [first(1)]),
+    ],
+)
+def test_a_shape_that_stops_a_tables_first_merge_is_accepted(
+    lake: TestLake, newest: TableSchema, rows: list[Row]
+) -> None:
+    """The lake has nothing of the table by then, neither rows nor a shape."""
+    lake.build.create(OTHER, {"id": 1, "v": "a"})
+    lake.build.create(FIRST, first(1))
+    lake.build.create(FIRST, first(2))
+    change_shape(lake, newest, *rows)
+    lake.merge()
+    error = str(status(lake).error)
+    assert "dblog schema accept shop.t" in error and status(lake).version is None
+    outcome = ask_well(lake, "accept", {"table": "shop.t"})
+    assert (outcome["way"], outcome["dump"], status(lake).state) == ("begin", "dump1", State.INCOMPLETE)
+    assert outcome["changes"] and lake.rows(newest) == []
+    merge_dump(lake, newest, "dump1", rows)
