@@ -104,6 +104,15 @@ class Work:
         return max((m.offset for m in self.truncates), default=None)
 
     @property
+    def ends_empty(self) -> bool:
+        """Whether a TRUNCATE, or what counts as one, is the last thing that it has: all its rows vanish."""
+        return self.last_truncate is not None and self.last_truncate >= self.last_offset
+
+    def without_rows(self, schema: str) -> Work:
+        """The work of a table that `ends_empty`, where the lake table keeps the shape `schema`."""
+        return replace(self, schema=schema, files=(), chunks=(), reshaped=())
+
+    @property
     def removed_upto(self) -> int:
         """Rows up to this offset vanish."""
         return max(self.last_truncate or 0, self.floor or 0)

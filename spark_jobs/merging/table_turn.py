@@ -85,7 +85,7 @@ class TableTurn:
         status = self.status.tables.get(work.table)
         try:
             self._check_place(work.table, status)
-            applied = self._try_apply(work, status)
+            applied = self._try_apply(self._pass_over_removed(work, status), status)
             if applied is not None and applied.version is not None:
                 applied = replace(applied, awaits=self._request_dump(work, status, applied.ignored))
         except LeaseLost:
@@ -115,6 +115,15 @@ class TableTurn:
                 where=str(table_location(self.lake.location, table)),
                 fix="leave one of the two tables out of `tables`, or set `[lake] history = false`",
             )
+
+    def _pass_over_removed(self, work: Work, status: TableStatus | None) -> Work:
+        """The work without rows that a stopped table has lost since, or one that the lake never had. What stops it may
+        be among them, and of a table that is dropped no acceptance or reset can have a dump."""
+        if self.lake.history or not work.ends_empty:
+            return work
+        if status is None or status.version is None:
+            return work.without_rows(work.schema)
+        return work.without_rows(status.schema or work.schema) if status.state is State.STOPPED else work
 
     def _request_dump(self, work: Work, status: TableStatus | None, ignored: list[str] | None) -> str | None:
         """The full dump that brings what rows lack since columns were added; None where they lack nothing, or none can.
@@ -171,7 +180,7 @@ class TableTurn:
             try:
                 return apply(work, left_at=left_at)
             except SegmentReplaced:
-                work = self.plan_works()[work.table]
+                work = self._pass_over_removed(self.plan_works()[work.table], status)
             except (Overtaken, LookFirst):
                 if left_at is None:
                     raise

@@ -221,3 +221,35 @@ def test_a_shape_that_stops_a_tables_first_merge_is_accepted(
     assert (outcome["way"], outcome["dump"], status(lake).state) == ("begin", "dump1", State.INCOMPLETE)
     assert outcome["changes"] and lake.rows(newest) == []
     merge_dump(lake, newest, "dump1", rows)
+
+
+@pytest.mark.parametrize("is_merged_before", [True, False])
+def test_a_stopped_table_that_is_dropped_is_emptied_and_stands_still_no_longer(
+    lake: TestLake, is_merged_before: bool
+) -> None:
+    """The source has no such table any more: neither an acceptance nor a reset could have it dumped."""
+    if is_merged_before:
+        begin_tables(lake)
+    else:
+        lake.build.create(OTHER, {"id": 1, "v": "a"})
+        lake.build.create(FIRST, first(1))
+    change_shape(lake, KEYED, first(4))
+    lake.merge()
+    assert status(lake).state is State.STOPPED
+    drop_table(lake)
+
+
+def test_what_would_stop_a_tables_first_merge_does_not_where_the_table_is_dropped_by_then(lake: TestLake) -> None:
+    lake.build.create(OTHER, {"id": 1, "v": "a"})
+    lake.build.create(FIRST, first(1))
+    change_shape(lake, KEYED, first(4))
+    drop_table(lake)
+
+
+def drop_table(lake: TestLake) -> None:
+    """The next merge empties it, and asks for nothing."""
+    lake.build.truncate(KEYED)
+    lake.build.seal()
+    lake.merge_well()
+    assert (status(lake).state, lake.rows(FIRST), status(lake).lacks) == (State.OK, [], None)
+    assert not status(lake).waits and lake.dumps.asked == []
