@@ -156,6 +156,23 @@ def test_a_range_ends_in_the_servers_order_whatever_the_keys_type(
         run(database, "DROP TABLE a")
 
 
+@pytest.mark.parametrize("source_kind", ["postgres"], indirect=True)
+@pytest.mark.parametrize("key", ["id", "a", "n"])
+def test_an_array_whose_elements_have_a_length_is_no_text_and_no_number(
+    database: Database, source: Source, reader: ChunkReader, key: str
+) -> None:
+    """Its type begins as that of its elements: character varying(4)[], numeric(5,2)[]."""
+    run(
+        database,
+        "CREATE DOMAIN lines AS varchar(4)[]",
+        f"CREATE TABLE a (id int, a varchar(4)[], n numeric(5,2)[], d lines, PRIMARY KEY ({key}))",
+        "INSERT INTO a VALUES (1, '{a,b}', '{1,2.5}', '{}'), (2, '{}', '{}', '{x,NULL}'), (3, '{b}', '{10}', NULL)",
+    )
+    schema = shape(database, reader)
+    assert len(set(agree(reader, schema))) == 3
+    ranges_cover(reader, schema)
+
+
 def test_no_keys_have_no_hashes(database: Database, source: Source, reader: ChunkReader) -> None:
     run(database, "CREATE TABLE a (id int PRIMARY KEY)", "INSERT INTO a VALUES (1)")
     schema = shape(database, reader)

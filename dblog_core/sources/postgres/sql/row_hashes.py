@@ -26,6 +26,7 @@ from dblog_core.rows.row_hashes import (
     window_exponent,
 )
 from dblog_core.rows.value_forms import form_of
+from dblog_core.sources.postgres.values import types
 
 _PLAIN = ("text", "character varying")
 _WITH_MAXIMUM = {
@@ -69,7 +70,7 @@ class HashQuery:
 
     def _has_maximum(self, name: str) -> bool:
         (kind,) = (column.source_type for column in self.columns if column.name == name)
-        return kind.partition("(")[0] in _WITH_MAXIMUM
+        return types.comparable(kind) in _WITH_MAXIMUM
 
     def _names(self, direction: str = "") -> str:
         return ", ".join(f"t.{quote_identifier(name)}{direction}" for name in self.key)
@@ -176,7 +177,7 @@ def _name_column(column: Column) -> str:
 
 def _has_form(column: Column) -> bool:
     """Whether the column's text has to be made first."""
-    return pa.types.is_string(column.type) and column.source_type.partition("(")[0] not in _PLAIN
+    return pa.types.is_string(column.type) and types.comparable(column.source_type) not in _PLAIN
 
 
 def _form_name(number: int) -> str:
