@@ -285,6 +285,9 @@ class World:
             parts = [(f.first_offset, f.last_offset) for f in work.files]
             offsets = {o for o in self.lines[name] if any(first <= o <= last for first, last in parts)}
             offsets |= {mark.offset for mark in work.truncates}
+            if work.ends_empty and not work.files and self._may_pass_over(name):
+                # What vanishes by a TRUNCATE at the end is never applied to a table that stands still, or is new.
+                offsets |= self.prefix(name, work.last_offset) - newest.offsets
             assert all(o <= merged for o in offsets & newest.offsets), "rows are applied again without a comparison"
             assert gate.fate == "commits all the same" or name in self.overtaken or not offsets & newest.offsets, (
                 f"{name} is merged from before what it has"
@@ -299,6 +302,10 @@ class World:
         if name in self.failing_late:
             raise LakeError("its own fault behind the commit", where=name, fix="none")
         return Applied(name, work.rows, version=len(self.versions[name]) - 1)
+
+    def _may_pass_over(self, name: str) -> bool:
+        status = self.status().tables.get(name)
+        return status is None or status.version is None or status.state is State.STOPPED
 
     def append_cut(
         self,
