@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 
 from dblog_core.config import loader
 from dblog_core.config.lake import LakeConfig
-from dblog_core.config.secret_settings import READER
+from dblog_core.config.secret_settings import READER, given_to
 from dblog_core.config.settings import Config, S3Config
 from dblog_core.errors import DblogError
 from dblog_core.interfaces import StateStore
@@ -76,10 +76,11 @@ def run(job: Callable[[], int], name: str) -> int:
 
 
 def load_config(options: argparse.Namespace, needs: Collection[str] = READER) -> Config:
-    """The configuration of the file, or of the environment. `needs`: of which sections the job needs the secrets."""
+    """The configuration of the file, or of the environment, with the secrets of those sections alone that the job
+    `needs`: code that reads another one fails, also where the file has it."""
     if options.config is not None:
-        return loader.load(options.config, needs=needs)
-    return Config.model_validate_json(os.environ[CONFIG_VARIABLE])
+        return given_to(loader.load(options.config, needs=needs), needs)
+    return given_to(Config.model_validate_json(os.environ[CONFIG_VARIABLE]), needs)
 
 
 @contextmanager

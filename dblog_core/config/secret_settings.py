@@ -63,6 +63,20 @@ class Absent(SecretStr):
         raise ConfigError(what, fix=f"set it: export {self._variables}=…")
 
 
+class NotGiven(SecretStr):
+    """A secret of a section that this process has no need of, and did not get from the process that started it."""
+
+    def __init__(self) -> None:
+        super().__init__("")
+
+    def get_secret_value(self) -> str:
+        """Raises ConfigError."""
+        raise ConfigError(
+            "this process has no access to the section of the configuration that this secret belongs to",
+            fix="this is a defect of dblog: report it, with the command and its messages",
+        )
+
+
 def is_needed(place: Place, needs: Needs) -> bool:
     """Whether a setting has to be there for a process with such needs."""
     if needs is None:
@@ -81,7 +95,7 @@ def secrets_of(config: BaseModel) -> tuple[str, ...]:
 
 
 def _values(value: Any, name: str = "") -> Iterator[str]:
-    if isinstance(value, Absent):
+    if isinstance(value, Absent | NotGiven):
         return
     if isinstance(value, SecretStr):
         yield value.get_secret_value()
@@ -167,7 +181,7 @@ def given_to(config: Config, needs: Collection[str]) -> Config:
 
 def _without_secrets(section: Any) -> Any:
     fields = {name: getattr(section, name) for name in type(section).model_fields}
-    emptied: dict[str, Any] = {name: SecretStr("") for name, value in fields.items() if isinstance(value, SecretStr)}
+    emptied: dict[str, Any] = {name: NotGiven() for name, value in fields.items() if isinstance(value, SecretStr)}
     emptied |= {name: {} for name in FREE if name in fields}
     emptied |= {name: "" for name in ("url",) if list(_in_address(fields.get(name, "")))}
     return section.model_copy(update=emptied)

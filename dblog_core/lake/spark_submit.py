@@ -24,7 +24,7 @@ from typing import IO
 import orjson
 from pydantic import SecretStr
 
-from dblog_core.config.secret_settings import READER, SECRET_NAME, SOURCE, given_to, secrets_of
+from dblog_core.config.secret_settings import READER, SECRET_NAME, SOURCE, NotGiven, given_to, secrets_of
 from dblog_core.config.settings import Config, uses_s3
 from dblog_core.errors import DblogError, LakeError
 from dblog_core.interfaces import Problem
@@ -304,6 +304,8 @@ def config_json(config: Config) -> str:
 
 
 def _reveal_secret(value: object) -> str:
+    if isinstance(value, NotGiven):
+        return ""
     return value.get_secret_value() if isinstance(value, SecretStr) else str(value)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import logging
 import threading
@@ -25,8 +26,9 @@ from dblog_core.config.secret_settings import (
 )
 from dblog_core.config.settings import Config
 from dblog_core.errors import ConfigError
-from dblog_core.lake.spark_submit import _escape_property, config_json, run_job
+from dblog_core.lake.spark_submit import CONFIG_VARIABLE, _escape_property, config_json, run_job
 from dblog_core.monitoring.preflight import readable_secret
+from spark_jobs import entry_point
 from tests import marked
 
 MARK = "qZx7-secret-{}-of-sixteen"
@@ -184,6 +186,30 @@ def test_a_process_needs_and_gives_the_secrets_of_its_sections_alone(
         monkeypatch.setenv(name, secret)
     job_config = config_json(given_to(load(file), needs))
     assert [number for number, secret in enumerate(SECRETS) if secret in job_config] == needed
+
+
+def test_code_that_reads_a_secret_which_its_process_did_not_get_fails(file: Path) -> None:
+    """An empty password would be tried at the server, which refuses it as a wrong one, or lets it in."""
+    config = given_to(load(file), READER)
+    for secret in (config.source.password, Config.model_validate_json(config_json(config)).source.password):
+        assert "qZx7" not in repr(secret)
+    with pytest.raises(ConfigError, match="this process has no access") as raised:
+        config.source.password.get_secret_value()
+    assert "report it" in raised.value.fix
+    assert config_json(config) == config_json(given_to(config, READER))
+
+
+def test_a_job_has_the_secrets_of_its_sections_alone_also_where_its_file_has_all(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = config_json(load(file))
+    assert SECRETS[0] in whole
+    monkeypatch.setenv(CONFIG_VARIABLE, whole)
+    for options in (argparse.Namespace(config=file), argparse.Namespace(config=None)):
+        config = entry_point.load_config(options)
+        with pytest.raises(ConfigError, match="this process has no access"):
+            config.source.password.get_secret_value()
+        assert {SECRETS[number] for number in OF_A_SECTION["state"]} <= set(secrets_of(config))
 
 
 def test_a_secret_that_is_needed_all_the_same_is_asked_for_by_name(
