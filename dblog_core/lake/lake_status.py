@@ -103,7 +103,7 @@ class TableStatus:
 
     @property
     def waits(self) -> bool:
-        """Whether a dump is on its way, or is requested by the merge itself: what is staged may be needed once more.
+        """Whether a dump is on its way, or is requested by the merge itself.
 
         Before there was `lacks`, whatever was incomplete did.
         """

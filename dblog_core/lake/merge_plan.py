@@ -252,12 +252,15 @@ def _make_work(table: str, share: _Share) -> Work:
 def lacks_before(work: Work, lake_schema: str | None, columns: Callable[[str], Collection[str]]) -> int | None:
     """The offset before which rows lack values of columns that were added; None: of none that nobody brings.
 
-    `known`: the fingerprint of what the lake had; `columns`: the names that a fingerprint stands for. What an added
-    column holds in rows that are there, the log says only where it is proven. A full dump that began later brings it.
+    `lake_schema`: the fingerprint of what the lake had; `columns`: the names that a fingerprint stands for. What an
+    added column holds in rows that are there, the log says only where it is proven. A full dump that began later brings
+    it.
     """
-    shapes = [(0, lake_schema)] if lake_schema is not None else []
-    shapes += [(f.first_offset, f.schema) for f in work.files] + [(c.first_offset, c.schema) for c in work.chunks]
-    shapes += [(m.offset, m.schema) for m in work.reshaped if m.schema is not None]
+    emptied = work.last_truncate or 0  # what the table had before, it does not have any more
+    shapes = [(0, lake_schema)] if lake_schema is not None and not emptied else []
+    shapes += [(max(f.first_offset, emptied), f.schema) for f in work.files if f.last_offset > emptied]
+    shapes += [(c.first_offset, c.schema) for c in work.chunks if c.first_offset > emptied]
+    shapes += [(m.offset, m.schema) for m in work.reshaped if m.schema is not None and m.offset > emptied]
     newest = set(columns(work.schema))
     added = None
     renames = work.renames
@@ -281,7 +284,8 @@ def lacks_before(work: Work, lake_schema: str | None, columns: Callable[[str], C
 def last_unlogged_rewrite(work: Work) -> LogMark | None:
     """The last place where rows came or went without row events (an s mark that names the dump which brings the table
     as it is since), if that dump, or one that began later, has not ended within the work."""
-    marks = [mark for mark in work.reshaped if mark.dump is not None]
+    emptied = work.last_truncate or 0
+    marks = [mark for mark in work.reshaped if mark.dump is not None and mark.offset > emptied]
     full = [m for m in work.finished if m.key_from is None and m.key_to is None]
     if not marks or any(m.dump == marks[-1].dump or (m.since or 0) >= marks[-1].offset for m in full):
         return None

@@ -1,7 +1,7 @@
 """Who still needs old segments of the super-changelog: what retention asks before it removes any.
 
-    the lake        each table from the segment after its own on; all of them while a table waits for rows or a dump
-                    that it has asked for (one that lacks a full dump has no use for what is old)
+    the lake        each table from the segment after its own on (one that waits for a dump has no use for what is
+                    older: the dump's chunks are newer)
     dumps           an unfinished one from its first chunk on; a finished one until its end is merged
     the capture     events that a SELECT may not have seen yet: its memory of them is read again after a restart
     outputs         each that is configured what it has not passed on (`outputs.positions`), or all from its start on
@@ -53,15 +53,11 @@ def of_lake(lake: LakeStatus | None) -> Iterator[Need]:
         yield Need(1, "nothing is merged into the lake yet")
         return
     yield Need(lake.segment + 1, f"the lake has merged up to segment {lake.segment}")
-    late = lake.late_tables
     for name, table in sorted(lake.tables.items()):
         if table.state is State.STOPPED:
             yield Need(table.segment + 1, f"{name} is stopped at segment {table.segment}")
-            continue
-        if name in late:
+        elif table.segment < lake.segment:  # it is late, or a reset has set it there
             yield Need(table.segment + 1, f"{name} is merged up to segment {table.segment}")
-        if table.waits:
-            yield Need(1, f"{name} is incomplete: it waits for a dump")
 
 
 def of_dumps(head: Manifest, unfinished: Iterable[DumpStatus]) -> Iterator[Need]:

@@ -68,7 +68,7 @@ class TableStates:
         status = self._state_before(name, intent.span)
         if applied.error is not None:
             return replace(status, state=State.STOPPED, error=applied.error)
-        if any(_brings(mark, status) for mark in work.finished):
+        if work.last_truncate is not None or any(_brings(mark, status) for mark in work.finished):
             status = replace(status, awaits=None)
         if applied.awaits is not None:
             added = self.lacks_before(work, self.before.get(name), applied.ignored)

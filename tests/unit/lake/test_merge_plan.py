@@ -32,13 +32,17 @@ def file(first: int, shape: str) -> DataFile:
     return DataFile("shop.t", shape, "", 1, 1, "", first, first, has_unchanged=False, has_moves=False)
 
 
-def work(files: Shapes, marks: Shapes = (), ended: Sequence[tuple[int, int | None]] = ()) -> Work:
-    """`ended`: the `since` of dumps that finish at 99, each with the first key of its range, or None for a full one."""
+def work(
+    files: Shapes, marks: Shapes = (), ended: Sequence[tuple[int, int | None]] = (), emptied: Sequence[int] = ()
+) -> Work:
+    """`ended`: the `since` of dumps that finish at 99, each with the first key of its range, or None for a full one;
+    `emptied`: where a TRUNCATE lies."""
     newest = max([*files, *marks])[1]
     return Work(
         "shop.t",
         newest,
         tuple(file(*f) for f in files),
+        truncates=tuple(LogMark(offset, "t", "shop.t", "", 0) for offset in emptied),
         finished=tuple(LogMark(99, "f", "shop.t", "", 0, since=since, key_from=key) for since, key in ended),
         reshaped=tuple(LogMark(offset, "s", "shop.t", "", 0, schema=shape) for offset, shape in marks),
     )
@@ -59,6 +63,12 @@ def work(files: Shapes, marks: Shapes = (), ended: Sequence[tuple[int, int | Non
         (work([(8, "ab")], [(7, "ab")], ended=[(6, None)]), "a", 7),
         (work([(8, "ab")], [(7, "ab")], ended=[(7, 1)]), "a", 7),
         (work([(8, "ab")], [(7, "ab")], ended=[(7, None)]), "a", None),
+        # What a TRUNCATE takes lacks nothing any more; a column that is added behind it is lacked by rows between.
+        (work([(8, "ab")], [(7, "ab")], emptied=[9]), "a", None),
+        (work([(5, "a"), (8, "ab")], [(7, "ab")], emptied=[6]), "a", None),
+        (work([(5, "a"), (8, "ab")], [(7, "ab")], emptied=[3]), "a", 7),
+        (work([(5, "ab")], emptied=[2]), "a", None),
+        (work([(3, "a"), (5, "ab"), (8, "abc")], [(4, "ab"), (7, "abc")], emptied=[2, 4]), "a", 7),
     ],
 )
 def test_rows_from_before_a_column_was_added_lack_it_until_a_dump_that_began_later(
@@ -100,6 +110,12 @@ def test_a_table_whose_rows_went_without_events_waits_for_the_dump_that_tells_wh
     ends = [LogMark(99, "f", "shop.t", "", 0, dump=dump, since=since, key_from=key) for dump, since, key in ended]
     rewrite = last_unlogged_rewrite(Work("shop.t", "a", finished=tuple(ends), reshaped=tuple(marks)))
     assert (rewrite and rewrite.offset) == lacks
+    for emptied, waits in ((4, lacks), (6, None)):
+        truncate = LogMark(emptied, "t", "shop.t", "", 0)
+        rewrite = last_unlogged_rewrite(
+            Work("shop.t", "a", finished=tuple(ends), reshaped=tuple(marks), truncates=(truncate,))
+        )
+        assert (rewrite and rewrite.offset) == waits
 
 
 def test_manifests_that_were_read_for_a_span_serve_its_plan_once_and_no_other() -> None:

@@ -66,8 +66,14 @@ def test_the_lake_needs_what_it_has_not_merged_each_table_by_itself(staging: Sta
     assert _of(staging) == {9: "the lake has merged up to segment 8"}
     stopped = replace(LAKE, tables={**LAKE.tables, "shop.b": TableStatus(State.STOPPED, "no", 4, 49)})
     assert _of(staging, lake=stopped)[5] == "shop.b is stopped at segment 4"
+
+
+def test_a_table_that_waits_for_a_dump_needs_nothing_older(staging: Staging) -> None:
+    """What the dump brings is staged after what the table has merged. A dump that never comes must not fill a disk."""
     waits = replace(LAKE, tables={**LAKE.tables, "shop.b": TableStatus(State.INCOMPLETE, None, 8, 89)})
-    assert _of(staging, lake=waits)[1] == "shop.b is incomplete: it waits for a dump"
+    assert _of(staging, lake=waits).keys() == {9}
+    reset = replace(LAKE, tables={**LAKE.tables, "shop.b": TableStatus(State.INCOMPLETE, None, 6, 69)})
+    assert _of(staging, lake=reset)[7] == "shop.b is merged up to segment 6"
 
 
 def test_a_dump_that_the_newest_manifest_knows_needs_its_chunks(staging: Staging) -> None:
