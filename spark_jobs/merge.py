@@ -11,12 +11,12 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from functools import partial
 
-from dblog_core.errors import LakeBusy, LakeError, StagingError
+from dblog_core.errors import LakeBusy, LakeError, StagingError, StateError
 from dblog_core.maintenance.schedule import Timetable, ask_when_due
 from spark_jobs import entry_point
 from spark_jobs.commit_pace import CommitPace
@@ -24,7 +24,7 @@ from spark_jobs.entry_point import Starters, say
 from spark_jobs.merge_rounds import Merger
 from spark_jobs.merging.handover import Slice
 from spark_jobs.merging.merge_results import Applied, Merged
-from spark_jobs.merging.withheld_keys import ControlDumps, Withheld
+from spark_jobs.merging.withheld_keys import DumpEnd, Dumps, StoredDumps, Withheld
 
 _POLL = 0.1  # seconds between two looks for a new segment
 _LOOK = 1.0  # seconds between two looks for a lake task
@@ -73,7 +73,7 @@ def _run_when_free(options: argparse.Namespace) -> int:
 def _run(options: argparse.Namespace) -> int:
     with entry_point.open_lake_job(options, "merge", hands_over=options.slice is not None) as job:
         withheld = Withheld(job.records)
-        dumps = ControlDumps(job.config)
+        dumps = StoredDumps(job.config)
         merger = Merger(
             job.spark,
             job.staging,
@@ -103,7 +103,7 @@ class Job:
         self,
         merger: Merger,
         withheld: Withheld,
-        dumps: ControlDumps,
+        dumps: Dumps,
         stop: threading.Event,
         *,
         json: bool,
@@ -179,7 +179,7 @@ class Job:
         return accepted
 
     def _catch_up(self, *, retry_stopped: bool, upto: int, patience: float | None = None) -> None:
-        ended = self._withheld.find_ended(self._dumps)
+        ended = self._find_ended()
         while not self._stop.is_set():
             merged = self._merger.run_round(retry_stopped=retry_stopped, upto=upto, patience=patience)
             if merged is None:
@@ -189,7 +189,16 @@ class Job:
             self._compact(wait=False)
         if not self._stop.is_set():
             but_for = {*self._merger.tables_awaiting_dump(), *self._merger.late_tables()}
-            self._withheld.request_dumps(self._dumps, ended=ended, but_for=but_for)
+            for fault in self._withheld.request_dumps(self._dumps, ended=ended, but_for=but_for):
+                say(f"merge: {fault}")
+
+    def _find_ended(self) -> Mapping[str, DumpEnd]:
+        """The dumps of withheld keys that have ended. Where the state store does not answer, the next round asks."""
+        try:
+            return self._withheld.find_ended(self._dumps)
+        except StateError as error:
+            say(f"merge: {error}")
+            return {}
 
     def _compact(self, *, wait: bool) -> bool:
         """Puts the files of one table that is due in order; False where none is, or its turn comes again later, or,

@@ -24,7 +24,7 @@ from spark_jobs.merge import Job
 from spark_jobs.merge_rounds import Merger
 from spark_jobs.merging.lock import lake_lock
 from spark_jobs.merging.merge_records import Records
-from spark_jobs.merging.withheld_keys import ControlDumps, Withheld
+from spark_jobs.merging.withheld_keys import StoredDumps, Withheld
 
 _SMALL_QUERIES = (
     "-XX:TieredStopAtLevel=1",
@@ -100,7 +100,7 @@ def merged_here(spark: SparkSession) -> Callable[[Config], int]:
             lake_lock(records.directory, state, ttl=config.state.ttl, wait=30) as check,
         ):
             withheld = Withheld(records)
-            dumps = ControlDumps(config)
+            dumps = StoredDumps(config)
             merger = Merger(spark, staging, lake, records, withheld, check=check, dumps=dumps)
             return Job(merger, withheld, dumps, threading.Event(), json=False).once()
 

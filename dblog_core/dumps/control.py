@@ -37,8 +37,7 @@ def stop_tables(state: StateStore, dump_id: str, tables: Collection[str], why: s
     status = read_dump(state, dump_id)
     if status.state in OVER:
         raise _is_over(dump_id, status.state)
-    unfinished = [task for task in status.tasks if not task.over]
-    if all(task.table in tables for task in unfinished):
+    if all(table in tables for table in status.open_tables):
         cancel(state, dump_id)
         return
     give_up_tables(state, dump_id, dict.fromkeys(tables, why))

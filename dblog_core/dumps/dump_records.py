@@ -16,6 +16,7 @@ from enum import StrEnum
 from typing import Any, Self
 
 from dblog_core.algorithm.task_progress import TaskProgress
+from dblog_core.config.settings import DumpConfig
 from dblog_core.errors import RequestError
 from dblog_core.interfaces import Json
 from dblog_core.model.filters import FiledFilter
@@ -71,6 +72,11 @@ class DumpOptions:
     adaptive: bool = False
     max_retained: int = 0
     in_flight: int = 16
+
+    @classmethod
+    def of_settings(cls, settings: DumpConfig) -> Self:
+        """The options of `[dump]`."""
+        return cls(**{field.name: getattr(settings, field.name) for field in fields(cls)})
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
@@ -234,12 +240,38 @@ class TaskStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class Deferred:
+    """What is left to plan of a dump that a process without access to the source has filed.
+
+    `keys`: the JSON keys that it reads; None: the whole table. `tasks`: the plan, from the moment when one process has
+    decided on it until all of its tasks are written; None before.
+    """
+
+    keys: tuple[Any, ...] | None
+    tasks: tuple[TaskRecord, ...] | None = None
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        keys = data["keys"]
+        tasks = data["tasks"]
+        return cls(
+            keys=None if keys is None else tuple(keys),
+            tasks=None if tasks is None else tuple(map(TaskRecord.from_json, tasks)),
+        )
+
+    def to_json(self) -> Json:
+        tasks = None if self.tasks is None else [task.to_json() for task in self.tasks]
+        return {"keys": None if self.keys is None else list(self.keys), "tasks": tasks}
+
+
+@dataclass(frozen=True, slots=True)
 class DumpRecord:
     """A dump as it is filed. `state` is what somebody set, or how it ended: where it stands its tasks say.
 
     `requested_at`: ISO 8601, UTC; `refused`: tables that the request's patterns took in and that cannot be dumped;
     `signal`: the id of the signal that asked for it; `stopped`: tables that end with what is placed; `ended`: its tasks
-    once it is over, where they fit; `over_at`: seconds UTC at which it was over by then.
+    once it is over, where they fit; `over_at`: seconds UTC at which it was over by then. `deferred`: what is left to
+    plan of it; None: its tasks are written.
     """
 
     tables: tuple[str, ...]
@@ -253,11 +285,13 @@ class DumpRecord:
     stopped: tuple[str, ...] = ()
     ended: tuple[TaskStatus, ...] | None = None
     over_at: float | None = None
+    deferred: Deferred | None = None
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
         ended = data.get("ended")
         over_at = data.get("over_at")
+        deferred = data.get("deferred")
         return cls(
             tables=tuple(data["tables"]),
             options=DumpOptions.from_json(data["options"]),
@@ -270,6 +304,7 @@ class DumpRecord:
             stopped=tuple(data.get("stopped", ())),
             ended=None if ended is None else tuple(map(TaskStatus.recall, ended)),
             over_at=None if over_at is None else float(over_at),
+            deferred=None if deferred is None else Deferred.from_json(deferred),
         )
 
     def to_json(self) -> Json:
@@ -278,6 +313,7 @@ class DumpRecord:
             "stopped": list(self.stopped) or None,
             "ended": None if self.ended is None else [task.to_remember() for task in self.ended],
             "over_at": self.over_at,
+            "deferred": None if self.deferred is None else self.deferred.to_json(),
         }
         return {
             "tables": list(self.tables),

@@ -3,32 +3,40 @@
     unfinished/ID                each dump that is not over, beside some that are since their end was recorded
     unfinished/complete          no other dump is unfinished: those of versions without this list have been added
     dumps/ID/request             `DumpRecord`: what was asked, the options in force, and the state that somebody set
+                                 `deferred` in it: the dump is not planned yet, and no worker sees its tasks
     dumps/ID/told/NAME           what the channel NAME of `[[notify]]` has reported of it (`notifications`)
     dumps/ID/tasks/N/task        `TaskRecord`: one range of a table, or some keys of it: what a worker reads at a time
     dumps/ID/tasks/N/progress    the mirror of `TaskProgress`, and its manifest; by the capture alone
     dumps/ID/tasks/N/pace        what slows its worker down: {"held": TEXT or null, "factor": FLOAT}
     dumps/ID/tasks/N/error       why no worker can continue with it, ever; {"gone": WHY}: its table is dropped
 
-`task_store.py` reads and writes tasks; `requests.py` makes what is filed here; `control.py` changes what runs;
-`status.py` says what the nodes mean.
+`task_store.py` reads and writes tasks; `requests.py` makes what is filed here, and `deferred_planning.py` the tasks of
+what a process without the source has filed; `control.py` changes what runs; `status.py` says what the nodes mean.
 """
 
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import logging
+import secrets
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Any
 
 import orjson
 
 from dblog_core.algorithm.task_progress import TaskProgress
+from dblog_core.clock import SystemClock
+from dblog_core.config.settings import DumpConfig
 from dblog_core.dumps.dump_records import (
     MOST_WORKERS,
     OVER,
     SYSTEM,
+    Deferred,
     DumpOptions,
     DumpRecord,
     DumpState,
+    Refusal,
 )
 from dblog_core.dumps.status import DumpStatus
 from dblog_core.dumps.task_store import (
@@ -45,7 +53,7 @@ from dblog_core.dumps.task_store import (
     update_node,
 )
 from dblog_core.errors import RequestError, VersionConflict
-from dblog_core.interfaces import Entry, Json, StateStore
+from dblog_core.interfaces import Clock, Entry, Json, StateStore
 from dblog_core.model import table_names
 from dblog_core.model.task_id import TaskId
 from dblog_core.state import owed_dumps
@@ -55,6 +63,11 @@ log = logging.getLogger(__name__)
 _LARGEST_BYTES = 500_000  # of ended tasks in a dump's node: ZooKeeper takes a million
 _LIST = "unfinished"
 _COMPLETE = "complete"
+
+
+def make_id(requested_at: dt.datetime, suffix: str) -> str:
+    """The id of a dump that is requested at this time: ids sort by it."""
+    return f"{requested_at:%Y%m%dT%H%M%S}-{suffix}"
 
 
 def list_dumps(state: StateStore) -> list[DumpStatus]:
@@ -137,6 +150,8 @@ def is_dump_over(state: StateStore, dump_id: str) -> bool:
     record = _find_record(state, dump_id)
     if record is None or record.over:
         return True
+    if record.deferred is not None:
+        return False
     if not all(is_task_over(state, task) for task in reversed(list_task_ids(state, dump_id))):
         return False
     status = _find_status(state, dump_id, record)
@@ -193,6 +208,70 @@ def change_record(state: StateStore, dump_id: str, change: Callable[[DumpRecord]
         return {**data, **after.to_json(), "options": options}
 
     update_node(state, request_path(dump_id), with_change)
+
+
+def file_deferred(
+    state: StateStore,
+    settings: DumpConfig,
+    table: str,
+    keys: Sequence[Any] = (),
+    *,
+    clock: Clock | None = None,
+    new_id: Callable[[], str] = lambda: secrets.token_hex(3),
+) -> str:
+    """Files a dump of the table, or of these JSON keys of it, for a process without access to the source: the capture's
+    dump process, or `dblog work`, reads the catalogue and plans it (`deferred_planning`).
+
+    Returns the dump's id. Raises StateError.
+    """
+    now = dt.datetime.fromtimestamp((clock or SystemClock()).time(), dt.UTC)
+    dump_id = make_id(now, new_id())
+    record = DumpRecord(
+        tables=(table,),
+        options=DumpOptions.of_settings(settings),
+        state=DumpState.REQUESTED,
+        error=None,
+        requested_at=now.isoformat(timespec="microseconds"),
+        requested_by=SYSTEM,
+        deferred=Deferred(tuple(keys) or None),
+    )
+    file_dump(state, dump_id, record)
+    return dump_id
+
+
+def record_plan(state: StateStore, dump_id: str, before: Deferred, after: Deferred | None) -> bool:
+    """Whether what is left to plan of the dump is `after` now (None: nothing). It is not where the dump has ended, is
+    gone, or another process has planned it since it was read as `before`."""
+
+    def with_plan(data: Json) -> Json:
+        record = DumpRecord.from_json(data)
+        if record.over or record.deferred != before:
+            return data
+        rest = {name: value for name, value in data.items() if name != "deferred"}
+        return rest if after is None else {**rest, "deferred": after.to_json()}
+
+    try:
+        written = update_node(state, request_path(dump_id), with_plan)
+    except RequestError:
+        return False
+    record = DumpRecord.from_json(written)
+    return not record.over and record.deferred == after
+
+
+def fail_unplanned(state: StateStore, dump: DumpStatus, refusal: Refusal) -> None:
+    """Ends a dump that cannot be planned, ever, and says why. One of a whole table is owed from then on."""
+    if dump.requested_by == SYSTEM and dump.reads_whole(refusal.table):
+        owed_dumps.record_failures(state, dump.id, {refusal.table: refusal.reason})
+    end = {"state": DumpState.FAILED, "error": f"{refusal.table}: {refusal.reason}", "refused": [refusal.to_json()]}
+
+    def with_end(data: Json) -> Json:
+        if data["state"] in OVER or data.get("deferred") is None:
+            return data
+        return {name: value for name, value in {**data, **end, "ended": []}.items() if name != "deferred"}
+
+    with contextlib.suppress(RequestError):  # it is removed meanwhile
+        update_node(state, request_path(dump.id), with_end)
+    state.delete(f"{_LIST}/{dump.id}")
 
 
 def record_end_time(state: StateStore, dump_id: str, at_seconds: float) -> None:
@@ -274,7 +353,7 @@ def _find_status(state: StateStore, dump_id: str, record: DumpRecord | None) -> 
 
 
 def _status(state: StateStore, dump_id: str, record: DumpRecord) -> DumpStatus:
-    tasks = record.ended
+    tasks = () if record.deferred is not None else record.ended
     return DumpStatus.of(dump_id, record, read_tasks(state, list_task_ids(state, dump_id)) if tasks is None else tasks)
 
 

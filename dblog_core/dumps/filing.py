@@ -109,7 +109,7 @@ def make_draft(
         requested_by=requested_by,
         refused=(*refused, *unreadable),
     )
-    return Draft(f"{now:%Y%m%dT%H%M%S}-{new_id()}", record, tuple(task for _, tasks in cut_tables for task in tasks))
+    return Draft(dump_store.make_id(now, new_id()), record, tuple(task for _, tasks in cut_tables for task in tasks))
 
 
 def _file_draft(state: StateStore, draft: Draft) -> None:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from dblog_core import wiring
 from dblog_core.config.settings import Config
-from dblog_core.dumps.dump_records import DumpOptions, Refusal, check_options
+from dblog_core.dumps.dump_records import DumpOptions, Refusal
 from dblog_core.dumps.key_ranges import MOST_RANGES, ordered_alike
 from dblog_core.errors import RequestError, SourceError, SourceForbids, TableLocked, ValueOutOfRange
 from dblog_core.interfaces import Source
@@ -87,9 +87,7 @@ class RequestedTable:
 def first_options(config: Config, request: DumpRequest) -> DumpOptions:
     """The options in force at first. Raises RequestError."""
     requested = {name: getattr(request, name) for name in _OPTIONS}
-    options = {name: getattr(config.dump, name) if value is None else value for name, value in requested.items()}
-    check_options(options)
-    return DumpOptions(**options, in_flight=config.dump.in_flight)
+    return DumpOptions.of_settings(config.dump).with_changes(requested)
 
 
 def resolve(config: Config, request: DumpRequest) -> tuple[list[RequestedTable], list[Refusal]]:

@@ -9,10 +9,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from dblog_core.dumps.dump_records import OVER, DumpOptions, DumpRecord, DumpState, Refusal, TaskStatus
+from dblog_core.dumps.dump_records import OVER, Deferred, DumpOptions, DumpRecord, DumpState, Refusal, TaskStatus
 from dblog_core.interfaces import Json
 from dblog_core.model import table_names
 from dblog_core.model.durations import in_words
+
+UNPLANNED = "it waits for the capture, or for `dblog work`, to plan it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +22,8 @@ class DumpStatus:
     """A dump as `dumps` and `status` show it.
 
     `requested_at`: ISO 8601, UTC; `refused`: tables that the request's patterns took in and that cannot be dumped;
-    `signal`: the id of the signal that has asked for it.
+    `signal`: the id of the signal that has asked for it. `deferred`: what is left to plan of it, as in `DumpRecord`; it
+    has no task then.
     """
 
     id: str
@@ -33,6 +36,7 @@ class DumpStatus:
     tasks: tuple[TaskStatus, ...]
     refused: tuple[Refusal, ...] = ()
     signal: str | None = None
+    deferred: Deferred | None = None
 
     @classmethod
     def of(cls, dump_id: str, record: DumpRecord, tasks: tuple[TaskStatus, ...]) -> Self:
@@ -40,7 +44,7 @@ class DumpStatus:
         minds_gone = record.fails_by_gone_tables
         return cls(
             id=dump_id,
-            state=state_of(record.state, tasks, minds_gone=minds_gone),
+            state=state_of(record.state, tasks, minds_gone=minds_gone, is_planned=record.deferred is None),
             tables=record.tables,
             options=record.options,
             error=errors_of(tasks, minds_gone=minds_gone) or record.error,
@@ -49,7 +53,22 @@ class DumpStatus:
             tasks=tasks,
             refused=record.refused,
             signal=record.signal,
+            deferred=record.deferred,
         )
+
+    @property
+    def open_tables(self) -> list[str]:
+        """Tables that workers have not finished, or that are not planned yet."""
+        if self.state in OVER:
+            return []
+        tables = self.tables if self.deferred is not None else [task.table for task in self.tasks if not task.over]
+        return list(dict.fromkeys(tables))
+
+    def reads_whole(self, table: str) -> bool:
+        """Whether the dump reads all rows of the table."""
+        if self.deferred is not None:
+            return self.deferred.keys is None and table in self.tables
+        return any(task.table == table and task.is_whole for task in self.tasks)
 
     @property
     def rows(self) -> int:
@@ -96,6 +115,8 @@ class DumpStatus:
         """Why it is slowed or stands: what its workers say now."""
         if self.state in OVER:
             return None
+        if self.deferred is not None:
+            return UNPLANNED
         return "; ".join(dict.fromkeys(t.held for t in self.tasks if t.held)) or None
 
     def to_json(self) -> Json:
@@ -140,9 +161,12 @@ def line(status: DumpStatus) -> str:
     return f"dump {status.id}: {status.state}; {', '.join(parts)}{slowdown}"
 
 
-def state_of(recorded: DumpState, tasks: Sequence[TaskStatus], *, minds_gone: bool = True) -> DumpState:
-    """A dump's state, from what somebody set and what its tasks say. `minds_gone`: dropped tables are a failure."""
-    if recorded in OVER:
+def state_of(
+    recorded: DumpState, tasks: Sequence[TaskStatus], *, minds_gone: bool = True, is_planned: bool = True
+) -> DumpState:
+    """A dump's state, from the recorded one and its tasks. `minds_gone`: dropped tables are a failure; `is_planned`:
+    its tasks are written."""
+    if recorded in OVER or not is_planned:
         return recorded
     if all(t.over for t in tasks):
         fails = any(t.error and (minds_gone or not t.gone) for t in tasks)

@@ -33,6 +33,14 @@ def write_tasks(state: StateStore, dump_id: str, tasks: Sequence[TaskRecord]) ->
     state.create_all(nodes)
 
 
+def write_missing_tasks(state: StateStore, dump_id: str, tasks: Sequence[TaskRecord]) -> None:
+    """Writes those of the tasks that are not there: several processes may write the same ones, or continue after one
+    that died."""
+    for number, task in enumerate(tasks):
+        with contextlib.suppress(VersionConflict):
+            state.create(task_path(TaskId(dump_id, number), "task"), orjson.dumps(task.to_json()))
+
+
 def read_task(state: StateStore, task: TaskId) -> TaskStatus:
     """One task of a dump: what a worker reads again once it holds the task. Raises RequestError."""
     return read_tasks(state, [task])[0]

@@ -2,6 +2,7 @@
 
 work_loop               work on dumps, wait for them: what commands, Airflow and the capture call
 worker_pool             the workers of one process
+deferred_planning       the plans of dumps that a process without access to the source has filed
 worker                  one worker: task after task
 task_queue, task_lease  taking a task in competition with others; the leases and the state store under one task
 attempt, throttle       one attempt on a task: chunk after chunk, at the pace that is asked for
@@ -19,6 +20,7 @@ from dblog_core import wiring
 from dblog_core.clock import SystemClock, spawn_thread
 from dblog_core.config.settings import Config
 from dblog_core.dumps import dump_store
+from dblog_core.dumps.deferred_planning import DeferredPlanner
 from dblog_core.dumps.dump_records import OVER
 from dblog_core.dumps.pace.locked_tables import LockedTables
 from dblog_core.dumps.pace.source_load import Gauge
@@ -62,6 +64,7 @@ def work(
         WorkerPool(
             TaskQueue(state, dump_id, requested_by),
             member,
+            DeferredPlanner(config, state, clock).plan,
             stop=stop,
             clock=clock,
             once=once,
@@ -86,8 +89,12 @@ def work_here(
     working at all, and a fault that may pass after several attempts without progress.
     """
     clock = clock or SystemClock()
+    with closing(wiring.open_state(config)) as state:
+        unfinished = TaskQueue(state, dump_id, requested_by).list_unfinished()
+        faults = DeferredPlanner(config, state, clock).plan(unfinished)
     gauge = Gauge(wiring.open_source(config.source), clock)
-    if faults := _work_here(config, stop, clock, dump_id, requested_by, new_id, gauge, LockedTables(), spawn):
+    faults += _work_here(config, stop, clock, dump_id, requested_by, new_id, gauge, LockedTables(), spawn)
+    if faults:
         raise faults[0]
 
 

@@ -24,6 +24,8 @@ _RECOVERY_SECONDS = 2.0  # before a worker is replaced that ended by a fault tha
 OnProgress = Callable[[DumpStatus], None]
 Member = Callable[[], list[DblogError]]
 """Works until no task is free; returns the faults of tasks that can never be done. Raises what ends the worker."""
+Plan = Callable[[list[DumpStatus]], list[DblogError]]
+"""Plans deferred dumps; returns the faults of those that can never be planned. Raises what may pass."""
 
 
 class WorkerPool:
@@ -36,6 +38,7 @@ class WorkerPool:
         self,
         queue: TaskQueue,
         member: Member,
+        plan: Plan,
         *,
         stop: threading.Event,
         clock: Clock,
@@ -45,6 +48,7 @@ class WorkerPool:
     ) -> None:
         self._queue = queue
         self._member = member
+        self._plan = plan
         self._stop = stop
         self._clock = clock
         self._once = once
@@ -99,6 +103,9 @@ class WorkerPool:
         """Dumps to work on; tells their progress."""
         try:
             unfinished = self._queue.list_unfinished()
+            if any(dump.deferred is not None for dump in unfinished):
+                self._faults += self._plan(unfinished)
+                unfinished = self._queue.list_unfinished()
             self._report(unfinished)
         except DblogError as error:
             if self._once or not error.transient:

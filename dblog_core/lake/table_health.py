@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
-from dblog_core.dumps.dump_records import OVER
+from dblog_core.dumps.dump_records import OVER, SYSTEM
 from dblog_core.dumps.status import DumpStatus
 from dblog_core.lake.lake_status import State, TableStatus
 from dblog_core.model.table_names import quote_for_shell
@@ -36,9 +36,9 @@ def of_table(
             f"repair that, and start the capture again: it is dumped again then; or run `{_command(name)}`",
         )
     # Not only the awaited one: any full dump of the table brings its rows.
-    running = [d.id for d in dumps_by_id.values() if d.state not in OVER and _dumps_whole_table(d, name)]
+    running = [dump for dump in dumps_by_id.values() if dump.state not in OVER and dump.reads_whole(name)]
     if running and (table.awaits or table.lacks is not None):
-        return f"dump {running[-1]} is not merged yet", _BY_ITSELF
+        return _explain_running_dump(running[-1])
     if table.awaits is not None:
         return _explain_awaited_dump(name, table.awaits, dumps_by_id.get(table.awaits))
     if table.lacks is not None:
@@ -46,19 +46,44 @@ def of_table(
             "rows of before its first change here may be missing: no full dump of it is merged",
             f"`{_command(name)}`",
         )
-    rows = f"{table.withheld:,} rows wait" if table.withheld else "rows wait"
-    return f"{rows} for a dump of their keys, which is requested automatically", _BY_ITSELF
+    return _explain_withheld(name, table.withheld, list(dumps_by_id.values()))
 
 
-def _dumps_whole_table(dump: DumpStatus, name: str) -> bool:
-    return any(task.table == name and task.is_whole for task in dump.tasks)
+def _explain_running_dump(dump: DumpStatus) -> tuple[str, str]:
+    if dump.deferred is not None:
+        return f"dump {dump.id} is requested, and no process has planned it yet", "start the capture, or `dblog work`"
+    return f"dump {dump.id} is not merged yet", _BY_ITSELF
 
 
 def _explain_awaited_dump(name: str, awaited: str, dump: DumpStatus | None) -> tuple[str, str]:
-    if dump is not None and dump.state == "done":
+    command = f"`{_command(name)}`"
+    if dump is None:
+        return f"it waits for dump {awaited}, which is no longer known", command
+    if dump.state == "done":
         return f"dump {awaited} is not merged yet", "`dblog merge`"
-    ended = "is no longer known" if dump is None else f"was {dump.state}" if dump.state == "cancelled" else "failed"
-    return f"it waits for dump {awaited}, which {ended}", f"`{_command(name)}`"
+    if dump.state == "cancelled":
+        return f"it waits for dump {awaited}, which was cancelled", command
+    return f"it waits for dump {awaited}, which failed: {dump.error}", f"{_fix_of(dump, name)}, then {command}"
+
+
+def _explain_withheld(name: str, rows: int, dumps: Sequence[DumpStatus]) -> tuple[str, str]:
+    """Why rows are withheld: their keys wait for a dump that the merge requests."""
+    waiting = f"{rows:,} rows wait" if rows else "rows wait"
+    requested = [dump for dump in dumps if dump.requested_by == SYSTEM and name in dump.tables]
+    newest = max(requested, key=lambda dump: (dump.requested_at, dump.id), default=None)
+    if newest is not None and newest.deferred is not None and newest.state not in OVER:
+        cause, fix = _explain_running_dump(newest)
+        return f"{waiting} for a dump of their keys: {cause}", fix
+    if newest is not None and newest.state == "failed":
+        fix = f"{_fix_of(newest, name)}; a later merge requests the dump again"
+        return f"{waiting} for a dump of their keys: dump {newest.id} failed: {newest.error}", fix
+    return f"{waiting} for a dump of their keys, which is requested automatically", _BY_ITSELF
+
+
+def _fix_of(dump: DumpStatus, name: str) -> str:
+    """What repairs a failed dump of the table."""
+    fixes = [refusal.fix for refusal in dump.refused if refusal.table == name and refusal.fix]
+    return fixes[0] if fixes else "repair that"
 
 
 def _command(name: str) -> str:

@@ -73,6 +73,7 @@ def _shape_table(tools: Tools, plan: AcceptPlan) -> str:
     assert tools.dumps is not None
     dump = tools.dumps.submit(name, [])
     tools.step(f"requested {name}")
+    tools.dumps.await_plan(dump, tools.check)
     tools.check()
     table = _table(tools, plan)
     table.prepare()

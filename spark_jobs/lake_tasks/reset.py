@@ -80,7 +80,8 @@ def carry_out(tools: Tools, plan: ResetPlan) -> Done:
 
 
 def empty_table(tools: Tools, plan: ResetPlan) -> tuple[TableStatus, str]:
-    """Requests the dump, then empties the table in one commit: a dump too many harms nobody, one too few would.
+    """Requests the dump, then empties the table in one commit: a dump too many harms nobody, one too few would. So the
+    table stays as it is until a process with the source has planned the dump.
 
     Returns the table's status, and the dump's id.
     """
@@ -90,6 +91,7 @@ def empty_table(tools: Tools, plan: ResetPlan) -> tuple[TableStatus, str]:
     assert tools.dumps is not None
     dump = tools.dumps.submit(name, [])
     tools.step(f"requested {name}")
+    tools.dumps.await_plan(dump, tools.check)
     tools.check()
     lake = tools.lake.table(tools.session(name), schema)
     if not lake.exists():

@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from dblog_core.delta_writer.upsert import Overtaken
-from dblog_core.errors import DblogError, LakeError, LeaseLost, RequestError, SegmentReplaced, StagingError
+from dblog_core.errors import DblogError, LakeError, LeaseLost, SegmentReplaced, StagingError
 from dblog_core.lake import merge_plan
 from dblog_core.lake.lake_status import LakeStatus, State, TableStatus, shares_history, table_location
 from dblog_core.lake.merge_plan import Work
@@ -126,7 +126,7 @@ class TableTurn:
         return work.without_rows(status.schema or work.schema) if status.state is State.STOPPED else work
 
     def _request_dump(self, work: Work, status: TableStatus | None, ignored: list[str] | None) -> str | None:
-        """The full dump that brings what rows lack since columns were added; None where they lack nothing, or none can.
+        """The full dump that brings what rows lack since columns were added; None where they lack nothing.
 
         A crash has it requested twice, which harms nobody.
         """
@@ -136,13 +136,11 @@ class TableTurn:
         assert self.dumps is not None
         try:
             dump = self.dumps.submit(work.table, [])
-        except RequestError:  # it is not captured any more, so that its lake copy ends with what the log says
-            return None
         except DblogError as error:
             raise LakeError(
                 f"columns were added, and the dump that brings their values cannot be requested: {error.message}",
                 where=work.table,
-                fix=error.fix or "merge again when the source and the state store can be reached",
+                fix=error.fix or "the next merge tries again",
             ) from error
         self.step(f"requested {work.table}")
         return dump

@@ -194,8 +194,8 @@ class Merger:
             wanted_keys = [k for k in table.withheld_keys() if self._may_ask((name, k))][:20]
             if wanted_keys:
                 keys = tuple(key_to_json(k) for k in wanted_keys)
-                request = DumpRequest((str(name),), keys=keys)
-                dump = filing.submit(self._world.config, request, requested_by=dump_records.SYSTEM, state=self._state)
+                settings = self._world.config.dump
+                dump = dump_store.file_deferred(self._state, settings, str(name), keys, clock=self._world.clock)
                 self._asked |= {(name, key): dump for key in wanted_keys}
                 self._world.simulation.count("withheld keys asked for", len(wanted_keys))
 

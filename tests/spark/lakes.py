@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from spark_jobs.merging.lake import Lake
 from spark_jobs.merging.mark_and_append import OpenTables
 from spark_jobs.merging.merge_records import Records
 from spark_jobs.merging.merge_results import Merged
-from spark_jobs.merging.withheld_keys import Withheld
+from spark_jobs.merging.withheld_keys import DumpEnd, Withheld
 from tests.spark.segments import Row, SegmentBuilder
 
 
@@ -42,8 +43,11 @@ class Dumps:
         self.asked.append((table, keys))
         return f"dump{len(self.asked)}"
 
-    def is_over(self, dump: str) -> bool:
-        return False
+    def await_plan(self, dump: str, check: Callable[[], None]) -> None:
+        check()
+
+    def find_end(self, dump: str) -> DumpEnd | None:
+        return None
 
 
 MARKS = bool(LakeConfig.model_fields["mark_and_append"].default)

@@ -12,7 +12,8 @@ import pytest
 from dblog_core.lake.lake_status import TableStatus, read_status
 from dblog_core.model.schema import TableSchema
 from spark_jobs.delta_tables import log
-from tests.spark.lakes import TestLake
+from spark_jobs.merging.withheld_keys import DumpEnd
+from tests.spark.lakes import Dumps, TestLake
 from tests.spark.segments import table
 from tests.unit.staged import root_of
 
@@ -21,18 +22,11 @@ pytestmark = pytest.mark.one_of(4)
 NOTES = table("notes", id=pa.int64(), v=pa.string(), big=pa.string())
 
 
-class FakeDumps:
-    """Remembers what was asked for."""
+class FakeDumps(Dumps):
+    """Dumps that end at once, and bring nothing."""
 
-    def __init__(self) -> None:
-        self.asked: list[tuple[str, list[Any]]] = []
-
-    def submit(self, table: str, keys: list[Any]) -> str:
-        self.asked.append((table, keys))
-        return f"d{len(self.asked)}"
-
-    def is_over(self, dump: str) -> bool:
-        return True
+    def find_end(self, dump: str) -> DumpEnd | None:
+        return DumpEnd(failed=False, requested_at=None)
 
 
 def _status(lake: TestLake, schema: TableSchema) -> TableStatus:
@@ -52,7 +46,7 @@ def test_a_row_with_an_unknown_value_waits_for_a_dump_of_its_key(lake: TestLake)
     assert (_status(lake, NOTES).state, _status(lake, NOTES).withheld) == ("incomplete", 1)
     assert lake.withheld is not None
     for _ in range(2):  # asked for once
-        lake.withheld.request_dumps(dumps, ended=set())
+        lake.withheld.request_dumps(dumps, ended={})
         assert dumps.asked == [("shop.notes", [7])]
     build.chunk(NOTES, [{"id": 7, "v": "b", "big": "big"}])
     build.seal()
@@ -67,7 +61,7 @@ def test_a_dump_that_ended_without_the_row_is_asked_for_again(lake: TestLake) ->
     lake.build.seal()
     lake.merge_well()
     assert lake.withheld is not None
-    lake.withheld.request_dumps(dumps, ended=set())
+    lake.withheld.request_dumps(dumps, ended={})
     lake.merger()  # another process: it knows the file alone
     lake.withheld.request_dumps(dumps, ended=lake.withheld.find_ended(dumps))
     assert [keys for _, keys in dumps.asked] == [[7], [7]]

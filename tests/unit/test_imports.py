@@ -182,6 +182,14 @@ def test_spark_jobs_reach_the_engine_only_for_dumps() -> None:
     assert offenders == {"spark_jobs.dump": ["dblog_core.dumps.work_loop"]}
 
 
+def test_no_spark_job_opens_the_source_but_that_of_dumps() -> None:
+    """The others have neither its password nor a network path to it: what they want of it they file as a dump."""
+    planning = {f"dblog_core.dumps.{name}" for name in ("filing", "requests", "dry_run", "deferred_planning")}
+    files = [file for file in sources("spark_jobs") if module(file) != "spark_jobs.dump"]
+    assert offending(files, planning | {"dblog_core.wiring.open_source"}) == {}
+    assert [module(file) for file in files if "open_source" in file.read_text()] == []
+
+
 @pytest.mark.parametrize("package", ["sources", "outputs", "state"])
 def test_sources_outputs_and_the_local_stack_never_meet(package: str) -> None:
     others = {f"dblog_core.{other}" for other in ("sources", "outputs") if other != package} | {"dblog_core.local"}

@@ -11,6 +11,7 @@ from dataclasses import replace
 from dblog_core.capture.healing import dump_requests, unruled_tables
 from dblog_core.capture.term_parts import Parts
 from dblog_core.dumps import control, dump_store, task_store
+from dblog_core.dumps.dump_records import Refusal
 from dblog_core.dumps.requests import WHOLE
 from dblog_core.errors import LeaseLost, RequestError, TableLocked, VersionConflict
 from dblog_core.interfaces import Lease, StateStore
@@ -215,6 +216,11 @@ def give_up_stopped(state: StateStore, tables: Mapping[str, StoppedTable]) -> No
     """Ends dumps of tables that are stopped, for the same reason and with the same fix."""
     why = {table: f"{table} is stopped: {entry.why}; fix: {entry.fix}" for table, entry in tables.items()}
     for status in dump_store.list_unfinished_dumps(state) if why else ():
+        if status.deferred is not None:
+            for table in why.keys() & set(status.tables):
+                refusal = Refusal(table, tables[table].why, tables[table].fix)
+                dump_store.fail_unplanned(state, status, refusal)
+            continue
         if not any(task.table in why and not task.over for task in status.tasks):
             continue
         try:

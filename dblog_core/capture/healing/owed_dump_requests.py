@@ -98,8 +98,8 @@ class OwedDumps:
 def whole_tables(state: StateStore) -> set[str]:
     """Tables of which a dump of all rows is requested, or under way."""
     return {
-        task.table
+        table
         for dump in dump_store.list_unfinished_dumps(state)
-        for task in dump.tasks
-        if not task.over and task.is_whole
+        for table in dump.open_tables
+        if dump.reads_whole(table)
     }

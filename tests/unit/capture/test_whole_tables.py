@@ -14,6 +14,7 @@ import pytest
 from dblog_core.capture import background_threads, table_shapes
 from dblog_core.capture.run_capture import run_capture
 from dblog_core.dumps import control, dump_records, dump_store
+from dblog_core.dumps.dump_records import Refusal
 from dblog_core.dumps.filing import submit
 from dblog_core.dumps.requests import WHOLE
 from dblog_core.lake import table_health
@@ -258,6 +259,32 @@ def test_an_incomplete_table_says_why_and_what_mends_it(tmp_path: Path, monkeypa
     assert health_text(replace(INCOMPLETE, awaits=dump)).startswith(
         f"it waits for dump {dump}, which was cancelled: `dblog dump"
     )
+
+
+def test_a_table_whose_dump_nobody_has_planned_or_that_is_refused_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, monkeypatch)
+
+    def health(table: TableStatus) -> tuple[str | None, str | None]:
+        return table_health.of_table(NAME, table, dump_store.list_dumps(world.state), {})
+
+    def refuse(dump: str) -> None:
+        refusal = Refusal(NAME, "SELECT is denied to dblog", f"GRANT SELECT ON {NAME} TO dblog")
+        dump_store.fail_unplanned(world.state, dump_store.read_dump(world.state, dump), refusal)
+
+    withheld = replace(INCOMPLETE, lacks=None, withheld=2)
+    for keys, table in (([], replace(INCOMPLETE, awaits="d")), ([1], withheld)):
+        dump = dump_store.file_deferred(world.state, world.config.dump, NAME, keys)
+        table = replace(table, awaits=table.awaits and dump)
+        cause, fix = health(table)
+        assert cause is not None and f"dump {dump} is requested, and no process has planned it yet" in cause
+        assert fix == "start the capture, or `dblog work`"
+        refuse(dump)
+        cause, fix = health(table)
+        assert cause is not None and "failed: " in cause and "SELECT is denied to dblog" in cause
+        assert fix is not None and fix.startswith(f"GRANT SELECT ON {NAME} TO dblog")
+        assert ("`dblog dump --table" in fix) == (not keys) and ("a later merge requests" in fix) == bool(keys)
 
 
 def test_a_table_that_the_log_shows_to_be_mended_is_not_stopped_by_an_older_look(tmp_path: Path) -> None:

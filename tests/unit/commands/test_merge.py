@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from dblog_core.errors import LakeError
 from spark_jobs.commit_pace import BYTES_A_SECOND, CommitPace
 from spark_jobs.merge import Job
 from spark_jobs.merging.merge_results import Merged
+from spark_jobs.merging.withheld_keys import DumpEnd
 
 ROUNDS = 50  # after which a merge that only merges is stopped
 
@@ -79,11 +81,12 @@ class AskedRows:
 
     request_count: int = 0
 
-    def find_ended(self, dumps: Any) -> frozenset[str]:
-        return frozenset()
+    def find_ended(self, dumps: Any) -> dict[str, DumpEnd]:
+        return {}
 
-    def request_dumps(self, dumps: Any, *, ended: Any, but_for: Any) -> None:
+    def request_dumps(self, dumps: Any, *, ended: Any, but_for: Any) -> list[LakeError]:
         self.request_count += 1
+        return [LakeError("no dump can be requested", where="shop.a")]
 
 
 def test_new_segments_all_the_time_keep_neither_tasks_nor_upkeep_nor_withheld_rows_waiting() -> None:
