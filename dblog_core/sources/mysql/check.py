@@ -44,6 +44,7 @@ _AT_ONCE = 100
 _LOCK_SECONDS = 1
 _MAY_NOT_READ = (1142, 1143)
 _OF_THE_DRIVER = range(2000, 3000)  # the connection is gone: no table is to blame
+_NOT_INTO_THE_DATABASE = 1044
 _GONE = 1146
 _ALLOWED = (_GONE, 1060, 1050)
 """What a statement on an absent table ends with where the account may run it: the table is not there, a column stands
@@ -53,10 +54,17 @@ there twice, or a standby has just made the table."""
 def problems(config: SourceConfig, tables: TableFilter) -> list[Problem]:
     """Everything that is wrong; an unreachable server is the only finding then."""
     problems_found: list[Problem] = []
+    refused: SourceError | None = None
     try:
         connection = connect(config)
     except SourceError as error:
-        return [Problem(f"{error.where}: {error.message}", error.fix)]
+        if not _has_no_right_in_the_database(error):
+            return [_of_error(error)]
+        refused = error
+        try:
+            connection = connect(config.model_copy(update={"database": ""}))
+        except SourceError:
+            return [_of_error(error)]
     with connection:
         catalogue.wait_for_no_table(connection)
         # All other checks would ask the wrong questions.
@@ -65,7 +73,19 @@ def problems(config: SourceConfig, tables: TableFilter) -> list[Problem]:
             return [Problem(f"the server is {other}, not {config.kind}", f'set source.kind = "{other}"')]
         for part in (_version, _settings, _replica, _log, _tables, _watermarks, _signals, _xa):
             problems_found += _run_part(part, connection, config, tables)
+    if refused is not None and not any(problem.fatal for problem in problems_found):
+        problems_found.append(_of_error(refused))
     return problems_found
+
+
+def _of_error(error: SourceError) -> Problem:
+    return Problem(f"{error.where}: {error.message}", error.fix)
+
+
+def _has_no_right_in_the_database(error: SourceError) -> bool:
+    """Whether the server lets the account in, but not into the database: the parts then say which grants are missing."""
+    cause = error.__cause__
+    return isinstance(cause, pymysql.err.MySQLError) and cause.args[0] == _NOT_INTO_THE_DATABASE
 
 
 Part = Callable[[Any, SourceConfig, TableFilter], Iterator[Problem]]
