@@ -7,7 +7,7 @@ A dump is planned in three steps. Each step may find the work of another process
 3. the record drops them, and workers see the dump.
 
 A dump that cannot be planned ends as failed, with the reason and its fix. What may pass (a source that does not answer,
-a locked table) leaves the dump as it is.
+a locked table), or is no fault of a table (a source that lets nobody in), leaves the dump as it is.
 """
 
 from __future__ import annotations
@@ -21,7 +21,15 @@ from dblog_core.dumps import dump_store, filing, task_store
 from dblog_core.dumps.dump_records import OVER, Deferred, DumpState, Refusal, TaskRecord
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.dumps.status import DumpStatus
-from dblog_core.errors import DblogError, RequestError, SourceError, StateError, TableLocked
+from dblog_core.errors import (
+    DblogError,
+    RequestError,
+    SourceError,
+    SourceForbids,
+    SourceRefused,
+    StateError,
+    TableLocked,
+)
 from dblog_core.interfaces import Clock, StateStore
 
 log = logging.getLogger(__name__)
@@ -44,7 +52,7 @@ class DeferredPlanner:
     def plan(self, dumps: Sequence[DumpStatus]) -> list[DblogError]:
         """Plans those of the dumps that are deferred, and returns why others of them have failed for good.
 
-        Raises StateError, and faults of the source that may pass.
+        Raises StateError, and faults of the source that may pass, or that are of no table.
         """
         deferred = [dump for dump in dumps if dump.deferred is not None]
         self._waits = {dump.id: self._waits[dump.id] for dump in deferred if dump.id in self._waits}
@@ -80,7 +88,7 @@ class DeferredPlanner:
             if isinstance(error, TableLocked) or isinstance(error.__cause__, TableLocked):
                 self._rest(dumps)
                 return []
-            if error.transient:
+            if error.transient or (isinstance(error, SourceRefused) and not isinstance(error, SourceForbids)):
                 raise
             if len(dumps) > 1:
                 half = len(dumps) // 2

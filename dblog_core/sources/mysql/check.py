@@ -83,7 +83,7 @@ def _of_error(error: SourceError) -> Problem:
 
 
 def _has_no_right_in_the_database(error: SourceError) -> bool:
-    """Whether the server lets the account in, but not into the database: the parts then say which grants are missing."""
+    """Whether the server lets the account in, but not into the database: the parts then name the missing grants."""
     cause = error.__cause__
     return isinstance(cause, pymysql.err.MySQLError) and cause.args[0] == _NOT_INTO_THE_DATABASE
 
