@@ -20,6 +20,8 @@ _SYSTEM_TABLES = (
     "*_sys_schema.sql",
 )
 """In the order in which they are made."""
+_DELETE_OPEN_ACCOUNTS = "DELETE FROM global_priv WHERE User IN ('root', '');"
+"""Those that the set-up makes without a password, one of them by the name of this machine."""
 
 
 class MariadbServer(MysqlServer):
@@ -40,8 +42,6 @@ class MariadbServer(MysqlServer):
         "GRANT SELECT ON `{database}`.* TO {account}",
         "GRANT CREATE, INSERT, UPDATE ON `{database}`.`dblog_watermark` TO {account}",
     )
-
-    _create_user = "CREATE OR REPLACE USER"  # the set-up has made one without a password
 
     def _replica_sql(self, source: MysqlServer) -> list[str]:
         place = f"MASTER_HOST = '{source.host}', MASTER_PORT = {source.port}, MASTER_USER = '{source.admin.user}'"
@@ -64,7 +64,8 @@ class MariadbServer(MysqlServer):
         (data / "mysql").mkdir(parents=True)
         tables = "".join(self._share_file(name).read_text() + "\n" for name in _SYSTEM_TABLES)
         # `--bootstrap` skips the grant tables until they are flushed, and GRANT needs them.
-        for script in ("USE mysql;\n" + tables, "USE mysql;\nFLUSH PRIVILEGES;\n" + self._admin_sql()):
+        accounts = f"USE mysql;\n{_DELETE_OPEN_ACCOUNTS}\nFLUSH PRIVILEGES;\n{self._admin_sql()}"
+        for script in ("USE mysql;\n" + tables, accounts):
             run_to_end([*self._program(), "--bootstrap"], where=self.name, cwd=self._dir, input=script)
 
     def _share_file(self, name: str) -> Path:

@@ -60,7 +60,6 @@ class MysqlServer:
         "GRANT CREATE, INSERT, UPDATE ON `{database}`.`dblog_watermark` TO {account}",
     )
     """For the capture's user: reading the log and its position; reading the tables; its own watermark table."""
-    _create_user = "CREATE USER"
 
     def __init__(
         self,
@@ -183,12 +182,13 @@ class MysqlServer:
 
     def _admin_sql(self) -> str:
         who = f"'{self.admin.user}'@'{self.host}'"  # by address: names are not resolved
-        create = f"{self._create_user} {who} IDENTIFIED BY '{self.admin.password}';"
+        create = f"CREATE USER {who} IDENTIFIED BY '{self.admin.password}';"
         return f"{create}\nGRANT ALL ON *.* TO {who} WITH GRANT OPTION;\n"
 
     def _initialise(self) -> None:
         script = self._dir / "admin.sql"
-        script.write_text(self._admin_sql())
+        # The set-up makes an account without a password.
+        script.write_text(f"DROP USER 'root'@'localhost';\n{self._admin_sql()}")
         directory_options = [f"--{name}={self.options[name]}" for name in _OF_THE_DIRECTORY if name in self.options]
         initialise = ["--initialize-insecure", f"--init-file={script}"]
         run_to_end([*self._program(), *directory_options, *initialise], where=self.name, cwd=self._dir)
