@@ -15,6 +15,7 @@ from dblog_core.commands.spark_workers import SparkFlag
 from dblog_core.commands.terminal.progress import progress
 from dblog_core.commands.terminal.text_tables import align
 from dblog_core.config.secret_settings import LAKE, SOURCE, STATE
+from dblog_core.dumps.dump_records import DumpState
 from dblog_core.dumps.status import line
 from dblog_core.errors import DblogError, RequestError
 from dblog_core.model import table_names
@@ -113,6 +114,8 @@ def _list_text(statuses: Sequence[DumpStatus]) -> str:
     for row, status in zip(rows, statuses, strict=True):
         lines += [row, f"  {_details(status)}"]
         lines += [f"  {word}: {text}" for word, text in (("held", status.held), ("error", status.error)) if text]
+        if status.state == DumpState.FAILED and not status.tasks:  # refused before it had one
+            lines += [f"  fix: {refusal.fix}" for refusal in status.refused if refusal.fix]
     return "\n".join(lines)
 
 

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from dblog_core.algorithm.task_progress import TaskProgress
-from dblog_core.dumps import control, filing, requests, task_store
+from dblog_core.dumps import control, dump_store, filing, requests, task_store
+from dblog_core.dumps.dump_records import Refusal
 from dblog_core.errors import RequestError
 from dblog_core.model.filters import Typed
 from dblog_core.model.task_id import TaskId
@@ -99,6 +100,20 @@ def test_dumps_are_listed_with_what_is_known_of_them(run: Callable[..., Any], sh
     assert json.loads(run("status", "--json").stdout)["dumps"] == [dump]
     line = f"{dump_id}: running, 120 rows in 12 chunk(s), 2 evicted, 44 s left; held: the replicas are 7 s behind"
     assert line in run("status").stdout
+
+
+def test_a_dump_that_a_merge_has_filed_says_who_carries_it_out_or_what_refuses_it(
+    run: Callable[..., Any], shop: World
+) -> None:
+    waiting = dump_store.file_deferred(shop.state, shop.config.dump, "shop.lines", [[1, "a"]])
+    refused = dump_store.file_deferred(shop.state, shop.config.dump, "shop.orders")
+    refusal = Refusal("shop.orders", "SELECT is denied", "GRANT SELECT ON shop.orders TO dblog")
+    dump_store.fail_unplanned(shop.state, dump_store.read_dump(shop.state, refused), refusal)
+    lines = run("dumps").stdout.splitlines()
+    place = next(number for number, text in enumerate(lines) if text.startswith(waiting))
+    assert lines[place + 2] == "  held: it waits for the capture, or for `dblog work`, to plan it"
+    place = next(number for number, text in enumerate(lines) if text.startswith(refused))
+    assert lines[place + 2 :][:2] == ["  error: shop.orders: SELECT is denied", f"  fix: {refusal.fix}"]
 
 
 def test_dumps_that_are_over_leave_room_for_those_that_are_not(run: Callable[..., Any], shop: World) -> None:
