@@ -269,7 +269,9 @@ def _matching(captured: dict[str, TableSchema], pattern: str) -> dict[str, Table
     if not matching:
         some_names = ", ".join(sorted(captured)[:20]) or "none"
         what = "matches no captured table" if "*" in pattern or "?" in pattern else "is not a captured table"
-        raise RequestError(f"{pattern!r} {what}", fix=f"captured tables are: {some_names}")
+        # A server does not show tables that the account may not read.
+        fix = f"captured tables are: {some_names}; if one is missing, `dblog check` prints the GRANT that it may need"
+        raise RequestError(f"{pattern!r} {what}", fix=fix)
     return matching
 
 

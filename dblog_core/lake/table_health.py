@@ -31,9 +31,10 @@ def of_table(
     dumps_by_id = {dump.id: dump for dump in dumps}
     entry = owed.get(name)
     if entry is not None and entry.asked is None and (table.awaits or table.lacks is not None):
+        fix = _fix_of(dumps_by_id.get(entry.dump), name)
         return (
             f"its dump {entry.dump} has failed: {entry.why}" if entry.dump else entry.why,
-            f"repair that, and start the capture again: it is dumped again then; or run `{_command(name)}`",
+            f"{fix}, and start the capture again: it is dumped again then; or run `{_command(name)}`",
         )
     # Not only the awaited one: any full dump of the table brings its rows.
     running = [dump for dump in dumps_by_id.values() if dump.state not in OVER and dump.reads_whole(name)]
@@ -80,9 +81,10 @@ def _explain_withheld(name: str, rows: int, dumps: Sequence[DumpStatus]) -> tupl
     return f"{waiting} for a dump of their keys, which is requested automatically", _BY_ITSELF
 
 
-def _fix_of(dump: DumpStatus, name: str) -> str:
-    """What repairs a failed dump of the table."""
-    fixes = [refusal.fix for refusal in dump.refused if refusal.table == name and refusal.fix]
+def _fix_of(dump: DumpStatus | None, name: str) -> str:
+    """What repairs a failed dump of the table; None: it is removed."""
+    refused = dump.refused if dump is not None else ()
+    fixes = [refusal.fix for refusal in refused if refusal.table == name and refusal.fix]
     return fixes[0] if fixes else "repair that"
 
 

@@ -25,6 +25,7 @@ from dblog_core.model.events import Created, LogBatch, Rewritten, SchemaSeen, Tr
 from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark
+from dblog_core.state import owed_dumps
 from dblog_core.state.owed_dumps import OwedDump
 from dblog_core.storage import Bytes
 from dblog_core.storage.local import LocalStorage
@@ -267,7 +268,7 @@ def test_a_table_whose_dump_nobody_has_planned_or_that_is_refused_says_so(
     world = World(tmp_path, monkeypatch)
 
     def health(table: TableStatus) -> tuple[str | None, str | None]:
-        return table_health.of_table(NAME, table, dump_store.list_dumps(world.state), {})
+        return table_health.of_table(NAME, table, dump_store.list_dumps(world.state), owed_dumps.read(world.state))
 
     def refuse(dump: str) -> None:
         refusal = Refusal(NAME, "SELECT is denied to dblog", f"GRANT SELECT ON {NAME} TO dblog")
@@ -285,6 +286,7 @@ def test_a_table_whose_dump_nobody_has_planned_or_that_is_refused_says_so(
         assert cause is not None and "failed: " in cause and "SELECT is denied to dblog" in cause
         assert fix is not None and fix.startswith(f"GRANT SELECT ON {NAME} TO dblog")
         assert ("`dblog dump --table" in fix) == (not keys) and ("a later merge requests" in fix) == bool(keys)
+        assert ("start the capture again" in fix) == (not keys), "a dump of the whole table is owed"
 
 
 def test_a_table_that_the_log_shows_to_be_mended_is_not_stopped_by_an_older_look(tmp_path: Path) -> None:
