@@ -54,7 +54,7 @@ class MergeOperator(SparkSubmitOperator):
     def execute(self, context: Any) -> None:
         """Raises AirflowException when the merge fails; its log says why."""
         Connection.get(self._connection)  # where it is missing, Spark would silently look for YARN
-        from dblog_core.lake.spark_submit import secret_settings
+        from dblog_core.lake.spark_submit import job_environment, secret_settings
 
         config = configuration(self.config_file, LAKE)
         if not self._has_to_merge(config):
@@ -64,7 +64,8 @@ class MergeOperator(SparkSubmitOperator):
         with secret_settings(config) as secrets:
             self._take(config, secrets, ["--wait", str(STAND_BY)])
             self._submitted = True
-            super().execute(context)
+            with job_environment(config):
+                super().execute(context)
         self._report(config, before)
 
     def _report(self, config: Config, before: int) -> None:
@@ -136,7 +137,7 @@ class MergeSlice(MergeOperator):
     def execute(self, context: Any) -> None:
         """Raises AirflowException when the merge fails, AirflowFailException where a table is stopped at its end."""
         Connection.get(self._connection)  # where it is missing, Spark would silently look for YARN
-        from dblog_core.lake.spark_submit import secret_settings
+        from dblog_core.lake.spark_submit import job_environment, secret_settings
 
         config = configuration(self.config_file, LAKE)
         before = _status(config).merge
@@ -144,7 +145,8 @@ class MergeSlice(MergeOperator):
             with secret_settings(config) as secrets, _gauge_of_progress(config):
                 self._take(config, secrets, ["--continuous", "--slice", str(self.slice_seconds)])
                 self._submitted = True
-                SparkSubmitOperator.execute(self, context)
+                with job_environment(config):
+                    SparkSubmitOperator.execute(self, context)
         except AirflowException as error:
             if not self._killed and (stopped := _stopped_tables(config)):
                 raise AirflowFailException("; ".join(stopped)) from error  # another attempt would find the same

@@ -255,7 +255,9 @@ def _run(
 ) -> int:
     job_config = given_to(config, NEEDS.get(job, READER))
     job_variables = {CONFIG_VARIABLE: config_json(job_config), PARENT_VARIABLE: str(os.getpid())}
-    env = {**_without(secrets_of(config), secrets_of(job_config)), **command.env, **job_variables}
+    withheld = _withheld_variables(secrets_of(config), secrets_of(job_config))
+    own = {name: value for name, value in os.environ.items() if name not in withheld}
+    env = {**own, **command.env, **job_variables}
     # The JVM would end at once on a signal; it must outlive the round, so it ignores them and the Python job does not.
     argv = ["/bin/sh", "-c", 'trap "" INT TERM; exec "$@"', "sh", *command.argv]
     process = subprocess.Popen(
@@ -282,8 +284,20 @@ def _run(
         reader.join(timeout=5)
 
 
-def _without(secrets: Collection[str], given_secrets: Collection[str]) -> dict[str, str]:
-    """Our environment without the variables that secrets which are not given came from."""
+@contextmanager
+def job_environment(config: Config, needs: Collection[str] = READER) -> Iterator[None]:
+    """Takes the variables of secrets that a job with these needs does not get out of our environment, for as long as
+    the block takes: for who starts the job by another program, which hands on all of them."""
+    withheld = _withheld_variables(secrets_of(config), secrets_of(given_to(config, needs)))
+    values = {name: os.environ.pop(name) for name in withheld}
+    try:
+        yield
+    finally:
+        os.environ.update(values)
+
+
+def _withheld_variables(secrets: Collection[str], given_secrets: Collection[str]) -> set[str]:
+    """The variables that secrets which are not given came from."""
     # By value: a variable may have any name, and may hold a secret as a part of a URL.
     withheld = set(secrets) - set(given_secrets)
 
@@ -292,7 +306,7 @@ def _without(secrets: Collection[str], given_secrets: Collection[str]) -> dict[s
             len(value) >= _MIN_SECRET_PART_CHARS and any(value in secret for secret in withheld)
         )
 
-    return {name: value for name, value in os.environ.items() if not is_of_one(value)}
+    return {name for name, value in os.environ.items() if is_of_one(value)}
 
 
 def config_json(config: Config) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import os
 import threading
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from dblog_core.config.secret_settings import (
 )
 from dblog_core.config.settings import Config
 from dblog_core.errors import ConfigError
-from dblog_core.lake.spark_submit import CONFIG_VARIABLE, _escape_property, config_json, run_job
+from dblog_core.lake.spark_submit import CONFIG_VARIABLE, _escape_property, config_json, job_environment, run_job
 from dblog_core.monitoring.preflight import readable_secret
 from spark_jobs import entry_point
 from tests import marked
@@ -269,6 +270,28 @@ def test_a_job_gets_the_secrets_that_it_needs_and_none_as_an_argument(
     assert "qZx7" not in " ".join(argv)
     assert {number for number, secret in enumerate(SECRETS) if secret in " ".join(env.values())} == expected_secrets
     assert "PATH" in env
+
+
+def test_who_starts_a_job_by_another_program_hands_on_no_secret_that_it_does_not_get(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"DBLOG_TEST_SECRET_{number}" for number in range(len(SECRETS))]
+    file = tmp_path / "shop.toml"
+    file.write_text(FIELDS.format(*(f"${{{name}}}" for name in names)).replace("{{", "{").replace("}}", "}"))
+    for name, secret in zip(names, SECRETS, strict=True):
+        monkeypatch.setenv(name, secret)
+    before = dict(os.environ)
+    config = load(file, needs=LAKE)
+
+    def start() -> None:
+        with job_environment(config):
+            own = {number for number, name in enumerate(names) if name in os.environ}
+            assert own == OF_A_SECTION["state"] | OF_A_SECTION["s3"]
+            raise OSError("not here")
+
+    with pytest.raises(OSError, match="not here"):
+        start()
+    assert dict(os.environ) == before
 
 
 def test_java_reads_settings_as_they_are() -> None:
