@@ -53,7 +53,8 @@ class MysqlDialect:
                 host=settings.host,
                 port=settings.port,
                 user=settings.user,
-                password=settings.password.get_secret_value(),
+                # In UTF-8, as the server has it from CREATE USER: of a text the driver would take Latin-1.
+                password=settings.password.get_secret_value().encode(),
                 database=settings.database,
                 charset="utf8mb4",
                 autocommit=False,

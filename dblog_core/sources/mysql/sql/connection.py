@@ -42,7 +42,8 @@ def connect(config: SourceConfig) -> Connection[Any]:
             host=config.host,
             port=config.port,
             user=config.user,
-            password=config.password.get_secret_value(),
+            # In UTF-8, as the server has it from CREATE USER: of a text the driver would take Latin-1.
+            password=config.password.get_secret_value().encode(),
             database=config.database,
             charset="utf8mb4",
             autocommit=True,
