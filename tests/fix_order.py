@@ -13,6 +13,7 @@ from xdist.scheduler import LoadFileScheduling
 from tests.fix_turns import has_turns_alone
 
 _ORDER = (
+    "acceptance",
     "spark",
     "airflow",
     "integration",
