@@ -18,7 +18,7 @@ from dblog_core.model import table_patterns
 from dblog_core.model.schema import TableName
 from dblog_core.model.table_names import keys_entry, quote_for_toml
 from dblog_core.rows import column_rule_faults, source_key_faults
-from dblog_core.sources.mysql import check_generated, check_replica
+from dblog_core.sources.mysql import check_generated, check_replica, check_signals
 from dblog_core.sources.mysql.binlog import log
 from dblog_core.sources.mysql.binlog.xa import prepared_at_start
 from dblog_core.sources.mysql.row_events.table_ids import Lookups
@@ -26,7 +26,7 @@ from dblog_core.sources.mysql.sql import catalogue, foreign_keys, merge_tables
 from dblog_core.sources.mysql.sql.catalogue import Described, TableFilter
 from dblog_core.sources.mysql.sql.connection import LOCKED, connect, is_mariadb, quote_identifier, rows, variables
 from dblog_core.sources.mysql.sql.log_end import GTIDS_FIX
-from dblog_core.sources.mysql.sql.server import LOG_BIN_FIX, list_undurable, log_status, version
+from dblog_core.sources.mysql.sql.server import LOG_BIN_FIX, account, list_undurable, log_status, version
 from dblog_core.sources.mysql.sql.watermarks import create_statement, qualify
 from dblog_core.sources.mysql.values import types
 
@@ -199,14 +199,8 @@ def _try_log(config: SourceConfig, connection: Connection[Any]) -> None:
         stream.close()
 
 
-def _account(connection: Connection[Any]) -> str:
-    # The account as the server has matched it: a grant to the same user from another host would not help.
-    user, _, host = str(rows(connection, "SELECT CURRENT_USER()")[0][0]).rpartition("@")
-    return f"'{user}'@'{host}'"
-
-
 def _missing(connection: Connection[Any], what: str, grant: str, on: str) -> Problem:
-    return Problem(what, f"GRANT {grant} ON {on} TO {_account(connection)};")
+    return Problem(what, f"GRANT {grant} ON {on} TO {account(connection)};")
 
 
 def _tables(connection: Connection[Any], config: SourceConfig, tables: TableFilter) -> Iterator[Problem]:
@@ -218,7 +212,7 @@ def _tables(connection: Connection[Any], config: SourceConfig, tables: TableFilt
             on = qualify(TableName(schema, name)) if is_exact else f"{quote_identifier(schema)}.*"
             yield Problem(
                 f"source.tables: {pattern} matches no table that {config.user} can see",
-                f"correct the pattern, or GRANT SELECT ON {on.replace('%%', '%')} TO {_account(connection)};",
+                f"correct the pattern, or GRANT SELECT ON {on.replace('%%', '%')} TO {account(connection)};",
                 pattern=pattern,
             )
     yield from column_rule_faults.of_missing(set(map(str, names)), config.columns)
@@ -365,26 +359,8 @@ def _try_watermarks(connection: Connection[Any], config: SourceConfig, where: st
                 raise
 
 
-_TEXT = ("char", "varchar", "tinytext", "text", "mediumtext", "longtext", "json")
-_COLUMNS = """SELECT DATA_TYPE FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s
-ORDER BY ORDINAL_POSITION"""
-
-
 def _signals(connection: Connection[Any], config: SourceConfig, tables: TableFilter) -> Iterator[Problem]:
-    """The signal table is made by an administrator: who may write it may request dumps."""
-    if (name := tables.signals) is None:
-        return
-    signal_table = qualify(name).replace("%%", "%")
-    make = f"CREATE TABLE {signal_table} (id varchar(255) PRIMARY KEY, type varchar(64) NOT NULL, data text)"
-    kinds = [str(row[0]).lower() for row in rows(connection, _COLUMNS, (name.schema, name.name))]
-    if not kinds:
-        yield Problem(
-            f"the signal table {name} is missing, or {config.user} cannot see it",
-            f"{make}; GRANT SELECT ON {signal_table} TO {_account(connection)}; "
-            "GRANT INSERT to those who may request dumps",
-        )
-    elif len(kinds) < 3 or any(kind not in _TEXT for kind in kinds[:3]):
-        yield Problem(f"{name} is no signal table: its first three columns are to be text", f"rename it, and {make}")
+    yield from check_signals.problems(connection, config, tables)
 
 
 def _xa(connection: Connection[Any], config: SourceConfig, tables: TableFilter) -> Iterator[Problem]:

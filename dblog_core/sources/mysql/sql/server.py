@@ -93,3 +93,9 @@ def list_undurable(connection: Connection[Any]) -> dict[str, str]:
     """
     values = variables(connection, *_DURABLE)
     return {name: value for name, value in values.items() if value not in _DURABLE[name]}
+
+
+def account(connection: Connection[Any]) -> str:
+    """Ours as the server has matched it, for a GRANT: one to the same user from another host would not help."""
+    user, _, host = str(rows(connection, "SELECT CURRENT_USER()")[0][0]).rpartition("@")
+    return f"'{user}'@'{host}'"
