@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
+from urllib.parse import quote, quote_plus
 
 import orjson
 from pydantic import SecretStr
@@ -253,9 +254,10 @@ def _run(
     on_line: Callable[[str], None],
     on_result: Callable[[str], None] | None,
 ) -> int:
-    job_config = given_to(config, NEEDS.get(job, READER))
+    needs = NEEDS.get(job, READER)
+    job_config = given_to(config, needs)
     job_variables = {CONFIG_VARIABLE: config_json(job_config), PARENT_VARIABLE: str(os.getpid())}
-    withheld = _withheld_variables(secrets_of(config), secrets_of(job_config))
+    withheld = _withheld_variables(config, needs)
     own = {name: value for name, value in os.environ.items() if name not in withheld}
     env = {**own, **command.env, **job_variables}
     # The JVM would end at once on a signal; it must outlive the round, so it ignores them and the Python job does not.
@@ -288,7 +290,7 @@ def _run(
 def job_environment(config: Config, needs: Collection[str] = READER) -> Iterator[None]:
     """Takes the variables of secrets that a job with these needs does not get out of our environment, for as long as
     the block takes: for who starts the job by another program, which hands on all of them."""
-    withheld = _withheld_variables(secrets_of(config), secrets_of(given_to(config, needs)))
+    withheld = _withheld_variables(config, needs)
     values = {name: os.environ.pop(name) for name in withheld}
     try:
         yield
@@ -296,17 +298,29 @@ def job_environment(config: Config, needs: Collection[str] = READER) -> Iterator
         os.environ.update(values)
 
 
-def _withheld_variables(secrets: Collection[str], given_secrets: Collection[str]) -> set[str]:
-    """The variables that secrets which are not given came from."""
-    # By value: a variable may have any name, and may hold a secret as a part of a URL.
-    withheld = set(secrets) - set(given_secrets)
+def _withheld_variables(config: Config, needs: Collection[str]) -> set[str]:
+    """The variables that hold secrets of the configuration which a job with these needs does not get."""
+    withheld = set(secrets_of(config)) - set(secrets_of(given_to(config, needs)))
+    forms = {form for secret in withheld for form in _forms(secret) if len(form) >= _MIN_SECRET_PART_CHARS}
 
+    # By value: a variable may have any name, may be a part of a secret, or hold one in a URL or in JSON. A path may
+    # hold a word that is also a password, and no program starts without its paths.
     def is_of_one(value: str) -> bool:
-        return value in withheld or (
-            len(value) >= _MIN_SECRET_PART_CHARS and any(value in secret for secret in withheld)
-        )
+        is_part = len(value) >= _MIN_SECRET_PART_CHARS and any(value in secret for secret in withheld)
+        may_hold_one = "://" in value or value.lstrip().startswith("{")
+        return value in withheld or is_part or (may_hold_one and any(form in value for form in forms))
 
-    return {name for name, value in os.environ.items() if is_of_one(value)}
+    names = {name for name, value in os.environ.items() if is_of_one(value)}
+    connection = config.source.airflow_connection
+    # Its password is known to Airflow alone.
+    if connection and "source" not in needs:
+        names |= {f"AIRFLOW_CONN_{connection.upper()}"} & os.environ.keys()
+    return names
+
+
+def _forms(secret: str) -> tuple[str, ...]:
+    """As it stands in a text of another kind."""
+    return secret, quote(secret), quote(secret, safe=""), quote_plus(secret), orjson.dumps(secret).decode()[1:-1]
 
 
 def config_json(config: Config) -> str:

@@ -8,6 +8,7 @@ import logging
 import os
 import threading
 from pathlib import Path
+from urllib.parse import quote_plus
 
 import pytest
 
@@ -280,13 +281,23 @@ def test_who_starts_a_job_by_another_program_hands_on_no_secret_that_it_does_not
     file.write_text(FIELDS.format(*(f"${{{name}}}" for name in names)).replace("{{", "{").replace("}}", "}"))
     for name, secret in zip(names, SECRETS, strict=True):
         monkeypatch.setenv(name, secret)
+    awkward = 'qZx7 "awkward" p@ss/word'
+    monkeypatch.setenv(names[0], awkward)
+    monkeypatch.setenv("DBLOG_TEST_URL", f"mysql://dblog:{quote_plus(awkward)}@db.example.org/shop")
+    monkeypatch.setenv("AIRFLOW_CONN_OTHER", json.dumps({"conn_type": "mysql", "password": awkward}))
+    monkeypatch.setenv("DBLOG_TEST_PATH", f"/opt/{SECRETS[1]}/bin")  # a password may be a word that stands in a path
+    monkeypatch.setenv("AIRFLOW_CONN_SHOP_DB", json.dumps({"password": "known to Airflow alone"}))
     before = dict(os.environ)
     config = load(file, needs=LAKE)
+    source = config.source.model_copy(update={"airflow_connection": "shop_db"})
+    config = config.model_copy(update={"source": source})
 
     def start() -> None:
         with job_environment(config):
             own = {number for number, name in enumerate(names) if name in os.environ}
             assert own == OF_A_SECTION["state"] | OF_A_SECTION["s3"]
+            assert not {"DBLOG_TEST_URL", "AIRFLOW_CONN_OTHER", "AIRFLOW_CONN_SHOP_DB"} & os.environ.keys()
+            assert {"DBLOG_TEST_PATH", "PATH"} <= os.environ.keys()
             raise OSError("not here")
 
     with pytest.raises(OSError, match="not here"):
