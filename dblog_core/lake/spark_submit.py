@@ -258,8 +258,8 @@ def _run(
     job_config = given_to(config, needs)
     job_variables = {CONFIG_VARIABLE: config_json(job_config), PARENT_VARIABLE: str(os.getpid())}
     withheld = _withheld_variables(config, needs)
-    own = {name: value for name, value in os.environ.items() if name not in withheld}
-    env = {**own, **command.env, **job_variables}
+    inherited = {name: value for name, value in os.environ.items() if name not in withheld}
+    env = {**inherited, **command.env, **job_variables}
     # The JVM would end at once on a signal; it must outlive the round, so it ignores them and the Python job does not.
     argv = ["/bin/sh", "-c", 'trap "" INT TERM; exec "$@"', "sh", *command.argv]
     process = subprocess.Popen(

@@ -294,8 +294,8 @@ def test_who_starts_a_job_by_another_program_hands_on_no_secret_that_it_does_not
 
     def start() -> None:
         with job_environment(config):
-            own = {number for number, name in enumerate(names) if name in os.environ}
-            assert own == OF_A_SECTION["state"] | OF_A_SECTION["s3"]
+            inherited = {number for number, name in enumerate(names) if name in os.environ}
+            assert inherited == OF_A_SECTION["state"] | OF_A_SECTION["s3"]
             assert not {"DBLOG_TEST_URL", "AIRFLOW_CONN_OTHER", "AIRFLOW_CONN_SHOP_DB"} & os.environ.keys()
             assert {"DBLOG_TEST_PATH", "PATH"} <= os.environ.keys()
             raise OSError("not here")
