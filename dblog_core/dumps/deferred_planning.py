@@ -76,8 +76,8 @@ class DeferredPlanner:
         return faults
 
     def _plan(self, dumps: Sequence[DumpStatus]) -> list[DblogError]:
-        """Plans dumps of whole tables together, or one dump of keys. Where a table of several is refused, it is found
-        by halves."""
+        """Plans dumps of whole tables together, or one dump of keys. Where a table of several is refused or
+        locked, it is found by halves."""
         if not dumps:
             return []
         try:
@@ -85,14 +85,20 @@ class DeferredPlanner:
         except StateError:
             raise
         except (RequestError, SourceError) as error:
-            if isinstance(error, TableLocked) or isinstance(error.__cause__, TableLocked):
-                self._rest(dumps)
+            if isinstance(error, TableLocked):  # the catalogue, for all of them
+                for dump in dumps:
+                    self._rest(dump)
                 return []
-            if error.transient or (isinstance(error, SourceRefused) and not isinstance(error, SourceForbids)):
+            if error.transient:
+                raise
+            if isinstance(error, SourceRefused) and not isinstance(error, SourceForbids):
                 raise
             if len(dumps) > 1:
                 half = len(dumps) // 2
                 return [*self._plan(dumps[:half]), *self._plan(dumps[half:])]
+            if isinstance(error.__cause__, TableLocked):
+                self._rest(dumps[0])
+                return []
             return [self._refuse(dumps[0], error)]
         return [fault for dump in dumps if (fault := self._record(dump, tasks[dump.tables[0]])) is not None]
 
@@ -140,11 +146,10 @@ class DeferredPlanner:
         dump_store.fail_unplanned(self._state, dump, Refusal(table, error.reason, error.fix))
         return error
 
-    def _rest(self, dumps: Sequence[DumpStatus]) -> None:
-        for dump in dumps:
-            last_wait = self._waits.get(dump.id, (_FIRST_WAIT_SECONDS / 2, 0.0))[0]
-            wait = min(2 * last_wait, _LONGEST_WAIT_SECONDS)
-            self._waits[dump.id] = (wait, self._clock.monotonic() + wait)
+    def _rest(self, dump: DumpStatus) -> None:
+        last_wait = self._waits.get(dump.id, (_FIRST_WAIT_SECONDS / 2, 0.0))[0]
+        wait = min(2 * last_wait, _LONGEST_WAIT_SECONDS)
+        self._waits[dump.id] = (wait, self._clock.monotonic() + wait)
 
     def _rests(self, dump: DumpStatus) -> bool:
         wait = self._waits.get(dump.id)
