@@ -165,6 +165,10 @@ class TestLake:
         rows: list[Row] = pa.table(QueryBuilder().register("t", table).execute("select * from t")).to_pylist()
         return sorted(rows, key=lambda row: [str(row[name]) for name in schema.key])
 
+    def rust_files(self, schema: TableSchema) -> list[str]:
+        """The files of the table's newest version, as delta-rs lists them."""
+        return RustTable(str(self.table(schema).local)).file_uris()
+
     def newest_commit(self, schema: TableSchema) -> Any:
         """The table's newest line of Delta's history."""
         return DeltaTable.forPath(self.spark, str(self.table(schema))).history(1).collect()[0]
