@@ -29,6 +29,7 @@ from dblog_core.commands import (
     merge,
     metrics,
     relay,
+    rules,
     schema,
     signals,
     status,
@@ -132,6 +133,7 @@ app.command()(status.status)
 app.command()(metrics.metrics)
 app.command()(cut.cut)
 app.command()(schema.schema)
+app.add_typer(rules.app, name="rules")
 app.add_typer(config.app, name="config")
 
 

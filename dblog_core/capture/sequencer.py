@@ -7,7 +7,7 @@ them, to the windows; watermarks open windows and place chunks. It reads chunk f
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,7 @@ from dblog_core.errors import UnknownLogEvent
 from dblog_core.model import watermark
 from dblog_core.model.events import (
     LogBatch,
+    SchemaSeen,
     Signal,
     SignalSeen,
     Transaction,
@@ -41,6 +42,7 @@ from dblog_core.model.task_id import TaskId
 from dblog_core.model.values import key_from_json, rows_with
 from dblog_core.model.watermark import High, Low, Probe
 from dblog_core.rows.column_rules import Rules
+from dblog_core.rows.table_guard import UNORDERED, Places, TableGuard
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import Manifest, Probed
 
@@ -59,13 +61,18 @@ class Sequencer:
         head: Manifest,
         visibility: LogOrder | Snapshots,
         rules: Rules,
+        guard: TableGuard | None = None,
+        places: Places = UNORDERED,
         stopped: Iterable[str] = (),
     ) -> None:
-        """`stopped`: tables that are passed over."""
+        """`guard`: what may pass (None: all); `places`: the source, which compares positions; `stopped`: tables that
+        are passed over."""
         self._staging = staging
         self._source = source
         self._epoch = epoch
         self._rules = rules
+        self._guard = guard or TableGuard({}, {})
+        self._places = places
         self._visibility = visibility
         self._dumps = Chunks(visibility, head.progress())
         # Before the first batch: a chunk that is placed from here on may be older than events before the head.
@@ -73,7 +80,7 @@ class Sequencer:
             for event in unseen_events.read_events(staging, head):
                 arrives = event.touches is not None and event.touches.may_arrive
                 self._dumps.recall_rows(event.table, event.offsets, event.xid, event.touches, arrives=arrives)
-        self._tables = TableEvents(staging, head, self._dumps, rules, stopped)
+        self._tables = TableEvents(staging, head, self._dumps, rules, self._guard, places, stopped)
         self._signals = SignalRows()
         self._strange = 0  # rows of the watermark table that are no watermarks
         self._position = head.position
@@ -96,7 +103,7 @@ class Sequencer:
     def dirty(self) -> bool:
         """Whether the segment would hold more than a position, or the capture must request something before it ends."""
         holds_lines = self._draft.next_offset > self._draft.first_offset or self._dumps.has_changes
-        return holds_lines or self._tables.any_waits or bool(self._signals.waiting)
+        return holds_lines or self._tables.any_waits or self._guard.has_changes or bool(self._signals.waiting)
 
     @property
     def places_chunks(self) -> bool:
@@ -156,7 +163,7 @@ class Sequencer:
 
     def process(self, batch: LogBatch) -> None:
         """Takes a stretch of the log. Raises UnknownLogEvent, CorruptSegment or StagingUnavailable."""
-        self._rules.follow(batch.signals)  # first: rows of the batch may come under other names
+        self.judge((changes.schema.table for changes in batch.changes), batch.signals)
         changes, signals = self._convert(batch)
         self._tables.store_shapes(signals)
         # Twice: `split_key_changes` numbers the rows so.
@@ -171,6 +178,27 @@ class Sequencer:
             self._log_position = batch.transactions[-1].position
             # Not every server, nor every place in the log, has a time.
             self._commit_time = batch.transactions[-1].commit_time or self._commit_time
+        if not self._partial:
+            self._release_tables()
+
+    def judge_hidden(self) -> None:
+        """As `judge`, of the tables whose columns are hidden, and of those that are dumped: though no row comes."""
+        self.judge({*self._guard.hiding(), *self._dumps.tables})
+
+    def _release_tables(self) -> None:
+        """The log is read up to where some tables were accepted."""
+        released, holds = self._guard.release(lambda place: self._places.has_reached(self._position, place))
+        for table in released:
+            self._tables.release(table, self._place_at(0))
+        for hold in holds:
+            self._tables.hold(hold)
+
+    def judge(self, tables: Iterable[TableName], signals: Sequence[Signal] = ()) -> None:
+        """Leaves out, from here on, those of the tables that are not proven to be what was accepted. `signals`: those
+        that come with their rows. Raises what the source raises."""
+        shapes = [signal.schema for signal in signals if isinstance(signal, SchemaSeen)]
+        for hold in self._guard.judge(tables, signals):
+            self._tables.hold(hold, shapes)
 
     def seal(self, now: int) -> Manifest:
         """Writes the segment's files and returns its manifest, to be published. May be called again after a fault."""
@@ -195,11 +223,13 @@ class Sequencer:
             tasks=tasks_to_json(self._dumps.progress()),
             unseen_after=self._dumps.earliest_unseen(self.last_offset),
             start=self._visibility.start if isinstance(self._visibility, Snapshots) else None,
+            accepted=self._guard.to_json(),
         )
         return self._tables.shapes.add_to(manifest)
 
     def begin_next_segment(self) -> None:
         """The manifest of `seal` is published."""
+        self._guard.note_saved()
         self._draft = self._begin_segment(self._draft.number + 1, self._draft.next_offset)
 
     def _begin_segment(self, number: int, first_offset: int) -> DraftSegment:
@@ -288,9 +318,14 @@ class Sequencer:
         if isinstance(mark, Probe):
             self._mark_probe(mark, place, at)
             return True
-        if self._tables.leaves_out(mark.mark.table):  # no chunk is right whose window's rows nobody reads
+        # No chunk is right whose window's rows nobody reads.
+        if self._tables.leaves_out(mark.mark.table) and not self._tables.waits(mark.mark.table):
             return False
         try:
+            if self._tables.waits(mark.mark.table):
+                if isinstance(mark, High):
+                    self._dumps.refuse_chunk(mark, "rows of its table are left out until the log is read further")
+                return False
             if isinstance(mark, Low):
                 self._dumps.open_window(mark, offset=self.last_offset, segment=self.segment, at=at)
             else:

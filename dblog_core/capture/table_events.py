@@ -10,14 +10,12 @@ from dblog_core.capture.draft_segment import DraftSegment
 from dblog_core.capture.follow_ups import FollowUps
 from dblog_core.capture.passed_over import PassedOver
 from dblog_core.capture.table_shapes import TableShapes
-from dblog_core.interfaces import Problem
 from dblog_core.model.events import (
     Altered,
     Crashed,
     Created,
     DatabaseDropped,
     Rewritten,
-    RowsMoved,
     SchemaSeen,
     Signal,
     Transaction,
@@ -26,7 +24,9 @@ from dblog_core.model.events import (
 )
 from dblog_core.model.schema import TableName, TableSchema, to_lower_case
 from dblog_core.model.schema_changes import Layout, Step
+from dblog_core.rows import column_rule_faults
 from dblog_core.rows.column_rules import Rules
+from dblog_core.rows.table_guard import Hold, Places, TableGuard
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import Manifest
 
@@ -41,11 +41,24 @@ class TableEvents:
     It voids the windows of `dumps` wherever chunks that are being read may hold what is no longer so.
     """
 
-    def __init__(self, staging: Staging, head: Manifest, dumps: Chunks, rules: Rules, stopped: Iterable[str]) -> None:
+    def __init__(
+        self,
+        staging: Staging,
+        head: Manifest,
+        dumps: Chunks,
+        rules: Rules,
+        guard: TableGuard,
+        places: Places,
+        stopped: Iterable[str],
+    ) -> None:
         """`stopped`: tables that are passed over."""
         self._dumps = dumps
         self._rules = rules
+        self._guard = guard
+        self._places = places
         self._passed_over = PassedOver(stopped)
+        for table in guard.waiting():
+            self._passed_over.wait(table)
         self.follow_ups = FollowUps(self._passed_over)
         self.shapes = TableShapes(staging, head)
 
@@ -56,30 +69,28 @@ class TableEvents:
 
     def store_shapes(self, signals: Iterable[Signal]) -> None:
         """Makes all shapes durable that a batch shows, at the same time: one after the other they wait for storage."""
-        shown = [s.schema for s in signals if isinstance(s, SchemaSeen) and not self.leaves_out(s.schema.table)]
+        shown = [s.schema for s in signals if isinstance(s, SchemaSeen) and self._follows_shape_of(s.schema.table)]
         self.shapes.store(self._rules.schema(shape) for shape in shown if self._rules.misfit(shape) is None)
 
     def take(self, signal: Signal, transaction: Transaction, draft: DraftSegment) -> None:
         """The next signal of the log; its lines go to the draft. Raises StagingUnavailable."""
+        shapes = [signal.schema] if isinstance(signal, SchemaSeen) else []
+        for hold in self._guard.follow(signal, lambda place: self._places.lies_before(transaction, place)):
+            self.hold(hold, shapes)
         if isinstance(signal, SchemaSeen) and (misfit := self._rules.misfit(signal.schema)) is not None:
             table = signal.schema.table
-            unruled = self._rules.lacks_rules(signal.schema)
-            signal = Unreadable(
-                signal.sequence, signal.transaction, table, misfit.what, misfit.fix, refused=True, unruled=unruled
-            )
+            signal = Unreadable(signal.sequence, signal.transaction, table, misfit.what, misfit.fix, refused=True)
         if isinstance(signal, SchemaSeen) and self._passed_over.is_unreadable(str(signal.schema.table)):
             self._read_again(signal.schema.table, transaction)
         match signal:
             # Once: each batch may hold such a value.
-            case Unreadable() if signal.unruled or not self.leaves_out(signal.table):
+            case Unreadable() if not self.leaves_out(signal.table):
                 self._distrust_rows(signal.table)
                 self._passed_over.add_unreadable(signal)
-            case SchemaSeen() if not self.leaves_out(signal.schema.table):
+            case SchemaSeen() if self._follows_shape_of(signal.schema.table):
                 self.set_shape(self._rules.schema(signal.schema), transaction, draft, signal.layout)
             case Truncated() | DatabaseDropped() | Altered() | Rewritten():
                 self._take_statement(signal, transaction, draft)
-            case RowsMoved():
-                self._stop_heirs(signal)
             case Created():
                 self._note_empty(signal.table)
             case Crashed():
@@ -125,9 +136,34 @@ class TableEvents:
             self._distrust_rows(TableName.parse(table))
         return new
 
+    def hold(self, hold: Hold, shapes: Iterable[TableSchema] = ()) -> None:
+        """From here on nothing of the table passes that nobody has accepted. `shapes`: that are shown here, to which
+        its rules may not fit either."""
+        table = str(hold.table)
+        if hold.problem is None:
+            self._passed_over.wait(table)
+        else:
+            misfits = [self._rules.misfit(shape) for shape in shapes if shape.table == hold.table]
+            problem = column_rule_faults.join_problems([*filter(None, misfits[-1:]), hold.problem])
+            if problem is None or not self._passed_over.add_held(table, problem):
+                return
+        self._distrust_rows(hold.table)
+
+    def release(self, table: TableName, at: Transaction) -> None:
+        """The log is read up to where the table was accepted: a dump brings what was left out."""
+        if self._passed_over.release(str(table)):
+            self._rewrite(table, at)
+
     def leaves_out(self, table: TableName | str) -> bool:
         """Whether rows of the table are left out now."""
         return str(table) in self._passed_over
+
+    def waits(self, table: TableName | str) -> bool:
+        """Whether rows of the table are left out for a while."""
+        return self._passed_over.is_waiting(str(table))
+
+    def _follows_shape_of(self, table: TableName) -> bool:
+        return self.waits(table) or not self.leaves_out(table)
 
     def take_unreadable(self) -> Mapping[str, Unreadable]:
         """Tables whose rows are passed over since the last call, and why, as the log says."""
@@ -144,26 +180,10 @@ class TableEvents:
                 self._rewrite(table, transaction)
             elif isinstance(signal, Altered):
                 self._alter(table, signal.step, transaction)
-                self._stop_unruled(table, signal, self._rules.moved.find_taken(table))
                 if signal.shows:
                     self.record_reshape(table)
             else:
                 self._empty(table, transaction, draft)
-
-    def _stop_heirs(self, signal: RowsMoved) -> None:
-        """Tables that may hold rows of one with rules, and have none."""
-        for name in signal.left:
-            alike = [t for t in self._list_tables() if signal.any_case and t.in_lower_case == name.in_lower_case]
-            for table in alike or [name]:
-                self._stop_unruled(table, signal, self._rules.inherited.find_misfit(table))
-
-    def _stop_unruled(self, table: TableName, signal: RowsMoved | Altered, misfit: Problem | None) -> None:
-        """Nothing of a table passes from here on whose rows would be staged in the open."""
-        if misfit is not None:
-            self._distrust_rows(table)
-            why, fix = misfit.what, misfit.fix
-            fault = Unreadable(signal.sequence, signal.transaction, table, why, fix, unruled=True)
-            self._passed_over.add_unreadable(fault)
 
     def _list_tables(self) -> list[TableName]:
         """Tables that we have a copy of, or are dumping."""

@@ -24,7 +24,7 @@ from dblog_core.model.filters import Expression, Filter
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.model.values import key_from_json, key_text
 from dblog_core.rows.source_key_faults import UNIQUE_KEY
-from dblog_core.state.stopped_tables import entries_by_source, read_unruled
+from dblog_core.state.stopped_tables import entries_by_source, read_held
 
 MAX_KEYS = 200_000
 _ATTEMPTS = 5  # looks at tables that somebody alters at the same time
@@ -232,7 +232,7 @@ def _find_refusals(config: Config, source: Source, names: tuple[str, ...] | None
     entries = entries_by_source(source.list_refusals())
     if config.source.columns:
         with closing(wiring.open_state(config)) as state:
-            entries |= read_unruled(state, config.source)
+            entries |= read_held(state, config.source)
     refusals = {table: Refusal(table, entry.why, entry.fix) for table, entry in entries.items()}
     if names is None:
         return refusals

@@ -51,8 +51,8 @@ def _of_copy(table: str, columns: Collection[str], rules: Mapping[str, ColumnRul
 
 
 def hidden_columns(rules: object) -> list[str]:
-    """The columns that the rules of a table exclude, mask or hash."""
-    return list(dict.fromkeys(column for rule in HIDING for column in getattr(rules, rule)))
+    """The columns that the rules of a table, if it has any, exclude, mask or hash."""
+    return list(dict.fromkeys(column for rule in HIDING for column in getattr(rules, rule, ())))
 
 
 def entry_fix(table: str) -> str:

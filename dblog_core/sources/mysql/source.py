@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from pymysql.connections import Connection
@@ -9,6 +10,7 @@ from pymysql.connections import Connection
 from dblog_core.config.source import SourceConfig
 from dblog_core.errors import SourceRefused
 from dblog_core.interfaces import ChunkReader, KeyOf, LogStream, Problem, Strain, WatermarkWriter
+from dblog_core.model.events import Transaction
 from dblog_core.model.position_spec import Place
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.rows import column_rule_faults
@@ -81,8 +83,8 @@ class MysqlSource:
     def identities(self) -> None:
         """The log shows every table, and what takes its name."""
 
-    def column_numbers(self) -> None:
-        """The log's statements tell which columns get other names."""
+    def origins(self, tables: Collection[TableName]) -> None:
+        """The log's statements tell what becomes of a table."""
 
     def current_position(self) -> str:
         connection = self._connect()
@@ -112,6 +114,9 @@ class MysqlSource:
 
     def has_reached(self, position: str, target: str) -> bool:
         return self._decode(position).has_reached(self._decode(target))
+
+    def lies_before(self, transaction: Transaction, position: str) -> bool:
+        return self._decode(position).is_after(transaction.id, transaction.position)
 
     def place(self, position: str) -> str:
         return log_end.encode(position, self._read_from)

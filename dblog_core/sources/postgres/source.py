@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import closing
 from itertools import chain
 
@@ -12,9 +12,10 @@ from psycopg2 import sql
 from dblog_core.config.source import SourceConfig
 from dblog_core.errors import SourceRefused
 from dblog_core.interfaces import KeyOf, Problem, Strain
+from dblog_core.model.events import Transaction
 from dblog_core.model.position_spec import Place
 from dblog_core.model.schema import TableName, TableSchema
-from dblog_core.model.table_identity import write_entry
+from dblog_core.model.table_identity import Origin, write_entry
 from dblog_core.model.table_stamp import TableStamp
 from dblog_core.sources.postgres import check, timelines
 from dblog_core.sources.postgres import start_position as starts
@@ -47,6 +48,7 @@ from dblog_core.sources.postgres.sql.connection import (
 from dblog_core.sources.postgres.sql.replica_identity import missing, refusals, usable
 from dblog_core.sources.postgres.sql.slots import Line
 from dblog_core.sources.postgres.sql.watermarks import PostgresWatermarks, creation
+from dblog_core.sources.postgres.table_origins import find_origins
 from dblog_core.sources.postgres.values import binary_values
 
 _XIDS = 1 << 32
@@ -113,11 +115,9 @@ class PostgresSource:
             [*roots, *(write_entry(names[p.root], p.root, p.oid, brought_rows=p.has_joined) for p in parts)]
         )
 
-    def column_numbers(self) -> dict[str, dict[str, str]]:
+    def origins(self, tables: Collection[TableName]) -> dict[TableName, Origin]:
         with session(self._config) as connection:
-            ruled = {table: TableName.parse(table) for table in self._config.columns}
-            numbers = {table: catalogue.column_numbers(connection, name) for table, name in ruled.items()}
-        return {table: of_columns for table, of_columns in numbers.items() if of_columns}
+            return find_origins(connection, tables)
 
     def current_position(self) -> str:
         """The end of the flushed log, on a standby of what is replayed. A commit with synchronous_commit off counts
@@ -145,6 +145,9 @@ class PostgresSource:
 
     def has_reached(self, position: str, target: str) -> bool:
         return Point.parse(position).lsn >= Point.parse(target).lsn
+
+    def lies_before(self, transaction: Transaction, position: str) -> bool:
+        return Lsn.parse(transaction.position) < Point.parse(position).lsn
 
     def place(self, position: str) -> str:
         return position
@@ -203,11 +206,9 @@ class PostgresSource:
 
     def _decoder(self, assembly: Assembly, lookups: Lookups) -> Decoder:
         if self._config.plugin == "wal2json":
-            return Wal2jsonDecoder(
-                self._config, assembly, Shapes(self._config, lookups.describe, lookups.base_name, lookups.numbers)
-            )
+            return Wal2jsonDecoder(self._config, assembly, Shapes(self._config, lookups.describe, lookups.base_name))
         forms = self._forms if self._forms.binary and self._exact_in_binary() else Forms(binary=False)
-        types = Types(lookups.type_name, lookups.key, lookups.layout, lookups.generated, lookups.numbers)
+        types = Types(lookups.type_name, lookups.key, lookups.layout, lookups.generated)
         return PgoutputDecoder(self._config, assembly, types, forms=forms)
 
     def _exact_in_binary(self) -> bool:

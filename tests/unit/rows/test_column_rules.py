@@ -26,10 +26,11 @@ from dblog_core.model import watermark
 from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.model.task_id import TaskId
 from dblog_core.model.watermark import High, Mark
+from dblog_core.monitoring import held_tables
 from dblog_core.rows import column_rule_faults
 from dblog_core.rows.column_rules import MASK, Rules
 from dblog_core.rows.row_hashes import is_compared
-from dblog_core.state import settings_in_force, stopped_tables
+from dblog_core.state import rule_acceptances, settings_in_force, stopped_tables
 from tests.fake_source import ORDERS, FakeSource
 from tests.unit.reload_world import A, B
 from tests.unit.reload_world import World as Capture
@@ -234,10 +235,10 @@ def test_a_table_whose_ruled_column_is_renamed_stops_alone_until_a_rule_fits_aga
     assert stopped_tables.read(capture.state) == {} and SECRET.encode() not in written_bytes(capture)
 
 
-def test_a_column_that_comes_back_is_dumped_where_the_log_alone_has_told(
+def test_a_table_whose_column_comes_back_is_dumped_once_somebody_accepts_it(
     capture: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(config_reload, "NEWCOMERS", 3600)
+    monkeypatch.setattr(config_reload, "NEWCOMERS", 0.1)
     capture.capture()
     capture.put(A, 1, v=SECRET)
     with capture.capturing():
@@ -245,7 +246,14 @@ def test_a_column_that_comes_back_is_dumped_where_the_log_alone_has_told(
         wait_until(lambda: "shop.a" in stopped_tables.read(capture.state), "the table is stopped")
         rename(capture, A, "w", "v")
         capture.put(A, 3, v=SECRET)
+        capture.put(B, 1)
+        wait_until(lambda: any(line["op"] == "c" for line in capture.lines(B)), "the other table goes on")
+        assert dump_store.list_dumps(capture.state) == []
+        config = capture.config
+        source, staging = wiring.open_source(config.source), wiring.open_staging(config)
+        held_tables.accept(config, source, staging, capture.state, ["shop.a"])
         wait_until(lambda: [d.state for d in dump_store.list_dumps(capture.state)] == ["done"], "it is dumped")
+    assert rule_acceptances.read(capture.state) == {}
     assert capture.replay(A) == {(key,): {"id": key, "v": MASK} for key in (1, 2, 3)}
     assert SECRET.encode() not in written_bytes(capture)
 

@@ -62,7 +62,8 @@ class LoggedStatements:
         for table in filter(self._tables.may_want, statement.tables):
             self._rows.forget_shape(table)
             index = batch.transaction(group.transaction)
-            batch.signal(Altered(batch.next_sequence, index, table, step, self._any_case, statement.shapes))
+            anew = statement.creates or statement.means is Means.EMPTIES or table in statement.renamed_away
+            batch.signal(Altered(batch.next_sequence, index, table, step, self._any_case, statement.shapes, anew))
         # The server writes no row events for what an ALTER makes of values.
         if statement.alters and (step is None or step.revalued):
             self._signal(Rewritten, statement.tables, group)
@@ -88,13 +89,12 @@ class LoggedStatements:
                 self._signal(Rewritten, (table for table in statement.tables if table not in emptied), group)
 
     def _move_rows(self, statement: Statement, group: Group) -> None:
+        """Wherever the rows come from: also from tables, databases and files that nobody captures."""
         batch = self._rows.batch
-        tables = tuple(filter(self._wants, statement.tables))
-        left = tuple(table for table in tables if table not in statement.renamed_away)
-        if not left or len(tables) == 1:
-            return
-        index = batch.transaction(group.transaction)
-        batch.signal(RowsMoved(batch.next_sequence, index, tables, left, self._any_case))
+        left = tuple(t for t in statement.tables if self._wants(t) and t not in statement.renamed_away)
+        if left:
+            index = batch.transaction(group.transaction)
+            batch.signal(RowsMoved(batch.next_sequence, index, left, self._any_case))
 
     def _signal(self, kind: type[Created | Truncated | Rewritten], tables: Iterable[TableName], group: Group) -> None:
         batch = self._rows.batch

@@ -50,6 +50,8 @@ class Statement:
     """Whether it gives `tables` their columns, and they are there after it."""
     versions: bool | None = None
     """Whether MariaDB keeps every version of a row of `tables` from here on; None: as before."""
+    creates: bool = False
+    """Whether it is a CREATE TABLE: a table that was there, and that it does not replace, stays as it is."""
     makes: bool = False
     """Whether `tables` are made by it, without rows."""
     if_missing: bool = False
@@ -206,6 +208,7 @@ def _read_create(tokens: StatementTokens) -> Statement | None:
         (table,),
         shapes=True,
         versions=versions if if_missing else bool(versions),
+        creates=True,
         makes=makes,
         if_missing=if_missing,
     )

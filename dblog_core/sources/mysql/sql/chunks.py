@@ -52,6 +52,9 @@ class MysqlChunks:
         self._rows = TextRows()
         self._looks: Sight | None = None
 
+    def origin(self, table: TableName) -> None:
+        """The log's statements tell what becomes of a table."""
+
     def schema(self, table: TableName) -> TableSchema:
         with translate_errors(self._config, f"reading the shape of {table}"):
             described, _ = self._definitions.look(table, partial(self._describe, table))

@@ -116,17 +116,10 @@ class Assembly:
         sequence = self._next()
         self._signals.append(SignalSeen.of(sequence, self.transaction, row))
 
-    def schema(
-        self,
-        schema: TableSchema,
-        layout: Layout | None = None,
-        *,
-        oid: int | None = None,
-        numbers: dict[str, str] | None = None,
-    ) -> None:
-        """From here on the rows of the table with this oid have this shape, and its columns these numbers."""
+    def schema(self, schema: TableSchema, layout: Layout | None = None, *, oid: int | None = None) -> None:
+        """From here on the rows of the table with this oid have this shape."""
         sequence = self._next()
-        self._signals.append(SchemaSeen(sequence, self.transaction, schema, layout, oid, numbers))
+        self._signals.append(SchemaSeen(sequence, self.transaction, schema, layout, oid))
 
     def unreadable(self, table: TableName, why: str, fix: str, *, refused: bool = False) -> None:
         """From here on the table's rows are passed over. `refused`: the catalogue refuses the table for that too."""

@@ -12,7 +12,7 @@ import psycopg2
 
 from dblog_core.config.source import SourceConfig
 from dblog_core.interfaces import KeyOf
-from dblog_core.model.schema import Column, TableName, TableSchema
+from dblog_core.model.schema import Column, TableName
 from dblog_core.model.schema_changes import Layout
 from dblog_core.sources.postgres.logical import column_layout
 from dblog_core.sources.postgres.sql import catalogue, replica_identity, standby
@@ -57,13 +57,6 @@ class Lookups:
     def generated(self, oid: int) -> frozenset[str]:
         """The table's generated columns, if the server is one that may show them in its log."""
         return self._ask(lambda connection: replica_identity.find_generated(connection, oid))
-
-    def numbers(self, schema: TableSchema) -> dict[str, str] | None:
-        """The columns' numbers of a table with rules; None where the catalogue has no longer the columns of the log."""
-        if str(schema.table) not in self._config.columns:
-            return None
-        numbers = self._ask(lambda connection: catalogue.column_numbers(connection, schema.table))
-        return numbers if numbers.keys() >= {column.name for column in schema.columns} else None
 
     def recovering(self) -> bool:
         """Whether the server is a standby."""

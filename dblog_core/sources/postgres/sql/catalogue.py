@@ -170,24 +170,12 @@ def find_table(connection: Connection, name: TableName) -> CatalogueTable | None
     return next(iter(_describe(connection, rows(connection, query, (name.schema, name.name)))), None)
 
 
-_NUMBERS = """
-    SELECT a.attname, concat(c.oid, '/', a.attnum) FROM pg_attribute a
-    JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace
-    WHERE n.nspname = %s AND c.relname = %s AND a.attnum > 0 AND NOT a.attisdropped
-"""
-
-
 def find_key(connection: Connection, name: TableName, config: SourceConfig) -> tuple[str, ...]:
     """The `key` of a table in one question; of a table that is gone its entry in `[source.keys]`."""
     indexes = [_Index(*index) for _, *index in rows(connection, _INDEXES_OF_ONE, (name.schema, name.name))]
     primary = next((index for index in indexes if index.primary), None)
     unique = _find_unique_key(indexes)
     return _choose_key(name, tuple(primary.columns) if primary else (), tuple(unique.columns) if unique else (), config)
-
-
-def column_numbers(connection: Connection, name: TableName) -> dict[str, str]:
-    """What stays of each column of a table when its name changes (OID/NUMBER); nothing of a table that is gone."""
-    return {str(column): str(number) for column, number in rows(connection, _NUMBERS, (name.schema, name.name))}
 
 
 def _choose_key(

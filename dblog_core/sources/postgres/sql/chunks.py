@@ -18,6 +18,7 @@ from dblog_core.interfaces import VALUE_BYTES, Chunk, ChunkTooLarge, Hashes, Ran
 from dblog_core.model.filters import Filter
 from dblog_core.model.key_order import order_text
 from dblog_core.model.schema import Column, TableName, TableSchema
+from dblog_core.model.table_identity import Origin
 from dblog_core.model.values import Key, keys_of
 from dblog_core.rows import row_hashes as canonical
 from dblog_core.rows.arrow_buffers import LARGEST
@@ -47,6 +48,7 @@ from dblog_core.sources.postgres.sql.connection import (
 )
 from dblog_core.sources.postgres.sql.row_hashes import HashQuery
 from dblog_core.sources.postgres.sql.watermarks import identifier
+from dblog_core.sources.postgres.table_origins import find_origins
 
 # Locked as the COPY locks it, but before the snapshot is taken: of a table that an ALTER rewrites between the two, the
 # COPY would see no row, and no error would tell. LOCK takes no snapshot itself. From then on types stay as they are.
@@ -101,6 +103,10 @@ class PostgresChunkReader:
         if not columns:
             raise catalogue.missing(schema.table)
         return order_text(columns)
+
+    def origin(self, table: TableName) -> Origin | None:
+        with translate_errors(self._config):
+            return find_origins(self._open(), [table]).get(table)
 
     def estimated_rows(self, table: TableName) -> int:
         with translate_errors(self._config):
