@@ -22,20 +22,24 @@ from dblog_core.lake.lake_status import State, TableStatus
 from dblog_core.model import values
 from dblog_core.model.events import Rewritten
 from dblog_core.monitoring import preflight
+from dblog_core.rows import key_progress
 from dblog_core.sources.mysql.binlog import events
 from dblog_core.sources.mysql.binlog.unread_tables import UnreadTables
 from dblog_core.sources.mysql.ddl import statement_text, statement_tokens
 from dblog_core.sources.mysql.row_events import table_ids
+from dblog_core.sources.mysql.sql import key_order
 from dblog_core.sources.mysql.values import binary_values
 from dblog_core.verify.report import Report
 from tests.unit.algorithm import test_chunk_placement
 from tests.unit.capture import test_statements_on_tables, test_whole_tables
 from tests.unit.engine_world import World
 from tests.unit.lake import test_lake_places
+from tests.unit.rows import test_key_progress
 from tests.unit.sources.mysql import test_values
 from tests.unit.sources.mysql.binlog import test_log_state, test_unread_tables
 from tests.unit.sources.mysql.binlog import test_logged_statements as statements
 from tests.unit.sources.mysql.row_events import test_row_decoder
+from tests.unit.sources.mysql.sql import test_key_order
 from tests.unit.verify import test_verify
 
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -275,5 +279,22 @@ MUTANTS = [
         "a table without a key that gets one has all its rows",
         _a_key_changes_nothing,
         test_whole_tables.test_a_table_that_is_given_a_key_is_dumped,
+    ),
+    Mutant(
+        "the beginning of a column is ordered as all of it",
+        lambda patch: patch.setattr(key_order, "_has_octets", lambda _: False),
+        lambda _: test_key_order.test_a_column_that_no_index_holds_whole_is_ordered_by_its_octets(
+            ("k",), test_key_order.index("PRIMARY", "k(700)"), key_order.KeyOrder(None, {"k": 700})
+        ),
+    ),
+    Mutant(
+        "keys ascend in whatever order they come",
+        lambda patch: patch.setattr(key_progress, "_ascends", lambda _: True),
+        lambda _: test_key_progress.test_keys_of_one_column_that_do_not_ascend_are_out_of_order([(7,), (6,), (8,)]),
+    ),
+    Mutant(
+        "two rows may have one key",
+        lambda patch: patch.setattr(key_progress, "_count_distinct", lambda rows, _: rows.num_rows),
+        lambda _: test_key_progress.test_rows_with_one_key_have_no_place_behind_it(None),
     ),
 ]

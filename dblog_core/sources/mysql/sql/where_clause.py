@@ -1,7 +1,8 @@
 """Conditions of a chunk's SELECT: places in key order, listed keys and filters, as SQL with the values to bind.
 
 They have the form that lets both servers read a range of the key's index: row comparisons such as (a, b) > (1, 2) do
-not. The column's own collation wins over that of a bound text, so the database compares as it sorts.
+not. The column's own collation wins over that of a bound text, so the database compares as it sorts. What a `KeyOrder`
+orders by octets is compared by them too.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from dblog_core.model.filters import Filter
 from dblog_core.model.schema import Column, TableSchema
 from dblog_core.model.values import Key
 from dblog_core.sources.mysql.sql.connection import quote_identifier
+from dblog_core.sources.mysql.sql.key_order import KeyOrder, is_text
 from dblog_core.sources.mysql.values.types import NATIVE
 
 Condition = tuple[str, list[Any]]
@@ -59,14 +61,29 @@ def every(*conditions: Condition) -> Condition:
     return " AND ".join(text for text, _ in present), [value for _, values in present for value in values]
 
 
-def order(schema: TableSchema, direction: str) -> str:
+def order(schema: TableSchema, key_order: KeyOrder, direction: str) -> str:
     """ORDER BY of the key. ENUM and SET sort by their number, as their index does."""
-    return ", ".join(f"{quote_identifier(column.name)} {direction}" for column in schema.key_columns)
+    return ", ".join(f"{sorted_form(column, key_order)} {direction}" for column in schema.key_columns)
 
 
-def between(schema: TableSchema, after: Key | None, upto: Key | None) -> Condition:
+def sorted_form(column: Column, key_order: KeyOrder) -> str:
+    """What a key column is ordered by."""
+    return _octets(column, key_order, quote_identifier(column.name))
+
+
+def _octets(column: Column, key_order: KeyOrder, value: str) -> str:
+    """The value, or its octets where the column is ordered by them."""
+    if column.name not in key_order.octets:
+        return value
+    characters = key_order.octets[column.name]
+    beginning = value if characters is None else f"LEFT({value}, {characters})"
+    # As the server sends it, and as we bind it.
+    return f"CAST({f'CONVERT({beginning} USING utf8mb4)' if is_text(column) else beginning} AS BINARY)"
+
+
+def between(schema: TableSchema, key_order: KeyOrder, after: Key | None, upto: Key | None) -> Condition:
     """after < key <= upto; None is open."""
-    parts = [_beyond(schema, key, op) for key, op in ((after, ">"), (upto, "<")) if key is not None]
+    parts = [_beyond(schema, key_order, key, op) for key, op in ((after, ">"), (upto, "<")) if key is not None]
     return every(*parts)
 
 
@@ -100,7 +117,7 @@ def _filter(condition: Filter, column: Column) -> Condition:
     return f"{quote_identifier(column.name)} {condition.op} %s", values
 
 
-def _beyond(schema: TableSchema, key: Key, op: str) -> Condition:
+def _beyond(schema: TableSchema, key_order: KeyOrder, key: Key, op: str) -> Condition:
     """`key op` column by column, where op is > or <, which stands for <= on the whole key.
 
     (a, b) > (1, 2) is `a >= 1 AND (a > 1 OR (a = 1 AND b > 2))`, whose first part alone gives the range its start.
@@ -108,18 +125,18 @@ def _beyond(schema: TableSchema, key: Key, op: str) -> Condition:
     columns = schema.key_columns
     whole = ">" if op == ">" else "<="
     if len(columns) == 1:
-        return _compare(columns[0], whole, key[0])
+        return _compare(columns[0], key_order, whole, key[0])
     equal: list[Condition] = []
     alternatives = []
     for i, (column, part) in enumerate(zip(columns, key, strict=True)):
-        alternatives.append(every(*equal, _compare(column, whole if i == len(columns) - 1 else op, part)))
-        equal.append(_compare(column, "=", part))
-    start = _compare(columns[0], op + "=", key[0])
+        alternatives.append(every(*equal, _compare(column, key_order, whole if i == len(columns) - 1 else op, part)))
+        equal.append(_compare(column, key_order, "=", part))
+    start = _compare(columns[0], key_order, op + "=", key[0])
     either = " OR ".join(f"({text})" for text, _ in alternatives)
     return every(start, (f"({either})", [value for _, values in alternatives for value in values]))
 
 
-def _compare(column: Column, op: str, part: Any) -> Condition:
+def _compare(column: Column, key_order: KeyOrder, op: str, part: Any) -> Condition:
     base = _base(column)
     value = equal_value(part, column)
     if base == "enum" and op != "=":
@@ -129,7 +146,7 @@ def _compare(column: Column, op: str, part: Any) -> Condition:
     if base == "set" and op != "=":
         # It has too many values to list. By its number, which no index serves: each chunk reads from the beginning.
         return f"CAST({quote_identifier(column.name)} AS UNSIGNED) {op} %s", [_bits(value, column)]
-    return f"{quote_identifier(column.name)} {op} %s", [value]
+    return f"{sorted_form(column, key_order)} {op} {_octets(column, key_order, '%s')}", [value]
 
 
 def _holds(number: int, op: str, than: int) -> bool:

@@ -61,16 +61,42 @@ _COLUMNS = f"""
     WHERE a.attrelid = ANY(%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
     ORDER BY a.attrelid, a.attnum
 """
+# A unique index may tell values apart that are equal to the column's own order, in which chunks are read: by another
+# collation than one that takes different texts for equal, or by an operator class with another equality (strategy 3 of
+# a btree) than the default one of the type (citext by text_ops, a row by record_image_ops).
+_TELLS_NO_MORE = """
+    i.indisprimary OR (
+        (i.indcollation[k.place - 1] = a.attcollation OR coalesce(
+            (SELECT l.collisdeterministic FROM pg_collation l WHERE l.oid = a.attcollation), true))
+        AND coalesce(x.relam <> 403 OR (
+            SELECT used.amopopr = usual.amopopr
+            FROM pg_opclass c
+            JOIN pg_amop used ON used.amopfamily = c.opcfamily AND used.amopstrategy = 3
+                AND used.amoplefttype = c.opcintype AND used.amoprighttype = c.opcintype,
+            LATERAL (WITH RECURSIVE base(type) AS (
+                    SELECT a.atttypid
+                    UNION ALL SELECT t.typbasetype FROM base JOIN pg_type t ON t.oid = base.type WHERE t.typtype = 'd')
+                SELECT o.amopopr
+                FROM pg_opclass d
+                JOIN pg_amop o ON o.amopfamily = d.opcfamily AND o.amopstrategy = 3
+                    AND o.amoplefttype = d.opcintype AND o.amoprighttype = d.opcintype
+                WHERE d.opcmethod = 403 AND d.opcdefault
+                    AND (d.opcintype = c.opcintype OR d.opcintype IN (SELECT type FROM base))
+                ORDER BY d.opcintype IN (SELECT type FROM base) DESC LIMIT 1) usual
+            WHERE c.oid = i.indclass[k.place - 1]), false))
+"""
 # Only an immediate index over whole columns and all rows says that they are unique at every moment. Columns behind
 # indnkeyatts are merely stored in it (INCLUDE).
 _INDEXES = f"""
     SELECT i.indrelid::bigint, x.relname, i.indisprimary, i.indisreplident,
-           i.indisunique AND i.indimmediate AND i.indpred IS NULL AND i.indexprs IS NULL,
+           i.indisunique AND i.indimmediate AND i.indpred IS NULL AND i.indexprs IS NULL
+               AND coalesce(k.tell_no_more, false),
            coalesce(k.are_in_every_row, false), coalesce(k.names, '{{}}'), coalesce(k.numbers, '{{}}')
     FROM pg_index i JOIN pg_class x ON x.oid = i.indexrelid, LATERAL (
         SELECT array_agg(a.attname::text ORDER BY k.place) AS names,
                array_agg(a.attnum::int ORDER BY a.attnum) AS numbers,
-               bool_and({_IS_NEVER_NULL} AND a.attgenerated = '') AS are_in_every_row
+               bool_and({_IS_NEVER_NULL} AND a.attgenerated = '') AS are_in_every_row,
+               bool_and({_TELLS_NO_MORE}) AS tell_no_more
         FROM unnest(i.indkey::int2[]) WITH ORDINALITY k(number, place)
         JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.number
         WHERE k.place <= i.indnkeyatts) k
