@@ -9,6 +9,7 @@ from dblog_core.config.source import SourceConfig
 from dblog_core.model.schema import TableName
 from dblog_core.sources.mysql.binlog import events
 from dblog_core.sources.mysql.binlog.log_state import LogState
+from dblog_core.sources.mysql.ddl import known_forms
 from dblog_core.sources.mysql.position import MysqlGtids, Position
 from dblog_core.sources.mysql.row_events.table_ids import Lookups
 from dblog_core.sources.mysql.sql.catalogue import TableFilter
@@ -90,7 +91,9 @@ def session_query(sql: bytes, *, collation: int | None = None, schema: bytes = b
     return event(events.Type.QUERY, head + variables + schema + b"\0" + sql)
 
 
-def talking(*, any_case: bool = False, tables: str = "shop.*") -> LogState:
+def talking(
+    *, any_case: bool = False, tables: str = "shop.*", forms: known_forms.Ask = known_forms.ask_nobody
+) -> LogState:
     return LogState(
         tables=TableFilter(CONFIG.model_copy(update={"tables": (tables,)})),
         keys={},
@@ -103,5 +106,5 @@ def talking(*, any_case: bool = False, tables: str = "shop.*") -> LogState:
         server=UUID,
         position=Position("binlog.000001", 4, MysqlGtids.parse("")),
         rows_to_skip=0,
-        lookups=Lookups(lambda _: True, lambda _: ()),
+        lookups=Lookups(lambda _: True, lambda _: (), forms),
     )

@@ -25,7 +25,9 @@ from dblog_core.monitoring import preflight
 from dblog_core.rows import key_progress
 from dblog_core.sources.mysql.binlog import events
 from dblog_core.sources.mysql.binlog.unread_tables import UnreadTables
-from dblog_core.sources.mysql.ddl import statement_text, statement_tokens
+from dblog_core.sources.mysql.ddl import column_forms, statement_text, statement_tokens
+from dblog_core.sources.mysql.ddl.altered_columns import AlteredColumns
+from dblog_core.sources.mysql.position import Position
 from dblog_core.sources.mysql.row_events import table_ids
 from dblog_core.sources.mysql.sql import key_order
 from dblog_core.sources.mysql.values import binary_values
@@ -38,6 +40,7 @@ from tests.unit.rows import test_key_progress
 from tests.unit.sources.mysql import test_values
 from tests.unit.sources.mysql.binlog import test_log_state, test_unread_tables
 from tests.unit.sources.mysql.binlog import test_logged_statements as statements
+from tests.unit.sources.mysql.ddl import test_column_forms, test_known_forms
 from tests.unit.sources.mysql.row_events import test_row_decoder
 from tests.unit.sources.mysql.sql import test_key_order
 from tests.unit.verify import test_verify
@@ -143,6 +146,18 @@ def _histories_stand_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _a_key_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TableShapes, "has_key", lambda self, fingerprint: True)
+
+
+def _rounding_keeps_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(column_forms, "_SAME_TEXTS", (lambda before, after: before.type == after.type == "DECIMAL",))
+
+
+def _answers_hold_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Position, "has_reached", lambda self, target: True)
+
+
+def _rows_are_written_again_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(AlteredColumns, "recompute", lambda self: None)
 
 
 def _look_for_shared_places(directory: Path) -> None:
@@ -273,6 +288,21 @@ MUTANTS = [
         "an ALTER in two phases has happened when it is rolled back",
         _failed_is_done,
         lambda _: test_log_state.test_an_alter_in_two_phases_has_happened_when_it_has_succeeded([2, 8], 0),
+    ),
+    Mutant(
+        "a decimal keeps its values whatever its scale",
+        _rounding_keeps_values,
+        lambda _: test_column_forms.test_values_may_be_others("DECIMAL(50,2)", "DECIMAL(52,4)"),
+    ),
+    Mutant(
+        "what the catalogue says now holds at any place of the log",
+        _answers_hold_everywhere,
+        lambda _: test_known_forms.test_an_answer_holds_only_behind_the_end_that_the_log_had(),
+    ),
+    Mutant(
+        "generated columns keep their values when all rows are written again",
+        _rows_are_written_again_as_they_are,
+        lambda _: test_column_forms.test_what_the_server_computes_is_computed_anew("FORCE"),
     ),
     Mutant("no table's history has the place of another table", _histories_stand_alone, _look_for_shared_places),
     Mutant(

@@ -19,9 +19,10 @@ from dblog_core.sources.mysql.binlog import continuity, log
 from dblog_core.sources.mysql.binlog import start_position as starts
 from dblog_core.sources.mysql.binlog.log_state import LogState
 from dblog_core.sources.mysql.binlog.xa import prepared_at_start
+from dblog_core.sources.mysql.ddl.known_forms import Answer
 from dblog_core.sources.mysql.position import Position
 from dblog_core.sources.mysql.row_events.table_ids import Lookups
-from dblog_core.sources.mysql.sql import catalogue, chunks, log_end, server, watermarks
+from dblog_core.sources.mysql.sql import catalogue, chunks, log_end, server, stored_forms, watermarks
 from dblog_core.sources.mysql.sql import source_load as load
 from dblog_core.sources.mysql.sql.catalogue import TableFilter
 from dblog_core.sources.mysql.sql.connection import connect, is_mariadb, rows, translate_errors, where
@@ -152,7 +153,7 @@ class MysqlSource:
             server=identity,
             position=start,
             rows_to_skip=skip,
-            lookups=Lookups(self._is_table, self._primary_key),
+            lookups=Lookups(self._is_table, self._primary_key, self._read_forms),
             loses_commits=loses_commits,
             is_file_cut=loses_commits
             and has_file
@@ -174,6 +175,13 @@ class MysqlSource:
         connection = self._connect()
         with translate_errors(self._config, f"asking for the primary key of {table}"), connection:
             return catalogue.primary_key(connection, table)
+
+    def _read_forms(self, tables: Collection[TableName] | None) -> Answer:
+        connection = self._connect()
+        with translate_errors(self._config, "asking how tables are stored"), connection:
+            forms = stored_forms.read_forms(connection, tables, self._tables.wants)
+            # What the catalogue shows of a table, the log has had before.
+            return Answer(forms, server.present_end(connection, self._config, mariadb=self._mariadb))
 
     def open_reader(self, *, lock_seconds: float | None = None) -> ChunkReader:
         return chunks.open_reader(self._config, lock_seconds=lock_seconds)

@@ -22,6 +22,7 @@ from dblog_core.sources.mysql.binlog.row_intake import RowIntake
 from dblog_core.sources.mysql.binlog.transactions import Transactions
 from dblog_core.sources.mysql.binlog.xa.prepared_rows import PreparedRows
 from dblog_core.sources.mysql.binlog.xa.transactions import XaTransactions
+from dblog_core.sources.mysql.ddl.known_forms import KnownForms
 from dblog_core.sources.mysql.position import Position
 from dblog_core.sources.mysql.row_events.table_ids import Lookups, TableNumbers
 from dblog_core.sources.mysql.sql.catalogue import TableFilter
@@ -58,8 +59,9 @@ class LogState:
         self._groups = EventGroups(
             position, mariadb=mariadb, server=server, rows_to_skip=rows_to_skip, is_file_cut=is_file_cut
         )
-        self._rows = RowIntake(tables, numbers, self._groups, zero_dates=zero_dates, any_case=any_case)
-        statements = LoggedStatements(tables, charsets, self._groups, self._rows, any_case=any_case)
+        forms = KnownForms(lookups.forms, (lambda table: table.in_lower_case) if any_case else (lambda table: table))
+        self._rows = RowIntake(tables, numbers, self._groups, forms, zero_dates=zero_dates, any_case=any_case)
+        statements = LoggedStatements(tables, charsets, self._groups, self._rows, forms, any_case=any_case)
         self._xa = XaTransactions(self._groups, statements, numbers)
         self._transactions = Transactions(
             self._groups, statements, self._rows, self._xa, numbers, mariadb=mariadb, loses_commits=loses_commits

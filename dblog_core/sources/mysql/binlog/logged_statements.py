@@ -10,6 +10,8 @@ from dblog_core.sources.mysql.binlog import events, unsupported
 from dblog_core.sources.mysql.binlog.event_groups import EventGroups, Group
 from dblog_core.sources.mysql.binlog.row_intake import RowIntake
 from dblog_core.sources.mysql.ddl import alter_table, statement_text
+from dblog_core.sources.mysql.ddl.altered_columns import Reading
+from dblog_core.sources.mysql.ddl.known_forms import KnownForms
 from dblog_core.sources.mysql.ddl.statements import Means, Statement, classify
 from dblog_core.sources.mysql.sql.catalogue import TableFilter
 from dblog_core.sources.mysql.values.charsets import Charsets
@@ -19,12 +21,21 @@ class LoggedStatements:
     """Reads the statements of QUERY events, and passes on what they do."""
 
     def __init__(
-        self, tables: TableFilter, charsets: Charsets, groups: EventGroups, rows: RowIntake, *, any_case: bool
+        self,
+        tables: TableFilter,
+        charsets: Charsets,
+        groups: EventGroups,
+        rows: RowIntake,
+        forms: KnownForms,
+        *,
+        any_case: bool,
     ) -> None:
         self._tables = tables
         self._charsets = charsets
         self._groups = groups
         self._rows = rows
+        self._forms = forms
+        self._ruled = {TableName.parse(name).in_lower_case for name in tables.columns}
         self._any_case = any_case
         self._wants = tables.may_want if any_case else tables.wants
 
@@ -55,18 +66,35 @@ class LoggedStatements:
         # TRUNCATE leaves the columns as they are; DROP and CREATE OR REPLACE, which empty too, do not.
         if statement.means is Means.EMPTIES and sql.lstrip()[:8].upper() == "TRUNCATE":
             return
-        step = None if statement.versions is not None else alter_table.step(sql, sql_mode)
-        if step == alter_table.NOTHING and not alter_table.may_retype(sql):
+        tables = tuple(filter(self._tables.may_want, statement.tables))
+        if not tables:
+            return
+        reading = None if statement.versions is not None else self._read_alter(statement, sql, sql_mode)
+        for table in statement.tables:
+            # Where the table was there, such a statement has done nothing; where it was not, nothing is known of it.
+            stays = self._forms.at(table, self._groups.position) if statement.if_missing else None
+            self._forms.put(table, stays if reading is None else reading.after)
+        step = None if reading is None else reading.step
+        keeps_values = not statement.alters or (reading is not None and reading.keeps_values)
+        if step == alter_table.NOTHING and keeps_values and not alter_table.may_retype(sql):
             return
         batch = self._rows.batch
-        for table in filter(self._tables.may_want, statement.tables):
+        for table in tables:
             self._rows.forget_shape(table)
             index = batch.transaction(group.transaction)
             anew = statement.creates or statement.means is Means.EMPTIES or table in statement.renamed_away
             batch.signal(Altered(batch.next_sequence, index, table, step, self._any_case, statement.shapes, anew))
         # The server writes no row events for what an ALTER makes of values.
-        if statement.alters and (step is None or step.revalued):
+        if not keeps_values:
             self._signal(Rewritten, statement.tables, group)
+
+    def _read_alter(self, statement: Statement, sql: str, sql_mode: int | None) -> Reading | None:
+        """What an ALTER TABLE does to its table; None: nobody knows, or it is another statement."""
+        if len(statement.tables) != 1:
+            return None
+        table = statement.tables[0]
+        before = self._forms.at(table, self._groups.position)
+        return alter_table.read(sql, sql_mode, before, plain=table.in_lower_case not in self._ruled)
 
     def _follow_lost_rows(self, statement: Statement, group: Group) -> None:
         """Rows that come or go without row events."""
@@ -76,6 +104,7 @@ class LoggedStatements:
                 self._signal(Rewritten, statement.tables, group)
             case Means.DROPS_SCHEMA if self._tables.wants_schema(statement.schema, any_case=self._any_case):
                 self._rows.forget_shapes_of_schema(statement.schema)
+                self._forms.forget_schema(statement.schema)
                 batch = self._rows.batch
                 index = batch.transaction(group.transaction)
                 batch.signal(DatabaseDropped(batch.next_sequence, index, statement.schema, self._any_case))

@@ -15,6 +15,7 @@ from dblog_core.sources.mysql.binlog.event_groups import EventGroups, Group
 from dblog_core.sources.mysql.binlog.events import Event, Type
 from dblog_core.sources.mysql.binlog.framing import Events
 from dblog_core.sources.mysql.binlog.unread_tables import UnreadTables
+from dblog_core.sources.mysql.ddl.known_forms import KnownForms
 from dblog_core.sources.mysql.row_events import row_event_header, table_map
 from dblog_core.sources.mysql.row_events.change_batch import BatchBuilder
 from dblog_core.sources.mysql.row_events.row_decoder import Buffer
@@ -32,13 +33,21 @@ class RowIntake:
     """
 
     def __init__(
-        self, tables: TableFilter, numbers: TableNumbers, groups: EventGroups, *, zero_dates: str, any_case: bool
+        self,
+        tables: TableFilter,
+        numbers: TableNumbers,
+        groups: EventGroups,
+        forms: KnownForms,
+        *,
+        zero_dates: str,
+        any_case: bool,
     ) -> None:
         self.numbers = numbers
         self.unread = UnreadTables()
         self.batch = BatchBuilder(zero_dates)
         self._tables = tables
         self._groups = groups
+        self._forms = forms
         self._zero_dates = zero_dates
         self._any_case = any_case
         self._shown_shapes: dict[TableName, str] = {}
@@ -49,6 +58,7 @@ class RowIntake:
         }
 
     def start_batch(self) -> None:
+        self._forms.ask_missing()
         self.batch = BatchBuilder(self._zero_dates)
 
     def report_crash(self) -> None:
@@ -203,6 +213,7 @@ class RowIntake:
         if self._shown_shapes.get(schema.table) != schema.fingerprint:
             self._shown_shapes[schema.table] = schema.fingerprint
             self.unread.resume(schema.table)
+            self._forms.note_rows(schema.table)
             self.numbers.usual.clear()
             index = self.batch.transaction(group.transaction)
             self.batch.signal(SchemaSeen(self.batch.next_sequence, index, schema))

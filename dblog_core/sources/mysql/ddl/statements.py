@@ -30,7 +30,7 @@ class Means(Enum):
     """Rows of `tables` change places without row events: RENAME, swapped partitions and files. What had the name of one
     in `renamed_away` has another one now, and nothing else has taken it."""
     DROPS_PARTITIONS = auto()
-    """Some rows of `tables` are gone: DROP PARTITION, TRUNCATE PARTITION."""
+    """Some rows of `tables` are gone, or may be: DROP PARTITION, TRUNCATE PARTITION, REPAIR TABLE."""
     DROPS_SCHEMA = auto()
     CHANGES_ROWS = auto()
     """A change of rows in statement form: what it touches (triggers, cascades) cannot be known."""
@@ -84,7 +84,6 @@ _HARMLESS = {
     "FLUSH": "caches and logs",
     "ANALYZE": "statistics",
     "OPTIMIZE": "same rows, new files",
-    "REPAIR": "same rows, new files",
     "INSTALL": "plugins",
     "UNINSTALL": "plugins",
     "RENAME": "of a user",
@@ -102,7 +101,7 @@ def classify(sql: str, schema: str, *, any_case: bool = False) -> Statement:
         return Statement(Means.HARMLESS)
     if verb.word in ("BEGIN", "START", "COMMIT", "ROLLBACK", "XA"):
         return _read_control(tokens)
-    if verb.word in ("TRUNCATE", "DROP", "CREATE", "ALTER", "RENAME"):
+    if verb.word in ("TRUNCATE", "DROP", "CREATE", "ALTER", "RENAME", "REPAIR"):
         statement = _read_table_ddl(tokens)
         if statement is not None:
             return statement
@@ -140,6 +139,8 @@ def _read_table_ddl(tokens: StatementTokens) -> Statement | None:
         return _read_create(tokens)
     if tokens.take("RENAME"):
         return _read_rename(tokens)
+    if tokens.take("REPAIR"):
+        return _read_repair(tokens)
     tokens.take("ALTER")
     tokens.take("ONLINE")
     tokens.take("IGNORE")
@@ -263,6 +264,15 @@ def _swap_statement(exists: dict[TableName, bool]) -> Statement:
     return Statement(
         Means.SWAPS, tuple(exists), renamed_away=tuple(table for table, is_there in exists.items() if not is_there)
     )
+
+
+def _read_repair(tokens: StatementTokens) -> Statement:
+    """REPAIR TABLE a, b: rows that cannot be repaired are gone."""
+    tokens.take("LOCAL")
+    if not (tokens.take("TABLE") or tokens.take("TABLES")):
+        return Statement(Means.HARMLESS)  # of a view
+    tables = tokens.take_tables()
+    return Statement(Means.DROPS_PARTITIONS, tables) if tables else Statement(Means.UNKNOWN)
 
 
 _RENAMED_PARTS = {"COLUMN", "INDEX", "KEY", "CONSTRAINT"}

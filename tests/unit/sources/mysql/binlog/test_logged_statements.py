@@ -7,9 +7,12 @@ import pytest
 from dblog_core.errors import UnknownLogEvent
 from dblog_core.model.events import Altered, Created, DatabaseDropped, Rewritten, Truncated
 from dblog_core.model.schema import TableName
+from dblog_core.sources.mysql.ddl.column_forms import ColumnForm, TableForm
+from dblog_core.sources.mysql.ddl.known_forms import Answer
 from dblog_core.sources.mysql.ddl.statements import Means, classify
+from dblog_core.sources.mysql.position import MysqlGtids, Position
 from dblog_core.sources.mysql.sql.catalogue import TableFilter
-from tests.unit.logged_events import CONFIG, ORDERS, gtid, query, session_query, take, talking
+from tests.unit.logged_events import CONFIG, ORDERS, UUID, gtid, query, session_query, take, talking
 
 
 @pytest.mark.parametrize(
@@ -63,6 +66,8 @@ def test_statements_that_empty_a_table(sql: str) -> None:
         ("ALTER TABLE `t` TRUNCATE PARTITION ALL", Means.DROPS_PARTITIONS),
         ("ALTER TABLE t EXCHANGE PARTITION p0 WITH TABLE u", Means.SWAPS),
         ("ALTER TABLE t ADD COLUMN a int", Means.HARMLESS),
+        ("REPAIR LOCAL TABLE t, u QUICK", Means.DROPS_PARTITIONS),
+        ("REPAIR VIEW v", Means.HARMLESS),
         ("DROP DATABASE `shop`", Means.DROPS_SCHEMA),
         ("DROP TEMPORARY TABLE t", Means.HARMLESS),
         ("# Dummy event replacing event type 160", Means.HARMLESS),
@@ -216,3 +221,36 @@ def test_a_table_that_is_made_has_no_row_where_the_statement_has_certainly_made_
 )
 def test_a_statement_that_fills_the_table_that_it_makes_is_known_by_any_query(sql: str, means: Means) -> None:
     assert classify(sql, "shop").means is means
+
+
+def test_an_alter_is_judged_by_the_form_that_its_table_has_at_that_place() -> None:
+    form = TableForm({"c": ColumnForm("VARCHAR", (20,), charset="utf8mb4")}, "utf8mb4")
+    end = Position("binlog.000001", 4, MysqlGtids.parse(f"{UUID}:1-2"))
+    asked: list[object] = []
+
+    def ask(tables: object) -> Answer:
+        asked.append(tables)
+        return Answer({TableName("shop", name): form for name in ("orders", "early", "made", "gone")}, end)
+
+    log = talking(forms=ask)
+    strict = b"\1" + (1 << 21).to_bytes(8, "little")
+    statements = (
+        "ALTER TABLE early MODIFY c VARCHAR(40)",  # before the catalogue was asked
+        "CREATE TABLE IF NOT EXISTS made (c VARCHAR(9))",
+        "ALTER TABLE orders MODIFY c VARCHAR(40)",
+        "ALTER TABLE orders MODIFY c VARCHAR(39)",
+        "ALTER TABLE orders MODIFY c VARCHAR(60)",
+        "ALTER TABLE made MODIFY c VARCHAR(60)",
+        "CREATE TABLE IF NOT EXISTS orders (c INT)",
+        "ALTER TABLE orders MODIFY c VARCHAR(70)",
+        "ALTER TABLE orders MODIFY c VARCHAR(80) COMMENT 'f\xfcr'",
+        "ALTER TABLE orders MODIFY c VARCHAR(90)",
+        "DROP TABLE gone",
+        "ALTER TABLE gone MODIFY c VARCHAR(60)",
+    )
+    owed: list[str] = []
+    for number, sql in enumerate(statements, 1):
+        take(log, gtid(number), query(sql, variables=strict))
+        owed += [sql for signal in log.flush().signals if isinstance(signal, Rewritten)]
+    assert owed == [statements[number] for number in (0, 3, 5, 8, 9, 11)]
+    assert asked == [None]
