@@ -23,7 +23,7 @@ from dblog_core.model import values
 from dblog_core.model.events import Rewritten
 from dblog_core.monitoring import preflight
 from dblog_core.rows import key_progress
-from dblog_core.sources.mysql.binlog import events
+from dblog_core.sources.mysql.binlog import events, row_intake
 from dblog_core.sources.mysql.binlog.unread_tables import UnreadTables
 from dblog_core.sources.mysql.ddl import column_forms, statement_text, statement_tokens
 from dblog_core.sources.mysql.ddl.altered_columns import AlteredColumns
@@ -38,7 +38,7 @@ from tests.unit.engine_world import World
 from tests.unit.lake import test_lake_places
 from tests.unit.rows import test_key_progress
 from tests.unit.sources.mysql import test_values
-from tests.unit.sources.mysql.binlog import test_log_state, test_unread_tables
+from tests.unit.sources.mysql.binlog import test_log_state, test_unlogged_alters, test_unread_tables
 from tests.unit.sources.mysql.binlog import test_logged_statements as statements
 from tests.unit.sources.mysql.ddl import test_column_forms, test_known_forms
 from tests.unit.sources.mysql.row_events import test_row_decoder
@@ -158,6 +158,10 @@ def _answers_hold_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _rows_are_written_again_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(AlteredColumns, "recompute", lambda self: None)
+
+
+def _types_change_with_statements_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_intake, "_storage", lambda version: [])
 
 
 def _look_for_shared_places(directory: Path) -> None:
@@ -303,6 +307,11 @@ MUTANTS = [
         "generated columns keep their values when all rows are written again",
         _rows_are_written_again_as_they_are,
         lambda _: test_column_forms.test_what_the_server_computes_is_computed_anew("FORCE"),
+    ),
+    Mutant(
+        "a table has other types only after a statement in the log",
+        _types_change_with_statements_alone,
+        lambda _: test_unlogged_alters.test_other_types_without_a_statement_owe_a_dump("", True),
     ),
     Mutant("no table's history has the place of another table", _histories_stand_alone, _look_for_shared_places),
     Mutant(

@@ -4,13 +4,16 @@ the capture takes for harmless must be one by the server's own word."""
 from __future__ import annotations
 
 import random
+from contextlib import closing
 
 import pytest
 
 from dblog_core.config.source import SourceConfig
+from dblog_core.model.events import Rewritten
 from dblog_core.sources.mysql.source import MysqlSource
 from tests.fix_servers import Database
 from tests.integration.mysql_source import altered_tables, conversions
+from tests.integration.mysql_source.log_rows import batches, execute, until
 
 pytestmark = pytest.mark.parametrize("source_kind", ["mysql", "mariadb"], indirect=True)
 DRAWN = 150
@@ -46,3 +49,39 @@ def test_usual_migrations_need_no_dump(database: Database, source: MysqlSource) 
     outcomes = conversions.run(database, source, altered_tables.HARMLESS)
     assert [outcome for outcome in outcomes if outcome.error or not outcome.same] == []
     assert [outcome.case.alter for outcome in outcomes if outcome.owed] == []
+
+
+@pytest.mark.parametrize(
+    ("columns", "alter"),
+    [("c DECIMAL(50,10)", "MODIFY c DECIMAL(50,2)"), ("c VARCHAR(9)", "MODIFY c CHAR(9)")],
+)
+def test_a_table_that_was_altered_without_a_statement_in_the_log_is_dumped_if_its_next_row_shows_it(
+    database: Database, source: MysqlSource, columns: str, alter: str
+) -> None:
+    execute(database, f"CREATE TABLE t (id INT PRIMARY KEY, {columns})")
+    start = source.current_position()
+    execute(database, "INSERT INTO t VALUES (1, 1)", "INSERT INTO t VALUES (2, 1)")
+    execute(database, "ALTER TABLE t ADD COLUMN d VARCHAR(80) DEFAULT 'd'", "INSERT INTO t VALUES (4, 1, 'x')")
+    execute(database, "SET sql_log_bin = 0", f"ALTER TABLE t {alter}")
+    execute(database, "INSERT INTO t VALUES (3, 1, 'x')", "UPDATE t SET c = 2 WHERE id = 3")
+    signals = [signal for batch in batches(source, start) for signal in batch.signals]
+    assert [signal.table.name for signal in signals if isinstance(signal, Rewritten)] == ["t"]
+
+
+def test_an_alter_that_keeps_values_is_no_surprise_to_the_next_row(database: Database, source: MysqlSource) -> None:
+    execute(database, "CREATE TABLE t (id INT PRIMARY KEY, c VARCHAR(80), d TEXT) CHARACTER SET utf8mb3")
+    execute(database, "INSERT INTO t VALUES (1, 'a', 'a')")
+    start = source.current_position()
+    log = source.open_log(start)
+    with closing(log):
+        execute(
+            database,
+            "SET sql_mode = 'STRICT_ALL_TABLES'",
+            "INSERT INTO t VALUES (2, 'a', 'a')",
+            "ALTER TABLE t CONVERT TO CHARACTER SET utf8mb4",
+            "INSERT INTO t VALUES (3, 'a', 'a')",
+            "ALTER TABLE t ADD INDEX (c), ENGINE = InnoDB",
+            "INSERT INTO t VALUES (4, 'a', 'a')",
+        )
+        signals = [signal for batch in until(source, log, source.current_position()) for signal in batch.signals]
+    assert [signal for signal in signals if isinstance(signal, Rewritten)] == []

@@ -74,6 +74,7 @@ class LoggedStatements:
             # Where the table was there, such a statement has done nothing; where it was not, nothing is known of it.
             stays = self._forms.at(table, self._groups.position) if statement.if_missing else None
             self._forms.put(table, stays if reading is None else reading.after)
+            self._rows.expect_other_types(table)
         step = None if reading is None else reading.step
         keeps_values = not statement.alters or (reading is not None and reading.keeps_values)
         if step == alter_table.NOTHING and keeps_values and not alter_table.may_retype(sql):

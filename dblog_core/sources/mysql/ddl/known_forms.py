@@ -43,6 +43,11 @@ class KnownForms:
         self._missing: set[TableName] = set()
         self._learn(None)
 
+    def ask_again(self) -> None:
+        """What was known does not count from here on: all tables are asked about."""
+        self._forms.clear()
+        self._learn(None)
+
     def at(self, table: TableName, place: Position) -> TableForm | None:
         """How the table is stored at this place, behind all statements about it that `put` has had; None: nobody
         knows."""

@@ -45,6 +45,14 @@ def test_a_statement_before_that_end_leaves_nothing_known() -> None:
     assert forms.at(LOWER, place(9)) is None
 
 
+def test_after_a_crash_nothing_counts_that_was_known() -> None:
+    catalogue = Catalogue()
+    forms = known(catalogue)
+    forms.put(LOWER, OTHER)
+    forms.ask_again()
+    assert forms.at(LOWER, place(4)) is None and forms.at(LOWER, place(5)) == FORM
+
+
 def test_what_a_statement_leads_to_holds_at_once() -> None:
     forms = known(Catalogue())
     forms.put(LOWER, OTHER)
