@@ -6,20 +6,41 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+BUILT_IN = 10_000
+"""PostgreSQL's own types have smaller ids: one of them is the same type, and prints the same text, at every look."""
+
+
+@dataclass(frozen=True, slots=True)
+class TypeStamp:
+    """What the text of a column's values depends on beside the values.
+
+    `base` is the innermost type below domains. `form` stands for it and all types that are reached from it, through
+    arrays, domains, ranges and composites: what they consist of, and the functions that print them; it is empty for a
+    type of the server's own. `labels` are those of all enums among these, by their ids; `label_writes` changes whenever
+    a label is written.
+    """
+
+    base: int
+    form: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    label_writes: Mapping[str, str] = field(default_factory=dict)
+
 
 @dataclass(frozen=True, slots=True)
 class ColumnStamp:
     """One column.
 
-    `number` is never used again in its table. `labels` are those of an enum, by their ids. `type_id` and `modifier` say
-    its type and length. `written` changes whenever the description of the column is written.
+    `number` is never used again in its table. `type_id` and `modifier` say its type and length. `written` changes
+    whenever the description of the column is written. `prints`: None in a stamp of a former version that did not
+    describe types; then `labels` has those of a column that is itself an enum.
     """
 
     number: int
-    labels: Mapping[str, str]
     type_id: int
     modifier: int
     written: str
+    prints: TypeStamp | None
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -31,13 +52,25 @@ class ColumnStamp:
         """What changes whenever ALTER TABLE may have changed the column's values."""
         return self.type_id, self.modifier, self.written
 
+    @property
+    def all_labels(self) -> Mapping[str, str]:
+        return self.labels if self.prints is None else self.prints.labels
+
     @classmethod
     def from_json(cls, data: list[Any]) -> Self:
-        number, labels, type_id, modifier, written, *_ = data  # a later version may write more
-        return cls(number, labels, type_id, modifier, written)
+        number, labels, type_id, modifier, written, *more = data  # a later version may write more
+        prints = None
+        if len(more) >= 3:
+            prints = TypeStamp(more[0], more[1], labels, more[2])
+        elif type_id < BUILT_IN and not labels:
+            prints = TypeStamp(type_id, "")
+        return cls(number, type_id, modifier, written, prints, labels if prints is None else {})
 
     def to_json(self) -> list[Any]:
-        return [self.number, dict(self.labels), self.type_id, self.modifier, self.written]
+        data = [self.number, dict(self.all_labels), self.type_id, self.modifier, self.written]
+        if self.prints is None or self.type_id < BUILT_IN:
+            return data
+        return [*data, self.prints.base, self.prints.form, dict(self.prints.label_writes)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,10 @@
 """Rows that are others than before while no log says so: what a source's catalogue shows of that.
 
-PostgreSQL logs nothing of what ALTER TABLE makes of rows that are there. A stamp says of a table which column a name
-stands for, which files hold its rows, and when the description of each column was written last; two stamps show that
-rows now hold other values under names and types that may be the same. The state store keeps those that were looked at
-last, so that it makes no difference whether a capture ran meanwhile.
+PostgreSQL logs nothing of what ALTER TABLE and ALTER TYPE make of rows that are there. A stamp says of a table which
+column a name stands for, which files hold its rows, when the description of each column was written last, and what the
+text of its values depends on; two stamps show that rows now hold other values, or print others, under names and types
+that may be the same. The state store keeps those that were looked at last, so that it makes no difference whether a
+capture ran meanwhile.
 
 While a table is UNLOGGED its changes are in no log, and both ALTER TABLE to that and back write all rows again.
 
@@ -14,26 +15,30 @@ filter. While it does, the table is stopped. Where it was altered between two lo
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
 
 import orjson
 
 from dblog_core.interfaces import StateStore
-from dblog_core.model.table_stamp import PublicationStamp, TableStamp
+from dblog_core.model.table_stamp import ColumnStamp, PublicationStamp, TableStamp
 
 _PLACES = 64
 """Entries of the state store that they are spread over: ZooKeeper takes a megabyte in each."""
+
+_TEXT, _VARCHAR, _BIT, _VARBIT = 25, 1043, 1560, 1562
+_PRINT_ALIKE = (frozenset({_TEXT, _VARCHAR}), frozenset({_BIT, _VARBIT}))
+"""Different types of PostgreSQL whose values have the same bytes, and print the same text for them. Any other change of
+a type counts as one of the text."""
 
 
 def mixed_up(before: TableStamp, now: TableStamp) -> bool:
     """Whether rows of one table may hold other values than before, under a name that is the same.
 
     A new description of a column alone says little: its values are different only where the files were written again
-    as well. New files of a *partition* alone say enough: TRUNCATE of a partition is in no log, while that of a whole
-    table is; VACUUM FULL and CLUSTER look the same.
+    as well, or where the same bytes print another text (`_prints_otherwise`). New files of a *partition* alone say
+    enough: TRUNCATE of a partition is in no log, while that of a whole table is; VACUUM FULL and CLUSTER look the same.
     """
     both = [(column, now.columns[name]) for name, column in before.columns.items() if name in now.columns]
-    if any(old.number != new.number or _has_other_labels(old.labels, new.labels) for old, new in both):
+    if any(old.number != new.number or _prints_otherwise(old, new) for old, new in both):
         return True
     rewritten = [file for file, name in before.files.items() if now.files.get(file, name) != name]
     if any(file != str(before.table) for file in rewritten):
@@ -73,8 +78,21 @@ def has_other_shape(before: TableStamp, now: TableStamp) -> bool:
     return shape(before) != shape(now)
 
 
-def _has_other_labels(before: Mapping[str, str], now: Mapping[str, str]) -> bool:
-    return any(now.get(label, text) != text for label, text in before.items())
+def _prints_otherwise(old: ColumnStamp, new: ColumnStamp) -> bool:
+    """Whether the same bytes of a value may print another text than before.
+
+    A length or precision is no matter: no function that prints a value gets it. A label that is added is none of the
+    values that were there.
+    """
+    if any(new.all_labels.get(label) != text for label, text in old.all_labels.items()):
+        return True
+    if old.prints is None or new.prints is None:
+        # A former version has described no types, other than a column's own labels.
+        return new.prints is not None and not old.labels
+    bases = {old.prints.base, new.prints.base}
+    if any(bases <= alike for alike in _PRINT_ALIKE):
+        return False
+    return len(bases) > 1 or old.prints.form != new.prints.form
 
 
 class Stamps:

@@ -30,7 +30,6 @@ from dblog_core.sources.postgres.position import Lsn, Point
 from dblog_core.sources.postgres.sql import (
     catalogue,
     publication,
-    rewrites,
     slots,
     standby,
 )
@@ -47,6 +46,7 @@ from dblog_core.sources.postgres.sql.connection import (
 )
 from dblog_core.sources.postgres.sql.replica_identity import missing, refusals, usable
 from dblog_core.sources.postgres.sql.slots import Line
+from dblog_core.sources.postgres.sql.stamps import table_stamps
 from dblog_core.sources.postgres.sql.watermarks import PostgresWatermarks, creation
 from dblog_core.sources.postgres.table_origins import find_origins
 from dblog_core.sources.postgres.values import binary_values
@@ -202,7 +202,7 @@ class PostgresSource:
 
     def stamps(self) -> dict[str, TableStamp]:
         with session(self._config) as connection:
-            return rewrites.stamps(connection, catalogue.wanted_tables(connection, self._config), self._config)
+            return table_stamps.stamps(connection, catalogue.wanted_tables(connection, self._config), self._config)
 
     def _decoder(self, assembly: Assembly, lookups: Lookups) -> Decoder:
         if self._config.plugin == "wal2json":

@@ -12,6 +12,7 @@ from dblog_core.config.source import SourceConfig
 from dblog_core.errors import TableGone
 from dblog_core.model import table_patterns
 from dblog_core.model.schema import TableName, TableSchema
+from dblog_core.model.table_stamp import BUILT_IN
 from dblog_core.rows import source_key_faults
 from dblog_core.rows.value_forms import shape_to_read
 from dblog_core.sources.postgres.sql.connection import Connection, execute, rows
@@ -108,9 +109,6 @@ _TYPE_NAMES = f"""
     SELECT t.oid::bigint, t.typmod, base.name
     FROM unnest(%s::oid[], %s::int[]) AS t(oid, typmod), {_BASE.format(type="t.oid", typmod="t.typmod")}
 """
-BUILT_IN = 10_000
-"""Types with a smaller oid are the server's own: the same, by the same name, in every database and version."""
-
 Kind = tuple[int, int]
 """A column's type as the catalogue has it: oid and typmod."""
 

@@ -14,6 +14,7 @@ from typing import Any
 from dblog_core.errors import RequestError
 from dblog_core.model.key_order import has_one_order
 from dblog_core.model.schema import TableName, TableSchema
+from dblog_core.model.table_stamp import BUILT_IN
 from dblog_core.sources.postgres.sql import catalogue, typed_names
 from dblog_core.sources.postgres.sql.connection import Connection, rows
 from dblog_core.sources.postgres.sql.where_clause import Operators
@@ -23,7 +24,7 @@ _SIMPLE = f"""
     SELECT a.attname, format_type(a.atttypid, a.atttypmod)
     FROM pg_namespace n JOIN pg_class c ON c.relnamespace = n.oid JOIN pg_attribute a ON a.attrelid = c.oid
     WHERE a.attname = ANY(%s) AND n.nspname = %s AND c.relname = %s AND c.relkind IN ('r', 'p')
-      AND NOT a.attisdropped AND a.attcollation = 0 AND a.atttypid < {catalogue.BUILT_IN}
+      AND NOT a.attisdropped AND a.attcollation = 0 AND a.atttypid < {BUILT_IN}
 """
 _COLUMNS = """
     WITH RECURSIVE key AS (
