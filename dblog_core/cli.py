@@ -168,7 +168,11 @@ def _tell(session: Session, error: DblogError) -> None:
 
 
 def _tell_unexpected(session: Session, error: Exception) -> None:
-    text = str(error).strip() or "no message"
+    # The text of a library's error may quote a value of a row; that of the operating system names files and hosts.
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    text = (
+        str(error).strip() if isinstance(error, OSError | ImportError) else ""
+    ) or f"{place.name}, line {place.lineno}"
     note(session.redact(f"dblog: an error that it does not know: {type(error).__name__}: {text}"))
     if session.debug:
         note(session.redact("".join(traceback.format_exception(error))))

@@ -14,7 +14,7 @@ from pymysql.connections import Connection
 from dblog_core.config.source import SourceConfig
 from dblog_core.errors import SourceError, TableLocked
 from dblog_core.interfaces import Problem
-from dblog_core.model import table_patterns
+from dblog_core.model import server_messages, table_patterns
 from dblog_core.model.schema import TableName
 from dblog_core.model.table_names import keys_entry, quote_for_toml
 from dblog_core.rows import column_rule_faults, source_key_faults
@@ -102,7 +102,7 @@ def _run_part(part: Part, connection: Connection[Any], config: SourceConfig, tab
     except pymysql.err.MySQLError as error:
         problems_found.append(
             Problem(
-                f"checking {part.__name__.strip('_')}: {error.args[-1]}",
+                f"checking {part.__name__.strip('_')}: {server_messages.by_mysql(error)}",
                 "grant what the message names, or repair the server",
             )
         )
@@ -263,9 +263,9 @@ def _readable(connection: Connection[Any], names: Sequence[TableName]) -> Iterat
         on = qualify(names[0]).replace("%%", "%")
         if error.args[0] not in _MAY_NOT_READ:
             fix = f"REPAIR TABLE {on}, restore or drop it, or leave it out of source.tables"
-            yield Problem(f"{names[0]} cannot be opened: {error.args[-1]}", fix, table=str(names[0]))
+            yield Problem(f"{names[0]} cannot be opened: {server_messages.by_mysql(error)}", fix, table=str(names[0]))
             return
-        problem = _missing(connection, f"{names[0]} cannot be read: {error.args[-1]}", "SELECT", on)
+        problem = _missing(connection, f"{names[0]} cannot be read: {server_messages.by_mysql(error)}", "SELECT", on)
         yield replace(problem, table=str(names[0]))
 
 
@@ -326,13 +326,14 @@ def _watermarks(connection: Connection[Any], config: SourceConfig, tables: Table
         # The server is read-only: no grant helps there.
         if error.args[0] in (1290, 1836):
             yield Problem(
-                f"the watermark table {table} cannot be written: {error.args[-1]}",
+                f"the watermark table {table} cannot be written: {server_messages.by_mysql(error)}",
                 "connect to the primary: SET GLOBAL read_only = OFF",
             )
             return
         grant = _missing(connection, "", "CREATE, SELECT, INSERT, UPDATE", where.replace("%%", "%")).fix
+        attempt = "written" if exists else "created"
         yield Problem(
-            f"the watermark table {table} cannot be {'written' if exists else 'created'}: {error.args[-1]}",
+            f"the watermark table {table} cannot be {attempt}: {server_messages.by_mysql(error)}",
             f"{grant} or let an administrator run: {create_statement(table).replace('%%', '%')};"
             f" and {grant.replace('CREATE, ', '')}",
         )

@@ -12,7 +12,7 @@ from psycopg2 import sql
 from dblog_core.config.source import SourceConfig
 from dblog_core.errors import SourceError
 from dblog_core.interfaces import Problem
-from dblog_core.model import table_patterns
+from dblog_core.model import server_messages, table_patterns
 from dblog_core.model.table_names import quote_for_shell
 from dblog_core.rows.source_key_faults import UNIQUE_KEY
 from dblog_core.sources.postgres.sql import catalogue, publication, slots, standby
@@ -323,16 +323,16 @@ def _plugin(connection: Connection, config: SourceConfig) -> Iterator[Problem]:
     except psycopg2.errors.QueryCanceled:
         return  # it was loaded, and then waited for older transactions
     except psycopg2.errors.ObjectNotInPrerequisiteState as error:
-        if "primary" in str(error):  # of ours it is reported already
+        if "primary" in server_messages.by_postgres(error):  # of ours it is reported already
             yield Problem(
-                f"the standby cannot decode: {' '.join(str(error).split())}",
+                f"the standby cannot decode: {server_messages.by_postgres(error)}",
                 "on the primary: ALTER SYSTEM SET wal_level = 'logical'; then restart it",
             )
     except psycopg2.errors.ConfigurationLimitExceeded:
         return  # no free slot: reported already
     except psycopg2.Error as error:
         fix = "allow it on the server: output_plugin_libraries must name it where the server has that setting"
-        yield Problem(f"output plugin {config.plugin}: {' '.join(str(error).split())}", fix)
+        yield Problem(f"output plugin {config.plugin}: {server_messages.by_postgres(error)}", fix)
     finally:
         execute(connection, "RESET statement_timeout")
 

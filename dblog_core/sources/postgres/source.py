@@ -12,6 +12,7 @@ from psycopg2 import sql
 from dblog_core.config.source import SourceConfig
 from dblog_core.errors import SourceRefused
 from dblog_core.interfaces import KeyOf, Problem, Strain
+from dblog_core.model import server_messages
 from dblog_core.model.events import Transaction
 from dblog_core.model.position_spec import Place
 from dblog_core.model.schema import TableName, TableSchema
@@ -224,7 +225,7 @@ class PostgresSource:
             execute(connection, statement)
         except psycopg2.Error as error:
             raise SourceRefused(
-                f"the watermark table {table} is missing and cannot be made: {' '.join(str(error).split())}",
+                f"the watermark table {table} is missing and cannot be made: {server_messages.by_postgres(error)}",
                 where=f"source {self._config.name}",
                 fix=check.watermark_fix(connection, self._config),
             ) from error

@@ -12,7 +12,7 @@ from dblog_core.sources.mysql.binlog.row_intake import RowIntake
 from dblog_core.sources.mysql.ddl import alter_table, statement_text
 from dblog_core.sources.mysql.ddl.altered_columns import Reading
 from dblog_core.sources.mysql.ddl.known_forms import KnownForms
-from dblog_core.sources.mysql.ddl.statements import Means, Statement, classify
+from dblog_core.sources.mysql.ddl.statements import Means, Statement, classify, describe
 from dblog_core.sources.mysql.sql.catalogue import TableFilter
 from dblog_core.sources.mysql.values.charsets import Charsets
 
@@ -50,7 +50,7 @@ class LoggedStatements:
         refusal = unsupported.of_statement(statement, group, self._tables, any_case=self._any_case)
         if refusal is not None:
             why, fix = refusal
-            raise self._groups.unknown_error(f"statement {sql[:200]!r}: {why}", fix=fix)
+            raise self._groups.unknown_error(f"{describe(statement, sql)}: {why}", fix=fix)
 
     def follow(self, statement: Statement, sql: str, body: bytes, group: Group) -> None:
         """Passes on what the statement of this QUERY event's `body` did, in the order in which a reader needs it."""

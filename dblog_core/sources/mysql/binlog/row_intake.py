@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from dblog_core.model import watermark
 from dblog_core.model.events import (
     CREATE,
     DELETE,
@@ -200,7 +201,7 @@ class RowIntake:
         number = self.batch.next_sequence
         index = self.batch.transaction(group.transaction)
         if table == self._tables.watermarks and op != DELETE:
-            self.batch.signal(WatermarkSeen(number, index, f"{what}: {fix}"))
+            self.batch.signal(WatermarkSeen(number, index, watermark.describe_unread(f"{what}: {fix}")))
         elif table == self._tables.signals and op == CREATE:
             self.batch.signal(SignalSeen(number, index, "", "", None))
         elif not self._tables.ours(table):

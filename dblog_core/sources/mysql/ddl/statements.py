@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from dblog_core.model.schema import TableName
+from dblog_core.sources.mysql.ddl.statement_text import is_read
 from dblog_core.sources.mysql.ddl.statement_tokens import StatementTokens
 
 
@@ -99,15 +100,32 @@ def classify(sql: str, schema: str, *, any_case: bool = False) -> Statement:
     verb = tokens.peek()
     if not tokens.words():  # comments alone: what a server puts in place of an event that a replica cannot read
         return Statement(Means.HARMLESS)
-    if verb.word in ("BEGIN", "START", "COMMIT", "ROLLBACK", "XA"):
+    if verb.word in _CONTROL:
         return _read_control(tokens)
-    if verb.word in ("TRUNCATE", "DROP", "CREATE", "ALTER", "RENAME", "REPAIR"):
+    if verb.word in _DDL:
         statement = _read_table_ddl(tokens)
         if statement is not None:
             return statement
     if verb.word in _ROW_CHANGES:
         return Statement(_judge_row_change(tokens))
     return Statement(Means.HARMLESS if verb.word in _HARMLESS else Means.UNKNOWN)
+
+
+_MOST_NAMED = 5
+_CONTROL = ("BEGIN", "START", "COMMIT", "ROLLBACK", "XA")
+_DDL = ("TRUNCATE", "DROP", "CREATE", "ALTER", "RENAME", "REPAIR")
+
+
+def describe(statement: Statement, sql: str) -> str:
+    """The statement for errors: its verb and its tables. Its text holds values of rows."""
+    tokens = StatementTokens(sql, "", any_case=False)
+    tokens.skip_settings()
+    verb = tokens.peek().word
+    # A word that is no verb may be anything.
+    named_verb = verb if verb in (*_CONTROL, *_DDL, *_ROW_CHANGES, *_HARMLESS) else "with an unknown verb"
+    names = [str(table) for table in statement.tables if is_read(str(table))]
+    shown = ", ".join(names[:_MOST_NAMED]) + (", …" if len(names) > _MOST_NAMED else "")
+    return f"statement {named_verb}{f' of {shown}' if shown else ''}"
 
 
 _PHASES = {

@@ -117,9 +117,8 @@ def translate_errors(config: SourceConfig, doing: str) -> Iterator[None]:
 
 def translate(error: pymysql.err.MySQLError, config: SourceConfig, doing: str) -> SourceError:
     """Our error of the same meaning."""
-    code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
-    text = str(error.args[1]) if len(error.args) > 1 else str(error)
-    message = f"{doing}: {server_messages.by_mysql(code, text)} ({code})"
+    code = server_messages.mysql_code(error)
+    message = f"{doing}: {server_messages.by_mysql(error)}"
     place = where(config)
     if code == _NO_TLS:
         return _without_tls(config)

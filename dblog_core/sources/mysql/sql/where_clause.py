@@ -20,6 +20,7 @@ import pyarrow as pa
 import pymysql
 
 from dblog_core.errors import RequestError
+from dblog_core.model import server_messages
 from dblog_core.model.filters import Filter
 from dblog_core.model.schema import Column, TableSchema
 from dblog_core.model.values import Key
@@ -49,7 +50,7 @@ def comparable(schema: TableSchema) -> Iterator[None]:
         if error.args[0] not in _INCOMPARABLE_ERRORS:
             raise
         raise RequestError(
-            f"a key or filter does not fit its column: {error.args[-1]}",
+            f"a key or filter does not fit its column: {server_messages.by_mysql(error)}",
             where=str(schema.table),
             fix="give values that the column's type and character set can hold",
         ) from error

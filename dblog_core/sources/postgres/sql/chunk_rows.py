@@ -12,6 +12,7 @@ from psycopg2 import sql
 
 from dblog_core.config.source import ColumnRules, SourceConfig
 from dblog_core.errors import RequestError, SourceError
+from dblog_core.model import server_messages
 from dblog_core.model.filters import Filter
 from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.rows.arrow_buffers import gather
@@ -157,7 +158,7 @@ def refusing(schema: TableSchema, filters: Sequence[Filter]) -> Iterator[None]:
         compared = [*schema.key, *(f.column for f in filters)]
         columns = ", ".join(f"{c.name} {c.source_type}" for c in schema.columns if c.name in compared)
         raise RequestError(
-            " ".join(str(error).split()),
+            f"a key or filter does not fit its column: {server_messages.by_postgres(error)}",
             where=str(schema.table),
             fix=f"give keys and filters values of their columns' types ({columns}), which must have an order",
         ) from error

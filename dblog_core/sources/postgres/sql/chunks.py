@@ -48,8 +48,8 @@ from dblog_core.sources.postgres.sql.connection import (
 )
 from dblog_core.sources.postgres.sql.row_hashes import HashQuery
 from dblog_core.sources.postgres.sql.watermarks import identifier
-from dblog_core.sources.postgres.table_origins import find_origins
 from dblog_core.sources.postgres.sql.where_clause import Operators
+from dblog_core.sources.postgres.table_origins import find_origins
 
 _USUAL_LIMIT = 1000  # rows of the chunk that EXPLAIN is asked about
 # reltuples is -1 for a table that nobody has analysed yet; of a partitioned table its leaves are counted.

@@ -15,7 +15,7 @@ from dblog_core.errors import RequestError
 from dblog_core.model.key_order import has_one_order
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.model.table_stamp import BUILT_IN
-from dblog_core.sources.postgres.sql import catalogue, typed_names
+from dblog_core.sources.postgres.sql import typed_names
 from dblog_core.sources.postgres.sql.connection import Connection, rows
 from dblog_core.sources.postgres.sql.where_clause import Operators
 
