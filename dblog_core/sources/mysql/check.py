@@ -18,7 +18,7 @@ from dblog_core.model import server_messages, table_patterns
 from dblog_core.model.schema import TableName
 from dblog_core.model.table_names import keys_entry, quote_for_toml
 from dblog_core.rows import column_rule_faults, source_key_faults
-from dblog_core.sources.mysql import check_generated, check_replica, check_signals
+from dblog_core.sources.mysql import check_generated, check_replica, check_signals, session_settings
 from dblog_core.sources.mysql.binlog import log
 from dblog_core.sources.mysql.binlog.xa import prepared_at_start
 from dblog_core.sources.mysql.row_events.table_ids import Lookups
@@ -229,7 +229,7 @@ def _tables(connection: Connection[Any], config: SourceConfig, tables: TableFilt
         yield from _readable(connection, read[first : first + _AT_ONCE])
     yield from foreign_keys.problems(connection, names)
     yield from merge_tables.problems(connection, names)
-    rows(connection, "SET SESSION lock_wait_timeout = DEFAULT")
+    rows(connection, f"SET SESSION lock_wait_timeout = {session_settings.LOCK_SECONDS}")
 
 
 def _table(config: SourceConfig, described: Described) -> Iterator[Problem]:

@@ -369,15 +369,7 @@ def refuse_any_order(connection: Connection[Any], config: SourceConfig) -> None:
 
 def open_reader(config: SourceConfig, *, lock_seconds: float | None = None) -> MysqlChunks:
     """`lock_seconds` as for `Source.open_reader`; the server takes whole ones."""
-    connection = connect(config)
+    connection = connect(config, lock_seconds=lock_seconds)
     with translate_errors(config, "preparing to read chunks"):
-        if lock_seconds is not None:
-            rows(connection, "SET SESSION lock_wait_timeout = %s", (max(1, round(lock_seconds)),))
         refuse_any_order(connection, config)
-        if config.kind == "mariadb":  # keys listed by the thousand are ranges of the index, and no join
-            rows(connection, "SET SESSION in_predicate_conversion_threshold = 0")
-        key_order.widen_sorts(connection)
-        # MySQL keeps its estimates for a day otherwise; MariaDB has no such setting and no such delay.
-        if rows(connection, "SHOW VARIABLES LIKE 'information_schema_stats_expiry'"):
-            rows(connection, "SET SESSION information_schema_stats_expiry = 0")
     return MysqlChunks(config, connection)

@@ -27,14 +27,12 @@ from dblog_core.sources.mysql.sql.connection import rows
 from dblog_core.sources.mysql.sql.watermarks import qualify
 
 SORTED_OCTETS = 256 << 10
-"""Octets of a value that a session compares when it sorts: more than the sort key of any value that can be ordered."""
-SORT_BUFFER = 32 << 20
-"""MariaDB refuses a sort whose buffer does not hold 15 of the longest sort keys."""
+"""Octets of a value that a session compares when it sorts (`session_settings`): more than the sort key of any value
+that can be ordered."""
 
 _COLUMNS = """SELECT COLUMN_NAME, COLUMN_TYPE, CHARACTER_SET_NAME, COLLATION_NAME
 FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"""
 _NO_SUCH_TABLE = 1146
-_WRONG_VALUE = 1231
 _SIZED = re.compile(r"(\w+)(?:\((\d+)\))?")
 _LENGTHS = {"tinytext": 255, "tinyblob": 255, "text": 65_535, "blob": 65_535}
 """Octets of types whose declaration has no length."""
@@ -159,17 +157,6 @@ def is_plain(schema: TableSchema, order: KeyOrder) -> bool:
 
 def _has_one_order(column: Column, order: KeyOrder) -> bool:
     return has_one_order(column) and (order.index is not None or not _has_octets(column))
-
-
-def widen_sorts(connection: Connection[Any]) -> None:
-    """The session's sorts compare values as far as `SORTED_OCTETS`, whatever the server gives to new sessions."""
-    # One by one: an administrator may have set a maximum to either, which `check_sort` then meets.
-    for name, value in (("max_sort_length", SORTED_OCTETS), ("sort_buffer_size", SORT_BUFFER)):
-        try:
-            rows(connection, f"SET SESSION {name} = {value}")
-        except pymysql.err.MySQLError as error:
-            if error.args[0] != _WRONG_VALUE:
-                raise
 
 
 def check_sort(schema: TableSchema, order: KeyOrder, sorted_octets: int) -> None:
