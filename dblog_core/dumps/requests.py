@@ -23,6 +23,7 @@ from dblog_core.model import filters, table_names, table_patterns
 from dblog_core.model.filters import Expression, Filter
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.model.values import key_from_json, key_text
+from dblog_core.rows import column_rule_faults
 from dblog_core.rows.source_key_faults import UNIQUE_KEY
 from dblog_core.state.stopped_tables import entries_by_source, read_held
 
@@ -108,8 +109,17 @@ def resolve(config: Config, request: DumpRequest) -> tuple[list[RequestedTable],
     if len(request.key_ends) == 2:
         _check_order(request, schemas[0])
     _check_chunk_key(request, schemas)
-    tables = [RequestedTable(s, filters.parse_expressions(_filters_of(request, schemas, s), s)) for s in schemas]
-    return tables, refusals
+    return [_with_filters(config, request, schemas, schema) for schema in schemas], refusals
+
+
+def _with_filters(
+    config: Config, request: DumpRequest, schemas: Sequence[TableSchema], schema: TableSchema
+) -> RequestedTable:
+    expressions = _filters_of(request, schemas, schema)
+    # Before a value is typed: an error must say no more of a hidden column than that it is one.
+    columns = [column for column, _, _ in expressions]
+    column_rule_faults.refuse_hidden_filters(str(schema.table), columns, config.source.columns)
+    return RequestedTable(schema, filters.parse_expressions(expressions, schema))
 
 
 def resolve_and_look(

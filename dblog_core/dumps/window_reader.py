@@ -246,6 +246,7 @@ class WindowReader:
             )
 
     def _select_chunk(self, schema: TableSchema, size: int) -> _Selection:
+        self._refuse_hidden_filters()
         conditions = filters.parse_filed(self._task.filters, schema)
         self.select_seconds = 0.0
         if self._arrived:
@@ -268,6 +269,11 @@ class WindowReader:
         # A key that a filter leaves out may be there all the same.
         absent = () if conditions else self._find_absent(chunk, keys)
         return _Selection(chunk, listed[-1] if listed else None, begin + len(listed) >= len(self._task.keys), absent)
+
+    def _refuse_hidden_filters(self) -> None:
+        """Raises RequestError where the rules have come to hide a filtered column since the dump was requested."""
+        columns = [condition.column for condition in self._task.filters]
+        column_rule_faults.refuse_hidden_filters(str(self._name), columns, self._worker.config.source.columns)
 
     def _look_way(self) -> LookWay:
         progress = self._progress

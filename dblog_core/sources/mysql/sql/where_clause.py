@@ -168,9 +168,9 @@ def equal_value(part: Any, column: Column) -> Any:
     if base == "decimal" and isinstance(part, str):
         return _decimal(part, column)
     if base == "time" and not _TIME.fullmatch(part):
-        raise _refusal(column, f"{part!r} is no time", "give HH:MM:SS, with up to six digits after a point")
+        raise _refusal(column, "a value that is no time", "give HH:MM:SS, with up to six digits after a point")
     if base == "year" and part and not 1901 <= part <= 2155:
-        raise _refusal(column, f"{part} is no year of four digits", "give a year from 1901 to 2155, or 0")
+        raise _refusal(column, "a value that is no year of four digits", "give a year from 1901 to 2155, or 0")
     if isinstance(part, float) and not math.isfinite(part):
         raise _refusal(column, "the server knows no infinity", "give a finite number")
     if isinstance(part, dt.datetime):
@@ -217,14 +217,14 @@ def _number(label: str, column: Column) -> int:
         return place + 1
     if label == "":
         return 0  # what a server that was not strict has stored for an invalid label
-    raise _refusal(column, f"{label!r} is not one of its labels", f"give one of: {', '.join(labels(column))}")
+    raise _refusal(column, "a value that is not one of its labels", f"give one of: {', '.join(labels(column))}")
 
 
 def _members(text: str, column: Column) -> str:
     """A SET's text in the order of its labels, as the server prints it."""
     places = {label: _place(label, column) for label in (text.split(",") if text else [])}
-    if wrong := [label for label, place in places.items() if place is None]:
-        raise _refusal(column, f"{wrong[0]!r} is not one of its labels", f"give some of: {', '.join(labels(column))}")
+    if None in places.values():
+        raise _refusal(column, "a value that is not one of its labels", f"give some of: {', '.join(labels(column))}")
     return ",".join(sorted(places, key=lambda label: places[label] or 0))
 
 
@@ -240,7 +240,7 @@ def _decimal(text: str, column: Column) -> decimal.Decimal:
     except decimal.InvalidOperation:
         value = decimal.Decimal("NaN")
     if not value.is_finite():
-        raise _refusal(column, f"{text!r} is no decimal", "give its digits, as text")
+        raise _refusal(column, "a value that is no decimal", "give its digits, as text")
     return value
 
 
