@@ -48,7 +48,7 @@ class PassedOver:
             return False
         self._held.add(table)
         self._unreadable.discard(table)
-        self._reasons[table] = Unreadable(0, 0, TableName.parse(table), problem.what, problem.fix, held=True)
+        self._reasons[table] = Unreadable(0, 0, TableName.parse(table), problem.what, problem.fix, is_held=True)
         return True
 
     def is_unreadable(self, table: str) -> bool:

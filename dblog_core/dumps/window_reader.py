@@ -204,7 +204,7 @@ class WindowReader:
             proven = origin is not None and is_still_as_accepted(accepted, origin, hides=hides)
         else:
             proven = not (hides and accepted.shape) or accepted.shape == digest_columns(schema)
-        if not proven or accepted.held is not None:
+        if not proven or accepted.why_held is not None:
             raise ShapeChanged(f"{self._name} is not proven to be what was accepted for its column rules")
 
     def _new_mark(self) -> Mark:

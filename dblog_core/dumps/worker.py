@@ -242,16 +242,16 @@ def _await_acceptance(hold: Hold) -> None:
     if not any(map(column_rule_faults.hidden_columns, rules.values())):
         hold.accepted = None
         return
-    hold.accepted = Acceptance(held=Held.UNWATCHED)
+    hold.accepted = Acceptance(why_held=Held.UNWATCHED)
     table = hold.task.table
     entry = Rules.of(context.config.source).digest(TableName.parse(table))
     while True:
         head = context.staging.head()
         accepted = (read_acceptances(head.accepted) or {}).get(table) if head is not None else None
-        if accepted is not None and accepted.held not in (None, Held.GONE):
-            problem = explain(table, accepted.held)
+        if accepted is not None and accepted.why_held not in (None, Held.GONE):
+            problem = explain(table, accepted.why_held)
             raise RequestError(problem.what, fix=problem.fix)
-        if accepted is not None and accepted.held is None and not accepted.since and accepted.entry == entry:
+        if accepted is not None and accepted.why_held is None and not accepted.since and accepted.entry == entry:
             hold.accepted = accepted
             return
         if context.clock.wait(context.stop, 0.2) or hold.is_over():

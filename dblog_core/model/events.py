@@ -197,7 +197,7 @@ class Unreadable:
     """From here on the changes of a table cannot be staged as they are: the log does not tell which rows they hit, or
     holds a value or a shape that has no exact form. They are passed over, all of them, up to the table's next
     `SchemaSeen`. `why` and `fix`: in words; `refused`: whether the source refuses the table for that too
-    (`Source.list_refusals`); `held`: whether it passes once a person accepts it (`table_guard`)."""
+    (`Source.list_refusals`); `is_held`: whether it passes once a person accepts it (`table_guard`)."""
 
     sequence: int
     transaction: int
@@ -205,7 +205,7 @@ class Unreadable:
     why: str
     fix: str
     refused: bool = False
-    held: bool = False
+    is_held: bool = False
 
 
 @dataclass(frozen=True, slots=True)

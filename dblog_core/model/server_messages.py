@@ -68,8 +68,8 @@ def by_mysql(error: Any) -> str:
     if code in _MYSQL_NAMES_ONLY:
         return f"{text} ({code})"
     match = _MYSQL_WITHOUT_VALUE[code].fullmatch(text) if code in _MYSQL_WITHOUT_VALUE else None
-    shown = f"{match[1]}'{_CUT}'{match[2] or ''}" if match else f"error of the server; {LEFT_OUT}"
-    return f"{shown} ({code})"
+    text_shown = f"{match[1]}'{_CUT}'{match[2] or ''}" if match else f"error of the server; {LEFT_OUT}"
+    return f"{text_shown} ({code})"
 
 
 def by_postgres(error: Any) -> str:

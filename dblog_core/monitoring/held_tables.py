@@ -20,7 +20,7 @@ def find_held(staging: Staging) -> list[str]:
     """The tables of which nothing passes until a person accepts them."""
     head = staging.head()
     acceptances = (read_acceptances(head.accepted) if head is not None else None) or {}
-    return sorted(table for table, a in acceptances.items() if a.held not in (None, Held.GONE))
+    return sorted(table for table, a in acceptances.items() if a.why_held not in (None, Held.GONE))
 
 
 def accept(
@@ -31,24 +31,24 @@ def accept(
     Raises RequestError for a table that is not held, or that the source does not have, and what source and stores
     raise.
     """
-    held = find_held(staging)
-    wanted = list(tables) or held
-    if not wanted:
+    held_names = find_held(staging)
+    wanted_names = list(tables) or held_names
+    if not wanted_names:
         raise RequestError("no table is held", where="rules accept", fix="there is nothing to do")
     shapes = {str(schema.table): schema for schema in source.tables()}
-    for table in wanted:
-        if table not in held:
-            close = f"; held are {', '.join(held)}" if held else "; no table is"
+    for table in wanted_names:
+        if table not in held_names:
+            close = f"; held are {', '.join(held_names)}" if held_names else "; no table is"
             raise RequestError(f"{table} is not held{close}", where="rules accept", fix="`dblog status` names them")
         if table not in shapes:
             raise RequestError(
                 f"the source has no table {table} that can be captured", where="rules accept", fix="`dblog check`"
             )
     rules = Rules.of(config.source)
-    hides = {t for t in wanted if column_rule_faults.hidden_columns(config.source.columns.get(t))}
-    origins = source.origins([TableName.parse(table) for table in wanted])
+    hides = {t for t in wanted_names if column_rule_faults.hidden_columns(config.source.columns.get(t))}
+    origins = source.origins([TableName.parse(table) for table in wanted_names])
     filed = {}
-    for table in wanted:
+    for table in wanted_names:
         name = TableName.parse(table)
         if origins is None:
             shape = digest_columns(shapes[table]) if table in hides else ""
@@ -58,4 +58,4 @@ def accept(
             raise RequestError(f"the source has no table {table} any longer", where="rules accept", fix="`dblog check`")
         filed[table] = {"entry": rules.digest(name), "shape": shape}
     rule_acceptances.add(state, filed)
-    return [shapes[table] for table in wanted]
+    return [shapes[table] for table in wanted_names]

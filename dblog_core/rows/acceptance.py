@@ -38,14 +38,14 @@ class Held(StrEnum):
 class Acceptance:
     """`entry`: digest of the table's entry in [source.columns]; `shape`: what was accepted, as `Origin.describe` says,
     or the digest of its columns; `columns` and `version`: as in `Origin`; `since`: the place in the log from which on
-    rows pass (empty: all); `held`: why none does."""
+    rows pass (empty: all); `why_held`: why none does."""
 
     entry: str = ""
     shape: str = ""
     columns: str = ""
     version: str = ""
     since: str = ""
-    held: Held | None = None
+    why_held: Held | None = None
 
     @property
     def is_by_catalogue(self) -> bool:
@@ -54,7 +54,7 @@ class Acceptance:
 
     def to_json(self) -> list[str]:
         """Without what is empty at its end: there may be many tables."""
-        values = [self.entry, self.shape, self.columns, self.version, self.since, self.held or ""]
+        values = [self.entry, self.shape, self.columns, self.version, self.since, self.why_held or ""]
         while values and not values[-1]:
             values.pop()
         return values
@@ -62,8 +62,8 @@ class Acceptance:
     @classmethod
     def from_json(cls, data: Iterable[str]) -> Acceptance:
         """Raises ValueError on a reason that this version does not know."""
-        entry, shape, columns, version, since, held = [*data, *[""] * 6][:6]
-        return cls(entry, shape, columns, version, since, Held(held) if held else None)
+        entry, shape, columns, version, since, why = [*data, *[""] * 6][:6]
+        return cls(entry, shape, columns, version, since, Held(why) if why else None)
 
 
 Acceptances = dict[str, Acceptance]

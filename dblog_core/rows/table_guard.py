@@ -134,26 +134,26 @@ class TableGuard:
     def held(self) -> dict[str, Problem]:
         """The tables of which nothing passes until somebody accepts them."""
         return {
-            table: explain(table, acceptance.held)
+            table: explain(table, acceptance.why_held)
             for table, acceptance in self._acceptances.items()
-            if acceptance.held not in (None, Held.GONE)
+            if acceptance.why_held not in (None, Held.GONE)
         }
 
     def waiting(self) -> set[str]:
         """The accepted tables of which rows pass from a later place on, or once the source has them again."""
-        return {t for t, a in self._acceptances.items() if a.held is Held.GONE or (a.held is None and a.since)}
+        return {t for t, a in self._acceptances.items() if a.why_held is Held.GONE or (a.why_held is None and a.since)}
 
     def passes(self, table: str) -> bool:
         """Whether rows of the table may pass as far as is known."""
         if not self.is_active:
             return True
         acceptance = self._acceptances.get(table)
-        return acceptance is not None and acceptance.held is None and not acceptance.since
+        return acceptance is not None and acceptance.why_held is None and not acceptance.since
 
     def release(self, has_passed: Callable[[str], bool]) -> tuple[list[TableName], list[Hold]]:
         """The tables whose place the log has reached, as `has_passed` says of one: those that pass from here on, and
         those that show another shape than the accepted one."""
-        reached = [t for t, a in self._acceptances.items() if a.held is None and a.since and has_passed(a.since)]
+        reached = [t for t, a in self._acceptances.items() if a.why_held is None and a.since and has_passed(a.since)]
         released: list[TableName] = []
         holds: list[Hold] = []
         for table in reached:
@@ -168,8 +168,8 @@ class TableGuard:
     def hold_all(self, why: Held) -> None:
         """Nothing is proven any longer."""
         for table, acceptance in self._acceptances.items():
-            if acceptance.held is None:
-                self._put(table, replace(acceptance, held=why))
+            if acceptance.why_held is None:
+                self._put(table, replace(acceptance, why_held=why))
 
     # By the log -----------------------------------------------------------------------------------------------------
 
@@ -205,7 +205,7 @@ class TableGuard:
         acceptance = self._acceptances.get(name)
         if acceptance is None:
             return self._hold([name], Held.UNWATCHED)
-        if name in self._hides and acceptance.held is None:
+        if name in self._hides and acceptance.why_held is None:
             shape = digest_columns(schema)
             self._shown[name] = shape
             if self._is_past(name, lies_before):
@@ -226,8 +226,8 @@ class TableGuard:
         """The known tables that a statement may be about, or else the name that it gives."""
         if not any_case:
             return [str(table)]
-        known = {*self._acceptances, *self._hides}
-        alike = [name for name in known if TableName.parse(name).in_lower_case == table.in_lower_case]
+        known_tables = {*self._acceptances, *self._hides}
+        alike = [name for name in known_tables if TableName.parse(name).in_lower_case == table.in_lower_case]
         return sorted(alike) or [str(table)]
 
     # By the catalogue -----------------------------------------------------------------------------------------------
@@ -237,23 +237,24 @@ class TableGuard:
         raises."""
         if self._witness is None or not self.is_active:
             return []
-        shown: dict[TableName, set[int]] = {}
+        shown_oids: dict[TableName, set[int]] = {}
         for signal in signals:
             if isinstance(signal, SchemaSeen) and signal.oid is not None:
-                shown.setdefault(signal.schema.table, set()).add(signal.oid)
-        asked = {t for t in tables if self._may_pass(t) and (t not in self._proven or t in shown)}
-        if not asked:
+                shown_oids.setdefault(signal.schema.table, set()).add(signal.oid)
+        asked_tables = {t for t in tables if self._may_pass(t) and (t not in self._proven or t in shown_oids)}
+        if not asked_tables:
             return []
-        origins = self._witness.origins(asked)
-        return [
-            hold
-            for table in sorted(asked)
-            if (hold := self._judge(table, origins.get(table), self._oids.get(table, set()) | shown.get(table, set())))
-        ]
+        origins = self._witness.origins(asked_tables)
+        holds = []
+        for table in sorted(asked_tables):
+            oids = self._oids.get(table, set()) | shown_oids.get(table, set())
+            if (hold := self._judge(table, origins.get(table), oids)) is not None:
+                holds.append(hold)
+        return holds
 
     def _may_pass(self, table: TableName) -> bool:
         acceptance = self._acceptances.get(str(table))
-        return acceptance is None or (acceptance.held in (None, Held.GONE) and not acceptance.since)
+        return acceptance is None or (acceptance.why_held in (None, Held.GONE) and not acceptance.since)
 
     def _judge(self, table: TableName, now: Origin | None, oids: set[int]) -> Hold | None:
         """`oids`: what the log says that the rows are of; none: it does not say."""
@@ -261,7 +262,7 @@ class TableGuard:
         hides = name in self._hides
         before = self._acceptances.get(name)
         if now is None:
-            self._put(name, replace(before or Acceptance(self.entry(name)), held=Held.GONE))
+            self._put(name, replace(before or Acceptance(self.entry(name)), why_held=Held.GONE))
             return Hold(table, None)
         why = self._find_doubt(before, now, hides=hides)
         if why is not None:
@@ -307,8 +308,8 @@ class TableGuard:
         holds = []
         for name in tables:
             acceptance = self._acceptances.get(name) or Acceptance(self.entry(name))
-            if acceptance.held in (None, Held.GONE):
-                self._put(name, replace(acceptance, held=why, since=""))
+            if acceptance.why_held in (None, Held.GONE):
+                self._put(name, replace(acceptance, why_held=why, since=""))
             holds.append(Hold(TableName.parse(name), explain(name, why)))
         return holds
 
@@ -348,9 +349,9 @@ _WHY = {
 }
 
 
-def explain(table: str, held: Held | None) -> Problem:
+def explain(table: str, reason: Held | None) -> Problem:
     """Why a table is held, and what a person does about it."""
-    why = _WHY.get(held, "it is not accepted") if held is not None else "it is not accepted"
+    why = _WHY.get(reason, "it is not accepted") if reason is not None else "it is not accepted"
     what = f"{table} is held, since columns of this source are hidden: {why}"
     fix = (
         f"look at its columns. If the entry {column_rule_faults.place(table)}, or none, hides all that is to be hidden:"

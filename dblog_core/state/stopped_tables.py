@@ -110,10 +110,10 @@ def look_again(state: StateStore, refused: Callable[[], Iterable[Problem]]) -> b
 def add_by_log(state: StateStore, table: str, fault: Unreadable) -> None:
     """Remembers a table of which rows are passed over from here on. Where the source refuses the table too, its
     catalogue shows when it is repaired."""
-    by = RepairSeenBy.RULES if fault.held else RepairSeenBy.EITHER if fault.refused else RepairSeenBy.LOG
+    by = RepairSeenBy.RULES if fault.is_held else RepairSeenBy.EITHER if fault.refused else RepairSeenBy.LOG
     stopped = StoppedTable(fault.why, fault.fix, by)
     # A table that is held counts before all else: whatever else is repaired must not show it in the open.
-    change(state, lambda entries: {**entries, table: stopped} if fault.held else {table: stopped, **entries})
+    change(state, lambda entries: {**entries, table: stopped} if fault.is_held else {table: stopped, **entries})
 
 
 def held_entries(held: Mapping[str, Problem]) -> Entries:

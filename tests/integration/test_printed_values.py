@@ -18,7 +18,7 @@ from dblog_core.capture.healing.unlogged_rewrites import mixed_up
 from dblog_core.config.settings import Config
 from dblog_core.interfaces import Source
 from dblog_core.model.table_stamp import TableStamp
-from dblog_core.sources.postgres.sql.connection import SESSION
+from dblog_core.sources.postgres.session_settings import FORMS
 from dblog_core.wiring import open_source
 from tests.fix_servers import Database
 
@@ -97,7 +97,7 @@ def stamp(source: Source) -> TableStamp:
 def printed(database: Database, *columns: str) -> dict[str, list[Any]]:
     """The text of all rows by column, as sessions of the capture print it."""
     with closing(database.connect()) as connection, connection.cursor() as cursor:
-        for name, value in SESSION.items():
+        for name, value in FORMS.items():
             cursor.execute(f"SET {name} = '{value}'")
         texts = ", ".join(f"format('%s', {column})" for column in columns)
         cursor.execute(f"SELECT {texts} FROM public.a ORDER BY id")

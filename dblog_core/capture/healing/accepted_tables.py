@@ -90,7 +90,7 @@ def after_lost_log(parts: Parts, head: Manifest) -> Manifest:
     if head.accepted is None or parts.source.origins(()) is not None:
         return head
     acceptances = read_acceptances(head.accepted) or {}
-    lost = {t: a if a.held else replace(a, held=Held.UNWATCHED) for t, a in acceptances.items()}
+    lost = {t: a if a.why_held else replace(a, why_held=Held.UNWATCHED) for t, a in acceptances.items()}
     return replace(head, accepted={table: acceptance.to_json() for table, acceptance in lost.items()})
 
 

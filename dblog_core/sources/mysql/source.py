@@ -14,7 +14,7 @@ from dblog_core.model.events import Transaction
 from dblog_core.model.position_spec import Place
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.rows import column_rule_faults
-from dblog_core.sources.mysql import check
+from dblog_core.sources.mysql import check, stored_forms
 from dblog_core.sources.mysql.binlog import continuity, log
 from dblog_core.sources.mysql.binlog import start_position as starts
 from dblog_core.sources.mysql.binlog.log_state import LogState
@@ -22,7 +22,7 @@ from dblog_core.sources.mysql.binlog.xa import prepared_at_start
 from dblog_core.sources.mysql.ddl.known_forms import Answer
 from dblog_core.sources.mysql.position import Position
 from dblog_core.sources.mysql.row_events.table_ids import Lookups
-from dblog_core.sources.mysql.sql import catalogue, chunks, log_end, server, stored_forms, watermarks
+from dblog_core.sources.mysql.sql import catalogue, chunks, log_end, server, watermarks
 from dblog_core.sources.mysql.sql import source_load as load
 from dblog_core.sources.mysql.sql.catalogue import TableFilter
 from dblog_core.sources.mysql.sql.connection import connect, is_mariadb, rows, translate_errors, where

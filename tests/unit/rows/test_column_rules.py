@@ -283,7 +283,7 @@ def test_a_chunk_of_a_worker_with_older_rules_is_refused_and_read_again_under_th
     world.fill(1, 2, name=SECRET)
     world.request({})
     now = with_rules(world.config, mask=["name"])
-    world.sequencer._rules = Rules(now.source.columns)
+    world.take_rules(now)
     catch_up = world.clock.hooks.append
 
     def restart() -> None:
@@ -318,7 +318,7 @@ def test_a_worker_reads_nothing_while_the_capture_goes_by_other_rules(world: Wor
         world.work()
     assert world.source.reads == [] and world.highs() == []
     world.config = with_rules(world.config, mask=["name"])
-    world.sequencer._rules = Rules(world.config.source.columns)
+    world.take_rules(world.config)
     world.work()
     assert world.status().state == "done"
 
@@ -327,6 +327,7 @@ def test_a_worker_fails_the_task_of_a_table_that_its_rules_do_not_fit(world: Wor
     world.fill(1, name=SECRET)
     world.request({})
     world.config = with_rules(world.config, mask=["nam"])
+    world.take_rules(world.config)
     with pytest.raises(ConfigError, match="has no column nam"):
         world.work()
     status = world.status()

@@ -38,7 +38,7 @@ def held(guard: TableGuard, *signals: Signal) -> dict[str, Held]:
     for signal in signals:
         guard.follow(signal)
     acceptances = read_acceptances(guard.to_json()) or {}
-    return {table: a.held for table, a in acceptances.items() if a.held is not None}
+    return {table: a.why_held for table, a in acceptances.items() if a.why_held is not None}
 
 
 def altered(step: Step | None, table: TableName = PEOPLE, *, anew: bool = False) -> Altered:
@@ -169,7 +169,7 @@ def judged(guard: TableGuard, table: TableName, *signals: Signal) -> str:
     assert acceptance is not None
     if not holds:
         return "passes"
-    return "waits" if acceptance.held is None else acceptance.held.value
+    return "waits" if acceptance.why_held is None else acceptance.why_held.value
 
 
 @pytest.mark.parametrize(
