@@ -37,6 +37,7 @@ LINGER = {"normal": 0.02, "low": 0.002}  # seconds for which small transactions 
 SHARE = {"normal": 0.25, "low": 0.5}  # of the time that sealing may take before segments get longer
 SIGNALS_TOGETHER = 100  # rows of the signal table that are not kept for the segment's end
 HAND_OVER = 0.2  # seconds that a change of configuration waits for each thread of the term that ends
+JUDGE_SECONDS = 3.0  # between two looks at tables with hidden columns of which no row comes
 WINDOW_TIMEOUT = 900.0  # seconds after which a window without a high watermark is given up
 
 
@@ -139,6 +140,7 @@ class Term:
         self._published = head
         self._published_at = began
         self._looked_at = began
+        self._judged_at = began
         self._dirty_since: float | None = None
         self._sealing = Sealing(staging.min_age, staging.max_age, SHARE[staging.latency])
         self._linger = LINGER[staging.latency]
@@ -292,7 +294,9 @@ class Term:
         """What does not belong to single batches: horizon, abandoned windows, dumps that are over, status."""
         self._looked_at = now
         self._broken_tables.look()
-        self._sequencer.judge_hidden()
+        if now - self._judged_at >= JUDGE_SECONDS:
+            self._judged_at = now
+            self._sequencer.judge_hidden()
         self._advance_horizon()
         # A worker that died never closes its window, which would remember events without end.
         self._sequencer.dumps.expire_windows(now, WINDOW_TIMEOUT)

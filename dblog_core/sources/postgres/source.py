@@ -68,6 +68,7 @@ class PostgresSource:
         self._config = config
         self._forms = Forms()  # outlives a log: what one has met, the next one knows
         self._line = Line()
+        self._lookups: Lookups | None = None  # of the log that was opened last
         self._replays = False  # as `horizon` has told: whether visibility follows the log's order
 
     def check(self) -> list[Problem]:
@@ -117,6 +118,8 @@ class PostgresSource:
         )
 
     def origins(self, tables: Collection[TableName]) -> dict[TableName, Origin]:
+        if self._lookups is not None:  # it may be asked for every batch
+            return self._lookups.origins(tables)
         with session(self._config) as connection:
             return find_origins(connection, tables)
 
@@ -165,7 +168,7 @@ class PostgresSource:
     def open_log(self, position: str, *, skip: int = 0, keys: KeyOf | None = None) -> PostgresLog:
         place = Point.parse(position)
         assembly = Assembly(place.lsn, skip=skip)
-        lookups = Lookups(self._config, keys)
+        lookups = self._lookups = Lookups(self._config, keys)
         try:
             log = PostgresLog(self._config, self._decoder(assembly, lookups), assembly, lookups, self._line)
             return log.open(place, replays=self._replays)
