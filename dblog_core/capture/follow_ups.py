@@ -6,7 +6,7 @@ Each `take_…` gives what has come since its last call. What is not taken befor
 from __future__ import annotations
 
 from dblog_core.capture.passed_over import PassedOver
-from dblog_core.model.events import Transaction
+from dblog_core.model.events import ChangedByStatement, Transaction
 from dblog_core.model.schema import TableName
 
 
@@ -19,6 +19,7 @@ class FollowUps:
         self._reshaped: set[TableName] = set()
         self._unproven: dict[TableName, Transaction] = {}
         self._altered: set[str] = set()
+        self._unlogged: ChangedByStatement | None = None
 
     @property
     def any_waits(self) -> bool:
@@ -40,6 +41,16 @@ class FollowUps:
     def add_altered(self, table: TableName) -> None:
         """The table was altered, as far as the log says so."""
         self._altered.add(str(table))
+
+    def add_unlogged(self, change: ChangedByStatement) -> None:
+        """Rows were changed without row events, so that tables are dumped: people are notified why."""
+        self._unlogged = self._unlogged or change
+
+    def take_unlogged(self) -> ChangedByStatement | None:
+        """The first such change since the last call."""
+        change = self._unlogged
+        self._unlogged = None
+        return change
 
     def drop_reshaped(self, table: TableName) -> None:
         """The table has shown its shape."""

@@ -155,14 +155,16 @@ class Sequencer:
         """The table has other rows than those that were read, and no event says so."""
         self._tables.record_rewrite(table, Transaction("", self._log_position, self._commit_time or 0))
 
-    def heal(self, table: TableName, dump: str, since: Transaction) -> None:
-        """Tells consumers that their copy of the table is not right before the end of this dump, which has not begun:
-        an s line that repeats the shape."""
+    def heal(self, table: TableName, dump: str | None, since: Transaction) -> None:
+        """Tells consumers that their copy of the table is not right before the end of this dump, which has not begun
+        (None: of any later one): an s line that repeats the shape."""
         if (fingerprint := self._tables.shapes.fingerprint(table)) is not None:
-            self._draft.add_mark("s", table, since, schema=fingerprint, dump=dump)
+            whole = False if dump is None else None
+            self._draft.add_mark("s", table, since, schema=fingerprint, dump=dump, whole=whole)
 
     def process(self, batch: LogBatch) -> None:
         """Takes a stretch of the log. Raises UnknownLogEvent, CorruptSegment or StagingUnavailable."""
+        batch = self._tables.name_changed(batch)
         self.judge((changes.schema.table for changes in batch.changes), batch.signals)
         changes, signals = self._convert(batch)
         self._tables.store_shapes(signals)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from itertools import zip_longest
 
 from dblog_core.algorithm.chunk_placement import Chunks
 from dblog_core.capture.draft_segment import DraftSegment
@@ -12,9 +14,11 @@ from dblog_core.capture.passed_over import PassedOver
 from dblog_core.capture.table_shapes import TableShapes
 from dblog_core.model.events import (
     Altered,
+    ChangedByStatement,
     Crashed,
     Created,
     DatabaseDropped,
+    LogBatch,
     Rewritten,
     SchemaSeen,
     Signal,
@@ -31,6 +35,28 @@ from dblog_core.staging import Staging
 from dblog_core.staging.manifest import Manifest
 
 log = logging.getLogger(__name__)
+
+
+def _name_tables(signal: ChangedByStatement, known: Iterable[TableName]) -> Iterator[Altered | Rewritten]:
+    """What the signal says of each table. `known`: all those that it may be about where it names no table."""
+    at = (signal.sequence, signal.transaction)
+    for table in known if signal.tables is None else sorted(signal.tables):
+        schema = to_lower_case(table.schema) if signal.any_case else table.schema
+        if signal.tables is None and signal.schemas is not None and schema not in signal.schemas:
+            continue
+        if signal.reshapes:
+            yield Altered(*at, table, None)
+        yield Rewritten(*at, table, signal.tables is not None and signal.any_case)
+
+
+def _says_the_same(signal: Signal | None, of: ChangedByStatement) -> bool:
+    """Whether the signal is about the same tables."""
+    if not isinstance(signal, ChangedByStatement):
+        return False
+    return replace(signal, sequence=0, transaction=0, what="", fix="") == replace(
+        of, sequence=0, transaction=0, what="", fix=""
+    )
+
 
 Statement = Truncated | DatabaseDropped | Altered | Rewritten
 
@@ -66,6 +92,23 @@ class TableEvents:
     def any_waits(self) -> bool:
         """Whether the capture must request or record something before the log's place moves past it."""
         return self.follow_ups.any_waits or self._passed_over.has_reasons
+
+    def name_changed(self, batch: LogBatch) -> LogBatch:
+        """The batch with a `Rewritten` of each table in place of a `ChangedByStatement`."""
+        if not any(isinstance(signal, ChangedByStatement) for signal in batch.signals):
+            return batch
+        shown = {change.schema.table for change in batch.changes}
+        shown |= {signal.schema.table for signal in batch.signals if isinstance(signal, SchemaSeen)}
+        known = sorted({*self._list_tables(), *self.shapes.empty_tables, *shown})
+        signals: list[Signal] = []
+        for signal, following in zip_longest(batch.signals, batch.signals[1:]):
+            if not isinstance(signal, ChangedByStatement):
+                signals.append(signal)
+                continue
+            self.follow_ups.add_unlogged(signal)
+            if not _says_the_same(following, signal):  # of many in a row the last one counts
+                signals += _name_tables(signal, known)
+        return replace(batch, signals=tuple(signals))
 
     def store_shapes(self, signals: Iterable[Signal]) -> None:
         """Makes all shapes durable that a batch shows, at the same time: one after the other they wait for storage."""

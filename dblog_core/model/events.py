@@ -178,6 +178,22 @@ class Rewritten:
 
 
 @dataclass(frozen=True, slots=True)
+class ChangedByStatement:
+    """Rows changed without row events, by a statement or by its rollback: each of `tables` may have other rows (None:
+    every table of `schemas`, and where these are None too, of the source). `what`: the statement, `fix`: what prevents
+    another one; in words, without its text. `reshapes`: whether its tables may have other columns too."""
+
+    sequence: int
+    transaction: int
+    tables: frozenset[TableName] | None
+    what: str
+    fix: str
+    schemas: frozenset[str] | None = None
+    reshapes: bool = False
+    any_case: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class RowsMoved:
     """Rows have changed places without row events, or whole tables their names: each of those that are `left` may hold
     rows of another one."""
@@ -228,6 +244,7 @@ class Altered:
 
 Signal = (
     Altered
+    | ChangedByStatement
     | Crashed
     | Created
     | DatabaseDropped

@@ -21,11 +21,14 @@ from dblog_core.lake import merge_plan
 from dblog_core.lake.lake_status import State, TableStatus
 from dblog_core.model import values
 from dblog_core.model.events import Rewritten
+from dblog_core.model.schema import TableName
 from dblog_core.monitoring import preflight
 from dblog_core.rows import key_progress
 from dblog_core.sources.mysql.binlog import events, row_intake
+from dblog_core.sources.mysql.binlog.event_groups import ChangedTables
+from dblog_core.sources.mysql.binlog.reach import reached_tables
 from dblog_core.sources.mysql.binlog.unread_tables import UnreadTables
-from dblog_core.sources.mysql.ddl import column_forms, statement_text, statement_tokens
+from dblog_core.sources.mysql.ddl import column_forms, row_statements, statement_text, statement_tokens
 from dblog_core.sources.mysql.ddl.altered_columns import AlteredColumns
 from dblog_core.sources.mysql.position import Position
 from dblog_core.sources.mysql.row_events import table_ids
@@ -68,6 +71,26 @@ def _zero_dates_in_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _names_as_typed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(statement_tokens.StatementTokens, "fold_name", lambda self, name: name)
+
+
+def _names_are_all_that_is_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reached_tables.Catalogue, "find_reached", lambda self, targets, sql: frozenset(targets))
+
+
+def _executable_comments_are_comments(monkeypatch: pytest.MonkeyPatch) -> None:
+    find_targets = row_statements.find_targets
+
+    def without_them(sql: str, schema: str, *, any_case: bool) -> frozenset[TableName] | None:
+        return find_targets(sql.replace("/*!", "/*"), schema, any_case=any_case)
+
+    monkeypatch.setattr(row_statements, "find_targets", without_them)
+
+
+def _savepoints_as_typed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def find(self: ChangedTables, name: str) -> int | None:
+        return next((at for at, level in enumerate(self._levels) if name and level[0] == name), None)
+
+    monkeypatch.setattr(ChangedTables, "_find", find)
 
 
 def _meant_as_typed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,6 +335,32 @@ MUTANTS = [
         "a table has other types only after a statement in the log",
         _types_change_with_statements_alone,
         lambda _: test_unlogged_alters.test_other_types_without_a_statement_owe_a_dump("", True),
+    ),
+    Mutant(
+        "a change in statement form reaches what it names alone",
+        _names_are_all_that_is_reached,
+        lambda _: statements.test_a_change_that_may_reach_any_table_breaks_all("INSERT INTO with_trigger VALUES (1)"),
+    ),
+    Mutant(
+        "a foreign key leads nowhere",
+        _names_are_all_that_is_reached,
+        lambda _: statements.test_a_change_of_rows_in_statement_form_breaks_the_tables_that_it_reaches(
+            "DELETE FROM orders", "orders lines"
+        ),
+    ),
+    Mutant(
+        "a comment is none of the statement",
+        _executable_comments_are_comments,
+        lambda _: statements.test_a_change_that_may_reach_any_table_breaks_all(
+            "INSERT INTO /*!99999 x */ lines VALUES (1)"
+        ),
+    ),
+    Mutant(
+        "savepoints differ in upper and lower case",
+        _savepoints_as_typed,
+        lambda _: statements.test_the_tables_that_a_rollback_to_a_savepoint_concerns(
+            [statements.A, "s", statements.B], "S", {statements.B}
+        ),
     ),
     Mutant("no table's history has the place of another table", _histories_stand_alone, _look_for_shared_places),
     Mutant(

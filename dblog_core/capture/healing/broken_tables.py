@@ -13,17 +13,20 @@ from dblog_core.capture.healing.dump_requests import RequestedDumps
 from dblog_core.capture.healing.unlogged_rewrites import Stamps
 from dblog_core.capture.sequencer import Sequencer
 from dblog_core.capture.term_parts import Parts
+from dblog_core.dumps import dump_records, dump_store
+from dblog_core.dumps.dump_records import DumpState
 from dblog_core.dumps.requests import SHAPES, WHOLE
-from dblog_core.errors import LeaseLost, VersionConflict
-from dblog_core.model import position_spec
-from dblog_core.model.events import Transaction
+from dblog_core.errors import LeaseLost, UnknownLogEvent, VersionConflict
+from dblog_core.model import position_spec, table_names
+from dblog_core.model.events import ChangedByStatement, Transaction
 from dblog_core.model.schema import TableName
 from dblog_core.staging.manifest import Manifest
-from dblog_core.state import owed_dumps, stopped_tables
+from dblog_core.state import owed_dumps, recent_errors, stopped_tables
 from dblog_core.state.stopped_tables import RepairSeenBy, StoppedTable
 
 log = logging.getLogger(__name__)
 
+_CHANGED_MEANWHILE = "rows came or went without row events while it was dumped"
 STAMPS_SECONDS = 5.0
 """Between two looks for rows that were changed and no log says so."""
 
@@ -53,17 +56,9 @@ class BrokenTables:
         windows = dump_requests.request_dumps(self._config, SHAPES, reshaped, state=self._state)
         if windows.locked:  # a dump shows the shape too
             self._owe(windows)
-        rewritten = follow_ups.take_rewritten()
-        requested = dump_requests.request_dumps(self._config, WHOLE, list(map(str, rewritten)), state=self._state)
-        if requested.left_out:
-            log.warning("rows came or went without row events, and no dump can bring them: %s", requested.reasons)
-            # They wait until the catalogue shows that they can be dumped.
-            stopped_tables.owe(self._state, requested.left_out)
-        for table, since in rewritten.items():
-            if (dump := requested.dumps.get(str(table))) is not None:
-                self._healed.append(str(table))
-                self._sequencer.heal(table, dump, since)
-        self._owe(requested)
+        if (change := follow_ups.take_unlogged()) is not None:
+            self._tell_unlogged(change)
+        self._dump_rewritten(follow_ups.take_rewritten())
         self._dump_unproven(unproven)
 
     def take_published(self, manifest: Manifest) -> None:
@@ -102,6 +97,55 @@ class BrokenTables:
             self._stamps.save()
         except VersionConflict as error:
             raise LeaseLost("another capture leads; this one stands by", where=self._config.state.url) from error
+
+    def _dump_rewritten(self, rewritten: dict[TableName, Transaction]) -> None:
+        """Requests dumps of tables that only a dump can tell the rows of. One that is requested and has not begun to
+        read a table brings these rows too; after one that has begun, another is owed. So changes that come all the time
+        cost one dump after the other."""
+        dumps, being_read = self._find_requested_dumps(set(map(str, rewritten)))
+        others = [str(table) for table in rewritten if str(table) not in dumps.keys() | being_read]
+        requested = dump_requests.request_dumps(self._config, WHOLE, others, state=self._state)
+        if requested.left_out:
+            log.warning("rows came or went without row events, and no dump can bring them: %s", requested.reasons)
+            # They wait until the catalogue shows that they can be dumped.
+            stopped_tables.owe(self._state, requested.left_out)
+        for table, since in rewritten.items():
+            dump = (dumps | requested.dumps).get(str(table))
+            if dump is not None:
+                self._healed.append(str(table))
+            if dump is not None or str(table) in requested.refused.keys() | being_read:
+                self._sequencer.heal(table, dump, since)
+        owed = owed_dumps.read(self._state)
+        owed_dumps.record_failures(self._state, "", dict.fromkeys(being_read - owed.keys(), _CHANGED_MEANWHILE))
+        self._owed.nudge(being_read)
+        self._owe(requested)
+
+    def _find_requested_dumps(self, tables: set[str]) -> tuple[dict[str, str], set[str]]:
+        """Of the dumps that the system has requested of whole tables among these: those that have not begun to read
+        them, by table; and the tables that others have begun to read."""
+        waiting: dict[str, str] = {}
+        being_read: set[str] = set()
+        if not tables:
+            return waiting, being_read
+        begun = {(task.dump, progress.table) for task, progress in self._sequencer.dumps.progress().items()}
+        stopped = stopped_tables.read(self._state).keys()
+        for dump in dump_store.list_unfinished_dumps(self._state, requested_by=(dump_records.SYSTEM,)):
+            if dump.state is DumpState.PAUSED:
+                continue
+            for table in tables.intersection(dump.open_tables) - stopped:
+                if not dump.reads_whole(table):
+                    continue
+                if (dump.id, table) in begun:
+                    being_read.add(table)
+                else:
+                    waiting[table] = dump.id
+        return waiting, being_read - waiting.keys()
+
+    def _tell_unlogged(self, change: ChangedByStatement) -> None:
+        which = "all tables" if change.tables is None else table_names.some(sorted(map(str, change.tables)))
+        error = UnknownLogEvent(f"{change.what}; dumped: {which}", fix=change.fix)
+        log.warning("%s", error)
+        recent_errors.record(self._state, "capture", error, self._clock.time())
 
     def _stop_unreadable(self) -> None:
         for name, fault in self._sequencer.tables.take_unreadable().items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import partial
 from typing import Any
 
 from pymysql.connections import Connection
@@ -18,6 +19,9 @@ from dblog_core.sources.mysql import check, stored_forms
 from dblog_core.sources.mysql.binlog import continuity, log
 from dblog_core.sources.mysql.binlog import start_position as starts
 from dblog_core.sources.mysql.binlog.log_state import LogState
+from dblog_core.sources.mysql.binlog.reach import catalogue_sight
+from dblog_core.sources.mysql.binlog.reach.statement_reach import Place as LogPlace
+from dblog_core.sources.mysql.binlog.reach.statement_reach import Sight
 from dblog_core.sources.mysql.binlog.xa import prepared_at_start
 from dblog_core.sources.mysql.ddl.known_forms import Answer
 from dblog_core.sources.mysql.position import Position
@@ -154,6 +158,7 @@ class MysqlSource:
             position=start,
             rows_to_skip=skip,
             lookups=Lookups(self._is_table, self._primary_key, self._read_forms),
+            look_ahead=partial(self._look_ahead, any_case=any_case),
             loses_commits=loses_commits,
             is_file_cut=loses_commits
             and has_file
@@ -165,6 +170,12 @@ class MysqlSource:
         connection = self._connect()
         with translate_errors(self._config, f"asking for character set {name}"), connection:
             return multibyte.ask(connection, name)
+
+    def _look_ahead(self, place: LogPlace, *, any_case: bool) -> Sight | None:
+        # Not by `_connect`: there MariaDB would leave out tables that somebody alters, and here it may wait for them.
+        connection = connect(self._config)
+        with translate_errors(self._config, "asking what a statement reaches"), connection:
+            return catalogue_sight.look(connection, self._config, place, any_case=any_case, mariadb=self._mariadb)
 
     def _is_table(self, table: TableName) -> bool:
         connection = self._connect()

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dblog_core.model.events import Altered, Created, DatabaseDropped, Rewritten, RowsMoved, Truncated
-from dblog_core.model.schema import TableName
+from dblog_core.model.events import (
+    Altered,
+    ChangedByStatement,
+    Created,
+    DatabaseDropped,
+    Rewritten,
+    RowsMoved,
+    Truncated,
+)
+from dblog_core.model.schema import TableName, to_lower_case
 from dblog_core.sources.mysql.binlog import events, unsupported
 from dblog_core.sources.mysql.binlog.event_groups import EventGroups, Group
+from dblog_core.sources.mysql.binlog.reach.statement_reach import StatementReach
 from dblog_core.sources.mysql.binlog.row_intake import RowIntake
 from dblog_core.sources.mysql.ddl import alter_table, statement_text
 from dblog_core.sources.mysql.ddl.altered_columns import Reading
@@ -27,6 +36,7 @@ class LoggedStatements:
         groups: EventGroups,
         rows: RowIntake,
         forms: KnownForms,
+        reach: StatementReach,
         *,
         any_case: bool,
     ) -> None:
@@ -36,6 +46,7 @@ class LoggedStatements:
         self._rows = rows
         self._forms = forms
         self._ruled = {TableName.parse(name).in_lower_case for name in tables.columns}
+        self._reach = reach
         self._any_case = any_case
         self._wants = tables.may_want if any_case else tables.wants
 
@@ -46,14 +57,59 @@ class LoggedStatements:
         return classify(sql, schema, any_case=self._any_case), sql
 
     def refuse_unsupported(self, statement: Statement, sql: str, group: Group) -> None:
-        """Raises UnknownLogEvent where nobody can say what the statement did."""
-        refusal = unsupported.of_statement(statement, group, self._tables, any_case=self._any_case)
+        """Raises UnknownLogEvent where nobody can say what the statement did, or to which tables' columns."""
+        refusal = unsupported.of_statement(statement, group, self._tables)
         if refusal is not None:
             why, fix = refusal
             raise self._groups.unknown_error(f"{describe(statement, sql)}: {why}", fix=fix)
 
+    def follow_in_transaction(self, statement: Statement, sql: str, body: bytes, group: Group) -> None:
+        """Passes on what the statement of this QUERY event's `body` does to rows, where no row event says it."""
+        if unsupported.is_unknown(statement, self._tables):
+            what = f"{describe(statement, sql)}: the capture does not know what it did"
+            self._signal_changed(None, what, "", group, reshapes=True)
+            return
+        match statement.means:
+            case Means.SAVEPOINT:
+                group.changed.set_savepoint(statement.savepoint)
+            case Means.ROLLBACK | Means.ROLLBACK_TO:
+                if tables := group.changed.roll_back(statement.savepoint):
+                    what = f"{describe(statement, sql)}: row events that the log holds were rolled back"
+                    self._signal_changed(frozenset(tables), what, unsupported.ONE_ENGINE, group, any_case=False)
+            case Means.CHANGES_ROWS | Means.REWRITES:
+                self._follow_row_change(statement, sql, body, group)
+
+    def _follow_row_change(self, statement: Statement, sql: str, body: bytes, group: Group) -> None:
+        """Passes on a change of rows in statement form."""
+        databases = None if self._rows.numbers.mariadb else events.opened_databases(body)
+        if databases is not None:
+            databases = frozenset(filter(self._may_have_captured_tables, databases))
+            if not databases:
+                return
+        if statement.means is Means.REWRITES:
+            made = frozenset(statement.tables)
+            reached = self._reach.extend(made, sql)
+            tables = None if reached is None else reached | made
+        else:
+            tables = self._reach.find(sql, statement.schema)
+        wanted = None if tables is None else frozenset(filter(self._wants, tables))
+        if wanted is None or wanted:
+            what = f"{describe(statement, sql)}: rows were changed in statement form"
+            schemas = None if databases is None else frozenset(map(self._fold, databases))
+            self._signal_changed(wanted, what, unsupported.ROW_FORM, group, schemas=schemas)
+
+    def _may_have_captured_tables(self, database: str) -> bool:
+        return not statement_text.is_read(database) or self._tables.wants_schema(database, any_case=True)
+
+    def _fold(self, name: str) -> str:
+        """The name as statements have it here (`classify`)."""
+        return to_lower_case(name) if self._any_case else name
+
     def follow(self, statement: Statement, sql: str, body: bytes, group: Group) -> None:
         """Passes on what the statement of this QUERY event's `body` did, in the order in which a reader needs it."""
+        if not statement_text.is_read(statement.schema):
+            return  # it may have been about any table
+        statement = statement.with_tables_of(statement_text.is_read)
         self._rows.unread.follow(statement)
         self._follow_lost_rows(statement, group)
         self._follow_columns(statement, sql, events.sql_mode(body), group)
@@ -117,6 +173,23 @@ class LoggedStatements:
                 emptied = statement.tables if statement.means is Means.EMPTIES else statement.renamed_away
                 self._signal(Truncated, emptied, group)
                 self._signal(Rewritten, (table for table in statement.tables if table not in emptied), group)
+
+    def _signal_changed(
+        self,
+        tables: frozenset[TableName] | None,
+        what: str,
+        fix: str,
+        group: Group,
+        *,
+        schemas: frozenset[str] | None = None,
+        reshapes: bool = False,
+        any_case: bool | None = None,
+    ) -> None:
+        batch = self._rows.batch
+        index = batch.transaction(group.transaction)
+        what = f"{what}, at {self._groups.where}"
+        folds = self._any_case if any_case is None else any_case
+        batch.signal(ChangedByStatement(batch.next_sequence, index, tables, what, fix, schemas, reshapes, folds))
 
     def _move_rows(self, statement: Statement, group: Group) -> None:
         """Wherever the rows come from: also from tables, databases and files that nobody captures."""

@@ -187,6 +187,7 @@ class RowIntake:
         """Row changes of a captured table whose shape was shown."""
         if at < end:
             group.has_changes = True
+            group.changed.add(version.schema.table)
             groups = self._groups
             # After a restart inside a transaction the first of its rows are staged already, and left out here.
             skipped = self.batch.rows_event(

@@ -6,7 +6,8 @@ Rows travel as row events; statements are transaction control, DDL, and changes 
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 from dblog_core.model.schema import TableName
@@ -19,6 +20,7 @@ class Means(Enum):
     COMMIT = auto()
     ROLLBACK = auto()
     ROLLBACK_TO = auto()
+    SAVEPOINT = auto()
     XA_START = auto()
     XA_COMMIT = auto()
     """The second phase, like the next: a prepared transaction's rows count from here on."""
@@ -34,7 +36,7 @@ class Means(Enum):
     """Some rows of `tables` are gone, or may be: DROP PARTITION, TRUNCATE PARTITION, REPAIR TABLE."""
     DROPS_SCHEMA = auto()
     CHANGES_ROWS = auto()
-    """A change of rows in statement form: what it touches (triggers, cascades) cannot be known."""
+    """A change of rows in statement form. `row_statements` reads the tables that it names."""
     HARMLESS = auto()
     UNKNOWN = auto()
 
@@ -47,6 +49,8 @@ class Statement:
     renamed_away: tuple[TableName, ...] = ()
     alters: bool = False
     """Whether it may have given the rows that `tables` have other values."""
+    savepoint: str = ""
+    """The one that it sets, or rolls back to."""
     shapes: bool = False
     """Whether it gives `tables` their columns, and they are there after it."""
     versions: bool | None = None
@@ -57,6 +61,13 @@ class Statement:
     """Whether `tables` are made by it, without rows."""
     if_missing: bool = False
     """Whether it does nothing where they are there: it stands in the log then too."""
+
+    def with_tables_of(self, is_admitted: Callable[[str], bool]) -> Statement:
+        """The statement as far as it is about tables whose name is admitted."""
+        if all(is_admitted(str(table)) for table in self.tables):
+            return self
+        tables = tuple(table for table in self.tables if is_admitted(str(table)))
+        return replace(self, tables=tables, renamed_away=tuple(t for t in self.renamed_away if t in tables))
 
 
 _ROW_CHANGES = {
@@ -74,7 +85,6 @@ _ROW_CHANGES = {
     "IMPORT",
 }
 _HARMLESS = {
-    "SAVEPOINT": "nothing is undone by it",
     "RELEASE": "of a savepoint",
     "CREATE": "of anything but a table",
     "ALTER": "of anything but a table",
@@ -107,12 +117,12 @@ def classify(sql: str, schema: str, *, any_case: bool = False) -> Statement:
         if statement is not None:
             return statement
     if verb.word in _ROW_CHANGES:
-        return Statement(_judge_row_change(tokens))
+        return Statement(_judge_row_change(tokens), schema=schema)
     return Statement(Means.HARMLESS if verb.word in _HARMLESS else Means.UNKNOWN)
 
 
 _MOST_NAMED = 5
-_CONTROL = ("BEGIN", "START", "COMMIT", "ROLLBACK", "XA")
+_CONTROL = ("BEGIN", "START", "COMMIT", "ROLLBACK", "SAVEPOINT", "XA")
 _DDL = ("TRUNCATE", "DROP", "CREATE", "ALTER", "RENAME", "REPAIR")
 
 
@@ -128,6 +138,20 @@ def describe(statement: Statement, sql: str) -> str:
     return f"statement {named_verb}{f' of {shown}' if shown else ''}"
 
 
+def changes_definitions(sql: str) -> bool:
+    """Whether the statement may make, change or drop a table, a view, a trigger or a function."""
+    tokens = StatementTokens(sql, "", any_case=False)
+    tokens.skip_settings()
+    words = tokens.words()
+    verb = words[0] if words else ""
+    if verb in _DDL:
+        what = [word for word in words[1:4] if word not in ("OR", "REPLACE")][:1]
+        # A word in an executable comment may be none for this server.
+        is_other = what in (["TEMPORARY"], ["USER"], ["ROLE"]) and "/*!" not in sql and "/*M!" not in sql
+        return verb != "TRUNCATE" and not is_other
+    return verb == "IMPORT" or (bool(words) and verb not in (*_CONTROL, *_ROW_CHANGES, *_HARMLESS))
+
+
 _PHASES = {
     "START": Means.XA_START,
     "BEGIN": Means.XA_START,
@@ -141,7 +165,12 @@ def _read_control(tokens: StatementTokens) -> Statement:
         return Statement(_PHASES.get(tokens.peek().word, Means.HARMLESS))
     if tokens.take("ROLLBACK"):
         tokens.take("WORK")
-        return Statement(Means.ROLLBACK_TO if tokens.peek().word == "TO" else Means.ROLLBACK)
+        if not tokens.take("TO"):
+            return Statement(Means.ROLLBACK)
+        tokens.take("SAVEPOINT")
+        return Statement(Means.ROLLBACK_TO, savepoint=tokens.take_name())
+    if tokens.take("SAVEPOINT"):
+        return Statement(Means.SAVEPOINT, savepoint=tokens.take_name())
     return Statement(Means.COMMIT if tokens.take("COMMIT") else Means.BEGIN)
 
 
@@ -331,10 +360,8 @@ def _read_swap(tokens: StatementTokens, table: TableName) -> Statement:
 
 
 def _judge_row_change(tokens: StatementTokens) -> Means:
-    """A write to the server's own schemas is harmless; any other, also to a table that nobody captures, is not.
-
-    In statement form the effects of its triggers and cascades, which may reach captured tables, are not in the log.
-    """
+    """A write to the server's own schemas is harmless. Any other may reach captured tables by triggers and cascades,
+    also from a table that nobody captures."""
     verbs = {"INSERT": ("INTO",), "REPLACE": ("INTO",), "DELETE": ("FROM",), "UPDATE": ()}
     verb = tokens.peek().word
     if verb not in verbs:
