@@ -105,9 +105,11 @@ class TableEvents:
             if not isinstance(signal, ChangedByStatement):
                 signals.append(signal)
                 continue
-            self.follow_ups.add_unlogged(signal)
+            named = list(_name_tables(signal, known))
+            place = batch.transactions[signal.transaction].position
+            self.follow_ups.add_unlogged(signal, place, {str(each.table) for each in named})
             if not _says_the_same(following, signal):  # of many in a row the last one counts
-                signals += _name_tables(signal, known)
+                signals += named
         return replace(batch, signals=tuple(signals))
 
     def store_shapes(self, signals: Iterable[Signal]) -> None:

@@ -15,6 +15,7 @@ from dblog_core.capture.run_capture import run_capture
 from dblog_core.config.settings import Config
 from dblog_core.dumps import dump_store
 from dblog_core.monitoring.status import read_source_status
+from dblog_core.state import recent_errors
 from tests.fix_servers import Database
 from tests.integration.test_swapped_tables import Wait, capturing, copies, healing, source_rows
 
@@ -219,6 +220,7 @@ def test_statements_while_the_capture_runs_cost_few_dumps(database: Database, co
             session(database, f"UPDATE t SET v = '{number}'")
         wait(source_rows(database, *TABLES))
     assert dumped_tables(config).count("t") < 10
+    assert len(recent_errors.read(wiring.open_state(config))) == 1
 
 
 @both

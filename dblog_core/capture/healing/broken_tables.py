@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 
+from dblog_core.capture.follow_ups import UnloggedChange
 from dblog_core.capture.healing import dump_requests, new_tables, owed_dump_requests
 from dblog_core.capture.healing.dump_requests import RequestedDumps
 from dblog_core.capture.healing.unlogged_rewrites import Stamps
@@ -18,7 +19,7 @@ from dblog_core.dumps.dump_records import DumpState
 from dblog_core.dumps.requests import SHAPES, WHOLE
 from dblog_core.errors import LeaseLost, UnknownLogEvent, VersionConflict
 from dblog_core.model import position_spec, table_names
-from dblog_core.model.events import ChangedByStatement, Transaction
+from dblog_core.model.events import Transaction
 from dblog_core.model.schema import TableName
 from dblog_core.staging.manifest import Manifest
 from dblog_core.state import owed_dumps, recent_errors, stopped_tables
@@ -26,6 +27,8 @@ from dblog_core.state.stopped_tables import RepairSeenBy, StoppedTable
 
 log = logging.getLogger(__name__)
 
+REST_SECONDS = 10.0
+"""Between two dumps of a table that statements change without row events."""
 _CHANGED_MEANWHILE = "rows came or went without row events while it was dumped"
 STAMPS_SECONDS = 5.0
 """Between two looks for rows that were changed and no log says so."""
@@ -43,6 +46,8 @@ class BrokenTables:
         self._owed = owed_dump_requests.OwedDumps(parts.config, parts.state, parts.clock)
         self._stamps = Stamps(parts.state)
         self._stamped_at = float("-inf")
+        self._unlogged_count = 0
+        self._dumped_at: dict[str, float] = {}
         self._healed: list[str] = []  # dumps of these are requested, and the next manifest says so
 
     def request_dumps(self) -> None:
@@ -56,9 +61,10 @@ class BrokenTables:
         windows = dump_requests.request_dumps(self._config, SHAPES, reshaped, state=self._state)
         if windows.locked:  # a dump shows the shape too
             self._owe(windows)
-        if (change := follow_ups.take_unlogged()) is not None:
-            self._tell_unlogged(change)
-        self._dump_rewritten(follow_ups.take_rewritten())
+        unlogged = follow_ups.take_unlogged()
+        if unlogged is not None:
+            self._tell_unlogged(unlogged)
+        self._dump_rewritten(follow_ups.take_rewritten(), frozenset() if unlogged is None else unlogged.tables)
         self._dump_unproven(unproven)
 
     def take_published(self, manifest: Manifest) -> None:
@@ -72,7 +78,10 @@ class BrokenTables:
         """Looks at what others have recorded, at the source's stamps, and at dumps that are owed."""
         self._look_at_stopped()
         self.look_at_stamps()
-        self._owed.request_due(self._sequencer.tables.leaves_out, offset=self._sequencer.last_offset)
+        leaves_out = self._sequencer.tables.leaves_out
+        offset = self._sequencer.last_offset
+        requested = self._owed.request_due(lambda table: leaves_out(table) or self._rests(table), offset=offset)
+        self._dumped_at |= dict.fromkeys(requested, self._clock.monotonic())
 
     def look_at_stamps(self) -> None:
         """Has tables dumped whose rows now differ from what the log says."""
@@ -98,11 +107,13 @@ class BrokenTables:
         except VersionConflict as error:
             raise LeaseLost("another capture leads; this one stands by", where=self._config.state.url) from error
 
-    def _dump_rewritten(self, rewritten: dict[TableName, Transaction]) -> None:
+    def _dump_rewritten(self, rewritten: dict[TableName, Transaction], by_statement: frozenset[str]) -> None:
         """Requests dumps of tables that only a dump can tell the rows of. One that is requested and has not begun to
         read a table brings these rows too; after one that has begun, another is owed. So changes that come all the time
-        cost one dump after the other."""
+        cost one dump after the other, and those `by_statement` one in a while."""
         dumps, being_read = self._find_requested_dumps(set(map(str, rewritten)))
+        being_read |= {table for table in by_statement.intersection(map(str, rewritten)) if self._rests(table)}
+        being_read -= dumps.keys()
         others = [str(table) for table in rewritten if str(table) not in dumps.keys() | being_read]
         requested = dump_requests.request_dumps(self._config, WHOLE, others, state=self._state)
         if requested.left_out:
@@ -115,10 +126,15 @@ class BrokenTables:
                 self._healed.append(str(table))
             if dump is not None or str(table) in requested.refused.keys() | being_read:
                 self._sequencer.heal(table, dump, since)
+        self._dumped_at |= dict.fromkeys(requested.dumps, self._clock.monotonic())
         owed = owed_dumps.read(self._state)
         owed_dumps.record_failures(self._state, "", dict.fromkeys(being_read - owed.keys(), _CHANGED_MEANWHILE))
         self._owed.nudge(being_read)
         self._owe(requested)
+
+    def _rests(self, table: str) -> bool:
+        """Whether a dump of the table was requested a moment ago: statements often come in numbers."""
+        return self._clock.monotonic() - self._dumped_at.get(table, float("-inf")) < REST_SECONDS
 
     def _find_requested_dumps(self, tables: set[str]) -> tuple[dict[str, str], set[str]]:
         """Of the dumps that the system has requested of whole tables among these: those that have not begun to read
@@ -141,11 +157,13 @@ class BrokenTables:
                     waiting[table] = dump.id
         return waiting, being_read - waiting.keys()
 
-    def _tell_unlogged(self, change: ChangedByStatement) -> None:
-        which = "all tables" if change.tables is None else table_names.some(sorted(map(str, change.tables)))
-        error = UnknownLogEvent(f"{change.what}; dumped: {which}", fix=change.fix)
-        log.warning("%s", error)
+    def _tell_unlogged(self, unlogged: UnloggedChange) -> None:
+        change = unlogged.change
+        error = UnknownLogEvent(f"{change.what}; dumped: {table_names.some(sorted(unlogged.tables))}", fix=change.fix)
         recent_errors.record(self._state, "capture", error, self._clock.time())
+        self._unlogged_count += 1
+        if self._unlogged_count.bit_count() == 1:  # the 1st, 2nd, 4th, 8th, …: there may be one in each segment
+            log.warning("%s: %s", unlogged.place, error)
 
     def _stop_unreadable(self) -> None:
         for name, fault in self._sequencer.tables.take_unreadable().items():

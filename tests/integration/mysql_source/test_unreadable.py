@@ -29,8 +29,8 @@ def test_a_change_in_statement_form_names_its_verb_and_no_value(database: Databa
     execute(database, "SET SESSION binlog_format = 'STATEMENT'", "UPDATE a SET v = 4711 WHERE id = 1")
     signals = [signal for batch in batches(source, start) for signal in batch.signals]
     (changed,) = [signal for signal in signals if isinstance(signal, ChangedByStatement)]
-    assert changed.what.startswith("statement UPDATE: rows were changed in statement form, at binlog ")
-    assert "4711" not in changed.what and "binlog_format = ROW" in changed.fix
+    assert changed.what == "statement UPDATE: rows were changed in statement form"
+    assert "binlog_format = ROW" in changed.fix
 
 
 DOCUMENT = "INSERT INTO {} VALUES (1, JSON_OBJECT('k', 1, 'long', REPEAT('x', 1000)), 'text')"

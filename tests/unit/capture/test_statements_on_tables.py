@@ -79,7 +79,9 @@ def test_rows_that_a_statement_may_have_changed_are_for_dumps_to_bring(
     log.take(None, signal)
     follow_ups = log.sequencer.tables.follow_ups
     assert {table.name for table in follow_ups.take_rewritten()} == broken_tables
-    assert follow_ups.take_unlogged() == signal and follow_ups.take_unlogged() is None
+    unlogged = follow_ups.take_unlogged()
+    assert unlogged is not None and unlogged.change == signal and follow_ups.take_unlogged() is None
+    assert unlogged.tables == {f"shop.{name}" for name in broken_tables}
 
 
 def test_a_table_that_a_statement_may_have_filled_is_not_known_to_be_empty(tmp_path: Path) -> None:

@@ -304,8 +304,8 @@ def took_effect(body: bytes) -> bool:
 
 
 def opened_databases(body: bytes) -> frozenset[str] | None:
-    """The databases of all tables that MySQL opened for a statement, for its triggers and functions too. None: the event
-    does not say, as on MariaDB; there are too many, or foreign keys lead to others."""
+    """The databases of all tables that MySQL opened for a statement, its triggers and functions. None: the event does
+    not say, as on MariaDB; there are too many, or foreign keys lead to others."""
     for code, value in _read_status_variables(body):
         if code == _DATABASES and value[:1] != bytes([_TOO_MANY_DATABASES]):
             names = value[1:].split(b"\0")[:-1]

@@ -187,7 +187,6 @@ class LoggedStatements:
     ) -> None:
         batch = self._rows.batch
         index = batch.transaction(group.transaction)
-        what = f"{what}, at {self._groups.where}"
         folds = self._any_case if any_case is None else any_case
         batch.signal(ChangedByStatement(batch.next_sequence, index, tables, what, fix, schemas, reshapes, folds))
 
