@@ -17,7 +17,15 @@ from dblog_core import wiring
 from dblog_core.config.settings import Config
 from dblog_core.dumps.dump_records import DumpOptions, Refusal
 from dblog_core.dumps.key_ranges import MOST_RANGES, ordered_alike
-from dblog_core.errors import RequestError, SourceError, SourceForbids, TableLocked, ValueOutOfRange
+from dblog_core.errors import (
+    RequestError,
+    ServerNotSafe,
+    SourceError,
+    SourceForbids,
+    SourceReadOnly,
+    TableLocked,
+    ValueOutOfRange,
+)
 from dblog_core.interfaces import Source
 from dblog_core.model import filters, table_names, table_patterns
 from dblog_core.model.filters import Expression, Filter
@@ -134,10 +142,12 @@ def resolve_and_look(
     for _ in range(_ATTEMPTS):
         try:
             return *resolved, look(resolved[0], False)
-        except (SourceError, RequestError):  # the server's words, or ours for a column that is gone
+        except (SourceError, RequestError) as error:  # the server's words, or ours for a column that is gone
             now = resolve(config, request)
             if now == resolved:
-                raise
+                if isinstance(error, RequestError) or error.transient:
+                    raise
+                break  # nothing was altered: the server cannot open a table
             resolved = now
     return *resolved, look(resolved[0], True)
 
@@ -149,7 +159,8 @@ def look_at_each(
     waits, and one whose key holds a value without an exact form, is refused alone. So is one that was dropped or
     altered meanwhile, in the last look (`is_last`).
 
-    Raises RequestError where that one is asked for by its name, and what `look` raises.
+    In the last look so is one that the server cannot open. Raises RequestError where such a table is asked for by its
+    name, and what `look` raises of the whole server.
     """
     findings: list[tuple[RequestedTable, T]] = []
     refusals: list[Refusal] = []
@@ -160,7 +171,8 @@ def look_at_each(
         except (SourceError, RequestError) as error:
             # Dropped or altered meanwhile: by its own error, or by the server's words.
             is_refused_alone = isinstance(error, (ValueOutOfRange, SourceForbids, TableLocked))
-            if not is_refused_alone and (error.transient or not is_last):
+            is_of_server = error.transient or isinstance(error, (ServerNotSafe, SourceReadOnly))
+            if not is_refused_alone and (is_of_server or not is_last):
                 raise
             if request.tables is not None and name in map(table_names.canonical, request.tables):
                 raise RequestError(error.message, where=error.where, fix=error.fix) from error

@@ -17,6 +17,7 @@ _CUT = "…"
 _MYSQL_NAMES_ONLY = frozenset(
     {
         0,  # of the driver
+        *range(120, 200),  # of an engine: a table that it cannot open
         *range(2000, 2100),  # of the client: connections, TLS, credentials
         *(1005, 1006, 1007, 1008, 1009, 1010, 1016, 1017, 1018, 1021, 1023, 1024, 1025, 1026),  # files
         *(1030, 1031, 1032, 1033, 1034, 1035, 1036, 1037, 1038, 1040, 1041, 1042, 1043, 1044, 1045, 1046, 1047),

@@ -25,6 +25,8 @@ def of_table(
     table: str, columns: Collection[str], key: Collection[str], rules: Mapping[str, ColumnRules]
 ) -> Iterator[Problem]:
     """Why the rules of a table do not fit its `columns`; each problem stops that table alone."""
+    if (without := explain_no_column(table, columns, rules)) is not None:
+        yield without
     if (table_rules := rules.get(table)) is None:
         yield from _of_copy(table, columns, rules)
         return
@@ -38,6 +40,15 @@ def of_table(
                 what = f"{entry} {rule}: {column} belongs to the key of {table}"
                 fix = "the key as it is identifies rows: remove the rule. [source.keys] may name another key"
                 yield Problem(what, fix, table=table)
+
+
+def explain_no_column(table: str, columns: Collection[str], rules: Mapping[str, ColumnRules]) -> Problem | None:
+    """That nothing of the table would be staged. It is no reason to refuse all others: such a table has no value."""
+    excluded = rules[table].exclude if table in rules else ()
+    if set(columns).difference(excluded):
+        return None
+    fix = "give it a column, leave it out of [source] tables, or exclude fewer columns"
+    return Problem(f"{table} has no column to stage", fix, fatal=False, table=table)
 
 
 def _of_copy(table: str, columns: Collection[str], rules: Mapping[str, ColumnRules]) -> Iterator[Problem]:

@@ -93,9 +93,10 @@ class Rules:
         return {table: self.digest(TableName.parse(table)) for table in self._rules}
 
     def misfit(self, schema: TableSchema) -> Problem | None:
-        """Why the rules do not fit a shape of their table, or why that needs some; None where they do."""
+        """Why the rules do not fit a shape of their table, or why that needs some; None where they do. Also that the
+        shape has no column."""
         if not self._rules:
-            return None
+            return None if schema.columns else column_rule_faults.explain_no_column(str(schema.table), (), {})
         table = str(schema.table)
         shape = (table, schema.fingerprint)
         if shape not in self._misfits:

@@ -147,7 +147,8 @@ def text_uses(name: str, code: ast.AST) -> Iterator[str]:
         if isinstance(parent, ast.Call):
             called = ast.unparse(parent.func)
             passes_on = re.search(
-                r"(^|[._])(by_mysql|by_postgres|mysql_code|translate|_?\w*error|_refuse_incomplete)$", called
+                r"(^|[._])(by_mysql|by_postgres|mysql_code|translate|_?\w*error|_refuse_incomplete|is_of_table)$",
+                called,
             )
             if called in ("isinstance", "getattr", "type") or passes_on:
                 continue

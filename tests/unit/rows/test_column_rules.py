@@ -120,6 +120,25 @@ def test_a_table_of_another_name_or_other_columns_needs_no_entry(name: str, colu
     assert rules.misfit(shape) is None and rules.schema(shape) is shape
 
 
+@pytest.mark.parametrize(
+    ("columns", "rules"),
+    [
+        ((), {}),
+        ((), {"shop.other": ColumnRules(mask=("a",))}),
+        (("a", "b"), {"shop.t": ColumnRules(exclude=("a", "b"))}),
+    ],
+)
+def test_a_shape_without_a_column_stops_its_table_alone(
+    columns: tuple[str, ...], rules: dict[str, ColumnRules]
+) -> None:
+    schema = TableSchema(TableName("shop", "t"), tuple(Column(name, "int", pa.int32()) for name in columns), ())
+    misfit = Rules(rules).misfit(schema)
+    assert misfit is not None and misfit.table == "shop.t" and "no column to stage" in misfit.what
+    assert not misfit.fatal and not Rules(rules).lacks_rules(schema)
+    (problem,) = column_rule_faults.of_table("shop.t", columns, (), rules)
+    assert problem == misfit
+
+
 def test_two_processes_have_a_digest_in_common_only_where_their_rules_are_the_same() -> None:
     table = TableName("shop", "a")
     rules = [

@@ -150,6 +150,14 @@ def translate_errors(config: SourceConfig, doing: str) -> Iterator[None]:
         ) from error
 
 
+def is_of_table(error: pymysql.err.MySQLError) -> bool:
+    """Whether an error of a question about tables may be one table's own: it lasts, and no grant, setting or connection
+    is at fault."""
+    code = server_messages.mysql_code(error)
+    is_of_client = code == 0 or 2000 <= code < 2100
+    return not is_of_client and code not in transient_errors.MYSQL | _CREDENTIALS | _GRANTS | _READ_ONLY | {LOCKED}
+
+
 def translate(error: pymysql.err.MySQLError, config: SourceConfig, doing: str) -> SourceError:
     """Our error of the same meaning."""
     code = server_messages.mysql_code(error)
