@@ -27,7 +27,7 @@ from dblog_core.capture.row_changes import (
 )
 from dblog_core.capture.signal_rows import SignalRows
 from dblog_core.capture.table_events import TableEvents
-from dblog_core.errors import UnknownLogEvent
+from dblog_core.errors import CorruptSegment, RequestError, UnknownLogEvent
 from dblog_core.model import watermark
 from dblog_core.model.events import (
     LogBatch,
@@ -356,15 +356,20 @@ class Sequencer:
         def shape() -> TableSchema:
             return self._staging.schema(high.schema)
 
-        placement = self._dumps.place_chunk(
-            high,
-            at=at,
-            is_ours=lambda: self._staging.holds(high.schema, high.file),
-            rows=lambda keys: rows_with(
-                placed_chunks.read_chunk_rows(self._staging, high, list(shape().key)), shape(), keys
-            ),
-            absent=lambda: [key_from_json(k, shape()) for k in high.absent],
-        )
+        try:
+            placement = self._dumps.place_chunk(
+                high,
+                at=at,
+                is_ours=lambda: self._staging.holds(high.schema, high.file),
+                rows=lambda keys: rows_with(
+                    placed_chunks.read_chunk_rows(self._staging, high, list(shape().key)), shape(), keys
+                ),
+                absent=lambda: [key_from_json(k, shape()) for k in high.absent],
+            )
+        except CorruptSegment:
+            self._dumps.give_up_chunk(high, "its file, or the shape of its rows, is damaged or missing")
+        except RequestError:
+            self._dumps.give_up_chunk(high, "it lists keys in a form that this version does not know")
         schema = shape()
         # A shape that the log has not shown yet is a newer one: the window was open, so no event of it came in between.
         self._tables.set_shape(schema, transaction, self._draft)
