@@ -43,6 +43,8 @@ _TABLE_RIGHTS = """
     FROM pg_class WHERE oid = ANY(%s::oid[])
 """
 _NAN = ("real", "double precision", "numeric")
+_OF_OBJECTS = ("reg", "aclitem")
+"""How the names of types begin whose values are numbers of objects, and print the names that these have."""
 
 
 def problems(config: SourceConfig) -> list[Problem]:
@@ -218,6 +220,10 @@ def _table(
     if floats and config.plugin == "wal2json":
         what = f"{table.name}: wal2json sends NaN and infinities of ({', '.join(floats)}) as null"
         yield Problem(what, 'set plugin = "pgoutput" unless those columns never hold such values', fatal=False)
+    if names := [c.name for c in table.columns if c.source_type.startswith(_OF_OBJECTS) and not c.generated]:
+        what = f"{table.name}: ({', '.join(names)}) print names of objects, and the lake keeps each as it was when it"
+        fix = "exclude the columns under [source.columns], or give them the type oid or text, if objects are renamed"
+        yield Problem(f"{what} was logged or dumped", fix, fatal=False)
 
 
 def _watermarks(connection: Connection, config: SourceConfig) -> Iterator[Problem]:
