@@ -191,6 +191,9 @@ class FakeSource:
     def stamps(self) -> None:
         """The log tells all."""
 
+    def moment(self) -> None:
+        """The log tells all."""
+
     def horizon(self) -> str | None:
         return None
 

@@ -17,6 +17,7 @@ from dblog_core.algorithm.task_progress import TaskProgress, tasks_to_json
 from dblog_core.algorithm.visibility import LogOrder, Snapshots
 from dblog_core.capture import placed_chunks, unseen_events
 from dblog_core.capture.draft_segment import DraftSegment
+from dblog_core.capture.healing.logged_rows import LoggedRows
 from dblog_core.capture.row_changes import (
     ChangeTouches,
     OrderedChanges,
@@ -82,6 +83,7 @@ class Sequencer:
                 self._dumps.recall_rows(event.table, event.offsets, event.xid, event.touches, arrives=arrives)
         self._tables = TableEvents(staging, head, self._dumps, rules, self._guard, places, stopped)
         self._signals = SignalRows()
+        self._logged_rows = LoggedRows(head.last_offset)
         self._strange = 0  # rows of the watermark table that are no watermarks
         self._position = head.position
         self._partial = head.partial
@@ -142,6 +144,11 @@ class Sequencer:
     def signals(self) -> SignalRows:
         """Rows that were put into the signal table."""
         return self._signals
+
+    @property
+    def logged_rows(self) -> LoggedRows:
+        """What is remembered of the rows of this term for descriptions that were written meanwhile."""
+        return self._logged_rows
 
     def advance_horizon(self, snapshot: str) -> None:
         """All windows from here on see what `snapshot` sees: the log was read up to where it was taken."""
@@ -266,6 +273,10 @@ class Sequencer:
             its_offsets = offsets[start : start + len(stretch)]
             start += len(stretch)
             self._draft.add_rows(stretch.schema, log_rows(stretch, its_offsets, transactions))
+            of_rows = (transactions[number] for number in set(stretch.transaction.tolist()))
+            self._logged_rows.add_rows(
+                str(stretch.schema.table), int(its_offsets[-1]), stretch.batch.column("after"), of_rows
+            )
             if self._dumps.wants(stretch.schema.table) and stretch.schema.key:
                 self._record_for_windows(stretch, its_offsets, transactions)
 
@@ -287,6 +298,8 @@ class Sequencer:
             case WatermarkSeen():
                 self._take_watermark(signal.payload, transaction)
             case _:
+                if isinstance(signal, SchemaSeen):
+                    self._logged_rows.add_list(str(signal.schema.table), signal.listed, self.last_offset)
                 self._tables.take(signal, transaction, self._draft)
 
     # Watermarks -----------------------------------------------------------------------------------------------------
@@ -374,5 +387,7 @@ class Sequencer:
         # A shape that the log has not shown yet is a newer one: the window was open, so no event of it came in between.
         self._tables.set_shape(schema, transaction, self._draft)
         placed_chunks.add_chunk(self._draft, self._staging, high, schema, placement, transaction)
+        if high.rows:
+            self._logged_rows.add_chunk(str(schema.table), self.last_offset)
         if placement.heals_not:
             self._tables.follow_ups.add_rewritten(schema.table, transaction)

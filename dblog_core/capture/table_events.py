@@ -130,7 +130,7 @@ class TableEvents:
         match signal:
             # Once: each batch may hold such a value.
             case Unreadable() if not self.leaves_out(signal.table):
-                self._distrust_rows(signal.table)
+                self.distrust_rows(signal.table)
                 self._passed_over.add_unreadable(signal)
             case SchemaSeen() if self._follows_shape_of(signal.schema.table):
                 self.set_shape(self._rules.schema(signal.schema), transaction, draft, signal.layout)
@@ -166,8 +166,14 @@ class TableEvents:
 
     def record_rewrite(self, table: TableName, since: Transaction) -> None:
         """The table has other rows than those that were read, and no event says so."""
-        self._distrust_rows(table)
+        self.distrust_rows(table)
         self.follow_ups.add_rewritten(table, since)
+
+    def distrust_rows(self, table: TableName) -> None:
+        """What is known of the table's rows does not count from here on: chunks that are being read may hold others."""
+        # Chunks that are being read may have been SELECTed in the shape of before.
+        self._dumps.void_windows_of(table)
+        self.shapes.forget_empty(table)
 
     def record_reshape(self, table: TableName) -> None:
         """The table may now have another shape, and no row may come to show it."""
@@ -178,7 +184,7 @@ class TableEvents:
         """Passes these tables over from here on; returns those that were not before (`PassedOver.stop`)."""
         new = self._passed_over.stop(tables)
         for table in new:
-            self._distrust_rows(TableName.parse(table))
+            self.distrust_rows(TableName.parse(table))
         return new
 
     def hold(self, hold: Hold, shapes: Iterable[TableSchema] = ()) -> None:
@@ -192,7 +198,7 @@ class TableEvents:
             problem = column_rule_faults.join_problems([*filter(None, misfits[-1:]), hold.problem])
             if problem is None or not self._passed_over.add_held(table, problem):
                 return
-        self._distrust_rows(hold.table)
+        self.distrust_rows(hold.table)
 
     def release(self, table: TableName, at: Transaction) -> None:
         """The log is read up to where the table was accepted: a dump brings what was left out."""
@@ -251,16 +257,10 @@ class TableEvents:
             signal.table
         ]
 
-    def _distrust_rows(self, table: TableName) -> None:
-        """What is known of the table's rows does not count from here on: chunks that are being read may hold others."""
-        # Chunks that are being read may have been SELECTed in the shape of before.
-        self._dumps.void_windows_of(table)
-        self.shapes.forget_empty(table)
-
     def _rewrite(self, table: TableName, transaction: Transaction) -> None:
         """Only the table itself can tell which rows it has from here on."""
         if not self.leaves_out(table):
-            self._distrust_rows(table)
+            self.distrust_rows(table)
             self.follow_ups.add_rewritten(table, transaction)
 
     def _alter(self, table: TableName, step: Step | None, transaction: Transaction) -> None:

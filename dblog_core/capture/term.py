@@ -146,7 +146,7 @@ class Term:
         self._linger = LINGER[staging.latency]
         self._quit = threading.Event()
         self._openings = Openings(parts.state, parts.source, parts.clock) if parts.config.source.read_only else None
-        self._broken_tables = BrokenTables(parts, sequencer)
+        self._broken_tables = BrokenTables(parts, sequencer, head)
         self._signal_delivery = SignalDelivery(parts.state, parts.clock)
         self._mirror = ProgressMirror(parts.state, lease, where=parts.config.state.url)
         self._report = TermReport(parts.clock, lease, sequencer, began=began, answers=self._openings is not None)
@@ -198,6 +198,7 @@ class Term:
             self._report.caught_up = batch is None or not batch.transactions
             if batch is not None:
                 self._sequencer.process(batch)
+                self._broken_tables.settle_doubts()
             if self._sequencer.signals.waiting >= SIGNALS_TOGETHER:
                 self._signal_delivery.deliver(self._sequencer.signals)
             if self._openings is not None:

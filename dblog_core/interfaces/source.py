@@ -117,6 +117,18 @@ class ReadPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class Moment:
+    """A moment of a source whose catalogue is looked at: all that a look before it has seen was committed before it.
+
+    `snapshot`: as `horizon` gives it, on a standby too. `end`: the end of the log, for `Source.has_passed`; what the
+    snapshot sees lies before it.
+    """
+
+    snapshot: str
+    end: str
+
+
+@dataclass(frozen=True, slots=True)
 class Strain:
     """What a source suffers from now; None where it cannot tell.
 
@@ -300,3 +312,6 @@ class Source(Protocol):
     def stamps(self) -> dict[str, TableStamp] | None:
         """PostgreSQL: of each wanted table, what tells that its rows were changed and no log says so (`stamps`); None
         where the log itself tells."""
+
+    def moment(self) -> Moment | None:
+        """The present moment; None where the log itself tells what `stamps` does."""

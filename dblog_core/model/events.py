@@ -158,13 +158,15 @@ class Created:
 class SchemaSeen:
     """From here on the table's rows have this shape (its first sight in this stream, or a change). `layout`: what the
     source says of the columns' places (None: nothing that is certain). `oid`: the table's, where the log itself has
-    such a number, which stays when the name changes."""
+    such a number, which stays when the name changes. `listed`: all columns of the table in their order, each with its
+    type's id and modifier, where the log itself says so."""
 
     sequence: int
     transaction: int
     schema: TableSchema
     layout: Layout | None = None
     oid: int | None = None
+    listed: tuple[tuple[str, int, int], ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,13 +17,14 @@ class TypeStamp:
     `base` is the innermost type below domains. `form` stands for it and all types that are reached from it, through
     arrays, domains, ranges and composites: what they consist of, and the functions that print them; it is empty for a
     type of the server's own. `labels` are those of all enums among these, by their ids; `label_writes` changes whenever
-    a label is written.
+    a label is written. `is_enum`: the text is one of the labels.
     """
 
     base: int
     form: str
     labels: Mapping[str, str] = field(default_factory=dict)
     label_writes: Mapping[str, str] = field(default_factory=dict)
+    is_enum: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +61,8 @@ class ColumnStamp:
     def from_json(cls, data: list[Any]) -> Self:
         number, labels, type_id, modifier, written, *more = data  # a later version may write more
         prints = None
-        if len(more) >= 3:
-            prints = TypeStamp(more[0], more[1], labels, more[2])
+        if len(more) >= 4:
+            prints = TypeStamp(more[0], more[1], labels, more[2], more[3])
         elif type_id < BUILT_IN and not labels:
             prints = TypeStamp(type_id, "")
         return cls(number, type_id, modifier, written, prints, labels if prints is None else {})
@@ -70,7 +71,7 @@ class ColumnStamp:
         data = [self.number, dict(self.all_labels), self.type_id, self.modifier, self.written]
         if self.prints is None or self.type_id < BUILT_IN:
             return data
-        return [*data, self.prints.base, self.prints.form, dict(self.prints.label_writes)]
+        return [*data, self.prints.base, self.prints.form, dict(self.prints.label_writes), self.prints.is_enum]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,25 +115,35 @@ class LargeValues:
 @dataclass(frozen=True, slots=True)
 class TableStamp:
     """One table: its id, its columns by name, the file of its rows (of each partition, if it has some) by the id of the
-    table or partition, its large values, and how a publication shows it. The last two may be missing."""
+    table or partition, its large values, how a publication shows it, and the numbers of columns that were dropped. The
+    last three may be missing."""
 
     table: int
     columns: Mapping[str, ColumnStamp]
     files: Mapping[str, int]
     large_values: LargeValues | None = None
     shown: PublicationStamp | None = None
+    dropped: tuple[int, ...] | None = None
+
+    @property
+    def listed(self) -> tuple[tuple[str, int, int], ...]:
+        """The columns in the order of their numbers, as the log lists them: name, type's id and modifier."""
+        in_order = sorted(self.columns.items(), key=lambda item: item[1].number)
+        return tuple((name, column.type_id, column.modifier) for name, column in in_order)
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
         columns = {name: ColumnStamp.from_json(column) for name, column in data["columns"].items()}
         large = data.get("large_values")
         shown = data.get("shown")
+        dropped = data.get("dropped")
         return cls(
             data["table"],
             columns,
             data["files"],
             None if large is None else LargeValues(*large[:2]),
             None if shown is None else PublicationStamp.from_json(shown),
+            None if dropped is None else tuple(dropped),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -142,4 +153,6 @@ class TableStamp:
             data["large_values"] = [self.large_values.relation, self.large_values.is_by_alter]
         if self.shown is not None:
             data["shown"] = self.shown.to_json()
+        if self.dropped is not None:
+            data["dropped"] = list(self.dropped)
         return data

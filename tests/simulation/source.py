@@ -116,6 +116,9 @@ class SimSource(Connection):
     def stamps(self) -> None:
         """The log tells all."""
 
+    def moment(self) -> None:
+        """The log tells all."""
+
     def horizon(self) -> str | None:
         if self.kind != "postgres":
             return None

@@ -15,6 +15,8 @@ import pytest
 
 from dblog_core.algorithm.chunk_placement import Chunks
 from dblog_core.capture.follow_ups import FollowUps
+from dblog_core.capture.healing import doubts, logged_rows, unlogged_rewrites
+from dblog_core.capture.healing.logged_rows import LoggedRows
 from dblog_core.capture.table_events import TableEvents
 from dblog_core.capture.table_shapes import TableShapes
 from dblog_core.lake import merge_plan
@@ -37,6 +39,7 @@ from dblog_core.sources.mysql.values import binary_values
 from dblog_core.verify.report import Report
 from tests.unit.algorithm import test_chunk_placement
 from tests.unit.capture import test_statements_on_tables, test_whole_tables
+from tests.unit.capture.healing import test_doubts, test_unlogged_rewrites
 from tests.unit.engine_world import World
 from tests.unit.lake import test_lake_places
 from tests.unit.rows import test_key_progress
@@ -207,6 +210,23 @@ _GBK = ("TRUNCATE TABLE `誠`".encode("gbk"), 28, "誠")
 _SJIS = ("TRUNCATE TABLE `ソ`".encode("shift_jis"), 13, "ソ")
 _LATIN = ("TRUNCATE TABLE aufträge".encode("latin-1"), 8, "aufträge")
 
+
+def _lists_prove_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LoggedRows, "all_are_listed", lambda *arguments: True)
+
+
+def _labels_prove_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doubts, "find_other_labels", lambda before, now: (False, set()))
+
+
+def _no_transaction_is_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logged_rows, "_is_before", lambda xid, other: False)
+
+
+def _types_print_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unlogged_rewrites, "_prints_otherwise", lambda old, new: False)
+
+
 MUTANTS = [
     Mutant(
         "a zero date in a key is NULL",
@@ -363,6 +383,28 @@ MUTANTS = [
         ),
     ),
     Mutant("no table's history has the place of another table", _histories_stand_alone, _look_for_shared_places),
+    Mutant(
+        "rows mean what the catalogue says, whatever columns the log listed",
+        _lists_prove_all,
+        lambda _: test_doubts.test_rows_prove_what_they_mean_by_the_columns_that_the_log_lists(None, True),
+    ),
+    Mutant(
+        "a label that has its name back never had another",
+        _labels_prove_all,
+        lambda _: test_doubts.test_a_label_that_was_written_asks_for_a_dump_if_there_are_rows(),
+    ),
+    Mutant(
+        "a transaction prints what labels are called when it commits",
+        _no_transaction_is_early,
+        lambda _: test_doubts.test_a_transaction_that_was_open_while_a_label_was_renamed_asks_for_another_dump(),
+    ),
+    Mutant(
+        "a column of another type prints what it printed",
+        _types_print_alike,
+        lambda _: test_unlogged_rewrites.test_values_print_another_text_under_another_label_or_type(
+            *test_unlogged_rewrites.CIDR_TO_INET, True
+        ),
+    ),
     Mutant(
         "a table without a key that gets one has all its rows",
         _a_key_changes_nothing,

@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 
 from dblog_core.capture.follow_ups import UnloggedChange
-from dblog_core.capture.healing import dump_requests, new_tables, owed_dump_requests
+from dblog_core.capture.healing import dump_requests, logged_rows, new_tables, owed_dump_requests
+from dblog_core.capture.healing.doubts import Doubts
 from dblog_core.capture.healing.dump_requests import RequestedDumps
 from dblog_core.capture.healing.unlogged_rewrites import Stamps
 from dblog_core.capture.sequencer import Sequencer
@@ -37,17 +38,22 @@ STAMPS_SECONDS = 5.0
 class BrokenTables:
     """Of one term; the capture's loop owns it."""
 
-    def __init__(self, parts: Parts, sequencer: Sequencer) -> None:
+    def __init__(self, parts: Parts, sequencer: Sequencer, head: Manifest) -> None:
         self._config = parts.config
+        self._staging = parts.staging
         self._state = parts.state
         self._source = parts.source
         self._clock = parts.clock
         self._sequencer = sequencer
         self._owed = owed_dump_requests.OwedDumps(parts.config, parts.state, parts.clock)
         self._stamps = Stamps(parts.state)
+        self._doubts = Doubts(sequencer.logged_rows)
+        self._head = head
         self._stamped_at = float("-inf")
         self._unlogged_count = 0
         self._dumped_at: dict[str, float] = {}
+        self._last_offset: int | None = None  # that was read as the last look at the stamps began
+        self._stamped_offset: int | None = None  # the same, of what is published
         self._healed: list[str] = []  # dumps of these are requested, and the next manifest says so
 
     def request_dumps(self) -> None:
@@ -73,6 +79,7 @@ class BrokenTables:
             stopped_tables.forget(self._state, self._healed)
             self._healed = []
         self._owed.forget_paid(manifest.marks)
+        self._head = manifest
 
     def look(self) -> None:
         """Looks at what others have recorded, at the source's stamps, and at dumps that are owed."""
@@ -86,12 +93,18 @@ class BrokenTables:
     def look_at_stamps(self) -> None:
         """Has tables dumped whose rows now differ from what the log says."""
         now = self._clock.monotonic()
+        offset = self._sequencer.last_offset  # before the look: up to here rows are older
         if now - self._stamped_at < STAMPS_SECONDS or (stamps := self._source.stamps()) is None:
             return
         self._stamped_at = now
         for name in (changed := self._stamps.look(stamps)):
             log.warning("%s, or its publication, was altered in a way that no log shows: it is dumped", name)
             self._sequencer.record_rewrite(TableName.parse(name))
+        self._doubts.add(self._stamps.before, stamps, self._find_last_look())
+        self._doubts.look(self._source.moment)
+        self._last_offset = offset
+        self._stamped_offset = self._head.last_offset
+        self.settle_doubts()
         stopped_tables.add_left_out(self._state, self._stamps.left_out)
         self._owed.nudge([*changed, *self._stamps.reshaped])
         for name in self._stamps.reshaped:
@@ -100,10 +113,32 @@ class BrokenTables:
         if not changed and not self._sequencer.dirty:
             self.save_stamps()
 
+    def settle_doubts(self) -> None:
+        """Has tables dumped of which the log does not prove that rows mean what the catalogue says now."""
+        due, stale = self._doubts.settle(lambda end: self._source.has_passed(self._sequencer.position, end))
+        for name in due:
+            log.warning(
+                "%s was altered, and rows that were logged meanwhile may say something else: it is dumped", name
+            )
+            self._sequencer.record_rewrite(TableName.parse(name))
+        for name in stale:
+            self._sequencer.tables.distrust_rows(TableName.parse(name))
+
+    def _find_last_look(self) -> int | None:
+        """The last offset that was read as the look before this one began; None where nobody knows."""
+        if self._last_offset is None:
+            since = self._stamps.read_offset()
+            if since is not None:
+                tables = logged_rows.find_tables_since(self._staging, self._head, since)
+                self._sequencer.logged_rows.know_earlier(tables)
+            return since
+        return self._last_offset
+
     def save_stamps(self) -> None:
         """After the dumps that they ask for: a crash in between has them found again."""
+        offset = None if self._stamped_offset is None else self._doubts.earliest(self._stamped_offset)
         try:
-            self._stamps.save()
+            self._stamps.save(self._doubts.stamps_before, offset)
         except VersionConflict as error:
             raise LeaseLost("another capture leads; this one stands by", where=self._config.state.url) from error
 

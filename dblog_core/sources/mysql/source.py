@@ -209,6 +209,9 @@ class MysqlSource:
     def stamps(self) -> None:
         """The log has the statements."""
 
+    def moment(self) -> None:
+        """As with `stamps`."""
+
     def horizon(self) -> str | None:
         """None: with `binlog_order_commits` (MariaDB: always) visibility follows the log's order."""
         return None

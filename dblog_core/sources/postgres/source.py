@@ -11,7 +11,7 @@ from psycopg2 import sql
 
 from dblog_core.config.source import SourceConfig
 from dblog_core.errors import SourceRefused
-from dblog_core.interfaces import KeyOf, Problem, Strain
+from dblog_core.interfaces import KeyOf, Moment, Problem, Strain
 from dblog_core.model import server_messages
 from dblog_core.model.events import Transaction
 from dblog_core.model.position_spec import Place
@@ -207,6 +207,13 @@ class PostgresSource:
     def stamps(self) -> dict[str, TableStamp]:
         with session(self._config) as connection:
             return table_stamps.stamps(connection, catalogue.wanted_tables(connection, self._config), self._config)
+
+    def moment(self) -> Moment:
+        if (snapshot := self.horizon()) is None:  # on a standby
+            with session(self._config) as connection:
+                snapshot = str(value(connection, "SELECT pg_current_snapshot()::text"))
+        with closing(self.open_reader()) as reader:
+            return Moment(snapshot, reader.log_end())
 
     def _decoder(self, assembly: Assembly, lookups: Lookups) -> Decoder:
         if self._config.plugin == "wal2json":

@@ -116,10 +116,17 @@ class Assembly:
         sequence = self._next()
         self._signals.append(SignalSeen.of(sequence, self.transaction, row))
 
-    def schema(self, schema: TableSchema, layout: Layout | None = None, *, oid: int | None = None) -> None:
-        """From here on the rows of the table with this oid have this shape."""
+    def schema(
+        self,
+        schema: TableSchema,
+        layout: Layout | None = None,
+        *,
+        oid: int | None = None,
+        listed: tuple[tuple[str, int, int], ...] | None = None,
+    ) -> None:
+        """From here on the rows of the table with this oid have this shape, as `SchemaSeen` has it."""
         sequence = self._next()
-        self._signals.append(SchemaSeen(sequence, self.transaction, schema, layout, oid))
+        self._signals.append(SchemaSeen(sequence, self.transaction, schema, layout, oid, listed))
 
     def unreadable(self, table: TableName, why: str, fix: str, *, refused: bool = False) -> None:
         """From here on the table's rows are passed over. `refused`: the catalogue refuses the table for that too."""

@@ -51,10 +51,12 @@ def test_values_are_others_under_another_column_or_label_or_in_files_that_were_w
 
 def typed(base: int, form: str = "", labels: dict[str, str] | None = None, type_id: int = 20_000) -> TableStamp:
     """The table with a column of a type of users."""
-    return other(v=[2, labels or {}, type_id, -1, "700", base, form, dict.fromkeys(labels or {}, "690")])
+    writes = dict.fromkeys(labels or {}, "690")
+    return other(v=[2, labels or {}, type_id, -1, "700", base, form, writes, bool(labels)])
 
 
 MOODS = {"5": "sad", "6": "glad"}
+CIDR_TO_INET = (other(v=[2, {}, 650, -1, "700"]), other(v=[2, {}, 869, -1, "800"]))
 
 
 @pytest.mark.parametrize(
@@ -66,7 +68,7 @@ MOODS = {"5": "sad", "6": "glad"}
         (typed(20_000, "f", MOODS), typed(20_000, "f", {**MOODS, "7": "mad"}), False),
         (typed(20_000, "f"), typed(20_000, "g"), True),  # an attribute more, another function that prints it
         (typed(20_000, "f", MOODS), typed(20_000, "f", MOODS, type_id=20_001), False),  # a domain over it
-        (other(v=[2, {}, 650, -1, "700"]), other(v=[2, {}, 869, -1, "800"]), True),  # cidr to inet
+        (*CIDR_TO_INET, True),
         (other(v=[2, {}, 25, -1, "700"]), other(v=[2, {}, 1043, 9, "800"]), False),  # text to varchar
         (other(v=[2, {}, 25, -1, "700"]), other(v=[2, {}, 1562, 9, "800"]), True),
         (other(v=[2, {}, 1043, 9, "700"]), other(v=[2, {}, 1043, -1, "800"]), False),

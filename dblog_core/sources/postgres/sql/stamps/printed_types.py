@@ -16,7 +16,7 @@ from dblog_core.model.table_stamp import BUILT_IN, TypeStamp
 from dblog_core.sources.postgres.sql.connection import Connection, rows
 
 # A composite prints its attributes by their numbers, so their names do not count. The function that prints a type is
-# replaced when its extension is updated.
+# replaced when its extension is updated; pg_upgrade keeps the ids of types, and not those of functions.
 _TYPES = f"""
     WITH RECURSIVE part(root, type) AS (
         SELECT given.oid, given.oid FROM unnest(%s::oid[]) AS given(oid)
@@ -30,7 +30,7 @@ _TYPES = f"""
         WHERE inner_.type >= {BUILT_IN}
     ), described AS (
         SELECT t.oid, t.typtype = 'd' AS is_domain, t.typbasetype::bigint AS base,
-            concat_ws(' ', t.oid, t.typtype, t.typbasetype, t.typtypmod, t.typelem, t.typdelim, p.oid, p.probin,
+            concat_ws(' ', t.oid, t.typtype, t.typbasetype, t.typtypmod, t.typelem, t.typdelim, p.probin,
                 p.prosrc, (SELECT r.rngsubtype FROM pg_range r WHERE r.rngtypid = t.oid),
                 (SELECT r.rngtypid FROM pg_range r WHERE r.rngmultitypid = t.oid),
                 (SELECT string_agg(concat_ws(':', a.attnum, a.atttypid, a.atttypmod, a.attisdropped), ','
@@ -78,4 +78,4 @@ def _stamp_type(root: int, parts: dict[int, _Part]) -> TypeStamp:
     writes = {label: written for part in parts.values() for label, written in (part.label_writes or {}).items()}
     form = "\n".join(parts[type_id].form for type_id in sorted(parts))
     digest = hashlib.blake2b(form.encode(), digest_size=8).hexdigest() if parts else ""
-    return TypeStamp(base, digest, labels, writes)
+    return TypeStamp(base, digest, labels, writes, is_enum=bool(labels) and len(parts) == 1)
