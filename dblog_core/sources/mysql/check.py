@@ -18,11 +18,12 @@ from dblog_core.model import server_messages, table_patterns
 from dblog_core.model.schema import TableName
 from dblog_core.model.table_names import keys_entry, quote_for_toml
 from dblog_core.rows import column_rule_faults, source_key_faults
+from dblog_core.sources import minor_releases
 from dblog_core.sources.mysql import check_generated, check_replica, check_signals, session_settings
 from dblog_core.sources.mysql.binlog import log
 from dblog_core.sources.mysql.binlog.xa import prepared_at_start
 from dblog_core.sources.mysql.row_events.table_ids import Lookups
-from dblog_core.sources.mysql.sql import catalogue, foreign_keys, merge_tables
+from dblog_core.sources.mysql.sql import catalogue, foreign_keys, merge_tables, xa_visibility
 from dblog_core.sources.mysql.sql.catalogue import Described, TableFilter
 from dblog_core.sources.mysql.sql.connection import LOCKED, connect, is_mariadb, quote_identifier, rows, variables
 from dblog_core.sources.mysql.sql.log_end import GTIDS_FIX
@@ -115,6 +116,7 @@ def _version(connection: Connection[Any], config: SourceConfig, tables: TableFil
     least = (10, 5) if config.kind == "mariadb" else (8, 0)
     if numbers < least:
         yield Problem(f"{config.kind} {text} is too old", f"use {config.kind} {least[0]}.{least[1]} or later")
+    yield from minor_releases.problems(config.kind, minor_releases.parse(text))
 
 
 def _settings(connection: Connection[Any], config: SourceConfig, tables: TableFilter) -> Iterator[Problem]:
@@ -364,23 +366,27 @@ def _signals(connection: Connection[Any], config: SourceConfig, tables: TableFil
     yield from check_signals.problems(connection, config, tables)
 
 
+_PREPARED = ("XA_RECOVER_ADMIN", "XA RECOVER", "those that are prepared when a capture first starts")
+_COMMITTING = (
+    "PROCESS",
+    "SELECT 1 FROM information_schema.INNODB_TRX LIMIT 1",
+    "those that are just committing, which a dump must wait for",
+)
+
+
 def _xa(connection: Connection[Any], config: SourceConfig, tables: TableFilter) -> Iterator[Problem]:
     """What is missing for XA transactions; nothing else needs it, so these are warnings."""
     mariadb = config.kind == "mariadb"
-    needed = "XA_RECOVER_ADMIN"
-    probe = "XA RECOVER"
-    why = "those that are prepared when a capture first starts"
-    if mariadb:
-        needed = "PROCESS"
-        probe = "SELECT 1 FROM information_schema.INNODB_TRX LIMIT 1"
-        why = "those that are just committing, which a dump must wait for"
-    try:
-        rows(connection, probe)
-    except pymysql.err.MySQLError as error:
-        if error.args[0] not in prepared_at_start.MAY_NOT:
-            raise
-        problem = _missing(connection, f"XA transactions cannot be seen ({needed} is missing): {why}", needed, "*.*")
-        yield replace(problem, fatal=False)
+    probes = [] if mariadb else [_PREPARED]
+    probes += [_COMMITTING] if xa_visibility.may_commit_late(connection, config) else []
+    for needed, probe, why in probes:
+        try:
+            rows(connection, probe)
+        except pymysql.err.MySQLError as error:
+            if error.args[0] not in prepared_at_start.MAY_NOT:
+                raise
+            what = f"XA transactions cannot be seen ({needed} is missing): {why}"
+            yield replace(_missing(connection, what, needed, "*.*"), fatal=False)
     if prepared := prepared_at_start.list_prepared(connection, mariadb=mariadb):
         some_ids = ", ".join(sorted(prepared)[:5]) + (", …" if len(prepared) > 5 else "")
         yield Problem(

@@ -15,6 +15,7 @@ from dblog_core.interfaces import Problem
 from dblog_core.model import server_messages, table_patterns
 from dblog_core.model.table_names import quote_for_shell
 from dblog_core.rows.source_key_faults import UNIQUE_KEY
+from dblog_core.sources import minor_releases
 from dblog_core.sources.postgres.sql import catalogue, publication, slots, standby
 from dblog_core.sources.postgres.sql.catalogue import CatalogueTable
 from dblog_core.sources.postgres.sql.connection import (
@@ -73,6 +74,7 @@ def _all(connection: Connection, config: SourceConfig) -> Iterator[Problem]:
             f"the server's version is {connection.server_version // 10000}", "PostgreSQL 15 or later is needed"
         )
         return
+    yield from minor_releases.problems("postgres", minor_releases.of_postgres(connection.server_version))
     yield from _server(connection, config)
     tables = catalogue.wanted_tables(connection, config)
     for pattern in config.tables:
@@ -127,6 +129,12 @@ def _server(connection: Connection, config: SourceConfig) -> Iterator[Problem]:
         yield Problem(
             what, "ALTER SYSTEM SET max_slot_wal_keep_size = -1, or watch the lag in `dblog status`", fatal=False
         )
+    if (idle := value(connection, "SELECT current_setting('idle_replication_slot_timeout', true)")) not in (None, "0"):
+        what = (
+            f"idle_replication_slot_timeout is {idle}: a capture that stands still for longer than that loses its slot"
+        )
+        fix = "ALTER SYSTEM SET idle_replication_slot_timeout = 0; SELECT pg_reload_conf()"
+        yield Problem(what, fix, fatal=False)
     if encoding == "SQL_ASCII":
         yield Problem(
             "the database has no encoding (SQL_ASCII): text that is not UTF-8 stops the capture",
@@ -279,7 +287,7 @@ def _publication(connection: Connection, config: SourceConfig, tables: list[Cata
     needed = publication.statement(state, config)
     if needed is None or state.only_shows_generated:
         return
-    statements = needed.as_string(connection)
+    statements = publication.with_lock(connection, state, needed, for_people=True).as_string(connection)
     who = f"user {config.user} may not change it"
     if config.read_only:
         who = f"read_only is set{publication.where_made(connection)}"
