@@ -19,13 +19,16 @@ from dblog_core.capture.healing import doubts, logged_rows, unlogged_rewrites
 from dblog_core.capture.healing.logged_rows import LoggedRows
 from dblog_core.capture.table_events import TableEvents
 from dblog_core.capture.table_shapes import TableShapes
+from dblog_core.config.source import ColumnRules
+from dblog_core.errors import RequestError
 from dblog_core.lake import merge_plan
 from dblog_core.lake.lake_status import State, TableStatus
 from dblog_core.model import values
 from dblog_core.model.events import Rewritten
 from dblog_core.model.schema import TableName
 from dblog_core.monitoring import preflight
-from dblog_core.rows import key_progress
+from dblog_core.rows import column_rule_faults, key_progress
+from dblog_core.sources.minor_releases import Fault
 from dblog_core.sources.mysql.binlog import events, row_intake
 from dblog_core.sources.mysql.binlog.event_groups import ChangedTables
 from dblog_core.sources.mysql.binlog.reach import reached_tables
@@ -34,6 +37,7 @@ from dblog_core.sources.mysql.ddl import column_forms, row_statements, statement
 from dblog_core.sources.mysql.ddl.altered_columns import AlteredColumns
 from dblog_core.sources.mysql.position import Position
 from dblog_core.sources.mysql.row_events import table_ids
+from dblog_core.sources.mysql.session_settings import Setting
 from dblog_core.sources.mysql.sql import key_order
 from dblog_core.sources.mysql.values import binary_values
 from dblog_core.verify.report import Report
@@ -43,7 +47,8 @@ from tests.unit.capture.healing import test_doubts, test_unlogged_rewrites
 from tests.unit.engine_world import World
 from tests.unit.lake import test_lake_places
 from tests.unit.rows import test_key_progress
-from tests.unit.sources.mysql import test_values
+from tests.unit.sources import test_minor_releases
+from tests.unit.sources.mysql import test_session_settings, test_values
 from tests.unit.sources.mysql.binlog import test_log_state, test_unlogged_alters, test_unread_tables
 from tests.unit.sources.mysql.binlog import test_logged_statements as statements
 from tests.unit.sources.mysql.ddl import test_column_forms, test_known_forms
@@ -227,6 +232,24 @@ def _types_print_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unlogged_rewrites, "_prints_otherwise", lambda old, new: False)
 
 
+def _sessions_are_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Setting, "holds", lambda self, present: True)
+
+
+def _releases_are_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Fault, "concerns", lambda self, kind, version: False)
+
+
+def _hidden_columns_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(column_rule_faults, "refuse_hidden_filters", lambda table, filtered, rules: None)
+
+
+def _filter_by_a_hidden_column(_: Path) -> None:
+    rules = {"shop.orders": ColumnRules(mask=("iban",))}
+    with pytest.raises(RequestError, match=r"hides iban \(mask\)"):
+        column_rule_faults.refuse_hidden_filters("shop.orders", ["id", "iban"], rules)
+
+
 MUTANTS = [
     Mutant(
         "a zero date in a key is NULL",
@@ -382,6 +405,17 @@ MUTANTS = [
             [statements.A, "s", statements.B], "S", {statements.B}
         ),
     ),
+    Mutant(
+        "a session has every setting that its server gives it",
+        _sessions_are_right,
+        lambda _: test_session_settings.test_a_session_waits_for_locks_as_long_as_its_reader_says(),
+    ),
+    Mutant(
+        "no release of a server has a fault",
+        _releases_are_right,
+        lambda _: test_minor_releases.test_check_warns_of_each_fault_of_a_release_of_postgres(150012, 1),
+    ),
+    Mutant("a filter may name a column that a rule hides", _hidden_columns_are_compared, _filter_by_a_hidden_column),
     Mutant("no table's history has the place of another table", _histories_stand_alone, _look_for_shared_places),
     Mutant(
         "rows mean what the catalogue says, whatever columns the log listed",

@@ -26,6 +26,7 @@ _READ_ONLY = {1290, 1792, 1836}
 _CLEAR_PASSWORD = 2059  # the driver's own, for a plugin that it has not
 _NO_TLS = 2026  # the driver's own, for a server that does not offer it
 _UNKNOWN_VARIABLE = 1193
+_TOO_LARGE = 1153  # a statement of more than max_allowed_packet bytes
 
 
 def connect(config: SourceConfig, *, lock_seconds: float | None = None) -> Connection[Any]:
@@ -184,6 +185,8 @@ def translate(error: pymysql.err.MySQLError, config: SourceConfig, doing: str) -
         return kind(message, where=place, fix="`dblog check` prints the GRANT statements that are missing")
     if code in _READ_ONLY:
         return SourceReadOnly(message, where=place, fix="the server must accept writes: connect to the primary")
+    if code == _TOO_LARGE:
+        return SourceRefused(message, where=place, fix="SET GLOBAL max_allowed_packet = 67108864, and try again")
     if code == 1049:
         return SourceRefused(message, where=place, fix="name an existing database in source.database")
     if code == LOCKED:
