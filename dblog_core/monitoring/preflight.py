@@ -234,11 +234,11 @@ def _state(config: Config) -> Iterator[Problem]:
     state = wiring.open_state(config)
     try:
         state.leader("capture")
-        held_entries = stopped_tables.read_held(state, config.source)
+        unruled = stopped_tables.read_unruled(state, config.source)
     finally:
         state.close()
     # Of all stopped tables these alone: the catalogue, which tells of the others, does not show them.
-    for table, entry in held_entries.items():
+    for table, entry in unruled.items():
         yield Problem(entry.why, entry.fix, table=table)
 
 

@@ -39,7 +39,6 @@ _COMPARED = ("=", "<", "<=", ">", ">=")
 class _Token:
     kind: str
     text: str
-    at: int = -1
 
     def word(self) -> str:
         return self.text.upper() if self.kind == "word" else ""
@@ -77,9 +76,9 @@ class _Reader:
         text = self._text.rstrip()
         while at < len(text):
             if (match := _TOKEN.match(text, at)) is None:
-                raise _unmapped(at)
+                raise RequestError(f"the condition {self._text!r} cannot be mapped at {text[at:][:20]!r}", fix=_FIX)
             assert match.lastgroup is not None
-            yield _Token(match.lastgroup, match[match.lastgroup], match.start(match.lastgroup))
+            yield _Token(match.lastgroup, match[match.lastgroup])
             at = match.end()
 
     def _conjunction(self, depth: int) -> Iterator[Comparison]:
@@ -156,10 +155,5 @@ class _Reader:
         return token
 
     def _refusal(self) -> RequestError:
-        refused = (self._tokens[max(self._next - 1, 0) :][:1] or [_END])[0]
-        return _unmapped(len(self._text) if refused is _END else refused.at)
-
-
-def _unmapped(at: int) -> RequestError:
-    """With the place alone: the text holds values."""
-    return RequestError(f"the condition cannot be mapped at its character {at + 1}", fix=_FIX)
+        at = self._tokens[max(self._next - 1, 0) :][:1] or [_END]
+        return RequestError(f"the condition {self._text!r} cannot be mapped at {at[0].text!r}", fix=_FIX)

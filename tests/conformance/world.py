@@ -303,10 +303,7 @@ class World:
                     )
                 if (stamps := source.stamps()) is not None:
                     remembered = Stamps(state)
-                    remembered.look(stamps)
-                    pending["altered"] = [
-                        name for name, stamp in stamps.items() if remembered.before.get(name) != stamp
-                    ]
+                    pending["altered"] = [*remembered.look(stamps), *remembered.reshaped]
                 return {what: tables for what, tables in pending.items() if tables}
 
         def unseen() -> dict[str, object]:
