@@ -8,6 +8,12 @@ from __future__ import annotations
 
 import os
 import sys
+
+from dblog_core import early_signals
+
+if __name__ == "__main__" or os.path.basename(sys.argv[0]) == "dblog":  # noqa: PTH119 - pathlib takes its time too
+    early_signals.hold()  # before the imports below, during which the process may be asked to end
+
 import traceback
 from pathlib import Path
 from typing import Annotated, Any
@@ -29,6 +35,7 @@ from dblog_core.commands import (
     merge,
     metrics,
     relay,
+    rules,
     schema,
     signals,
     status,
@@ -36,6 +43,14 @@ from dblog_core.commands import (
 )
 from dblog_core.commands.session import FAILED, WRONG_USE, JsonFlag, Session, note, set_up_logging
 from dblog_core.errors import ConfigError, DblogError, RequestError
+
+STOPPED_IN_ORDER = frozenset(
+    {
+        *("capture", "work", "merge", "maintain", "replay", "rebuild", "reset", "verify"),
+        *("relay", "serve", "metrics", "status", "log"),
+    }
+)
+"""Commands whose `stopping` takes over the signals that came before them; others end by one as any program does."""
 
 
 class _Commands(typer.core.TyperGroup):
@@ -107,6 +122,8 @@ def options(
     """
     context.obj = session = Session(file=config_file, json=json, debug=debug)
     set_up_logging(session)
+    if context.invoked_subcommand not in STOPPED_IN_ORDER:
+        early_signals.release()
 
 
 app.command()(check.check)
@@ -132,11 +149,13 @@ app.command()(status.status)
 app.command()(metrics.metrics)
 app.command()(cut.cut)
 app.command()(schema.schema)
+app.add_typer(rules.app, name="rules")
 app.add_typer(config.app, name="config")
 
 
 def main() -> None:
     """The entry point. What we write has rows, keys or secrets: nobody else may read it."""
+    early_signals.hold()
     # Before anything else: files that a library makes count too.
     os.umask(0o077)
     do_without_pandas()
@@ -166,7 +185,11 @@ def _tell(session: Session, error: DblogError) -> None:
 
 
 def _tell_unexpected(session: Session, error: Exception) -> None:
-    text = str(error).strip() or "no message"
+    # The text of a library's error may quote a value of a row; that of the operating system names files and hosts.
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    text = (
+        str(error).strip() if isinstance(error, OSError | ImportError) else ""
+    ) or f"{place.name}, line {place.lineno}"
     note(session.redact(f"dblog: an error that it does not know: {type(error).__name__}: {text}"))
     if session.debug:
         note(session.redact("".join(traceback.format_exception(error))))

@@ -26,7 +26,7 @@ from dblog_core.config.settings import Config, S3Config
 from dblog_core.errors import DblogError
 from dblog_core.interfaces import StateStore
 from dblog_core.lake.lake_status import own_directory
-from dblog_core.lake.spark_submit import CONFIG_VARIABLE, PARENT_VARIABLE
+from dblog_core.lake.spark_submit import CONFIG_VARIABLE, PARENT_VARIABLE, STOP_FILE_VARIABLE
 from dblog_core.staging import Staging
 from dblog_core.state import recent_errors
 from dblog_core.user_cache import cache_directory
@@ -190,6 +190,9 @@ def stop_on_signals(stop: threading.Event | None = None) -> threading.Event:
     event = stop or threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: event.set())
+    # Only now: a signal from before was ignored, and whoever sent it made the file first.
+    if Path(os.environ.get(STOP_FILE_VARIABLE, os.devnull)).is_file():
+        event.set()
     return event
 
 

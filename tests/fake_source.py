@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
@@ -34,6 +34,7 @@ from dblog_core.model.events import (
 from dblog_core.model.filters import Filter
 from dblog_core.model.position_spec import Place
 from dblog_core.model.schema import Column, TableName, TableSchema
+from dblog_core.model.table_identity import Origin
 from dblog_core.model.values import Key
 from dblog_core.rows.column_rules import Rules
 from tests import plain_hashes
@@ -134,7 +135,7 @@ class FakeSource:
     def identities(self) -> frozenset[str] | None:
         return None if self.kind != "postgres" else frozenset(f"{t.table}@1" for t in self.tables())
 
-    def column_numbers(self) -> dict[str, dict[str, str]] | None:
+    def origins(self, tables: Collection[TableName]) -> dict[TableName, Origin] | None:
         return None
 
     def tables(self) -> tuple[TableSchema, ...]:
@@ -156,6 +157,9 @@ class FakeSource:
 
     def has_reached(self, position: str, target: str) -> bool:
         return int(position) >= int(target)
+
+    def lies_before(self, transaction: Transaction, position: str) -> bool:
+        return int(transaction.id) <= int(position)
 
     def place(self, position: str) -> str:
         return position
@@ -185,6 +189,9 @@ class FakeSource:
         return None
 
     def stamps(self) -> None:
+        """The log tells all."""
+
+    def moment(self) -> None:
         """The log tells all."""
 
     def horizon(self) -> str | None:
@@ -272,6 +279,9 @@ class FakeReader:
 
     def __init__(self, database: FakeDatabase) -> None:
         self._database = database
+
+    def origin(self, table: TableName) -> Origin | None:
+        return None
 
     def schema(self, table: TableName) -> TableSchema:
         if table not in self._database.schemas:

@@ -248,15 +248,15 @@ def _filter(item: Any) -> tuple[str, str, Any]:
     if isinstance(item, str) and item.lstrip().startswith("["):
         try:
             item = json.loads(item, parse_float=str, parse_constant=str)
-        except ValueError as error:
-            raise RequestError(f"{item!r} is not JSON", where="filters", fix=_FILTER_FIX) from error
+        except ValueError:
+            raise RequestError("a condition that is not JSON", where="filters", fix=_FILTER_FIX) from None
     elif isinstance(item, str):
         column, operator, value = (*item.split(maxsplit=2), "", "", "")[:3]
         if value:
             return column, operator, Typed(value)
     if isinstance(item, list) and len(item) == 3 and isinstance(item[0], str) and isinstance(item[1], str):
         return item[0], item[1], item[2]
-    raise RequestError(f"{item!r} is no condition", where="filters", fix=_FILTER_FIX)
+    raise RequestError("a line that is no condition", where="filters", fix=_FILTER_FIX)
 
 
 def _bytes(text: str | None) -> int | None:

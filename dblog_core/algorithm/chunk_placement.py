@@ -177,6 +177,13 @@ class Chunks:
             self._opened.pop(mark.window, None)
             self._discard_void()
 
+    def give_up_chunk(self, high: High, reason: str) -> None:
+        """What the chunk's watermark or file holds cannot be read: its attempt is over. Raises Refused."""
+        try:
+            self._tasks.break_attempt(high.mark, reason)
+        finally:
+            self._discard_void()
+
     def _require_ours(self, high: High, is_ours: Callable[[], bool]) -> None:
         """The log may be older than our staging, and hold watermarks of dumps into one that is gone; and a staging that
         was put back from a copy may lack the later chunks of an attempt. Raises Refused.

@@ -22,7 +22,7 @@ from dblog_core.config.settings import Config
 from dblog_core.errors import ConfigError, DblogError
 from dblog_core.interfaces import Clock, Source, StateStore
 from dblog_core.model import table_identity, table_names
-from dblog_core.state import stopped_tables
+from dblog_core.state import rule_acceptances, stopped_tables
 from dblog_core.state.settings_in_force import LiveSettings, put_shown, read_shown, with_live_settings
 
 log = logging.getLogger(__name__)
@@ -121,6 +121,7 @@ class Newcomers:
         self._next = self._clock.monotonic() + NEWCOMERS
         try:
             mended = stopped_tables.look_again(self._state, source.list_refusals)
+            mended |= bool(rule_acceptances.read(self._state))
             if not self._others(source) and not mended:
                 return False
             locked = self._ready(config)

@@ -5,9 +5,21 @@ Each `take_…` gives what has come since its last call. What is not taken befor
 
 from __future__ import annotations
 
+from collections.abc import Set
+from dataclasses import dataclass, replace
+
 from dblog_core.capture.passed_over import PassedOver
-from dblog_core.model.events import Transaction
+from dblog_core.model.events import ChangedByStatement, Transaction
 from dblog_core.model.schema import TableName
+
+
+@dataclass(frozen=True, slots=True)
+class UnloggedChange:
+    """Changes of rows without row events: the first of several, its place in the log, and the tables of all."""
+
+    change: ChangedByStatement
+    place: str
+    tables: frozenset[str]
 
 
 class FollowUps:
@@ -19,6 +31,7 @@ class FollowUps:
         self._reshaped: set[TableName] = set()
         self._unproven: dict[TableName, Transaction] = {}
         self._altered: set[str] = set()
+        self._unlogged: UnloggedChange | None = None
 
     @property
     def any_waits(self) -> bool:
@@ -40,6 +53,17 @@ class FollowUps:
     def add_altered(self, table: TableName) -> None:
         """The table was altered, as far as the log says so."""
         self._altered.add(str(table))
+
+    def add_unlogged(self, change: ChangedByStatement, place: str, tables: Set[str]) -> None:
+        """Rows were changed without row events, at a place of the log, so that these tables are dumped."""
+        first = self._unlogged or UnloggedChange(change, place, frozenset())
+        self._unlogged = replace(first, tables=first.tables | tables)
+
+    def take_unlogged(self) -> UnloggedChange | None:
+        """The first such change since the last call, with the tables of all."""
+        change = self._unlogged
+        self._unlogged = None
+        return change
 
     def drop_reshaped(self, table: TableName) -> None:
         """The table has shown its shape."""

@@ -1,10 +1,13 @@
-"""Tables whose rows the capture leaves out: stopped ones, and those whose log holds what no form can hold."""
+"""Tables whose rows the capture leaves out: stopped ones, those whose log holds what no form can hold, and those that
+wait until the log is read up to where they were accepted."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+from dblog_core.interfaces import Problem
 from dblog_core.model.events import Unreadable
+from dblog_core.model.schema import TableName
 
 
 class PassedOver:
@@ -13,12 +16,13 @@ class PassedOver:
     def __init__(self, stopped: Iterable[str]) -> None:
         self._stopped = set(stopped)
         self._unreadable: set[str] = set()
-        self._unruled: set[str] = set()
+        self._held: set[str] = set()
+        self._waiting: set[str] = set()
         self._readable_again: set[str] = set()  # since the last dumps were requested
         self._reasons: dict[str, Unreadable] = {}
 
     def __contains__(self, table: str) -> bool:
-        return table in self._stopped or table in self._unreadable or table in self._unruled
+        return any(table in tables for tables in (self._stopped, self._unreadable, self._held, self._waiting))
 
     @property
     def has_reasons(self) -> bool:
@@ -33,19 +37,35 @@ class PassedOver:
         return new
 
     def add_unreadable(self, signal: Unreadable) -> None:
-        """The log holds something of the table that cannot be read, or not in the open; the signal says why."""
+        """The log holds something of the table that cannot be read; the signal says why."""
         table = str(signal.table)
-        if signal.unruled:
-            if table in self._unruled:
-                return
-            self._unruled.add(table)
-            self._unreadable.discard(table)
-        else:
-            self._unreadable.add(table)
+        self._unreadable.add(table)
         self._reasons[table] = signal
+
+    def add_held(self, table: str, problem: Problem) -> bool:
+        """Nothing of the table passes until a person accepts it; whether it has passed so far."""
+        if table in self._held:
+            return False
+        self._held.add(table)
+        self._unreadable.discard(table)
+        self._reasons[table] = Unreadable(0, 0, TableName.parse(table), problem.what, problem.fix, is_held=True)
+        return True
 
     def is_unreadable(self, table: str) -> bool:
         return table in self._unreadable
+
+    def wait(self, table: str) -> None:
+        """Leaves out the rows of the table until it is released."""
+        self._waiting.add(table)
+
+    def is_waiting(self, table: str) -> bool:
+        """Whether that is all that keeps its rows out."""
+        return table in self._waiting and not (self._stopped | self._unreadable | self._held) & {table}
+
+    def release(self, table: str) -> bool:
+        """The log is read up to where the table was accepted; whether its rows count from here on."""
+        self._waiting.discard(table)
+        return table not in self
 
     def read_again(self, table: str) -> bool:
         """The log of the table can be read again; whether its rows count from here on."""

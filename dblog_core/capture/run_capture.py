@@ -68,6 +68,8 @@ def run_capture(
     Raises SourceRefused with every finding of the preflight, and whatever stops a capture for good (UnknownLogEvent,
     LogPositionLost, ValueOutOfRange, CorruptSegment). Faults that may pass are waited out.
     """
+    if stop.is_set():  # before the process has come so far: it has done nothing, and nothing is to be checked
+        return CaptureOutcome.STOPPED
     source = wiring.open_source(config.source)
     staging = wiring.open_staging(config)
     state = wiring.open_state(config)

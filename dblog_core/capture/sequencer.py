@@ -7,7 +7,7 @@ them, to the windows; watermarks open windows and place chunks. It reads chunk f
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from dblog_core.algorithm.task_progress import TaskProgress, tasks_to_json
 from dblog_core.algorithm.visibility import LogOrder, Snapshots
 from dblog_core.capture import placed_chunks, unseen_events
 from dblog_core.capture.draft_segment import DraftSegment
+from dblog_core.capture.healing.logged_rows import LoggedRows
 from dblog_core.capture.row_changes import (
     ChangeTouches,
     OrderedChanges,
@@ -27,10 +28,11 @@ from dblog_core.capture.row_changes import (
 )
 from dblog_core.capture.signal_rows import SignalRows
 from dblog_core.capture.table_events import TableEvents
-from dblog_core.errors import UnknownLogEvent
+from dblog_core.errors import CorruptSegment, RequestError, UnknownLogEvent
 from dblog_core.model import watermark
 from dblog_core.model.events import (
     LogBatch,
+    SchemaSeen,
     Signal,
     SignalSeen,
     Transaction,
@@ -41,6 +43,7 @@ from dblog_core.model.task_id import TaskId
 from dblog_core.model.values import key_from_json, rows_with
 from dblog_core.model.watermark import High, Low, Probe
 from dblog_core.rows.column_rules import Rules
+from dblog_core.rows.table_guard import UNORDERED, Places, TableGuard
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import Manifest, Probed
 
@@ -59,13 +62,18 @@ class Sequencer:
         head: Manifest,
         visibility: LogOrder | Snapshots,
         rules: Rules,
+        guard: TableGuard | None = None,
+        places: Places = UNORDERED,
         stopped: Iterable[str] = (),
     ) -> None:
-        """`stopped`: tables that are passed over."""
+        """`guard`: what may pass (None: all); `places`: the source, which compares positions; `stopped`: tables that
+        are passed over."""
         self._staging = staging
         self._source = source
         self._epoch = epoch
         self._rules = rules
+        self._guard = guard or TableGuard({}, {})
+        self._places = places
         self._visibility = visibility
         self._dumps = Chunks(visibility, head.progress())
         # Before the first batch: a chunk that is placed from here on may be older than events before the head.
@@ -73,8 +81,9 @@ class Sequencer:
             for event in unseen_events.read_events(staging, head):
                 arrives = event.touches is not None and event.touches.may_arrive
                 self._dumps.recall_rows(event.table, event.offsets, event.xid, event.touches, arrives=arrives)
-        self._tables = TableEvents(staging, head, self._dumps, rules, stopped)
+        self._tables = TableEvents(staging, head, self._dumps, rules, self._guard, places, stopped)
         self._signals = SignalRows()
+        self._logged_rows = LoggedRows(head.last_offset)
         self._strange = 0  # rows of the watermark table that are no watermarks
         self._position = head.position
         self._partial = head.partial
@@ -96,7 +105,7 @@ class Sequencer:
     def dirty(self) -> bool:
         """Whether the segment would hold more than a position, or the capture must request something before it ends."""
         holds_lines = self._draft.next_offset > self._draft.first_offset or self._dumps.has_changes
-        return holds_lines or self._tables.any_waits or bool(self._signals.waiting)
+        return holds_lines or self._tables.any_waits or self._guard.has_changes or bool(self._signals.waiting)
 
     @property
     def places_chunks(self) -> bool:
@@ -136,6 +145,11 @@ class Sequencer:
         """Rows that were put into the signal table."""
         return self._signals
 
+    @property
+    def logged_rows(self) -> LoggedRows:
+        """What is remembered of the rows of this term for descriptions that were written meanwhile."""
+        return self._logged_rows
+
     def advance_horizon(self, snapshot: str) -> None:
         """All windows from here on see what `snapshot` sees: the log was read up to where it was taken."""
         self._dumps.advance_horizon(snapshot, self.last_offset)
@@ -148,15 +162,17 @@ class Sequencer:
         """The table has other rows than those that were read, and no event says so."""
         self._tables.record_rewrite(table, Transaction("", self._log_position, self._commit_time or 0))
 
-    def heal(self, table: TableName, dump: str, since: Transaction) -> None:
-        """Tells consumers that their copy of the table is not right before the end of this dump, which has not begun:
-        an s line that repeats the shape."""
+    def heal(self, table: TableName, dump: str | None, since: Transaction) -> None:
+        """Tells consumers that their copy of the table is not right before the end of this dump, which has not begun
+        (None: of any later one): an s line that repeats the shape."""
         if (fingerprint := self._tables.shapes.fingerprint(table)) is not None:
-            self._draft.add_mark("s", table, since, schema=fingerprint, dump=dump)
+            whole = False if dump is None else None
+            self._draft.add_mark("s", table, since, schema=fingerprint, dump=dump, whole=whole)
 
     def process(self, batch: LogBatch) -> None:
         """Takes a stretch of the log. Raises UnknownLogEvent, CorruptSegment or StagingUnavailable."""
-        self._rules.follow(batch.signals)  # first: rows of the batch may come under other names
+        batch = self._tables.name_changed(batch)
+        self.judge((changes.schema.table for changes in batch.changes), batch.signals)
         changes, signals = self._convert(batch)
         self._tables.store_shapes(signals)
         # Twice: `split_key_changes` numbers the rows so.
@@ -171,6 +187,27 @@ class Sequencer:
             self._log_position = batch.transactions[-1].position
             # Not every server, nor every place in the log, has a time.
             self._commit_time = batch.transactions[-1].commit_time or self._commit_time
+        if not self._partial:
+            self._release_tables()
+
+    def judge_hidden(self) -> None:
+        """As `judge`, of the tables whose columns are hidden, and of those that are dumped: though no row comes."""
+        self.judge({*self._guard.hiding(), *self._dumps.tables})
+
+    def _release_tables(self) -> None:
+        """The log is read up to where some tables were accepted."""
+        released, holds = self._guard.release(lambda place: self._places.has_reached(self._position, place))
+        for table in released:
+            self._tables.release(table, self._place_at(0))
+        for hold in holds:
+            self._tables.hold(hold)
+
+    def judge(self, tables: Iterable[TableName], signals: Sequence[Signal] = ()) -> None:
+        """Leaves out, from here on, those of the tables that are not proven to be what was accepted. `signals`: those
+        that come with their rows. Raises what the source raises."""
+        shapes = [signal.schema for signal in signals if isinstance(signal, SchemaSeen)]
+        for hold in self._guard.judge(tables, signals):
+            self._tables.hold(hold, shapes)
 
     def seal(self, now: int) -> Manifest:
         """Writes the segment's files and returns its manifest, to be published. May be called again after a fault."""
@@ -195,11 +232,13 @@ class Sequencer:
             tasks=tasks_to_json(self._dumps.progress()),
             unseen_after=self._dumps.earliest_unseen(self.last_offset),
             start=self._visibility.start if isinstance(self._visibility, Snapshots) else None,
+            accepted=self._guard.to_json(),
         )
         return self._tables.shapes.add_to(manifest)
 
     def begin_next_segment(self) -> None:
         """The manifest of `seal` is published."""
+        self._guard.note_saved()
         self._draft = self._begin_segment(self._draft.number + 1, self._draft.next_offset)
 
     def _begin_segment(self, number: int, first_offset: int) -> DraftSegment:
@@ -234,6 +273,10 @@ class Sequencer:
             its_offsets = offsets[start : start + len(stretch)]
             start += len(stretch)
             self._draft.add_rows(stretch.schema, log_rows(stretch, its_offsets, transactions))
+            of_rows = (transactions[number] for number in set(stretch.transaction.tolist()))
+            self._logged_rows.add_rows(
+                str(stretch.schema.table), int(its_offsets[-1]), stretch.batch.column("after"), of_rows
+            )
             if self._dumps.wants(stretch.schema.table) and stretch.schema.key:
                 self._record_for_windows(stretch, its_offsets, transactions)
 
@@ -255,6 +298,8 @@ class Sequencer:
             case WatermarkSeen():
                 self._take_watermark(signal.payload, transaction)
             case _:
+                if isinstance(signal, SchemaSeen):
+                    self._logged_rows.add_list(str(signal.schema.table), signal.listed, self.last_offset)
                 self._tables.take(signal, transaction, self._draft)
 
     # Watermarks -----------------------------------------------------------------------------------------------------
@@ -288,9 +333,14 @@ class Sequencer:
         if isinstance(mark, Probe):
             self._mark_probe(mark, place, at)
             return True
-        if self._tables.leaves_out(mark.mark.table):  # no chunk is right whose window's rows nobody reads
+        # No chunk is right whose window's rows nobody reads.
+        if self._tables.leaves_out(mark.mark.table) and not self._tables.waits(mark.mark.table):
             return False
         try:
+            if self._tables.waits(mark.mark.table):
+                if isinstance(mark, High):
+                    self._dumps.refuse_chunk(mark, "rows of its table are left out until the log is read further")
+                return False
             if isinstance(mark, Low):
                 self._dumps.open_window(mark, offset=self.last_offset, segment=self.segment, at=at)
             else:
@@ -319,18 +369,25 @@ class Sequencer:
         def shape() -> TableSchema:
             return self._staging.schema(high.schema)
 
-        placement = self._dumps.place_chunk(
-            high,
-            at=at,
-            is_ours=lambda: self._staging.holds(high.schema, high.file),
-            rows=lambda keys: rows_with(
-                placed_chunks.read_chunk_rows(self._staging, high, list(shape().key)), shape(), keys
-            ),
-            absent=lambda: [key_from_json(k, shape()) for k in high.absent],
-        )
+        try:
+            placement = self._dumps.place_chunk(
+                high,
+                at=at,
+                is_ours=lambda: self._staging.holds(high.schema, high.file),
+                rows=lambda keys: rows_with(
+                    placed_chunks.read_chunk_rows(self._staging, high, list(shape().key)), shape(), keys
+                ),
+                absent=lambda: [key_from_json(k, shape()) for k in high.absent],
+            )
+        except CorruptSegment:
+            self._dumps.give_up_chunk(high, "its file, or the shape of its rows, is damaged or missing")
+        except RequestError:
+            self._dumps.give_up_chunk(high, "it lists keys in a form that this version does not know")
         schema = shape()
         # A shape that the log has not shown yet is a newer one: the window was open, so no event of it came in between.
         self._tables.set_shape(schema, transaction, self._draft)
         placed_chunks.add_chunk(self._draft, self._staging, high, schema, placement, transaction)
+        if high.rows:
+            self._logged_rows.add_chunk(str(schema.table), self.last_offset)
         if placement.heals_not:
             self._tables.follow_ups.add_rewritten(schema.table, transaction)

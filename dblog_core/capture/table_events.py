@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from itertools import zip_longest
 
 from dblog_core.algorithm.chunk_placement import Chunks
 from dblog_core.capture.draft_segment import DraftSegment
 from dblog_core.capture.follow_ups import FollowUps
 from dblog_core.capture.passed_over import PassedOver
 from dblog_core.capture.table_shapes import TableShapes
-from dblog_core.interfaces import Problem
 from dblog_core.model.events import (
     Altered,
+    ChangedByStatement,
     Crashed,
     Created,
     DatabaseDropped,
+    LogBatch,
     Rewritten,
-    RowsMoved,
     SchemaSeen,
     Signal,
     Transaction,
@@ -26,11 +28,35 @@ from dblog_core.model.events import (
 )
 from dblog_core.model.schema import TableName, TableSchema, to_lower_case
 from dblog_core.model.schema_changes import Layout, Step
+from dblog_core.rows import column_rule_faults
 from dblog_core.rows.column_rules import Rules
+from dblog_core.rows.table_guard import Hold, Places, TableGuard
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import Manifest
 
 log = logging.getLogger(__name__)
+
+
+def _name_tables(signal: ChangedByStatement, known: Iterable[TableName]) -> Iterator[Altered | Rewritten]:
+    """What the signal says of each table. `known`: all those that it may be about where it names no table."""
+    at = (signal.sequence, signal.transaction)
+    for table in known if signal.tables is None else sorted(signal.tables):
+        schema = to_lower_case(table.schema) if signal.any_case else table.schema
+        if signal.tables is None and signal.schemas is not None and schema not in signal.schemas:
+            continue
+        if signal.reshapes:
+            yield Altered(*at, table, None)
+        yield Rewritten(*at, table, signal.tables is not None and signal.any_case)
+
+
+def _says_the_same(signal: Signal | None, of: ChangedByStatement) -> bool:
+    """Whether the signal is about the same tables."""
+    if not isinstance(signal, ChangedByStatement):
+        return False
+    return replace(signal, sequence=0, transaction=0, what="", fix="") == replace(
+        of, sequence=0, transaction=0, what="", fix=""
+    )
+
 
 Statement = Truncated | DatabaseDropped | Altered | Rewritten
 
@@ -41,11 +67,24 @@ class TableEvents:
     It voids the windows of `dumps` wherever chunks that are being read may hold what is no longer so.
     """
 
-    def __init__(self, staging: Staging, head: Manifest, dumps: Chunks, rules: Rules, stopped: Iterable[str]) -> None:
+    def __init__(
+        self,
+        staging: Staging,
+        head: Manifest,
+        dumps: Chunks,
+        rules: Rules,
+        guard: TableGuard,
+        places: Places,
+        stopped: Iterable[str],
+    ) -> None:
         """`stopped`: tables that are passed over."""
         self._dumps = dumps
         self._rules = rules
+        self._guard = guard
+        self._places = places
         self._passed_over = PassedOver(stopped)
+        for table in guard.waiting():
+            self._passed_over.wait(table)
         self.follow_ups = FollowUps(self._passed_over)
         self.shapes = TableShapes(staging, head)
 
@@ -54,32 +93,49 @@ class TableEvents:
         """Whether the capture must request or record something before the log's place moves past it."""
         return self.follow_ups.any_waits or self._passed_over.has_reasons
 
+    def name_changed(self, batch: LogBatch) -> LogBatch:
+        """The batch with a `Rewritten` of each table in place of a `ChangedByStatement`."""
+        if not any(isinstance(signal, ChangedByStatement) for signal in batch.signals):
+            return batch
+        shown = {change.schema.table for change in batch.changes}
+        shown |= {signal.schema.table for signal in batch.signals if isinstance(signal, SchemaSeen)}
+        known = sorted({*self._list_tables(), *self.shapes.empty_tables, *shown})
+        signals: list[Signal] = []
+        for signal, following in zip_longest(batch.signals, batch.signals[1:]):
+            if not isinstance(signal, ChangedByStatement):
+                signals.append(signal)
+                continue
+            named = list(_name_tables(signal, known))
+            place = batch.transactions[signal.transaction].position
+            self.follow_ups.add_unlogged(signal, place, {str(each.table) for each in named})
+            if not _says_the_same(following, signal):  # of many in a row the last one counts
+                signals += named
+        return replace(batch, signals=tuple(signals))
+
     def store_shapes(self, signals: Iterable[Signal]) -> None:
         """Makes all shapes durable that a batch shows, at the same time: one after the other they wait for storage."""
-        shown = [s.schema for s in signals if isinstance(s, SchemaSeen) and not self.leaves_out(s.schema.table)]
+        shown = [s.schema for s in signals if isinstance(s, SchemaSeen) and self._follows_shape_of(s.schema.table)]
         self.shapes.store(self._rules.schema(shape) for shape in shown if self._rules.misfit(shape) is None)
 
     def take(self, signal: Signal, transaction: Transaction, draft: DraftSegment) -> None:
         """The next signal of the log; its lines go to the draft. Raises StagingUnavailable."""
+        shapes = [signal.schema] if isinstance(signal, SchemaSeen) else []
+        for hold in self._guard.follow(signal, lambda place: self._places.lies_before(transaction, place)):
+            self.hold(hold, shapes)
         if isinstance(signal, SchemaSeen) and (misfit := self._rules.misfit(signal.schema)) is not None:
             table = signal.schema.table
-            unruled = self._rules.lacks_rules(signal.schema)
-            signal = Unreadable(
-                signal.sequence, signal.transaction, table, misfit.what, misfit.fix, refused=True, unruled=unruled
-            )
+            signal = Unreadable(signal.sequence, signal.transaction, table, misfit.what, misfit.fix, refused=True)
         if isinstance(signal, SchemaSeen) and self._passed_over.is_unreadable(str(signal.schema.table)):
             self._read_again(signal.schema.table, transaction)
         match signal:
             # Once: each batch may hold such a value.
-            case Unreadable() if signal.unruled or not self.leaves_out(signal.table):
-                self._distrust_rows(signal.table)
+            case Unreadable() if not self.leaves_out(signal.table):
+                self.distrust_rows(signal.table)
                 self._passed_over.add_unreadable(signal)
-            case SchemaSeen() if not self.leaves_out(signal.schema.table):
+            case SchemaSeen() if self._follows_shape_of(signal.schema.table):
                 self.set_shape(self._rules.schema(signal.schema), transaction, draft, signal.layout)
             case Truncated() | DatabaseDropped() | Altered() | Rewritten():
                 self._take_statement(signal, transaction, draft)
-            case RowsMoved():
-                self._stop_heirs(signal)
             case Created():
                 self._note_empty(signal.table)
             case Crashed():
@@ -110,8 +166,14 @@ class TableEvents:
 
     def record_rewrite(self, table: TableName, since: Transaction) -> None:
         """The table has other rows than those that were read, and no event says so."""
-        self._distrust_rows(table)
+        self.distrust_rows(table)
         self.follow_ups.add_rewritten(table, since)
+
+    def distrust_rows(self, table: TableName) -> None:
+        """What is known of the table's rows does not count from here on: chunks that are being read may hold others."""
+        # Chunks that are being read may have been SELECTed in the shape of before.
+        self._dumps.void_windows_of(table)
+        self.shapes.forget_empty(table)
 
     def record_reshape(self, table: TableName) -> None:
         """The table may now have another shape, and no row may come to show it."""
@@ -122,12 +184,37 @@ class TableEvents:
         """Passes these tables over from here on; returns those that were not before (`PassedOver.stop`)."""
         new = self._passed_over.stop(tables)
         for table in new:
-            self._distrust_rows(TableName.parse(table))
+            self.distrust_rows(TableName.parse(table))
         return new
+
+    def hold(self, hold: Hold, shapes: Iterable[TableSchema] = ()) -> None:
+        """From here on nothing of the table passes that nobody has accepted. `shapes`: that are shown here, to which
+        its rules may not fit either."""
+        table = str(hold.table)
+        if hold.problem is None:
+            self._passed_over.wait(table)
+        else:
+            misfits = [self._rules.misfit(shape) for shape in shapes if shape.table == hold.table]
+            problem = column_rule_faults.join_problems([*filter(None, misfits[-1:]), hold.problem])
+            if problem is None or not self._passed_over.add_held(table, problem):
+                return
+        self.distrust_rows(hold.table)
+
+    def release(self, table: TableName, at: Transaction) -> None:
+        """The log is read up to where the table was accepted: a dump brings what was left out."""
+        if self._passed_over.release(str(table)):
+            self._rewrite(table, at)
 
     def leaves_out(self, table: TableName | str) -> bool:
         """Whether rows of the table are left out now."""
         return str(table) in self._passed_over
+
+    def waits(self, table: TableName | str) -> bool:
+        """Whether rows of the table are left out for a while."""
+        return self._passed_over.is_waiting(str(table))
+
+    def _follows_shape_of(self, table: TableName) -> bool:
+        return self.waits(table) or not self.leaves_out(table)
 
     def take_unreadable(self) -> Mapping[str, Unreadable]:
         """Tables whose rows are passed over since the last call, and why, as the log says."""
@@ -144,26 +231,10 @@ class TableEvents:
                 self._rewrite(table, transaction)
             elif isinstance(signal, Altered):
                 self._alter(table, signal.step, transaction)
-                self._stop_unruled(table, signal, self._rules.moved.find_taken(table))
                 if signal.shows:
                     self.record_reshape(table)
             else:
                 self._empty(table, transaction, draft)
-
-    def _stop_heirs(self, signal: RowsMoved) -> None:
-        """Tables that may hold rows of one with rules, and have none."""
-        for name in signal.left:
-            alike = [t for t in self._list_tables() if signal.any_case and t.in_lower_case == name.in_lower_case]
-            for table in alike or [name]:
-                self._stop_unruled(table, signal, self._rules.inherited.find_misfit(table))
-
-    def _stop_unruled(self, table: TableName, signal: RowsMoved | Altered, misfit: Problem | None) -> None:
-        """Nothing of a table passes from here on whose rows would be staged in the open."""
-        if misfit is not None:
-            self._distrust_rows(table)
-            why, fix = misfit.what, misfit.fix
-            fault = Unreadable(signal.sequence, signal.transaction, table, why, fix, unruled=True)
-            self._passed_over.add_unreadable(fault)
 
     def _list_tables(self) -> list[TableName]:
         """Tables that we have a copy of, or are dumping."""
@@ -186,16 +257,10 @@ class TableEvents:
             signal.table
         ]
 
-    def _distrust_rows(self, table: TableName) -> None:
-        """What is known of the table's rows does not count from here on: chunks that are being read may hold others."""
-        # Chunks that are being read may have been SELECTed in the shape of before.
-        self._dumps.void_windows_of(table)
-        self.shapes.forget_empty(table)
-
     def _rewrite(self, table: TableName, transaction: Transaction) -> None:
         """Only the table itself can tell which rows it has from here on."""
         if not self.leaves_out(table):
-            self._distrust_rows(table)
+            self.distrust_rows(table)
             self.follow_ups.add_rewritten(table, transaction)
 
     def _alter(self, table: TableName, step: Step | None, transaction: Transaction) -> None:

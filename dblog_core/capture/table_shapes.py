@@ -42,6 +42,11 @@ class TableShapes:
         """Tables that have a shape."""
         return map(TableName.parse, self._fingerprints)
 
+    @property
+    def empty_tables(self) -> set[TableName]:
+        """Tables of which it is remembered that they have no row."""
+        return set(map(TableName.parse, self._empty))
+
     def fingerprint(self, table: TableName) -> str | None:
         """Of the table's newest shape; None: it has shown none."""
         return self._fingerprints.get(str(table))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection
+from dataclasses import replace
 from enum import Enum
 from typing import Protocol
 
@@ -11,7 +12,8 @@ from dblog_core.algorithm.visibility import Snapshots
 from dblog_core.capture import term_start
 from dblog_core.capture.announced_windows import Openings
 from dblog_core.capture.background_threads import BackgroundThreads
-from dblog_core.capture.healing import new_tables, unruled_tables
+from dblog_core.capture.healing import accepted_tables, new_tables
+from dblog_core.capture.healing.accepted_tables import Accepted
 from dblog_core.capture.healing.broken_tables import BrokenTables
 from dblog_core.capture.sequencer import Sequencer
 from dblog_core.capture.signal_rows import SignalDelivery
@@ -21,6 +23,7 @@ from dblog_core.dumps import dump_store
 from dblog_core.errors import LeaseLost, LogPositionLost, SegmentTaken
 from dblog_core.interfaces import Lease, LogStream
 from dblog_core.model.schema import TableName
+from dblog_core.rows.column_rules import Rules
 from dblog_core.staging.manifest import Manifest
 from dblog_core.staging.seal_policy import Sealing
 from dblog_core.state import capture_status, former_leaders, stopped_tables
@@ -34,6 +37,7 @@ LINGER = {"normal": 0.02, "low": 0.002}  # seconds for which small transactions 
 SHARE = {"normal": 0.25, "low": 0.5}  # of the time that sealing may take before segments get longer
 SIGNALS_TOGETHER = 100  # rows of the signal table that are not kept for the segment's end
 HAND_OVER = 0.2  # seconds that a change of configuration waits for each thread of the term that ends
+JUDGE_SECONDS = 3.0  # between two looks at tables with hidden columns of which no row comes
 WINDOW_TIMEOUT = 900.0  # seconds after which a window without a high watermark is given up
 
 
@@ -82,11 +86,11 @@ def run_term(capture: Reign, parts: Parts, lease: Lease, *, first: bool = True) 
     shown_tables = new_tables.prepare_source(parts, shown_tables)
     head = parts.staging.head() or term_start.publish_first_manifest(parts, lease, first_position, shown_tables)
     term_start.check_epoch(parts, lease, head, first=first)
-    unruled_tables.stop_unruled(parts, head, shown_tables)
     if capture.fresh_start and not capture.has_gone_on(head):
         head = term_start.start_afresh(parts, lease, head, shown_tables)
         capture.fresh_start = False
-    head = new_tables.put_in_force(parts, lease, head, shown_tables=shown_tables)
+    accepted = accepted_tables.open_guard(parts, head)
+    head = new_tables.put_in_force(parts, lease, head, accepted.guard, shown_tables=shown_tables)
     visibility = term_start.find_visibility(parts.source, head)
     sequencer = Sequencer(
         parts.staging,
@@ -94,11 +98,13 @@ def run_term(capture: Reign, parts: Parts, lease: Lease, *, first: bool = True) 
         epoch=lease.epoch,
         head=head,
         visibility=visibility,
-        rules=unruled_tables.open_rules(parts, head, shown_tables),
+        rules=Rules.of(parts.config.source),
+        guard=accepted.guard,
+        places=parts.source,
         stopped=stopped_tables.read(parts.state),
     )
     remembers = isinstance(visibility, Snapshots)
-    Term(capture, parts, lease, head, sequencer, remembers=remembers, began=began).run()
+    Term(capture, parts, lease, head, sequencer, accepted, remembers=remembers, began=began).run()
 
 
 class Term:
@@ -111,6 +117,7 @@ class Term:
         lease: Lease,
         head: Manifest,
         sequencer: Sequencer,
+        accepted: Accepted,
         *,
         remembers: bool,
         began: float,
@@ -127,17 +134,19 @@ class Term:
         self._state = parts.state
         self._clock = parts.clock
         self._sequencer = sequencer
+        self._accepted = accepted
         self._remembers = remembers
         self._horizon: tuple[str, str] | None = None  # a snapshot, and a position after all that it sees
         self._published = head
         self._published_at = began
         self._looked_at = began
+        self._judged_at = began
         self._dirty_since: float | None = None
         self._sealing = Sealing(staging.min_age, staging.max_age, SHARE[staging.latency])
         self._linger = LINGER[staging.latency]
         self._quit = threading.Event()
         self._openings = Openings(parts.state, parts.source, parts.clock) if parts.config.source.read_only else None
-        self._broken_tables = BrokenTables(parts, sequencer)
+        self._broken_tables = BrokenTables(parts, sequencer, head)
         self._signal_delivery = SignalDelivery(parts.state, parts.clock)
         self._mirror = ProgressMirror(parts.state, lease, where=parts.config.state.url)
         self._report = TermReport(parts.clock, lease, sequencer, began=began, answers=self._openings is not None)
@@ -189,6 +198,7 @@ class Term:
             self._report.caught_up = batch is None or not batch.transactions
             if batch is not None:
                 self._sequencer.process(batch)
+                self._broken_tables.settle_doubts()
             if self._sequencer.signals.waiting >= SIGNALS_TOGETHER:
                 self._signal_delivery.deliver(self._sequencer.signals)
             if self._openings is not None:
@@ -257,6 +267,9 @@ class Term:
         self._published_at = self._clock.monotonic()
         self._dirty_since = None
         self._broken_tables.take_published(manifest)
+        if self._accepted.taken:
+            accepted_tables.forget_taken(self._parts, self._accepted)
+            self._accepted = replace(self._accepted, taken={})
         self._sealing = self._sealing.after(self._published_at - began)
         # Not before: what is acknowledged, the source may throw away.
         stream.acknowledge(manifest.position)
@@ -282,6 +295,9 @@ class Term:
         """What does not belong to single batches: horizon, abandoned windows, dumps that are over, status."""
         self._looked_at = now
         self._broken_tables.look()
+        if now - self._judged_at >= JUDGE_SECONDS:
+            self._judged_at = now
+            self._sequencer.judge_hidden()
         self._advance_horizon()
         # A worker that died never closes its window, which would remember events without end.
         self._sequencer.dumps.expire_windows(now, WINDOW_TIMEOUT)

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from dblog_core.algorithm.task_progress import TaskProgress, tasks_to_json
 from dblog_core.algorithm.visibility import LogOrder, Snapshots
-from dblog_core.capture.healing import dump_requests, new_tables
+from dblog_core.capture.healing import accepted_tables, dump_requests, new_tables
 from dblog_core.capture.term_parts import Parts
 from dblog_core.dumps import dump_records, dump_store, filing
 from dblog_core.dumps.requests import WHOLE
@@ -70,7 +70,7 @@ def start_afresh(parts: Parts, lease: Lease, head: Manifest, shown_tables: froze
     dumps = _dump_all(parts, shown_tables)
     marks = new_tables.make_broken_marks(parts, head, head.schemas, dumps, place=parts.source.show(position))
     afresh = replace(
-        head,
+        accepted_tables.after_lost_log(parts, head),
         position=position,
         partial=0,
         log_position=parts.source.show(position),

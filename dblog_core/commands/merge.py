@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import orjson
 import typer
 
+from dblog_core import early_signals
 from dblog_core.commands.session import FAILED, JsonFlag, Session, note, session_of, stopping
 from dblog_core.commands.terminal.text_tables import align
 from dblog_core.config.secret_settings import LAKE, READER
@@ -44,6 +45,7 @@ def merge(
     if continuous and (once or dry_run):
         raise typer.BadParameter(f"give one of {'--once' if once else '--dry-run'} and --continuous")
     if dry_run:
+        early_signals.release()
         _show_plan(session)
     else:
         _run(session, continuous=continuous)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dblog_core import early_signals
 from dblog_core.commands.options import address
 from dblog_core.commands.session import Session, note, session_of, stopping
 from dblog_core.config.loader import load
@@ -58,6 +59,7 @@ def metrics(
     registry = CollectorRegistry()
     registry.register(Sources(_configs(session_of(context), directory)))
     if not listen:
+        early_signals.release()
         typer.echo(generate_latest(registry).decode(), nl=False)
         return
     host, _ = address(listen)

@@ -16,6 +16,7 @@ import orjson
 import typer
 from rich.console import Console
 
+from dblog_core import early_signals
 from dblog_core.config.loader import load
 from dblog_core.config.secret_settings import Needs, is_needed, secrets_of
 from dblog_core.config.settings import Config
@@ -77,7 +78,8 @@ def note(text: str) -> None:
 
 @contextmanager
 def stopping() -> Iterator[threading.Event]:
-    """An event that SIGTERM and SIGINT set; a second signal ends the process the hard way."""
+    """An event that SIGTERM and SIGINT set, also those that came before the command; a second signal ends the process
+    the hard way."""
     stop = threading.Event()
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
 
@@ -87,6 +89,8 @@ def stopping() -> Iterator[threading.Event]:
 
     for number in before:
         signal.signal(number, tell)
+    for arrived in early_signals.have_arrived():
+        tell(arrived, None)
     try:
         yield stop
     finally:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dblog_core import early_signals
 from dblog_core.commands.session import JsonFlag, session_of, stderr, stopping
 from dblog_core.commands.terminal.progress import progress
 from dblog_core.config.secret_settings import READER
@@ -52,6 +53,7 @@ def status(
     config = session.config(READER)
     meter = Meter(config)
     if not watch:
+        early_signals.release()
         current = read_source_status(config, meter)
         session.result(current.to_json(), text(current))
         return

@@ -13,6 +13,8 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
+import pyarrow as pa
+
 from dblog_core import wiring
 from dblog_core.clock import SystemClock
 from dblog_core.config.settings import Config
@@ -167,7 +169,7 @@ def _cut_ranges(
         reason = explain_lock(source, schema.table)
         log.warning("%s; once it is free it is dumped, as one range", reason)
         parts = [ends]
-    heals = None if table.filters or not _may_heal(ends, schema) else Heals(ends.key_from, ends.key_to)
+    heals = None if table.filters or not _may_heal(ends, schema, reader) else Heals(ends.key_from, ends.key_to)
     tasks = [_task(schema, part, parts=len(parts), heals=heals) for part in parts]
     return [replace(task, filters=tuple(map(FiledFilter.of, table.filters))) for task in tasks]
 
@@ -180,11 +182,18 @@ def _requested_range(request: DumpRequest, schema: TableSchema) -> Range:
     return Range(key_from=first, key_to=last)
 
 
-def _may_heal(ends: Range, schema: TableSchema) -> bool:
+def _may_heal(ends: Range, schema: TableSchema, reader: ChunkReader) -> bool:
     """Whether the lake can tell which of its rows lie in the range: it must order the key as the database does."""
     if ends.key_from is None and ends.key_to is None:
         return True
-    return key_ranges.ordered_alike(schema)
+    if not key_ranges.ordered_alike(schema):
+        return False
+    # Of a binary string the database may order a beginning alone, and then no index has the key in its order.
+    has_binary = any(pa.types.is_binary(column.type) for column in schema.key_columns)
+    try:
+        return not has_binary or reader.explain(schema).index is not None
+    except TableLocked:
+        return False
 
 
 def _task(

@@ -17,6 +17,7 @@ import pyarrow as pa
 from dblog_core.dumps.dump_records import DumpOptions
 from dblog_core.interfaces import ChunkReader
 from dblog_core.model.filters import Filter
+from dblog_core.model.key_order import has_one_order
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import Key, key_from_json, key_to_json
 
@@ -125,9 +126,7 @@ def _stride(rows: int, options: DumpOptions, number: int | None, *, whole: bool)
 
 def ordered_alike(schema: TableSchema) -> bool:
     """Whether Spark orders the table's keys as every database does, so that the lake can tell which are in a range."""
-    types = pa.types
-    tests = (types.is_integer, types.is_decimal, types.is_date, types.is_timestamp, types.is_binary)
-    return all(any(test(column.type) for test in tests) for column in schema.key_columns)
+    return all(map(has_one_order, schema.key_columns))
 
 
 def as_json(keys: Sequence[Key]) -> list[Any]:

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from dblog_core.errors import ServerNotSafe, VersionConflict
+from dblog_core.errors import ServerNotSafe, UnknownLogEvent, VersionConflict
 from dblog_core.interfaces import ChunkReader, Clock, StateStore
 from dblog_core.model import watermark
 from dblog_core.model.watermark import High, Low, Probe
@@ -122,13 +122,21 @@ class AnnouncedWindows:
 
 
 def parse_announcement(payload: bytes) -> Low | Probe | None:
-    """The low watermark of an announcement; None where the node is none, but what is left of one."""
-    mark = watermark.parse(payload.decode()) if payload else None
+    """The low watermark of an announcement; None where the node is none, but what is left of one, or is of another
+    version of dblog: its worker waits in vain, and no other one does."""
+    mark = _parse(payload)
     return mark if isinstance(mark, Low) or (isinstance(mark, Probe) and not mark.high) else None
 
 
 def parse_conclusion(data: bytes) -> tuple[str, High | Probe] | None:
     """The answer that a worker went by, and the high watermark of its window."""
-    place, _, payload = data.decode().partition("\n")
-    mark = watermark.parse(payload)
-    return (place, mark) if isinstance(mark, High) or (isinstance(mark, Probe) and mark.high) else None
+    place, _, payload = data.partition(b"\n")
+    mark = _parse(payload)
+    return (place.decode(), mark) if isinstance(mark, High) or (isinstance(mark, Probe) and mark.high) else None
+
+
+def _parse(payload: bytes) -> Low | High | Probe | None:
+    try:
+        return watermark.parse(payload.decode()) if payload else None
+    except (UnknownLogEvent, UnicodeDecodeError):
+        return None

@@ -17,14 +17,23 @@ from dblog_core import wiring
 from dblog_core.config.settings import Config
 from dblog_core.dumps.dump_records import DumpOptions, Refusal
 from dblog_core.dumps.key_ranges import MOST_RANGES, ordered_alike
-from dblog_core.errors import RequestError, SourceError, SourceForbids, TableLocked, ValueOutOfRange
+from dblog_core.errors import (
+    RequestError,
+    ServerNotSafe,
+    SourceError,
+    SourceForbids,
+    SourceReadOnly,
+    TableLocked,
+    ValueOutOfRange,
+)
 from dblog_core.interfaces import Source
 from dblog_core.model import filters, table_names, table_patterns
 from dblog_core.model.filters import Expression, Filter
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.model.values import key_from_json, key_text
+from dblog_core.rows import column_rule_faults
 from dblog_core.rows.source_key_faults import UNIQUE_KEY
-from dblog_core.state.stopped_tables import entries_by_source, read_unruled
+from dblog_core.state.stopped_tables import entries_by_source, read_held
 
 MAX_KEYS = 200_000
 _ATTEMPTS = 5  # looks at tables that somebody alters at the same time
@@ -108,8 +117,17 @@ def resolve(config: Config, request: DumpRequest) -> tuple[list[RequestedTable],
     if len(request.key_ends) == 2:
         _check_order(request, schemas[0])
     _check_chunk_key(request, schemas)
-    tables = [RequestedTable(s, filters.parse_expressions(_filters_of(request, schemas, s), s)) for s in schemas]
-    return tables, refusals
+    return [_with_filters(config, request, schemas, schema) for schema in schemas], refusals
+
+
+def _with_filters(
+    config: Config, request: DumpRequest, schemas: Sequence[TableSchema], schema: TableSchema
+) -> RequestedTable:
+    expressions = _filters_of(request, schemas, schema)
+    # Before a value is typed: an error must say no more of a hidden column than that it is one.
+    columns = [column for column, _, _ in expressions]
+    column_rule_faults.refuse_hidden_filters(str(schema.table), columns, config.source.columns)
+    return RequestedTable(schema, filters.parse_expressions(expressions, schema))
 
 
 def resolve_and_look(
@@ -124,10 +142,12 @@ def resolve_and_look(
     for _ in range(_ATTEMPTS):
         try:
             return *resolved, look(resolved[0], False)
-        except (SourceError, RequestError):  # the server's words, or ours for a column that is gone
+        except (SourceError, RequestError) as error:  # the server's words, or ours for a column that is gone
             now = resolve(config, request)
             if now == resolved:
-                raise
+                if isinstance(error, RequestError) or error.transient:
+                    raise
+                break  # nothing was altered: the server cannot open a table
             resolved = now
     return *resolved, look(resolved[0], True)
 
@@ -139,7 +159,8 @@ def look_at_each(
     waits, and one whose key holds a value without an exact form, is refused alone. So is one that was dropped or
     altered meanwhile, in the last look (`is_last`).
 
-    Raises RequestError where that one is asked for by its name, and what `look` raises.
+    In the last look so is one that the server cannot open. Raises RequestError where such a table is asked for by its
+    name, and what `look` raises of the whole server.
     """
     findings: list[tuple[RequestedTable, T]] = []
     refusals: list[Refusal] = []
@@ -150,7 +171,8 @@ def look_at_each(
         except (SourceError, RequestError) as error:
             # Dropped or altered meanwhile: by its own error, or by the server's words.
             is_refused_alone = isinstance(error, (ValueOutOfRange, SourceForbids, TableLocked))
-            if not is_refused_alone and (error.transient or not is_last):
+            is_of_server = error.transient or isinstance(error, (ServerNotSafe, SourceReadOnly))
+            if not is_refused_alone and (is_of_server or not is_last):
                 raise
             if request.tables is not None and name in map(table_names.canonical, request.tables):
                 raise RequestError(error.message, where=error.where, fix=error.fix) from error
@@ -232,7 +254,7 @@ def _find_refusals(config: Config, source: Source, names: tuple[str, ...] | None
     entries = entries_by_source(source.list_refusals())
     if config.source.columns:
         with closing(wiring.open_state(config)) as state:
-            entries |= read_unruled(state, config.source)
+            entries |= read_held(state, config.source)
     refusals = {table: Refusal(table, entry.why, entry.fix) for table, entry in entries.items()}
     if names is None:
         return refusals

@@ -27,6 +27,7 @@ from dblog_core.dumps.pace.source_load import Gauge
 from dblog_core.errors import DblogError, LeaseLost, StateError, TableGone
 from dblog_core.interfaces import Clock, Lease, Source, Spawn, StateStore
 from dblog_core.model.task_id import TaskId
+from dblog_core.rows.acceptance import Acceptance
 from dblog_core.staging import Staging
 from dblog_core.state.lease_holder import give_back, random_id
 
@@ -76,6 +77,8 @@ class Hold:
         self.attempt = 0
         self.task_id = TaskId(dump_id, task.number)
         self.gone = False
+        self.accepted: Acceptance | None = None
+        """What its rows are held against; None where no columns are hidden."""
 
     def __str__(self) -> str:
         return f"dump {self.dump_id}, task {self.task.number} ({self.task.table})"

@@ -36,7 +36,10 @@ from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.model.table_names import quote_for_shell
 from dblog_core.model.values import Key, key_from_json, key_to_json, keys_of
 from dblog_core.model.watermark import High, Low, Mark
+from dblog_core.rows import column_rule_faults
+from dblog_core.rows.acceptance import digest_columns
 from dblog_core.rows.column_rules import Rules
+from dblog_core.rows.table_guard import is_still_as_accepted
 
 KEYS_PER_CHUNK = 1_000
 _MANY_ARRIVED_KEYS = 100
@@ -175,6 +178,7 @@ class WindowReader:
             if now.fingerprint == schema.fingerprint:
                 raise
             raise ShapeChanged(f"{self._name} was altered while it was read") from error
+        self._require_accepted(selection.chunk.schema)
         if self._worker.config.source.read_only:
             selection = replace(selection, end=self._connections.reader.log_end())
         rows = self._rules.rows(selection.chunk.schema, selection.chunk.rows)
@@ -186,6 +190,22 @@ class WindowReader:
         self.final = selection.final
         self._cursor = self._cursor.advance(selection.last_key)
         return len(rows)
+
+    def _require_accepted(self, schema: TableSchema) -> None:
+        """Raises ShapeChanged where it is not proven that the rows that were read are of what was accepted. Looked at
+        after the SELECT: what is now as it was when it was accepted has been so in between. Where the log alone tells
+        (MySQL, MariaDB), the capture places no chunk that comes after a statement which it does not pass."""
+        accepted = self._hold.accepted
+        if accepted is None:
+            return
+        hides = bool(column_rule_faults.hidden_columns(self._worker.config.source.columns.get(self._task.table)))
+        if accepted.is_by_catalogue:
+            origin = self._connections.reader.origin(self._name)
+            proven = origin is not None and is_still_as_accepted(accepted, origin, hides=hides)
+        else:
+            proven = not (hides and accepted.shape) or accepted.shape == digest_columns(schema)
+        if not proven or accepted.why_held is not None:
+            raise ShapeChanged(f"{self._name} is not proven to be what was accepted for its column rules")
 
     def _new_mark(self) -> Mark:
         return Mark(
@@ -226,6 +246,7 @@ class WindowReader:
             )
 
     def _select_chunk(self, schema: TableSchema, size: int) -> _Selection:
+        self._refuse_hidden_filters()
         conditions = filters.parse_filed(self._task.filters, schema)
         self.select_seconds = 0.0
         if self._arrived:
@@ -248,6 +269,11 @@ class WindowReader:
         # A key that a filter leaves out may be there all the same.
         absent = () if conditions else self._find_absent(chunk, keys)
         return _Selection(chunk, listed[-1] if listed else None, begin + len(listed) >= len(self._task.keys), absent)
+
+    def _refuse_hidden_filters(self) -> None:
+        """Raises RequestError where the rules have come to hide a filtered column since the dump was requested."""
+        columns = [condition.column for condition in self._task.filters]
+        column_rule_faults.refuse_hidden_filters(str(self._name), columns, self._worker.config.source.columns)
 
     def _look_way(self) -> LookWay:
         progress = self._progress

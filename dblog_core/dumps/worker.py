@@ -26,6 +26,10 @@ from dblog_core.errors import (
 )
 from dblog_core.model import table_names
 from dblog_core.model.schema import TableName
+from dblog_core.rows import column_rule_faults
+from dblog_core.rows.acceptance import Acceptance, Held, read_acceptances
+from dblog_core.rows.column_rules import Rules
+from dblog_core.rows.table_guard import explain
 from dblog_core.state import settings_in_force, stopped_tables
 
 log = logging.getLogger(__name__)
@@ -128,6 +132,7 @@ class _Worker:
                 if tries and hold.is_over():
                     return None, None
                 _await_same_rules(hold)
+                _await_acceptance(hold)
                 connections = self._connect(hold)
                 is_connected = True
                 end, following = self._attempt(Attempt(hold, connections, self._pace, self._aside.look), hold)
@@ -216,7 +221,7 @@ def _await_same_rules(hold: Hold) -> None:
     refuse each chunk, and one by older rules may hold in the open what newer ones hide."""
     context = hold.worker
     table = hold.task.table
-    _refuse_unruled(hold)
+    _refuse_held(hold)
     until = context.clock.monotonic() + _CATCH_UP_SECONDS
     while not settings_in_force.has_same_rules(context.state, context.config.source, table):
         if context.clock.monotonic() >= until:
@@ -229,10 +234,34 @@ def _await_same_rules(hold: Hold) -> None:
             return
 
 
-def _refuse_unruled(hold: Hold) -> None:
-    """Raises RequestError for a table that lacks rules: its rows would be staged in the open."""
-    unruled = stopped_tables.read_unruled(hold.worker.state, hold.worker.config.source)
-    if (entry := unruled.get(hold.task.table)) is not None:
+def _await_acceptance(hold: Hold) -> None:
+    """Waits until the manifest says as what the table was accepted, where columns of the source are hidden, or the task
+    is over. Raises RequestError for a table that is held."""
+    context = hold.worker
+    rules = context.config.source.columns
+    if not any(map(column_rule_faults.hidden_columns, rules.values())):
+        hold.accepted = None
+        return
+    hold.accepted = Acceptance(why_held=Held.UNWATCHED)
+    table = hold.task.table
+    entry = Rules.of(context.config.source).digest(TableName.parse(table))
+    while True:
+        head = context.staging.head()
+        accepted = (read_acceptances(head.accepted) or {}).get(table) if head is not None else None
+        if accepted is not None and accepted.why_held not in (None, Held.GONE):
+            problem = explain(table, accepted.why_held)
+            raise RequestError(problem.what, fix=problem.fix)
+        if accepted is not None and accepted.why_held is None and not accepted.since and accepted.entry == entry:
+            hold.accepted = accepted
+            return
+        if context.clock.wait(context.stop, 0.2) or hold.is_over():
+            return
+
+
+def _refuse_held(hold: Hold) -> None:
+    """Raises RequestError for a table that is held: its rows might be staged in the open."""
+    held = stopped_tables.read_held(hold.worker.state, hold.worker.config.source)
+    if (entry := held.get(hold.task.table)) is not None:
         raise RequestError(entry.why, fix=entry.fix)
 
 

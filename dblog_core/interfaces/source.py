@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 import pyarrow as pa
 
-from dblog_core.model.events import LogBatch
+from dblog_core.model.events import LogBatch, Transaction
 from dblog_core.model.filters import Filter
 from dblog_core.model.position_spec import Place
 from dblog_core.model.schema import TableName, TableSchema
+from dblog_core.model.table_identity import Origin
 from dblog_core.model.table_stamp import TableStamp
 from dblog_core.model.values import Key
 
@@ -116,6 +117,18 @@ class ReadPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class Moment:
+    """A moment of a source whose catalogue is looked at: all that a look before it has seen was committed before it.
+
+    `snapshot`: as `horizon` gives it, on a standby too. `end`: the end of the log, for `Source.has_passed`; what the
+    snapshot sees lies before it.
+    """
+
+    snapshot: str
+    end: str
+
+
+@dataclass(frozen=True, slots=True)
 class Strain:
     """What a source suffers from now; None where it cannot tell.
 
@@ -140,6 +153,10 @@ class ChunkReader(Protocol):
         One look at the catalogue, as it is after every change that a SELECT before this call has met: never within the
         snapshot of a SELECT. Raises RequestError if the table does not exist.
         """
+
+    def origin(self, table: TableName) -> Origin | None:
+        """As `Source.origins`, of one table as it is after every change that a SELECT before this call has met; None
+        also where it is gone."""
 
     def last_key(self, schema: TableSchema) -> Key | None:
         """The table's largest key; None if the table is empty."""
@@ -227,8 +244,9 @@ class Source(Protocol):
         log tells when
         one takes the place of another, and shows all of them from their beginning."""
 
-    def column_numbers(self) -> dict[str, dict[str, str]] | None:
-        """Of tables with column rules, what stays of each column when its name changes; None where the log tells."""
+    def origins(self, tables: Collection[TableName]) -> Mapping[TableName, Origin] | None:
+        """Of those of the tables that exist now, what proves that they are what they were; None where the log tells
+        what becomes of tables and columns."""
 
     def shows_whole_logs(self) -> bool:
         """Whether the log has all events of a new table, whenever we meet it."""
@@ -254,6 +272,9 @@ class Source(Protocol):
 
     def has_reached(self, position: str, target: str) -> bool:
         """Whether all that is before `target` is before `position` too."""
+
+    def lies_before(self, transaction: Transaction, position: str) -> bool:
+        """Whether a transaction of the log is committed before a resume position."""
 
     def place(self, position: str) -> str:
         """A resume position of the open log for `ChunkReader.sees`, with the server that it is of."""
@@ -291,3 +312,6 @@ class Source(Protocol):
     def stamps(self) -> dict[str, TableStamp] | None:
         """PostgreSQL: of each wanted table, what tells that its rows were changed and no log says so (`stamps`); None
         where the log itself tells."""
+
+    def moment(self) -> Moment | None:
+        """The present moment; None where the log itself tells what `stamps` does."""

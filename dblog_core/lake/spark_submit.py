@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -57,6 +58,9 @@ CONFIG_VARIABLE = "DBLOG_JOB_CONFIG"
 PARENT_VARIABLE = "DBLOG_JOB_PARENT"
 """Environment variable with the id of the process that a job serves: a continuous job ends with it."""
 
+STOP_FILE_VARIABLE = "DBLOG_JOB_STOP"
+"""Environment variable with a path: a job that finds a file there was asked to end before it could catch signals."""
+
 NEEDS = {"dump": SOURCE}
 """Of which sections a job needs the secrets; of those of staging, lake and state alone where nothing is said."""
 
@@ -65,6 +69,7 @@ _PROPERTIES = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", **{char: f"\\{char}" for 
 _COLLECTOR = re.compile(r"-XX:[+-]?Use\w*GC\b")
 _JAVA_VARIABLES = ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS")
 _SMALL_HEAP_BYTES = 2 << 30
+_HAS_TRAP = "ignores-signals"  # the file that says that the shell does not die of them any more
 _GRACE_SECONDS = 600.0  # for what a job does when it is told to stop
 _LOGGING = Path(__file__).parent / "spark_conf"
 
@@ -260,11 +265,20 @@ def _run(
     withheld = _withheld_variables(config, needs)
     inherited = {name: value for name, value in os.environ.items() if name not in withheld}
     env = {**inherited, **command.env, **job_variables}
+    with tempfile.TemporaryDirectory(prefix="dblog-") as directory:
+        return _supervise(command, env, Path(directory, "stop"), stop, on_line, on_result)
+
+
+def _supervise(
+    command: SparkCommand, env: Mapping[str, str], stop_file: Path, stop: threading.Event,
+    on_line: Callable[[str], None], on_result: Callable[[str], None] | None,
+) -> int:  # fmt: skip
     # The JVM would end at once on a signal; it must outlive the round, so it ignores them and the Python job does not.
-    argv = ["/bin/sh", "-c", 'trap "" INT TERM; exec "$@"', "sh", *command.argv]
+    begin = 'trap "" INT TERM; : > "$1"; shift; exec "$@"'
+    argv = ["/bin/sh", "-c", begin, "sh", str(stop_file.with_name(_HAS_TRAP)), *command.argv]
     process = subprocess.Popen(
         argv,
-        env=env,
+        env={**env, STOP_FILE_VARIABLE: str(stop_file)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         text=True,
@@ -276,7 +290,7 @@ def _run(
     reader = threading.Thread(target=_read, args=(process.stdout, on_line, on_result), daemon=True)
     reader.start()
     try:
-        return _wait(process, stop)
+        return _wait(process, stop, stop_file)
     finally:
         if process.poll() is None:
             # Only after an error of ours, or after the grace: nobody would wait for it any more.
@@ -337,10 +351,14 @@ def _reveal_secret(value: object) -> str:
     return value.get_secret_value() if isinstance(value, SecretStr) else str(value)
 
 
-def _wait(process: subprocess.Popen[str], stop: threading.Event) -> int:
+def _wait(process: subprocess.Popen[str], stop: threading.Event, stop_file: Path) -> int:
     """The exit code of a job that ends when it is done, or at its next round's end once `stop` is set."""
     while process.poll() is None:
         if stop.wait(0.1):
+            stop_file.touch()  # first: a job that does not catch the signal yet finds it
+            if not stop_file.with_name(_HAS_TRAP).exists():
+                time.sleep(0.01)
+                continue
             os.killpg(process.pid, signal.SIGTERM)
             try:
                 return process.wait(_GRACE_SECONDS)

@@ -157,15 +157,16 @@ class Created:
 @dataclass(frozen=True, slots=True)
 class SchemaSeen:
     """From here on the table's rows have this shape (its first sight in this stream, or a change). `layout`: what the
-    source says of the columns' places (None: nothing that is certain). `oid`: the table's, and `numbers` the columns'
-    of a table with rules, where they have such that stay when names change."""
+    source says of the columns' places (None: nothing that is certain). `oid`: the table's, where the log itself has
+    such a number, which stays when the name changes. `listed`: all columns of the table in their order, each with its
+    type's id and modifier, where the log itself says so."""
 
     sequence: int
     transaction: int
     schema: TableSchema
     layout: Layout | None = None
     oid: int | None = None
-    numbers: dict[str, str] | None = None
+    listed: tuple[tuple[str, int, int], ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,13 +180,28 @@ class Rewritten:
 
 
 @dataclass(frozen=True, slots=True)
-class RowsMoved:
-    """Rows change places among `tables`, or whole tables their names, without row events: each of those that are `left`
-    may have rows of any of them."""
+class ChangedByStatement:
+    """Rows changed without row events, by a statement or by its rollback: each of `tables` may have other rows (None:
+    every table of `schemas`, and where these are None too, of the source). `what`: the statement, `fix`: what prevents
+    another one; in words, without its text. `reshapes`: whether its tables may have other columns too."""
 
     sequence: int
     transaction: int
-    tables: tuple[TableName, ...]
+    tables: frozenset[TableName] | None
+    what: str
+    fix: str
+    schemas: frozenset[str] | None = None
+    reshapes: bool = False
+    any_case: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RowsMoved:
+    """Rows have changed places without row events, or whole tables their names: each of those that are `left` may hold
+    rows of another one."""
+
+    sequence: int
+    transaction: int
     left: tuple[TableName, ...]
     any_case: bool = False
 
@@ -199,7 +215,7 @@ class Unreadable:
     """From here on the changes of a table cannot be staged as they are: the log does not tell which rows they hit, or
     holds a value or a shape that has no exact form. They are passed over, all of them, up to the table's next
     `SchemaSeen`. `why` and `fix`: in words; `refused`: whether the source refuses the table for that too
-    (`Source.list_refusals`); `unruled`: whether it lacks an entry in [source.columns]: nothing else repairs it."""
+    (`Source.list_refusals`); `is_held`: whether it passes once a person accepts it (`table_guard`)."""
 
     sequence: int
     transaction: int
@@ -207,7 +223,7 @@ class Unreadable:
     why: str
     fix: str
     refused: bool = False
-    unruled: bool = False
+    is_held: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,10 +240,13 @@ class Altered:
     any_case: bool = False
     shows: bool = False
     """Whether the table has its new shape from here on, if it has one, though no row may come to show it."""
+    anew: bool = False
+    """Whether the table has no row of before: it was made, or is gone."""
 
 
 Signal = (
     Altered
+    | ChangedByStatement
     | Crashed
     | Created
     | DatabaseDropped

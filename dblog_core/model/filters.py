@@ -90,12 +90,14 @@ def _value(data: Any, column: Column) -> Any:
         value = value_from_json(data, column)
     except RequestError as error:
         raise RequestError(
-            f"filter on {column.name}: {data!r} is not a value of {column.source_type}", fix=error.fix
-        ) from error
+            f"filter on {column.name}: its value is not a value of {column.source_type}", fix=error.fix
+        ) from None  # the cause names the value
     if isinstance(value, float) and math.isnan(value):
         raise RequestError(f"filter on {column.name}: NaN is not comparable", fix="give a number")
     if isinstance(value, str) and not _is_text(value):
-        raise RequestError(f"filter on {column.name}: {data!r} holds half a character", fix="give valid Unicode text")
+        raise RequestError(
+            f"filter on {column.name}: a text that holds half a character", fix="give valid Unicode text"
+        )
     return value
 
 
@@ -180,8 +182,8 @@ def _has_zone(text: str) -> bool:
 
 def _incomparable(value: Literal, column: Column, needed: str) -> RequestError:
     return RequestError(
-        f"the filter on {column.name} ({column.source_type}) compares it with {value.text!r}, which has no "
-        "exact meaning",
+        f"the filter on {column.name} ({column.source_type}) compares it with "
+        f"{'a text' if value.quoted else 'a value without quotes'}, which has no exact meaning",
         fix=f"give {needed}",
     )
 
@@ -194,12 +196,12 @@ def _json_of_text(value: Any, operator: str, column: Column | None) -> Any:
     is_plain = operator != "in" and (pa.types.is_string(kind) or pa.types.is_date(kind) or pa.types.is_timestamp(kind))
     try:
         parsed = json.loads(value.text, parse_float=str, parse_constant=str)
-    except ValueError as error:
+    except ValueError:
         if is_plain:
             return value.text
         form = "a JSON array" if operator == "in" else "a JSON value"
         raise RequestError(
-            f"filter on {column.name} ({column.source_type}): {value.text!r} is not JSON",
+            f"filter on {column.name} ({column.source_type}): a value that is not JSON",
             fix=f"give {form}; text in it needs double quotes of its own",
-        ) from error
+        ) from None  # the cause holds the value
     return value.text if is_plain and parsed is not None and not isinstance(parsed, str) else parsed

@@ -11,8 +11,24 @@ from collections.abc import Sequence
 from typing import Any
 
 import orjson
+import pyarrow as pa
+
+from dblog_core.model.schema import Column
 
 _LONGEST = 1_000  # characters: each task's node holds it, and an ENUM may have 65,535 labels
+
+_BINARY = {"binary", "varbinary", "bytea", "bit", "inet4", "inet6"}
+"""Types that are staged as binary, and compared by their octets. MariaDB's UUID is not, nor is what an index holds the
+beginning of."""
+
+
+def has_one_order(column: Column) -> bool:
+    """Whether the column's values have one order: in the database, in the lake and here."""
+    kind = column.type
+    if pa.types.is_binary(kind):
+        return column.source_type.partition("(")[0].lower() in _BINARY
+    tests = (pa.types.is_integer, pa.types.is_decimal, pa.types.is_date, pa.types.is_timestamp)
+    return any(test(kind) for test in tests)
 
 
 def order_text(columns: Sequence[Sequence[Any]]) -> str:

@@ -7,12 +7,16 @@ of each table the oid, and those of its partitions:
     SCHEMA.TABLE@OID/PARTITION   one of its partitions
     SCHEMA.TABLE@OID/PARTITION!  one that has not been made as such, so that it may have brought rows along
 
-An older version remembered the name alone.
+An older version remembered the name alone. Where columns are hidden, an `Origin` proves more.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Set
+from dataclasses import dataclass
+
+import orjson
 
 BROUGHT_ROWS = "!"
 
@@ -36,17 +40,6 @@ def leave_out(entries: Iterable[str], tables: Set[str]) -> frozenset[str]:
 def find_names(entries: Iterable[str]) -> set[str]:
     """The tables that have entries."""
     return {_split_entry(entry)[0] for entry in entries}
-
-
-def find_owners(entries: Iterable[str]) -> dict[int, str]:
-    """By oid, of tables and partitions: the table whose rows they hold."""
-    owners = {}
-    for entry in entries:
-        name, root, partition = _split_entry(entry)
-        oid = (partition or root.rpartition("@")[2]).removesuffix(BROUGHT_ROWS)
-        if oid.isdigit():
-            owners[int(oid)] = name
-    return owners
 
 
 def find_other_tables(remembered: Set[str], present: Iterable[str]) -> set[str]:
@@ -74,3 +67,33 @@ def _split_entry(entry: str) -> tuple[str, str, str | None]:
     name, _, numbers = entry.rpartition("@")
     oid, slash, partition = numbers.partition("/")
     return name, f"{name}@{oid}", partition if slash else None
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a catalogue says of a table now.
+
+    `oid`: the table; `brought`: digest of its other names and of partitions that were attached, empty where it was made
+    with this name and all its partitions as such; `attached`: of the partitions alone; `numbers`: digest of its
+    columns' names, types and numbers; `columns`: of names and types; `version`: another one whenever the description of
+    a column, or the table's name, was written since; `is_as_made`: nothing of all that was written again; `parts`:
+    whether it has partitions.
+    """
+
+    oid: int
+    brought: str
+    attached: str
+    numbers: str
+    columns: str
+    version: str
+    is_as_made: bool
+    parts: bool = False
+
+    def describe(self, *, hides: bool) -> str:
+        """What an acceptance of the table keeps; of one whose columns nobody hides, where its rows come from."""
+        return f"{self.oid}:{self.attached}:{self.numbers}" if hides else f"{self.oid}:{self.brought}"
+
+
+def digest(value: object) -> str:
+    """16 hex digits of something that has a JSON form."""
+    return hashlib.blake2b(orjson.dumps(value), digest_size=8).hexdigest()

@@ -12,5 +12,5 @@ MYSQL = frozenset(
 )
 """Numbers of MySQL, MariaDB and the driver."""
 
-POSTGRES = ("08", "25P03", "40", "53", "57", "55006", "55P03", "58030")
+POSTGRES = ("08", "25P03", "25P04", "40", "53", "57", "55006", "55P03", "58030")
 """Beginnings of SQLSTATEs."""

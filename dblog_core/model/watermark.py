@@ -149,9 +149,19 @@ def _parse_fields(payload: str, data: dict[str, Any]) -> Low | High | Probe:
         raise _unknown_watermark(payload) from error
 
 
+_UNREAD = "dblog cannot read the row: "
+
+
+def describe_unread(why: str) -> str:
+    """A payload that stands for a row which the log does not hold whole: no watermark, and why."""
+    return _UNREAD + why
+
+
 def _unknown_watermark(payload: str) -> UnknownLogEvent:
+    # Others may have put anything into the table: a row's text does not go into an error.
+    why = f": {payload.removeprefix(_UNREAD)}" if payload.startswith(_UNREAD) else f" ({len(payload):,} characters)"
     return UnknownLogEvent(
-        f"the watermark table holds a row that is not a watermark of this version: {payload[:200]!r}",
+        f"the watermark table holds a row that is not a watermark of this version{why}",
         fix="only dblog may write that table; upgrade the capture before the dump workers",
     )
 

@@ -234,11 +234,11 @@ def _state(config: Config) -> Iterator[Problem]:
     state = wiring.open_state(config)
     try:
         state.leader("capture")
-        unruled = stopped_tables.read_unruled(state, config.source)
+        held_entries = stopped_tables.read_held(state, config.source)
     finally:
         state.close()
     # Of all stopped tables these alone: the catalogue, which tells of the others, does not show them.
-    for table, entry in unruled.items():
+    for table, entry in held_entries.items():
         yield Problem(entry.why, entry.fix, table=table)
 
 

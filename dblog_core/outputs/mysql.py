@@ -125,9 +125,8 @@ class MysqlDialect:
         return OutputRefused("the server does not offer TLS", where=self.where, fix='enable it, or set tls = "off"')
 
     def _error(self, error: pymysql.err.MySQLError) -> OutputError:
-        code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
-        text = str(error.args[1] if len(error.args) > 1 else error)
-        reason = f"{server_messages.by_mysql(code, text)} ({code})"
+        code = server_messages.mysql_code(error)
+        reason = server_messages.by_mysql(error)
         if code == _NO_TLS:
             return self._no_tls_error()
         if tls.is_lasting(getattr(error, "original_exception", None)):

@@ -8,10 +8,11 @@ sequencer asks each shape that the log shows, a worker the shape of each SELECT.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from dblog_core.config.source import ColumnRules
+from dblog_core.errors import RequestError
 from dblog_core.interfaces import Problem
 from dblog_core.model.schema import TableName
 from dblog_core.model.table_names import quote_for_toml
@@ -24,6 +25,8 @@ def of_table(
     table: str, columns: Collection[str], key: Collection[str], rules: Mapping[str, ColumnRules]
 ) -> Iterator[Problem]:
     """Why the rules of a table do not fit its `columns`; each problem stops that table alone."""
+    if (without := explain_no_column(table, columns, rules)) is not None:
+        yield without
     if (table_rules := rules.get(table)) is None:
         yield from _of_copy(table, columns, rules)
         return
@@ -39,6 +42,15 @@ def of_table(
                 yield Problem(what, fix, table=table)
 
 
+def explain_no_column(table: str, columns: Collection[str], rules: Mapping[str, ColumnRules]) -> Problem | None:
+    """That nothing of the table would be staged. It is no reason to refuse all others: such a table has no value."""
+    excluded = rules[table].exclude if table in rules else ()
+    if set(columns).difference(excluded):
+        return None
+    fix = "give it a column, leave it out of [source] tables, or exclude fewer columns"
+    return Problem(f"{table} has no column to stage", fix, fatal=False, table=table)
+
+
 def _of_copy(table: str, columns: Collection[str], rules: Mapping[str, ColumnRules]) -> Iterator[Problem]:
     """Why a table without an entry needs one: it is named after a table with rules, and has all columns that these
     hide. Tools that alter tables online, and people who keep an old state, make such copies, and a pattern takes them
@@ -51,8 +63,20 @@ def _of_copy(table: str, columns: Collection[str], rules: Mapping[str, ColumnRul
 
 
 def hidden_columns(rules: object) -> list[str]:
-    """The columns that the rules of a table exclude, mask or hash."""
-    return list(dict.fromkeys(column for rule in HIDING for column in getattr(rules, rule)))
+    """The columns that the rules of a table, if it has any, exclude, mask or hash."""
+    return list(dict.fromkeys(column for rule in HIDING for column in getattr(rules, rule, ())))
+
+
+def refuse_hidden_filters(table: str, filtered: Iterable[str], rules: Mapping[str, ColumnRules]) -> None:
+    """Raises RequestError where a filter names a column that a rule hides: which rows pass would tell its values, one
+    comparison after the other. The key is never hidden, so keys and ranges of keys tell nothing."""
+    table_rules = rules.get(table)
+    for column in filtered if table_rules is not None else ():
+        if (rule := next((rule for rule in HIDING if column in getattr(table_rules, rule)), None)) is not None:
+            raise RequestError(
+                f"filter: {place(table)} hides {column} ({rule}), and which rows pass would show its values",
+                fix="filter by the key, or by a column that no rule hides",
+            )
 
 
 def entry_fix(table: str) -> str:

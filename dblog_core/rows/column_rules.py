@@ -17,7 +17,6 @@ from dblog_core.errors import ConfigError, ValueOutOfRange
 from dblog_core.interfaces import Problem
 from dblog_core.model.events import (
     THEN_DUMPED,
-    Signal,
     TableChanges,
     Transaction,
     Unreadable,
@@ -27,8 +26,6 @@ from dblog_core.model.events import (
 from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.model.values import to_json
 from dblog_core.rows import column_rule_faults
-from dblog_core.rows.inherited_rules import InheritedRules
-from dblog_core.rows.moved_columns import MovedColumns
 from dblog_core.rows.value_forms import FORMS, FormFault, form_of
 
 MASK = "*****"
@@ -48,8 +45,6 @@ class Rules:
         """`hash_key`: what the hashes of `hash` are keyed with; empty: nothing."""
         self._rules = dict(columns)
         self._hash_key = hash_key
-        self.inherited = InheritedRules(self._rules)
-        self.moved = MovedColumns(self._rules)
         self._shapes: dict[tuple[str, str], TableSchema] = {}
         self._misfits: dict[tuple[str, str], Problem | None] = {}
 
@@ -93,25 +88,15 @@ class Rules:
         text = orjson.dumps({**settings, "staged_as": rules.staged_as}, option=orjson.OPT_SORT_KEYS)
         return hashlib.blake2b(text, digest_size=8).hexdigest()
 
-    def follow(self, signals: Sequence[Signal]) -> None:
-        """Tables and columns of a batch of the log may have other names than before."""
-        self.inherited.follow(signals)
-        self.moved.follow(signals)
+    def entry_digests(self) -> dict[str, str]:
+        """The `digest` of each table that has an entry."""
+        return {table: self.digest(TableName.parse(table)) for table in self._rules}
 
     def misfit(self, schema: TableSchema) -> Problem | None:
-        """Why the rules do not fit a shape of their table, or why that needs some; None where they do."""
+        """Why the rules do not fit a shape of their table, or why that needs some; None where they do. Also that the
+        shape has no column."""
         if not self._rules:
-            return None
-        return self._find_unruled(schema) or self._find_fault(schema)
-
-    def lacks_rules(self, schema: TableSchema) -> bool:
-        """Whether other rules are needed, since these would leave in the open what they are to hide."""
-        return bool(self._rules) and self._find_unruled(schema) is not None
-
-    def _find_unruled(self, schema: TableSchema) -> Problem | None:
-        return self.inherited.find_misfit(schema.table) or self.moved.find_misfit(schema)
-
-    def _find_fault(self, schema: TableSchema) -> Problem | None:
+            return None if schema.columns else column_rule_faults.explain_no_column(str(schema.table), (), {})
         table = str(schema.table)
         shape = (table, schema.fingerprint)
         if shape not in self._misfits:

@@ -19,7 +19,7 @@ from dblog_core.config.settings import Config
 from dblog_core.dumps import control, dump_records, dump_store, filing, task_store
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.dumps.status import DumpStatus
-from dblog_core.errors import DblogError, RequestError, StateError, VersionConflict
+from dblog_core.errors import DblogError, LeaseLost, RequestError, VersionConflict
 from dblog_core.interfaces import Clock, StateStore
 from dblog_core.model import table_patterns
 from dblog_core.model.schema import TableName
@@ -54,10 +54,9 @@ class SignalProcessor:
         """Until it is over. Raises what may pass, and VersionConflict where another continues with it."""
         try:
             self._carry_out_by_type(record)
-        except StateError:
-            raise
         except DblogError as error:
-            if error.transient:
+            # A dump that no entry of the state store can hold is refused: it must not keep all others waiting.
+            if error.transient or isinstance(error, (VersionConflict, LeaseLost)):
                 raise
             log.warning("the signal %s is refused: %s", record.id, error)
             after = replace(record, state=SignalState.REFUSED, error=error.reason, fix=error.fix)

@@ -39,6 +39,7 @@ _COMPARED = ("=", "<", "<=", ">", ">=")
 class _Token:
     kind: str
     text: str
+    at: int = -1
 
     def word(self) -> str:
         return self.text.upper() if self.kind == "word" else ""
@@ -76,9 +77,9 @@ class _Reader:
         text = self._text.rstrip()
         while at < len(text):
             if (match := _TOKEN.match(text, at)) is None:
-                raise RequestError(f"the condition {self._text!r} cannot be mapped at {text[at:][:20]!r}", fix=_FIX)
+                raise _unmapped(at)
             assert match.lastgroup is not None
-            yield _Token(match.lastgroup, match[match.lastgroup])
+            yield _Token(match.lastgroup, match[match.lastgroup], match.start(match.lastgroup))
             at = match.end()
 
     def _conjunction(self, depth: int) -> Iterator[Comparison]:
@@ -155,5 +156,10 @@ class _Reader:
         return token
 
     def _refusal(self) -> RequestError:
-        at = self._tokens[max(self._next - 1, 0) :][:1] or [_END]
-        return RequestError(f"the condition {self._text!r} cannot be mapped at {at[0].text!r}", fix=_FIX)
+        refused = (self._tokens[max(self._next - 1, 0) :][:1] or [_END])[0]
+        return _unmapped(len(self._text) if refused is _END else refused.at)
+
+
+def _unmapped(at: int) -> RequestError:
+    """With the place alone: the text holds values."""
+    return RequestError(f"the condition cannot be mapped at its character {at + 1}", fix=_FIX)

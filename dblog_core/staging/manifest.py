@@ -149,7 +149,8 @@ class Manifest:
     restart rebuilds its memory from. `altered`: statements that tables have had since their newest shape, and that no
     row or chunk has followed yet, as `Pending` gives them. `layouts`: tokens of those newest shapes for which the
     source has given a layout (`schema_changes.Layout`). `born`: tables without a shape so far that are known to have no
-    row at this place in the log.
+    row at this place in the log. `accepted`: the `Acceptance` of each captured table at this place, where columns of
+    any are hidden (None: of none).
 
     Of joined segments the first is `first_segment` (0: `segment` is the only one), `ends` holds the last offset of
     each, and `earlier` the fingerprints after the first of them, where they have changed since (None: no such table).
@@ -180,6 +181,7 @@ class Manifest:
     altered: dict[str, Any] = field(default_factory=dict)
     layouts: dict[str, str] = field(default_factory=dict)
     born: tuple[str, ...] = ()
+    accepted: dict[str, list[str]] | None = None
 
     @property
     def first(self) -> int:
@@ -229,10 +231,11 @@ class Manifest:
     def to_json(self) -> dict[str, Any]:
         # What is new is left out where there is none: older versions know no such field.
         new = ("probes", "altered", "layouts", "born")
-        fields = {name: value for name, value in _fields(self).items() if value or name not in new}
+        fields = {name: value for name, value in _fields(self).items() if value or name not in (*new, "accepted")}
         return {
             "format": FORMAT,
             **fields,
+            **({} if self.accepted is None else {"accepted": self.accepted}),
             **({"probes": [_fields(p) for p in self.probes]} if self.probes else {}),
             "files": [{**_fields(f), "inline": bool(f.inline)} for f in self.files],
             "chunks": [_fields(c) for c in self.chunks],

@@ -17,7 +17,6 @@ from dblog_core.rows.column_rules import key_digest
 
 _NODE = "tables"
 _SHOWN = "shown"
-_NUMBERS = "numbers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,17 +113,6 @@ def read_shown(state: StateStore) -> set[str] | None:
 def put_shown(state: StateStore, tables: Iterable[str]) -> None:
     """Remembers the tables whose log a term is shown. Raises VersionConflict where another capture does so too."""
     _put(state, _SHOWN, sorted(table_identity.entries_to_remember(tables)))
-
-
-def read_numbers(state: StateStore) -> dict[str, dict[str, str]]:
-    """The columns' numbers of tables with rules as the last term began (`Source.column_numbers`)."""
-    entry = state.get(_NUMBERS)
-    return {} if entry is None else dict(orjson.loads(entry.data))
-
-
-def put_numbers(state: StateStore, numbers: Mapping[str, Mapping[str, str]]) -> None:
-    """Remembers them. Raises VersionConflict where another capture does so too."""
-    _put(state, _NUMBERS, numbers)
 
 
 def _put(state: StateStore, node: str, value: object) -> None:

@@ -3,16 +3,15 @@
     a table loses its key, or holds a value or takes a shape without an exact form
                            -> the log says so before its next row (`Unreadable`), or `Newcomers` finds it out
     a rule's column goes   -> the log's next shape of the table says so, or `Newcomers` finds it out
-    it may hold rows of one with rules, and has none
-                           -> the log's statement or next shape says so, or the next term finds it out
+    columns are hidden, and it is not proven to be what was accepted
+                           -> `table_guard` holds it; the manifest knows, and this entry tells people
     while it is stopped    -> its rows, shapes and TRUNCATE are passed over; the others never notice
     it is repaired         -> the next `SchemaSeen` of the log, or a new term, has it dumped; only then it is forgotten
 
 Node `stopped` of the state store: {table: {"why": text, "fix": text, "by": "log" | "source" | "either" | "rules"}}. An
 entry is made before the manifest that goes past the first row which was passed over, and goes after the dump was
 requested: a crash anywhere at worst dumps twice. `by` says who tells that the table is repaired: the log's own next
-shape of it, the catalogue, either of them, whichever is first, or the configuration alone, once it has other rules for
-the table.
+shape of it, the catalogue, either of them, whichever is first, or a person who changes the table's rules or accepts it.
 """
 
 from __future__ import annotations
@@ -102,7 +101,7 @@ def look_again(state: StateStore, refused: Callable[[], Iterable[Problem]]) -> b
         by_source = (RepairSeenBy.SOURCE, RepairSeenBy.EITHER)
         seen_by_source = [name for name, entry in stopped.items() if entry.by in by_source]
         mended = any(name not in of_source for name in seen_by_source)
-        return {**stopped, **of_source, **find_unruled(stopped)}
+        return {**stopped, **of_source, **find_held(stopped)}
 
     change(state, add_refused)
     return mended
@@ -111,21 +110,19 @@ def look_again(state: StateStore, refused: Callable[[], Iterable[Problem]]) -> b
 def add_by_log(state: StateStore, table: str, fault: Unreadable) -> None:
     """Remembers a table of which rows are passed over from here on. Where the source refuses the table too, its
     catalogue shows when it is repaired."""
-    by = RepairSeenBy.RULES if fault.unruled else RepairSeenBy.EITHER if fault.refused else RepairSeenBy.LOG
+    by = RepairSeenBy.RULES if fault.is_held else RepairSeenBy.EITHER if fault.refused else RepairSeenBy.LOG
     stopped = StoppedTable(fault.why, fault.fix, by)
-    # Rules that are missing count before all else: whatever else is repaired must not show the table in the open.
-    change(state, lambda entries: {**entries, table: stopped} if fault.unruled else {table: stopped, **entries})
+    # A table that is held counts before all else: whatever else is repaired must not show it in the open.
+    change(state, lambda entries: {**entries, table: stopped} if fault.is_held else {table: stopped, **entries})
 
 
-def add_unruled(state: StateStore, problems: Iterable[Problem]) -> None:
-    """Remembers tables that lack rules, and may hold rows of a table that has some."""
-    unruled = {p.table: StoppedTable(p.what, p.fix, RepairSeenBy.RULES) for p in problems if p.table is not None}
-    if unruled:
-        change(state, lambda entries: {**entries, **unruled})
+def held_entries(held: Mapping[str, Problem]) -> Entries:
+    """The entries of tables that are held until a person accepts them."""
+    return {table: StoppedTable(p.what, p.fix, RepairSeenBy.RULES) for table, p in held.items()}
 
 
-def find_unruled(entries: Entries) -> Entries:
-    """Those that lack rules, and stay stopped until the configuration has some for them."""
+def find_held(entries: Entries) -> Entries:
+    """Those that are held until a person accepts them."""
     return {table: entry for table, entry in entries.items() if entry.by == RepairSeenBy.RULES}
 
 
@@ -163,12 +160,12 @@ def change(state: StateStore, to: Callable[[Entries], Entries]) -> None:
     compare_and_set.change(state, _NODE, change_json)
 
 
-def read_unruled(state: StateStore, source: SourceConfig) -> Entries:
-    """The tables that lack rules, and for which this configuration has no others than those in force."""
+def read_held(state: StateStore, source: SourceConfig) -> Entries:
+    """The tables that are held, and for which this configuration has no other rules than those in force."""
     if not source.columns:  # the store is not asked for the sake of rules that nobody has
         return {}
-    unruled = find_unruled(read(state))
-    return {t: entry for t, entry in unruled.items() if settings_in_force.has_same_rules(state, source, t)}
+    held = find_held(read(state))
+    return {t: entry for t, entry in held.items() if settings_in_force.has_same_rules(state, source, t)}
 
 
 def _entries(data: Mapping[str, Any]) -> Entries:

@@ -18,7 +18,8 @@ import pyarrow as pa
 from dblog_core import __version__
 from dblog_core.errors import RequestError
 from dblog_core.interfaces import Json
-from dblog_core.model.schema import TableSchema
+from dblog_core.model.key_order import has_one_order
+from dblog_core.model.schema import Column, TableSchema
 from dblog_core.model.values import key_to_json
 from dblog_core.verify.exchange import Pin, Sum
 from dblog_core.verify.report import TableReport
@@ -62,15 +63,14 @@ class Evidence:
         # Neighbouring readings are joined, so that the file stays small however large the table is.
         size = -(-len(readings) // MOST_RANGES)
         spans = tuple(_join_readings(readings[i : i + size]) for i in range(0, len(readings), size))
-        ordered = len(schema.key) == 1 and ordered_alike(staged.key_columns[0].type)
+        ordered = len(schema.key) == 1 and ordered_alike(staged.key_columns[0])
         return cls(staged, pin, spans, tuple(s.key_to for s in spans[:-1]) if ordered else ())
 
 
-def ordered_alike(kind: pa.DataType) -> bool:
-    """Whether Spark orders values of this type as every source does."""
-    types = pa.types
+def ordered_alike(column: Column) -> bool:
+    """Whether Spark orders values of the column as its source does."""
     # Text is left out: its order is the collation's in the database and that of its bytes in Spark.
-    return any(test(kind) for test in (types.is_integer, types.is_decimal, types.is_date, types.is_binary))
+    return has_one_order(column) and not pa.types.is_timestamp(column.type)
 
 
 def _join_readings(readings: Sequence[PlacedReading]) -> Span:

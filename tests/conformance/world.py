@@ -303,7 +303,10 @@ class World:
                     )
                 if (stamps := source.stamps()) is not None:
                     remembered = Stamps(state)
-                    pending["altered"] = [*remembered.look(stamps), *remembered.reshaped]
+                    remembered.look(stamps)
+                    pending["altered"] = [
+                        name for name, stamp in stamps.items() if remembered.before.get(name) != stamp
+                    ]
                 return {what: tables for what, tables in pending.items() if tables}
 
         def unseen() -> dict[str, object]:

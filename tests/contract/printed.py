@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from dblog_core.model.schema import Column, TableSchema
-from dblog_core.sources.postgres.sql.connection import SESSION
+from dblog_core.sources.postgres.session_settings import FORMS
 from tests.fix_servers import Database
 
 
@@ -20,7 +20,7 @@ def print_columns(database: Database, schema: TableSchema, table: str = "a") -> 
     sessions. `table`: its name, quoted where it needs to be."""
     postgres = database.kind == "postgres"
     forms = [(_postgres if postgres else _mysql)(column) for column in schema.columns]
-    settings = [f"SET {name} = '{value}'" for name, value in SESSION.items() if name != "search_path"]
+    settings = [f"SET {name} = '{value}'" for name, value in FORMS.items() if name != "search_path"]
     with closing(database.connect()) as connection, connection.cursor() as cursor:
         for setting in settings if postgres else ["SET time_zone = '+00:00'"]:
             cursor.execute(setting)

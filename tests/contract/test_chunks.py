@@ -48,6 +48,7 @@ def test_a_key_of_any_type_is_read_in_the_servers_order(
 
 
 CITEXTS = ["a", "B", "c", "D", "_", "Z", "é", "É2", "x y", "b2", "[", "0"]
+HSTORES = ["a=>1", "b=>1", "a=>2", "a=>1, b=>2", "c=>NULL"]
 LTREES = ["a", "B", "a.b", "a_1", "A.b.c", "b", "Z9"]
 
 
@@ -57,18 +58,21 @@ LTREES = ["a", "B", "a.b", "a_1", "A.b.c", "b", "Z9"]
     [
         (["citext"], [(f"'{text}'",) for text in CITEXTS]),
         (["ltree"], [(f"'{path}'",) for path in LTREES]),
+        # The operators of its order have names of their own.
+        (["hstore"], [(f"'{pairs}'",) for pairs in HSTORES]),
         (
             ["int", "citext", "ltree"],
             [(str(n), f"'{t}'", f"'{p}'") for n in (1, 2) for t in CITEXTS[:4] for p in LTREES[:3]],
         ),
     ],
-    ids=["citext", "ltree", "composite"],
+    ids=["citext", "ltree", "hstore", "composite"],
 )
 def test_a_key_of_a_type_of_an_extension_is_read_by_the_types_own_operators(
     database: Database, source: Source, reader: ChunkReader, types: list[str], rows: list[tuple[str, ...]]
 ) -> None:
     """In the order of citext's index, not of text's, in which the bounds of chunks would leave rows out."""
     run(database, "CREATE SCHEMA apart", "CREATE EXTENSION citext SCHEMA apart", "CREATE EXTENSION ltree")
+    run(database, "CREATE EXTENSION hstore")
     fill(database, [kind.replace("citext", "apart.citext") for kind in types], rows)
     schema = shape(database, reader)
     every_way(database, reader, schema)

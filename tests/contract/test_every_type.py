@@ -15,7 +15,7 @@ from dblog_core.errors import RequestError, ValueOutOfRange
 from dblog_core.interfaces import ChunkReader, Source
 from dblog_core.model.events import Unreadable
 from dblog_core.model.schema import TableName, TableSchema
-from dblog_core.sources.postgres.sql.connection import SESSION
+from dblog_core.sources.postgres.session_settings import FORMS
 from tests.contract import every_type
 from tests.contract.keyed import MYSQL_KINDS
 from tests.contract.test_source import create, log, rows, run
@@ -49,7 +49,7 @@ def select_texts(database: Database, schema: TableSchema) -> dict[Any, dict[str,
     else:
         expressions = [f"CAST(`{name}` AS CHAR)" for name in names]
     with closing(database.connect()) as connection, connection.cursor() as cursor:
-        for setting, value in SESSION.items() if database.kind == "postgres" else ():
+        for setting, value in FORMS.items() if database.kind == "postgres" else ():
             cursor.execute(f"SET {setting} = %s", (value,)) if setting != "search_path" else None
         cursor.execute(f"SELECT id, {', '.join(expressions)} FROM a")
         return {row[0]: dict(zip(names, row[1:], strict=True)) for row in cursor.fetchall()}

@@ -6,6 +6,7 @@ import pytest
 
 from dblog_core.errors import RequestError
 from dblog_core.interfaces import ChunkReader
+from dblog_core.model.schema import TableName
 from tests.contract.keyed import MYSQL_KINDS, TYPES, cases, shape
 from tests.contract.test_source import run
 from tests.fix_servers import Database
@@ -32,8 +33,6 @@ MYSQL = [
 POSTGRES = [
     ('text COLLATE "C"', 'ALTER TABLE a ALTER k TYPE text COLLATE "und-x-icu"'),
     ("varchar(20)", 'ALTER TABLE a ALTER k TYPE varchar(20) COLLATE "C"'),
-    ('text COLLATE "mine"', "UPDATE pg_collation SET collversion = '1.old' WHERE collname = 'mine'"),
-    ("text", "UPDATE pg_database SET datcollversion = '1.old' WHERE datname = current_database()"),
     ("mood", "ALTER TYPE mood ADD VALUE 'first' BEFORE 'z'"),
     ("moody", "ALTER TYPE mood ADD VALUE 'first' BEFORE 'z'"),
     ("mood[]", "ALTER TYPE mood ADD VALUE 'first' BEFORE 'z'"),
@@ -70,6 +69,34 @@ def test_it_differs_after_a_change_of_the_order_and_only_then(
     assert reader.key_order(schema) == reader.key_order(shape(database, reader)) == order
     run(database, change)
     assert reader.key_order(schema) != order
+
+
+OTHER_VERSIONS = {
+    'text COLLATE "mine"': ("pg_collation", "collversion", "collname = 'mine'"),
+    "text": ("pg_database", "datcollversion", "datname = current_database()"),
+}
+
+
+@pytest.mark.parametrize("source_kind", ["postgres"], indirect=True)
+@pytest.mark.parametrize("column", OTHER_VERSIONS)
+def test_a_key_is_refused_while_its_index_may_be_of_another_version_of_its_collation(
+    database: Database, reader: ChunkReader, column: str
+) -> None:
+    """Until somebody has built the index again, and said so: what is read by it lacks rows."""
+    run(database, f"CREATE TABLE a (n int, k {column}, PRIMARY KEY (n, k))", "CREATE TABLE b (n int PRIMARY KEY)")
+    schema = shape(database, reader)
+    order = reader.key_order(schema)
+    catalogue, version, row = OTHER_VERSIONS[column]
+    recorded = database.query(f"SELECT quote_nullable({version}) FROM {catalogue} WHERE {row}")[0][0]
+    run(database, f"UPDATE {catalogue} SET {version} = '1.old' WHERE {row}")
+    with pytest.raises(
+        RequestError, match=r"collation of key column k has version .*, and was recorded with 1\.old"
+    ) as no:
+        reader.key_order(schema)
+    assert "REINDEX TABLE public.a" in no.value.fix and "REFRESH" in no.value.fix
+    assert reader.key_order(reader.schema(TableName("public", "b")))
+    run(database, f"UPDATE {catalogue} SET {version} = {recorded} WHERE {row}")
+    assert reader.key_order(schema) == order
 
 
 def test_the_order_of_the_columns_in_a_key_is_part_of_it(database: Database, reader: ChunkReader) -> None:

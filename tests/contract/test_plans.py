@@ -113,7 +113,8 @@ def test_a_chunk_visits_its_rows_and_no_others(
         return count_visits(database, source, read)
 
     assert visits(lambda r: r.read(schema, after=middle, upto=end, limit=10)) < 60
-    assert visits(lambda r: r.read(schema, after=middle, upto=end, limit=10, filters=passing)) < 300
+    # Where it is not a number, the server counts the rows as well.
+    assert visits(lambda r: r.read(schema, after=middle, upto=end, limit=10, filters=passing)) < 500
     assert visits(lambda r: r.read_keys(schema, keys[500:540])) < 200
     # The filter's own index finds 286 rows; PostgreSQL 18 reads those rather than look 40 keys up.
     most = 300 if database.kind == "postgres" and PostgresServer.package is trees.POSTGRES_18 else 200

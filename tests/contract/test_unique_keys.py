@@ -91,6 +91,26 @@ BY_KIND: dict[str, dict[str, Case]] = {
         "deferrable": ("n int NOT NULL, k int NOT NULL, UNIQUE (n) DEFERRABLE, UNIQUE (k)", [], ("k",)),
         "generated": ("n int NOT NULL, k int NOT NULL GENERATED ALWAYS AS (n + 1) STORED, UNIQUE (k)", [], ()),
         "an expression": ("n int NOT NULL, k int NOT NULL", ["CREATE UNIQUE INDEX ON a ((n + 1))"], ()),
+        "by another collation": (
+            'n int NOT NULL, k text COLLATE "no_case" NOT NULL',
+            ['CREATE UNIQUE INDEX ON a (k COLLATE "C")', 'CREATE UNIQUE INDEX ON a (n, k COLLATE "C")'],
+            (),
+        ),
+        "by a collation that tells less": (
+            "n int NOT NULL, k text NOT NULL",
+            ['CREATE UNIQUE INDEX ON a (k COLLATE "no_case")'],
+            ("k",),
+        ),
+        "by another equality": (
+            "n int NOT NULL, k citext NOT NULL",
+            ["CREATE UNIQUE INDEX ON a (k text_ops)", "CREATE UNIQUE INDEX ON a (n, k text_ops)"],
+            (),
+        ),
+        "by patterns": (
+            "n int NOT NULL, k citext NOT NULL",
+            ["CREATE UNIQUE INDEX ON a (k citext_pattern_ops)"],
+            ("k",),
+        ),
         "with more": ("n int NOT NULL, k int NOT NULL", ["CREATE UNIQUE INDEX ON a (k) INCLUDE (n)"], ("k",)),
         "partitioned": ("n int NOT NULL, k int NOT NULL, UNIQUE (k, n)", [], ("k", "n")),
     },
@@ -120,7 +140,8 @@ def test_the_log_and_the_dumps_take_the_same_unique_key(
     ending = " PARTITION BY RANGE (n)" if case == "partitioned" else ""
     full = ["ALTER TABLE a REPLICA IDENTITY FULL"] if database.kind == "postgres" else []
     parts = ["CREATE TABLE p PARTITION OF a DEFAULT", "ALTER TABLE p REPLICA IDENTITY FULL"] if ending else []
-    run(database, f"CREATE TABLE a ({columns}){ending}", *full, *parts, *more)
+    extension = ["CREATE EXTENSION citext"] if "citext" in columns else []
+    run(database, *extension, f"CREATE TABLE a ({columns}){ending}", *full, *parts, *more)
     source.prepare()
     start = source.current_position()
     names = "n" if "AS (n + 1)" in columns else "n, k"

@@ -9,7 +9,7 @@ import io
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -32,12 +32,13 @@ from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import RequestError, SourceRefused
 from dblog_core.lake.lake_status import history_location, table_location
 from dblog_core.model.schema import TableName
+from dblog_core.monitoring import held_tables
 from dblog_core.monitoring.preflight import findings
 from dblog_core.monitoring.status import read_source_status
 from dblog_core.outputs.relay import run_relay
 from dblog_core.staging import segment
 from dblog_core.staging.reader import lines
-from dblog_core.wiring import open_lake, open_staging
+from dblog_core.wiring import open_lake, open_source, open_staging, open_state
 from tests.fix_servers import Database
 from tests.integration.test_read_only import capturing, run_dump
 from tests.integration.test_stopped_tables import stop_reasons
@@ -340,6 +341,8 @@ def test_a_table_whose_ruled_column_goes_away_stops_alone_and_leaves_nothing_in_
         (problem,) = [finding.problem for finding in findings(config) if finding.problem.fatal]
         assert problem.table == name and problem.what in stopped_tables
         database.execute("ALTER TABLE t RENAME COLUMN w TO v")
+        with closing(open_state(config)) as state:
+            held_tables.accept(config, open_source(config.source), open_staging(config), state, [name])
         masked = {"t": {1: "*****", 2: "*****"}}
         wait({**masked, "u": {1: "goes on"}})
         assert stop_reasons(config) == {}

@@ -16,7 +16,7 @@ from dblog_core.interfaces import ChunkReader
 from dblog_core.model.schema import TableName
 from dblog_core.model.table_stamp import TableStamp
 from dblog_core.model.values import keys_of
-from dblog_core.sources.postgres.sql import chunks, connection
+from dblog_core.sources.postgres.sql import chunk_rows, connection
 from dblog_core.wiring import open_source
 from tests.fix_servers import Database
 
@@ -59,7 +59,7 @@ def test_no_rewrite_comes_between_the_snapshot_of_a_chunk_and_its_select(
                     cursor.execute(REWRITE)
         return result
 
-    monkeypatch.setattr(chunks, "rows", rows)
+    monkeypatch.setattr(chunk_rows, "rows", rows)
     chunk = reader.read(schema, after=(10,), upto=None, limit=20)
     assert [n for (n,) in keys_of(chunk.rows, schema)] == list(range(11, 31))
     assert reader.last_key(schema) == (50,)

@@ -11,6 +11,7 @@ from dblog_core.errors import RequestError
 from dblog_core.interfaces import Chunk, Hashes, RangeHash, ReadPlan
 from dblog_core.model.filters import Filter
 from dblog_core.model.schema import TableName, TableSchema
+from dblog_core.model.table_identity import Origin
 from dblog_core.model.values import Key
 from dblog_core.rows.column_rules import Rules
 from tests import plain_hashes
@@ -25,6 +26,9 @@ class SimReader(Connection):
     def __init__(self, simulation: Simulation, database: db.Database) -> None:
         super().__init__(simulation, "reader")
         self._database = database
+
+    def origin(self, table: TableName) -> Origin | None:
+        return None
 
     def schema(self, table: TableName) -> TableSchema:
         self._before(f"schema {table}")

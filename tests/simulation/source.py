@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from dblog_core.errors import SourceUnavailable
 from dblog_core.interfaces import KeyOf, Problem, Strain
+from dblog_core.model.events import Transaction
 from dblog_core.model.position_spec import Place
 from dblog_core.model.schema import TableName, TableSchema
+from dblog_core.model.table_identity import Origin
 from tests.simulation import database as db
 from tests.simulation.connection import Connection, broken_connection
 from tests.simulation.log_stream import SimStream
@@ -46,7 +50,7 @@ class SimSource(Connection):
     def identities(self) -> frozenset[str] | None:
         return None if self.kind != "postgres" else frozenset(f"{t.table}@1" for t in self.tables())
 
-    def column_numbers(self) -> dict[str, dict[str, str]] | None:
+    def origins(self, tables: Collection[TableName]) -> dict[TableName, Origin] | None:
         return None
 
     def tables(self) -> tuple[TableSchema, ...]:
@@ -72,6 +76,9 @@ class SimSource(Connection):
 
     def has_reached(self, position: str, target: str) -> bool:
         return int(position) >= int(target)
+
+    def lies_before(self, transaction: Transaction, position: str) -> bool:
+        return int(transaction.id) <= int(position)
 
     def place(self, position: str) -> str:
         return position
@@ -107,6 +114,9 @@ class SimSource(Connection):
         return Strain(0.0, 1, len(self.database.log) - self.database.acknowledged)
 
     def stamps(self) -> None:
+        """The log tells all."""
+
+    def moment(self) -> None:
         """The log tells all."""
 
     def horizon(self) -> str | None:

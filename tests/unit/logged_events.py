@@ -5,10 +5,12 @@ from __future__ import annotations
 import struct
 import zlib
 
-from dblog_core.config.source import SourceConfig
+from dblog_core.config.source import ColumnRules, SourceConfig
 from dblog_core.model.schema import TableName
 from dblog_core.sources.mysql.binlog import events
 from dblog_core.sources.mysql.binlog.log_state import LogState
+from dblog_core.sources.mysql.binlog.reach.statement_reach import LookAhead
+from dblog_core.sources.mysql.ddl import known_forms
 from dblog_core.sources.mysql.position import MysqlGtids, Position
 from dblog_core.sources.mysql.row_events.table_ids import Lookups
 from dblog_core.sources.mysql.sql.catalogue import TableFilter
@@ -90,9 +92,17 @@ def session_query(sql: bytes, *, collation: int | None = None, schema: bytes = b
     return event(events.Type.QUERY, head + variables + schema + b"\0" + sql)
 
 
-def talking(*, any_case: bool = False, tables: str = "shop.*") -> LogState:
+def talking(
+    *,
+    any_case: bool = False,
+    tables: str = "shop.*",
+    mask: str | None = None,
+    forms: known_forms.Ask = known_forms.ask_nobody,
+    look_ahead: LookAhead = lambda _: None,
+) -> LogState:
+    columns = {} if mask is None else {str(ORDERS): ColumnRules(mask=(mask,))}
     return LogState(
-        tables=TableFilter(CONFIG.model_copy(update={"tables": (tables,)})),
+        tables=TableFilter(CONFIG.model_copy(update={"tables": (tables,), "columns": columns})),
         keys={},
         charsets=Charsets(
             {8: "latin1", 13: "sjis", 28: "gbk", 45: "utf8mb4"}, {"latin1": bytes(range(256)).decode("latin-1")}
@@ -103,5 +113,6 @@ def talking(*, any_case: bool = False, tables: str = "shop.*") -> LogState:
         server=UUID,
         position=Position("binlog.000001", 4, MysqlGtids.parse("")),
         rows_to_skip=0,
-        lookups=Lookups(lambda _: True, lambda _: ()),
+        lookups=Lookups(lambda _: True, lambda _: (), forms),
+        look_ahead=look_ahead,
     )

@@ -15,27 +15,45 @@ import pytest
 
 from dblog_core.algorithm.chunk_placement import Chunks
 from dblog_core.capture.follow_ups import FollowUps
+from dblog_core.capture.healing import doubts, logged_rows, unlogged_rewrites
+from dblog_core.capture.healing.logged_rows import LoggedRows
 from dblog_core.capture.table_events import TableEvents
 from dblog_core.capture.table_shapes import TableShapes
+from dblog_core.config.source import ColumnRules
+from dblog_core.errors import RequestError
 from dblog_core.lake import merge_plan
 from dblog_core.lake.lake_status import State, TableStatus
 from dblog_core.model import values
 from dblog_core.model.events import Rewritten
+from dblog_core.model.schema import TableName
 from dblog_core.monitoring import preflight
-from dblog_core.sources.mysql.binlog import events
+from dblog_core.rows import column_rule_faults, key_progress
+from dblog_core.sources.minor_releases import Fault
+from dblog_core.sources.mysql.binlog import events, row_intake
+from dblog_core.sources.mysql.binlog.event_groups import ChangedTables
+from dblog_core.sources.mysql.binlog.reach import reached_tables
 from dblog_core.sources.mysql.binlog.unread_tables import UnreadTables
-from dblog_core.sources.mysql.ddl import statement_text, statement_tokens
+from dblog_core.sources.mysql.ddl import column_forms, row_statements, statement_text, statement_tokens
+from dblog_core.sources.mysql.ddl.altered_columns import AlteredColumns
+from dblog_core.sources.mysql.position import Position
 from dblog_core.sources.mysql.row_events import table_ids
+from dblog_core.sources.mysql.session_settings import Setting
+from dblog_core.sources.mysql.sql import key_order
 from dblog_core.sources.mysql.values import binary_values
 from dblog_core.verify.report import Report
 from tests.unit.algorithm import test_chunk_placement
 from tests.unit.capture import test_statements_on_tables, test_whole_tables
+from tests.unit.capture.healing import test_doubts, test_unlogged_rewrites
 from tests.unit.engine_world import World
 from tests.unit.lake import test_lake_places
-from tests.unit.sources.mysql import test_values
-from tests.unit.sources.mysql.binlog import test_log_state, test_unread_tables
+from tests.unit.rows import test_key_progress
+from tests.unit.sources import test_minor_releases
+from tests.unit.sources.mysql import test_session_settings, test_values
+from tests.unit.sources.mysql.binlog import test_log_state, test_unlogged_alters, test_unread_tables
 from tests.unit.sources.mysql.binlog import test_logged_statements as statements
+from tests.unit.sources.mysql.ddl import test_column_forms, test_known_forms
 from tests.unit.sources.mysql.row_events import test_row_decoder
+from tests.unit.sources.mysql.sql import test_key_order
 from tests.unit.verify import test_verify
 
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -61,6 +79,26 @@ def _zero_dates_in_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _names_as_typed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(statement_tokens.StatementTokens, "fold_name", lambda self, name: name)
+
+
+def _names_are_all_that_is_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reached_tables.Catalogue, "find_reached", lambda self, targets, sql: frozenset(targets))
+
+
+def _executable_comments_are_comments(monkeypatch: pytest.MonkeyPatch) -> None:
+    find_targets = row_statements.find_targets
+
+    def without_them(sql: str, schema: str, *, any_case: bool) -> frozenset[TableName] | None:
+        return find_targets(sql.replace("/*!", "/*"), schema, any_case=any_case)
+
+    monkeypatch.setattr(row_statements, "find_targets", without_them)
+
+
+def _savepoints_as_typed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def find(self: ChangedTables, name: str) -> int | None:
+        return next((at for at, level in enumerate(self._levels) if name and level[0] == name), None)
+
+    monkeypatch.setattr(ChangedTables, "_find", find)
 
 
 def _meant_as_typed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,6 +179,22 @@ def _a_key_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TableShapes, "has_key", lambda self, fingerprint: True)
 
 
+def _rounding_keeps_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(column_forms, "_SAME_TEXTS", (lambda before, after: before.type == after.type == "DECIMAL",))
+
+
+def _answers_hold_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Position, "has_reached", lambda self, target: True)
+
+
+def _rows_are_written_again_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(AlteredColumns, "recompute", lambda self: None)
+
+
+def _types_change_with_statements_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_intake, "_storage", lambda version: [])
+
+
 def _look_for_shared_places(directory: Path) -> None:
     (directory / "lake").mkdir()
     with pytest.MonkeyPatch.context() as patched:
@@ -160,6 +214,41 @@ _VERSIONED = (["ALTER TABLE shop.v ADD SYSTEM VERSIONING"], ["v stops"])
 _GBK = ("TRUNCATE TABLE `誠`".encode("gbk"), 28, "誠")
 _SJIS = ("TRUNCATE TABLE `ソ`".encode("shift_jis"), 13, "ソ")
 _LATIN = ("TRUNCATE TABLE aufträge".encode("latin-1"), 8, "aufträge")
+
+
+def _lists_prove_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LoggedRows, "all_are_listed", lambda *arguments: True)
+
+
+def _labels_prove_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doubts, "find_other_labels", lambda before, now: (False, set()))
+
+
+def _no_transaction_is_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logged_rows, "_is_before", lambda xid, other: False)
+
+
+def _types_print_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unlogged_rewrites, "_prints_otherwise", lambda old, new: False)
+
+
+def _sessions_are_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Setting, "holds", lambda self, present: True)
+
+
+def _releases_are_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Fault, "concerns", lambda self, kind, version: False)
+
+
+def _hidden_columns_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(column_rule_faults, "refuse_hidden_filters", lambda table, filtered, rules: None)
+
+
+def _filter_by_a_hidden_column(_: Path) -> None:
+    rules = {"shop.orders": ColumnRules(mask=("iban",))}
+    with pytest.raises(RequestError, match=r"hides iban \(mask\)"):
+        column_rule_faults.refuse_hidden_filters("shop.orders", ["id", "iban"], rules)
+
 
 MUTANTS = [
     Mutant(
@@ -270,10 +359,106 @@ MUTANTS = [
         _failed_is_done,
         lambda _: test_log_state.test_an_alter_in_two_phases_has_happened_when_it_has_succeeded([2, 8], 0),
     ),
+    Mutant(
+        "a decimal keeps its values whatever its scale",
+        _rounding_keeps_values,
+        lambda _: test_column_forms.test_values_may_be_others("DECIMAL(50,2)", "DECIMAL(52,4)"),
+    ),
+    Mutant(
+        "what the catalogue says now holds at any place of the log",
+        _answers_hold_everywhere,
+        lambda _: test_known_forms.test_an_answer_holds_only_behind_the_end_that_the_log_had(),
+    ),
+    Mutant(
+        "generated columns keep their values when all rows are written again",
+        _rows_are_written_again_as_they_are,
+        lambda _: test_column_forms.test_what_the_server_computes_is_computed_anew("FORCE"),
+    ),
+    Mutant(
+        "a table has other types only after a statement in the log",
+        _types_change_with_statements_alone,
+        lambda _: test_unlogged_alters.test_other_types_without_a_statement_owe_a_dump("", True),
+    ),
+    Mutant(
+        "a change in statement form reaches what it names alone",
+        _names_are_all_that_is_reached,
+        lambda _: statements.test_a_change_that_may_reach_any_table_breaks_all("INSERT INTO with_trigger VALUES (1)"),
+    ),
+    Mutant(
+        "a foreign key leads nowhere",
+        _names_are_all_that_is_reached,
+        lambda _: statements.test_a_change_of_rows_in_statement_form_breaks_the_tables_that_it_reaches(
+            "DELETE FROM orders", "orders lines"
+        ),
+    ),
+    Mutant(
+        "a comment is none of the statement",
+        _executable_comments_are_comments,
+        lambda _: statements.test_a_change_that_may_reach_any_table_breaks_all(
+            "INSERT INTO /*!99999 x */ lines VALUES (1)"
+        ),
+    ),
+    Mutant(
+        "savepoints differ in upper and lower case",
+        _savepoints_as_typed,
+        lambda _: statements.test_the_tables_that_a_rollback_to_a_savepoint_concerns(
+            [statements.A, "s", statements.B], "S", {statements.B}
+        ),
+    ),
+    Mutant(
+        "a session has every setting that its server gives it",
+        _sessions_are_right,
+        lambda _: test_session_settings.test_a_session_waits_for_locks_as_long_as_its_reader_says(),
+    ),
+    Mutant(
+        "no release of a server has a fault",
+        _releases_are_right,
+        lambda _: test_minor_releases.test_check_warns_of_each_fault_of_a_release_of_postgres(150012, 1),
+    ),
+    Mutant("a filter may name a column that a rule hides", _hidden_columns_are_compared, _filter_by_a_hidden_column),
     Mutant("no table's history has the place of another table", _histories_stand_alone, _look_for_shared_places),
+    Mutant(
+        "rows mean what the catalogue says, whatever columns the log listed",
+        _lists_prove_all,
+        lambda _: test_doubts.test_rows_prove_what_they_mean_by_the_columns_that_the_log_lists(None, True),
+    ),
+    Mutant(
+        "a label that has its name back never had another",
+        _labels_prove_all,
+        lambda _: test_doubts.test_a_label_that_was_written_asks_for_a_dump_if_there_are_rows(),
+    ),
+    Mutant(
+        "a transaction prints what labels are called when it commits",
+        _no_transaction_is_early,
+        lambda _: test_doubts.test_a_transaction_that_was_open_while_a_label_was_renamed_asks_for_another_dump(),
+    ),
+    Mutant(
+        "a column of another type prints what it printed",
+        _types_print_alike,
+        lambda _: test_unlogged_rewrites.test_values_print_another_text_under_another_label_or_type(
+            *test_unlogged_rewrites.CIDR_TO_INET, True
+        ),
+    ),
     Mutant(
         "a table without a key that gets one has all its rows",
         _a_key_changes_nothing,
         test_whole_tables.test_a_table_that_is_given_a_key_is_dumped,
+    ),
+    Mutant(
+        "the beginning of a column is ordered as all of it",
+        lambda patch: patch.setattr(key_order, "_has_octets", lambda _: False),
+        lambda _: test_key_order.test_a_column_that_no_index_holds_whole_is_ordered_by_its_octets(
+            ("k",), test_key_order.index("PRIMARY", "k(700)"), key_order.KeyOrder(None, {"k": 700})
+        ),
+    ),
+    Mutant(
+        "keys ascend in whatever order they come",
+        lambda patch: patch.setattr(key_progress, "_ascends", lambda _: True),
+        lambda _: test_key_progress.test_keys_of_one_column_that_do_not_ascend_are_out_of_order([(7,), (6,), (8,)]),
+    ),
+    Mutant(
+        "two rows may have one key",
+        lambda patch: patch.setattr(key_progress, "_count_distinct", lambda rows, _: rows.num_rows),
+        lambda _: test_key_progress.test_rows_with_one_key_have_no_place_behind_it(None),
     ),
 ]

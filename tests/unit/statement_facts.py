@@ -16,6 +16,10 @@ STRICT = 1 << 21
 ANSI = 1 << 2
 
 
+ORACLE = 1 << 9
+"""MariaDB's, in which DATE stands for DATETIME."""
+
+
 BASE = table("shop.t", id=pa.int64(), a=pa.string(), b=pa.string())
 
 

@@ -23,7 +23,9 @@ from dblog_core.model.filters import Filter
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.model.values import Key
 from dblog_core.model.watermark import High, Low
+from dblog_core.rows.acceptance import Acceptance, digest_columns
 from dblog_core.rows.column_rules import Rules
+from dblog_core.rows.table_guard import TableGuard
 from dblog_core.staging import Staging
 from dblog_core.state.memory import MemoryState
 from tests.fake_source import ORDERS, FakeDatabase, FakeReader, FakeSource
@@ -186,6 +188,19 @@ class World:
             self.sequencer.begin_next_segment()
             for task, progress in self.sequencer.take_progress().items():
                 task_store.put_progress(self.state, task, progress)
+
+    def take_rules(self, config: Config) -> None:
+        """The capture goes by the rules of this configuration, and has accepted its tables as they are."""
+        rules = Rules.of(config.source)
+        acceptances = {
+            str(table): Acceptance(rules.digest(table), digest_columns(shape))
+            for table, shape in self.database.schemas.items()
+        }
+        guard = TableGuard(config.source.columns, rules.entry_digests())
+        for table, acceptance in acceptances.items():
+            guard.accept(table, acceptance)
+        self.sequencer._rules = rules
+        self.sequencer._guard = guard
 
     # The workers ------------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from dblog_core import wiring
 from dblog_core.config.settings import Config
 from dblog_core.dumps import dump_records, filing
 from dblog_core.dumps.requests import DumpRequest
-from dblog_core.errors import RequestError, TableLocked
+from dblog_core.errors import RequestError, SourceError, TableLocked
 from dblog_core.interfaces import StateStore
 from dblog_core.model.table_names import some
 
@@ -49,14 +49,19 @@ def request_dumps(
     *,
     state: StateStore,
 ) -> RequestedDumps:
-    """Requests one dump of those among the tables that can be dumped. Raises what source and state store raise."""
+    """Requests one dump of those among the tables that can be dumped. Raises what the state store raises, and faults of
+    the source that may pass."""
     if not tables:
         return RequestedDumps()
     try:
         return _request_dumps(config, request, tables, state)
-    except TableLocked as error:  # the catalogue has no word of a table, which may be none of these
+    except SourceError as error:
+        is_locked = isinstance(error, TableLocked)  # the catalogue has no word of a table, which may be none of these
+        if error.transient and not is_locked:
+            raise
+        # The log continues without these dumps, which stay owed.
         why = " ".join(str(error).split())
-        return RequestedDumps(refused=dict.fromkeys(tables, why), locked=list(tables))
+        return RequestedDumps(refused=dict.fromkeys(tables, why), locked=list(tables) if is_locked else [])
 
 
 def _request_dumps(config: Config, request: DumpRequest, tables: Sequence[str], state: StateStore) -> RequestedDumps:

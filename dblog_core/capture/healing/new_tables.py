@@ -8,7 +8,7 @@ import logging
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import replace
 
-from dblog_core.capture.healing import dump_requests, unruled_tables
+from dblog_core.capture.healing import dump_requests
 from dblog_core.capture.term_parts import Parts
 from dblog_core.dumps import control, dump_store, task_store
 from dblog_core.dumps.dump_records import Refusal
@@ -20,6 +20,7 @@ from dblog_core.model.events import SCHEMA
 from dblog_core.model.schema import TableName
 from dblog_core.model.task_id import TaskId
 from dblog_core.rows.source_key_faults import UNIQUE_KEY
+from dblog_core.rows.table_guard import TableGuard
 from dblog_core.staging.manifest import LogMark, Manifest
 from dblog_core.state import owed_dumps, recent_errors, settings_in_force, stopped_tables
 from dblog_core.state.settings_in_force import LiveSettings
@@ -43,9 +44,12 @@ def prepare_source(parts: Parts, shown_tables: frozenset[str] | None) -> frozens
     return None if shown_tables is None else table_identity.leave_out(shown_tables, locked)
 
 
-def put_in_force(parts: Parts, lease: Lease, head: Manifest, *, shown_tables: frozenset[str] | None) -> Manifest:
+def put_in_force(
+    parts: Parts, lease: Lease, head: Manifest, guard: TableGuard, *, shown_tables: frozenset[str] | None
+) -> Manifest:
     """Requests dumps of the tables whose log the last term did not read as this one does, and remembers what this one
-    reads; returns the manifest to continue after. `shown_tables`: what `prepare_source` said.
+    reads; returns the manifest to continue after. `guard`: a table that waits is dumped later; `shown_tables`: what
+    `prepare_source` said.
 
     Raises LeaseLost where another capture does so too, and what source, staging and state store raise.
     """
@@ -56,13 +60,14 @@ def put_in_force(parts: Parts, lease: Lease, head: Manifest, *, shown_tables: fr
     if shown_tables is not None and shown_before is not None:
         new = table_identity.find_other_tables(shown_before, shown_tables)
     stopped = stopped_tables.read(parts.state)
-    refused = _find_refused(parts, stopped) | unruled_tables.find_still_stopped(parts, stopped, before)
+    refused = _find_refused(parts, stopped) | stopped_tables.held_entries(guard.held())
     same = before == now and (shown_tables is None or shown_before == table_identity.entries_to_remember(shown_tables))
     if same and not new and refused == stopped:
         return head
     if before is not None:
         mended = stopped.keys() - refused.keys()
-        head, left = _take_in(parts, lease, head, before, new, mended, shown_tables, leave_out=refused.keys())
+        leave_out = refused.keys() | guard.waiting()
+        head, left = _take_in(parts, lease, head, before, new, mended, shown_tables, leave_out=leave_out)
         _give_up(parts, before, now)
         give_up_stopped(parts.state, refused)
         # A table that was stopped and could not be dumped stays stopped: its copy lacks what was passed over.

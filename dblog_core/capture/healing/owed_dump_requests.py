@@ -45,26 +45,26 @@ class OwedDumps:
         """Whether the end of a dump pays what its table is owed; `dump`: the one that was requested for it."""
         return mark.dump == dump or (mark.since or 0) >= self._noticed.get(mark.table, float("inf"))
 
-    def request_due(self, passes_over: Callable[[str], bool], *, offset: int) -> None:
-        """Requests what is due. `passes_over`: tables that are stopped, whose dump is requested once they are repaired;
-        `offset`: the newest one.
+    def request_due(self, passes_over: Callable[[str], bool], *, offset: int) -> set[str]:
+        """Requests what is due; returns its tables. `passes_over`: tables whose dump is requested later, such as those
+        that are stopped; `offset`: the newest one.
 
         Raises what the state store raises.
         """
         entries = owed_dumps.read(self._state)
         self._waits.begin(entries)
         if not entries:
-            return
+            return set()
         self._noticed = {table: self._noticed.get(table, offset) for table in entries}
         self._look_at_asked({table: e.asked for table, e in entries.items() if e.asked is not None})
         due = [table for table in self._waits.due(entries) if not passes_over(table)]
         if not due:
-            return
+            return set()
         # A dump that somebody else has requested pays the debt as well.
         under_way = whole_tables(self._state)
-        self._request(entries, [table for table in due if table not in under_way])
+        return self._request(entries, [table for table in due if table not in under_way])
 
-    def _request(self, entries: Entries, tables: list[str]) -> None:
+    def _request(self, entries: Entries, tables: list[str]) -> set[str]:
         # Before the request: if that fails, the next one is a while away all the same.
         self._waits.restart(tables)
         try:
@@ -77,7 +77,8 @@ class OwedDumps:
         owed_dumps.record_failures(self._state, "", dict.fromkeys(requested.keyless, owed_dumps.KEYLESS))
         owed_dumps.forget(self._state, requested.gone)
         for table, dump in requested.dumps.items():
-            log.warning("%s is dumped again, as dump %s; it has failed: %s", table, dump, entries[table].why)
+            log.warning("%s is dumped again, as dump %s: %s", table, dump, entries[table].why)
+        return set(requested.dumps)
 
     def _look_at_asked(self, dumps: dict[str, str]) -> None:
         """What became of dumps that were requested again: one that is done, or that somebody has cancelled, is no

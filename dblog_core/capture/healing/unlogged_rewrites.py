@@ -1,9 +1,10 @@
 """Rows that are others than before while no log says so: what a source's catalogue shows of that.
 
-PostgreSQL logs nothing of what ALTER TABLE makes of rows that are there. A stamp says of a table which column a name
-stands for, which files hold its rows, and when the description of each column was written last; two stamps show that
-rows now hold other values under names and types that may be the same. The state store keeps those that were looked at
-last, so that it makes no difference whether a capture ran meanwhile.
+PostgreSQL logs nothing of what ALTER TABLE and ALTER TYPE make of rows that are there. A stamp says of a table which
+column a name stands for, which files hold its rows, when the description of each column was written last, and what the
+text of its values depends on; two stamps show that rows now hold other values, or print others, under names and types
+that may be the same. The state store keeps those that were looked at last, so that it makes no difference whether a
+capture ran meanwhile.
 
 While a table is UNLOGGED its changes are in no log, and both ALTER TABLE to that and back write all rows again.
 
@@ -19,21 +20,27 @@ from collections.abc import Mapping
 import orjson
 
 from dblog_core.interfaces import StateStore
-from dblog_core.model.table_stamp import PublicationStamp, TableStamp
+from dblog_core.model.table_stamp import ColumnStamp, PublicationStamp, TableStamp
 
 _PLACES = 64
 """Entries of the state store that they are spread over: ZooKeeper takes a megabyte in each."""
+_OFFSET = "stamped_offset"
+
+_TEXT, _VARCHAR, _BIT, _VARBIT = 25, 1043, 1560, 1562
+_PRINT_ALIKE = (frozenset({_TEXT, _VARCHAR}), frozenset({_BIT, _VARBIT}))
+"""Different types of PostgreSQL whose values have the same bytes, and print the same text for them. Any other change of
+a type counts as one of the text."""
 
 
 def mixed_up(before: TableStamp, now: TableStamp) -> bool:
     """Whether rows of one table may hold other values than before, under a name that is the same.
 
     A new description of a column alone says little: its values are different only where the files were written again
-    as well. New files of a *partition* alone say enough: TRUNCATE of a partition is in no log, while that of a whole
-    table is; VACUUM FULL and CLUSTER look the same.
+    as well, or where the same bytes print another text (`_prints_otherwise`). New files of a *partition* alone say
+    enough: TRUNCATE of a partition is in no log, while that of a whole table is; VACUUM FULL and CLUSTER look the same.
     """
     both = [(column, now.columns[name]) for name, column in before.columns.items() if name in now.columns]
-    if any(old.number != new.number or _has_other_labels(old.labels, new.labels) for old, new in both):
+    if any(old.number != new.number or _prints_otherwise(old, new) for old, new in both):
         return True
     rewritten = [file for file, name in before.files.items() if now.files.get(file, name) != name]
     if any(file != str(before.table) for file in rewritten):
@@ -73,8 +80,61 @@ def has_other_shape(before: TableStamp, now: TableStamp) -> bool:
     return shape(before) != shape(now)
 
 
-def _has_other_labels(before: Mapping[str, str], now: Mapping[str, str]) -> bool:
-    return any(now.get(label, text) != text for label, text in before.items())
+def has_other_places(before: TableStamp, now: TableStamp) -> bool:
+    """Whether the description of a column that the table has had at both looks was written in between: it may have had
+    another name or type meanwhile."""
+    written = {column.number: column.written for column in before.columns.values()}
+    return any(written.get(column.number, column.written) != column.written for column in now.columns.values())
+
+
+def has_passing_columns(before: TableStamp, now: TableStamp) -> bool:
+    """Whether the table has had a column in between that it had at neither look, under whatever name."""
+    if before.dropped is None or now.dropped is None:
+        return False
+    newest = max([*before.dropped, *(column.number for column in before.columns.values())], default=0)
+    return any(number > newest for number in now.dropped)
+
+
+def find_other_labels(before: TableStamp, now: TableStamp) -> tuple[bool, set[str]]:
+    """Whether a label of an enum was written in between, and the columns that may hold a label which is new.
+
+    Either may have had another text meanwhile. Of a stamp of a former version nobody knows.
+    """
+    were_written = False
+    with_new = set()
+    for name, new in now.columns.items():
+        old = before.columns.get(name)
+        if old is None or old.prints is None or new.prints is None or old.prints.base != new.prints.base:
+            continue
+        writes = new.prints.label_writes
+        were_written |= any(writes.get(label) != at for label, at in old.prints.label_writes.items())
+        if writes.keys() - old.prints.label_writes.keys():
+            with_new.add(name)
+    return were_written, with_new
+
+
+def has_other_texts(before: TableStamp, now: TableStamp) -> bool:
+    """Whether rows that were logged in between may print another text than the same values print now."""
+    both = [(column, now.columns[name]) for name, column in before.columns.items() if name in now.columns]
+    were_written, with_new = find_other_labels(before, now)
+    return were_written or bool(with_new) or any(_prints_otherwise(old, new) for old, new in both)
+
+
+def _prints_otherwise(old: ColumnStamp, new: ColumnStamp) -> bool:
+    """Whether the same bytes of a value may print another text than before.
+
+    A length or precision is no matter: no function that prints a value gets it. A label that is added is none of the
+    values that were there.
+    """
+    if any(new.all_labels.get(label) != text for label, text in old.all_labels.items()):
+        return True
+    if old.prints is None or new.prints is None:
+        # A former version has described no types, other than a column's own labels.
+        return new.prints is not None and not old.labels
+    bases = {old.prints.base, new.prints.base}
+    if any(bases <= alike for alike in _PRINT_ALIKE):
+        return False
+    return len(bases) > 1 or old.prints.form != new.prints.form
 
 
 class Stamps:
@@ -84,6 +144,9 @@ class Stamps:
         self._state = state
         self._saved: dict[str, TableStamp] | None = None
         self._known: dict[str, TableStamp] = {}
+        self._saved_offset: int | None = None
+        self.before: dict[str, TableStamp] = {}
+        """The stamps of the look before the last."""
         self.reshaped: list[str] = []
         """Tables that had another shape at the look before the last."""
         self.left_out: dict[str, PublicationStamp] = {}
@@ -93,29 +156,48 @@ class Stamps:
         """Takes the stamps of all tables; returns the tables whose rows are others than at the last look."""
         if self._saved is None:
             self._known = self._saved = dict(item for n in range(_PLACES) for item in self._read(n).items())
-        before = self._known
+        self.before = before = self._known
         self._known = stamps
-        same = {name: stamp for name, stamp in stamps.items() if name in before and _is_same(before[name], stamp)}
-        self.reshaped = [name for name, stamp in same.items() if has_other_shape(before[name], stamp)]
+        altered = {name: stamp for name, stamp in stamps.items() if name in before and _is_altered(before[name], stamp)}
+        self.reshaped = [name for name, stamp in altered.items() if has_other_shape(before[name], stamp)]
         self.left_out = {
-            name: stamp.shown for name, stamp in same.items() if is_left_out(before[name], stamp) and stamp.shown
+            name: stamp.shown for name, stamp in altered.items() if is_left_out(before[name], stamp) and stamp.shown
         }
         return [
             name
-            for name, stamp in same.items()
+            for name, stamp in altered.items()
             if mixed_up(before[name], stamp) or has_missed_changes(before[name], stamp)
         ]
 
-    def save(self) -> None:
-        """What was found is seen to. Raises VersionConflict where another capture does so in this moment."""
-        if self._saved is None or self._known == self._saved:
+    def read_offset(self) -> int | None:
+        """The last offset that was read as the catalogue was looked at last, as it was saved; None where it never was.
+
+        Rows up to there are older than the saved stamps.
+        """
+        entry = self._state.get(_OFFSET)
+        self._saved_offset = None if entry is None else int(entry.data)
+        return self._saved_offset
+
+    def save(self, in_doubt: Mapping[str, TableStamp] | None = None, offset: int | None = None) -> None:
+        """What was found is seen to, other than that of tables in doubt, which keep these stamps. `offset`: as
+        `read_offset` says. Raises VersionConflict where another capture does so in this moment."""
+        if self._saved is None:
             return
-        new = _group_by_place(self._known)
-        old = _group_by_place(self._saved)
+        known = {**self._known, **{table: stamp for table, stamp in (in_doubt or {}).items() if table in self._known}}
+        if known != self._saved:
+            self._save_stamps(known, self._saved)
+        # Not before the stamps: what is saved first must not be newer than they are.
+        if offset is not None and offset != self._saved_offset:
+            self._put(_OFFSET, str(offset).encode())
+            self._saved_offset = offset
+
+    def _save_stamps(self, known: dict[str, TableStamp], saved: dict[str, TableStamp]) -> None:
+        new = _group_by_place(known)
+        old = _group_by_place(saved)
         # Only the entries that changed: a look comes every few seconds, and each write is a round trip.
         for place in sorted(place for place in new.keys() | old.keys() if new.get(place) != old.get(place)):
             self._write(place, new.get(place, {}))
-        self._saved = self._known
+        self._saved = known
 
     def _read(self, place: int) -> dict[str, TableStamp]:
         entry = self._state.get(_node(place))
@@ -123,17 +205,19 @@ class Stamps:
         return {name: TableStamp.from_json(stamp) for name, stamp in stamps.items()}
 
     def _write(self, place: int, stamps: dict[str, TableStamp]) -> None:
-        data = zlib.compress(orjson.dumps({name: stamp.to_json() for name, stamp in stamps.items()}))
-        entry = self._state.get(_node(place))
+        self._put(_node(place), zlib.compress(orjson.dumps({name: stamp.to_json() for name, stamp in stamps.items()})))
+
+    def _put(self, node: str, data: bytes) -> None:
+        entry = self._state.get(node)
         if entry is None:
-            self._state.create(_node(place), data)
+            self._state.create(node, data)
         else:
-            self._state.update(_node(place), data, entry.version)
+            self._state.update(node, data, entry.version)
 
 
-def _is_same(before: TableStamp, now: TableStamp) -> bool:
+def _is_altered(before: TableStamp, now: TableStamp) -> bool:
     # Another table of the same name is found by its identity (`table_identity`).
-    return before.table == now.table
+    return before.table == now.table and before != now
 
 
 def _node(place: int) -> str:

@@ -14,15 +14,16 @@ from pymysql.connections import Connection
 from dblog_core.config.source import SourceConfig
 from dblog_core.errors import SourceError, TableLocked
 from dblog_core.interfaces import Problem
-from dblog_core.model import table_patterns
+from dblog_core.model import server_messages, table_patterns
 from dblog_core.model.schema import TableName
 from dblog_core.model.table_names import keys_entry, quote_for_toml
 from dblog_core.rows import column_rule_faults, source_key_faults
-from dblog_core.sources.mysql import check_generated, check_replica, check_signals
+from dblog_core.sources import minor_releases
+from dblog_core.sources.mysql import check_generated, check_replica, check_signals, session_settings
 from dblog_core.sources.mysql.binlog import log
 from dblog_core.sources.mysql.binlog.xa import prepared_at_start
 from dblog_core.sources.mysql.row_events.table_ids import Lookups
-from dblog_core.sources.mysql.sql import catalogue, foreign_keys, merge_tables
+from dblog_core.sources.mysql.sql import catalogue, foreign_keys, merge_tables, xa_visibility
 from dblog_core.sources.mysql.sql.catalogue import Described, TableFilter
 from dblog_core.sources.mysql.sql.connection import LOCKED, connect, is_mariadb, quote_identifier, rows, variables
 from dblog_core.sources.mysql.sql.log_end import GTIDS_FIX
@@ -102,7 +103,7 @@ def _run_part(part: Part, connection: Connection[Any], config: SourceConfig, tab
     except pymysql.err.MySQLError as error:
         problems_found.append(
             Problem(
-                f"checking {part.__name__.strip('_')}: {error.args[-1]}",
+                f"checking {part.__name__.strip('_')}: {server_messages.by_mysql(error)}",
                 "grant what the message names, or repair the server",
             )
         )
@@ -115,6 +116,7 @@ def _version(connection: Connection[Any], config: SourceConfig, tables: TableFil
     least = (10, 5) if config.kind == "mariadb" else (8, 0)
     if numbers < least:
         yield Problem(f"{config.kind} {text} is too old", f"use {config.kind} {least[0]}.{least[1]} or later")
+    yield from minor_releases.problems(config.kind, minor_releases.parse(text))
 
 
 def _settings(connection: Connection[Any], config: SourceConfig, tables: TableFilter) -> Iterator[Problem]:
@@ -229,7 +231,7 @@ def _tables(connection: Connection[Any], config: SourceConfig, tables: TableFilt
         yield from _readable(connection, read[first : first + _AT_ONCE])
     yield from foreign_keys.problems(connection, names)
     yield from merge_tables.problems(connection, names)
-    rows(connection, "SET SESSION lock_wait_timeout = DEFAULT")
+    rows(connection, f"SET SESSION lock_wait_timeout = {session_settings.LOCK_SECONDS}")
 
 
 def _table(config: SourceConfig, described: Described) -> Iterator[Problem]:
@@ -263,9 +265,9 @@ def _readable(connection: Connection[Any], names: Sequence[TableName]) -> Iterat
         on = qualify(names[0]).replace("%%", "%")
         if error.args[0] not in _MAY_NOT_READ:
             fix = f"REPAIR TABLE {on}, restore or drop it, or leave it out of source.tables"
-            yield Problem(f"{names[0]} cannot be opened: {error.args[-1]}", fix, table=str(names[0]))
+            yield Problem(f"{names[0]} cannot be opened: {server_messages.by_mysql(error)}", fix, table=str(names[0]))
             return
-        problem = _missing(connection, f"{names[0]} cannot be read: {error.args[-1]}", "SELECT", on)
+        problem = _missing(connection, f"{names[0]} cannot be read: {server_messages.by_mysql(error)}", "SELECT", on)
         yield replace(problem, table=str(names[0]))
 
 
@@ -326,13 +328,14 @@ def _watermarks(connection: Connection[Any], config: SourceConfig, tables: Table
         # The server is read-only: no grant helps there.
         if error.args[0] in (1290, 1836):
             yield Problem(
-                f"the watermark table {table} cannot be written: {error.args[-1]}",
+                f"the watermark table {table} cannot be written: {server_messages.by_mysql(error)}",
                 "connect to the primary: SET GLOBAL read_only = OFF",
             )
             return
         grant = _missing(connection, "", "CREATE, SELECT, INSERT, UPDATE", where.replace("%%", "%")).fix
+        attempt = "written" if exists else "created"
         yield Problem(
-            f"the watermark table {table} cannot be {'written' if exists else 'created'}: {error.args[-1]}",
+            f"the watermark table {table} cannot be {attempt}: {server_messages.by_mysql(error)}",
             f"{grant} or let an administrator run: {create_statement(table).replace('%%', '%')};"
             f" and {grant.replace('CREATE, ', '')}",
         )
@@ -363,23 +366,27 @@ def _signals(connection: Connection[Any], config: SourceConfig, tables: TableFil
     yield from check_signals.problems(connection, config, tables)
 
 
+_PREPARED = ("XA_RECOVER_ADMIN", "XA RECOVER", "those that are prepared when a capture first starts")
+_COMMITTING = (
+    "PROCESS",
+    "SELECT 1 FROM information_schema.INNODB_TRX LIMIT 1",
+    "those that are just committing, which a dump must wait for",
+)
+
+
 def _xa(connection: Connection[Any], config: SourceConfig, tables: TableFilter) -> Iterator[Problem]:
     """What is missing for XA transactions; nothing else needs it, so these are warnings."""
     mariadb = config.kind == "mariadb"
-    needed = "XA_RECOVER_ADMIN"
-    probe = "XA RECOVER"
-    why = "those that are prepared when a capture first starts"
-    if mariadb:
-        needed = "PROCESS"
-        probe = "SELECT 1 FROM information_schema.INNODB_TRX LIMIT 1"
-        why = "those that are just committing, which a dump must wait for"
-    try:
-        rows(connection, probe)
-    except pymysql.err.MySQLError as error:
-        if error.args[0] not in prepared_at_start.MAY_NOT:
-            raise
-        problem = _missing(connection, f"XA transactions cannot be seen ({needed} is missing): {why}", needed, "*.*")
-        yield replace(problem, fatal=False)
+    probes = [] if mariadb else [_PREPARED]
+    probes += [_COMMITTING] if xa_visibility.may_commit_late(connection, config) else []
+    for needed, probe, why in probes:
+        try:
+            rows(connection, probe)
+        except pymysql.err.MySQLError as error:
+            if error.args[0] not in prepared_at_start.MAY_NOT:
+                raise
+            what = f"XA transactions cannot be seen ({needed} is missing): {why}"
+            yield replace(_missing(connection, what, needed, "*.*"), fatal=False)
     if prepared := prepared_at_start.list_prepared(connection, mariadb=mariadb):
         some_ids = ", ".join(sorted(prepared)[:5]) + (", …" if len(prepared) > 5 else "")
         yield Problem(

@@ -284,6 +284,17 @@ class Position:
             return self.gtids.contains(target.gtids)
         return (file_number(self.file), self.offset) >= (file_number(target.file), target.offset)
 
+    def is_after(self, gtid: str, place: str) -> bool:
+        """Whether a transaction lies before this place: `gtid` is its GTID, or no GTID, and `place` where it begins, as
+        FILE:OFFSET of the server whose files these are."""
+        try:
+            if isinstance(self.gtids, MysqlGtids | MariadbGtids):
+                return self.gtids.contains(type(self.gtids).parse(gtid))
+        except ValueError:
+            pass  # it has none, and is of a log without
+        file, _, offset = place.rpartition(":")
+        return (file_number(file), int(offset)) < (file_number(self.file), self.offset)
+
     def __str__(self) -> str:
         return f"{self.file}:{self.offset}" + (f" ({self.gtids})" if self.gtids is not None and str(self.gtids) else "")
 

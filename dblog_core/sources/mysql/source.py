@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from functools import partial
 from typing import Any
 
 from pymysql.connections import Connection
@@ -9,14 +11,19 @@ from pymysql.connections import Connection
 from dblog_core.config.source import SourceConfig
 from dblog_core.errors import SourceRefused
 from dblog_core.interfaces import ChunkReader, KeyOf, LogStream, Problem, Strain, WatermarkWriter
+from dblog_core.model.events import Transaction
 from dblog_core.model.position_spec import Place
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.rows import column_rule_faults
-from dblog_core.sources.mysql import check
+from dblog_core.sources.mysql import check, stored_forms
 from dblog_core.sources.mysql.binlog import continuity, log
 from dblog_core.sources.mysql.binlog import start_position as starts
 from dblog_core.sources.mysql.binlog.log_state import LogState
+from dblog_core.sources.mysql.binlog.reach import catalogue_sight
+from dblog_core.sources.mysql.binlog.reach.statement_reach import Place as LogPlace
+from dblog_core.sources.mysql.binlog.reach.statement_reach import Sight
 from dblog_core.sources.mysql.binlog.xa import prepared_at_start
+from dblog_core.sources.mysql.ddl.known_forms import Answer
 from dblog_core.sources.mysql.position import Position
 from dblog_core.sources.mysql.row_events.table_ids import Lookups
 from dblog_core.sources.mysql.sql import catalogue, chunks, log_end, server, watermarks
@@ -81,8 +88,8 @@ class MysqlSource:
     def identities(self) -> None:
         """The log shows every table, and what takes its name."""
 
-    def column_numbers(self) -> None:
-        """The log's statements tell which columns get other names."""
+    def origins(self, tables: Collection[TableName]) -> None:
+        """The log's statements tell what becomes of a table."""
 
     def current_position(self) -> str:
         connection = self._connect()
@@ -112,6 +119,9 @@ class MysqlSource:
 
     def has_reached(self, position: str, target: str) -> bool:
         return self._decode(position).has_reached(self._decode(target))
+
+    def lies_before(self, transaction: Transaction, position: str) -> bool:
+        return self._decode(position).is_after(transaction.id, transaction.position)
 
     def place(self, position: str) -> str:
         return log_end.encode(position, self._read_from)
@@ -147,7 +157,8 @@ class MysqlSource:
             server=identity,
             position=start,
             rows_to_skip=skip,
-            lookups=Lookups(self._is_table, self._primary_key),
+            lookups=Lookups(self._is_table, self._primary_key, self._read_forms),
+            look_ahead=partial(self._look_ahead, any_case=any_case),
             loses_commits=loses_commits,
             is_file_cut=loses_commits
             and has_file
@@ -160,6 +171,12 @@ class MysqlSource:
         with translate_errors(self._config, f"asking for character set {name}"), connection:
             return multibyte.ask(connection, name)
 
+    def _look_ahead(self, place: LogPlace, *, any_case: bool) -> Sight | None:
+        # Not by `_connect`: there MariaDB would leave out tables that somebody alters, and here it may wait for them.
+        connection = connect(self._config)
+        with translate_errors(self._config, "asking what a statement reaches"), connection:
+            return catalogue_sight.look(connection, self._config, place, any_case=any_case, mariadb=self._mariadb)
+
     def _is_table(self, table: TableName) -> bool:
         connection = self._connect()
         with translate_errors(self._config, f"asking what {table} is"), connection:
@@ -169,6 +186,13 @@ class MysqlSource:
         connection = self._connect()
         with translate_errors(self._config, f"asking for the primary key of {table}"), connection:
             return catalogue.primary_key(connection, table)
+
+    def _read_forms(self, tables: Collection[TableName] | None) -> Answer:
+        connection = self._connect()
+        with translate_errors(self._config, "asking how tables are stored"), connection:
+            forms = stored_forms.read_forms(connection, tables, self._tables.wants)
+            # What the catalogue shows of a table, the log has had before.
+            return Answer(forms, server.present_end(connection, self._config, mariadb=self._mariadb))
 
     def open_reader(self, *, lock_seconds: float | None = None) -> ChunkReader:
         return chunks.open_reader(self._config, lock_seconds=lock_seconds)
@@ -184,6 +208,9 @@ class MysqlSource:
 
     def stamps(self) -> None:
         """The log has the statements."""
+
+    def moment(self) -> None:
+        """As with `stamps`."""
 
     def horizon(self) -> str | None:
         """None: with `binlog_order_commits` (MariaDB: always) visibility follows the log's order."""

@@ -12,9 +12,10 @@ from psycopg2 import sql
 from dblog_core.config.source import SourceConfig
 from dblog_core.errors import SourceError
 from dblog_core.interfaces import Problem
-from dblog_core.model import table_patterns
+from dblog_core.model import server_messages, table_patterns
 from dblog_core.model.table_names import quote_for_shell
 from dblog_core.rows.source_key_faults import UNIQUE_KEY
+from dblog_core.sources import minor_releases
 from dblog_core.sources.postgres.sql import catalogue, publication, slots, standby
 from dblog_core.sources.postgres.sql.catalogue import CatalogueTable
 from dblog_core.sources.postgres.sql.connection import (
@@ -43,6 +44,8 @@ _TABLE_RIGHTS = """
     FROM pg_class WHERE oid = ANY(%s::oid[])
 """
 _NAN = ("real", "double precision", "numeric")
+_OF_OBJECTS = ("reg", "aclitem")
+"""How the names of types begin whose values are numbers of objects, and print the names that these have."""
 
 
 def problems(config: SourceConfig) -> list[Problem]:
@@ -71,6 +74,7 @@ def _all(connection: Connection, config: SourceConfig) -> Iterator[Problem]:
             f"the server's version is {connection.server_version // 10000}", "PostgreSQL 15 or later is needed"
         )
         return
+    yield from minor_releases.problems("postgres", minor_releases.of_postgres(connection.server_version))
     yield from _server(connection, config)
     tables = catalogue.wanted_tables(connection, config)
     for pattern in config.tables:
@@ -125,6 +129,12 @@ def _server(connection: Connection, config: SourceConfig) -> Iterator[Problem]:
         yield Problem(
             what, "ALTER SYSTEM SET max_slot_wal_keep_size = -1, or watch the lag in `dblog status`", fatal=False
         )
+    if (idle := value(connection, "SELECT current_setting('idle_replication_slot_timeout', true)")) not in (None, "0"):
+        what = (
+            f"idle_replication_slot_timeout is {idle}: a capture that stands still for longer than that loses its slot"
+        )
+        fix = "ALTER SYSTEM SET idle_replication_slot_timeout = 0; SELECT pg_reload_conf()"
+        yield Problem(what, fix, fatal=False)
     if encoding == "SQL_ASCII":
         yield Problem(
             "the database has no encoding (SQL_ASCII): text that is not UTF-8 stops the capture",
@@ -218,6 +228,10 @@ def _table(
     if floats and config.plugin == "wal2json":
         what = f"{table.name}: wal2json sends NaN and infinities of ({', '.join(floats)}) as null"
         yield Problem(what, 'set plugin = "pgoutput" unless those columns never hold such values', fatal=False)
+    if names := [c.name for c in table.columns if c.source_type.startswith(_OF_OBJECTS) and not c.generated]:
+        what = f"{table.name}: ({', '.join(names)}) print names of objects, and the lake keeps each as it was when it"
+        fix = "exclude the columns under [source.columns], or give them the type oid or text, if objects are renamed"
+        yield Problem(f"{what} was logged or dumped", fix, fatal=False)
 
 
 def _watermarks(connection: Connection, config: SourceConfig) -> Iterator[Problem]:
@@ -273,7 +287,7 @@ def _publication(connection: Connection, config: SourceConfig, tables: list[Cata
     needed = publication.statement(state, config)
     if needed is None or state.only_shows_generated:
         return
-    statements = needed.as_string(connection)
+    statements = publication.with_lock(connection, state, needed, for_people=True).as_string(connection)
     who = f"user {config.user} may not change it"
     if config.read_only:
         who = f"read_only is set{publication.where_made(connection)}"
@@ -323,16 +337,16 @@ def _plugin(connection: Connection, config: SourceConfig) -> Iterator[Problem]:
     except psycopg2.errors.QueryCanceled:
         return  # it was loaded, and then waited for older transactions
     except psycopg2.errors.ObjectNotInPrerequisiteState as error:
-        if "primary" in str(error):  # of ours it is reported already
+        if "primary" in server_messages.by_postgres(error):  # of ours it is reported already
             yield Problem(
-                f"the standby cannot decode: {' '.join(str(error).split())}",
+                f"the standby cannot decode: {server_messages.by_postgres(error)}",
                 "on the primary: ALTER SYSTEM SET wal_level = 'logical'; then restart it",
             )
     except psycopg2.errors.ConfigurationLimitExceeded:
         return  # no free slot: reported already
     except psycopg2.Error as error:
         fix = "allow it on the server: output_plugin_libraries must name it where the server has that setting"
-        yield Problem(f"output plugin {config.plugin}: {' '.join(str(error).split())}", fix)
+        yield Problem(f"output plugin {config.plugin}: {server_messages.by_postgres(error)}", fix)
     finally:
         execute(connection, "RESET statement_timeout")
 

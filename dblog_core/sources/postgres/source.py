@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import closing
 from itertools import chain
 
@@ -11,10 +11,12 @@ from psycopg2 import sql
 
 from dblog_core.config.source import SourceConfig
 from dblog_core.errors import SourceRefused
-from dblog_core.interfaces import KeyOf, Problem, Strain
+from dblog_core.interfaces import KeyOf, Moment, Problem, Strain
+from dblog_core.model import server_messages
+from dblog_core.model.events import Transaction
 from dblog_core.model.position_spec import Place
 from dblog_core.model.schema import TableName, TableSchema
-from dblog_core.model.table_identity import write_entry
+from dblog_core.model.table_identity import Origin, write_entry
 from dblog_core.model.table_stamp import TableStamp
 from dblog_core.sources.postgres import check, timelines
 from dblog_core.sources.postgres import start_position as starts
@@ -29,7 +31,6 @@ from dblog_core.sources.postgres.position import Lsn, Point
 from dblog_core.sources.postgres.sql import (
     catalogue,
     publication,
-    rewrites,
     slots,
     standby,
 )
@@ -46,7 +47,9 @@ from dblog_core.sources.postgres.sql.connection import (
 )
 from dblog_core.sources.postgres.sql.replica_identity import missing, refusals, usable
 from dblog_core.sources.postgres.sql.slots import Line
+from dblog_core.sources.postgres.sql.stamps import table_stamps
 from dblog_core.sources.postgres.sql.watermarks import PostgresWatermarks, creation
+from dblog_core.sources.postgres.table_origins import find_origins
 from dblog_core.sources.postgres.values import binary_values
 
 _XIDS = 1 << 32
@@ -65,6 +68,7 @@ class PostgresSource:
         self._config = config
         self._forms = Forms()  # outlives a log: what one has met, the next one knows
         self._line = Line()
+        self._lookups: Lookups | None = None  # of the log that was opened last
         self._replays = False  # as `horizon` has told: whether visibility follows the log's order
 
     def check(self) -> list[Problem]:
@@ -113,11 +117,11 @@ class PostgresSource:
             [*roots, *(write_entry(names[p.root], p.root, p.oid, brought_rows=p.has_joined) for p in parts)]
         )
 
-    def column_numbers(self) -> dict[str, dict[str, str]]:
+    def origins(self, tables: Collection[TableName]) -> dict[TableName, Origin]:
+        if self._lookups is not None:  # it may be asked for every batch
+            return self._lookups.origins(tables)
         with session(self._config) as connection:
-            ruled = {table: TableName.parse(table) for table in self._config.columns}
-            numbers = {table: catalogue.column_numbers(connection, name) for table, name in ruled.items()}
-        return {table: of_columns for table, of_columns in numbers.items() if of_columns}
+            return find_origins(connection, tables)
 
     def current_position(self) -> str:
         """The end of the flushed log, on a standby of what is replayed. A commit with synchronous_commit off counts
@@ -146,6 +150,9 @@ class PostgresSource:
     def has_reached(self, position: str, target: str) -> bool:
         return Point.parse(position).lsn >= Point.parse(target).lsn
 
+    def lies_before(self, transaction: Transaction, position: str) -> bool:
+        return Lsn.parse(transaction.position) < Point.parse(position).lsn
+
     def place(self, position: str) -> str:
         return position
 
@@ -161,7 +168,7 @@ class PostgresSource:
     def open_log(self, position: str, *, skip: int = 0, keys: KeyOf | None = None) -> PostgresLog:
         place = Point.parse(position)
         assembly = Assembly(place.lsn, skip=skip)
-        lookups = Lookups(self._config, keys)
+        lookups = self._lookups = Lookups(self._config, keys)
         try:
             log = PostgresLog(self._config, self._decoder(assembly, lookups), assembly, lookups, self._line)
             return log.open(place, replays=self._replays)
@@ -199,15 +206,20 @@ class PostgresSource:
 
     def stamps(self) -> dict[str, TableStamp]:
         with session(self._config) as connection:
-            return rewrites.stamps(connection, catalogue.wanted_tables(connection, self._config), self._config)
+            return table_stamps.stamps(connection, catalogue.wanted_tables(connection, self._config), self._config)
+
+    def moment(self) -> Moment:
+        if (snapshot := self.horizon()) is None:  # on a standby
+            with session(self._config) as connection:
+                snapshot = str(value(connection, "SELECT pg_current_snapshot()::text"))
+        with closing(self.open_reader()) as reader:
+            return Moment(snapshot, reader.log_end())
 
     def _decoder(self, assembly: Assembly, lookups: Lookups) -> Decoder:
         if self._config.plugin == "wal2json":
-            return Wal2jsonDecoder(
-                self._config, assembly, Shapes(self._config, lookups.describe, lookups.base_name, lookups.numbers)
-            )
+            return Wal2jsonDecoder(self._config, assembly, Shapes(self._config, lookups.describe, lookups.base_name))
         forms = self._forms if self._forms.binary and self._exact_in_binary() else Forms(binary=False)
-        types = Types(lookups.type_name, lookups.key, lookups.layout, lookups.generated, lookups.numbers)
+        types = Types(lookups.type_name, lookups.key, lookups.layout, lookups.generated)
         return PgoutputDecoder(self._config, assembly, types, forms=forms)
 
     def _exact_in_binary(self) -> bool:
@@ -223,7 +235,7 @@ class PostgresSource:
             execute(connection, statement)
         except psycopg2.Error as error:
             raise SourceRefused(
-                f"the watermark table {table} is missing and cannot be made: {' '.join(str(error).split())}",
+                f"the watermark table {table} is missing and cannot be made: {server_messages.by_postgres(error)}",
                 where=f"source {self._config.name}",
                 fix=check.watermark_fix(connection, self._config),
             ) from error

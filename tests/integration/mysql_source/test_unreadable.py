@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from dblog_core.config.source import ColumnRules, SourceConfig
-from dblog_core.errors import UnknownLogEvent, ValueOutOfRange
-from dblog_core.model.events import Unreadable
+from dblog_core.errors import ValueOutOfRange
+from dblog_core.model.events import ChangedByStatement, Unreadable
 from dblog_core.model.schema import TableName
 from dblog_core.sources.mysql.source import MysqlSource
 from tests.fix_servers import Database
@@ -23,13 +23,14 @@ def unreadable(source: MysqlSource, start: str) -> list[Unreadable]:
     return [s for batch in batches(source, start) for s in batch.signals if isinstance(s, Unreadable)]
 
 
-def test_a_change_in_statement_form_stops_the_log(database: Database, source: MysqlSource) -> None:
+def test_a_change_in_statement_form_names_its_verb_and_no_value(database: Database, source: MysqlSource) -> None:
     execute(database, "CREATE TABLE a (id int PRIMARY KEY, v int)", "INSERT INTO a VALUES (1, 1)")
     start = source.current_position()
-    execute(database, "SET SESSION binlog_format = 'STATEMENT'", "UPDATE a SET v = 2 WHERE id = 1")
-    with pytest.raises(UnknownLogEvent, match="statement form") as raised:
-        list(batches(source, start))
-    assert "binlog." in raised.value.where and raised.value.fix
+    execute(database, "SET SESSION binlog_format = 'STATEMENT'", "UPDATE a SET v = 4711 WHERE id = 1")
+    signals = [signal for batch in batches(source, start) for signal in batch.signals]
+    (changed,) = [signal for signal in signals if isinstance(signal, ChangedByStatement)]
+    assert changed.what == "statement UPDATE: rows were changed in statement form"
+    assert "binlog_format = ROW" in changed.fix
 
 
 DOCUMENT = "INSERT INTO {} VALUES (1, JSON_OBJECT('k', 1, 'long', REPEAT('x', 1000)), 'text')"

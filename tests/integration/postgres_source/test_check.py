@@ -64,6 +64,12 @@ def test_check_is_silent_where_all_is_well(lab: Database, source: PostgresSource
     assert source.check() == []
 
 
+def test_check_warns_of_columns_that_print_names_of_objects(lab: Database, source: PostgresSource) -> None:
+    lab.execute("CREATE TABLE t (id int PRIMARY KEY, c regclass, roles regrole[], acl aclitem[], v text, n oid)")
+    [problem] = problems_about(source.check(), "names of objects")
+    assert "public.t: (c, roles, acl) print" in problem.what and problem.fix and not problem.fatal
+
+
 def test_check_finds_every_problem_at_once(lab: Database, configure: Callable[..., SourceConfig]) -> None:
     user = lab.account.user
     lab.execute(

@@ -165,3 +165,9 @@ def test_a_worker_that_nobody_wants_any_more_does_not_wait_for_an_answer(term: T
     windows = AnnouncedWindows(term.state, reader, term.clock, threading.Event(), lambda: False)
     with pytest.raises(NotOpened):
         windows.write(watermark.encode(Low(mark())))
+
+
+@pytest.mark.parametrize("payload", [b'{"dblog": 99, "kind": "low"}', b"no watermark", b"\xff"])
+def test_what_a_newer_worker_announces_ends_no_capture(payload: bytes) -> None:
+    assert read_only_windows.parse_announcement(payload) is None
+    assert read_only_windows.parse_conclusion(b"3\n" + payload) is None

@@ -22,6 +22,7 @@ from dblog_core.errors import LeaseLost
 from dblog_core.lake.lake_status import LakeStatus, State, TableStatus, own_directory
 from dblog_core.model.task_id import TaskId
 from dblog_core.monitoring.status import read_source_status
+from dblog_core.rows.table_guard import TableGuard
 from dblog_core.staging.manifest import Probed
 from dblog_core.state import settings_in_force
 from tests.fake_source import FakeSource
@@ -247,13 +248,13 @@ def test_a_new_table_of_postgres_waits_for_what_its_log_has_not_told(world: Worl
     assert lease is not None and head is not None and head.start is None
     parts = Parts(world.config, Source(world.database), staging, world.state, SystemClock(), spawn_thread)
     probed = replace(head, probes=(Probed(head.last_offset, "shop.a", "one", None, head.position),))
-    after = new_tables.put_in_force(parts, lease, probed, shown_tables=None)
+    after = new_tables.put_in_force(parts, lease, probed, TableGuard({}, {}), shown_tables=None)
     assert after == staging.head() and after.probes == (), "they stand at offsets of the segment before"
     assert after == replace(
         head, segment=head.segment + 1, epoch=lease.epoch, first_offset=head.last_offset + 1,
         sealed_at=after.sealed_at, files=(), chunks=(), marks=(), unseen_after=head.last_offset, start="100:120:",
     )  # fmt: skip
-    assert new_tables.put_in_force(parts, lease, after, shown_tables=None) == after
+    assert new_tables.put_in_force(parts, lease, after, TableGuard({}, {}), shown_tables=None) == after
 
 
 def test_a_table_whose_log_is_not_shown_yet_is_dumped_by_the_term_that_is_shown_it(world: World) -> None:
@@ -278,7 +279,7 @@ def test_a_table_whose_log_is_not_shown_yet_is_dumped_by_the_term_that_is_shown_
             shown_tables = new_tables.prepare_source(parts, shown_tables)
         newest = staging.head()
         assert newest is not None and lease is not None
-        new_tables.put_in_force(parts, lease, newest, shown_tables=shown_tables)
+        new_tables.put_in_force(parts, lease, newest, TableGuard({}, {}), shown_tables=shown_tables)
         return [dump.tables for dump in dump_store.list_dumps(world.state) if dump.id not in before]
 
     assert put_in_force(frozenset({"shop.b"})) == []
@@ -319,7 +320,7 @@ def test_another_capture_that_writes_the_tables_takes_the_lead(world: World, mon
     real = settings_in_force.put_in_force
     monkeypatch.setattr(settings_in_force, "put_in_force", meanwhile)
     with pytest.raises(LeaseLost):
-        new_tables.put_in_force(parts, lease, head, shown_tables=None)
+        new_tables.put_in_force(parts, lease, head, TableGuard({}, {}), shown_tables=None)
 
 
 def test_task_progress_is_kept_over_a_change(world: World) -> None:

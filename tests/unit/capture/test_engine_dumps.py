@@ -20,6 +20,7 @@ from dblog_core.model import watermark
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.task_id import TaskId
 from dblog_core.model.watermark import High, Low, Mark
+from dblog_core.staging import Staging
 from tests.fake_source import ORDERS, Change, FakeReader
 from tests.unit.engine_world import World, running, world
 from tests.waiting import PATIENCE_SECONDS, wait_until
@@ -255,3 +256,31 @@ def test_a_chunk_of_a_staging_directory_that_is_gone_is_refused_unseen(world: Wo
     world.put(1)
     world.capture()
     assert [line["op"] for line in world.lines() if line["op"] != "s"] == ["c"]
+
+
+@pytest.mark.parametrize("fault", ["keys of another form", "a damaged file"])
+def test_a_chunk_that_cannot_be_read_ends_its_attempt_and_not_the_capture(
+    world: World, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.capture()
+    world.put(1)
+    world.capture()
+    mark = Mark("shop", TaskId("d1", 0), 1, 0, "w1", str(ORDERS.table), 1, None)
+    head = world.staging.head()
+    assert head is not None
+    absent: tuple[Any, ...] = (["a", "key", "of", "four"],) if fault == "keys of another form" else ()
+    has_file = fault == "a damaged file"
+    high = High(
+        mark, file="chunks/d1/0/x.parquet" if has_file else None, rows=int(has_file), bytes=1, checksum="0" * 32,
+        schema=head.schemas[str(ORDERS.table)], last_key=1, final=True, snapshot=None, absent=absent,
+    )  # fmt: skip
+    if has_file:
+        monkeypatch.setattr(Staging, "holds", lambda *_: True)
+    world.database.commit(Change("w", ORDERS.table, None, {"payload": watermark.encode(Low(mark))}))
+    world.put(1)  # an event that the chunk overlaps with
+    world.database.commit(Change("w", ORDERS.table, None, {"payload": watermark.encode(high)}))
+    world.put(2)
+    world.capture()
+    assert world.replay() == world.rows()
+    head = world.staging.head()
+    assert head is not None and head.progress()[mark.task].broken == 1

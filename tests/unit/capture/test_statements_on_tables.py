@@ -6,7 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from dblog_core.model.events import Altered, Crashed, DatabaseDropped, Rewritten, SchemaSeen, Truncated, Unreadable
+from dblog_core.model.events import (
+    Altered,
+    ChangedByStatement,
+    Crashed,
+    Created,
+    DatabaseDropped,
+    Rewritten,
+    SchemaSeen,
+    Truncated,
+    Unreadable,
+)
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.staging.reader import lines
 from tests.fake_source import ORDERS
@@ -45,6 +55,40 @@ def test_after_a_crash_of_the_server_only_dumps_tell_what_tables_hold(tmp_path: 
     log = log_with(tmp_path, LOWER, UPPER)
     log.take(None, Crashed(0, 0))
     assert log.sequencer.tables.follow_ups.take_rewritten().keys() == {LOWER, UPPER} and truncated_tables(log) == []
+
+
+def changed(*names: str, schemas: frozenset[str] | None = None) -> ChangedByStatement:
+    tables = frozenset(TableName("shop", name) for name in names) or None
+    return ChangedByStatement(0, 0, tables, "statement UPDATE", "set binlog_format = ROW", schemas)
+
+
+@pytest.mark.parametrize(
+    ("signal", "broken_tables"),
+    [
+        (changed(), {"orders", "ORDERS"}),
+        (changed("orders"), {"orders"}),
+        (changed("made_by_it"), {"made_by_it"}),
+        (changed(schemas=frozenset({"shop"})), {"orders", "ORDERS"}),
+        (changed(schemas=frozenset({"tools"})), set()),
+    ],
+)
+def test_rows_that_a_statement_may_have_changed_are_for_dumps_to_bring(
+    tmp_path: Path, signal: ChangedByStatement, broken_tables: set[str]
+) -> None:
+    log = log_with(tmp_path, LOWER, UPPER)
+    log.take(None, signal)
+    follow_ups = log.sequencer.tables.follow_ups
+    assert {table.name for table in follow_ups.take_rewritten()} == broken_tables
+    unlogged = follow_ups.take_unlogged()
+    assert unlogged is not None and unlogged.change == signal and follow_ups.take_unlogged() is None
+    assert unlogged.tables == {f"shop.{name}" for name in broken_tables}
+
+
+def test_a_table_that_a_statement_may_have_filled_is_not_known_to_be_empty(tmp_path: Path) -> None:
+    log = Log(tmp_path)
+    log.take(None, Created(0, 0, LOWER))
+    log.take(None, changed())
+    assert not log.sequencer.tables.shapes.empty_tables
 
 
 def test_where_two_tables_had_the_name_only_dumps_tell_which_is_meant(tmp_path: Path) -> None:

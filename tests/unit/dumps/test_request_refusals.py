@@ -12,7 +12,17 @@ import pytest
 from dblog_core.dumps import filing
 from dblog_core.dumps.dry_run import plan
 from dblog_core.dumps.requests import DumpRequest
-from dblog_core.errors import DblogError, RequestError, SourceError, SourceForbids, TableGone, ValueOutOfRange
+from dblog_core.errors import (
+    DblogError,
+    RequestError,
+    ServerNotSafe,
+    SourceError,
+    SourceForbids,
+    SourceReadOnly,
+    SourceUnavailable,
+    TableGone,
+    ValueOutOfRange,
+)
 from dblog_core.interfaces import ReadPlan
 from dblog_core.model.schema import TableSchema
 from tests.unit import requests_world
@@ -109,5 +119,31 @@ def test_a_server_that_refuses_the_same_table_twice_is_believed(world: World, mo
         raise SourceError("no right to it")
 
     monkeypatch.setattr(requests_world.Reader, "explain", refuse_plan)
-    with pytest.raises(SourceError, match="no right to it"):
+    with pytest.raises(RequestError, match="no right to it"):
         filing.submit(world.config, DumpRequest(("shop.orders",)))
+
+
+def test_a_table_that_the_server_cannot_open_is_left_out_alone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    explain = requests_world.Reader.explain
+
+    def read(self: requests_world.Reader, schema: TableSchema, **arguments: Any) -> ReadPlan:
+        if schema == ORDERS:
+            raise SourceError("Tablespace is discarded for table, 'orders' (1814)", where="mysql")
+        return explain(self, schema, **arguments)
+
+    monkeypatch.setattr(requests_world.Reader, "explain", read)
+    status = file_dump(world, DumpRequest(None))
+    assert status.tables == ("shop.customers", "shop.customs", "shop.lines")
+    assert {r.table: r.reason for r in status.refused}["shop.orders"].endswith("(1814)")
+
+
+@pytest.mark.parametrize("error", [ServerNotSafe("no order"), SourceReadOnly("a standby"), SourceUnavailable("gone")])
+def test_a_fault_of_the_server_is_no_fault_of_a_table(
+    world: World, monkeypatch: pytest.MonkeyPatch, error: SourceError
+) -> None:
+    def fail(self: requests_world.Reader, schema: TableSchema, **_: Any) -> ReadPlan:
+        raise error
+
+    monkeypatch.setattr(requests_world.Reader, "explain", fail)
+    with pytest.raises(type(error)):
+        filing.submit(world.config, DumpRequest(None))

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from dblog_core.dumps import dump_records, dump_store, filing
+from dblog_core.config.source import SourceConfig
+from dblog_core.dumps import dry_run, dump_records, dump_store, filing
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.dumps.status import DumpStatus
 from dblog_core.errors import RequestError
-from dblog_core.model.filters import FiledFilter, Typed
+from dblog_core.model.filters import FiledFilter, Literal, Typed
 from dblog_core.model.watermark import Heals
 from tests.unit import requests_world
 from tests.unit.requests_world import CUSTOMERS, CUSTOMS, LINES, ORDERS, World, file_dump
@@ -104,6 +105,33 @@ def test_what_cannot_be_carried_out_is_refused_by_name_and_not_filed(
     assert refused.value.fix
     assert dump_store.list_dumps(world.state) == []
     assert world.walked == [], "the source is not read for a request that is refused"
+
+
+@pytest.mark.parametrize("rule", ["exclude", "mask", "hash"])
+@pytest.mark.parametrize("tables", [("shop.orders",), ("shop.ord*",)])
+def test_no_request_filters_by_a_column_that_a_rule_hides(
+    world: World, rule: str, tables: tuple[str, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever may see which keys a dump reads could find the value, comparison by comparison."""
+    rules = {"shop.orders": {rule: ["name"]}}
+    source = SourceConfig.model_validate({**world.config.source.model_dump(), "columns": rules})
+    world.config = world.config.model_copy(update={"source": source})
+    for value in (Typed("DE5secret"), "DE5secret", Literal("DE5secret", quoted=True), Literal("5", quoted=False), 7):
+        hidden = (("name", ">=", value),)
+        for request_ in (
+            DumpRequest(tables, filters=hidden),
+            DumpRequest(tables, filters=(("id", "=", 1), *hidden)),
+            DumpRequest(tables, table_filters=(("shop.ord*", hidden),)),
+        ):
+            for carry_out in (filing.submit, dry_run.plan):
+                with pytest.raises(RequestError, match=rf'"shop.orders".* hides name \({rule}\)') as refused:
+                    carry_out(world.config, request_)
+                assert refused.value.fix
+                assert "DE5" not in f"{refused.value}{refused.value.__cause__}{caplog.text}"
+    assert dump_store.list_dumps(world.state) == []
+    assert world.walked == []
+    open_filter = (("id", "=", 1),)
+    assert filing.submit(world.config, DumpRequest(("shop.orders",), filters=open_filter))
 
 
 # Keys and filters -----------------------------------------------------------------------------------------------------

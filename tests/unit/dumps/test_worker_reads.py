@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from dblog_core.config.source import SourceConfig
 from dblog_core.dumps import control
+from dblog_core.errors import RequestError
 from dblog_core.model.watermark import Heals, High
 from tests.unit.worker_moments import at_read, kill_after
 from tests.unit.workers_world import DUMP, World, world
@@ -70,6 +72,22 @@ def test_filters_leave_rows_out_also_at_the_first_key_of_a_range(world: World) -
     world.request({"key_from": 2, "key_to": 30, "filters": [EQUAL]}, chunk_size=4)
     world.work()
     assert world.placed_keys() == list(range(4, 31, 3))
+
+
+@pytest.mark.parametrize("task", [{}, {"key_from": 2, "key_to": 30}, {"keys": [1, 3]}])
+@pytest.mark.parametrize("rule", ["exclude", "mask", "hash"])
+def test_a_filter_by_a_column_that_has_been_hidden_since_is_not_carried_out(
+    world: World, rule: str, task: dict[str, Any]
+) -> None:
+    world.fill(*range(1, 41), name="x")
+    world.request({**task, "filters": [EQUAL]})
+    usual = world.config.source.model_dump()
+    source = SourceConfig.model_validate({**usual, "columns": {"shop.orders": {rule: ["name"]}}})
+    world.config = world.config.model_copy(update={"source": source})
+    with pytest.raises(RequestError, match=rf"hides name \({rule}\)"):
+        world.work()
+    assert world.source.reads == []
+    assert "'x'" not in (error := world.status().error or "") and f"hides name ({rule})" in error
 
 
 def test_listed_keys_that_are_not_there_are_absent(world: World) -> None:

@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from dblog_core.dumps import dump_store, filing
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import RequestError, SourceRefused, SourceUnavailable
-from dblog_core.model.key_order import order_text
-from dblog_core.model.schema import TableSchema
+from dblog_core.model.key_order import has_one_order, order_text
+from dblog_core.model.schema import Column, TableSchema
 from tests.fake_source import ORDERS
 from tests.unit import requests_world
 from tests.unit.workers_world import Reader, World, world
@@ -170,3 +171,16 @@ def test_different_columns_have_different_short_texts(left: Sequence[Any], other
     assert order_text(left) != order_text(other)
     assert order_text(left) == order_text(list(left))
     assert max(len(order_text(left)), len(order_text(other))) <= 1_000
+
+
+IN_ORDER = {"bigint": pa.int64(), "bigint unsigned": pa.decimal128(20, 0), "date": pa.date32(), "bytea": pa.binary()}
+IN_ORDER |= {"varbinary(20)": pa.binary(), "binary(16)": pa.binary(), "bit(12)": pa.binary(), "inet6": pa.binary()}
+IN_ORDER |= {"timestamp(6)": pa.timestamp("us")}
+OTHERS = {"varchar(9)": pa.string(), "float": pa.float32(), "double": pa.float64(), "boolean": pa.bool_()}
+OTHERS |= {"uuid": pa.binary(), "longblob": pa.binary(), "blob": pa.binary(), "point": pa.binary()}
+
+
+def test_only_types_that_every_database_and_the_lake_order_alike_have_one_order() -> None:
+    """MariaDB orders UUIDs by other octets first, and of a BLOB only a beginning."""
+    assert [name for name, kind in IN_ORDER.items() if not has_one_order(Column("k", name, kind))] == []
+    assert [name for name, kind in OTHERS.items() if has_one_order(Column("k", name, kind))] == []

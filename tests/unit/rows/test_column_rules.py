@@ -26,10 +26,11 @@ from dblog_core.model import watermark
 from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.model.task_id import TaskId
 from dblog_core.model.watermark import High, Mark
+from dblog_core.monitoring import held_tables
 from dblog_core.rows import column_rule_faults
 from dblog_core.rows.column_rules import MASK, Rules
 from dblog_core.rows.row_hashes import is_compared
-from dblog_core.state import settings_in_force, stopped_tables
+from dblog_core.state import rule_acceptances, settings_in_force, stopped_tables
 from tests.fake_source import ORDERS, FakeSource
 from tests.unit.reload_world import A, B
 from tests.unit.reload_world import World as Capture
@@ -117,6 +118,25 @@ def test_a_table_of_another_name_or_other_columns_needs_no_entry(name: str, colu
     shape = TableSchema(TableName("shop", name), tuple(Column(c, "text", pa.string()) for c in columns), ("id",))
     rules = Rules({"shop.people": ColumnRules(mask=("v",)), "shop.peop": ColumnRules(staged_as={"v": "text"})})
     assert rules.misfit(shape) is None and rules.schema(shape) is shape
+
+
+@pytest.mark.parametrize(
+    ("columns", "rules"),
+    [
+        ((), {}),
+        ((), {"shop.other": ColumnRules(mask=("a",))}),
+        (("a", "b"), {"shop.t": ColumnRules(exclude=("a", "b"))}),
+    ],
+)
+def test_a_shape_without_a_column_stops_its_table_alone(
+    columns: tuple[str, ...], rules: dict[str, ColumnRules]
+) -> None:
+    schema = TableSchema(TableName("shop", "t"), tuple(Column(name, "int", pa.int32()) for name in columns), ())
+    misfit = Rules(rules).misfit(schema)
+    assert misfit is not None and misfit.table == "shop.t" and "no column to stage" in misfit.what
+    assert not misfit.fatal
+    (problem,) = column_rule_faults.of_table("shop.t", columns, (), rules)
+    assert problem == misfit
 
 
 def test_two_processes_have_a_digest_in_common_only_where_their_rules_are_the_same() -> None:
@@ -234,10 +254,10 @@ def test_a_table_whose_ruled_column_is_renamed_stops_alone_until_a_rule_fits_aga
     assert stopped_tables.read(capture.state) == {} and SECRET.encode() not in written_bytes(capture)
 
 
-def test_a_column_that_comes_back_is_dumped_where_the_log_alone_has_told(
+def test_a_table_whose_column_comes_back_is_dumped_once_somebody_accepts_it(
     capture: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(config_reload, "NEWCOMERS", 3600)
+    monkeypatch.setattr(config_reload, "NEWCOMERS", 0.1)
     capture.capture()
     capture.put(A, 1, v=SECRET)
     with capture.capturing():
@@ -245,7 +265,14 @@ def test_a_column_that_comes_back_is_dumped_where_the_log_alone_has_told(
         wait_until(lambda: "shop.a" in stopped_tables.read(capture.state), "the table is stopped")
         rename(capture, A, "w", "v")
         capture.put(A, 3, v=SECRET)
+        capture.put(B, 1)
+        wait_until(lambda: any(line["op"] == "c" for line in capture.lines(B)), "the other table goes on")
+        assert dump_store.list_dumps(capture.state) == []
+        config = capture.config
+        source, staging = wiring.open_source(config.source), wiring.open_staging(config)
+        held_tables.accept(config, source, staging, capture.state, ["shop.a"])
         wait_until(lambda: [d.state for d in dump_store.list_dumps(capture.state)] == ["done"], "it is dumped")
+    assert rule_acceptances.read(capture.state) == {}
     assert capture.replay(A) == {(key,): {"id": key, "v": MASK} for key in (1, 2, 3)}
     assert SECRET.encode() not in written_bytes(capture)
 
@@ -275,7 +302,7 @@ def test_a_chunk_of_a_worker_with_older_rules_is_refused_and_read_again_under_th
     world.fill(1, 2, name=SECRET)
     world.request({})
     now = with_rules(world.config, mask=["name"])
-    world.sequencer._rules = Rules(now.source.columns)
+    world.take_rules(now)
     catch_up = world.clock.hooks.append
 
     def restart() -> None:
@@ -310,7 +337,7 @@ def test_a_worker_reads_nothing_while_the_capture_goes_by_other_rules(world: Wor
         world.work()
     assert world.source.reads == [] and world.highs() == []
     world.config = with_rules(world.config, mask=["name"])
-    world.sequencer._rules = Rules(world.config.source.columns)
+    world.take_rules(world.config)
     world.work()
     assert world.status().state == "done"
 
@@ -319,6 +346,7 @@ def test_a_worker_fails_the_task_of_a_table_that_its_rules_do_not_fit(world: Wor
     world.fill(1, name=SECRET)
     world.request({})
     world.config = with_rules(world.config, mask=["nam"])
+    world.take_rules(world.config)
     with pytest.raises(ConfigError, match="has no column nam"):
         world.work()
     status = world.status()

@@ -12,7 +12,7 @@ import pytest
 from dblog_core.clock import SystemClock
 from dblog_core.dumps import dump_records, dump_store, filing, requests
 from dblog_core.dumps.requests import DumpRequest
-from dblog_core.errors import StateUnavailable, VersionConflict
+from dblog_core.errors import StateError, StateUnavailable, VersionConflict
 from dblog_core.model.events import SignalSeen
 from dblog_core.signals import inbox, table
 from dblog_core.signals.message import Message
@@ -129,6 +129,22 @@ def test_a_refused_signal_says_why_and_lets_the_next_one_through(world: World, d
     assert refused.state == SignalState.REFUSED
     assert "'shop.nothing' is not a captured table" in refused.error and "shop.orders" in refused.fix
     assert [d.signal for d in dump_store.list_dumps(world.state)] == ["two"]
+
+
+def test_a_signal_that_no_entry_of_the_state_store_holds_lets_the_next_one_through(
+    world: World, desk: SignalProcessor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(world, "one", at=1)
+    send(world, "two", "pause-snapshot", "{}", at=2)
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise StateError("962581 bytes do not fit in one entry", fix="ask for less at once")
+
+    monkeypatch.setattr(filing, "make_draft", refuse)
+    desk.carry_out_waiting()
+    refused = inbox.find_signal(world.state, "one")
+    assert (refused.state, refused.fix) == (SignalState.REFUSED, "ask for less at once")
+    assert inbox.find_signal(world.state, "two").state.is_over
 
 
 def test_words_leave_dumps_of_the_system_alone(world: World, desk: SignalProcessor) -> None:

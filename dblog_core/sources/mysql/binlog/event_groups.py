@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dblog_core.errors import LogPositionLost, UnknownLogEvent
 from dblog_core.model.events import Transaction
+from dblog_core.model.schema import TableName
 from dblog_core.sources.mysql.binlog import events
 from dblog_core.sources.mysql.binlog.events import Event
 from dblog_core.sources.mysql.binlog.progress import Progress
@@ -15,16 +16,67 @@ from dblog_core.sources.mysql.binlog.xa.row_memory import UndecidedRows
 from dblog_core.sources.mysql.position import Position, Prepared
 
 
+class ChangedTables:
+    """The captured tables of which a group has row events, by the savepoint that came before them.
+
+    A table may be listed under an earlier savepoint than the server has it under, never under a later one.
+    """
+
+    __slots__ = ("_last", "_levels")
+
+    def __init__(self) -> None:
+        self._levels: list[tuple[str, set[TableName]]] = [("", set())]
+        self._last: TableName | None = None
+
+    def add(self, table: TableName) -> None:
+        """The group has row events of the table here."""
+        if table is not self._last:
+            self._last = table
+            self._levels[-1][1].add(table)
+
+    def set_savepoint(self, name: str) -> None:
+        """A savepoint is set here. The one of this name that was set before is gone, its rows are not."""
+        at = self._find(name)
+        if at is not None:
+            self._levels[at - 1][1].update(self._levels.pop(at)[1])
+        self._levels.append((name.casefold(), set()))
+        self._last = None
+
+    def roll_back(self, name: str) -> set[TableName]:
+        """The tables with row events since the savepoint, which stays set; all of them where it is not known."""
+        at = self._find(name) or 0
+        rolled_back = set[TableName]().union(*(tables for _, tables in self._levels[at:]))
+        # They stay listed: the rows of engines without transactions are not rolled back.
+        self._levels[at:] = [(self._levels[at][0], set(rolled_back))]
+        self._last = None
+        return rolled_back
+
+    def _find(self, name: str) -> int | None:
+        names = [level for level, _ in self._levels]
+        return len(names) - 1 - names[::-1].index(name.casefold()) if name and name.casefold() in names else None
+
+
 class Group:
     """A group of events that began at `start_offset`.
 
     `has_begin`: it is a transaction of any number of statements, not a single one. `rows`: its row changes that were
-    flushed, or are not to be delivered again; `has_changes`: it has any. `undecided`: in an XA transaction that is
-    being prepared, what becomes of its rows is not known yet. `is_undone`: its statement has only begun, or has failed.
+    flushed, or are not to be delivered again; `has_changes`: it has any; `changed`: their tables. `undecided`: in an XA
+    transaction that is being prepared, what becomes of its rows is not known yet. `is_undone`: its statement has only
+    begun, or has failed.
     """
 
     __slots__ = (
-        *("_place", "_transaction", "commit_time_us", "gtid", "has_begin", "has_changes", "is_undone", "rows"),
+        *(
+            "_place",
+            "_transaction",
+            "changed",
+            "commit_time_us",
+            "gtid",
+            "has_begin",
+            "has_changes",
+            "is_undone",
+            "rows",
+        ),
         *("start_offset", "undecided"),
     )
 
@@ -37,6 +89,7 @@ class Group:
         self.commit_time_us = commit_time_us
         self.has_begin = has_begin
         self.has_changes = False
+        self.changed = ChangedTables()
         self.is_undone = False
         self.rows = 0
         self.undecided: UndecidedRows | None = None

@@ -25,6 +25,8 @@ class Type(IntEnum):
     # server makes up: it names the file that was asked for.
     ROTATE = 4
     INTVAR = 5
+    APPEND_BLOCK = 9  # like the next one: of a file that LOAD DATA in statement form reads
+    DELETE_FILE = 11
     RAND = 13
     USER_VAR = 14
     # The head of each file: when it was made, and whether its events carry checksums.
@@ -80,6 +82,9 @@ HARMLESS = {
     Type.INTVAR: "belongs to a statement, which is judged on its own",
     Type.RAND: "belongs to a statement, which is judged on its own",
     Type.USER_VAR: "belongs to a statement, which is judged on its own",
+    Type.BEGIN_LOAD_QUERY: "belongs to a statement, which is judged on its own",
+    Type.APPEND_BLOCK: "belongs to a statement, which is judged on its own",
+    Type.DELETE_FILE: "a statement that has failed",
     Type.ROWS_QUERY: "the text of the statement whose rows follow",
     Type.ANNOTATE_ROWS: "the text of the statement whose rows follow",
     Type.PREVIOUS_GTIDS: "which transactions older files hold",
@@ -90,16 +95,7 @@ HARMLESS = {
     Type.START_ENCRYPTION: "the file is encrypted at rest; the server sends it decrypted",
 }
 
-REFUSED = {
-    Type.INCIDENT: "the server reports that events are missing from its log",
-    Type.BEGIN_LOAD_QUERY: "LOAD DATA in statement form",
-    Type.EXECUTE_LOAD_QUERY: "LOAD DATA in statement form",
-}
-
-FIXES = {
-    Type.BEGIN_LOAD_QUERY: "set binlog_format = ROW for every session; then `dblog capture --fresh-start`",
-    Type.EXECUTE_LOAD_QUERY: "set binlog_format = ROW for every session; then `dblog capture --fresh-start`",
-}
+REFUSED = {Type.INCIDENT: "the server reports that events are missing from its log"}
 FRESH_START = "run `dblog capture --fresh-start`: it continues at the present end and dumps all tables"
 
 
@@ -266,6 +262,11 @@ def query(body: bytes) -> tuple[str, str]:
     return schema, sql.decode("utf-8", "replace")
 
 
+def load_statement(body: bytes) -> bytes:
+    """The body of an EXECUTE_LOAD_QUERY as that of a QUERY: without the number of the file, and its name's place."""
+    return body[:13] + body[26:]
+
+
 def query_bytes(body: bytes) -> tuple[str, bytes]:
     """(default database, statement) of a QUERY event; the statement as the session sent it, in its character set
     (`client_collation`), whatever that of the server's names is."""
@@ -300,6 +301,16 @@ def took_effect(body: bytes) -> bool:
     log of MySQL where it has found nothing to do, too, and has no transaction of its own then (run on MySQL 9; MariaDB
     10.11 logs nothing)."""
     return any(code in _DDL_TRANSACTION for code, _ in _read_status_variables(body))
+
+
+def opened_databases(body: bytes) -> frozenset[str] | None:
+    """The databases of all tables that MySQL opened for a statement, its triggers and functions. None: the event does
+    not say, as on MariaDB; there are too many, or foreign keys lead to others."""
+    for code, value in _read_status_variables(body):
+        if code == _DATABASES and value[:1] != bytes([_TOO_MANY_DATABASES]):
+            names = value[1:].split(b"\0")[:-1]
+            return frozenset(name.decode("utf-8", "surrogateescape") for name in names) if all(names) else None
+    return None
 
 
 _CHARSET = 4

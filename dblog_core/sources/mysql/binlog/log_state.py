@@ -18,10 +18,12 @@ from dblog_core.sources.mysql.binlog.event_groups import EventGroups
 from dblog_core.sources.mysql.binlog.events import Event, Type
 from dblog_core.sources.mysql.binlog.framing import Events
 from dblog_core.sources.mysql.binlog.logged_statements import LoggedStatements
+from dblog_core.sources.mysql.binlog.reach.statement_reach import LookAhead, StatementReach
 from dblog_core.sources.mysql.binlog.row_intake import RowIntake
 from dblog_core.sources.mysql.binlog.transactions import Transactions
 from dblog_core.sources.mysql.binlog.xa.prepared_rows import PreparedRows
 from dblog_core.sources.mysql.binlog.xa.transactions import XaTransactions
+from dblog_core.sources.mysql.ddl.known_forms import KnownForms
 from dblog_core.sources.mysql.position import Position
 from dblog_core.sources.mysql.row_events.table_ids import Lookups, TableNumbers
 from dblog_core.sources.mysql.sql.catalogue import TableFilter
@@ -47,19 +49,22 @@ class LogState:
         position: Position,
         rows_to_skip: int,
         lookups: Lookups,
+        look_ahead: LookAhead = lambda _: None,
         loses_commits: bool = False,
         is_file_cut: bool = False,
     ) -> None:
         """`any_case`: whether the server does not tell upper and lower case apart in names of tables; `rows_to_skip`:
         row changes of the transaction at `position` that are staged already; `loses_commits`: as in `Transactions`;
-        `is_file_cut`: as in `EventGroups`."""
+        `is_file_cut`: as in `EventGroups`; `look_ahead`: as in `StatementReach`."""
         numbers = TableNumbers(tables, keys, charsets, mariadb=mariadb, lookups=lookups)
         self._numbers = numbers
         self._groups = EventGroups(
             position, mariadb=mariadb, server=server, rows_to_skip=rows_to_skip, is_file_cut=is_file_cut
         )
-        self._rows = RowIntake(tables, numbers, self._groups, zero_dates=zero_dates, any_case=any_case)
-        statements = LoggedStatements(tables, charsets, self._groups, self._rows, any_case=any_case)
+        forms = KnownForms(lookups.forms, (lambda table: table.in_lower_case) if any_case else (lambda table: table))
+        self._rows = RowIntake(tables, numbers, self._groups, forms, zero_dates=zero_dates, any_case=any_case)
+        reach = StatementReach(look_ahead, self._groups, any_case=any_case)
+        statements = LoggedStatements(tables, charsets, self._groups, self._rows, forms, reach, any_case=any_case)
         self._xa = XaTransactions(self._groups, statements, numbers)
         self._transactions = Transactions(
             self._groups, statements, self._rows, self._xa, numbers, mariadb=mariadb, loses_commits=loses_commits

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dblog_core.model.events import Altered, Created, DatabaseDropped, Rewritten, RowsMoved, Truncated
-from dblog_core.model.schema import TableName
+from dblog_core.model.events import (
+    Altered,
+    ChangedByStatement,
+    Created,
+    DatabaseDropped,
+    Rewritten,
+    RowsMoved,
+    Truncated,
+)
+from dblog_core.model.schema import TableName, to_lower_case
 from dblog_core.sources.mysql.binlog import events, unsupported
 from dblog_core.sources.mysql.binlog.event_groups import EventGroups, Group
+from dblog_core.sources.mysql.binlog.reach.statement_reach import StatementReach
 from dblog_core.sources.mysql.binlog.row_intake import RowIntake
 from dblog_core.sources.mysql.ddl import alter_table, statement_text
-from dblog_core.sources.mysql.ddl.statements import Means, Statement, classify
+from dblog_core.sources.mysql.ddl.altered_columns import Reading
+from dblog_core.sources.mysql.ddl.known_forms import KnownForms
+from dblog_core.sources.mysql.ddl.statements import Means, Statement, classify, describe
 from dblog_core.sources.mysql.sql.catalogue import TableFilter
 from dblog_core.sources.mysql.values.charsets import Charsets
 
@@ -19,12 +30,23 @@ class LoggedStatements:
     """Reads the statements of QUERY events, and passes on what they do."""
 
     def __init__(
-        self, tables: TableFilter, charsets: Charsets, groups: EventGroups, rows: RowIntake, *, any_case: bool
+        self,
+        tables: TableFilter,
+        charsets: Charsets,
+        groups: EventGroups,
+        rows: RowIntake,
+        forms: KnownForms,
+        reach: StatementReach,
+        *,
+        any_case: bool,
     ) -> None:
         self._tables = tables
         self._charsets = charsets
         self._groups = groups
         self._rows = rows
+        self._forms = forms
+        self._ruled = {TableName.parse(name).in_lower_case for name in tables.columns}
+        self._reach = reach
         self._any_case = any_case
         self._wants = tables.may_want if any_case else tables.wants
 
@@ -35,14 +57,59 @@ class LoggedStatements:
         return classify(sql, schema, any_case=self._any_case), sql
 
     def refuse_unsupported(self, statement: Statement, sql: str, group: Group) -> None:
-        """Raises UnknownLogEvent where nobody can say what the statement did."""
-        refusal = unsupported.of_statement(statement, group, self._tables, any_case=self._any_case)
+        """Raises UnknownLogEvent where nobody can say what the statement did, or to which tables' columns."""
+        refusal = unsupported.of_statement(statement, group, self._tables)
         if refusal is not None:
             why, fix = refusal
-            raise self._groups.unknown_error(f"statement {sql[:200]!r}: {why}", fix=fix)
+            raise self._groups.unknown_error(f"{describe(statement, sql)}: {why}", fix=fix)
+
+    def follow_in_transaction(self, statement: Statement, sql: str, body: bytes, group: Group) -> None:
+        """Passes on what the statement of this QUERY event's `body` does to rows, where no row event says it."""
+        if unsupported.is_unknown(statement, self._tables):
+            what = f"{describe(statement, sql)}: the capture does not know what it did"
+            self._signal_changed(None, what, "", group, reshapes=True)
+            return
+        match statement.means:
+            case Means.SAVEPOINT:
+                group.changed.set_savepoint(statement.savepoint)
+            case Means.ROLLBACK | Means.ROLLBACK_TO:
+                if tables := group.changed.roll_back(statement.savepoint):
+                    what = f"{describe(statement, sql)}: row events that the log holds were rolled back"
+                    self._signal_changed(frozenset(tables), what, unsupported.ONE_ENGINE, group, any_case=False)
+            case Means.CHANGES_ROWS | Means.REWRITES:
+                self._follow_row_change(statement, sql, body, group)
+
+    def _follow_row_change(self, statement: Statement, sql: str, body: bytes, group: Group) -> None:
+        """Passes on a change of rows in statement form."""
+        databases = None if self._rows.numbers.mariadb else events.opened_databases(body)
+        if databases is not None:
+            databases = frozenset(filter(self._may_have_captured_tables, databases))
+            if not databases:
+                return
+        if statement.means is Means.REWRITES:
+            made = frozenset(statement.tables)
+            reached = self._reach.extend(made, sql)
+            tables = None if reached is None else reached | made
+        else:
+            tables = self._reach.find(sql, statement.schema)
+        wanted = None if tables is None else frozenset(filter(self._wants, tables))
+        if wanted is None or wanted:
+            what = f"{describe(statement, sql)}: rows were changed in statement form"
+            schemas = None if databases is None else frozenset(map(self._fold, databases))
+            self._signal_changed(wanted, what, unsupported.ROW_FORM, group, schemas=schemas)
+
+    def _may_have_captured_tables(self, database: str) -> bool:
+        return not statement_text.is_read(database) or self._tables.wants_schema(database, any_case=True)
+
+    def _fold(self, name: str) -> str:
+        """The name as statements have it here (`classify`)."""
+        return to_lower_case(name) if self._any_case else name
 
     def follow(self, statement: Statement, sql: str, body: bytes, group: Group) -> None:
         """Passes on what the statement of this QUERY event's `body` did, in the order in which a reader needs it."""
+        if not statement_text.is_read(statement.schema):
+            return  # it may have been about any table
+        statement = statement.with_tables_of(statement_text.is_read)
         self._rows.unread.follow(statement)
         self._follow_lost_rows(statement, group)
         self._follow_columns(statement, sql, events.sql_mode(body), group)
@@ -55,17 +122,36 @@ class LoggedStatements:
         # TRUNCATE leaves the columns as they are; DROP and CREATE OR REPLACE, which empty too, do not.
         if statement.means is Means.EMPTIES and sql.lstrip()[:8].upper() == "TRUNCATE":
             return
-        step = None if statement.versions is not None else alter_table.step(sql, sql_mode)
-        if step == alter_table.NOTHING and not alter_table.may_retype(sql):
+        tables = tuple(filter(self._tables.may_want, statement.tables))
+        if not tables:
+            return
+        reading = None if statement.versions is not None else self._read_alter(statement, sql, sql_mode)
+        for table in statement.tables:
+            # Where the table was there, such a statement has done nothing; where it was not, nothing is known of it.
+            stays = self._forms.at(table, self._groups.position) if statement.if_missing else None
+            self._forms.put(table, stays if reading is None else reading.after)
+            self._rows.expect_other_types(table)
+        step = None if reading is None else reading.step
+        keeps_values = not statement.alters or (reading is not None and reading.keeps_values)
+        if step == alter_table.NOTHING and keeps_values and not alter_table.may_retype(sql):
             return
         batch = self._rows.batch
-        for table in filter(self._tables.may_want, statement.tables):
+        for table in tables:
             self._rows.forget_shape(table)
             index = batch.transaction(group.transaction)
-            batch.signal(Altered(batch.next_sequence, index, table, step, self._any_case, statement.shapes))
+            anew = statement.creates or statement.means is Means.EMPTIES or table in statement.renamed_away
+            batch.signal(Altered(batch.next_sequence, index, table, step, self._any_case, statement.shapes, anew))
         # The server writes no row events for what an ALTER makes of values.
-        if statement.alters and (step is None or step.revalued):
+        if not keeps_values:
             self._signal(Rewritten, statement.tables, group)
+
+    def _read_alter(self, statement: Statement, sql: str, sql_mode: int | None) -> Reading | None:
+        """What an ALTER TABLE does to its table; None: nobody knows, or it is another statement."""
+        if len(statement.tables) != 1:
+            return None
+        table = statement.tables[0]
+        before = self._forms.at(table, self._groups.position)
+        return alter_table.read(sql, sql_mode, before, plain=table.in_lower_case not in self._ruled)
 
     def _follow_lost_rows(self, statement: Statement, group: Group) -> None:
         """Rows that come or go without row events."""
@@ -75,6 +161,7 @@ class LoggedStatements:
                 self._signal(Rewritten, statement.tables, group)
             case Means.DROPS_SCHEMA if self._tables.wants_schema(statement.schema, any_case=self._any_case):
                 self._rows.forget_shapes_of_schema(statement.schema)
+                self._forms.forget_schema(statement.schema)
                 batch = self._rows.batch
                 index = batch.transaction(group.transaction)
                 batch.signal(DatabaseDropped(batch.next_sequence, index, statement.schema, self._any_case))
@@ -87,14 +174,29 @@ class LoggedStatements:
                 self._signal(Truncated, emptied, group)
                 self._signal(Rewritten, (table for table in statement.tables if table not in emptied), group)
 
-    def _move_rows(self, statement: Statement, group: Group) -> None:
+    def _signal_changed(
+        self,
+        tables: frozenset[TableName] | None,
+        what: str,
+        fix: str,
+        group: Group,
+        *,
+        schemas: frozenset[str] | None = None,
+        reshapes: bool = False,
+        any_case: bool | None = None,
+    ) -> None:
         batch = self._rows.batch
-        tables = tuple(filter(self._wants, statement.tables))
-        left = tuple(table for table in tables if table not in statement.renamed_away)
-        if not left or len(tables) == 1:
-            return
         index = batch.transaction(group.transaction)
-        batch.signal(RowsMoved(batch.next_sequence, index, tables, left, self._any_case))
+        folds = self._any_case if any_case is None else any_case
+        batch.signal(ChangedByStatement(batch.next_sequence, index, tables, what, fix, schemas, reshapes, folds))
+
+    def _move_rows(self, statement: Statement, group: Group) -> None:
+        """Wherever the rows come from: also from tables, databases and files that nobody captures."""
+        batch = self._rows.batch
+        left = tuple(t for t in statement.tables if self._wants(t) and t not in statement.renamed_away)
+        if left:
+            index = batch.transaction(group.transaction)
+            batch.signal(RowsMoved(batch.next_sequence, index, left, self._any_case))
 
     def _signal(self, kind: type[Created | Truncated | Rewritten], tables: Iterable[TableName], group: Group) -> None:
         batch = self._rows.batch

@@ -8,13 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dblog_core.model.events import CREATE, DELETE, UPDATE, Crashed, SchemaSeen, SignalSeen, Transaction, WatermarkSeen
+from dblog_core.model import watermark
+from dblog_core.model.events import (
+    CREATE,
+    DELETE,
+    UPDATE,
+    Crashed,
+    Rewritten,
+    SchemaSeen,
+    SignalSeen,
+    Transaction,
+    WatermarkSeen,
+)
 from dblog_core.model.schema import TableName
 from dblog_core.sources.mysql.binlog import events, unread_tables
 from dblog_core.sources.mysql.binlog.event_groups import EventGroups, Group
 from dblog_core.sources.mysql.binlog.events import Event, Type
 from dblog_core.sources.mysql.binlog.framing import Events
 from dblog_core.sources.mysql.binlog.unread_tables import UnreadTables
+from dblog_core.sources.mysql.ddl.known_forms import KnownForms
 from dblog_core.sources.mysql.row_events import row_event_header, table_map
 from dblog_core.sources.mysql.row_events.change_batch import BatchBuilder
 from dblog_core.sources.mysql.row_events.row_decoder import Buffer
@@ -32,16 +44,25 @@ class RowIntake:
     """
 
     def __init__(
-        self, tables: TableFilter, numbers: TableNumbers, groups: EventGroups, *, zero_dates: str, any_case: bool
+        self,
+        tables: TableFilter,
+        numbers: TableNumbers,
+        groups: EventGroups,
+        forms: KnownForms,
+        *,
+        zero_dates: str,
+        any_case: bool,
     ) -> None:
         self.numbers = numbers
         self.unread = UnreadTables()
         self.batch = BatchBuilder(zero_dates)
         self._tables = tables
         self._groups = groups
+        self._forms = forms
         self._zero_dates = zero_dates
         self._any_case = any_case
         self._shown_shapes: dict[TableName, str] = {}
+        self._last_versions: dict[TableName, TableVersion] = {}  # since the last statement about the table
         self.handlers: dict[int, Callable[[Event], None]] = {
             Type.TABLE_MAP: self._take_table_map,
             Type.PARTIAL_UPDATE_ROWS: self._take_json_parts,
@@ -49,10 +70,12 @@ class RowIntake:
         }
 
     def start_batch(self) -> None:
+        self._forms.ask_missing()
         self.batch = BatchBuilder(self._zero_dates)
 
     def report_crash(self) -> None:
         """The server crashed at the end of the file before this place."""
+        self._forms.ask_again()  # the log may lack a statement that a table has had
         groups = self._groups
         newest = groups.position.newest
         transaction = Transaction("", f"{groups.file}:{groups.offset}", newest.time if newest else 0)
@@ -164,6 +187,7 @@ class RowIntake:
         """Row changes of a captured table whose shape was shown."""
         if at < end:
             group.has_changes = True
+            group.changed.add(version.schema.table)
             groups = self._groups
             # After a restart inside a transaction the first of its rows are staged already, and left out here.
             skipped = self.batch.rows_event(
@@ -178,7 +202,7 @@ class RowIntake:
         number = self.batch.next_sequence
         index = self.batch.transaction(group.transaction)
         if table == self._tables.watermarks and op != DELETE:
-            self.batch.signal(WatermarkSeen(number, index, f"{what}: {fix}"))
+            self.batch.signal(WatermarkSeen(number, index, watermark.describe_unread(f"{what}: {fix}")))
         elif table == self._tables.signals and op == CREATE:
             self.batch.signal(SignalSeen(number, index, "", "", None))
         elif not self._tables.ours(table):
@@ -198,21 +222,35 @@ class RowIntake:
     # -- shapes
 
     def _show_shape(self, version: TableVersion, group: Group) -> None:
-        """Adds a signal where the table has another shape than it had last."""
+        """Adds a signal where the table has another shape than it had last, and one where no statement has said so."""
         schema = version.schema
         if self._shown_shapes.get(schema.table) != schema.fingerprint:
             self._shown_shapes[schema.table] = schema.fingerprint
             self.unread.resume(schema.table)
+            self._forms.note_rows(schema.table)
             self.numbers.usual.clear()
             index = self.batch.transaction(group.transaction)
             self.batch.signal(SchemaSeen(self.batch.next_sequence, index, schema))
+        last = self._last_versions.get(schema.table)
+        self._last_versions[schema.table] = version
+        # A session that logs nothing (sql_log_bin = 0) has altered the table, and with it the values that it had.
+        if last is not None and last is not version and _storage(last) != _storage(version):
+            self._forms.put(self.statement_name(schema.table), None)
+            index = self.batch.transaction(group.transaction)
+            self.batch.signal(Rewritten(self.batch.next_sequence, index, schema.table))
 
     def statement_name(self, table: TableName) -> TableName:
         """The name as statements have it here (`classify`)."""
         return table.in_lower_case if self._any_case else table
 
+    def expect_other_types(self, table: TableName) -> None:
+        """A statement names the table: its next rows may be stored otherwise."""
+        for named in [named for named in self._last_versions if self.statement_name(named) == table]:
+            del self._last_versions[named]
+
     def forget_shape(self, table: TableName) -> None:
         """Has the next rows of a table that a statement names show its shape."""
+        self.expect_other_types(table)
         self.numbers.usual.clear()
         for named in [named for named in self._shown_shapes if self.statement_name(named) == table]:
             del self._shown_shapes[named]
@@ -222,3 +260,9 @@ class RowIntake:
         self.numbers.usual.clear()
         for named in [named for named in self._shown_shapes if self.statement_name(named).schema == schema]:
             del self._shown_shapes[named]
+            self._last_versions.pop(named, None)
+
+
+def _storage(version: TableVersion) -> list[tuple[object, ...]]:
+    """How the log describes the columns, names left out."""
+    return [(c.kind, c.text, c.width, c.prefix, c.precision, c.scale, c.labels) for c in version.columns]

@@ -122,7 +122,7 @@ def find_target(connection: Connection[Any], config: SourceConfig, place: Place,
 
 def time(connection: Connection[Any]) -> int:
     """The server's clock, in microseconds."""
-    return int(rows(connection, "SELECT UNIX_TIMESTAMP(NOW(6)) * 1000000")[0][0])
+    return int(rows(connection, "SELECT UNIX_TIMESTAMP(SYSDATE(6)) * 1000000")[0][0])
 
 
 def _earliest(server_log: _Log, place: Place) -> Position:

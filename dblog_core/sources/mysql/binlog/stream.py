@@ -17,6 +17,7 @@ from pymysqlreplication import BinLogStreamReader
 
 from dblog_core.config.source import SourceConfig
 from dblog_core.errors import SourceError, SourceUnavailable
+from dblog_core.model import server_messages
 from dblog_core.sources.mysql.binlog import stream_request
 from dblog_core.sources.mysql.binlog.events import Event
 from dblog_core.sources.mysql.binlog.framing import Events, Framing, NoEvent
@@ -129,7 +130,7 @@ class EventStream:
             if error.args[0] not in _FATAL:
                 refused = connection.translate(error, self._config, "reading the log")
             else:
-                refused = translate_fatal_error(str(error.args[1]), self._config, self._place())
+                refused = translate_fatal_error(server_messages.by_mysql(error), self._config, self._place())
             refused.__cause__ = error
             return refused
         raise AssertionError("an error packet raises")

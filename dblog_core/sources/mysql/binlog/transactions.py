@@ -43,6 +43,7 @@ class Transactions:
             **dict.fromkeys(GTIDS, lambda event: self._begin(GTIDS[event.type](event))),
             Type.QUERY: lambda event: self._take_statement(event.body, event),
             Type.QUERY_COMPRESSED: lambda event: self._take_statement(events.uncompressed_query(event.body), event),
+            Type.EXECUTE_LOAD_QUERY: lambda event: self._take_statement(events.load_statement(event.body), event),
             # COMMIT, where an engine with transactions took part; otherwise it is a QUERY.
             Type.XID: self._commit,
             Type.XA_PREPARE: xa.prepare,
@@ -75,6 +76,11 @@ class Transactions:
             self._groups.end()
             return
         self._statements.refuse_unsupported(statement, sql, group)
+        # What it does to rows counts from the XA COMMIT, like the row events: it is remembered with them.
+        if group.undecided:
+            group.undecided.add(event)
+        else:
+            self._statements.follow_in_transaction(statement, sql, body, group)
         match statement.means:
             case Means.BEGIN:
                 group.has_begin = True

@@ -1,16 +1,25 @@
-"""What of the log cannot be followed: why, and the way on."""
+"""What of the log cannot be followed: why, and the way on. A statement about rows, or about tables that it names, stops
+no other table (`LoggedStatements.follow_in_transaction`)."""
 
 from __future__ import annotations
 
+from dblog_core.rows import column_rule_faults
 from dblog_core.sources.mysql.binlog import events
 from dblog_core.sources.mysql.binlog.event_groups import Group
 from dblog_core.sources.mysql.binlog.events import Type
+from dblog_core.sources.mysql.binlog.reach import reached_tables
 from dblog_core.sources.mysql.ddl import statement_text
 from dblog_core.sources.mysql.ddl.statements import Means, Statement
 from dblog_core.sources.mysql.sql.catalogue import TableFilter
 
 Refusal = tuple[str, str]
 """What is wrong, and what to do."""
+
+ROW_FORM = (
+    "set binlog_format = ROW for every session; an account that has "
+    f"{reached_tables.NEEDED} lets the capture see which tables such a statement reaches, so that no other is dumped"
+)
+ONE_ENGINE = "use tables of one storage engine in a transaction that rolls back to savepoints"
 
 
 def of_event(number: int) -> Refusal:
@@ -21,45 +30,37 @@ def of_event(number: int) -> Refusal:
     if number not in Type._value2member_map_:
         return f"{what}: {unknown}", events.FRESH_START
     kind = Type(number)
-    return f"{what}: {events.REFUSED.get(kind, unknown)}", events.FIXES.get(kind, events.FRESH_START)
+    return f"{what}: {events.REFUSED.get(kind, unknown)}", events.FRESH_START
 
 
-def of_statement(statement: Statement, group: Group, tables: TableFilter, *, any_case: bool) -> Refusal | None:
+def of_statement(statement: Statement, group: Group, tables: TableFilter) -> Refusal | None:
     """Why the statement cannot be followed, and the way on."""
-    if unread := _unread(statement, tables):
-        return f"it names {unread}, which is no text in its session's character set", events.FRESH_START
     match statement.means:
         case Means.COMMIT | Means.ROLLBACK | Means.XA_COMMIT | Means.XA_ROLLBACK if group.undecided:
             return "it ends an XA transaction that is not prepared", events.FRESH_START
-        case Means.ROLLBACK | Means.ROLLBACK_TO if group.has_changes:
-            return (
-                "rows that the log holds were rolled back (a transaction over several storage engines)",
-                events.FRESH_START,
-            )
-        case Means.REWRITES if any((tables.may_want if any_case else tables.wants)(t) for t in statement.tables):
-            return "it changes rows of a captured table without row events", events.FRESH_START
-        # `binlog_format` is a session's setting too: that of the server may say ROW all the time.
-        case Means.CHANGES_ROWS:
-            return (
-                "rows were changed in statement form",
-                f"set binlog_format = ROW for every session; {events.FRESH_START}",
-            )
-        case Means.UNKNOWN:
-            return "it is not a statement that is known here", events.FRESH_START
+    # It may have renamed a table, or a column, that rules hide: a dump would bring its values in the open.
+    if is_unknown(statement, tables) and any(map(column_rule_faults.hidden_columns, tables.columns.values())):
+        return "the capture does not know what it did, and rules hide columns", events.FRESH_START
     return None
 
 
-def _unread(statement: Statement, tables: TableFilter) -> str | None:
-    """A name in a statement about rows that may be a captured one and cannot be read, as Python spells it."""
+def is_unknown(statement: Statement, tables: TableFilter) -> bool:
+    """Whether nobody can say what the statement did to captured tables."""
+    if statement.means is Means.CHANGES_ROWS:
+        return False  # which changes rows alone
+    return statement.means is Means.UNKNOWN or _has_unread_name(statement, tables)
+
+
+def _has_unread_name(statement: Statement, tables: TableFilter) -> bool:
+    """Whether a name in a statement about tables may be a captured one's and cannot be read."""
     if statement.means is Means.HARMLESS and not statement.alters:
-        return None
-    for name in statement.tables:
-        # The name may be that of a captured table in another character set: it is not guessed.
-        if not statement_text.is_read(str(name)) and _may_be_captured(name.schema, tables):
-            return ascii(str(name))
-    unread = not statement_text.is_read(statement.schema)
-    return ascii(statement.schema) if unread else None
+        return False
+    # The name may be that of a captured table in another character set: it is not guessed.
+    unread = [name for name in statement.tables if not statement_text.is_read(str(name))]
+    if any(not statement_text.is_read(name.schema) or _may_be_captured(name.schema, tables) for name in unread):
+        return True
+    return not statement_text.is_read(statement.schema)
 
 
 def _may_be_captured(schema: str, tables: TableFilter) -> bool:
-    return not statement_text.is_read(schema) or tables.wants_schema(schema, any_case=True)
+    return tables.wants_schema(schema, any_case=True)

@@ -16,7 +16,7 @@ _TOKEN = re.compile(
   | (?P<text>'(?:[^'\\]|'')*')
   | (?P<number>-?[0-9]+(?:\.[0-9]+)?(?![\w$]))
   | (?P<word>[A-Za-z_$][A-Za-z0-9_$]*)
-  | (?P<sign>[(),.=])
+  | (?P<sign>[(),.=<>!])
     """,
     re.VERBOSE,
 )
@@ -114,6 +114,16 @@ class AlterTokens:
         if depth:
             raise BeyondGrammar
         return [text for kind, _, text in self._tokens[start : self.at] if kind in ("number", "text")]
+
+    def is_plain_list(self, start: int) -> bool:
+        """Whether numbers or texts, with commas between them, are all that stands in the brackets since `start`."""
+        within = self._tokens[start + 1 : self.at - 1]
+        values = all(kind in ("number", "text") for kind, *_ in within[::2])
+        return values and all(token[:2] == ("sign", ",") for token in within[1::2])
+
+    def has_word(self, start: int, word: str) -> bool:
+        """Whether the word stands anywhere from the token `start` on."""
+        return any(kind == "word" and text == word for kind, text, _ in self._tokens[start:])
 
     def skip_rest(self) -> None:
         """Steps to the end."""

@@ -62,10 +62,13 @@ class StatementTokens:
         """The name of a schema or table as the server compares it."""
         return to_lower_case(name) if self._any_case else name
 
+    end = Token("")
+    """Behind the last token."""
+
     def peek(self, ahead: int = 0) -> Token:
         """The token so many places ahead; an empty one behind the end."""
         at = self._at + ahead
-        return self._tokens[at] if at < len(self._tokens) else Token("")
+        return self._tokens[at] if at < len(self._tokens) else self.end
 
     def take(self, *words: str) -> bool:
         """Steps over these words if they stand here."""
@@ -100,7 +103,7 @@ class StatementTokens:
     def skip_settings(self) -> None:
         """Steps over MariaDB's `SET STATEMENT x=y FOR`: the statement itself comes after."""
         if self.take("SET", "STATEMENT"):
-            while self.peek() != Token("") and not self.take("FOR"):
+            while self.peek() != self.end and not self.take("FOR"):
                 self._at += 1
 
     def skip_waiting(self) -> None:
@@ -123,6 +126,21 @@ class StatementTokens:
                 self._at = at + len(words)
                 return True
         return False
+
+    def take_name(self) -> str:
+        """Steps over any token; the name that it is, empty if it is none."""
+        self._at += 1
+        return self.peek(-1).name
+
+    def possible_tables(self) -> set[TableName]:
+        """Whatever could name a table from here to the end: each name in the default database, and each pair of names
+        with a point between them."""
+        tokens = self._tokens[self._at :]
+        tables = {TableName(self._schema, self.fold_name(token.name)) for token in tokens if token.name}
+        for schema, point, name in zip(tokens, tokens[1:], tokens[2:], strict=False):
+            if schema.name and point.word == "." and name.name:
+                tables.add(TableName(self.fold_name(schema.name), self.fold_name(name.name)))
+        return tables
 
     def words(self) -> list[str]:
         """The words and signs from here to the end, names without quotes among them."""

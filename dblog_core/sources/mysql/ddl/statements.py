@@ -6,10 +6,12 @@ Rows travel as row events; statements are transaction control, DDL, and changes 
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 from dblog_core.model.schema import TableName
+from dblog_core.sources.mysql.ddl.statement_text import is_read
 from dblog_core.sources.mysql.ddl.statement_tokens import StatementTokens
 
 
@@ -18,6 +20,7 @@ class Means(Enum):
     COMMIT = auto()
     ROLLBACK = auto()
     ROLLBACK_TO = auto()
+    SAVEPOINT = auto()
     XA_START = auto()
     XA_COMMIT = auto()
     """The second phase, like the next: a prepared transaction's rows count from here on."""
@@ -30,10 +33,10 @@ class Means(Enum):
     """Rows of `tables` change places without row events: RENAME, swapped partitions and files. What had the name of one
     in `renamed_away` has another one now, and nothing else has taken it."""
     DROPS_PARTITIONS = auto()
-    """Some rows of `tables` are gone: DROP PARTITION, TRUNCATE PARTITION."""
+    """Some rows of `tables` are gone, or may be: DROP PARTITION, TRUNCATE PARTITION, REPAIR TABLE."""
     DROPS_SCHEMA = auto()
     CHANGES_ROWS = auto()
-    """A change of rows in statement form: what it touches (triggers, cascades) cannot be known."""
+    """A change of rows in statement form. `row_statements` reads the tables that it names."""
     HARMLESS = auto()
     UNKNOWN = auto()
 
@@ -46,14 +49,25 @@ class Statement:
     renamed_away: tuple[TableName, ...] = ()
     alters: bool = False
     """Whether it may have given the rows that `tables` have other values."""
+    savepoint: str = ""
+    """The one that it sets, or rolls back to."""
     shapes: bool = False
     """Whether it gives `tables` their columns, and they are there after it."""
     versions: bool | None = None
     """Whether MariaDB keeps every version of a row of `tables` from here on; None: as before."""
+    creates: bool = False
+    """Whether it is a CREATE TABLE: a table that was there, and that it does not replace, stays as it is."""
     makes: bool = False
     """Whether `tables` are made by it, without rows."""
     if_missing: bool = False
     """Whether it does nothing where they are there: it stands in the log then too."""
+
+    def with_tables_of(self, is_admitted: Callable[[str], bool]) -> Statement:
+        """The statement as far as it is about tables whose name is admitted."""
+        if all(is_admitted(str(table)) for table in self.tables):
+            return self
+        tables = tuple(table for table in self.tables if is_admitted(str(table)))
+        return replace(self, tables=tables, renamed_away=tuple(t for t in self.renamed_away if t in tables))
 
 
 _ROW_CHANGES = {
@@ -71,7 +85,6 @@ _ROW_CHANGES = {
     "IMPORT",
 }
 _HARMLESS = {
-    "SAVEPOINT": "nothing is undone by it",
     "RELEASE": "of a savepoint",
     "CREATE": "of anything but a table",
     "ALTER": "of anything but a table",
@@ -82,7 +95,6 @@ _HARMLESS = {
     "FLUSH": "caches and logs",
     "ANALYZE": "statistics",
     "OPTIMIZE": "same rows, new files",
-    "REPAIR": "same rows, new files",
     "INSTALL": "plugins",
     "UNINSTALL": "plugins",
     "RENAME": "of a user",
@@ -98,15 +110,46 @@ def classify(sql: str, schema: str, *, any_case: bool = False) -> Statement:
     verb = tokens.peek()
     if not tokens.words():  # comments alone: what a server puts in place of an event that a replica cannot read
         return Statement(Means.HARMLESS)
-    if verb.word in ("BEGIN", "START", "COMMIT", "ROLLBACK", "XA"):
+    if verb.word in _CONTROL:
         return _read_control(tokens)
-    if verb.word in ("TRUNCATE", "DROP", "CREATE", "ALTER", "RENAME"):
+    if verb.word in _DDL:
         statement = _read_table_ddl(tokens)
         if statement is not None:
             return statement
     if verb.word in _ROW_CHANGES:
-        return Statement(_judge_row_change(tokens))
+        return Statement(_judge_row_change(tokens), schema=schema)
     return Statement(Means.HARMLESS if verb.word in _HARMLESS else Means.UNKNOWN)
+
+
+_MOST_NAMED = 5
+_CONTROL = ("BEGIN", "START", "COMMIT", "ROLLBACK", "SAVEPOINT", "XA")
+_DDL = ("TRUNCATE", "DROP", "CREATE", "ALTER", "RENAME", "REPAIR")
+
+
+def describe(statement: Statement, sql: str) -> str:
+    """The statement for errors: its verb and its tables. Its text holds values of rows."""
+    tokens = StatementTokens(sql, "", any_case=False)
+    tokens.skip_settings()
+    verb = tokens.peek().word
+    # A word that is no verb may be anything.
+    named_verb = verb if verb in (*_CONTROL, *_DDL, *_ROW_CHANGES, *_HARMLESS) else "with an unknown verb"
+    names = [str(table) for table in statement.tables if is_read(str(table))]
+    shown = ", ".join(names[:_MOST_NAMED]) + (", …" if len(names) > _MOST_NAMED else "")
+    return f"statement {named_verb}{f' of {shown}' if shown else ''}"
+
+
+def changes_definitions(sql: str) -> bool:
+    """Whether the statement may make, change or drop a table, a view, a trigger or a function."""
+    tokens = StatementTokens(sql, "", any_case=False)
+    tokens.skip_settings()
+    words = tokens.words()
+    verb = words[0] if words else ""
+    if verb in _DDL:
+        what = [word for word in words[1:4] if word not in ("OR", "REPLACE")][:1]
+        # A word in an executable comment may be none for this server.
+        is_other = what in (["TEMPORARY"], ["USER"], ["ROLE"]) and "/*!" not in sql and "/*M!" not in sql
+        return verb != "TRUNCATE" and not is_other
+    return verb == "IMPORT" or (bool(words) and verb not in (*_CONTROL, *_ROW_CHANGES, *_HARMLESS))
 
 
 _PHASES = {
@@ -122,7 +165,12 @@ def _read_control(tokens: StatementTokens) -> Statement:
         return Statement(_PHASES.get(tokens.peek().word, Means.HARMLESS))
     if tokens.take("ROLLBACK"):
         tokens.take("WORK")
-        return Statement(Means.ROLLBACK_TO if tokens.peek().word == "TO" else Means.ROLLBACK)
+        if not tokens.take("TO"):
+            return Statement(Means.ROLLBACK)
+        tokens.take("SAVEPOINT")
+        return Statement(Means.ROLLBACK_TO, savepoint=tokens.take_name())
+    if tokens.take("SAVEPOINT"):
+        return Statement(Means.SAVEPOINT, savepoint=tokens.take_name())
     return Statement(Means.COMMIT if tokens.take("COMMIT") else Means.BEGIN)
 
 
@@ -138,6 +186,8 @@ def _read_table_ddl(tokens: StatementTokens) -> Statement | None:
         return _read_create(tokens)
     if tokens.take("RENAME"):
         return _read_rename(tokens)
+    if tokens.take("REPAIR"):
+        return _read_repair(tokens)
     tokens.take("ALTER")
     tokens.take("ONLINE")
     tokens.take("IGNORE")
@@ -206,6 +256,7 @@ def _read_create(tokens: StatementTokens) -> Statement | None:
         (table,),
         shapes=True,
         versions=versions if if_missing else bool(versions),
+        creates=True,
         makes=makes,
         if_missing=if_missing,
     )
@@ -262,6 +313,15 @@ def _swap_statement(exists: dict[TableName, bool]) -> Statement:
     )
 
 
+def _read_repair(tokens: StatementTokens) -> Statement:
+    """REPAIR TABLE a, b: rows that cannot be repaired are gone."""
+    tokens.take("LOCAL")
+    if not (tokens.take("TABLE") or tokens.take("TABLES")):
+        return Statement(Means.HARMLESS)  # of a view
+    tables = tokens.take_tables()
+    return Statement(Means.DROPS_PARTITIONS, tables) if tables else Statement(Means.UNKNOWN)
+
+
 _RENAMED_PARTS = {"COLUMN", "INDEX", "KEY", "CONSTRAINT"}
 
 
@@ -300,10 +360,8 @@ def _read_swap(tokens: StatementTokens, table: TableName) -> Statement:
 
 
 def _judge_row_change(tokens: StatementTokens) -> Means:
-    """A write to the server's own schemas is harmless; any other, also to a table that nobody captures, is not.
-
-    In statement form the effects of its triggers and cascades, which may reach captured tables, are not in the log.
-    """
+    """A write to the server's own schemas is harmless. Any other may reach captured tables by triggers and cascades,
+    also from a table that nobody captures."""
     verbs = {"INSERT": ("INTO",), "REPLACE": ("INTO",), "DELETE": ("FROM",), "UPDATE": ()}
     verb = tokens.peek().word
     if verb not in verbs:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dblog_core.model.schema import TableName
+from dblog_core.sources.mysql.ddl import known_forms
 from dblog_core.sources.mysql.row_events import table_map
 from dblog_core.sources.mysql.row_events.row_event_header import Versions
 from dblog_core.sources.mysql.row_events.table_map import ColumnsNotNamed, TableMapHead, TableVersion, Unread
@@ -33,10 +34,12 @@ _OF_SEQUENCE = (
 @dataclass(frozen=True, slots=True)
 class Lookups:
     """What is asked of the catalogue, which answers as it is when the question comes. `is_table`: whether it has a
-    table of that name; `primary_key`: a table's primary key, no column where it has none or there is no table."""
+    table of that name; `primary_key`: a table's primary key, no column where it has none or there is no table;
+    `forms`: how tables are stored."""
 
     is_table: Callable[[TableName], bool]
     primary_key: Callable[[TableName], Sequence[str]]
+    forms: known_forms.Ask = known_forms.ask_nobody
 
 
 class TableNumbers:

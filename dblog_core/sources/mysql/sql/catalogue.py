@@ -13,13 +13,13 @@ from pymysql.connections import Connection
 from dblog_core.config.source import ColumnRules, SourceConfig
 from dblog_core.errors import TableLocked
 from dblog_core.interfaces import Problem
-from dblog_core.model import table_patterns
+from dblog_core.model import server_messages, table_patterns
 from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.retry import wait_for
 from dblog_core.rows import column_rule_faults, source_key_faults
 from dblog_core.rows.value_forms import shape_to_read
 from dblog_core.sources.mysql.sql import row_key
-from dblog_core.sources.mysql.sql.connection import is_mariadb, rows
+from dblog_core.sources.mysql.sql.connection import is_mariadb, is_of_table, rows
 from dblog_core.sources.mysql.sql.row_key import UniqueIndex
 from dblog_core.sources.mysql.sql.watermarks import qualify
 from dblog_core.sources.mysql.values import charsets, types
@@ -187,13 +187,23 @@ def list_wanted(connection: Connection[Any], tables: TableFilter) -> list[TableN
 
 def is_table(connection: Connection[Any], table: TableName) -> bool:
     """Whether it is there, and a table: MariaDB's log and its catalogue of columns hold sequences too."""
-    return bool(rows(connection, _IS_TABLE, (table.schema, table.name)))
+    try:
+        return bool(rows(connection, _IS_TABLE, (table.schema, table.name)))
+    except pymysql.err.MySQLError as error:
+        if not is_of_table(error):
+            raise
+        return True
 
 
 def primary_key(connection: Connection[Any], table: TableName) -> tuple[str, ...]:
-    """The columns of its primary key; none where it has none, there is no such table, or somebody keeps its definition
-    locked: no log waits for one table."""
-    return tuple(str(column) for (column,) in rows(connection, _PRIMARY_KEY, (table.schema, table.name)))
+    """The columns of its primary key; none where it has none, there is no such table, the server cannot open it, or
+    somebody keeps its definition locked: no log waits for one table."""
+    try:
+        return tuple(str(column) for (column,) in rows(connection, _PRIMARY_KEY, (table.schema, table.name)))
+    except pymysql.err.MySQLError as error:
+        if not is_of_table(error):
+            raise
+        return ()
 
 
 Rows = list[tuple[Any, ...]]
@@ -217,15 +227,32 @@ def describe_all(
 ) -> list[Described]:
     """The tables that exist, as the catalogue has them now: a few questions a schema, however many tables it
     has."""
-    descriptions = {described.table: described for described in _describe_once(connection, tables, keys, rules)}
+    descriptions = {described.table: described for described in _describe_each(connection, tables, keys, rules)}
     for _ in range(_LOOKS_AGAIN):
         altered = [described.table for described in descriptions.values() if described.unseen]
         if not altered:
             break
         for table in altered:
             descriptions.pop(table)  # it may be gone by now
-        descriptions |= {described.table: described for described in _describe_once(connection, altered, keys, rules)}
+        descriptions |= {described.table: described for described in _describe_each(connection, altered, keys, rules)}
     return [descriptions[table] for table in tables if table in descriptions]
+
+
+def _describe_each(
+    connection: Connection[Any],
+    tables: Sequence[TableName],
+    keys: Mapping[str, Sequence[str]],
+    rules: Mapping[str, ColumnRules],
+) -> list[Described]:
+    """The tables that exist. One that the server cannot open is refused alone: it may fail a question about all."""
+    try:
+        return _describe_once(connection, tables, keys, rules)
+    except pymysql.err.MySQLError as error:
+        if not is_of_table(error):
+            raise
+        if len(tables) > 1:
+            return [described for table in tables for described in _describe_each(connection, [table], keys, rules)]
+        return [Described(tables[0], None, (f"its definition cannot be read: {server_messages.by_mysql(error)}",))]
 
 
 def _describe_once(
@@ -289,7 +316,12 @@ def suspects(connection: Connection[Any], tables: Sequence[TableName]) -> set[Ta
     """Those among the tables that `describe_all` may find to be such as cannot be captured, whatever the configuration
     says of them: few, so that it need not be asked about all of them all the time."""
     what_is_known = (tuple(types.known_names()), tuple(charsets.every()))
-    return {*_ask_by_table(connection, _SUSPECTS, tables, *what_is_known), *_ask_kinds(connection, tables)}
+    try:
+        return {*_ask_by_table(connection, _SUSPECTS, tables, *what_is_known), *_ask_kinds(connection, tables)}
+    except pymysql.err.MySQLError as error:
+        if not is_of_table(error):
+            raise
+        return set(tables)
 
 
 _VERSIONED = "SYSTEM VERSIONED"

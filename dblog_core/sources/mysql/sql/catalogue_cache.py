@@ -15,14 +15,15 @@ import pymysql
 from pymysql.connections import Connection
 
 from dblog_core.model.schema import TableName
-from dblog_core.sources.mysql.sql.connection import LOCKED, rows
+from dblog_core.sources.mysql.sql.connection import LOCKED, is_of_table, rows
 from dblog_core.sources.mysql.sql.watermarks import qualify
 
 Found = TypeVar("Found")
 
 _COUNTER = re.compile(r" AUTO_INCREMENT=\d+")
 _NOT_TO_BE_SEEN = {1044, 1049, 1142, 1143, 1146, LOCKED}
-"""It is not there, may not be read, or somebody has locked it for longer than we wait: the catalogue tells the rest."""
+"""It is not there, may not be read, or somebody has locked it for longer than we wait: the catalogue tells the rest. So
+it does of a table that the server cannot open."""
 
 
 class Definitions:
@@ -54,7 +55,7 @@ class Definitions:
         try:
             definition = rows(self._connection, f"SHOW CREATE TABLE {qualify(table)}")
         except pymysql.err.MySQLError as error:
-            if error.args[0] not in _NOT_TO_BE_SEEN:
+            if error.args[0] not in _NOT_TO_BE_SEEN and not is_of_table(error):
                 raise
             return None
         return _COUNTER.sub("", str(definition[0][1]))
@@ -76,7 +77,7 @@ class Definitions:
         try:
             rows(self._connection, f"SELECT 1 FROM {qualify(table)} LIMIT 0")
         except pymysql.err.MySQLError as error:
-            if error.args[0] not in _NOT_TO_BE_SEEN:
+            if error.args[0] not in _NOT_TO_BE_SEEN and not is_of_table(error):
                 raise
             return False
         return True

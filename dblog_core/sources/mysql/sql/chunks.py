@@ -2,42 +2,58 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
-import pymysql
-from pymysql.connections import Connection, MySQLResult
+from pymysql.connections import Connection
 
 from dblog_core.config.source import ColumnRules, SourceConfig
-from dblog_core.errors import RequestError, ServerNotSafe, TableGone, ValueOutOfRange
+from dblog_core.errors import RequestError, ServerNotSafe, SourceUnavailable, TableGone
 from dblog_core.interfaces import Chunk, ChunkTooLarge, Hashes, RangeHash, ReadPlan
 from dblog_core.model.filters import Filter
 from dblog_core.model.key_order import order_text
-from dblog_core.model.schema import Column, TableName, TableSchema
+from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.model.values import Key, keys_of
+from dblog_core.rows import key_progress
 from dblog_core.rows import row_hashes as canonical
-from dblog_core.rows.arrow_buffers import LARGEST, Bytes, Int64s
+from dblog_core.rows.key_progress import RowsOutOfOrder
 from dblog_core.sources.mysql.sql import (
     catalogue,
     explain_plan,
     key_order,
-    result_values,
     row_hashes,
     where_clause,
 )
 from dblog_core.sources.mysql.sql.catalogue_cache import Definitions
 from dblog_core.sources.mysql.sql.connection import connect, rows, translate_errors, where
+from dblog_core.sources.mysql.sql.key_order import IndexRows, KeyOrder
 from dblog_core.sources.mysql.sql.log_end import Sight
-from dblog_core.sources.mysql.sql.result_rows import Rows, TextRows, TooLarge
+from dblog_core.sources.mysql.sql.result_rows import TooLarge
+from dblog_core.sources.mysql.sql.select_rows import IndexReplaced, KeySelects
 from dblog_core.sources.mysql.sql.watermarks import qualify
 from dblog_core.sources.mysql.sql.where_clause import Condition
 from dblog_core.sources.mysql.sql.xa_visibility import await_xa_commits
-from dblog_core.sources.mysql.values.binary_values import KEY_DATE_FIX, ValueFault
 
 _USUAL_LIMIT = 1000  # rows of the chunk that EXPLAIN is asked about
-_NO_SUCH_INDEX = 1176
+_COUNTS = 3
+"""Readings of a chunk until one is as the server counts it: some engines have no snapshots, and a row may be added
+between the two SELECTs."""
+
+Result = TypeVar("Result")
+Read = TypeVar("Read", Chunk, Hashes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What the catalogue says of a table: its shape, and what the order of its key depends on."""
+
+    described: catalogue.Described | None
+    columns: Mapping[str, tuple[Any, ...]]
+    indexes: IndexRows
 
 
 class MysqlChunks:
@@ -47,14 +63,17 @@ class MysqlChunks:
         self._config = config
         self._connection = connection
         self._keys: Mapping[str, Sequence[str]] = config.keys
-        self._indexes: dict[tuple[TableName, tuple[str, ...]], str | None] = {}
+        self._looks: dict[TableName, _Look] = {}
         self._definitions = Definitions(connection)
-        self._rows = TextRows()
-        self._looks: Sight | None = None
+        self._selects = KeySelects(config, connection)
+        self._sight_of_log: Sight | None = None
+
+    def origin(self, table: TableName) -> None:
+        """The log's statements tell what becomes of a table."""
 
     def schema(self, table: TableName) -> TableSchema:
         with translate_errors(self._config, f"reading the shape of {table}"):
-            described, _ = self._definitions.look(table, partial(self._describe, table))
+            described = self._look(table).described
         if described is None:
             raise self._missing(table)
         if described.schema is None:
@@ -65,22 +84,64 @@ class MysqlChunks:
 
     def key_order(self, schema: TableSchema) -> str:
         with translate_errors(self._config, f"reading the key's order of {schema.table}"):
-            _, columns = self._definitions.look(schema.table, partial(self._describe, schema.table))
-        if not columns:
+            look = self._look(schema.table)
+        if not look.columns:
             raise self._missing(schema.table)
-        return order_text(key_order.of_key(columns, schema.key))
+        return order_text(key_order.of_key(look.columns, schema.key, key_order.of_indexes(look.indexes, schema)))
 
-    def _describe(self, table: TableName) -> tuple[catalogue.Described | None, dict[str, tuple[Any, ...]]]:
-        """The table's shape and what the order of its columns depends on: a dump asks for both, of each table."""
-        described = catalogue.describe(self._connection, table, self._keys, self._config.columns)
-        return described, key_order.describe_columns(self._connection, table)
+    def _look(self, table: TableName) -> _Look:
+        look = self._definitions.look(table, partial(self._describe, table))
+        self._looks[table] = look
+        return look
+
+    def _describe(self, table: TableName) -> _Look:
+        """A dump asks for all of it, of each table."""
+        return _Look(
+            catalogue.describe(self._connection, table, self._keys, self._config.columns),
+            key_order.describe_columns(self._connection, table),
+            key_order.list_unique_indexes(self._connection, table),
+        )
+
+    def _by_order(self, schema: TableSchema, read: Callable[[KeyOrder], Result]) -> Result:
+        """What is read by the order that the newest look at the table has shown: who reads chunk after chunk looks at
+        `key_order` after each. Read a second time where the index of that order is gone since."""
+        with contextlib.suppress(IndexReplaced):
+            return read(self._order(schema))
+        del self._looks[schema.table]
+        try:
+            return read(self._order(schema))
+        except IndexReplaced as error:
+            raise SourceUnavailable(
+                f"the index of the key of {schema.table} is replaced again and again", where=where(self._config)
+            ) from error
+
+    def _order(self, schema: TableSchema) -> KeyOrder:
+        if not schema.key:
+            raise RequestError(
+                f"table {schema.table} has no key to read it by",
+                fix="give it a primary key, or an entry in [source.keys]",
+            )
+        with translate_errors(self._config, f"reading the key's order of {schema.table}"):
+            look = self._looks.get(schema.table) or self._look(schema.table)
+        return key_order.of_indexes(look.indexes, schema)
 
     def last_key(self, schema: TableSchema) -> Key | None:
+        return self._by_order(schema, partial(self._last_key, schema))
+
+    def _last_key(self, schema: TableSchema, order: KeyOrder) -> Key | None:
         with translate_errors(self._config, "waiting for XA COMMITs"):
             await_xa_commits(self._connection, self._config)
         # After the wait: a row of an XA transaction that is logged, and not visible yet, may be the last one.
-        last_row = self._select(schema, schema.key_columns, ("", []), "DESC", 1)
-        keys = keys_of(last_row, schema)
+        if key_order.is_plain(schema, order):
+            return self._end_key(schema, order, "DESC")
+        with self._selects.one_snapshot(schema):
+            last = self._end_key(schema, order, "DESC")
+            if last is not None:
+                key_progress.check_last(schema, self._selects.count(schema, order, last, None))
+        return last
+
+    def _end_key(self, schema: TableSchema, order: KeyOrder, direction: str) -> Key | None:
+        keys = keys_of(self._select(schema, order, ("", []), direction, 1), schema)
         return keys[0] if keys else None
 
     def estimated_rows(self, table: TableName) -> int:
@@ -90,11 +151,14 @@ class MysqlChunks:
         return int(estimates[0][0] or 0) if estimates else 0
 
     def explain(self, schema: TableSchema, *, filters: Sequence[Filter] = ()) -> ReadPlan:
+        return self._by_order(schema, partial(self._explain, schema, filters))
+
+    def _explain(self, schema: TableSchema, filters: Sequence[Filter], order: KeyOrder) -> ReadPlan:
         passing = where_clause.passing(schema, filters)
-        bounds = self._usual_bounds(schema)
-        where_ = where_clause.every(where_clause.between(schema, *bounds), passing)
+        bounds = self._usual_bounds(schema, order)
+        where_ = where_clause.every(where_clause.between(schema, order, *bounds), passing)
         with translate_errors(self._config, f"planning how to read {schema.table}"), where_clause.comparable(schema):
-            statement = self._statement(schema, schema.columns, where_, "ASC", _USUAL_LIMIT)
+            statement = self._selects.statement(schema, order, schema.columns, where_, "ASC", _USUAL_LIMIT)
             index = explain_plan.index_used(
                 explain_plan.explain(self._connection, *statement), bounded=bounds != (None, None)
             )
@@ -107,11 +171,12 @@ class MysqlChunks:
 
     def boundaries(self, schema: TableSchema, *, after: Key | None, upto: Key | None, every: int) -> Iterator[Key]:
         """One SELECT of the key's columns for each key, so that neither memory nor a snapshot grows with the table."""
-        while True:
-            place = where_clause.between(schema, after, upto)
-            keys = keys_of(self._select(schema, schema.key_columns, place, "ASC", 1, skip=every - 1), schema)
-            if not keys:
-                return
+
+        def next_key(order: KeyOrder) -> list[Key]:
+            place = where_clause.between(schema, order, after, upto)
+            return keys_of(self._select(schema, order, place, "ASC", 1, skip=every - 1), schema)
+
+        while keys := self._by_order(schema, next_key):
             after = keys[0]
             yield after
 
@@ -125,30 +190,49 @@ class MysqlChunks:
         filters: Sequence[Filter] = (),
         most: int | None = None,
     ) -> Chunk:
-        condition = where_clause.every(where_clause.between(schema, after, upto), where_clause.passing(schema, filters))
-        return self._chunk(schema, condition, limit, most)
+        def read(order: KeyOrder) -> Chunk:
+            between = where_clause.between(schema, order, after, upto)
+            condition = where_clause.every(between, where_clause.passing(schema, filters))
+            return self._in_order(
+                *(schema, order, after, limit, filters, condition),
+                lambda: self._chunk(schema, order, condition, limit, most),
+            )
+
+        return self._by_order(schema, read)
 
     def read_keys(
         self, schema: TableSchema, keys: Sequence[Key], *, filters: Sequence[Filter] = (), most: int | None = None
     ) -> Chunk:
-        listed = where_clause.is_one_of(schema, keys) if keys else where_clause.NEVER
-        condition = where_clause.every(listed, where_clause.passing(schema, filters))
-        return self._chunk(schema, condition, None, most)
+        condition = where_clause.every(_is_one_of(schema, keys), where_clause.passing(schema, filters))
+        self._await_visibility()
+        return self._by_order(schema, lambda order: self._chunk(schema, order, condition, None, most))
 
     def hashes(self, schema: TableSchema, *, after: Key | None, upto: Key | None, limit: int) -> Hashes:
-        return self._hashes(schema, where_clause.between(schema, after, upto), limit)
+        def read(order: KeyOrder) -> Hashes:
+            condition = where_clause.between(schema, order, after, upto)
+            return self._in_order(
+                *(schema, order, after, limit, (), condition), lambda: self._hashes(schema, order, condition, limit)
+            )
+
+        return self._by_order(schema, read)
 
     def hashes_of(self, schema: TableSchema, keys: Sequence[Key]) -> Hashes:
-        return self._hashes(schema, where_clause.is_one_of(schema, keys) if keys else where_clause.NEVER, None)
+        self._await_visibility()
+        return self._by_order(schema, lambda order: self._hashes(schema, order, _is_one_of(schema, keys), None))
 
     def range_hash(self, schema: TableSchema, *, after: Key | None, upto: Key | None, limit: int) -> RangeHash:
-        def statement() -> Condition:
-            tail, values = self._tail(schema, where_clause.between(schema, after, upto), "ASC", limit)
-            rules = self._rules(schema)
-            return row_hashes.select_range_hash(schema, rules, tail, zero_dates=self._config.zero_dates), values
+        def read(order: KeyOrder) -> RangeHash:
+            tail, values = self._selects.tail(
+                schema, order, where_clause.between(schema, order, after, upto), "ASC", limit
+            )
+            statement = row_hashes.select_range_hash(
+                schema, order, self._rules(schema), tail, zero_dates=self._config.zero_dates
+            )
+            answer = self._selects.answer(schema, canonical.range_shape(schema), (statement, values), 1)
+            return canonical.range_hash(answer, schema, None)
 
         self._await_visibility()
-        return canonical.range_hash(self._answer(schema, canonical.range_shape(schema), statement, 1), schema, None)
+        return self._by_order(schema, read)
 
     def sees(self, place: str) -> bool:
         with translate_errors(self._config, "looking at what is visible"):
@@ -159,9 +243,9 @@ class MysqlChunks:
             return self._sight().end()
 
     def _sight(self) -> Sight:
-        if self._looks is None:
-            self._looks = Sight(self._config, self._connection)
-        return self._looks
+        if self._sight_of_log is None:
+            self._sight_of_log = Sight(self._config, self._connection)
+        return self._sight_of_log
 
     def close(self) -> None:
         if self._connection.open:
@@ -172,34 +256,59 @@ class MysqlChunks:
             f"table {table} does not exist", where=where(self._config), fix="name an existing SCHEMA.TABLE"
         )
 
-    def _chunk(self, schema: TableSchema, condition: Condition, limit: int | None, most: int | None) -> Chunk:
+    def _in_order(
+        self,
+        schema: TableSchema,
+        order: KeyOrder,
+        after: Key | None,
+        limit: int,
+        filters: Sequence[Filter],
+        condition: Condition,
+        select: Callable[[], Read],
+    ) -> Read:
+        """What is selected by a condition, which lacks nothing up to its last row. Raises RowsOutOfOrder."""
         self._await_visibility()
+        if key_order.is_plain(schema, order):
+            answer = select()
+            key_progress.check_ascent(answer.rows, schema, after)
+            return answer
+        if self._selects.comes_by_index(schema, order, condition, limit):
+            answer = select()
+            key_progress.check_distinct(answer.rows, schema, after)
+            return answer
 
-        def statement() -> Condition:
-            return self._statement(schema, schema.columns, condition, "ASC", limit)
+        def count(last: Key) -> int:
+            return self._selects.count(schema, order, after, last, filters)
 
+        def select_and_count() -> Read:
+            with self._selects.one_snapshot(schema):
+                answer = select()
+                key_progress.check_count(answer.rows, schema, after, limit, count)
+            return answer
+
+        for _ in range(_COUNTS - 1):
+            with contextlib.suppress(RowsOutOfOrder):
+                return select_and_count()
+        return select_and_count()
+
+    def _chunk(
+        self, schema: TableSchema, order: KeyOrder, condition: Condition, limit: int | None, most: int | None
+    ) -> Chunk:
+        statement = self._selects.statement(schema, order, schema.columns, condition, "ASC", limit)
         try:
-            text_rows = self._select_places(schema, schema.columns, statement, limit, most)
+            text_rows = self._selects.select_places(schema, schema.columns, statement, limit, most)
         except TooLarge as error:
             # The server would send the rest of the chunk, and a connection cannot be used before that is read.
-            self._give_up()
+            self._selects.give_up()
             raise ChunkTooLarge(error.rows) from error
-        return Chunk(schema, self._batch(schema, schema.columns, text_rows), None, text_rows.counted_bytes)
+        batch = self._selects.batch(schema, schema.columns, text_rows)
+        return Chunk(schema, batch, None, text_rows.counted_bytes)
 
-    def _give_up(self) -> None:
-        """Closes the connection without a word: the rest of a result is still to come."""
-        connection: Any = self._connection
-        # An orderly close would send a command, between the packets of the result.
-        connection._force_close()
-
-    def _hashes(self, schema: TableSchema, condition: Condition, limit: int | None) -> Hashes:
-        def statement() -> Condition:
-            tail, values = self._tail(schema, condition, "ASC", limit)
-            listed = row_hashes.selected_hashes(schema, self._rules(schema), zero_dates=self._config.zero_dates)
-            return f"SELECT {listed} {tail}", values
-
-        self._await_visibility()
-        hash_rows = self._answer(schema, canonical.hashed_shape(schema), statement, limit)
+    def _hashes(self, schema: TableSchema, order: KeyOrder, condition: Condition, limit: int | None) -> Hashes:
+        tail, values = self._selects.tail(schema, order, condition, "ASC", limit)
+        listed = row_hashes.selected_hashes(schema, self._rules(schema), zero_dates=self._config.zero_dates)
+        statement = f"SELECT {listed} {tail}"
+        hash_rows = self._selects.answer(schema, canonical.hashed_shape(schema), (statement, values), limit)
         canonical.check_hashed(hash_rows, schema)
         return Hashes(schema, hash_rows, None)
 
@@ -213,130 +322,31 @@ class MysqlChunks:
         with translate_errors(self._config, "waiting for XA COMMITs"):
             await_xa_commits(self._connection, self._config)
 
-    def _usual_bounds(self, schema: TableSchema) -> tuple[Key | None, Key | None]:
+    def _usual_bounds(self, schema: TableSchema, order: KeyOrder) -> tuple[Key | None, Key | None]:
         """Bounds as a chunk in the middle of the table has; open where the table is empty."""
-        first = keys_of(self._select(schema, schema.key_columns, ("", []), "ASC", 1), schema)
-        last = self.last_key(schema)
-        if not first or last is None:
+        first = self._end_key(schema, order, "ASC")
+        last = self._last_key(schema, order)
+        if first is None or last is None:
             return None, None
-        return (None if first[0] == last else first[0]), last
+        return (None if first == last else first), last
 
     def _select(
         self,
         schema: TableSchema,
-        columns: Sequence[Column],
+        order: KeyOrder,
         condition: Condition,
         direction: str,
         limit: int | None,
         *,
         skip: int = 0,
     ) -> pa.RecordBatch:
-        def statement() -> Condition:
-            return self._statement(schema, columns, condition, direction, limit, skip)
+        """Keys alone."""
+        statement = self._selects.statement(schema, order, schema.key_columns, condition, direction, limit, skip)
+        return self._selects.answer(schema, schema.key_columns, statement, limit)
 
-        return self._answer(schema, columns, statement, limit)
 
-    def _answer(
-        self, schema: TableSchema, columns: Sequence[Column], statement: Callable[[], Condition], expected: int | None
-    ) -> pa.RecordBatch:
-        """The rows that a SELECT of these columns gives, `expected` at most."""
-        return self._batch(schema, columns, self._select_places(schema, columns, statement, expected))
-
-    def _select_places(
-        self,
-        schema: TableSchema,
-        columns: Sequence[Column],
-        statement: Callable[[], Condition],
-        expected: int | None,
-        most: int | None = None,
-    ) -> Rows:
-        """The places of a SELECT's values; of no use after the next one. Raises TooLarge."""
-        with translate_errors(self._config, f"reading {schema.table}"), where_clause.comparable(schema):
-            try:
-                return self._run(*statement(), len(columns), expected, most)
-            except pymysql.err.OperationalError as error:
-                if error.args[0] != _NO_SUCH_INDEX:
-                    raise
-                self._indexes.pop((schema.table, schema.key), None)  # it was replaced since we looked
-                return self._run(*statement(), len(columns), expected, most)
-
-    def _statement(
-        self,
-        schema: TableSchema,
-        columns: Sequence[Column],
-        condition: Condition,
-        direction: str,
-        limit: int | None,
-        skip: int = 0,
-    ) -> Condition:
-        tail, values = self._tail(schema, condition, direction, limit, skip)
-        return f"SELECT {', '.join(map(where_clause.select_column, columns))} {tail}", values
-
-    def _tail(
-        self, schema: TableSchema, condition: Condition, direction: str, limit: int | None, skip: int = 0
-    ) -> Condition:
-        """What follows the columns of a SELECT."""
-        if not schema.key:
-            raise RequestError(
-                f"table {schema.table} has no key to read it by",
-                fix="give it a primary key, or an entry in [source.keys]",
-            )
-        by_key = (schema.table, schema.key)
-        if by_key not in self._indexes:
-            self._indexes[by_key] = explain_plan.key_index(self._connection, schema)
-        text, values = condition
-        sql = f"FROM {explain_plan.from_item(schema, self._indexes[by_key])}"
-        sql += f" WHERE {text}" if text else ""
-        sql += f" ORDER BY {where_clause.order(schema, direction)}"
-        sql += f" LIMIT {int(limit)}" if limit is not None else ""
-        return sql + (f" OFFSET {int(skip)}" if skip else ""), values
-
-    def _run(self, sql: str, values: list[Any], width: int, expected: int | None, most: int | None) -> Rows:
-        """Runs a SELECT and splits its rows from the socket itself: the driver makes an object of every value."""
-        connection: Any = self._connection
-        with connection.cursor() as cursor:
-            text = cursor.mogrify(sql, tuple(values))  # also without values: the names have their % doubled
-        connection._execute_command(3, text)  # COM_QUERY
-        result: Any = MySQLResult(connection)
-        result.init_unbuffered_query()
-        result.unbuffered_active = False  # from here on the rows are ours, and the driver must not wait for them
-        received = connection._rfile
-        # What the driver has received already comes first; its readinto1() would wait for more beside that.
-        ahead = received.read(len(received.peek()))
-        text_rows = self._rows.read(
-            received.raw.readinto, width, sequence=connection._next_seq_id, expected=expected, ahead=ahead, most=most
-        )
-        # An error packet in place of a row: the driver knows which exception it is.
-        if isinstance(text_rows, bytes):
-            pymysql.err.raise_mysql_exception(text_rows)
-        return text_rows
-
-    def _batch(self, schema: TableSchema, columns: Sequence[Column], text_rows: Rows) -> pa.RecordBatch:
-        arrays = [
-            self._array(schema, column, text_rows.raw, starts, lengths)
-            for column, starts, lengths in zip(columns, text_rows.starts, text_rows.lengths, strict=True)
-        ]
-        return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([pa.field(c.name, c.type) for c in columns]))
-
-    def _array(self, schema: TableSchema, column: Column, raw: Bytes, starts: Int64s, lengths: Int64s) -> pa.Array:
-        # A zero date in a key must not become NULL: nothing comes after a key that holds one.
-        in_key = column.name in schema.key
-        if int(lengths.sum(where=lengths > 0)) > LARGEST:
-            raise RequestError(
-                f"a chunk holds more of column {column.name} than one array can",
-                where=str(schema.table),
-                fix="ask for fewer rows with a smaller chunk_size",
-            )
-        try:
-            return result_values.read(
-                column, raw, starts, lengths, zero_dates="error" if in_key else self._config.zero_dates
-            )
-        except ValueFault as fault:
-            raise ValueOutOfRange(
-                f"column {column.name}: a value {fault.why}",
-                where=str(schema.table),
-                fix=KEY_DATE_FIX if in_key else fault.fix,
-            ) from fault
+def _is_one_of(schema: TableSchema, keys: Sequence[Key]) -> Condition:
+    return where_clause.is_one_of(schema, keys) if keys else where_clause.NEVER
 
 
 def refuse_any_order(connection: Connection[Any], config: SourceConfig) -> None:
@@ -359,14 +369,7 @@ def refuse_any_order(connection: Connection[Any], config: SourceConfig) -> None:
 
 def open_reader(config: SourceConfig, *, lock_seconds: float | None = None) -> MysqlChunks:
     """`lock_seconds` as for `Source.open_reader`; the server takes whole ones."""
-    connection = connect(config)
+    connection = connect(config, lock_seconds=lock_seconds)
     with translate_errors(config, "preparing to read chunks"):
-        if lock_seconds is not None:
-            rows(connection, "SET SESSION lock_wait_timeout = %s", (max(1, round(lock_seconds)),))
         refuse_any_order(connection, config)
-        if config.kind == "mariadb":  # keys listed by the thousand are ranges of the index, and no join
-            rows(connection, "SET SESSION in_predicate_conversion_threshold = 0")
-        # MySQL keeps its estimates for a day otherwise; MariaDB has no such setting and no such delay.
-        if rows(connection, "SHOW VARIABLES LIKE 'information_schema_stats_expiry'"):
-            rows(connection, "SET SESSION information_schema_stats_expiry = 0")
     return MysqlChunks(config, connection)

@@ -15,6 +15,8 @@ from dblog_core import tls
 from dblog_core.config.source import SourceConfig
 from dblog_core.errors import SourceError, SourceForbids, SourceReadOnly, SourceRefused, SourceUnavailable, TableLocked
 from dblog_core.model import server_messages, transient_errors
+from dblog_core.sources.mysql import session_settings
+from dblog_core.sources.mysql.session_settings import Setting
 
 LOCKED = 1205  # somebody has a lock for longer than a statement waits
 _CREDENTIALS = {1045, 1698}
@@ -23,20 +25,14 @@ _GRANTS = {1044, 1227, 1370, 3159, *_GRANTS_ON_TABLES}
 _READ_ONLY = {1290, 1792, 1836}
 _CLEAR_PASSWORD = 2059  # the driver's own, for a plugin that it has not
 _NO_TLS = 2026  # the driver's own, for a server that does not offer it
+_UNKNOWN_VARIABLE = 1193
+_TOO_LARGE = 1153  # a statement of more than max_allowed_packet bytes
 
 
-_SESSION = (
-    "SET time_zone = '+00:00', "
-    "sql_select_limit = 18446744073709551615"  # a server that gives sessions few rows would leave some out
-    # A key that MySQL has made by itself is in its log, and is to be in its catalogue too; MariaDB skips this.
-    "/*!80030 , show_gipk_in_create_table_and_information_schema = ON */"
-)
-_ISOLATION = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ"
-"""At READ UNCOMMITTED, which a server may give to new sessions, a SELECT shows what is rolled back later."""
-
-
-def connect(config: SourceConfig) -> Connection[Any]:
-    """An autocommit session in UTC and utf8mb4. Raises SourceUnavailable or SourceRefused, without the password."""
+def connect(config: SourceConfig, *, lock_seconds: float | None = None) -> Connection[Any]:
+    """A session with all of `session_settings`, whose statements wait for locks of tables for so many seconds (None:
+    for a day). Raises SourceUnavailable or SourceRefused, without the password.
+    """
     with translate_errors(config, "connecting"):
         connection = pymysql.connect(
             host=config.host,
@@ -47,9 +43,7 @@ def connect(config: SourceConfig) -> Connection[Any]:
             database=config.database,
             charset="utf8mb4",
             autocommit=True,
-            # No *_ZERO_DATE modes and no ANSI quotes, whatever the server's default: our statements mean one thing.
-            sql_mode="STRICT_ALL_TABLES",
-            init_command=_SESSION,
+            sql_mode=session_settings.SQL_MODE,
             connect_timeout=max(1, round(config.connect_timeout)),
             # A long SELECT may think before its first row; a dead server is noticed by TCP keepalive or this.
             read_timeout=600,
@@ -57,7 +51,7 @@ def connect(config: SourceConfig) -> Connection[Any]:
             **_tls(config),
         )
         try:
-            rows(connection, _ISOLATION)
+            _set_session(connection, config, lock_seconds)
         except BaseException:
             connection.close()
             raise
@@ -65,6 +59,48 @@ def connect(config: SourceConfig) -> Connection[Any]:
         connection.close()
         raise _without_tls(config)
     return connection
+
+
+def _set_session(connection: Connection[Any], config: SourceConfig, lock_seconds: float | None) -> None:
+    """Gives the session all settings that the server knows. Raises SourceRefused for one that we may not set."""
+    kind = "mariadb" if is_mariadb(connection) else "mysql"
+    _assign(connection, session_settings.first(kind))
+    for setting in session_settings.first_of_some(kind):
+        try:
+            _assign(connection, [setting])
+        except pymysql.err.MySQLError as error:
+            if error.args[0] != _UNKNOWN_VARIABLE:
+                raise
+    # Without a condition: a statement longer than the least max_allowed_packet could not tell of it.
+    present = {str(name).lower(): str(value) for name, value in rows(connection, "SHOW SESSION VARIABLES")}
+    deviating = list(session_settings.deviating(kind, present, lock_seconds))
+    if not deviating:
+        return
+    try:
+        _assign(connection, deviating)
+    except pymysql.err.MySQLError:
+        # It has set none of them; one by one the server tells which it is.
+        for setting in deviating:
+            _set_one(connection, config, setting, present[setting.name])
+
+
+def _assign(connection: Connection[Any], settings: Sequence[Setting]) -> None:
+    rows(connection, f"SET SESSION {', '.join(setting.assignment() for setting in settings)}")
+
+
+def _set_one(connection: Connection[Any], config: SourceConfig, setting: Setting, present: str) -> None:
+    try:
+        _assign(connection, [setting])
+    except pymysql.err.MySQLError as error:
+        if not error.args or error.args[0] in transient_errors.MYSQL:
+            raise
+        least = " at least" if setting.at_least else ""
+        raise SourceRefused(
+            f"the server gives new sessions {setting.name} = {present or 'nothing'}, and {config.user} may not set it"
+            f" ({error.args[0]}): {setting.why}",
+            where=where(config),
+            fix=f"SET GLOBAL {setting.name} to{least} {setting.value or 'nothing'}, or leave it out of init_connect",
+        ) from error
 
 
 def _without_tls(config: SourceConfig) -> SourceRefused:
@@ -115,11 +151,18 @@ def translate_errors(config: SourceConfig, doing: str) -> Iterator[None]:
         ) from error
 
 
+def is_of_table(error: pymysql.err.MySQLError) -> bool:
+    """Whether an error of a question about tables may be one table's own: it lasts, and no grant, setting or connection
+    is at fault."""
+    code = server_messages.mysql_code(error)
+    is_of_client = code == 0 or 2000 <= code < 2100
+    return not is_of_client and code not in transient_errors.MYSQL | _CREDENTIALS | _GRANTS | _READ_ONLY | {LOCKED}
+
+
 def translate(error: pymysql.err.MySQLError, config: SourceConfig, doing: str) -> SourceError:
     """Our error of the same meaning."""
-    code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
-    text = str(error.args[1]) if len(error.args) > 1 else str(error)
-    message = f"{doing}: {server_messages.by_mysql(code, text)} ({code})"
+    code = server_messages.mysql_code(error)
+    message = f"{doing}: {server_messages.by_mysql(error)}"
     place = where(config)
     if code == _NO_TLS:
         return _without_tls(config)
@@ -142,6 +185,8 @@ def translate(error: pymysql.err.MySQLError, config: SourceConfig, doing: str) -
         return kind(message, where=place, fix="`dblog check` prints the GRANT statements that are missing")
     if code in _READ_ONLY:
         return SourceReadOnly(message, where=place, fix="the server must accept writes: connect to the primary")
+    if code == _TOO_LARGE:
+        return SourceRefused(message, where=place, fix="SET GLOBAL max_allowed_packet = 67108864, and try again")
     if code == 1049:
         return SourceRefused(message, where=place, fix="name an existing database in source.database")
     if code == LOCKED:

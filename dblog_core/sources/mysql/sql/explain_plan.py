@@ -1,4 +1,4 @@
-"""Which index a chunk is read by, and what the server says of it (EXPLAIN)."""
+"""What the server says of how it reads a chunk (EXPLAIN)."""
 
 from __future__ import annotations
 
@@ -14,28 +14,6 @@ from dblog_core.sources.mysql.sql.watermarks import qualify
 
 Row = dict[str, Any]
 _BOUNDED = {"range", "ref", "eq_ref", "const"}
-
-
-def key_index(connection: Connection[Any], schema: TableSchema) -> str | None:
-    """The unique index that has exactly the key's columns in key order; None if there is none that can be read so."""
-    indexes: dict[str, list[Row]] = {}
-    for part in _dicts(connection, f"SHOW INDEX FROM {qualify(schema.table)} WHERE Non_unique = 0"):
-        indexes.setdefault(str(part["Key_name"]), []).append(part)
-    fitting = [name for name, parts in indexes.items() if _fits(parts, schema)]
-    return min(fitting, key=lambda name: (name != "PRIMARY", name), default=None)
-
-
-def _fits(parts: Sequence[Row], schema: TableSchema) -> bool:
-    columns = [p["Column_name"] for p in sorted(parts, key=lambda p: int(p["Seq_in_index"]))]
-    usable = all(
-        p["Sub_part"] is None
-        and p["Index_type"] == "BTREE"
-        and p.get("Visible", "YES") == "YES"
-        # MariaDB's word for an index that the optimizer must not use
-        and p.get("Ignored", "NO") == "NO"
-        for p in parts
-    )
-    return usable and columns == list(schema.key) and len({p["Collation"] for p in parts}) == 1
 
 
 def explain(connection: Connection[Any], statement: str, values: Sequence[Any]) -> Row:

@@ -16,7 +16,7 @@ import pymysql
 from dblog_core.interfaces import Problem
 from dblog_core.model.schema import TableName
 from dblog_core.model.table_names import quote_for_shell
-from dblog_core.sources.mysql.sql.connection import LOCKED, rows, variables
+from dblog_core.sources.mysql.sql.connection import LOCKED, is_of_table, rows, variables
 from dblog_core.sources.mysql.sql.watermarks import qualify
 
 _BY_ENGINE = "innodb_native_foreign_keys"
@@ -53,7 +53,7 @@ def _find_cascades(connection: Any, name: TableName) -> list[tuple[str, str]]:
     try:
         text = str(rows(connection, f"SHOW CREATE TABLE {qualify(name)}")[0][1])
     except pymysql.err.MySQLError as error:
-        if error.args[0] in _UNSEEN:
+        if error.args[0] in _UNSEEN or is_of_table(error):
             return []
         raise
     constraints = [(key.replace("``", "`"), _ACTION.findall(rules)) for key, rules in _KEY.findall(text)]

@@ -13,7 +13,7 @@ import pymysql
 from dblog_core.interfaces import Problem
 from dblog_core.model.schema import TableName
 from dblog_core.model.table_names import quote_for_shell
-from dblog_core.sources.mysql.sql.connection import LOCKED, rows
+from dblog_core.sources.mysql.sql.connection import LOCKED, is_of_table, rows
 from dblog_core.sources.mysql.sql.watermarks import qualify
 
 _MERGE_TABLES = "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE ENGINE = 'MRG_MYISAM'"
@@ -42,7 +42,7 @@ def _find_parts(connection: Any, merge: TableName) -> list[TableName]:
     try:
         definition = str(rows(connection, f"SHOW CREATE TABLE {qualify(merge)}")[0][1])
     except pymysql.err.MySQLError as error:
-        if error.args[0] in _UNSEEN:
+        if error.args[0] in _UNSEEN or is_of_table(error):
             return []
         raise
     return list(parse_parts(definition, merge.schema))

@@ -25,7 +25,8 @@ from dblog_core.rows.row_hashes import (
 )
 from dblog_core.rows.value_forms import form_of
 from dblog_core.sources.mysql.sql.connection import quote_identifier
-from dblog_core.sources.mysql.sql.where_clause import select_column
+from dblog_core.sources.mysql.sql.key_order import KeyOrder
+from dblog_core.sources.mysql.sql.where_clause import select_column, sorted_form
 from dblog_core.sources.mysql.values.types import NATIVE
 
 _SIZED = re.compile(r"(\w+)(?:\((\d+))?")
@@ -44,23 +45,25 @@ def selected_hashes(schema: TableSchema, rules: ColumnRules, *, zero_dates: str)
     return f"{', '.join(map(select_column, schema.key_columns))}, {row_hash(schema, rules, zero_dates=zero_dates)}"
 
 
-def select_range_hash(schema: TableSchema, rules: ColumnRules, tail: str, *, zero_dates: str) -> str:
+def select_range_hash(
+    schema: TableSchema, key_order: KeyOrder, rules: ColumnRules, tail: str, *, zero_dates: str
+) -> str:
     """The SELECT of a range's one row; `tail` follows the columns of the SELECT of its rows. It reads those once."""
     names = ", ".join(quote_identifier(name) for name in schema.key)
     rows = f"SELECT {names}, {row_hash(schema, rules, zero_dates=zero_dates)} AS {HASH} {tail}"
-    if len(schema.key) == 1 and _base(schema.key_columns[0]) in _WITH_MAXIMUM:
+    if len(schema.key) == 1 and _base(schema.key_columns[0]) in _WITH_MAXIMUM and not key_order.octets:
         return f"SELECT MAX({names}), COUNT(*), COUNT({HASH}), SUM({HASH}) FROM ({rows}) AS hashed"
-    last = ", ".join(map(_backwards, schema.key_columns))
+    last = ", ".join(_backwards(column, key_order) for column in schema.key_columns)
     key = ", ".join(map(select_column, schema.key_columns))
     # Window functions, so that sums and last key are of one SELECT, and so of one snapshot.
     sums = f"COUNT(*) OVER (), COUNT({HASH}) OVER (), SUM({HASH}) OVER ()"
     return f"SELECT {key}, {sums} FROM ({rows}) AS hashed ORDER BY {last} LIMIT 1"
 
 
-def _backwards(column: Column) -> str:
+def _backwards(column: Column, key_order: KeyOrder) -> str:
     """A SET of 64 labels has the order of a number with a sign once it is outside of its table."""
-    name = quote_identifier(column.name)
-    return f"{f'CAST({name} AS UNSIGNED)' if _base(column) == 'set' else name} DESC"
+    form = sorted_form(column, key_order)
+    return f"{f'CAST({form} AS UNSIGNED)' if _base(column) == 'set' else form} DESC"
 
 
 def row_hash(schema: TableSchema, rules: ColumnRules, *, zero_dates: str) -> str:

@@ -1,7 +1,8 @@
 """Conditions of a chunk's SELECT: places in key order, listed keys and filters, as SQL with the values to bind.
 
 They have the form that lets both servers read a range of the key's index: row comparisons such as (a, b) > (1, 2) do
-not. The column's own collation wins over that of a bound text, so the database compares as it sorts.
+not. The column's own collation wins over that of a bound text, so the database compares as it sorts. What a `KeyOrder`
+orders by octets is compared by them too.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ import pyarrow as pa
 import pymysql
 
 from dblog_core.errors import RequestError
+from dblog_core.model import server_messages
 from dblog_core.model.filters import Filter
 from dblog_core.model.schema import Column, TableSchema
 from dblog_core.model.values import Key
 from dblog_core.sources.mysql.sql.connection import quote_identifier
+from dblog_core.sources.mysql.sql.key_order import KeyOrder, is_text
 from dblog_core.sources.mysql.values.types import NATIVE
 
 Condition = tuple[str, list[Any]]
@@ -47,7 +50,7 @@ def comparable(schema: TableSchema) -> Iterator[None]:
         if error.args[0] not in _INCOMPARABLE_ERRORS:
             raise
         raise RequestError(
-            f"a key or filter does not fit its column: {error.args[-1]}",
+            f"a key or filter does not fit its column: {server_messages.by_mysql(error)}",
             where=str(schema.table),
             fix="give values that the column's type and character set can hold",
         ) from error
@@ -59,14 +62,29 @@ def every(*conditions: Condition) -> Condition:
     return " AND ".join(text for text, _ in present), [value for _, values in present for value in values]
 
 
-def order(schema: TableSchema, direction: str) -> str:
+def order(schema: TableSchema, key_order: KeyOrder, direction: str) -> str:
     """ORDER BY of the key. ENUM and SET sort by their number, as their index does."""
-    return ", ".join(f"{quote_identifier(column.name)} {direction}" for column in schema.key_columns)
+    return ", ".join(f"{sorted_form(column, key_order)} {direction}" for column in schema.key_columns)
 
 
-def between(schema: TableSchema, after: Key | None, upto: Key | None) -> Condition:
+def sorted_form(column: Column, key_order: KeyOrder) -> str:
+    """What a key column is ordered by."""
+    return _octets(column, key_order, quote_identifier(column.name))
+
+
+def _octets(column: Column, key_order: KeyOrder, value: str) -> str:
+    """The value, or its octets where the column is ordered by them."""
+    if column.name not in key_order.octets:
+        return value
+    characters = key_order.octets[column.name]
+    beginning = value if characters is None else f"LEFT({value}, {characters})"
+    # As the server sends it, and as we bind it.
+    return f"CAST({f'CONVERT({beginning} USING utf8mb4)' if is_text(column) else beginning} AS BINARY)"
+
+
+def between(schema: TableSchema, key_order: KeyOrder, after: Key | None, upto: Key | None) -> Condition:
     """after < key <= upto; None is open."""
-    parts = [_beyond(schema, key, op) for key, op in ((after, ">"), (upto, "<")) if key is not None]
+    parts = [_beyond(schema, key_order, key, op) for key, op in ((after, ">"), (upto, "<")) if key is not None]
     return every(*parts)
 
 
@@ -100,7 +118,7 @@ def _filter(condition: Filter, column: Column) -> Condition:
     return f"{quote_identifier(column.name)} {condition.op} %s", values
 
 
-def _beyond(schema: TableSchema, key: Key, op: str) -> Condition:
+def _beyond(schema: TableSchema, key_order: KeyOrder, key: Key, op: str) -> Condition:
     """`key op` column by column, where op is > or <, which stands for <= on the whole key.
 
     (a, b) > (1, 2) is `a >= 1 AND (a > 1 OR (a = 1 AND b > 2))`, whose first part alone gives the range its start.
@@ -108,18 +126,18 @@ def _beyond(schema: TableSchema, key: Key, op: str) -> Condition:
     columns = schema.key_columns
     whole = ">" if op == ">" else "<="
     if len(columns) == 1:
-        return _compare(columns[0], whole, key[0])
+        return _compare(columns[0], key_order, whole, key[0])
     equal: list[Condition] = []
     alternatives = []
     for i, (column, part) in enumerate(zip(columns, key, strict=True)):
-        alternatives.append(every(*equal, _compare(column, whole if i == len(columns) - 1 else op, part)))
-        equal.append(_compare(column, "=", part))
-    start = _compare(columns[0], op + "=", key[0])
+        alternatives.append(every(*equal, _compare(column, key_order, whole if i == len(columns) - 1 else op, part)))
+        equal.append(_compare(column, key_order, "=", part))
+    start = _compare(columns[0], key_order, op + "=", key[0])
     either = " OR ".join(f"({text})" for text, _ in alternatives)
     return every(start, (f"({either})", [value for _, values in alternatives for value in values]))
 
 
-def _compare(column: Column, op: str, part: Any) -> Condition:
+def _compare(column: Column, key_order: KeyOrder, op: str, part: Any) -> Condition:
     base = _base(column)
     value = equal_value(part, column)
     if base == "enum" and op != "=":
@@ -129,7 +147,7 @@ def _compare(column: Column, op: str, part: Any) -> Condition:
     if base == "set" and op != "=":
         # It has too many values to list. By its number, which no index serves: each chunk reads from the beginning.
         return f"CAST({quote_identifier(column.name)} AS UNSIGNED) {op} %s", [_bits(value, column)]
-    return f"{quote_identifier(column.name)} {op} %s", [value]
+    return f"{sorted_form(column, key_order)} {op} {_octets(column, key_order, '%s')}", [value]
 
 
 def _holds(number: int, op: str, than: int) -> bool:
@@ -150,9 +168,9 @@ def equal_value(part: Any, column: Column) -> Any:
     if base == "decimal" and isinstance(part, str):
         return _decimal(part, column)
     if base == "time" and not _TIME.fullmatch(part):
-        raise _refusal(column, f"{part!r} is no time", "give HH:MM:SS, with up to six digits after a point")
+        raise _refusal(column, "a value that is no time", "give HH:MM:SS, with up to six digits after a point")
     if base == "year" and part and not 1901 <= part <= 2155:
-        raise _refusal(column, f"{part} is no year of four digits", "give a year from 1901 to 2155, or 0")
+        raise _refusal(column, "a value that is no year of four digits", "give a year from 1901 to 2155, or 0")
     if isinstance(part, float) and not math.isfinite(part):
         raise _refusal(column, "the server knows no infinity", "give a finite number")
     if isinstance(part, dt.datetime):
@@ -199,14 +217,14 @@ def _number(label: str, column: Column) -> int:
         return place + 1
     if label == "":
         return 0  # what a server that was not strict has stored for an invalid label
-    raise _refusal(column, f"{label!r} is not one of its labels", f"give one of: {', '.join(labels(column))}")
+    raise _refusal(column, "a value that is not one of its labels", f"give one of: {', '.join(labels(column))}")
 
 
 def _members(text: str, column: Column) -> str:
     """A SET's text in the order of its labels, as the server prints it."""
     places = {label: _place(label, column) for label in (text.split(",") if text else [])}
-    if wrong := [label for label, place in places.items() if place is None]:
-        raise _refusal(column, f"{wrong[0]!r} is not one of its labels", f"give some of: {', '.join(labels(column))}")
+    if None in places.values():
+        raise _refusal(column, "a value that is not one of its labels", f"give some of: {', '.join(labels(column))}")
     return ",".join(sorted(places, key=lambda label: places[label] or 0))
 
 
@@ -222,7 +240,7 @@ def _decimal(text: str, column: Column) -> decimal.Decimal:
     except decimal.InvalidOperation:
         value = decimal.Decimal("NaN")
     if not value.is_finite():
-        raise _refusal(column, f"{text!r} is no decimal", "give its digits, as text")
+        raise _refusal(column, "a value that is no decimal", "give its digits, as text")
     return value
 
 

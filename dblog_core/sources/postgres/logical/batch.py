@@ -122,11 +122,11 @@ class Assembly:
         layout: Layout | None = None,
         *,
         oid: int | None = None,
-        numbers: dict[str, str] | None = None,
+        listed: tuple[tuple[str, int, int], ...] | None = None,
     ) -> None:
-        """From here on the rows of the table with this oid have this shape, and its columns these numbers."""
+        """From here on the rows of the table with this oid have this shape, as `SchemaSeen` has it."""
         sequence = self._next()
-        self._signals.append(SchemaSeen(sequence, self.transaction, schema, layout, oid, numbers))
+        self._signals.append(SchemaSeen(sequence, self.transaction, schema, layout, oid, listed))
 
     def unreadable(self, table: TableName, why: str, fix: str, *, refused: bool = False) -> None:
         """From here on the table's rows are passed over. `refused`: the catalogue refuses the table for that too."""

@@ -5,18 +5,20 @@ Five hundred tables are described within a second at a log's start; a connection
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
 
 import psycopg2
 
 from dblog_core.config.source import SourceConfig
 from dblog_core.interfaces import KeyOf
-from dblog_core.model.schema import Column, TableName, TableSchema
+from dblog_core.model.schema import Column, TableName
 from dblog_core.model.schema_changes import Layout
+from dblog_core.model.table_identity import Origin
 from dblog_core.sources.postgres.logical import column_layout
 from dblog_core.sources.postgres.sql import catalogue, replica_identity, standby
 from dblog_core.sources.postgres.sql.connection import Connection, connect, translate_errors
+from dblog_core.sources.postgres.table_origins import find_origins
 
 Answer = TypeVar("Answer")
 
@@ -58,12 +60,9 @@ class Lookups:
         """The table's generated columns, if the server is one that may show them in its log."""
         return self._ask(lambda connection: replica_identity.find_generated(connection, oid))
 
-    def numbers(self, schema: TableSchema) -> dict[str, str] | None:
-        """The columns' numbers of a table with rules; None where the catalogue has no longer the columns of the log."""
-        if str(schema.table) not in self._config.columns:
-            return None
-        numbers = self._ask(lambda connection: catalogue.column_numbers(connection, schema.table))
-        return numbers if numbers.keys() >= {column.name for column in schema.columns} else None
+    def origins(self, tables: Collection[TableName]) -> dict[TableName, Origin]:
+        """As `Source.origins`."""
+        return self._ask(lambda connection: find_origins(connection, tables))
 
     def recovering(self) -> bool:
         """Whether the server is a standby."""

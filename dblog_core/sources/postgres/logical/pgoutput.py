@@ -257,7 +257,7 @@ class PgoutputDecoder:
         self._check_forms(version)
         if self._relations.set_version(relation.oid, version):
             layout = self._catalogue.layout(relation.oid, version.columns)
-            self._assembly.schema(version, layout, oid=relation.oid, numbers=self._catalogue.numbers(version))
+            self._assembly.schema(version, layout, oid=relation.oid, listed=relation.columns)
 
     def _pass_over(self, relation: Relation, why: str, fix: str, *, refused: bool) -> None:
         """Reads no row of a table from here on."""

@@ -28,12 +28,10 @@ class Types:
         key: Callable[[TableName], tuple[str, ...]],
         layout: Callable[[int, Sequence[Column]], Layout | None] = lambda oid, columns: None,
         generated: Callable[[int], frozenset[str]] = lambda oid: frozenset(),
-        numbers: Callable[[TableSchema], dict[str, str] | None] = lambda schema: None,
     ) -> None:
         self.key = key
         self.layout = layout
         self.generated = generated
-        self.numbers = numbers
         self._type_name = type_name
         self._names: dict[tuple[int, int], str] = {}
 
@@ -98,6 +96,7 @@ class Relations:
         self.signals: set[int] = set()
         self._codes: dict[int, int] = {}
         self._current: dict[TableName, int] = {}
+        self._holders: dict[TableName, int] = {}  # the oid that was described last under a name
         self._arrays: tuple[Int64s, Int64s] | None = None
 
     def set_stranger(self, oid: int, name: TableName) -> None:
@@ -125,7 +124,8 @@ class Relations:
         """Whether the version is another one than the table had, or the table another one of its name."""
         name = version.table
         number = self._current.get(name)
-        new = number is None or self.versions[number] != version or self.names.get(oid) != name
+        new = number is None or self.versions[number] != version or self._holders.get(name) != oid
+        self._holders[name] = oid
         if number is None or new:
             # Versions are kept for good: rows of an older one may still be in the batch.
             number = self._current[name] = len(self.versions)

@@ -180,7 +180,7 @@ class Wal2jsonDecoder:
     def _go_on(self, name: TableName, version: Version) -> None:
         """From here on rows are of this version."""
         if self._versions.get(name) is not version:
-            self._assembly.schema(version.schema, oid=version.oid, numbers=version.numbers)
+            self._assembly.schema(version.schema)
             self._versions[name] = version
             self._unreadable.discard(name)
 

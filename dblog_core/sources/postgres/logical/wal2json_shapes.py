@@ -51,14 +51,9 @@ class Version:
         never_null: frozenset[str],
         base: Callable[[str], str],
         contradiction: str = "",
-        oid: int | None = None,
-        numbers: dict[str, str] | None = None,
     ) -> None:
-        """`contradiction`: of the table's key with its entry in [source.keys], in words. `oid` and `numbers`: as
-        `SchemaSeen` has them."""
+        """`contradiction`: of the table's key with its entry in [source.keys], in words."""
         self.schema = schema
-        self.oid = oid
-        self.numbers = numbers
         self.contradiction = contradiction
         self._ignored = ignored  # generated columns, which wal2json sends and pgoutput does not
         self._never_null = never_null
@@ -229,10 +224,8 @@ class Shapes:
         config: SourceConfig,
         describe: Callable[[TableName], CatalogueTable | None],
         base: Callable[[str], str],
-        numbers: Callable[[TableSchema], dict[str, str] | None] = lambda schema: None,
     ) -> None:
         self._config = config
-        self._numbers = numbers
         self._describe = describe
         self._base_of = base
         self._bases: dict[str, str] = {}
@@ -259,16 +252,7 @@ class Shapes:
         )
         schema = shape_to_read(TableSchema(name, columns, key), self._config.columns)
         contradiction = table.contradiction(self._config) if table else ""
-        oid = table.oid if table else None
-        return Version(
-            schema,
-            ignored=ignored,
-            never_null=floats,
-            base=self._base,
-            contradiction=contradiction,
-            oid=oid,
-            numbers=self._numbers(schema),
-        )
+        return Version(schema, ignored=ignored, never_null=floats, base=self._base, contradiction=contradiction)
 
     def _columns(
         self, action: str, table: CatalogueTable | None, logged_types: dict[str, str], ignored: frozenset[str]

@@ -12,6 +12,7 @@ from dblog_core.config.source import SourceConfig
 from dblog_core.errors import TableGone
 from dblog_core.model import table_patterns
 from dblog_core.model.schema import TableName, TableSchema
+from dblog_core.model.table_stamp import BUILT_IN
 from dblog_core.rows import source_key_faults
 from dblog_core.rows.value_forms import shape_to_read
 from dblog_core.sources.postgres.sql.connection import Connection, execute, rows
@@ -61,16 +62,42 @@ _COLUMNS = f"""
     WHERE a.attrelid = ANY(%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
     ORDER BY a.attrelid, a.attnum
 """
+# A unique index may tell values apart that are equal to the column's own order, in which chunks are read: by another
+# collation than one that takes different texts for equal, or by an operator class with another equality (strategy 3 of
+# a btree) than the default one of the type (citext by text_ops, a row by record_image_ops).
+_TELLS_NO_MORE = """
+    i.indisprimary OR (
+        (i.indcollation[k.place - 1] = a.attcollation OR coalesce(
+            (SELECT l.collisdeterministic FROM pg_collation l WHERE l.oid = a.attcollation), true))
+        AND coalesce(x.relam <> 403 OR (
+            SELECT used.amopopr = usual.amopopr
+            FROM pg_opclass c
+            JOIN pg_amop used ON used.amopfamily = c.opcfamily AND used.amopstrategy = 3
+                AND used.amoplefttype = c.opcintype AND used.amoprighttype = c.opcintype,
+            LATERAL (WITH RECURSIVE base(type) AS (
+                    SELECT a.atttypid
+                    UNION ALL SELECT t.typbasetype FROM base JOIN pg_type t ON t.oid = base.type WHERE t.typtype = 'd')
+                SELECT o.amopopr
+                FROM pg_opclass d
+                JOIN pg_amop o ON o.amopfamily = d.opcfamily AND o.amopstrategy = 3
+                    AND o.amoplefttype = d.opcintype AND o.amoprighttype = d.opcintype
+                WHERE d.opcmethod = 403 AND d.opcdefault
+                    AND (d.opcintype = c.opcintype OR d.opcintype IN (SELECT type FROM base))
+                ORDER BY d.opcintype IN (SELECT type FROM base) DESC LIMIT 1) usual
+            WHERE c.oid = i.indclass[k.place - 1]), false))
+"""
 # Only an immediate index over whole columns and all rows says that they are unique at every moment. Columns behind
 # indnkeyatts are merely stored in it (INCLUDE).
 _INDEXES = f"""
     SELECT i.indrelid::bigint, x.relname, i.indisprimary, i.indisreplident,
-           i.indisunique AND i.indimmediate AND i.indpred IS NULL AND i.indexprs IS NULL,
+           i.indisunique AND i.indimmediate AND i.indpred IS NULL AND i.indexprs IS NULL
+               AND coalesce(k.tell_no_more, false),
            coalesce(k.are_in_every_row, false), coalesce(k.names, '{{}}'), coalesce(k.numbers, '{{}}')
     FROM pg_index i JOIN pg_class x ON x.oid = i.indexrelid, LATERAL (
         SELECT array_agg(a.attname::text ORDER BY k.place) AS names,
                array_agg(a.attnum::int ORDER BY a.attnum) AS numbers,
-               bool_and({_IS_NEVER_NULL} AND a.attgenerated = '') AS are_in_every_row
+               bool_and({_IS_NEVER_NULL} AND a.attgenerated = '') AS are_in_every_row,
+               bool_and({_TELLS_NO_MORE}) AS tell_no_more
         FROM unnest(i.indkey::int2[]) WITH ORDINALITY k(number, place)
         JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.number
         WHERE k.place <= i.indnkeyatts) k
@@ -82,9 +109,6 @@ _TYPE_NAMES = f"""
     SELECT t.oid::bigint, t.typmod, base.name
     FROM unnest(%s::oid[], %s::int[]) AS t(oid, typmod), {_BASE.format(type="t.oid", typmod="t.typmod")}
 """
-BUILT_IN = 10_000
-"""Types with a smaller oid are the server's own: the same, by the same name, in every database and version."""
-
 Kind = tuple[int, int]
 """A column's type as the catalogue has it: oid and typmod."""
 
@@ -170,24 +194,12 @@ def find_table(connection: Connection, name: TableName) -> CatalogueTable | None
     return next(iter(_describe(connection, rows(connection, query, (name.schema, name.name)))), None)
 
 
-_NUMBERS = """
-    SELECT a.attname, concat(c.oid, '/', a.attnum) FROM pg_attribute a
-    JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace
-    WHERE n.nspname = %s AND c.relname = %s AND a.attnum > 0 AND NOT a.attisdropped
-"""
-
-
 def find_key(connection: Connection, name: TableName, config: SourceConfig) -> tuple[str, ...]:
     """The `key` of a table in one question; of a table that is gone its entry in `[source.keys]`."""
     indexes = [_Index(*index) for _, *index in rows(connection, _INDEXES_OF_ONE, (name.schema, name.name))]
     primary = next((index for index in indexes if index.primary), None)
     unique = _find_unique_key(indexes)
     return _choose_key(name, tuple(primary.columns) if primary else (), tuple(unique.columns) if unique else (), config)
-
-
-def column_numbers(connection: Connection, name: TableName) -> dict[str, str]:
-    """What stays of each column of a table when its name changes (OID/NUMBER); nothing of a table that is gone."""
-    return {str(column): str(number) for column, number in rows(connection, _NUMBERS, (name.schema, name.name))}
 
 
 def _choose_key(

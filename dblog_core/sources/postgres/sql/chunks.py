@@ -5,10 +5,9 @@ Only the server compares keys.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
-import psycopg2
 import pyarrow as pa
 from psycopg2 import sql
 
@@ -18,7 +17,9 @@ from dblog_core.interfaces import VALUE_BYTES, Chunk, ChunkTooLarge, Hashes, Ran
 from dblog_core.model.filters import Filter
 from dblog_core.model.key_order import order_text
 from dblog_core.model.schema import Column, TableName, TableSchema
+from dblog_core.model.table_identity import Origin
 from dblog_core.model.values import Key, keys_of
+from dblog_core.rows import key_progress
 from dblog_core.rows import row_hashes as canonical
 from dblog_core.rows.arrow_buffers import LARGEST
 from dblog_core.sources.postgres.position import Lsn, Point
@@ -31,49 +32,31 @@ from dblog_core.sources.postgres.sql import (
     where_clause,
 )
 from dblog_core.sources.postgres.sql.chunk_rows import (
-    changed_error,
-    columns_now,
+    Check,
+    Decode,
+    Selection,
     decode_rows,
     name_column,
+    refusing,
     select_column,
 )
 from dblog_core.sources.postgres.sql.connection import (
     Connection,
     connect,
-    execute,
-    rows,
     translate_errors,
     value,
 )
 from dblog_core.sources.postgres.sql.row_hashes import HashQuery
 from dblog_core.sources.postgres.sql.watermarks import identifier
+from dblog_core.sources.postgres.sql.where_clause import Operators
+from dblog_core.sources.postgres.table_origins import find_origins
 
-# Locked as the COPY locks it, but before the snapshot is taken: of a table that an ALTER rewrites between the two, the
-# COPY would see no row, and no error would tell. LOCK takes no snapshot itself. From then on types stay as they are.
-_BEGIN = (
-    "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; LOCK TABLE {table} IN ACCESS SHARE MODE; {settings}; "
-    "SELECT pg_current_snapshot()::text, pg_is_in_recovery(), "
-    "array_agg(attname::text), array_agg(atttypid::bigint), array_agg(atttypmod) "
-    "FROM pg_attribute WHERE attrelid = {name}::regclass AND attnum > 0 AND NOT attisdropped"
-)
 _USUAL_LIMIT = 1000  # rows of the chunk that EXPLAIN is asked about
 # reltuples is -1 for a table that nobody has analysed yet; of a partitioned table its leaves are counted.
 _ESTIMATE = f"""
     WITH RECURSIVE {catalogue.TREE}
     SELECT coalesce(sum(greatest(c.reltuples, 0)), 0)::bigint FROM tree JOIN pg_class c ON c.oid = tree.relid
     WHERE c.relkind = 'r'
-"""
-# Strategy 3 of a btree's operator class is its equality.
-_OPERATORS = """
-    SELECT given.name, n.nspname
-    FROM unnest(%s::text[]) AS given(name)
-    JOIN pg_opclass c ON c.opcintype = to_regtype(regexp_replace(given.name, '\\(.*\\)$', '')) AND c.opcdefault
-    JOIN pg_am m ON m.oid = c.opcmethod AND m.amname = 'btree'
-    JOIN pg_amop a ON a.amopfamily = c.opcfamily AND a.amopstrategy = 3
-        AND a.amoplefttype = c.opcintype AND a.amoprighttype = c.opcintype
-    JOIN pg_operator o ON o.oid = a.amopopr
-    JOIN pg_namespace n ON n.oid = o.oprnamespace
-    WHERE n.nspname <> 'pg_catalog'
 """
 
 
@@ -88,7 +71,7 @@ class PostgresChunkReader:
         self._connection: Connection | None = None
         self._replays = False  # whether this is a standby: as it was when the connection was made
         self._sources: dict[TableName, sql.Composable] = {}
-        self._operator_schemas: dict[str, str | None] = {}
+        self._known_operators: dict[str, Operators | None] = {}
 
     def schema(self, table: TableName) -> TableSchema:
         with translate_errors(self._config):
@@ -102,13 +85,21 @@ class PostgresChunkReader:
             raise catalogue.missing(schema.table)
         return order_text(columns)
 
+    def origin(self, table: TableName) -> Origin | None:
+        with translate_errors(self._config):
+            return find_origins(self._open(), [table]).get(table)
+
     def estimated_rows(self, table: TableName) -> int:
         with translate_errors(self._config):
             oid = self._table(table).oid
             return int(value(self._open(), _ESTIMATE, ([oid],)))
 
     def last_key(self, schema: TableSchema) -> Key | None:
-        keys = self._keys(schema, (), direction="DESC")
+        def check(rows: pa.RecordBatch, connection: Connection) -> None:
+            for key in keys_of(rows, schema):
+                key_progress.check_last(schema, self._count(connection, schema, self._condition(schema, key, None, ())))
+
+        keys = self._keys(schema, (), direction="DESC", check=None if key_order.is_plain(schema) else check)
         return keys[0] if keys else None
 
     def explain(self, schema: TableSchema, *, filters: Sequence[Filter] = ()) -> ReadPlan:
@@ -121,7 +112,7 @@ class PostgresChunkReader:
         tail = self._query(schema, where_clause.every([*bounds, *passing]), where_clause.order(schema), _USUAL_LIMIT)
         chunk = sql.SQL("SELECT {} {}").format(sql.SQL(", ").join(map(name_column, schema.columns)), tail)
         counted = sql.SQL("SELECT FROM {} WHERE {}").format(self._source(schema.table), where_clause.every(passing))
-        with translate_errors(self._config), _refusing(schema, filters):
+        with translate_errors(self._config), refusing(schema, filters):
             connection = self._open()
             index = explain_plan.index_used(
                 explain_plan.explain(connection, chunk, settings=explain_plan.BY_INDEX), bounded=last is not None
@@ -148,12 +139,12 @@ class PostgresChunkReader:
         filters: Sequence[Filter] = (),
         most: int | None = None,
     ) -> Chunk:
-        condition = [
-            *where_clause.between(schema, after, upto, self._operators(schema)),
-            *where_clause.passing(schema, filters, self._operators(schema, filters)),
-        ]
+        condition = self._condition(schema, after, upto, filters)
         query = self._query(schema, where_clause.every(condition), where_clause.order(schema), limit)
-        return self._chunk(schema, schema.columns, query, explain_plan.BY_INDEX, filters, most)
+        check: Check = partial(self._check_order, schema, after, limit, query, filters)
+        if key_order.is_plain(schema):
+            check = lambda rows, _: key_progress.check_ascent(rows, schema, after)  # noqa: E731
+        return self._chunk(schema, schema.columns, query, explain_plan.BY_INDEX, filters, most, check)
 
     def read_keys(
         self, schema: TableSchema, keys: Sequence[Key], *, filters: Sequence[Filter] = (), most: int | None = None
@@ -166,9 +157,11 @@ class PostgresChunkReader:
         return self._chunk(schema, schema.columns, query, explain_plan.BY_LOOKUP, filters, most)
 
     def hashes(self, schema: TableSchema, *, after: Key | None, upto: Key | None, limit: int) -> Hashes:
-        return self._hashes(
-            schema, where_clause.between(schema, after, upto, self._operators(schema)), limit, explain_plan.BY_INDEX
-        )
+        condition = where_clause.between(schema, after, upto, self._operators(schema))
+        query = self._query(schema, where_clause.every(condition), where_clause.order(schema), limit)
+        # The hashes are sorted once more, so that they ascend whatever rows they are of.
+        check = partial(self._check_order, schema, after, limit, query, ())
+        return self._hashes(schema, condition, limit, explain_plan.BY_INDEX, check)
 
     def hashes_of(self, schema: TableSchema, keys: Sequence[Key]) -> Hashes:
         return self._hashes(
@@ -228,18 +221,18 @@ class PostgresChunkReader:
     def _table(self, name: TableName) -> catalogue.CatalogueTable:
         return catalogue.table(self._open(), name)
 
-    def _operators(self, schema: TableSchema, filters: Sequence[Filter] = ()) -> dict[str, str]:
-        """The schemas of the operators of types that users and extensions have made, see `where_clause`.
+    def _operators(self, schema: TableSchema, filters: Sequence[Filter] = ()) -> dict[str, Operators]:
+        """The operators of types that users and extensions have made, see `where_clause`.
 
         Of what is compared alone: we may have no right to name the types of other columns.
         """
         compared = {*schema.key, *(f.column for f in filters)}
         extension_types = {c.source_type for c in schema.columns if c.name in compared and "." in c.source_type}
-        if not_asked := extension_types - self._operator_schemas.keys():
+        if not_asked := extension_types - self._known_operators.keys():
             with translate_errors(self._config):
-                schemas = dict(rows(self._open(), _OPERATORS, (sorted(not_asked),)))
-            self._operator_schemas.update({name: schemas.get(name) for name in not_asked})
-        return {name: owner for name in extension_types if (owner := self._operator_schemas[name]) is not None}
+                listed = key_order.operators(self._open(), not_asked)
+            self._known_operators.update({name: listed.get(name) for name in not_asked})
+        return {name: known for name in extension_types if (known := self._known_operators[name]) is not None}
 
     def _source(self, name: TableName) -> sql.Composable:
         """The FROM item: an inheritance parent without its children, whose rows the log shows under their own names."""
@@ -248,13 +241,52 @@ class PostgresChunkReader:
             self._sources[name] = sql.SQL(only).format(identifier(name))
         return self._sources[name]
 
+    def _check_order(
+        self,
+        schema: TableSchema,
+        after: Key | None,
+        limit: int,
+        query: sql.Composable,
+        filters: Sequence[Filter],
+        rows: pa.RecordBatch,
+        connection: Connection,
+    ) -> None:
+        """Raises RowsOutOfOrder where the query's rows lack something up to the last of them."""
+        if explain_plan.comes_by_index(connection, schema, query):
+            return key_progress.check_distinct(rows, schema, after)
+
+        def count(last: Key) -> int:
+            return self._count(connection, schema, self._condition(schema, after, last, filters))
+
+        return key_progress.check_count(rows, schema, after, limit, count)
+
+    def _condition(
+        self, schema: TableSchema, after: Key | None, upto: Key | None, filters: Sequence[Filter]
+    ) -> list[sql.Composable]:
+        between = where_clause.between(schema, after, upto, self._operators(schema))
+        return [*between, *where_clause.passing(schema, filters, self._operators(schema, filters))]
+
+    def _count(self, connection: Connection, schema: TableSchema, condition: Sequence[sql.Composable]) -> int:
+        """The rows, in the snapshot that the connection has now."""
+        counted = sql.SQL("{}; SELECT count(*) FROM {} AS t WHERE {}").format(
+            sql.SQL(explain_plan.IN_RANGE), self._source(schema.table), where_clause.every(condition)
+        )
+        return int(value(connection, counted))
+
     def _keys(
-        self, schema: TableSchema, condition: Sequence[sql.Composable], *, direction: str = "ASC", skip: int = 0
+        self,
+        schema: TableSchema,
+        condition: Sequence[sql.Composable],
+        *,
+        direction: str = "ASC",
+        skip: int = 0,
+        check: Check | None = None,
     ) -> list[Key]:
         """The first key that fits after `skip` others; none or one."""
         order = where_clause.order(schema, direction)
         query = self._query(schema, where_clause.every(condition), order, 1, skip)
-        return keys_of(self._chunk(schema, schema.key_columns, query, explain_plan.BY_INDEX).rows, schema)
+        chunk = self._chunk(schema, schema.key_columns, query, explain_plan.BY_INDEX, check=check)
+        return keys_of(chunk.rows, schema)
 
     def _query(
         self,
@@ -287,19 +319,27 @@ class PostgresChunkReader:
         settings: str,
         filters: Sequence[Filter] = (),
         most: int | None = None,
+        check: Check | None = None,
     ) -> Chunk:
         def select(now: Sequence[Column]) -> sql.Composable:
             return sql.SQL("SELECT {} {}").format(sql.SQL(", ").join(map(select_column, now)), query)
 
-        snapshot, now, copied = self._copy_in_snapshot(schema, columns, select, settings, filters, most)
-        rows = decode_rows(copied, now, schema.table)
-        return Chunk(schema, rows, snapshot, len(copied) + rows.num_rows * rows.num_columns * VALUE_BYTES)
+        def decode(now: Sequence[Column], copied: copy_out.Bytes) -> pa.RecordBatch:
+            return decode_rows(copied, now, schema.table)
+
+        snapshot, rows, size = self._copy_in_snapshot(schema, columns, select, decode, settings, filters, most, check)
+        return Chunk(schema, rows, snapshot, size + rows.num_rows * rows.num_columns * VALUE_BYTES)
 
     def _hashes(
-        self, schema: TableSchema, condition: Sequence[sql.Composable], limit: int | None, settings: str
+        self,
+        schema: TableSchema,
+        condition: Sequence[sql.Composable],
+        limit: int | None,
+        settings: str,
+        check: Check | None = None,
     ) -> Hashes:
         rows, snapshot = self._select_hashes(
-            schema, canonical.hashed_shape(schema), condition, limit, settings, HashQuery.hashes
+            schema, canonical.hashed_shape(schema), condition, limit, settings, HashQuery.hashes, check
         )
         canonical.check_hashed(rows, schema)
         return Hashes(schema, rows, snapshot)
@@ -312,6 +352,7 @@ class PostgresChunkReader:
         limit: int | None,
         settings: str,
         ask: Callable[[HashQuery, str, str], str],
+        check: Check | None = None,
     ) -> tuple[pa.RecordBatch, str | None]:
         """The rows of `answer` that a query of hashes gives, and its snapshot."""
         with translate_errors(self._config):
@@ -326,74 +367,39 @@ class PostgresChunkReader:
             query = HashQuery(now, schema.key, rules, recoded)
             return sql.SQL(ask(query, tail.as_string(connection), sent.as_string(connection)))
 
+        def decode(_: Sequence[Column], copied: copy_out.Bytes) -> pa.RecordBatch:
+            return decode_rows(copied, [kinds.get(column.name, column) for column in answer], schema.table)
+
         kinds: dict[str, Column] = {}
-        snapshot, _, copied = self._copy_in_snapshot(schema, schema.columns, select, settings)
-        return decode_rows(copied, [kinds.get(column.name, column) for column in answer], schema.table), snapshot
+        snapshot, rows, _ = self._copy_in_snapshot(schema, schema.columns, select, decode, settings, check=check)
+        return rows, snapshot
 
     def _copy_in_snapshot(
         self,
         schema: TableSchema,
         columns: Sequence[Column],
         select: Callable[[Sequence[Column]], sql.Composable],
+        decode: Decode,
         settings: str,
         filters: Sequence[Filter] = (),
         most: int | None = None,
-    ) -> tuple[str | None, list[Column], copy_out.Bytes]:
-        """The snapshot (None on a standby), the columns as they were in it, and the COPY of what is selected."""
-        with translate_errors(self._config), _refusing(schema, filters):
-            begin = sql.SQL(_BEGIN).format(
-                table=self._source(schema.table),
-                settings=sql.SQL(settings),
-                name=sql.Literal(identifier(schema.table).as_string(self._open())),
-            )
+        check: Check | None = None,
+    ) -> tuple[str | None, pa.RecordBatch, int]:
+        """The snapshot (None on a standby), the rows of what is selected, and their bytes. `decode` has the columns as
+        they were in the snapshot; `check` looks at the rows while it lasts."""
+        with translate_errors(self._config), refusing(schema, filters):
+            connection = self._open()
+            selection = Selection(schema, columns, self._source(schema.table), settings, select, decode, check)
             try:
-                return self._copy(schema, columns, select, begin, most)
+                return selection.read(connection, self._config, replays=self._replays, most=most)
             except copy_out.TooLarge as error:
+                self.close()
                 if most is not None:
                     raise ChunkTooLarge(error.rows) from error
                 raise RequestError(
                     f"a chunk of {schema.table} has more than {LARGEST} bytes",
                     fix="ask for fewer rows with a smaller chunk_size",
                 ) from error
-
-    def _copy(
-        self,
-        schema: TableSchema,
-        columns: Sequence[Column],
-        select: Callable[[Sequence[Column]], sql.Composable],
-        begin: sql.Composable,
-        most: int | None,
-    ) -> tuple[str | None, list[Column], copy_out.Bytes]:
-        connection = self._open()
-        try:
-            ((snapshot, replays, names, oids, typmods),) = rows(connection, begin)
-            if replays != self._replays:  # a snapshot from before the promotion, or from after it: nobody can tell
-                raise standby.promotion_error(self._config)
-            kinds = dict(zip(names or (), zip(oids or (), typmods or (), strict=True), strict=True))
-            types = catalogue.type_names(connection, set(kinds.values()))
-            now = columns_now(schema, columns, kinds, types, self._config.columns)
-            copy = sql.SQL("COPY ({}) TO STDOUT (FORMAT binary)").format(select(now))
-            copied = copy_out.receive_copy(connection, copy.as_string(connection), most=most, columns=len(now))
-        except BaseException:
-            self.close()  # whatever state it is in, the next chunk gets a new connection
-            raise
-        # Nothing was written; it ends the snapshot, which would hold back VACUUM.
-        execute(connection, "COMMIT")
-        return None if replays else str(snapshot), now, copied
-
-
-@contextlib.contextmanager
-def _refusing(schema: TableSchema, filters: Sequence[Filter]) -> Iterator[None]:
-    """Turns the server's words on keys, filters and columns into a RequestError."""
-    try:
-        yield
-    except psycopg2.errors.UndefinedColumn as error:
-        raise changed_error(schema) from error
-    except (psycopg2.DataError, psycopg2.errors.UndefinedFunction) as error:
-        compared = [*schema.key, *(f.column for f in filters)]
-        columns = ", ".join(f"{c.name} {c.source_type}" for c in schema.columns if c.name in compared)
-        raise RequestError(
-            " ".join(str(error).split()),
-            where=str(schema.table),
-            fix=f"give keys and filters values of their columns' types ({columns}), which must have an order",
-        ) from error
+            except BaseException:
+                self.close()  # whatever state it is in, the next chunk gets a new connection
+                raise

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import psycopg2
+import psycopg2.errors
 import psycopg2.extensions
 from psycopg2.extras import LogicalReplicationConnection
 
@@ -14,23 +15,11 @@ from dblog_core import tls
 from dblog_core.config.source import SourceConfig
 from dblog_core.errors import SourceError, SourceForbids, SourceReadOnly, SourceRefused, SourceUnavailable, TableLocked
 from dblog_core.model import server_messages, transient_errors
+from dblog_core.sources.postgres import session_settings
 
 Connection = psycopg2.extensions.connection
 
-SESSION = {
-    "search_path": "pg_catalog",  # type names and regclass values come schema-qualified, whoever asks
-    "DateStyle": "ISO, YMD",
-    "IntervalStyle": "postgres",
-    "TimeZone": "UTC",
-    "bytea_output": "hex",
-    "extra_float_digits": "1",  # the shortest text that reads back as the same float
-    "lc_monetary": "C",
-    "xmlbinary": "base64",
-    "jit": "off",  # compiling a plan takes longer than reading a chunk
-    "row_security": "off",  # a policy that would hide rows from a chunk raises an error instead
-}
-"""Values have one text form only under fixed settings: log and chunk connections share these."""
-
+_CUT_OFF = ("closed the connection", "transaction timeout", "connection has been closed", "connection already closed")
 _COMING_BACK = (
     "starting up",
     "shutting down",
@@ -46,14 +35,63 @@ def connect(
     config: SourceConfig, *, replication: bool = False, name: str = "", lock_seconds: float | None = None
 ) -> Connection:
     """An open connection in autocommit mode, which the server knows by `name` too, and whose statements wait for a lock
-    for so many seconds (None: as the server has it). Raises SourceUnavailable or SourceRefused."""
+    for so many seconds (None: as long as it takes). Raises SourceUnavailable or SourceRefused."""
+    at_start = dict(session_settings.AT_START)
+    if lock_seconds is not None:
+        at_start["lock_timeout"] = str(round(lock_seconds * 1000))
+    try:
+        return _open_session(config, name, at_start, replication=replication)
+    except SourceUnavailable as error:
+        if not any(words in error.message for words in _CUT_OFF):
+            raise
+        # A server that ends transactions after a millisecond ends the first one of a session too, unless it is told at
+        # the start. Servers before 17 do not know the setting, and do not end a session so.
+        try:
+            at_start[session_settings.TRANSACTION_TIMEOUT] = "0"
+            return _open_session(config, name, at_start, replication=replication)
+        except SourceRefused:
+            raise error from None
+
+
+def _open_session(config: SourceConfig, name: str, at_start: Mapping[str, str], *, replication: bool) -> Connection:
+    connection = _open(config, name, at_start, replication=replication)
+    _complete(connection, config, at_start)
+    return connection
+
+
+def _open(config: SourceConfig, name: str, at_start: Mapping[str, str], *, replication: bool) -> Connection:
     factory = LogicalReplicationConnection if replication else Connection
-    waiting = {} if lock_seconds is None else {"lock_timeout": f"{round(lock_seconds * 1000)}ms"}
     with translate_errors(config, connecting=True):
-        connection: Connection = psycopg2.connect(connection_factory=factory, **_arguments(config, name, waiting))
+        connection: Connection = psycopg2.connect(connection_factory=factory, **_arguments(config, name, at_start))
     if not replication:  # those are so by nature
         connection.autocommit = True
     return connection
+
+
+def _complete(connection: Connection, config: SourceConfig, at_start: Mapping[str, str]) -> None:
+    """Sets what the session lacks of `session_settings`: settings of newer versions, and those at the start that libpq
+    or something between us and the server has changed. Raises SourceRefused for one that we may not set; the connection
+    is closed then."""
+    try:
+        with translate_errors(config):
+            present = dict(rows(connection, session_settings.QUESTION, (list(session_settings.NAMES),)))
+            for name, text in session_settings.deviating(present, at_start):
+                _set(connection, config, name, present[name], text)
+    except BaseException:
+        connection.close()
+        raise
+
+
+def _set(connection: Connection, config: SourceConfig, name: str, present: str, text: str) -> None:
+    try:
+        execute(connection, "SELECT pg_catalog.set_config(%s, %s, false)", (name, text))
+    except (psycopg2.errors.InsufficientPrivilege, psycopg2.errors.CantChangeRuntimeParam) as error:
+        raise SourceRefused(
+            f"sessions of {config.user} have {name} = {present}, by which rows could be left out, and only a superuser"
+            " may change that",
+            where=f"source {config.name} ({config.host}:{config.port}/{config.database})",
+            fix=f"set {name} = {text} where it is set: ALTER ROLE, ALTER DATABASE, ALTER SYSTEM or postgresql.conf",
+        ) from error
 
 
 @contextmanager
@@ -95,8 +133,7 @@ def execute(connection: Connection, statement: Any, parameters: Any = None) -> N
         cursor.execute(statement, parameters)
 
 
-def _arguments(config: SourceConfig, name: str, settings: Mapping[str, str]) -> dict[str, Any]:
-    options = {**SESSION, **settings}
+def _arguments(config: SourceConfig, name: str, at_start: Mapping[str, str]) -> dict[str, Any]:
     return {
         **tls.libpq_options(config),
         "host": config.host,
@@ -107,7 +144,7 @@ def _arguments(config: SourceConfig, name: str, settings: Mapping[str, str]) -> 
         "connect_timeout": max(2, round(config.connect_timeout)),  # libpq takes whole seconds, at least two
         "application_name": " ".join(filter(None, ("dblog", name, config.name))),
         "client_encoding": "UTF8",
-        "options": " ".join(f"-c {name}={text.replace(' ', chr(92) + ' ')}" for name, text in options.items()),
+        "options": " ".join(f"-c {name}={text.replace(' ', chr(92) + ' ')}" for name, text in at_start.items()),
         "keepalives_idle": 30,
         "keepalives_interval": 10,
         "keepalives_count": 3,

@@ -7,10 +7,13 @@ from typing import Any
 
 from psycopg2 import sql
 
+from dblog_core.model.schema import TableSchema
 from dblog_core.sources.postgres.sql.connection import Connection, execute, rows, value
 
 # A range in key order is always an index scan: with poor statistics the planner would sort the rest of the table.
 BY_INDEX = "SET LOCAL enable_sort = off; SET LOCAL enable_incremental_sort = off; SET LOCAL enable_bitmapscan = off"
+# Where nothing is ordered, a small table, or one without statistics, would be read whole.
+IN_RANGE = "SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off"
 # Listed keys are found one by one in the index: a join would read the whole table, or the whole index.
 BY_LOOKUP = "SET LOCAL enable_seqscan = off; SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off"
 
@@ -29,6 +32,13 @@ def explain(connection: Connection, query: sql.Composable, *, settings: str = ""
     execute(connection, "COMMIT")
     top: Node = plan[0]["Plan"]
     return top
+
+
+def comes_by_index(connection: Connection, schema: TableSchema, query: sql.Composable) -> bool:
+    """Whether the rows of a query come in order by an index, under the settings of the transaction that is open."""
+    keys = sql.SQL(", ").join(sql.SQL("t.{}").format(sql.Identifier(name)) for name in schema.key)
+    plan = value(connection, sql.SQL("EXPLAIN (FORMAT JSON) SELECT {} {}").format(keys, query))
+    return index_used(plan[0]["Plan"], bounded=False) is not None
 
 
 def index_used(plan: Node, *, bounded: bool) -> str | None:

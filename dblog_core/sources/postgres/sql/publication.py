@@ -11,6 +11,7 @@ from psycopg2 import sql
 from dblog_core.config.source import SourceConfig
 from dblog_core.errors import SourceRefused
 from dblog_core.model.schema import TableName
+from dblog_core.sources import minor_releases
 from dblog_core.sources.postgres.sql import standby
 from dblog_core.sources.postgres.sql.catalogue import CatalogueTable, find_table, signal_table, watermark_table
 from dblog_core.sources.postgres.sql.connection import Connection, execute, rows
@@ -102,6 +103,20 @@ def statement(publication: Publication, config: SourceConfig) -> sql.Composed | 
     return None
 
 
+def with_lock(
+    connection: Connection, publication: Publication, needed: sql.Composed, *, for_people: bool = False
+) -> sql.Composed:
+    """The statement, on releases that need it behind a lock that waits for writers of the tables that it adds; both are
+    one query, and so one transaction. `for_people`: who may run one after the other."""
+    version = minor_releases.of_postgres(connection.server_version)
+    if not publication.missing or not minor_releases.LATE_PUBLICATION.concerns("postgres", version):
+        return needed
+    # With their partitions: a writer of one holds no lock of the root.
+    tables = sql.SQL(", ").join(map(identifier, publication.missing))
+    locked = sql.SQL("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE; {}").format(tables, needed)
+    return sql.SQL("BEGIN; {}; COMMIT").format(locked) if for_people else locked
+
+
 def filter_problem(publication: Publication, config: SourceConfig) -> str:
     """What is wrong with a publication that has row filters or column lists."""
     return f"publication {config.publication} leaves out rows or columns of {', '.join(publication.filtered)}"
@@ -146,7 +161,7 @@ def _complete(connection: Connection, config: SourceConfig, tables: Sequence[Cat
             _refuse_incomplete(connection, config, open_part, needed)
             return frozenset(locked.intersection(publication.missing))
         try:
-            execute(connection, needed)
+            execute(connection, with_lock(connection, open_part, needed))
             at_once = min(at_once * _FEWER, _MOST_AT_ONCE)
         except psycopg2.errors.LockNotAvailable:
             # Any of them may be locked: fewer at a time, down to the very one.
@@ -184,5 +199,6 @@ def _refuse_incomplete(
     raise SourceRefused(
         f"publication {config.publication} is missing or incomplete, and {who}",
         where=f"source {config.name}",
-        fix=f"as the owner of the tables or a superuser: {needed.as_string(connection)}",
+        fix="as the owner of the tables or a superuser: "
+        f"{with_lock(connection, publication, needed, for_people=True).as_string(connection)}",
     ) from cause

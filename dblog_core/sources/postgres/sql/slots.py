@@ -9,6 +9,7 @@ import psycopg2.errors
 
 from dblog_core.config.source import SourceConfig
 from dblog_core.errors import LogPositionLost, SourceRefused, SourceUnavailable
+from dblog_core.model import server_messages
 from dblog_core.retry import wait_for
 from dblog_core.sources.postgres.position import Lsn
 from dblog_core.sources.postgres.sql import standby
@@ -193,7 +194,7 @@ def _create(connection: Connection, config: SourceConfig) -> None:
         ) from error
     except psycopg2.errors.ObjectNotInPrerequisiteState as error:
         raise SourceRefused(
-            f"slot {config.slot} cannot be made: {' '.join(str(error).split())}",
+            f"slot {config.slot} cannot be made: {server_messages.by_postgres(error)}",
             where=_where(config),
             fix="ALTER SYSTEM SET wal_level = 'logical' on the server, on a standby's primary as well; then restart",
         ) from error

@@ -3,9 +3,9 @@
 COPY takes no parameters, so values become literals made by psycopg2's own quoting, cast to the column's type. Row
 comparisons such as (a, b) > (1, 2) read a range of the key's index.
 
-`operators`: by the name of a type, the schema of its own operators where that is not pg_catalog, the one that our
-sessions look in. They are called by it: otherwise there is no operator for the type (ltree), or, worse, that of another
-type that it turns into (citext would be compared as text, in another order than its index has).
+`operators`: by the name of a type that users or an extension have made, the operators of its own order, with their
+schemas. They are called by these: otherwise there is no operator for the type (ltree), or, worse, that of another type
+that it turns into (citext would be compared as text, in another order than its index has). ORDER BY goes by the same.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ from dblog_core.model.schema import Column, TableSchema
 from dblog_core.model.values import Key, to_json
 from dblog_core.sources.postgres.values.types import comparable
 
+Operators = Mapping[str, Sequence[str]]
+"""Schema and name of the operators of one type, by what they are called elsewhere: <, <=, =, >=, >."""
+
 
 def every(conditions: Iterable[sql.Composable]) -> sql.Composable:
     """All of them; true where there is none."""
@@ -37,7 +40,7 @@ def order(schema: TableSchema, direction: str = "ASC") -> sql.Composable:
 
 
 def between(
-    schema: TableSchema, after: Key | None, upto: Key | None, operators: Mapping[str, str]
+    schema: TableSchema, after: Key | None, upto: Key | None, operators: Mapping[str, Operators]
 ) -> list[sql.Composable]:
     """after < key <= upto; None is open."""
     if any(column.source_type in operators for column in schema.key_columns):
@@ -52,7 +55,7 @@ def between(
 
 
 def _beyond(
-    schema: TableSchema, key: Key, forms: tuple[str, str, str], operators: Mapping[str, str]
+    schema: TableSchema, key: Key, forms: tuple[str, str, str], operators: Mapping[str, Operators]
 ) -> Iterator[sql.Composable]:
     """The same as a row comparison, column by column: its operators cannot be of different schemas.
 
@@ -70,13 +73,15 @@ def _beyond(
     yield sql.SQL("({})").format(sql.SQL(" OR ").join(alternatives))
 
 
-def _compare(column: Column, op: str, part: Any, operators: Mapping[str, str]) -> sql.Composable:
-    schema = operators.get(column.source_type)
-    called = sql.SQL(op) if schema is None else sql.SQL(f"OPERATOR({{}}.{op})").format(sql.Identifier(schema))
+def _compare(column: Column, op: str, part: Any, operators: Mapping[str, Operators]) -> sql.Composable:
+    called: sql.Composable = sql.SQL(op)
+    if own := operators.get(column.source_type):
+        schema, name = own[op]
+        called = sql.SQL("OPERATOR({}.{})").format(sql.Identifier(schema), sql.SQL(name))
     return sql.SQL("{} {} {}").format(sql.Identifier(column.name), called, _literal(part, column))
 
 
-def is_one_of(schema: TableSchema, keys: Sequence[Key], operators: Mapping[str, str]) -> sql.Composable:
+def is_one_of(schema: TableSchema, keys: Sequence[Key], operators: Mapping[str, Operators]) -> sql.Composable:
     """The key is one of `keys`."""
     if not keys:
         return sql.SQL("false")
@@ -91,13 +96,13 @@ def is_one_of(schema: TableSchema, keys: Sequence[Key], operators: Mapping[str, 
     return sql.SQL("{} IN (VALUES {})").format(_names(schema), key_values)
 
 
-def passing(schema: TableSchema, filters: Iterable[Filter], operators: Mapping[str, str]) -> list[sql.Composable]:
+def passing(schema: TableSchema, filters: Iterable[Filter], operators: Mapping[str, Operators]) -> list[sql.Composable]:
     """A condition for each filter; the server says which types it can compare."""
     columns = {c.name: c for c in schema.columns}
     return [_filter(f, columns[f.column], operators) for f in filters]
 
 
-def _filter(condition: Filter, column: Column, operators: Mapping[str, str]) -> sql.Composable:
+def _filter(condition: Filter, column: Column, operators: Mapping[str, Operators]) -> sql.Composable:
     if column.source_type in operators:
         op = "=" if condition.op == "in" else condition.op
         either = sql.SQL(" OR ").join(_compare(column, op, value, operators) for value in condition.values)

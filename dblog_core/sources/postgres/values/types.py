@@ -1,7 +1,7 @@
 """From PostgreSQL's text form of values to Arrow: the one conversion that log rows and chunk rows share.
 
 Types are recognised by the text of `format_type`, so that pgoutput's oid and typmod, wal2json's type names and the
-catalogue agree. What has no exact Arrow form stays text, as the server prints it under `connection.SESSION`.
+catalogue agree. What has no exact Arrow form stays text, as the server prints it under `session_settings.FORMS`.
 
 Which Delta type an Arrow type becomes stands in `spark_jobs/delta_tables/column_types`.
 """

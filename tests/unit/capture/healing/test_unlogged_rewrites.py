@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from dblog_core.capture.healing.unlogged_rewrites import Stamps, has_missed_changes, mixed_up
-from dblog_core.model.table_stamp import ColumnStamp, LargeValues, PublicationStamp, TableStamp
+from dblog_core.model.table_stamp import ColumnStamp, LargeValues, PublicationStamp, TableStamp, TypeStamp
 from dblog_core.state.memory import MemoryState
 
 STORED: dict[str, Any] = {
@@ -47,6 +47,41 @@ def test_values_are_others_under_another_column_or_label_or_in_files_that_were_w
     now: TableStamp, is_told: bool
 ) -> None:
     assert mixed_up(BASE, now) is is_told
+
+
+def typed(base: int, form: str = "", labels: dict[str, str] | None = None, type_id: int = 20_000) -> TableStamp:
+    """The table with a column of a type of users."""
+    writes = dict.fromkeys(labels or {}, "690")
+    return other(v=[2, labels or {}, type_id, -1, "700", base, form, writes, bool(labels)])
+
+
+MOODS = {"5": "sad", "6": "glad"}
+CIDR_TO_INET = (other(v=[2, {}, 650, -1, "700"]), other(v=[2, {}, 869, -1, "800"]))
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "is_told"),
+    [
+        (typed(20_000, "f", MOODS), typed(20_000, "f", MOODS), False),
+        (typed(20_000, "f", MOODS), typed(20_000, "f", {**MOODS, "6": "mad"}), True),
+        (typed(20_000, "f", MOODS), typed(20_000, "f", {"5": "sad"}), True),
+        (typed(20_000, "f", MOODS), typed(20_000, "f", {**MOODS, "7": "mad"}), False),
+        (typed(20_000, "f"), typed(20_000, "g"), True),  # an attribute more, another function that prints it
+        (typed(20_000, "f", MOODS), typed(20_000, "f", MOODS, type_id=20_001), False),  # a domain over it
+        (*CIDR_TO_INET, True),
+        (other(v=[2, {}, 25, -1, "700"]), other(v=[2, {}, 1043, 9, "800"]), False),  # text to varchar
+        (other(v=[2, {}, 25, -1, "700"]), other(v=[2, {}, 1562, 9, "800"]), True),
+        (other(v=[2, {}, 1043, 9, "700"]), other(v=[2, {}, 1043, -1, "800"]), False),
+        (other(v=[2, {}, 25, -1, "700"]), typed(25, type_id=20_001), False),  # a domain over text
+        (other(v=[2, MOODS, 20_000, -1, "700"]), typed(20_000, "f", MOODS), False),
+        (other(v=[2, MOODS, 20_000, -1, "700"]), typed(20_000, "f", {**MOODS, "6": "mad"}), True),
+        (other(v=[2, {}, 20_000, -1, "700"]), typed(20_000, "f", MOODS), True),  # by a version that saw no such labels
+    ],
+)
+def test_values_print_another_text_under_another_label_or_type(
+    before: TableStamp, now: TableStamp, is_told: bool
+) -> None:
+    assert mixed_up(TableStamp.from_json(orjson.loads(orjson.dumps(before.to_json()))), now) is is_told
 
 
 def test_a_partition_whose_file_is_another_one_may_have_been_emptied() -> None:
@@ -97,14 +132,14 @@ def test_another_table_under_the_name_is_none_that_was_altered() -> None:
 
 def test_many_wide_tables_fit_into_the_entries_of_a_state_store() -> None:
     state = MemoryState()
-    columns = {f"column_{n}": ColumnStamp(n, {}, 23, -1, str(700 + n)) for n in range(200)}
+    columns = {f"column_{n}": ColumnStamp(n, 23, -1, str(700 + n), TypeStamp(23, "")) for n in range(200)}
     stamps_by_table = {f"shop.table_{n}": TableStamp(n, columns, {str(n): n}) for n in range(500)}
     stamps = Stamps(state)
     stamps.look(stamps_by_table)
     stamps.save()
     entries = [state.get(f"stamps/{name}") for name in state.children("stamps")]
     assert max(len(entry.data) for entry in entries if entry is not None) < 1 << 18
-    columns = {**columns, "column_7": ColumnStamp(999, {}, 23, -1, "700")}
+    columns = {**columns, "column_7": ColumnStamp(999, 23, -1, "700", TypeStamp(23, ""))}
     changed = replace(stamps_by_table["shop.table_9"], columns=columns)
     assert Stamps(state).look({**stamps_by_table, "shop.table_9": changed}) == ["shop.table_9"]
 

@@ -39,6 +39,7 @@ class PreparedRows:
             Type.HEARTBEAT: lambda _: None,
             Type.QUERY: lambda event: self._take_statement(event.body),
             Type.QUERY_COMPRESSED: lambda event: self._take_statement(events.uncompressed_query(event.body)),
+            Type.EXECUTE_LOAD_QUERY: lambda event: self._take_statement(events.load_statement(event.body)),
             Type.XA_PREPARE: self._end,
         }
 
@@ -72,6 +73,7 @@ class PreparedRows:
         assert self._groups.group is not None
         statement, sql = self._statements.read(body)
         self._statements.refuse_unsupported(statement, sql, self._groups.group)
+        self._statements.follow_in_transaction(statement, sql, body, self._groups.group)
         if statement.means is Means.XA_START:
             self._expect_own(ids.parse_statement(sql))
 

@@ -39,7 +39,7 @@ def test_an_event_that_replicas_pass_over_changes_nothing(kind: int) -> None:
     assert log.flush().signals == (Truncated(0, 0, TableName("shop", "t")),)
 
 
-@pytest.mark.parametrize("kind", [events.Type.INCIDENT, events.Type.PARTIAL_UPDATE_ROWS, events.Type.BEGIN_LOAD_QUERY])
+@pytest.mark.parametrize("kind", [events.Type.INCIDENT, events.Type.PARTIAL_UPDATE_ROWS])
 def test_an_event_that_is_known_to_matter_is_not_passed_over_whatever_its_flag_says(kind: int) -> None:
     with pytest.raises((UnknownLogEvent, ValueError)):
         take(state(), event(kind, b"", end=500, flags=events.IGNORABLE))

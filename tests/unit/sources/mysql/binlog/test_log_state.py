@@ -266,8 +266,9 @@ def test_a_transaction_is_gone_on_with_after_any_part(
         start = Position.decode(batch.position, mariadb=mariadb)
         log = state(mariadb=mariadb, skip=batch.partial, position=start)
         rest = short_way(log, stream, random.Random(seed), places[start.offset])
-        later = [entry for entry in batch_contents(list(rest)) if entry[0] != "SchemaSeen"]
-        expected = [entry for entry in batch_contents(whole[number + 1 :]) if entry[0] != "SchemaSeen"]
+        compared = ("SchemaSeen", "Rewritten")  # with rows from before, which a stream that begins here has not
+        later = [entry for entry in batch_contents(list(rest)) if entry[0] not in compared]
+        expected = [entry for entry in batch_contents(whole[number + 1 :]) if entry[0] not in compared]
         assert later == expected, f"after batch {number} of {len(whole)}"
 
 

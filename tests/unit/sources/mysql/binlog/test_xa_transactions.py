@@ -7,6 +7,7 @@ import struct
 import pytest
 
 from dblog_core.errors import LogPositionLost, UnknownLogEvent
+from dblog_core.model.events import ChangedByStatement
 from dblog_core.sources.mysql.binlog import events
 from dblog_core.sources.mysql.binlog.xa import row_memory
 from tests.unit.logged_events import UUID, XID, event, gtid, prepare, query, reread, state, take, xa_prepare
@@ -71,8 +72,19 @@ def test_table_numbers_of_prepared_rows_are_not_those_of_now(monkeypatch: pytest
         reread(log, rows_of_7)
 
 
-def test_statements_that_change_rows_are_refused_when_they_are_prepared() -> None:
+@pytest.mark.parametrize("memory_bytes", [0, 1 << 20])
+def test_statements_that_change_rows_count_from_the_commit(memory_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_memory, "MEMORY_BYTES", memory_bytes)
     log = state()
-    take(log, gtid(1), query(f"XA START {XID}"))
-    with pytest.raises(UnknownLogEvent, match="statement form"):
-        take(log, query("INSERT INTO t VALUES (1)"))
+    statements = (query(f"XA START {XID}"), query("INSERT INTO t VALUES (1)"), query("XA END"))
+    take(log, gtid(1), *statements, xa_prepare(end=700))
+    assert not log.flush().signals
+    take(log, gtid(2), query(f"XA COMMIT {XID}"))
+    assert log.prepared_rows is not None
+    if (remembered := log.prepared_rows.remembered) is None:
+        reread(log, gtid(1), *statements, xa_prepare())
+    else:
+        for event_ in remembered:
+            log.take_prepared(event_)
+    (signal,) = log.flush().signals
+    assert isinstance(signal, ChangedByStatement) and signal.tables is None and log.is_between_transactions

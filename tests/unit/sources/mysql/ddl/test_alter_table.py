@@ -19,7 +19,7 @@ from dblog_core.model.schema_changes import (
 from dblog_core.sources.mysql.ddl.alter_table import NOTHING, step
 from tests.unit import mysql_binlog as binlog
 from tests.unit.sources.mysql.binlog.test_log_state import state
-from tests.unit.statement_facts import ANSI, EMPTY, STRICT, ZERO
+from tests.unit.statement_facts import ANSI, EMPTY, ORACLE, STRICT, ZERO
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ from tests.unit.statement_facts import ANSI, EMPTY, STRICT, ZERO
         ("ALTER TABLE t ADD UNIQUE KEY (a), DROP INDEX x, RENAME INDEX y TO z", NOTHING),
         ("ALTER TABLE t DROP PARTITION p0, p1", NOTHING),
         ("ALTER TABLE t ADD PARTITION (PARTITION p2 VALUES LESS THAN (10))", NOTHING),
-        ("ALTER TABLE t REORGANIZE PARTITION p INTO (PARTITION a VALUES IN (1), PARTITION b VALUES IN (2))", NOTHING),
+        ("ALTER TABLE t REORGANIZE PARTITION p INTO (PARTITION a VALUES LESS THAN (1))", NOTHING),
         ("ALTER TABLE t REMOVE PARTITIONING", NOTHING),
         ("ALTER TABLE t DROP COLUMN a, DROP b", Step(dropped=("a", "b"))),
         ("ALTER TABLE t DROP c, ADD c INT", Step(nulls=("c",), dropped=("c",))),
@@ -71,11 +71,14 @@ from tests.unit.statement_facts import ANSI, EMPTY, STRICT, ZERO
             "ALTER TABLE t ENGINE=InnoDB, FORCE, COMMENT='x', ALTER COLUMN a SET DEFAULT 5, ALTER b DROP DEFAULT",
             NOTHING,
         ),
+        ("ALTER ONLINE TABLE IF EXISTS t WAIT 5 ALTER INDEX i INVISIBLE, ADD CHECK (a >= 1)", NOTHING),
         ("ALTER TABLE t CONVERT TO CHARACTER SET latin1 COLLATE latin1_bin", NOTHING),
-        ("ALTER TABLE t MODIFY a INT, MODIFY COLUMN b VARCHAR(300) NOT NULL FIRST, MODIFY c ENUM('a')", NOTHING),
-        ("ALTER TABLE t CHANGE a A VARCHAR(9)", Step({"a": "A"})),
+        ("ALTER TABLE t MODIFY a INT, MODIFY COLUMN b VARCHAR(9) FIRST", Step(revalued=("a", "b"))),
+        ("ALTER TABLE t CHANGE a A VARCHAR(9)", Step({"a": "A"}, revalued=("A",))),
+        ("ALTER TABLE t CHANGE a b DECIMAL(50,2)", Step(unknown=("b",), dropped=("a",))),
+        ("ALTER TABLE t CHANGE a b INT AUTO_INCREMENT", Step(unknown=("b",), dropped=("a",))),
         ("ALTER TABLE t MODIFY a DATETIME, MODIFY b BINARY(6), MODIFY c DOUBLE(9,1)", Step(revalued=("a", "b", "c"))),
-        ("ALTER TABLE t MODIFY a SET('x','y'), MODIFY b CHAR(9), CHANGE c c JSON", Step(revalued=("a", "b", "c"))),
+        ("ALTER TABLE t MODIFY a SET('x','y'), MODIFY b CHAR(9), MODIFY c JSON", Step(revalued=("a", "b", "c"))),
         ("ALTER TABLE t CHANGE a b VARCHAR(9)", Step(unknown=("b",), dropped=("a",))),
         ("ALTER TABLE t CHANGE a b YEAR, ADD c INT AS (a)", Step(unknown=("b", "c"), dropped=("a",))),
         ("ALTER TABLE t ADD c INT DEFAULT (1), ADD d SERIAL", Step(unknown=("c", "d"))),
@@ -96,6 +99,7 @@ def test_a_statement_is_read_whole(sql: str, expected: Step) -> None:
         *("ADD c INT /* why */", "ADD c INT -- why", "ADD c INT # why", "/*!50000 ADD c INT */", "ADD `ç` INT"),
         *("RENAME COLUMN IF EXISTS a TO b", "RENAME COLUMN a TO b,", "RENAME COLUMN a TO b c", "RENAME COLUMN a b"),
         *("RENAME COLUMN a TO b, RENAME COLUMN A TO c", "DROP PARTITION p0, ADD c INT", "", "DROP IF EXISTS c"),
+        *("REORGANIZE PARTITION p INTO (PARTITION a VALUES IN (1))", "REPAIR PARTITION p", "ENGINE = BLACKHOLE"),
         *("ADD c INT DEFAULT 'a\\'", "ADD c INT COMMENT 'it\\'s'", "ADD IF NOT EXISTS c INT", "MODIFY a INT AS (b)"),
         *("ADD c INT DEFAULT 1, ALTER C SET DEFAULT 2"),
         *('ADD "c" INT', "ADD c INT)", "ADD KEY (a", "EXCHANGE PARTITION p WITH TABLE u", "DISCARD TABLESPACE"),
@@ -110,7 +114,7 @@ def test_the_session_decides_what_quotes_mean_and_whether_values_stay() -> None:
     assert step('ALTER TABLE t ADD c INT COMMENT "x"', 0) == Step(nulls=("c",))
     assert step("ALTER TABLE t CHANGE a b INT", 0) == Step(unknown=("b",), dropped=("a",))
     assert step("ALTER TABLE t MODIFY a INT", 0) == Step(revalued=("a",))
-    assert step("ALTER TABLE t CONVERT TO CHARACTER SET latin1", 0) is None
+    assert step("ALTER TABLE t MODIFY a DATE", STRICT | ORACLE) is None
     assert step("ALTER TABLE t RENAME COLUMN a TO b", None) is None
     assert step("ALTER IGNORE TABLE t RENAME COLUMN a TO b", STRICT) is None
 
@@ -140,7 +144,10 @@ def test_the_log_says_of_ddl_on_captured_tables_what_it_does_to_columns() -> Non
     assert signals_of("ALTER TABLE t MODIFY c BINARY(9)") == [revalued, Rewritten(1, 0, name)]
     assert signals_of("DROP TABLE t") == [Truncated(0, 0, name), Altered(1, 0, name, None)]
     assert signals_of("CREATE TABLE t (id INT)") == [Altered(0, 0, name, None, shows=True), Created(1, 0, name)]
-    assert signals_of("ALTER TABLE t MODIFY c TEXT") == [Altered(0, 0, name, Step(), shows=True)]
+    revalued = Altered(0, 0, name, Step(revalued=("c",)), shows=True)
+    assert signals_of("ALTER TABLE t MODIFY c TEXT") == [revalued, Rewritten(1, 0, name)]
+    assert signals_of("ALTER TABLE t FORCE") == [Altered(0, 0, name, Step(), shows=True), Rewritten(1, 0, name)]
+    assert signals_of("REPAIR TABLE t") == [Rewritten(0, 0, name), Altered(1, 0, name, None)]
     for sql in (
         "ALTER TABLE other.t ADD c INT",
         "CREATE INDEX i ON t (a)",

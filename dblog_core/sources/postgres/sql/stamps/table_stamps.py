@@ -11,14 +11,13 @@ from dblog_core.sources.postgres.sql.catalogue import TREE, CatalogueTable
 from dblog_core.sources.postgres.sql.connection import Connection, rows
 from dblog_core.sources.postgres.sql.publication import find_publication, replacement, statement
 from dblog_core.sources.postgres.sql.replica_identity import SHOWS_GENERATED
+from dblog_core.sources.postgres.sql.stamps import printed_types
 
 # xmin is the transaction that wrote the column's description last, as each ALTER of the column does.
 _COLUMNS = """
-    SELECT a.attrelid::bigint, a.attname, a.attnum,
-           (SELECT coalesce(json_object_agg(e.oid, e.enumlabel), '{}') FROM pg_enum e WHERE e.enumtypid = a.atttypid),
-           a.atttypid::bigint, a.atttypmod, a.xmin::text
+    SELECT a.attrelid::bigint, a.attname, a.attnum, a.atttypid::bigint, a.atttypmod, a.xmin::text, a.attisdropped
     FROM pg_attribute a
-    WHERE a.attrelid = ANY(%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
+    WHERE a.attrelid = ANY(%s::oid[]) AND a.attnum > 0 AND (a.attgenerated = '' OR a.attisdropped)
 """
 # Whatever rewrites a table (a changed type, TRUNCATE, CLUSTER, VACUUM FULL) gives its file another relfilenode.
 _FILES = f"""
@@ -55,8 +54,14 @@ def stamps(connection: Connection, tables: Sequence[CatalogueTable], config: Sou
     """The stamp of each table, by its name."""
     names = {table.oid: str(table.name) for table in tables}
     columns: dict[int, dict[str, ColumnStamp]] = {oid: {} for oid in names}
-    for oid, column, number, labels, type_id, modifier, written in rows(connection, _COLUMNS, (list(names),)):
-        columns[oid][column] = ColumnStamp(number, labels, type_id, modifier, written)
+    dropped: dict[int, list[int]] = {oid: [] for oid in names}
+    described = rows(connection, _COLUMNS, (list(names),))
+    printed = printed_types.stamp_types(connection, {type_id for _, _, _, type_id, *_ in described})
+    for oid, column, number, type_id, modifier, written, is_dropped in described:
+        if is_dropped:
+            dropped[oid].append(number)
+            continue
+        columns[oid][column] = ColumnStamp(number, type_id, modifier, written, printed[type_id])
     files: dict[int, dict[str, int]] = {oid: {} for oid in names}
     for oid, file, node in rows(connection, _FILES, (list(names),)):
         files[oid][file] = node
@@ -66,7 +71,9 @@ def stamps(connection: Connection, tables: Sequence[CatalogueTable], config: Sou
     }
     shown = _stamp_publication(connection, tables, config) if config.plugin == "pgoutput" else {}
     return {
-        name: TableStamp(oid, columns[oid], files[oid], large_values.get(oid), shown.get(oid))
+        name: TableStamp(
+            oid, columns[oid], files[oid], large_values.get(oid), shown.get(oid), tuple(sorted(dropped[oid]))
+        )
         for oid, name in names.items()
     }
 

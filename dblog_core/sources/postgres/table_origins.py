@@ -1,0 +1,74 @@
+"""What proves that a table, and each of its columns, are still what they were: numbers that stay when names change, and
+which transactions have written the rows of the catalogue.
+
+    made with this name     its row type was written by the transaction that made the table; RENAME, SET SCHEMA and
+                            OWNER TO write it again. The schema has had its name since before
+    made as a partition     its place in the tree was written by the transaction that made it; ATTACH writes another one
+    columns                 number, name, type, and the transaction that has written each description last
+
+The rows for a table's system columns are written once, by the transaction that makes it. Ids of transactions are only
+compared for equality, or with others of one look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from dblog_core.model.schema import TableName
+from dblog_core.model.table_identity import Origin, digest
+from dblog_core.sources.postgres.sql import catalogue
+from dblog_core.sources.postgres.sql.connection import Connection, rows
+
+_TABLES = """
+    SELECT n.nspname, c.relname, c.oid::bigint, t.xmin::text, made.xmin::text, age(n.xmin) >= age(made.xmin)
+    FROM unnest(%s::text[], %s::text[]) AS given(schema, name)
+    JOIN pg_namespace n ON n.nspname = given.schema
+    JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = given.name AND c.relkind IN ('r', 'p')
+    JOIN pg_type t ON t.oid = c.reltype
+    JOIN pg_attribute made ON made.attrelid = c.oid AND made.attnum = -1
+"""
+_COLUMNS = """
+    SELECT a.attrelid::bigint, a.attname, a.attnum, a.atttypid::bigint, a.atttypmod, a.xmin::text
+    FROM pg_attribute a WHERE a.attrelid = ANY(%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
+"""
+_PARTITIONS = f"""
+    WITH RECURSIVE {catalogue.TREE}
+    SELECT tree.root::bigint, tree.relid::bigint, i.xmin::text, made.xmin::text
+    FROM tree JOIN pg_inherits i ON i.inhrelid = tree.relid
+      JOIN pg_attribute made ON made.attrelid = tree.relid AND made.attnum = -1
+    WHERE tree.relid <> tree.root ORDER BY tree.relid
+"""
+
+
+def find_origins(connection: Connection, tables: Collection[TableName]) -> dict[TableName, Origin]:
+    """Of those of the tables that exist."""
+    if not tables:
+        return {}
+    found = rows(connection, _TABLES, ([t.schema for t in tables], [t.name for t in tables]))
+    oids = [oid for _, _, oid, *_ in found]
+    columns = _group(rows(connection, _COLUMNS, (oids,)))
+    partitions = _group(rows(connection, _PARTITIONS, (oids,)))
+    origins = {}
+    for schema, name, oid, named_by, made_by, is_schema_older in found:
+        its_columns = columns.get(oid, [])
+        parts = partitions.get(oid, [])
+        attached = [[part, placed_by] for part, placed_by, part_made_by in parts if placed_by != part_made_by]
+        names = [] if named_by == made_by and is_schema_older else [named_by]
+        origins[TableName(schema, name)] = Origin(
+            oid=oid,
+            brought=digest([names, attached]) if names or attached else "",
+            attached=digest(attached) if attached else "",
+            numbers=digest([column[:4] for column in its_columns]),
+            columns=digest([[name, *type_] for name, _, *type_, _ in its_columns]),
+            version=digest([named_by, *(column[-1] for column in its_columns)]),
+            is_as_made=not names and not attached and all(column[-1] == made_by for column in its_columns),
+            parts=bool(parts),
+        )
+    return origins
+
+
+def _group(found: Iterable[tuple[int, ...]]) -> dict[int, list[tuple]]:  # type: ignore[type-arg]
+    groups: dict[int, list[tuple]] = {}  # type: ignore[type-arg]
+    for oid, *rest in found:
+        groups.setdefault(oid, []).append(tuple(rest))
+    return groups

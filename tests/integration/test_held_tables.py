@@ -1,0 +1,267 @@
+"""Where columns are hidden, nothing passes that is not proven to be what was accepted; a person accepts it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from dblog_core import wiring
+from dblog_core.capture import config_reload
+from dblog_core.capture.run_capture import run_capture
+from dblog_core.config.settings import Config
+from dblog_core.dumps import filing
+from dblog_core.dumps.requests import WHOLE, DumpRequest
+from dblog_core.errors import RequestError
+from dblog_core.monitoring import held_tables
+from dblog_core.monitoring.preflight import findings
+from dblog_core.staging.reader import lines
+from tests.fix_servers import Database
+from tests.integration.column_migrations import RULED, Migrations
+from tests.integration.test_column_rules import MARK, unpack
+from tests.integration.test_stopped_tables import stop_reasons
+from tests.integration.test_swapped_tables import capturing, copies
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.usefixtures("newcomers"), pytest.mark.in_turn]
+
+
+@pytest.fixture
+def newcomers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The catalogue is looked at all the time."""
+    monkeypatch.setattr(config_reload, "NEWCOMERS", 0.3)
+
+
+def ruled_config(database: Database, directory: Path, **source: object) -> Config:
+    columns = {f"{database.schema}.{table}": {"mask": ["w"]} for table in RULED}
+    return database.config(directory, source={"columns": columns, **source})
+
+
+def find_marks(directory: Path, caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Where a value that is to be hidden was written."""
+    found = [
+        str(file.relative_to(directory))
+        for file in sorted(path for path in directory.rglob("*") if path.is_file())
+        if MARK.encode() in file.read_bytes() + unpack(file.read_bytes())
+    ]
+    return found + [record.getMessage() for record in caplog.records if MARK in record.getMessage()]
+
+
+def accept(config: Config, *tables: str) -> None:
+    """As `dblog rules accept` does it."""
+    staging = wiring.open_staging(config)
+    with closing(wiring.open_state(config)) as state:
+        held_tables.accept(config, wiring.open_source(config.source), staging, state, tables)
+
+
+@contextmanager
+def elsewhere(database: Database) -> Iterator[str]:
+    """A schema that nobody captures."""
+    name = f"{database.name}_h"
+    kind = "SCHEMA" if database.kind == "postgres" else "DATABASE"
+    database.execute(f"CREATE {kind} {name}")
+    try:
+        yield name
+    finally:
+        database.execute(f"DROP {kind} {name}" + (" CASCADE" if database.kind == "postgres" else ""))
+
+
+def rename(database: Database, old: str, new: str) -> str:
+    return f"ALTER TABLE {old} RENAME TO {new}" if database.kind == "postgres" else f"RENAME TABLE {old} TO {new}"
+
+
+SHAPE = "(id int PRIMARY KEY, v varchar(40), w varchar(40))"
+
+
+def begin(database: Database, config: Config) -> None:
+    database.execute(*(f"CREATE TABLE {table} {SHAPE}" for table in (*RULED, "u")))
+    database.execute(*(f"INSERT INTO {table} VALUES (1, 'open', '{MARK}')" for table in RULED))
+    run_capture(config, stop=threading.Event(), until_current=True)
+
+
+def wait_for_row(config: Config, database: Database, key: int) -> None:
+    """The log is read up to a row that comes now."""
+    database.execute(f"INSERT INTO u VALUES ({key}, 'goes on', '')")
+
+    def is_staged() -> bool:
+        staging = wiring.open_staging(config)
+        return any(line["table"] == f"{database.schema}.u" and line["key"] == {"id": key} for line in lines(staging))
+
+    wait_until(is_staged, "the other table goes on")
+
+
+REPLACED = {
+    "postgres": (
+        "BEGIN; ALTER TABLE people RENAME COLUMN w TO w_old; ALTER TABLE people ADD COLUMN w text; "
+        "UPDATE people SET w = 'encrypted'; ALTER TABLE people DROP COLUMN w_old; COMMIT",
+        "ALTER TABLE staff RENAME COLUMN w TO w_old",
+        "ALTER TABLE staff ADD COLUMN w text",
+        f"UPDATE staff SET w = 'encrypted'; INSERT INTO staff (id, v, w_old) VALUES (2, 'open', '{MARK}')",
+        "ALTER TABLE staff DROP COLUMN w",
+        "ALTER TABLE staff RENAME COLUMN w_old TO w",
+    ),
+    "mysql": (
+        "ALTER TABLE people RENAME COLUMN w TO w_old, ADD COLUMN w VARCHAR(34) COMMENT 'für die Überweisung'",
+        f"INSERT INTO people VALUES (2, 'open', '{MARK}', 'x')",
+        "/* ticket 7 */ ALTER TABLE staff RENAME COLUMN w TO w_old",
+        "ALTER TABLE staff ADD COLUMN w VARCHAR(34)",
+        f"INSERT INTO staff VALUES (2, 'open', '{MARK}', 'x')",
+    ),
+}
+"""Ordinary migrations of a sensitive column."""
+
+
+@pytest.mark.parametrize("is_running", [True, False])
+def test_a_hidden_column_that_is_replaced_stays_hidden_until_somebody_accepts_the_table(
+    database: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture, is_running: bool
+) -> None:
+    caplog.set_level(logging.DEBUG, "dblog_core")
+    config = ruled_config(database, directory := tmp_path / "written")
+    begin(database, config)
+    statements = REPLACED["postgres" if database.kind == "postgres" else "mysql"]
+    if not is_running:
+        database.execute(*statements)
+    with capturing(config):
+        if is_running:
+            database.execute(*statements)
+        wait_for_row(config, database, 2)
+        reason = wait_until(lambda: stop_reasons(config).get("people"), "the table is held")
+        assert "is held, since columns of this source are hidden" in reason and "dblog rules accept" in reason
+        with pytest.raises(RequestError, match="is held"):
+            filing.submit(config, DumpRequest(tables=(f"{database.schema}.people",)), requested_by="a test")
+    assert [f.problem.table for f in findings(config) if f.problem.fatal][:1] == [f"{database.schema}.people"]
+    assert find_marks(directory, caplog) == []
+    with pytest.raises(RequestError, match=r"u is not held; held are .*people"):
+        accept(config, f"{database.schema}.u")
+
+    hidden = {f"{database.schema}.{table}": {"mask": ["w"], "exclude": ["w_old"]} for table in RULED}
+    if database.kind == "postgres":
+        accept(config, *held_tables.find_held(wiring.open_staging(config)))
+    else:
+        config = database.config(directory, source={"columns": hidden})
+    with capturing(config):
+        wait_until(lambda: stop_reasons(config) == {}, "nothing is held")
+        wait_for_row(config, database, 3)
+        keys = {int(k) for (k,) in database.query("SELECT id FROM people")}
+        wait_until(lambda: copies(config).get("people") == dict.fromkeys(keys, "open"), "the table is as its source")
+    assert find_marks(directory, caplog) == []
+
+
+def test_a_table_that_arrives_by_another_name_is_held_over_any_number_of_steps(
+    database: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Over two names, and through a schema that nobody captures; and while nobody reads the log, with another table
+    under the old name."""
+    caplog.set_level(logging.DEBUG, "dblog_core")
+    config = ruled_config(database, directory := tmp_path / "written")
+    begin(database, config)
+    with elsewhere(database) as hidden:
+        move = (
+            (
+                f"ALTER TABLE staff SET SCHEMA {hidden}",
+                f"ALTER TABLE {hidden}.staff RENAME TO clients",
+                f"ALTER TABLE {hidden}.clients SET SCHEMA public",
+            )
+            if database.kind == "postgres"
+            else (
+                f"RENAME TABLE staff TO {hidden}.y",
+                f"RENAME TABLE {hidden}.y TO {database.schema}.clients",
+            )
+        )
+        with capturing(config):
+            database.execute(rename(database, "people", "tmp1"), rename(database, "tmp1", "archive"), *move)
+            database.execute(*(f"UPDATE {t} SET w = '{MARK} again'" for t in ("archive", "clients")))
+            wait_for_row(config, database, 2)
+            wait_until(lambda: {"archive", "clients"} <= stop_reasons(config).keys(), "both are held")
+        database.execute(
+            rename(database, "archive", "stage"),
+            f"CREATE TABLE archive {SHAPE}",
+            rename(database, "stage", "members"),
+            f"INSERT INTO members VALUES (7, 'open', '{MARK}')",
+        )
+        with capturing(config):
+            wait_for_row(config, database, 3)
+            wait_until(lambda: {"members", "clients"} <= stop_reasons(config).keys(), "both are held")
+    assert find_marks(directory, caplog) == []
+    database.execute("UPDATE clients SET w = 'nothing secret'")
+    accept(config, f"{database.schema}.clients")
+    with capturing(config):
+        wait_until(lambda: copies(config).get("clients"), "the accepted table is dumped")
+        assert "members" in stop_reasons(config)
+    assert find_marks(directory, caplog) == []
+
+
+@pytest.mark.parametrize("source_kind", ["postgres"], indirect=True)
+def test_postgres_rows_of_an_attached_partition_do_not_pass_under_the_name_of_its_root(
+    database: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = ruled_config(database, directory := tmp_path / "written")
+    parted = "(id int PRIMARY KEY, v varchar(40), w varchar(40)) PARTITION BY RANGE (id)"
+    database.execute(
+        f"CREATE TABLE people {parted}",
+        "CREATE TABLE p1 PARTITION OF people FOR VALUES FROM (0) TO (100)",
+        f"CREATE TABLE archive {parted}",
+        "CREATE TABLE a1 PARTITION OF archive FOR VALUES FROM (100) TO (200)",
+        f"CREATE TABLE u {SHAPE}",
+        f"CREATE TABLE staff {SHAPE}",
+        f"INSERT INTO people VALUES (1, 'open', '{MARK}')",
+        "INSERT INTO archive VALUES (101, 'open', 'not hidden')",
+    )
+    run_capture(config, stop=threading.Event(), until_current=True)
+    with capturing(config):
+        database.execute(
+            "BEGIN; ALTER TABLE people DETACH PARTITION p1; "
+            "ALTER TABLE archive ATTACH PARTITION p1 FOR VALUES FROM (0) TO (100); "
+            "UPDATE archive SET v = 'moved' WHERE id = 1; COMMIT"
+        )
+        wait_for_row(config, database, 2)
+        wait_until(lambda: "archive" in stop_reasons(config), "it is held")
+    assert find_marks(directory, caplog) == []
+    # One that is made as a partition is nothing strange.
+    database.execute("CREATE TABLE p2 PARTITION OF people FOR VALUES FROM (200) TO (300)")
+    database.execute(f"INSERT INTO people VALUES (201, 'open', '{MARK}')")
+    with capturing(config):
+        wait_until(lambda: copies(config).get("people", {}).get(201) == "open", "rows of the new partition pass")
+        assert "people" not in stop_reasons(config)
+    assert find_marks(directory, caplog) == []
+
+
+@pytest.mark.timeout(900)
+def test_random_migrations_bring_no_hidden_value_into_the_open(
+    database: Database, tmp_path: Path, soak_seed: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "dblog_core")
+    plugin = {"plugin": ("pgoutput", "wal2json")[soak_seed % 2]} if database.kind == "postgres" else {}
+    config = ruled_config(database, directory := tmp_path / "written", **plugin)
+    with elsewhere(database) as hidden:
+        partitions = database.kind == "postgres" and config.source.plugin == "pgoutput"
+        migrations = Migrations(database.kind, database.schema, hidden, soak_seed, partitions=partitions)
+        database.execute(f"CREATE TABLE u {SHAPE}", *migrations.begin())
+        run_capture(config, stop=threading.Event(), until_current=True)
+        number = 1
+        for _ in range(3):
+            if migrations.chance(0.4):  # nobody reads the log meanwhile
+                for _ in range(3):
+                    database.execute(*migrations.step())
+            with capturing(config):
+                for _ in range(4):
+                    database.execute(*migrations.step())
+                    if migrations.chance(0.5):
+                        _request_dump(config)
+                    if migrations.chance(0.5):
+                        number += 1
+                        wait_for_row(config, database, number)
+                number += 1
+                wait_for_row(config, database, number)
+    assert find_marks(directory, caplog) == [], "\n".join([f"seed {soak_seed}", *migrations.done])
+
+
+def _request_dump(config: Config) -> None:
+    try:
+        filing.submit(config, WHOLE, requested_by="a test")
+    except RequestError as error:
+        logging.getLogger("dblog_core").info("no dump: %s", error)
