@@ -37,10 +37,10 @@ from dblog_core.staging.manifest import Manifest
 log = logging.getLogger(__name__)
 
 
-def _name_tables(signal: ChangedByStatement, known: Iterable[TableName]) -> Iterator[Altered | Rewritten]:
-    """What the signal says of each table. `known`: all those that it may be about where it names no table."""
+def _name_tables(signal: ChangedByStatement, all_tables: Iterable[TableName]) -> Iterator[Altered | Rewritten]:
+    """What the signal says of each table. `all_tables`: those that it may be about where it names no table."""
     at = (signal.sequence, signal.transaction)
-    for table in known if signal.tables is None else sorted(signal.tables):
+    for table in all_tables if signal.tables is None else sorted(signal.tables):
         schema = to_lower_case(table.schema) if signal.any_case else table.schema
         if signal.tables is None and signal.schemas is not None and schema not in signal.schemas:
             continue
@@ -97,15 +97,15 @@ class TableEvents:
         """The batch with a `Rewritten` of each table in place of a `ChangedByStatement`."""
         if not any(isinstance(signal, ChangedByStatement) for signal in batch.signals):
             return batch
-        shown = {change.schema.table for change in batch.changes}
-        shown |= {signal.schema.table for signal in batch.signals if isinstance(signal, SchemaSeen)}
-        known = sorted({*self._list_tables(), *self.shapes.empty_tables, *shown})
+        tables_in_batch = {change.schema.table for change in batch.changes}
+        tables_in_batch |= {signal.schema.table for signal in batch.signals if isinstance(signal, SchemaSeen)}
+        all_tables = sorted({*self._list_tables(), *self.shapes.empty_tables, *tables_in_batch})
         signals: list[Signal] = []
         for signal, following in zip_longest(batch.signals, batch.signals[1:]):
             if not isinstance(signal, ChangedByStatement):
                 signals.append(signal)
                 continue
-            named = list(_name_tables(signal, known))
+            named = list(_name_tables(signal, all_tables))
             place = batch.transactions[signal.transaction].position
             self.follow_ups.add_unlogged(signal, place, {str(each.table) for each in named})
             if not _says_the_same(following, signal):  # of many in a row the last one counts
@@ -114,8 +114,8 @@ class TableEvents:
 
     def store_shapes(self, signals: Iterable[Signal]) -> None:
         """Makes all shapes durable that a batch shows, at the same time: one after the other they wait for storage."""
-        shown = [s.schema for s in signals if isinstance(s, SchemaSeen) and self._follows_shape_of(s.schema.table)]
-        self.shapes.store(self._rules.schema(shape) for shape in shown if self._rules.misfit(shape) is None)
+        shapes = [s.schema for s in signals if isinstance(s, SchemaSeen) and self._follows_shape_of(s.schema.table)]
+        self.shapes.store(self._rules.schema(shape) for shape in shapes if self._rules.misfit(shape) is None)
 
     def take(self, signal: Signal, transaction: Transaction, draft: DraftSegment) -> None:
         """The next signal of the log; its lines go to the draft. Raises StagingUnavailable."""

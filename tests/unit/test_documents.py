@@ -61,6 +61,9 @@ def _commands() -> dict[str, Any]:
 
 
 def _options_of(command: Any) -> set[str]:
+    """Of a group of commands: those of all."""
+    if subcommands := getattr(command, "commands", None):
+        return set().union(*map(_options_of, subcommands.values()))
     names = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
     return {name for name in names if name.startswith("--")} - _EVERYWHERE
 

@@ -57,7 +57,7 @@ def open_guard(parts: Parts, head: Manifest) -> Accepted:
     place = parts.source.current_position() if is_by_catalogue else place
     since = "" if parts.source.has_reached(head.position, place) and not head.partial else place
     old_settings = settings_in_force.read_in_force(parts.state)
-    known = guard.to_json() or {}
+    guarded = guard.to_json() or {}
     for table, seen in shapes.items():
         acceptance = guard.find(table)
         if before is None:
@@ -73,7 +73,7 @@ def open_guard(parts: Parts, head: Manifest) -> Accepted:
     for table in void:
         log.warning("%s is not accepted: it, or its entry, is another one than when somebody accepted it", table)
     rule_acceptances.forget(parts.state, void)
-    guard.forget([t for t in known if not table_patterns.matches(TableName.parse(t), source.tables)])
+    guard.forget([t for t in guarded if not table_patterns.matches(TableName.parse(t), source.tables)])
     for hold in guard.judge(map(TableName.parse, shapes)):
         if hold.problem is not None:
             log.warning("%s stops alone: %s\n  fix: %s", hold.table, hold.problem.what, hold.problem.fix)

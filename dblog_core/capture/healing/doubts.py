@@ -62,8 +62,8 @@ class Doubts:
 
     def earliest(self, offset: int) -> int | None:
         """The offset up to which no row is in doubt, at most this one; None where nobody knows."""
-        known = [doubt.since for doubt in self._doubts.values() if doubt.since is not None]
-        return min([offset, *known]) if len(known) == len(self._doubts) else None
+        offsets = [doubt.since for doubt in self._doubts.values() if doubt.since is not None]
+        return min([offset, *offsets]) if len(offsets) == len(self._doubts) else None
 
     def add(self, before: Mapping[str, TableStamp], now: Mapping[str, TableStamp], since: int | None) -> None:
         """Takes the stamps of two looks, by table; `since` is the last offset that was read as the earlier one
@@ -81,8 +81,8 @@ class Doubts:
                 if (former := self._doubts.get(table)) is not None:
                     doubt = replace(doubt, before=former.before, since=former.since)
                 self._doubts[table] = doubt
-            known = self._doubts.get(table)
-            self._logged.know_labels(table, known.before if known is not None and not known.is_read else stamp)
+            waiting = self._doubts.get(table)
+            self._logged.know_labels(table, waiting.before if waiting is not None and not waiting.is_read else stamp)
 
     def look(self, find_moment: Callable[[], Moment | None]) -> None:
         """Asks for the present moment, after a look at the catalogue, where that is of use."""
