@@ -15,6 +15,7 @@ from dblog_core.capture.background_threads import BackgroundThreads
 from dblog_core.capture.healing import accepted_tables, new_tables
 from dblog_core.capture.healing.accepted_tables import Accepted
 from dblog_core.capture.healing.broken_tables import BrokenTables
+from dblog_core.capture.healing.confirmed_reads import ConfirmedReads
 from dblog_core.capture.sequencer import Sequencer
 from dblog_core.capture.signal_rows import SignalDelivery
 from dblog_core.capture.term_parts import HOUSEKEEPING_SECONDS, Parts
@@ -146,6 +147,9 @@ class Term:
         self._linger = LINGER[staging.latency]
         self._quit = threading.Event()
         self._openings = Openings(parts.state, parts.source, parts.clock) if parts.config.source.read_only else None
+        self._confirmed_reads = (
+            ConfirmedReads(parts.state, parts.source, parts.clock, accepted.guard) if accepted.guard.asks_log else None
+        )
         self._broken_tables = BrokenTables(parts, sequencer, head)
         self._signal_delivery = SignalDelivery(parts.state, parts.clock)
         self._mirror = ProgressMirror(parts.state, lease, where=parts.config.state.url)
@@ -203,6 +207,8 @@ class Term:
                 self._signal_delivery.deliver(self._sequencer.signals)
             if self._openings is not None:
                 self._openings.look(self._sequencer)
+            if self._confirmed_reads is not None:
+                self._confirmed_reads.look(self._sequencer.position, is_inside=self._sequencer.partial > 0)
             now = self._clock.monotonic()
             if self._sequencer.dirty and self._dirty_since is None:
                 self._dirty_since = now
@@ -222,7 +228,8 @@ class Term:
 
     def _patience(self) -> float:
         """Seconds to wait for the log: a segment that is due by age must not wait for a quiet log."""
-        quiet = READ_TIMEOUT if self._openings is None else min(READ_TIMEOUT, self._openings.pause)
+        watched = (self._openings, self._confirmed_reads)
+        quiet = min([READ_TIMEOUT, *(each.pause for each in watched if each is not None)])
         if self._dirty_since is None or self._sequencer.partial:
             return quiet
         left = self._dirty_since + self._age() - self._clock.monotonic()

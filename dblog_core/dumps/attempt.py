@@ -15,12 +15,14 @@ from enum import Enum
 
 from dblog_core.algorithm.chunk_width import Width
 from dblog_core.algorithm.task_progress import TaskProgress
-from dblog_core.dumps.background_step import BackgroundStep
 from dblog_core.dumps.dump_records import OVER, DumpOptions, DumpState
 from dblog_core.dumps.pace.throttle import Limits, Pace
 from dblog_core.dumps.read_only_windows import NotOpened
+from dblog_core.dumps.reading.accepted_reads import ShapeChanged
+from dblog_core.dumps.reading.background_step import BackgroundStep
+from dblog_core.dumps.reading.connections import Connections
+from dblog_core.dumps.reading.window_reader import WindowReader
 from dblog_core.dumps.task_lease import Hold, TaskLook
-from dblog_core.dumps.window_reader import Connections, ShapeChanged, WindowReader
 from dblog_core.interfaces import ChunkTooLarge
 
 log = logging.getLogger(__name__)
@@ -122,6 +124,9 @@ class Attempt:
             self._background.wait()
         except BaseException as error:
             self._background.abandon(error)
+            if isinstance(error, ShapeChanged | NotOpened):
+                log.info("%s: a new attempt: %s", self._hold, error)
+                return AttemptEnd.RETRY
             raise
         return end
 
@@ -148,9 +153,9 @@ class Attempt:
             wait_seconds = self._wait_seconds(progress, state, options)
             if wait_seconds > _SHORTEST_REST_SECONDS:
                 self._worker.clock.wait(self._worker.stop, wait_seconds)
-            elif not self._read_chunk(options):
-                return AttemptEnd.RETRY
-            elif self._reader.final and not to_the_end:
+                continue
+            self._read_chunk(options)
+            if self._reader.final and not to_the_end:
                 return AttemptEnd.ALL_READ  # whoever keeps it aside looks how it goes on
         return AttemptEnd.LEAVE
 
@@ -174,8 +179,8 @@ class Attempt:
         self._placed_chunks = placed_chunks
         return self._poll_seconds
 
-    def _read_chunk(self, options: DumpOptions) -> bool:
-        """Reads one chunk; False if this attempt cannot."""
+    def _read_chunk(self, options: DumpOptions) -> None:
+        """Reads one chunk. Raises ShapeChanged or NotOpened if this attempt cannot."""
         began = self._worker.clock.monotonic()
         size = options.chunk_size
         try:
@@ -183,10 +188,7 @@ class Attempt:
         except ChunkTooLarge as reason:
             log.info("%s: fewer rows in another attempt: %s", self._hold, reason)
             self._given_up = True
-            return True
-        except (ShapeChanged, NotOpened) as reason:
-            log.info("%s: a new attempt: %s", self._hold, reason)
-            return False
+            return
         self._worker.locked_tables.record_free(self._hold.task.table)
         self._pace.pace.record_chunk(
             of=(self._hold.task.table, size),
@@ -195,4 +197,3 @@ class Attempt:
             ended=self._worker.clock.monotonic(),
             rows=rows,
         )
-        return True

@@ -6,7 +6,7 @@ deferred_planning       the plans of dumps that a process without access to the 
 worker                  one worker: task after task
 task_queue, task_lease  taking a task in competition with others; the leases and the state store under one task
 attempt, throttle       one attempt on a task: chunk after chunk, at the pace that is asked for
-window_reader           one chunk between its watermarks
+reading                 one chunk between its watermarks, and whether it may be staged
 """
 
 from __future__ import annotations

@@ -11,10 +11,10 @@ import zlib
 
 from dblog_core.dumps.attempt import PLACED_POLL_SECONDS, Attempt, AttemptEnd, WorkerPace
 from dblog_core.dumps.pace.locked_tables import explain_lock
+from dblog_core.dumps.reading.connections import Connections
 from dblog_core.dumps.task_lease import Hold, WorkerContext
 from dblog_core.dumps.task_queue import TaskQueue
 from dblog_core.dumps.tasks_aside import TasksAside
-from dblog_core.dumps.window_reader import Connections
 from dblog_core.errors import (
     ConfigError,
     DblogError,
@@ -149,7 +149,8 @@ class _Worker:
             except DblogError as error:
                 self._disconnect()
                 passes = error.transient or isinstance(error, SourceReadOnly)
-                if isinstance(error, ServerNotSafe) or (not passes and not is_connected):
+                is_of_task = is_connected or isinstance(error, RequestError)
+                if isinstance(error, ServerNotSafe) or (not passes and not is_of_task):
                     raise  # no fault of the task: it goes on where a worker connects, or once the server is mended
                 if not passes:
                     return _record_fault(hold, error), None

@@ -92,6 +92,11 @@ class TableGuard:
         return bool(self._hides)
 
     @property
+    def asks_log(self) -> bool:
+        """Whether the log alone tells what a table is, so that nothing is proven which it was not read up to."""
+        return self.is_active and self._witness is None
+
+    @property
     def has_changes(self) -> bool:
         """Whether the manifest lacks something."""
         return not self._is_saved
@@ -149,6 +154,11 @@ class TableGuard:
             return True
         acceptance = self._acceptances.get(table)
         return acceptance is not None and acceptance.why_held is None and not acceptance.since
+
+    def waits(self, table: str) -> bool:
+        """Whether the table is accepted, and the log not read up to where its rows pass."""
+        acceptance = self._acceptances.get(table)
+        return acceptance is not None and acceptance.why_held is None and bool(acceptance.since)
 
     def release(self, has_passed: Callable[[str], bool]) -> tuple[list[TableName], list[Hold]]:
         """The tables whose place the log has reached, as `has_passed` says of one: those that pass from here on, and

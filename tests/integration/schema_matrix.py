@@ -25,8 +25,8 @@ from dblog_core.capture.config_reload import ConfigFile
 from dblog_core.capture.run_capture import run_capture
 from dblog_core.dumps import dump_records, dump_store, filing, work_loop
 from dblog_core.dumps.dump_records import OVER
+from dblog_core.dumps.reading.window_reader import WindowReader
 from dblog_core.dumps.requests import DumpRequest
-from dblog_core.dumps.window_reader import WindowReader
 from dblog_core.errors import DblogError
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.model.values import to_json

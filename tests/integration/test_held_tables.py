@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from dblog_core import wiring
 from dblog_core.capture import config_reload
 from dblog_core.capture.run_capture import run_capture
 from dblog_core.config.settings import Config
-from dblog_core.dumps import filing
+from dblog_core.dumps import filing, work_loop
 from dblog_core.dumps.requests import WHOLE, DumpRequest
 from dblog_core.errors import RequestError
 from dblog_core.monitoring import held_tables
@@ -192,6 +193,37 @@ def test_a_table_that_arrives_by_another_name_is_held_over_any_number_of_steps(
     with capturing(config):
         wait_until(lambda: copies(config).get("clients"), "the accepted table is dumped")
         assert "members" in stop_reasons(config)
+    assert find_marks(directory, caplog) == []
+
+
+SWAPS = {
+    "columns": "ALTER TABLE people DROP COLUMN v, RENAME COLUMN w TO v, ADD COLUMN w VARCHAR(40)",
+    "tables": "RENAME TABLE u TO u_old, people TO u",
+}
+"""After them the same names, types and order stand for hidden values; or another table has them."""
+
+
+@pytest.mark.parametrize("source_kind", ["mysql", "mariadb"], indirect=True)
+@pytest.mark.parametrize("swap", SWAPS)
+def test_mysql_rows_that_were_read_after_a_swap_are_never_written(
+    database: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture, swap: str
+) -> None:
+    """A worker reads while no capture has read the statement: by the last manifest the table is what was accepted."""
+    config = ruled_config(database, directory := tmp_path / "written")
+    begin(database, config)
+    dump_id = filing.submit(config, WHOLE, requested_by="a test")
+    database.execute(SWAPS[swap])
+    stop = threading.Event()
+    with ThreadPoolExecutor(1) as pool, closing(wiring.open_state(config)) as state:
+        working = pool.submit(work_loop.work, config, stop=stop, dump_id=dump_id, workers=1)
+        try:
+            wait_until(lambda: state.children("confirmations"), "the worker has read, and asks")
+            assert find_marks(directory, caplog) == []
+            with capturing(config):
+                wait_until(lambda: stop_reasons(config), "the table is held")
+                assert isinstance(working.exception(timeout=60), RequestError | None)
+        finally:
+            stop.set()
     assert find_marks(directory, caplog) == []
 
 

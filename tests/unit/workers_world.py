@@ -12,6 +12,7 @@ import pytest
 
 from dblog_core import wiring
 from dblog_core.algorithm.visibility import LogOrder
+from dblog_core.capture.healing.confirmed_reads import ConfirmedReads
 from dblog_core.capture.sequencer import Sequencer
 from dblog_core.config.settings import Config
 from dblog_core.dumps import dump_store, task_store, work_loop
@@ -147,6 +148,7 @@ class World:
             self.staging, source="shop", epoch=1, head=first, visibility=LogOrder(), rules=Rules({})
         )
         self.stream = self.source.open_log("0")
+        self.confirmed_reads: ConfirmedReads | None = None
         self.capturing = True
         self.spawn: Spawn = AtOnce
         self.clock.hooks.append(self.place)
@@ -183,6 +185,8 @@ class World:
             return
         while (batch := self.stream.read(0)) is not None:
             self.sequencer.process(batch)
+        if self.confirmed_reads is not None:
+            self.confirmed_reads.look(self.sequencer.position, is_inside=False)
         if self.sequencer.dirty:
             self.staging.publish(self.sequencer.seal(0))
             self.sequencer.begin_next_segment()
@@ -201,6 +205,7 @@ class World:
             guard.accept(table, acceptance)
         self.sequencer._rules = rules
         self.sequencer._guard = guard
+        self.confirmed_reads = ConfirmedReads(self.state, self.source, self.clock, guard)
 
     # The workers ------------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,6 @@ table that fits into a chunk is read whole, and the task of a larger one fails.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -24,12 +23,12 @@ from dblog_core.algorithm.arriving_rows import LookWay, choose_look
 from dblog_core.algorithm.chunk_width import Width
 from dblog_core.algorithm.range_cursor import RangeCursor
 from dblog_core.algorithm.task_progress import TaskProgress
-from dblog_core.dumps.background_step import BackgroundStep
-from dblog_core.dumps.pace.locked_tables import LOCK_SECONDS
-from dblog_core.dumps.read_only_windows import AnnouncedWindows
+from dblog_core.dumps.reading.accepted_reads import AcceptedReads, ShapeChanged
+from dblog_core.dumps.reading.background_step import BackgroundStep
+from dblog_core.dumps.reading.connections import Connections
 from dblog_core.dumps.task_lease import Hold
 from dblog_core.errors import DblogError, RequestError
-from dblog_core.interfaces import Chunk, ChunkReader, ChunkTooLarge, WatermarkWriter
+from dblog_core.interfaces import Chunk, ChunkTooLarge
 from dblog_core.model import filters, watermark
 from dblog_core.model.filters import Filter
 from dblog_core.model.schema import TableName, TableSchema
@@ -37,59 +36,13 @@ from dblog_core.model.table_names import quote_for_shell
 from dblog_core.model.values import Key, key_from_json, key_to_json, keys_of
 from dblog_core.model.watermark import High, Low, Mark
 from dblog_core.rows import column_rule_faults
-from dblog_core.rows.acceptance import digest_columns
 from dblog_core.rows.column_rules import Rules
-from dblog_core.rows.table_guard import is_still_as_accepted
 
 KEYS_PER_CHUNK = 1_000
 _MANY_ARRIVED_KEYS = 100
 """Keys that rows have arrived at, from which on they are read before the task's end."""
 WHOLE_ROWS = 100_000
 """Rows of a table that is read whole, fewer than; its bytes are those of a chunk. More are too long a SELECT."""
-
-
-class ShapeChanged(Exception):
-    """The table was altered between the look at its shape and the SELECT: nothing is wrong with another attempt."""
-
-
-@dataclass(slots=True)
-class Connections:
-    """A worker's connections to the source: a high watermark does not wait for the next chunk's low one."""
-
-    reader: ChunkReader
-    lows: WatermarkWriter
-    highs: WatermarkWriter
-
-    @classmethod
-    def open(cls, hold: Hold, row: str) -> Connections:
-        """`row`: the worker's row in the watermark table; its high watermarks have another beside it."""
-        source = hold.worker.source
-        with contextlib.ExitStack() as opened:
-            reader = source.open_reader(lock_seconds=LOCK_SECONDS)
-            opened.callback(reader.close)
-            if hold.worker.config.source.read_only:
-                opened.pop_all()
-                return cls._announcing(hold, reader)
-            lows = source.open_watermarks(row)
-            opened.callback(lows.close)
-            highs = source.open_watermarks(f"{row}-high")
-            opened.pop_all()
-        return cls(reader, lows, highs)
-
-    def of(self, hold: Hold) -> Connections:
-        """The same connections for another task."""
-        return self._announcing(hold, self.reader) if hold.worker.config.source.read_only else self
-
-    @classmethod
-    def _announcing(cls, hold: Hold, reader: ChunkReader) -> Connections:
-        worker = hold.worker
-        windows = AnnouncedWindows(worker.state, reader, worker.clock, worker.stop, hold.goes_on)
-        return cls(reader, windows, windows)
-
-    def close(self) -> None:
-        with contextlib.ExitStack() as closing:
-            for connection in (self.reader, self.lows, self.highs):
-                closing.callback(connection.close)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +83,7 @@ class WindowReader:
         self._task = hold.task.record
         self._rules = Rules.of(self._worker.config.source)
         self._name = TableName.parse(self._task.table)
+        self._accepted_reads = AcceptedReads(hold, connections.reader, self._name)
         self._cursor = RangeCursor(self._task.after, self._task.key_to).advance(progress.key)
         self._arrived: tuple[str, ...] = ()
         self._ranges_ended = False
@@ -178,7 +132,7 @@ class WindowReader:
             if now.fingerprint == schema.fingerprint:
                 raise
             raise ShapeChanged(f"{self._name} was altered while it was read") from error
-        self._require_accepted(selection.chunk.schema)
+        self._accepted_reads.require(selection.chunk.schema)
         if self._worker.config.source.read_only:
             selection = replace(selection, end=self._connections.reader.log_end())
         rows = self._rules.rows(selection.chunk.schema, selection.chunk.rows)
@@ -190,22 +144,6 @@ class WindowReader:
         self.final = selection.final
         self._cursor = self._cursor.advance(selection.last_key)
         return len(rows)
-
-    def _require_accepted(self, schema: TableSchema) -> None:
-        """Raises ShapeChanged where it is not proven that the rows that were read are of what was accepted. Looked at
-        after the SELECT: what is now as it was when it was accepted has been so in between. Where the log alone tells
-        (MySQL, MariaDB), the capture places no chunk that comes after a statement which it does not pass."""
-        accepted = self._hold.accepted
-        if accepted is None:
-            return
-        hides = bool(column_rule_faults.hidden_columns(self._worker.config.source.columns.get(self._task.table)))
-        if accepted.is_by_catalogue:
-            origin = self._connections.reader.origin(self._name)
-            proven = origin is not None and is_still_as_accepted(accepted, origin, hides=hides)
-        else:
-            proven = not (hides and accepted.shape) or accepted.shape == digest_columns(schema)
-        if not proven or accepted.why_held is not None:
-            raise ShapeChanged(f"{self._name} is not proven to be what was accepted for its column rules")
 
     def _new_mark(self) -> Mark:
         return Mark(
@@ -364,6 +302,7 @@ class WindowReader:
 
     def _finish(self, mark: Mark, selection: _Selection, rows: pa.RecordBatch) -> None:
         """Makes the chunk durable, and then tells the capture of it."""
+        self._accepted_reads.confirm(mark.window)
         self._hold.check()
         high = self._stage(mark, selection, rows)
         self._hold.check()

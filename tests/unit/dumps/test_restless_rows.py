@@ -8,7 +8,7 @@ import pytest
 from dblog_core.algorithm import arriving_rows
 from dblog_core.algorithm.arriving_rows import LOOKS, LOOKS_BY_KEYS, LOOKS_IN_VAIN, LookWay, choose_look
 from dblog_core.dumps import control
-from dblog_core.dumps.window_reader import WHOLE_ROWS
+from dblog_core.dumps.reading.window_reader import WHOLE_ROWS
 from dblog_core.errors import RequestError
 from dblog_core.model.watermark import High
 from tests.fake_source import ORDERS
@@ -97,7 +97,7 @@ def rest_after(world: World, restless: RestlessRows, count: int) -> None:
 
 
 def test_a_table_of_too_many_rows_is_read_whole_in_vain_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dblog_core.dumps.window_reader.WHOLE_ROWS", 100)
+    monkeypatch.setattr("dblog_core.dumps.reading.window_reader.WHOLE_ROWS", 100)
     world.fill(*range(1, 102))
     restless = RestlessRows(world, 90)
     world.clock.hooks.append(lambda: rest_after(world, restless, LOOKS_BY_KEYS + 3))

@@ -143,7 +143,10 @@ def test_the_log_says_of_ddl_on_captured_tables_what_it_does_to_columns() -> Non
     revalued = Altered(0, 0, name, Step(revalued=("c",)), shows=True)
     assert signals_of("ALTER TABLE t MODIFY c BINARY(9)") == [revalued, Rewritten(1, 0, name)]
     assert signals_of("DROP TABLE t") == [Truncated(0, 0, name), Altered(1, 0, name, None, anew=True)]
-    assert signals_of("CREATE TABLE t (id INT)") == [Altered(0, 0, name, None, shows=True, anew=True), Created(1, 0, name)]
+    assert signals_of("CREATE TABLE t (id INT)") == [
+        Altered(0, 0, name, None, shows=True, anew=True),
+        Created(1, 0, name),
+    ]
     revalued = Altered(0, 0, name, Step(revalued=("c",)), shows=True)
     assert signals_of("ALTER TABLE t MODIFY c TEXT") == [revalued, Rewritten(1, 0, name)]
     assert signals_of("ALTER TABLE t FORCE") == [Altered(0, 0, name, Step(), shows=True), Rewritten(1, 0, name)]
