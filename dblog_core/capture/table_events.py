@@ -20,6 +20,7 @@ from dblog_core.model.events import (
     DatabaseDropped,
     LogBatch,
     Rewritten,
+    RowsMoved,
     SchemaSeen,
     Signal,
     Transaction,
@@ -108,6 +109,8 @@ class TableEvents:
             named = list(_name_tables(signal, all_tables))
             place = batch.transactions[signal.transaction].position
             self.follow_ups.add_unlogged(signal, place, {str(each.table) for each in named})
+            if signal.reshapes:  # of whatever table: at its own place, before any row that may have moved
+                signals.append(RowsMoved(signal.sequence, signal.transaction, None))
             if not _says_the_same(following, signal):  # of many in a row the last one counts
                 signals += named
         return replace(batch, signals=tuple(signals))

@@ -198,11 +198,11 @@ class ChangedByStatement:
 @dataclass(frozen=True, slots=True)
 class RowsMoved:
     """Rows have changed places without row events, or whole tables their names: each of those that are `left` may hold
-    rows of another one."""
+    rows of another one (None: each table may)."""
 
     sequence: int
     transaction: int
-    left: tuple[TableName, ...]
+    left: tuple[TableName, ...] | None
     any_case: bool = False
 
 

@@ -28,6 +28,8 @@ class Held(StrEnum):
     """Its columns are not those that were accepted."""
     ALTERED = "altered"
     """A statement may have given its columns other names, though they look the same."""
+    UNKNOWN = "unknown"
+    """The log has a statement of which nobody knows what it did to which table."""
     UNWATCHED = "unwatched"
     """Nobody has read the log from where it was accepted, or made, up to here."""
     GONE = "gone"

@@ -175,12 +175,6 @@ class TableGuard:
                 released.append(TableName.parse(table))
         return released, holds
 
-    def hold_all(self, why: Held) -> None:
-        """Nothing is proven any longer."""
-        for table, acceptance in self._acceptances.items():
-            if acceptance.why_held is None:
-                self._put(table, replace(acceptance, why_held=why))
-
     # By the log -----------------------------------------------------------------------------------------------------
 
     def follow(self, signal: Signal, lies_before: Callable[[str], bool] = lambda place: False) -> list[Hold]:
@@ -196,8 +190,13 @@ class TableGuard:
                 return self._check_shape(signal.schema, lies_before)
             case Created():
                 self._accept_created(signal)
+            case RowsMoved(left=None):
+                known_tables = [name for name in self._acceptances if not self._is_past(name, lies_before)]
+                return self._hold(known_tables, Held.UNKNOWN)
             case RowsMoved():
-                moved = [name for table in signal.left for name in self._find_meant(table, any_case=signal.any_case)]
+                moved = [
+                    name for table in signal.left or () for name in self._find_meant(table, any_case=signal.any_case)
+                ]
                 return self._hold([name for name in moved if not self._is_past(name, lies_before)], Held.ARRIVED)
             case Altered() if not signal.anew and (why := _may_move_names(signal)) is not None:
                 altered = self._find_meant(signal.table, any_case=signal.any_case)
@@ -355,6 +354,7 @@ _WHY = {
     Held.ARRIVED: "it, or rows of it, had another name before (RENAME, a swap, an attached partition)",
     Held.RESHAPED: "its columns are not those that were accepted",
     Held.ALTERED: "it was altered, and it is not certain that its columns are those that were accepted",
+    Held.UNKNOWN: "the log has a statement of which nobody knows what it did to which table",
     Held.UNWATCHED: "nobody has read the log from where it was made, or accepted, up to here",
 }
 

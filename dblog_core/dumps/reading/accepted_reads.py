@@ -38,7 +38,7 @@ class AcceptedReads:
         self._table = table
 
     def require(self, schema: TableSchema) -> None:
-        """After the SELECT, by what can be told at once. Raises ShapeChanged where that speaks against it, and what the
+        """After the SELECT, by what is known at once. Raises ShapeChanged where that speaks against it, and what the
         source raises."""
         accepted = self._hold.accepted
         if accepted is None:

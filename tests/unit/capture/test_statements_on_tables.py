@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,11 @@ from dblog_core.model.events import (
     Crashed,
     Created,
     DatabaseDropped,
+    LogBatch,
     Rewritten,
+    RowsMoved,
     SchemaSeen,
+    Transaction,
     Truncated,
     Unreadable,
 )
@@ -55,6 +59,15 @@ def test_after_a_crash_of_the_server_only_dumps_tell_what_tables_hold(tmp_path: 
     log = log_with(tmp_path, LOWER, UPPER)
     log.take(None, Crashed(0, 0))
     assert log.sequencer.tables.follow_ups.take_rewritten().keys() == {LOWER, UPPER} and truncated_tables(log) == []
+
+
+def test_a_statement_that_nobody_knows_may_have_moved_rows_of_any_table_at_its_own_place(tmp_path: Path) -> None:
+    """Of many in a row the last counts for what is dumped: rows in between may be of another table already."""
+    log = log_with(tmp_path, LOWER)
+    signals = [replace(changed(), sequence=number, reshapes=True) for number in (3, 8)]
+    batch = log.sequencer.tables.name_changed(LogBatch((), tuple(signals), (Transaction("1", "1", 0),), "1"))
+    assert [s.sequence for s in batch.signals if isinstance(s, RowsMoved) and s.left is None] == [3, 8]
+    assert [s.sequence for s in batch.signals if isinstance(s, Rewritten)] == [8]
 
 
 def changed(*names: str, schemas: frozenset[str] | None = None) -> ChangedByStatement:

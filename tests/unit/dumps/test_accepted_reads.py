@@ -10,6 +10,8 @@ from dblog_core.capture.healing.confirmed_reads import ConfirmedReads
 from dblog_core.config.source import ColumnRules, SourceConfig
 from dblog_core.dumps import control
 from dblog_core.errors import RequestError
+from dblog_core.model.events import RowsMoved
+from dblog_core.model.schema import TableName
 from dblog_core.rows.acceptance import Acceptance, Held
 from dblog_core.rows.table_guard import TableGuard
 from dblog_core.state import read_confirmations
@@ -34,7 +36,7 @@ def hidden(world: World) -> None:
 
 
 def hold(world: World) -> None:
-    world.sequencer._guard.hold_all(Held.ARRIVED)
+    world.sequencer._guard.follow(RowsMoved(0, 0, (TableName.parse(TABLE),)))
 
 
 def written(world: World) -> list[str]:

@@ -101,6 +101,14 @@ def test_any_table_is_held_that_arrives_or_that_nobody_has_watched() -> None:
     assert held(guard, Created(0, 0, strange)) == {"shop.strange": Held.UNWATCHED}
 
 
+def test_a_statement_that_nobody_knows_holds_every_table_but_those_that_are_made_later() -> None:
+    guard = by_log()
+    assert held(guard, RowsMoved(0, 0, None)) == {"shop.people": Held.UNKNOWN, "shop.plain": Held.UNKNOWN}
+    assert not guard.passes("shop.people") and not guard.passes("shop.plain")
+    new = TableName("shop", "new")
+    assert held(guard, Created(0, 0, new), seen("id", table=new)).keys() == {"shop.people", "shop.plain"}
+
+
 def test_a_table_of_an_entry_that_is_made_in_the_log_has_the_shape_that_it_shows_first() -> None:
     guard = TableGuard(RULES, ENTRIES, {})
     assert held(guard, Created(0, 0, PEOPLE), seen("id", "iban")) == {} and guard.passes("shop.people")

@@ -57,8 +57,8 @@ class LoggedStatements:
         return classify(sql, schema, any_case=self._any_case), sql
 
     def refuse_unsupported(self, statement: Statement, sql: str, group: Group) -> None:
-        """Raises UnknownLogEvent where nobody can say what the statement did, or to which tables' columns."""
-        refusal = unsupported.of_statement(statement, group, self._tables)
+        """Raises UnknownLogEvent where the log after the statement cannot be followed."""
+        refusal = unsupported.of_statement(statement, group)
         if refusal is not None:
             why, fix = refusal
             raise self._groups.unknown_error(f"{describe(statement, sql)}: {why}", fix=fix)

@@ -3,7 +3,6 @@ no other table (`LoggedStatements.follow_in_transaction`)."""
 
 from __future__ import annotations
 
-from dblog_core.rows import column_rule_faults
 from dblog_core.sources.mysql.binlog import events
 from dblog_core.sources.mysql.binlog.event_groups import Group
 from dblog_core.sources.mysql.binlog.events import Type
@@ -33,14 +32,11 @@ def of_event(number: int) -> Refusal:
     return f"{what}: {events.REFUSED.get(kind, unknown)}", events.FRESH_START
 
 
-def of_statement(statement: Statement, group: Group, tables: TableFilter) -> Refusal | None:
+def of_statement(statement: Statement, group: Group) -> Refusal | None:
     """Why the statement cannot be followed, and the way on."""
     match statement.means:
         case Means.COMMIT | Means.ROLLBACK | Means.XA_COMMIT | Means.XA_ROLLBACK if group.undecided:
             return "it ends an XA transaction that is not prepared", events.FRESH_START
-    # It may have renamed a table, or a column, that rules hide: a dump would bring its values in the open.
-    if is_unknown(statement, tables) and any(map(column_rule_faults.hidden_columns, tables.columns.values())):
-        return "the capture does not know what it did, and rules hide columns", events.FRESH_START
     return None
 
 

@@ -16,7 +16,7 @@ def test_a_variable_that_the_server_does_not_list_is_not_set() -> None:
 
 
 def test_a_value_that_is_right_or_larger_than_needed_stays() -> None:
-    right = {"sql_notes": "ON", "sort_buffer_size": "16777216", "wait_timeout": "31536000", "time_zone": "+00:00"}
+    right = {"sql_notes": "ON", "sort_buffer_size": "33554432", "wait_timeout": "31536000", "time_zone": "+00:00"}
     assert _names("mysql", right) == {}
     assert _names("mysql", {"wait_timeout": "1"}) == {"wait_timeout": "28800"}
 
