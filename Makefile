@@ -3,6 +3,7 @@
 PYTHON := .venv/bin/python
 export DEMO_SOURCE ?= mysql
 SEEDS ?= 20
+MIGRATIONS ?= 500
 MINUTES ?= 0
 OTHER_VERSIONS := mysql=8.0 mysql=8.4 mariadb=11.4 mariadb=newest postgres=16 postgres=17 postgres=18
 export PYTHONUNBUFFERED := 1
@@ -18,7 +19,7 @@ help:
 	@echo "make test    linters, types, and the tests on real servers; EVERY=1: each on every database"
 	@echo "make times   where the time of the last make test went"
 	@echo "make up      the local stack: databases, ZooKeeper, Airflow with the DAGs;  make down  stops it, data kept"
-	@echo "make soak    every test on every database, and the seeded long runs; SEEDS=20 for each of them, MINUTES=M to stop after that time"
+	@echo "make soak    every test on every database, and the seeded long runs; SEEDS=20 for each of them, MIGRATIONS=500, MINUTES=M to stop after that time"
 	@echo "make lint    ruff, mypy, import rules, prose; the linters of docker/"
 	@echo "make bench   the benchmarks, beside Debezium and the servers' own tools, in hours; QUICK=1: smaller, in 90 minutes; FULL=1: larger"
 	@echo "make pictures   the documentation's pictures of Airflow anew, from the browser tests"
@@ -73,6 +74,8 @@ soak: setup
 	  tests/integration/test_schema_matrix.py tests/spark/test_schema_matrix.py tests/conformance \
 	  tests/airflow/test_faults.py tests/spark/test_merge_faults.py tests/spark/test_histories.py tests/spark/test_policies.py \
 	  --soak-seeds=$(SEEDS) --soak-minutes=$(MINUTES) || code=1; \
+	$(PYTHON) -m pytest -n 3 --max-worker-restart=0 --soak-seeds=$(MIGRATIONS) --soak-minutes=$(MINUTES) \
+	  tests/integration/test_held_tables.py::test_random_migrations_bring_no_hidden_value_into_the_open || code=1; \
 	exit $$code
 
 bench: setup .venv-bench/.complete

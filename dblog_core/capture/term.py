@@ -27,7 +27,7 @@ from dblog_core.model.schema import TableName
 from dblog_core.rows.column_rules import Rules
 from dblog_core.staging.manifest import Manifest
 from dblog_core.staging.seal_policy import Sealing
-from dblog_core.state import capture_status, former_leaders, stopped_tables
+from dblog_core.state import capture_status, former_leaders, stopped_tables, table_knowledge
 from dblog_core.state.capture_status import CaptureStatus
 
 CHUNK_AGE = 0.2  # seconds: a placed chunk is published this soon, since its worker waits for it
@@ -90,6 +90,8 @@ def run_term(capture: Reign, parts: Parts, lease: Lease, *, first: bool = True) 
     if capture.fresh_start and not capture.has_gone_on(head):
         head = term_start.start_afresh(parts, lease, head, shown_tables)
         capture.fresh_start = False
+    else:
+        head = term_start.distrust_state(parts, lease, head, shown_tables)
     accepted = accepted_tables.open_guard(parts, head)
     head = new_tables.put_in_force(parts, lease, head, accepted.guard, shown_tables=shown_tables)
     visibility = term_start.find_visibility(parts.source, head)
@@ -143,6 +145,7 @@ class Term:
         self._looked_at = began
         self._judged_at = began
         self._dirty_since: float | None = None
+        self._knows_more = False  # the state store has something of a table that no manifest stands for
         self._sealing = Sealing(staging.min_age, staging.max_age, SHARE[staging.latency])
         self._linger = LINGER[staging.latency]
         self._quit = threading.Event()
@@ -245,7 +248,7 @@ class Term:
             return True
         if self._sequencer.partial:
             return False
-        if self._mirror.is_ahead:
+        if self._mirror.is_ahead or self._knows_more:
             return True
         if self._dirty_since is not None:
             return now - self._dirty_since >= self._age() or self._is_position_awaited()
@@ -263,7 +266,9 @@ class Term:
         # not at all.
         self._broken_tables.request_dumps()
         self._signal_delivery.deliver(self._sequencer.signals)
-        manifest = self._sequencer.seal(self._parts.now_us())
+        manifest = replace(
+            self._sequencer.seal(self._parts.now_us()), knowledge=table_knowledge.read_versions(self._state)
+        )
         if not self._lease.valid():
             # The write may have outlived the lease. If it ends after this look, the number of the manifest decides.
             raise LeaseLost("the lease was lost while a segment was written", where=self._config.state.url)
@@ -273,6 +278,7 @@ class Term:
         self._published = manifest
         self._published_at = self._clock.monotonic()
         self._dirty_since = None
+        self._knows_more = False
         self._broken_tables.take_published(manifest)
         if self._accepted.taken:
             accepted_tables.forget_taken(self._parts, self._accepted)
@@ -289,7 +295,8 @@ class Term:
 
     def _finish(self, stream: LogStream) -> None:
         """A clean handover: what is whole is published; the rest is read again by the next leader."""
-        if self._sequencer.dirty and not self._sequencer.partial and self._lease.valid():
+        has_news = self._sequencer.dirty or self._knows_more
+        if has_news and not self._sequencer.partial and self._lease.valid():
             self._publish(stream)
 
     def _hand_over(self, stream: LogStream) -> None:
@@ -302,6 +309,7 @@ class Term:
         """What does not belong to single batches: horizon, abandoned windows, dumps that are over, status."""
         self._looked_at = now
         self._broken_tables.look()
+        self._knows_more = table_knowledge.has_news(self._state, self._published.knowledge)
         if now - self._judged_at >= JUDGE_SECONDS:
             self._judged_at = now
             self._sequencer.judge_hidden()

@@ -17,7 +17,7 @@ from dblog_core.interfaces import Lease, Source, StateStore
 from dblog_core.model import position_spec, table_identity
 from dblog_core.model.task_id import TaskId
 from dblog_core.staging.manifest import Manifest
-from dblog_core.state import owed_dumps
+from dblog_core.state import owed_dumps, recent_errors, table_knowledge
 from dblog_core.state.lease_holder import CAPTURE
 
 log = logging.getLogger(__name__)
@@ -78,6 +78,7 @@ def start_afresh(parts: Parts, lease: Lease, head: Manifest, shown_tables: froze
         start=start,
         altered=dict.fromkeys(head.altered),  # more of them may stand in the log that is given up
         born=(),  # rows as well
+        knowledge=table_knowledge.read_versions(parts.state),
     )
     manifest = new_tables.publish_marks(parts, lease, afresh, marks)
     log.warning("the log between %s and %s is given up", head.log_position, manifest.log_position)
@@ -102,6 +103,27 @@ def check_epoch(parts: Parts, lease: Lease, head: Manifest, *, first: bool) -> N
         fix="make sure that no other capture of this source runs. Then start the capture again: it continues "
         "with a higher epoch. Dump requests of the old state store are gone: request them again",
     )
+
+
+def distrust_state(parts: Parts, lease: Lease, head: Manifest, shown_tables: frozenset[str] | None) -> Manifest:
+    """The manifest to continue after. A state store that was lost, or is older than `head`, has forgotten which tables
+    lack rows that were passed over, or a dump: all are dumped. The log continues."""
+    if not (forgotten := table_knowledge.find_forgotten(parts.state, head.knowledge)):
+        return head
+    start = parts.source.horizon()
+    # Before the manifest: a crash between the two must not lose the dump; two of them would do no harm.
+    dumps = _dump_all(parts, shown_tables)
+    marks = new_tables.make_broken_marks(parts, head, head.schemas, dumps, place=head.log_position)
+    error = StateError(
+        f"the state store has lost, or has older than staging, what it knew of tables ({', '.join(forgotten)}): which "
+        "of them had stopped, or lacked a dump, nobody knows",
+        where=parts.config.state.url,
+        fix="nothing: all tables are dumped. Dump requests of the old state store are gone: request them again",
+    )
+    log.warning("%s", error)
+    recent_errors.record(parts.state, "capture", error, parts.clock.time())
+    knowledge = table_knowledge.read_versions(parts.state)
+    return new_tables.publish_marks(parts, lease, replace(head, start=start, knowledge=knowledge), marks)
 
 
 def find_visibility(source: Source, head: Manifest) -> LogOrder | Snapshots:

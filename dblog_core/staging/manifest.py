@@ -150,7 +150,8 @@ class Manifest:
     row or chunk has followed yet, as `Pending` gives them. `layouts`: tokens of those newest shapes for which the
     source has given a layout (`schema_changes.Layout`). `born`: tables without a shape so far that are known to have no
     row at this place in the log. `accepted`: the `Acceptance` of each captured table at this place, where columns of
-    any are hidden (None: of none).
+    any are hidden (None: of none). `knowledge`: versions of what the state store knew of tables when it was published
+    (`table_knowledge`).
 
     Of joined segments the first is `first_segment` (0: `segment` is the only one), `ends` holds the last offset of
     each, and `earlier` the fingerprints after the first of them, where they have changed since (None: no such table).
@@ -182,6 +183,7 @@ class Manifest:
     layouts: dict[str, str] = field(default_factory=dict)
     born: tuple[str, ...] = ()
     accepted: dict[str, list[str]] | None = None
+    knowledge: dict[str, int] = field(default_factory=dict)
 
     @property
     def first(self) -> int:
@@ -230,7 +232,7 @@ class Manifest:
 
     def to_json(self) -> dict[str, Any]:
         # What is new is left out where there is none: older versions know no such field.
-        new = ("probes", "altered", "layouts", "born")
+        new = ("probes", "altered", "layouts", "born", "knowledge")
         fields = {name: value for name, value in _fields(self).items() if value or name not in (*new, "accepted")}
         return {
             "format": FORMAT,

@@ -11,7 +11,7 @@ import orjson
 from dblog_core.interfaces import Json, StateStore
 from dblog_core.state.compare_and_set import put_news
 
-_NODE = "capture/status"
+NODE = "capture/status"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +76,10 @@ class LeaderReport:
 
 def put_status(state: StateStore, report: LeaderReport) -> None:
     """What the leader writes about itself."""
-    put_news(state, _NODE, report.to_json())
+    put_news(state, NODE, report.to_json())
 
 
 def read_status(state: StateStore) -> LeaderReport | None:
     """What the leader has written last; None where there was none."""
-    entry = state.get(_NODE)
+    entry = state.get(NODE)
     return None if entry is None else LeaderReport.from_json(orjson.loads(entry.data))

@@ -24,7 +24,7 @@ from dblog_core.state import compare_and_set
 from dblog_core.state.node_size import shorten_texts
 
 KEYLESS = "it has no key, so no dump can bring the rows that it had before its log was read"
-_NODE = "owed"
+NODE = "owed"
 _LONGEST = 500  # characters of a fault
 _SOON_SECONDS = 1.0  # after a failure, where something has changed since
 _SOON_AT_MOST_SECONDS = 600.0
@@ -56,7 +56,7 @@ Entries = dict[str, OwedDump]
 
 def read(state: StateStore) -> Entries:
     """All tables that are owed a dump."""
-    entry = state.get(_NODE)
+    entry = state.get(NODE)
     return {} if entry is None else _entries(orjson.loads(entry.data))
 
 
@@ -99,7 +99,7 @@ def _change(state: StateStore, to: Callable[[Entries], Entries]) -> None:
         after = {table: entry.to_json() for table, entry in to(_entries(data or {})).items()}
         return shorten_texts(after, "why") if after or data is not None else None
 
-    compare_and_set.change(state, _NODE, change_json)
+    compare_and_set.change(state, NODE, change_json)
 
 
 def _entries(data: Mapping[str, Any]) -> Entries:

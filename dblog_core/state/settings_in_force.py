@@ -10,13 +10,14 @@ import orjson
 
 from dblog_core.config.settings import Config
 from dblog_core.config.source import ColumnRules, SourceConfig
+from dblog_core.errors import VersionConflict
 from dblog_core.interfaces import Json, Problem, StateStore
 from dblog_core.model import table_identity, table_patterns
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.rows.column_rules import key_digest
 
-_NODE = "tables"
-_SHOWN = "shown"
+NODE = "tables"
+SHOWN_NODE = "shown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,24 +96,34 @@ def with_live_settings(config: Config, settings: LiveSettings) -> Config:
 
 def read_in_force(state: StateStore) -> LiveSettings | None:
     """The settings that the last term began with; None where there was none."""
-    entry = state.get(_NODE)
+    entry = state.get(NODE)
     return None if entry is None else LiveSettings.from_json(orjson.loads(entry.data))
 
 
-def put_in_force(state: StateStore, settings: LiveSettings) -> None:
-    """Remembers the settings that a term begins with. Raises VersionConflict where another capture does so too."""
-    _put(state, _NODE, settings.to_json())
+def read_version(state: StateStore) -> int | None:
+    """Which writing of the settings in force is there; None: there are none."""
+    entry = state.get(NODE)
+    return None if entry is None else entry.version
+
+
+def put_in_force(state: StateStore, settings: LiveSettings, version: int | None) -> None:
+    """Remembers the settings that a term begins with. `version`: what was there when the term looked; a leader that was
+    paused since overwrites nothing. Raises VersionConflict where another capture has written since."""
+    entry = state.get(NODE)
+    if (None if entry is None else entry.version) != version:
+        raise VersionConflict("another capture has put settings into force", where=NODE)
+    _put(state, NODE, settings.to_json())
 
 
 def read_shown(state: StateStore) -> set[str] | None:
     """The tables whose log the source showed to the last term (`identities`); None where nothing is known of that."""
-    entry = state.get(_SHOWN)
+    entry = state.get(SHOWN_NODE)
     return None if entry is None else set(orjson.loads(entry.data))
 
 
 def put_shown(state: StateStore, tables: Iterable[str]) -> None:
     """Remembers the tables whose log a term is shown. Raises VersionConflict where another capture does so too."""
-    _put(state, _SHOWN, sorted(table_identity.entries_to_remember(tables)))
+    _put(state, SHOWN_NODE, sorted(table_identity.entries_to_remember(tables)))
 
 
 def _put(state: StateStore, node: str, value: object) -> None:

@@ -30,7 +30,7 @@ from dblog_core.model.table_stamp import PublicationStamp
 from dblog_core.state import compare_and_set, settings_in_force
 from dblog_core.state.node_size import shorten_texts
 
-_NODE = "stopped"
+NODE = "stopped"
 
 
 class RepairSeenBy(StrEnum):
@@ -68,7 +68,7 @@ Entries = dict[str, StoppedTable]
 
 def read(state: StateStore) -> Entries:
     """All stopped tables."""
-    entry = state.get(_NODE)
+    entry = state.get(NODE)
     return {} if entry is None else _entries(orjson.loads(entry.data))
 
 
@@ -157,7 +157,7 @@ def change(state: StateStore, to: Callable[[Entries], Entries]) -> None:
         after = {table: entry.to_json() for table, entry in to(_entries(data or {})).items()}
         return shorten_texts(after, "why", "fix") if after or data is not None else None
 
-    compare_and_set.change(state, _NODE, change_json)
+    compare_and_set.change(state, NODE, change_json)
 
 
 def read_held(state: StateStore, source: SourceConfig) -> Entries:

@@ -263,6 +263,37 @@ def _damage(world: World) -> tuple[list[int], list[int]]:
     return [11, 12], [2001]
 
 
+@pytest.mark.in_turn
+def test_a_held_table_is_accepted_as_it_is_now(new_world: NewWorld) -> None:
+    """A new column of a table with hidden ones: it might be one of them, under another name."""
+    world = new_world("sqlite")
+    table = world.table("customers")
+    world.write_config(**{f'source.columns."{table}"': {"mask": ["iban"]}})
+    world.admin(*shapes.create("customers", "iban VARCHAR(40), note VARCHAR(20)", 20, "'DE{i}', 'n {i}'"))
+    world.follow_check()
+    world.dblog("capture", "--until-current")
+    with world.capture():
+        world.dblog("dump", "--all", "--wait")
+        world.admin(
+            "ALTER TABLE customers ADD COLUMN vat VARCHAR(40)",
+            "INSERT INTO customers VALUES (21, 'DE21', 'n 21', 'VAT21')",
+        )
+        world.until_status(lambda s: [t["state"] for t in s["tables"]] == ["stopped"], "the table to be held")
+        (problem,) = [p for p in world.json("check", ok=(1,))["problems"] if p["fatal"]]
+        assert "is held" in problem["what"] and f"dblog rules accept {table}" in problem["fix"]
+        assert "is held" in world.dblog("dump", "--table", table, ok=(2,)).stderr
+        as_now = {"id": "as it is", "iban": "masked", "note": "as it is", "vat": "as it is"}
+        assert world.json("rules", "accept", table) == {"accepted": {table: as_now}}
+        world.until_status(
+            lambda s: not s["tables"] and [d["state"] for d in s["dumps"]] == ["done", "done"],
+            "the dump of the accepted table",
+        )
+        lines = [json.loads(line) for line in world.dblog("log", "--table", table).stdout.splitlines()]
+        rows = [line["after"] for line in lines if line["key"] == {"id": 21}]
+        assert rows == [{"id": 21, "iban": "*****", "note": "n 21", "vat": "VAT21"}]
+        assert "is not held" in world.dblog("rules", "accept", table, ok=(2,)).stderr
+
+
 def test_a_command_of_the_help_runs_in_a_scenario(installed_dblog: Path, tmp_path: Path) -> None:
     """A command that no test runs with passwords is a gap: name it in SCENARIOS, and run it there."""
     texts = "".join(file.read_text() for file in Path(__file__).parent.glob("test_*.py"))

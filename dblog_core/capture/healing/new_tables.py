@@ -53,6 +53,7 @@ def put_in_force(
 
     Raises LeaseLost where another capture does so too, and what source, staging and state store raise.
     """
+    version = settings_in_force.read_version(parts.state)
     before = settings_in_force.read_in_force(parts.state)
     now = settings_in_force.LiveSettings.of(parts.config.source)
     shown_before = settings_in_force.read_shown(parts.state) if shown_tables is not None else None
@@ -74,7 +75,7 @@ def put_in_force(
         refused |= {table: _await_source(stopped[table]) for table in left & stopped.keys()}
     stopped_tables.change(parts.state, lambda _: refused)
     try:
-        settings_in_force.put_in_force(parts.state, now)
+        settings_in_force.put_in_force(parts.state, now, version)
         if shown_tables is not None:
             settings_in_force.put_shown(parts.state, shown_tables)
     # Somebody else has put settings into force since we read them: there is one leader, and it is not certain to be us.

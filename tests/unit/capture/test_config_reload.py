@@ -314,7 +314,8 @@ def test_another_capture_that_writes_the_tables_takes_the_lead(world: World, mon
     def meanwhile(*_: Any) -> None:
         entry = world.state.get("tables")
         assert entry is not None
-        real(world.state, replace(settings_in_force.LiveSettings.of(world.config.source), tables=["shop.c"]))
+        other = replace(settings_in_force.LiveSettings.of(world.config.source), tables=["shop.c"])
+        real(world.state, other, entry.version)
         world.state.update("tables", b"{}", entry.version)
 
     real = settings_in_force.put_in_force

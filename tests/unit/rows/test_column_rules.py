@@ -332,7 +332,7 @@ def test_a_worker_reads_nothing_while_the_capture_goes_by_other_rules(world: Wor
     world.fill(1)
     world.request({})
     masked = settings_in_force.LiveSettings.of(with_rules(world.config, mask=["name"]).source)
-    settings_in_force.put_in_force(world.state, masked)
+    settings_in_force.put_in_force(world.state, masked, settings_in_force.read_version(world.state))
     with pytest.raises(ConfigError, match="different rules for the columns"):
         world.work()
     assert world.source.reads == [] and world.highs() == []
