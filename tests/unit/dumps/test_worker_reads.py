@@ -84,6 +84,7 @@ def test_a_filter_by_a_column_that_has_been_hidden_since_is_not_carried_out(
     usual = world.config.source.model_dump()
     source = SourceConfig.model_validate({**usual, "columns": {"shop.orders": {rule: ["name"]}}})
     world.config = world.config.model_copy(update={"source": source})
+    world.take_rules(world.config)
     with pytest.raises(RequestError, match=rf"hides name \({rule}\)"):
         world.work()
     assert world.source.reads == []
