@@ -50,6 +50,7 @@ from spark_jobs.merging.lake import Lake
 from spark_jobs.merging.late_tables import ArrivedShares, LateTables, find_committed_share
 from spark_jobs.merging.merge_records import Intent, Records, TaskIntent
 from spark_jobs.merging.merge_results import Applied, Merged
+from spark_jobs.merging.staging_guard import StagingGuard
 from spark_jobs.merging.table_states import follow_versions, plan_shares
 from spark_jobs.merging.table_turn import TableTurn
 from spark_jobs.merging.withheld_keys import Dumps, Withheld
@@ -96,14 +97,15 @@ class Merger:
         self._patience: float | None = None
         self._arrived = ArrivedShares()
         self._inherited = frozenset[str]()  # late tables of the merger before us
+        self._guard = StagingGuard(staging, now)
         self._may_be_unfinished = True
         """Whether there may be a merge that was recorded and not finished."""
         self._kept = KeptManifests()
         self.status = LakeStatus()
 
     def load(self) -> None:
-        """Takes the lake over and reads where it stands. Raises LakeError where that does not fit the staging."""
-        self._fence.claim()
+        """Takes the lake over and reads where it stands. Raises LakeError where it does not continue the staging."""
+        self._fence.claim(self._staging.identity())
         self._lake = replace(self._lake, check=self._check)
         self._withheld.load(self._fence.epoch, self._check)
         status = read_status(self._lake.location)
@@ -116,12 +118,7 @@ class Merger:
             )
         self.status = follow_versions(status or self._status_of_new_lake(), self._lake.location)
         self._inherited = frozenset(self.status.late_tables)
-        if self.status.segment > self._staging.head_number():
-            raise LakeError(
-                f"the lake has segment {self.status.segment}, the staging ends before it",
-                where=self._staging.storage.url(""),
-                fix="give the staging that this lake was merged from, or begin a new lake and dump all tables",
-            )
+        self._guard.check(self.status, self._unfinished_merge())
 
     def _check(self) -> None:
         """Raises LeaseLost unless this merger may still write."""
@@ -182,13 +179,15 @@ class Merger:
             span = self._empty_span()
         if span is None:
             return None
+        self._guard.check_span(span, self.status)
         return self._begin(self._intent(span, {**self.status.places_elsewhere(self._late.names), **behind}))
 
     def _intent(self, span: merge_plan.Span, behind: dict[str, int], task: TaskIntent | None = None) -> Intent:
         stop = self._cuts.stop
         ends = {} if stop is None else {name: stop for name, segment in behind.items() if segment < stop.segment}
         epoch = self._fence.epoch
-        return Intent(self.status.merge + 1, span, behind, task, epoch, ends, dict(self._arrived.tables))
+        arrived = dict(self._arrived.tables)
+        return Intent(self.status.merge + 1, span, behind, task, epoch, ends, arrived, self._guard.identity)
 
     def _take_arrived(self) -> None:
         """Takes in the shares that have come in late. The record of the next merge keeps them."""
@@ -371,7 +370,8 @@ class Merger:
         span = intent.span
         self._check()
         now = self._now()
-        outcome = LakeStatus(intent.number, span.last, span.offset, span.position, span.commit_time, now, tables)
+        place = (span.last, span.offset, span.position, span.commit_time)
+        outcome = LakeStatus(intent.number, *place, now, tables, self._guard.identity)
         self.status = self._records.finish(outcome)
         self._may_be_unfinished = self.status is not outcome
         self._arrived.tables = {}

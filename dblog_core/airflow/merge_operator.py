@@ -52,11 +52,13 @@ class MergeOperator(SparkSubmitOperator):
         self._connection = conn_id
 
     def execute(self, context: Any) -> None:
-        """Raises AirflowException when the merge fails; its log says why."""
+        """Raises AirflowException when the merge fails, its log says why; AirflowFailException where the lake does not
+        continue the staging."""
         Connection.get(self._connection)  # where it is missing, Spark would silently look for YARN
         from dblog_core.lake.spark_submit import job_environment, secret_settings
 
         config = configuration(self.config_file, LAKE)
+        _check_staging(config)
         if not self._has_to_merge(config):
             log.info("the lake of %s has all that is sealed", config.source.name)
             return
@@ -135,11 +137,13 @@ class MergeSlice(MergeOperator):
         self.slice_seconds = slice_seconds
 
     def execute(self, context: Any) -> None:
-        """Raises AirflowException when the merge fails, AirflowFailException where a table is stopped at its end."""
+        """Raises AirflowException when the merge fails, AirflowFailException where a table is stopped at its end, or
+        the lake does not continue the staging."""
         Connection.get(self._connection)  # where it is missing, Spark would silently look for YARN
         from dblog_core.lake.spark_submit import job_environment, secret_settings
 
         config = configuration(self.config_file, LAKE)
+        _check_staging(config)
         before = _status(config).merge
         try:
             with secret_settings(config) as secrets, _gauge_of_progress(config):
@@ -185,9 +189,20 @@ def _stopped_tables(config: Config) -> list[str]:
 
 
 def _status(config: Config) -> LakeStatus:
-    from dblog_core.lake.lake_status import read_progress
+    from dblog_core.lake.lake_status import LakeStatus, read_status
+    from dblog_core.wiring import open_lake
 
-    return read_progress(config).status
+    return read_status(open_lake(config)) or LakeStatus()
+
+
+def _check_staging(config: Config) -> None:
+    """Raises AirflowFailException where the lake does not continue the staging: another attempt would find the same."""
+    from dblog_core.lake.continuity import judge_lake
+    from dblog_core.wiring import open_lake, open_staging
+
+    _, verdict = judge_lake(open_staging(config), open_lake(config))
+    if not verdict.may_merge:
+        raise AirflowFailException(str(verdict.to_error()))
 
 
 def _tasks(config: Config) -> str:
@@ -200,12 +215,21 @@ def _tasks(config: Config) -> str:
 
 
 def up_to_date(config: Config) -> bool:
-    """Whether a merge would have nothing to do: no table waits, and no row is sealed that the lake lacks."""
+    """Whether a merge would have nothing to do: no table waits, no row is sealed that the lake lacks, no lake task is
+    filed, and no merge was begun that has no outcome. Raises LakeError where the lake does not continue the staging."""
+    from dblog_core.lake.continuity import judge, read_unfinished_merge
     from dblog_core.lake.lake_status import State, read_status
+    from dblog_core.lake.lake_tasks import waiting_tasks
     from dblog_core.wiring import open_lake, open_staging
 
-    head = open_staging(config).head()
-    lake = read_status(open_lake(config))
+    place = open_lake(config)
+    staging = open_staging(config)
+    lake = read_status(place)
+    unfinished = read_unfinished_merge(place, lake)
+    judge(staging, lake, unfinished).check()
+    if unfinished is not None or waiting_tasks(place):
+        return False
+    head = staging.head()
     if head is None or lake is None:
         return head is None
     return lake.common_offset >= head.last_offset and all(

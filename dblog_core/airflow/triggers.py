@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,11 +23,13 @@ from dblog_core.errors import DblogError
 if TYPE_CHECKING:
     from dblog_core.config.settings import Config
     from dblog_core.staging import Staging
+    from dblog_core.storage.location import Location
 
 log = logging.getLogger(__name__)
 
 POLL = 1.0  # seconds between two looks
 TROUBLED = 30.0  # seconds to the next look when staging or lake cannot be read
+JUDGE = 30.0  # seconds between two looks whether the lake still continues the staging
 QUIET = 5.0  # seconds after a ring: a merge takes longer
 
 
@@ -48,7 +51,8 @@ def sealed_segments(config: Config, file: Path) -> Asset:
 
 
 class SegmentsSealed(BaseEventTrigger):
-    """Rings when a newer segment with rows is sealed, and at start when the lake is behind."""
+    """Rings when a newer segment with rows is sealed, at start when the lake is behind, and when the staging was
+    replaced by one that the lake does not continue."""
 
     def __init__(self, *, staging: str, source: str, lake: str, config: str = "") -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # Airflow leaves it untyped
@@ -73,18 +77,24 @@ class SegmentsSealed(BaseEventTrigger):
 class Watch:
     """Remembers the newest segment that was seen; one look is a probe for the next manifest."""
 
-    def __init__(self, staging: str, source: str, lake: str, *, config: str = "") -> None:
-        """`config`: the file with the settings of the object store that the paths lie on."""
+    def __init__(
+        self, staging: str, source: str, lake: str, *, config: str = "", now: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`config`: the file with the settings of the object store that the paths lie on; `now`: monotonic seconds."""
         self._where = (staging, source)
         self._lake = lake
         self._config = config
         self._staging: Staging | None = None
+        self._place: Location | None = None
+        self._now = now
+        self._judged_at = float("-inf")
+        self._continues = True
         self.segment = 0
 
     def look(self) -> tuple[bool, float]:
         """Whether to ring, and the seconds until the next look."""
         try:
-            ring = self._newer() if self._staging else self._behind()
+            ring = self._is_refused() or (self._newer() if self._staging else self._behind())
         except DblogError as error:
             log.error("cannot see whether segments were sealed, looking again in %.0f s: %s", TROUBLED, error)
             return False, TROUBLED
@@ -93,7 +103,8 @@ class Watch:
     def _behind(self) -> bool:
         """The first look: whether the lake lacks rows of the super-changelog."""
         from dblog_core.config.loader import load
-        from dblog_core.lake.lake_status import lake_at, read_status
+        from dblog_core.lake.continuity import judge_lake
+        from dblog_core.lake.lake_status import lake_at
         from dblog_core.staging import Staging
         from dblog_core.storage.factory import open_storage
 
@@ -101,10 +112,31 @@ class Watch:
         s3 = load(self._config, secrets=False).s3 if self._config else None
         staging = Staging(source=source, storage=open_storage(root, source, s3=s3))
         head = staging.head()
-        lake = read_status(lake_at(self._lake, s3=s3))
+        self._place = lake_at(self._lake, s3=s3)
+        lake, verdict = judge_lake(staging, self._place)
         self._staging = staging
+        self._judged_at = self._now()
+        self._continues = verdict.may_merge
         self.segment = head.segment if head else 0
-        return head is not None and head.last_offset > (lake.common_offset if lake else 0)
+        lacks_rows = head is not None and head.last_offset > (lake.common_offset if lake else 0)
+        return lacks_rows or not verdict.may_merge
+
+    def _is_refused(self) -> bool:
+        """Whether the lake no longer continues the staging, which somebody has replaced: the merge says so, and fails.
+        True once each time; from then on the newest segment that there is now counts as seen."""
+        from dblog_core.lake.continuity import judge_lake
+
+        if self._staging is None or self._place is None or self._now() - self._judged_at < JUDGE:
+            return False
+        self._judged_at = self._now()
+        staging = self._staging.handle()  # it knows no segment that is gone
+        _, verdict = judge_lake(staging, self._place)
+        had_continued = self._continues
+        self._continues = verdict.may_merge
+        if (head := staging.head_number()) < self.segment:
+            self._staging = staging
+            self.segment = head
+        return had_continued and not verdict.may_merge
 
     def _newer(self) -> bool:
         """Whether any segment after the last one seen has rows."""

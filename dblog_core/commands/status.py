@@ -101,6 +101,8 @@ def _window(window: OpenWindow) -> str:
 def _lake(merge: MergeProgress) -> str:
     if merge.offset is None:
         return "nothing is merged yet"
+    if merge.error is not None:
+        return f"offset {_text_or_unknown(merge.offset)}, nothing is merged: {merge.error}\n  fix: {merge.fix}"
     return f"offset {_text_or_unknown(merge.offset)}, {_seconds(merge.lag_seconds)} behind"
 
 

@@ -23,12 +23,11 @@ from urllib.parse import quote
 
 import orjson
 
-from dblog_core.config.settings import Config, S3Config
+from dblog_core.config.settings import S3Config
 from dblog_core.errors import LakeError
 from dblog_core.model.schema import TableName
 from dblog_core.storage.factory import open_storage
 from dblog_core.storage.location import Location
-from dblog_core.wiring import open_lake
 
 OWN = "_dblog"
 _HISTORY = "__history"
@@ -123,7 +122,8 @@ class TableStatus:
 
 @dataclass(frozen=True, slots=True)
 class LakeStatus:
-    """The last finished merge. `position` and `commit_time` (microseconds) are those of the log after `segment`."""
+    """The last finished merge. `position` and `commit_time` (microseconds) are those of the log after `segment`, which
+    is in the staging of the identity `staging` (None: that had none)."""
 
     merge: int = 0
     segment: int = 0
@@ -132,6 +132,7 @@ class LakeStatus:
     commit_time: int | None = None
     merged_at: float | None = None
     tables: dict[str, TableStatus] = field(default_factory=dict)
+    staging: str | None = None
 
     @property
     def late_tables(self) -> dict[str, TableStatus]:
@@ -312,23 +313,3 @@ def _read_outcome(path: Location, before: LakeStatus | None) -> LakeStatus | Non
             where=str(path),
             fix="restore it from a backup, or begin a new lake",
         ) from error
-
-
-def read_progress(config: Config) -> Progress:
-    """What `status` says about the merge and its tables. Raises LakeError."""
-    return Progress(read_status(open_lake(config)) or LakeStatus())
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """The lake as `status` shows it: all is None before the first merge."""
-
-    status: LakeStatus
-
-    @property
-    def offset(self) -> int | None:
-        return self.status.offset if self.status.merge else None
-
-    @property
-    def commit_time(self) -> int | None:
-        return self.status.commit_time

@@ -10,13 +10,13 @@ from dblog_core import wiring
 from dblog_core.config.lake import LakeConfig, SchemaChanges
 from dblog_core.config.settings import Config
 from dblog_core.interfaces import Json
-from dblog_core.lake.lake_status import LakeStatus, State, TableStatus, own_directory, read_status
+from dblog_core.lake import continuity
+from dblog_core.lake.lake_status import LakeStatus, State, TableStatus
 from dblog_core.lake.merge_plan import Span, Work, next_span, plan_works
 from dblog_core.model.schema import TableSchema
 from dblog_core.schema_evolution import compatibility
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import Manifest
-from dblog_core.storage.location import Location
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +115,13 @@ class MergePlan:
 
 
 def merge_plan(config: Config) -> MergePlan:
-    """The merges that wait. Raises StagingError and LakeError."""
+    """The merges that wait. Raises StagingError and LakeError, also where a merge would refuse the staging."""
     staging = wiring.open_staging(config)
     lake = wiring.open_lake(config)
-    status = read_status(lake) or LakeStatus()
+    merged, verdict = continuity.judge_lake(staging, lake)
+    verdict.check()
+    status = merged or LakeStatus()
+    unfinished = continuity.read_unfinished_merge(lake, merged)
     spans = list(_spans(staging, status.segment))
     last = spans[-1].last if spans else status.segment
     head = staging.head()
@@ -127,7 +130,8 @@ def merge_plan(config: Config) -> MergePlan:
     return MergePlan(
         source=config.source.name,
         merges=len(spans),
-        unfinished=_unfinished(lake, status),
+        # It is finished first, to the offset that it recorded.
+        unfinished=None if unfinished is None else unfinished.number,
         segments=(spans[0].first, last) if spans else None,
         offset_from=status.offset,
         offset_to=spans[-1].offset if spans else status.offset,
@@ -156,14 +160,6 @@ def _works(staging: Staging, status: LakeStatus, last: int) -> dict[str, Work]:
     first = min([status.segment, *(t.segment for t in status.tables.values())])
     manifests: Sequence[Manifest] = [] if first >= last else list(staging.manifests(after=first, upto=last))
     return plan_works(manifests, after)
-
-
-def _unfinished(lake: Location, status: LakeStatus) -> int | None:
-    """The merge that was begun and not ended: it is finished first, to the offset that it recorded."""
-    names = (name.removesuffix(".json") for name in (own_directory(lake) / "merges").names())
-    newest = max((int(name) for name in names if name.isdigit()), default=0)
-    # The record of a merge is written before it applies anything, its outcome after.
-    return newest if newest > status.merge else None
 
 
 def _table(staging: Staging, work: Work, status: TableStatus | None, lake: LakeConfig) -> TablePlan:

@@ -1,7 +1,8 @@
 """Who still needs old segments of the super-changelog: what retention asks before it removes any.
 
-    the lake        each table from the segment after its own on (one that waits for a dump has no use for what is
-                    older: the dump's chunks are newer)
+    the lake        its own segment, by which it knows its staging (`lake.continuity`); each table from the segment
+                    after its own on (one that waits for a dump has no use for what is older: the dump's chunks are
+                    newer)
     dumps           an unfinished one from its first chunk on; a finished one until its end is merged
     the capture     events that a SELECT may not have seen yet: its memory of them is read again after a restart
     outputs         each that is configured what it has not passed on (`outputs.positions`), or all from its start on
@@ -52,7 +53,7 @@ def of_lake(lake: LakeStatus | None) -> Iterator[Need]:
     if lake is None or not lake.merge:
         yield Need(1, "nothing is merged into the lake yet")
         return
-    yield Need(lake.segment + 1, f"the lake has merged up to segment {lake.segment}")
+    yield Need(max(1, lake.segment), f"the lake has merged up to segment {lake.segment}")
     for name, table in sorted(lake.tables.items()):
         if table.state is State.STOPPED:
             yield Need(table.segment + 1, f"{name} is stopped at segment {table.segment}")

@@ -39,6 +39,10 @@ class LagHistory:
     def look(self) -> list[Point]:
         """The points, the oldest first. Raises CorruptSegment, StagingUnavailable."""
         head = self._staging.head_number()
+        if head < self._seen:  # the staging was replaced
+            self._points.clear()
+            self._seen = 0
+            self._committed = None
         after = max(self._seen, head - _AT_ONCE, self._staging.first_number() - 1)
         for manifest in self._staging.manifests(after=after, upto=head):
             self._add(manifest)

@@ -24,6 +24,7 @@ from dblog_core.config.settings import Config
 from dblog_core.config.source import ColumnRules
 from dblog_core.errors import DblogError, StagingError
 from dblog_core.interfaces import Problem, Source
+from dblog_core.lake import continuity
 from dblog_core.lake.lake_status import OWN, shares_history
 from dblog_core.model import position_spec
 from dblog_core.model.schema import TableName, TableSchema
@@ -188,6 +189,9 @@ def _place(config: Config, path: str, what: str, *, fatal: bool) -> Iterator[Pro
 
 def _lake(config: Config) -> Iterator[Problem]:
     yield from _place(config, config.lake.path, "tables", fatal=False)
+    _, verdict = continuity.judge_lake(wiring.open_staging(config), wiring.open_lake(config))
+    if not verdict.may_merge:
+        yield Problem(f"every merge refuses the staging: {verdict.to_error().reason}", verdict.fix, fatal=False)
     if log_stores := sorted(name for name in config.spark.conf if name.startswith("spark.delta.logStore.")):
         what = (
             f"{log_stores[0]} in [spark.conf] takes the place of the log store of dblog: those of Delta may overwrite "

@@ -48,10 +48,15 @@ class OpenWindow:
 
 @dataclass(frozen=True, slots=True)
 class MergeProgress:
-    """Up to which offset the lake has the super-changelog, and how long the oldest line waits that it lacks."""
+    """Up to which offset the lake has the super-changelog, and how long the oldest line waits that it lacks.
+
+    `error` and `fix`: why merges refuse the staging (`lake.continuity`); nobody knows a lag then.
+    """
 
     offset: int | None
     lag_seconds: float | None
+    error: str | None = None
+    fix: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,9 @@ from dblog_core.config.settings import Config
 from dblog_core.dumps import dump_store
 from dblog_core.dumps.status import DumpStatus
 from dblog_core.interfaces import StateStore
-from dblog_core.lake import lake_status, table_health
+from dblog_core.lake import continuity, lake_status, table_health
+from dblog_core.lake.continuity import Verdict
+from dblog_core.lake.lake_status import LakeStatus
 from dblog_core.monitoring.source_status import (
     MergeProgress,
     OpenWindow,
@@ -41,7 +43,8 @@ def read_source_status(config: Config, meter: Meter | None = None) -> SourceStat
     meter = meter or Meter(config)
     head = staging.head()
     lag = partial(meter.lag, staging, head)
-    merged = lake_status.read_progress(config)
+    lake, verdict = continuity.judge_lake(staging, wiring.open_lake(config))
+    lake = lake or LakeStatus()
     with closing(wiring.open_state(config)) as state:
         leader = state.leader(CAPTURE)
         report = _recent_report(state) if leader is not None else None
@@ -53,13 +56,13 @@ def read_source_status(config: Config, meter: Meter | None = None) -> SourceStat
             offset=head.last_offset if head else None,
             lag_seconds=None if report is None else report.lag_seconds,
             rows_per_second=None if report is None else report.rows_per_second,
-            tables=_find_tables(config, merged, dumps, state),
+            tables=_find_tables(config, lake, verdict, dumps, state),
             windows=tuple(map(_measure_window, report.windows if report else ())),
             dumps=tuple(dumps),
-            merge=MergeProgress(merged.offset, lag(merged.offset)),
+            merge=_measure_merge(lake, verdict, lag),
             outputs=tuple(_find_output(config, name, lag, state) for name in sorted(config.output)),
             errors=tuple(recent_errors.read(state)),
-            storage=meter.read(staging, merged.status, dumps),
+            storage=meter.read(staging, lake, dumps),
         )
 
 
@@ -82,11 +85,26 @@ def read_capture_status(config: Config) -> CaptureStatus:
     )
 
 
+def _measure_merge(lake: LakeStatus, verdict: Verdict, lag: Callable[[int | None], float | None]) -> MergeProgress:
+    """How far merges are; None before the first one."""
+    offset = lake.offset if lake.merge else None
+    if not verdict.may_merge:
+        return MergeProgress(offset, None, verdict.to_error().reason, verdict.fix)
+    return MergeProgress(offset, lag(offset))
+
+
 def _find_tables(
-    config: Config, merged: lake_status.Progress, dumps: list[DumpStatus], state: StateStore
+    config: Config, lake: LakeStatus, verdict: Verdict, dumps: list[DumpStatus], state: StateStore
 ) -> tuple[TableInStatus, ...]:
     """Each table as the lake has it, those that the capture has stopped as such; with its last verification."""
-    tables = _find_lake_tables(merged, dumps, state)
+    tables = _find_lake_tables(lake, dumps, state)
+    if not verdict.may_merge:
+        error = verdict.to_error()
+        stopped = str(lake_status.State.STOPPED)
+        tables = {
+            name: replace(table, state=stopped, error=str(error), cause=error.reason, fix=error.fix)
+            for name, table in tables.items()
+        }
     for name, entry in stopped_tables.read(state).items():
         table = tables.get(name) or TableInStatus(name, str(lake_status.State.STOPPED))
         tables[name] = replace(
@@ -100,13 +118,11 @@ def _find_tables(
     )
 
 
-def _find_lake_tables(
-    merged: lake_status.Progress, dumps: list[DumpStatus], state: StateStore
-) -> dict[str, TableInStatus]:
+def _find_lake_tables(lake: LakeStatus, dumps: list[DumpStatus], state: StateStore) -> dict[str, TableInStatus]:
     """The tables as the lake has them, by name, and why one is not well."""
     owed = owed_dumps.read(state)
     tables = {}
-    for name, table in merged.status.tables.items():
+    for name, table in lake.tables.items():
         cause, fix = table_health.of_table(name, table, dumps, owed)
         tables[name] = TableInStatus(
             table=name,

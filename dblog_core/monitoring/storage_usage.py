@@ -131,7 +131,7 @@ class Meter:
         if not number or (head := staging.head()) is None:
             return RetentionStatus()
         first = staging.manifest(number)
-        old = first.sealed_at / 1e6 < now - durations.parse(self._config.staging.keep)
+        old = first.segment < head.segment and first.sealed_at / 1e6 < now - durations.parse(self._config.staging.keep)
         needs = [
             *retention_needs.of_lake(lake),
             *retention_needs.of_dumps(head, (d for d in dumps if d.state not in OVER)),

@@ -121,6 +121,14 @@ class Staging:
         """Where the super-changelog begins, as retention has recorded it. Raises CorruptSegment if that is altered."""
         return log_start.read_beginning(self.storage)
 
+    def identity(self) -> str | None:
+        """Its random name, which a copy has too; None: no capture has given it one yet. Raises CorruptSegment."""
+        return log_start.read_identity(self.storage)
+
+    def create_identity(self) -> str:
+        """Its random name, durably; it gets one if it has none."""
+        return log_start.create_identity(self.storage)
+
     def begin_at(self, beginning: Beginning) -> None:
         """Records what retention has decided, durably: from now on nothing before it counts."""
         log_start.write_beginning(self.storage, beginning)

@@ -1,7 +1,10 @@
-"""Where the super-changelog begins once old segments were removed, and what has kept others from it."""
+"""Which super-changelog it is (`identity.json`), and where it begins once old segments were removed
+(`beginning.json`)."""
 
 from __future__ import annotations
 
+import secrets
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -13,6 +16,8 @@ from dblog_core.storage import Storage
 
 FORMAT = 1
 _FILE = "beginning.json"
+_IDENTITY_FILE = "identity.json"
+"""A file for itself: it is created once, by any process, while retention replaces the beginning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,3 +81,34 @@ def read_beginning(storage: Storage) -> Beginning:
 def write_beginning(storage: Storage, beginning: Beginning) -> None:
     """Records what retention has decided, durably: from now on nothing before it counts."""
     storage.replace(_FILE, seal(orjson.dumps(beginning.to_json())))
+
+
+def read_identity(storage: Storage) -> str | None:
+    """The random name that this super-changelog has got once; None: it has none yet. A copy has the same.
+
+    Raises CorruptSegment if the file is altered."""
+    if (data := storage.read(_IDENTITY_FILE)) is None:
+        return None
+    where = storage.url(_IDENTITY_FILE)
+    try:
+        record = orjson.loads(unseal(data, where))
+        if record["format"] != FORMAT:
+            raise ValueError(f"format {record['format']} is newer than {FORMAT}")
+        return str(record["identity"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise CorruptSegment(
+            f"does not tell which super-changelog this is: {error}",
+            where=where,
+            fix="upgrade dblog, or restore the file from a backup",
+        ) from error
+
+
+def create_identity(storage: Storage, new_id: Callable[[], str] = lambda: secrets.token_hex(16)) -> str:
+    """Its identity, durably; it gets one if it has none. Of several processes that give it one, the first counts."""
+    if (identity := read_identity(storage)) is not None:
+        return identity
+    identity = new_id()
+    if not storage.create(_IDENTITY_FILE, seal(orjson.dumps({"format": FORMAT, "identity": identity}))):
+        storage.settle(_IDENTITY_FILE)
+        return read_identity(storage) or identity
+    return identity

@@ -6,6 +6,7 @@
       chunks/DUMP/TASK/…parquet         chunk rows, written by dump workers, named by the manifest that places them
       manifests/SEGMENT.json            created if absent, in order, from 1: the log of manifests is the super-changelog
       compacted/FIRST-LAST.json         a manifest that stands for the segments from FIRST to LAST (see `compaction`)
+      identity.json                     the random name of this super-changelog, created once
       beginning.json                    the first segment that counts, once older ones were removed (see `retention`)
 
 A manifest's file is one line of JSON, with a checksum, and after it the rows of its small files (see `inline_rows`).
@@ -154,7 +155,8 @@ class Manifest:
     (`table_knowledge`).
 
     Of joined segments the first is `first_segment` (0: `segment` is the only one), `ends` holds the last offset of
-    each, and `earlier` the fingerprints after the first of them, where they have changed since (None: no such table).
+    each, `log_positions` the `log_position` of each (None: a version that did not keep it has joined the segment), and
+    `earlier` the fingerprints after the first of them, where they have changed since (None: no such table).
     """
 
     source: str
@@ -176,6 +178,7 @@ class Manifest:
     start: str | None = None
     first_segment: int = 0
     ends: tuple[int, ...] = ()
+    log_positions: tuple[str | None, ...] = ()
     earlier: dict[str, str | None] = field(default_factory=dict)
     joined_at: int = 0
     probes: tuple[Probed, ...] = ()
@@ -202,6 +205,13 @@ class Manifest:
         """The last offset of one of its segments."""
         return self.ends[segment - self.first] if self.ends else self.last_offset
 
+    def log_position_after(self, segment: int) -> str | None:
+        """The log position after one of its segments; None: it was joined by a version that did not keep it."""
+        return self._positions_of_all()[segment - self.first]
+
+    def _positions_of_all(self) -> tuple[str | None, ...]:
+        return self.log_positions or (*(None,) * (self.segment - self.first), self.log_position)
+
     def cut(self, *, after: int = 0, upto: int | None = None) -> Manifest:
         """Its rows, chunks, marks and schemas from segment `after` + 1 to `upto`; all else is as after its last."""
         low = max(self.first, after + 1)
@@ -210,9 +220,12 @@ class Manifest:
             return self
         first = self.first_offset if low == self.first else self.end_of(low - 1) + 1
         last = self.end_of(high)
+        log_positions = self.log_positions[low - self.first : high - self.first + 1]
         return replace(
             self,
             segment=high,
+            log_position=(log_positions[-1] if log_positions else None) or self.log_position,
+            log_positions=log_positions,
             first_segment=low,
             first_offset=first,
             last_offset=last,
@@ -232,7 +245,7 @@ class Manifest:
 
     def to_json(self) -> dict[str, Any]:
         # What is new is left out where there is none: older versions know no such field.
-        new = ("probes", "altered", "layouts", "born", "knowledge")
+        new = ("probes", "altered", "layouts", "born", "knowledge", "log_positions")
         fields = {name: value for name, value in _fields(self).items() if value or name not in (*new, "accepted")}
         return {
             "format": FORMAT,
@@ -262,6 +275,7 @@ class Manifest:
                 "chunks": tuple(ChunkRef(**{**c, "evicted": tuple(c["evicted"])}) for c in data["chunks"]),
                 "marks": tuple(LogMark(**m) for m in data["marks"]),
                 "ends": tuple(data.get("ends", ())),
+                "log_positions": tuple(data.get("log_positions", ())),
                 "probes": tuple(Probed(**p) for p in data.get("probes", ())),
                 "born": tuple(data.get("born", ())),
             }
@@ -281,6 +295,7 @@ def join_manifests(manifests: Sequence[Manifest], files: Sequence[DataFile]) -> 
         marks=tuple(mark for m in manifests for mark in m.marks),
         probes=tuple(probe for m in manifests for probe in m.probes),
         ends=tuple(end for m in manifests for end in (m.ends or (m.last_offset,))),
+        log_positions=tuple(position for m in manifests for position in m._positions_of_all()),
         earlier=_differing(first._schemas_after(first.end_of(first.first)), last.schemas),
     )
 

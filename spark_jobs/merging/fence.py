@@ -27,10 +27,13 @@ class Fence:
         self._source = source
         self.epoch = 0
 
-    def claim(self) -> None:
-        """Shuts out every merger before. The caller holds the lake's lock. Raises LakeError where the lake is another
-        source's: its numbers and offsets would be taken for ours."""
-        holder = orjson.dumps({"holder": f"{socket.gethostname()}:{os.getpid()}", "source": self._source})
+    def claim(self, staging: str | None = None) -> None:
+        """Shuts out every merger before. The caller holds the lake's lock. `staging`: the identity of what is merged,
+        for people. Raises LakeError where the lake is another source's: its numbers and offsets would be taken for
+        ours."""
+        holder = orjson.dumps(
+            {"holder": f"{socket.gethostname()}:{os.getpid()}", "source": self._source, "staging": staging}
+        )
         numbers = self._numbers()
         self._refuse_another_source(max(numbers, default=0))
         self.epoch = max(numbers, default=0) + 1

@@ -65,7 +65,7 @@ class Intent:
     With a `task` it is that lake task alone, and the span is empty.
     `epoch`: the merger that began it (`fence`). `ends`: tables whose shares end before the span does, for the cut of an
     earlier merge. `arrived`: tables that were late in earlier merges, as they are since their shares are in; None: the
-    lake has no such table.
+    lake has no such table. `staging`: the identity of the staging that the span is of (None: it has none).
     """
 
     number: int
@@ -75,6 +75,7 @@ class Intent:
     epoch: int = 0
     ends: Mapping[str, Place] = field(default_factory=dict)
     arrived: Mapping[str, TableStatus | None] = field(default_factory=dict)
+    staging: str | None = None
 
     def span_of(self, table: str) -> Span:
         """The span with the end of this table's share."""
@@ -88,7 +89,8 @@ class Intent:
         # What is new is left out where there is none: older versions know no such field.
         ends = {"ends": {name: asdict(end) for name, end in self.ends.items()}} if self.ends else {}
         arrived = {"arrived": {n: None if t is None else asdict(t) for n, t in self.arrived.items()}}
-        return {**fields, "epoch": self.epoch, **ends, **(arrived if self.arrived else {})}
+        staging = {} if self.staging is None else {"staging": self.staging}
+        return {**fields, "epoch": self.epoch, **ends, **(arrived if self.arrived else {}), **staging}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Intent:
@@ -102,6 +104,7 @@ class Intent:
             data.get("epoch", 0),
             {name: Place(**end) for name, end in data.get("ends", {}).items()},
             {name: None if t is None else read_table(t) for name, t in data.get("arrived", {}).items()},
+            data.get("staging"),
         )
 
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dblog_core.airflow.triggers import QUIET, TROUBLED, Watch, sealed_segments
+from dblog_core.airflow.triggers import JUDGE, QUIET, TROUBLED, Watch, sealed_segments
 from dblog_core.config.loader import load
+from dblog_core.lake.lake_status import LakeStatus, lake_at, own_directory
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import Manifest
 from dblog_core.wiring import open_staging
+from spark_jobs.merging.merge_records import Records
 from tests.fix_s3 import Bucket
 from tests.unit.staged import root_of
 
@@ -49,6 +52,28 @@ def test_it_is_silent_before_the_first_row_and_rings_once_for_new_segments(watch
     assert watch.look()[0] is True
     assert watch.segment == 3
     assert watch.look()[0] is False
+
+
+def test_it_rings_once_when_the_staging_is_replaced_by_one_that_the_lake_does_not_continue(
+    staging: Staging, tmp_path: Path
+) -> None:
+    """The merge that it starts fails, and says why. What the new staging seals counts from its own beginning."""
+    for number in range(1, 5):
+        staging.publish(manifest(number, rows=1, first=number))
+    Records(own_directory(lake_at(str(tmp_path / "lake")))).finish(LakeStatus(1, 4, 4, "p"))
+    now = [0.0]
+    watch = Watch(str(tmp_path / "staging"), "shop", str(tmp_path / "lake"), now=lambda: now[0])
+    assert watch.look()[0] is False
+    shutil.rmtree(tmp_path / "staging")
+    replaced = Staging(str(tmp_path / "staging"), source="shop")
+    replaced.publish(manifest(1, rows=1))
+    now[0] += JUDGE
+    assert watch.look() == (True, QUIET) and watch.segment == 1
+    now[0] += JUDGE
+    assert watch.look()[0] is False
+    replaced.publish(manifest(2, rows=1, first=2))
+    assert watch.look()[0] is True
+    assert Watch(str(tmp_path / "staging"), "shop", str(tmp_path / "lake")).look()[0] is True, "the triggerer starts"
 
 
 def test_it_watches_an_object_store_with_the_settings_of_the_file(bucket: Bucket, tmp_path: Path) -> None:

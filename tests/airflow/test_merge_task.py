@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -17,14 +18,19 @@ from dblog_core import wiring
 from dblog_core.airflow import merge_operator
 from dblog_core.airflow.in_process import configuration
 from dblog_core.config.secret_settings import LAKE
+from dblog_core.errors import LakeError
 from dblog_core.interfaces import Lease
 from dblog_core.lake import lake_status, lake_tasks
-from dblog_core.lake.lake_status import TableStatus, lake_at
+from dblog_core.lake.lake_status import LakeStatus, TableStatus, lake_at, own_directory
+from dblog_core.lake.merge_plan import Span
 from dblog_core.lake.replay_interval import IntervalEnd
 from dblog_core.lake.spark_submit import secret_settings
-from dblog_core.lake.task_requests import ReplayRequest
+from dblog_core.lake.task_plans import MaintainPlan
+from dblog_core.lake.task_requests import MaintainRequest, ReplayRequest
+from spark_jobs.merging.merge_records import Intent, Records, TaskIntent
 from tests.airflow.test_lake_tasks import config
 from tests.unit.config.test_secret_settings import FIELDS, SECRETS
+from tests.unit.staged import manifest
 
 State = dict[str, bool]
 
@@ -101,6 +107,51 @@ def test_a_merge_that_waits_ends_when_it_is_told_to(
     with pytest.raises(AirflowException, match="asked to stop while it waited for the lake"):
         task.execute({})
     assert not merge_state["spark"] and lease.valid()
+
+
+def merged_lake(root: Path) -> Records:
+    """A lake that has the only segment of its staging."""
+    staging = wiring.open_staging(config(root))
+    staging.publish(manifest(1, 1, 3))
+    records = Records(own_directory(lake_at(config(root).lake.path)))
+    records.finish(LakeStatus(1, 1, 3, "log1"))
+    return records
+
+
+def test_a_lake_that_has_all_rows_is_up_to_date(tmp_path: Path) -> None:
+    merged_lake(tmp_path)
+    assert merge_operator.up_to_date(config(tmp_path))
+
+
+def test_a_filed_task_and_a_merge_without_an_outcome_wait_for_no_row(tmp_path: Path) -> None:
+    records = merged_lake(tmp_path)
+    lake_tasks.file_task(lake_at(config(tmp_path).lake.path), MaintainRequest())
+    assert not merge_operator.up_to_date(config(tmp_path))
+    shutil.rmtree(tmp_path / "lake/_dblog/tasks")
+    assert merge_operator.up_to_date(config(tmp_path))
+    records.begin(Intent(2, Span(2, 1, 4, 3, "log1", None), {}, TaskIntent("t", MaintainPlan())))
+    assert not merge_operator.up_to_date(config(tmp_path))
+
+
+@pytest.mark.parametrize("kind", [merge_operator.MergeOperator, merge_operator.MergeSlice])
+def test_a_staging_that_the_lake_does_not_continue_is_red_and_starts_no_spark(
+    task: merge_operator.MergeOperator,
+    kind: type[merge_operator.MergeOperator],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It went back: the lake has all offsets that it has, and is not up to date."""
+    merged_lake(tmp_path)
+    started: State = {}
+    monkeypatch.setattr(SparkSubmitOperator, "execute", lambda *_: started.update(spark=True))
+    shutil.rmtree(tmp_path / "staging")
+    wiring.open_staging(config(tmp_path)).publish(manifest(1, 1, 2))
+    slices = {"slice_seconds": 5.0} if kind is merge_operator.MergeSlice else {}
+    with pytest.raises(AirflowFailException, match=r"segment 1, offset 3.*ends at offset 2"):
+        kind(task_id="m", config_file="shop.toml", **slices).execute({})
+    assert not started
+    with pytest.raises(LakeError):
+        merge_operator.up_to_date(config(tmp_path))
 
 
 OF_SPARK = {

@@ -10,8 +10,9 @@ import pytest
 
 from dblog_core.config.settings import Config
 from dblog_core.lake import spark_submit
-from dblog_core.lake.lake_status import read_progress
+from dblog_core.lake.lake_status import LakeStatus, read_status
 from dblog_core.staging import Staging
+from dblog_core.wiring import open_lake
 from tests.spark.segments import SegmentBuilder, table
 from tests.waiting import wait_until
 
@@ -44,7 +45,9 @@ def test_the_next_merge_starts_its_spark_before_a_slice_ends(tmp_path: Path) -> 
 
     def wait_for_row(number: int) -> None:
         wait_until(
-            lambda: read_progress(config).status.offset == number, f"row {number} is merged", describe=lambda: lines
+            lambda: (read_status(open_lake(config)) or LakeStatus()).offset == number,
+            f"row {number} is merged",
+            describe=lambda: lines,
         )
 
     threads = {name: threading.Thread(target=merge, args=(name,)) for name in ("first", "second")}

@@ -23,6 +23,7 @@ from tests.unit.staged import MICROSECONDS, chunk, creates, log_rows, manifest, 
 ORDERS = table("shop.orders")
 WIDER = table("shop.orders", id=pa.int64(), name=pa.string(), big=pa.string(), n=pa.int32())
 NARROWER = table("shop.orders", id=pa.int64(), name=pa.int32())
+SPAN = {"first": 1, "last": 1, "first_offset": 1, "offset": 2, "position": "log1", "commit_time": None}
 EVENTS = table("shop.events", key=(), what=pa.string())
 
 
@@ -175,7 +176,7 @@ def test_an_unended_merge_and_an_open_transaction_are_told(
     publish(staging, 1, 1, 2, (ORDERS, creates(ORDERS, 1, 2)))
     staging.publish(replace(manifest(2, 3, 4), partial=2))
     write_merged_lake(tmp_path)
-    (tmp_path / "lake/_dblog/merges/000000000002.json").write_text("{}")
+    (tmp_path / "lake/_dblog/merges/000000000002.json").write_text(json.dumps({"span": SPAN}))
     planned = plan()
     assert (planned["unfinished"], planned["open_segments"], planned["merges"]) == (2, 1, 0)
     printed = plan(text=True)

@@ -63,7 +63,7 @@ def test_a_late_table_needs_what_it_has_not_merged(staging: Staging) -> None:
 
 
 def test_the_lake_needs_what_it_has_not_merged_each_table_by_itself(staging: Staging) -> None:
-    assert _of(staging) == {9: "the lake has merged up to segment 8"}
+    assert _of(staging) == {8: "the lake has merged up to segment 8"}
     stopped = replace(LAKE, tables={**LAKE.tables, "shop.b": TableStatus(State.STOPPED, "no", 4, 49)})
     assert _of(staging, lake=stopped)[5] == "shop.b is stopped at segment 4"
 
@@ -71,7 +71,7 @@ def test_the_lake_needs_what_it_has_not_merged_each_table_by_itself(staging: Sta
 def test_a_table_that_waits_for_a_dump_needs_nothing_older(staging: Staging) -> None:
     """What the dump brings is staged after what the table has merged. A dump that never comes must not fill a disk."""
     waits = replace(LAKE, tables={**LAKE.tables, "shop.b": TableStatus(State.INCOMPLETE, None, 8, 89)})
-    assert _of(staging, lake=waits).keys() == {9}
+    assert _of(staging, lake=waits).keys() == {8}
     reset = replace(LAKE, tables={**LAKE.tables, "shop.b": TableStatus(State.INCOMPLETE, None, 6, 69)})
     assert _of(staging, lake=reset)[7] == "shop.b is merged up to segment 6"
 
@@ -79,7 +79,7 @@ def test_a_table_that_waits_for_a_dump_needs_nothing_older(staging: Staging) -> 
 def test_a_dump_that_the_newest_manifest_knows_needs_its_chunks(staging: Staging) -> None:
     begun = TaskProgress("shop.a", attempt=1, ordinal=2, since=30, since_segment=3)
     _newest(staging, tasks={"d1/0": begun.to_json(), "d2/0": TaskProgress("shop.b").to_json()})
-    assert _of(staging) == {3: "dump d1 of shop.a is not finished", 9: "the lake has merged up to segment 8"}
+    assert _of(staging) == {3: "dump d1 of shop.a is not finished", 8: "the lake has merged up to segment 8"}
 
 
 def test_a_dump_that_the_state_store_knows_needs_its_chunks(
@@ -88,12 +88,12 @@ def test_a_dump_that_the_state_store_knows_needs_its_chunks(
     world = requests_world.make(tmp_path, monkeypatch)
     world.fill(ORDERS, [(n,) for n in range(5)])
     dump = submit(world.config, DumpRequest(tables=("shop.orders",)))
-    assert _of(staging, state=world.state).keys() == {9}
+    assert _of(staging, state=world.state).keys() == {8}
     placed = TaskProgress("shop.orders", attempt=1, ordinal=1, since=20, since_segment=2)
     task_store.put_progress(world.state, TaskId(dump, 0), placed)
     assert _of(staging, state=world.state)[2] == f"dump {dump} of shop.orders is not finished"
     control.cancel(world.state, dump)
-    assert _of(staging, state=world.state).keys() == {9}
+    assert _of(staging, state=world.state).keys() == {8}
 
 
 def test_a_finished_dump_is_needed_until_all_tables_have_merged_its_end(staging: Staging) -> None:
@@ -101,9 +101,9 @@ def test_a_finished_dump_is_needed_until_all_tables_have_merged_its_end(staging:
     _newest(staging, marks=(end,))
     assert _of(staging)[2] == "the end of dump d1 of shop.a is not merged"
     merged = replace(LAKE, segment=11, tables={"shop.a": TableStatus(State.OK, None, 11, 119)})
-    assert _of(staging, lake=merged).keys() == {12}
+    assert _of(staging, lake=merged).keys() == {11}
     behind = replace(merged, tables={"shop.a": TableStatus(State.STOPPED, "no", 10, 109)})
-    assert _of(staging, lake=behind).keys() == {2, 11, 12}
+    assert _of(staging, lake=behind).keys() == {2, 11}
 
 
 def test_the_capture_reads_events_again_that_may_be_unseen(staging: Staging) -> None:
@@ -111,7 +111,7 @@ def test_the_capture_reads_events_again_that_may_be_unseen(staging: Staging) -> 
     assert _of(staging)[6] == "the capture remembers events after offset 59"
     other = Staging("/simulated", source="shop", storage=staging.storage)
     other.publish(replace(manifest(12, 120, 129), unseen_after=129))
-    assert _of(other).keys() == {9}
+    assert _of(other).keys() == {8}
 
 
 def _record_passed(state: MemoryState, name: str, offset: int) -> None:
@@ -127,19 +127,19 @@ def test_outputs_need_what_they_have_not_passed_on(staging: Staging) -> None:
     _record_passed(state, "kafka", 49)
     assert _of(staging, state=state, kafka="latest")[4] == "output kafka has passed on up to offset 49"
     _record_passed(state, "files", 109)
-    assert _of(staging, state=state, kafka="latest", files=1).keys() == {4, 9}
+    assert _of(staging, state=state, kafka="latest", files=1).keys() == {4, 8}
 
 
 def test_an_output_that_never_ran_needs_all_from_its_start_on(staging: Staging) -> None:
     assert _of(staging, kafka="earliest")[1] == "output kafka has not begun"
     assert _of(staging, kafka=35)[3] == "output kafka has not begun"
-    assert _of(staging, kafka="latest").keys() == {9}
+    assert _of(staging, kafka="latest").keys() == {8}
 
 
 def test_an_output_that_is_no_longer_configured_needs_nothing(staging: Staging) -> None:
     state = MemoryState()
     _record_passed(state, "kafka", 42)
-    assert _of(staging, state=state).keys() == {9}
+    assert _of(staging, state=state).keys() == {8}
 
 
 def test_a_damaged_place_stops_retention_with_its_name(staging: Staging) -> None:

@@ -246,7 +246,10 @@ def test_status_tells_what_the_last_look_was_held_back_by(config: Config, stagin
     retention.run([Need(2, "output kafka has passed on up to offset 12")])
     reading = _read(Meter(config, now=lambda: NOW), staging, lake)["retention"]
     assert (reading["segment"], reading["offset"], reading["looked_at"]) == (2, 20, "2026-11-23T09:30:00Z")
-    assert reading["held"] == [{"segment": 2, "why": "output kafka has passed on up to offset 12"}]
+    assert reading["held"] == [
+        {"segment": 2, "why": "the lake has merged up to segment 2"},
+        {"segment": 2, "why": "output kafka has passed on up to offset 12"},
+    ]
 
 
 def test_nothing_staged_is_told_as_unknown(config: Config) -> None:

@@ -73,7 +73,8 @@ class Tables:
             str(schema.table): TableStatus(State.OK, None, 1, self.build.offset, version=0, schema=schema.fingerprint)
             for schema in self.schemas
         }
-        Records(own_directory(location)).finish(LakeStatus(1, 1, self.build.offset, "p", 1, 1.0, tables))
+        place = (self.build.offset, f"p{self.build.offset}")
+        Records(own_directory(location)).finish(LakeStatus(1, 1, *place, 1, 1.0, tables))
         self.merger = self.open()
 
     def open(self) -> Merger:
