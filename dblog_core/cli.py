@@ -150,6 +150,7 @@ app.command()(metrics.metrics)
 app.command()(cut.cut)
 app.command()(schema.schema)
 app.add_typer(rules.app, name="rules")
+app.add_typer(lake_tasks.lake, name="lake")
 app.add_typer(config.app, name="config")
 
 

@@ -25,22 +25,16 @@ from pyspark.sql import SparkSession
 from dblog_core.config.settings import Config
 from dblog_core.errors import LakeError
 from dblog_core.lake import lake_tasks, merge_plan
-from dblog_core.lake.lake_status import (
-    LakeStatus,
-    State,
-    TableStatus,
-    own_directory,
-    read_status,
-    table_location,
-)
+from dblog_core.lake.lake_status import LakeStatus, State, TableStatus, table_location
 from dblog_core.lake.lake_tasks import LakeTask
 from dblog_core.lake.merge_plan import KeptManifests, Work
-from dblog_core.lake.task_requests import MaintainRequest
+from dblog_core.lake.task_plans import AdoptPlan
+from dblog_core.lake.task_requests import AdoptRequest, MaintainRequest
 from dblog_core.model.schema import TableName
 from dblog_core.staging import Staging
 from dblog_core.storage.location import Location
 from spark_jobs.delta_tables import log
-from spark_jobs.lake_tasks import maintain
+from spark_jobs.lake_tasks import adopt, maintain
 from spark_jobs.lake_tasks.context import Tools
 from spark_jobs.lake_tasks.task_turn import TaskTurn
 from spark_jobs.lake_tasks.upkeep import Upkeep
@@ -51,7 +45,7 @@ from spark_jobs.merging.late_tables import ArrivedShares, LateTables, find_commi
 from spark_jobs.merging.merge_records import Intent, Records, TaskIntent
 from spark_jobs.merging.merge_results import Applied, Merged
 from spark_jobs.merging.staging_guard import StagingGuard
-from spark_jobs.merging.table_states import follow_versions, plan_shares
+from spark_jobs.merging.table_states import follow_versions, plan_shares, read_lake
 from spark_jobs.merging.table_turn import TableTurn
 from spark_jobs.merging.withheld_keys import Dumps, Withheld
 
@@ -106,19 +100,27 @@ class Merger:
     def load(self) -> None:
         """Takes the lake over and reads where it stands. Raises LakeError where it does not continue the staging."""
         self._fence.claim(self._staging.identity())
-        self._lake = replace(self._lake, check=self._check)
         self._withheld.load(self._fence.epoch, self._check)
-        status = read_status(self._lake.location)
-        newest = self._records.newest()
-        if status is None and newest is not None and newest.number > 1:
-            raise LakeError(
-                f"status.json is missing beside {newest.number} merges",
-                where=str(own_directory(self._lake.location)),
-                fix="restore it from a backup, or begin a new lake and dump all tables",
-            )
-        self.status = follow_versions(status or self._status_of_new_lake(), self._lake.location)
+        self.status = read_lake(self._lake.location, self._records, self._staging)
+        self._lake = replace(self._lake, check=self._check, adopted=self.status.adopted)
         self._inherited = frozenset(self.status.late_tables)
-        self._guard.check(self.status, self._unfinished_merge())
+        begun = self._unfinished_merge()
+        if not self._take_over_to_staging(begun):
+            self._guard.check(self.status, begun)
+
+    def _take_over_to_staging(self, begun: Intent | None) -> bool:
+        """Carries out the adoption that was begun, or that waits while the lake does not continue the staging."""
+        if begun is not None and begun.is_adoption:
+            return self._finish(begun) is not None
+        adoption = lake_tasks.find_waiting(self._lake.location, AdoptRequest.kind)
+        if adoption is None or self._guard.is_continued(self.status, begun):
+            return False
+        if not isinstance(planned := TaskTurn(self._tools(self.status.merge + 1)).plan(adoption), AdoptPlan):
+            return False
+        if begun is not None:  # what it has brought counts as older, like all else
+            self.status = self._records.finish(replace(self.status, merge=begun.number))
+        intent = self._intent(adopt.first_place(planned), {}, TaskIntent(adoption.id, planned))
+        return self._begin(intent) is not None
 
     def _check(self) -> None:
         """Raises LeaseLost unless this merger may still write."""
@@ -127,11 +129,6 @@ class Merger:
 
     def _path(self, table: str) -> Location:
         return table_location(self._lake.location, TableName.parse(table))
-
-    def _status_of_new_lake(self) -> LakeStatus:
-        """A new lake begins where the staging does: what retention has removed before comes by a dump of all tables."""
-        begins = self._staging.beginning()
-        return LakeStatus(segment=begins.segment - 1, offset=begins.offset - 1)
 
     def stopped_tables(self) -> list[str]:
         return [name for name, table in self.status.tables.items() if table.state is State.STOPPED]
@@ -153,7 +150,6 @@ class Merger:
         return 0 if self._lake.open_tables is None else self._lake.open_tables.rewritten_bytes
 
     def newest_segment(self) -> int:
-        """The newest segment."""
         return self._staging.head_number()
 
     def run_round(
@@ -336,8 +332,15 @@ class Merger:
         began = time.monotonic()
         self._check()
         changed, outcome = TaskTurn(self._tools(intent.number)).carry_out(task.plan)
+        record = lake_tasks.record_outcome
+        if isinstance(task.plan, AdoptPlan):
+            record = lake_tasks.record_common_outcome
+            outcome.check()  # the lake is of both stagings until it is done
+            self._guard.identity = task.plan.staging
+            self.status = replace(self.status, tables={}, adopted=intent.number)
+            self._lake = replace(self._lake, adopted=intent.number)
         self._step("done")
-        finish = partial(lake_tasks.record_outcome, self._lake.location, task.id, outcome)
+        finish = partial(record, self._lake.location, task.id, outcome)
         self._close(intent, {**self.status.tables, **changed}, first=finish)
         return self._summarize(intent, began, [])
 
@@ -365,13 +368,14 @@ class Merger:
         first: Callable[[], None] = lambda: None,
     ) -> None:
         """Adds the cut and ends the merge; `first` is done between the two. `done`: tables whose shares are in."""
-        self._cuts.end_merge(intent, tables, done)
+        if not intent.is_adoption:  # it is at no offset that readers could ask for
+            self._cuts.end_merge(intent, tables, done)
         first()
         span = intent.span
         self._check()
         now = self._now()
         place = (span.last, span.offset, span.position, span.commit_time)
-        outcome = LakeStatus(intent.number, *place, now, tables, self._guard.identity)
+        outcome = LakeStatus(intent.number, *place, now, tables, self._guard.identity, self.status.adopted)
         self.status = self._records.finish(outcome)
         self._may_be_unfinished = self.status is not outcome
         self._arrived.tables = {}

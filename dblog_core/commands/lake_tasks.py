@@ -1,8 +1,10 @@
-"""`dblog replay`, `rebuild` and `reset`: lake tasks, carried out by the merge that runs, or by one of their own."""
+"""`dblog replay`, `rebuild`, `reset` and `lake adopt`: lake tasks, carried out by the merge that runs or
+by one of their own."""
 
 from __future__ import annotations
 
 import datetime as dt
+import sys
 from dataclasses import fields
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -20,6 +22,13 @@ if TYPE_CHECKING:
     from dblog_core.lake.task_results import TaskResult
 
 R = TypeVar("R", bound="TaskResult")
+
+lake = typer.Typer(no_args_is_help=True, help="What concerns the lake as a whole.")
+
+_ADOPTION = (
+    "the lake would continue with this staging from its beginning. The offsets of all rows and history lines of {} "
+    "tables are set back, and a full dump of each table is requested: until it is merged, tables are incomplete"
+)
 
 _Table = Annotated[str, typer.Argument(metavar="TABLE", help="SCHEMA.TABLE, as `dblog status` names it.")]
 
@@ -110,6 +119,43 @@ def reset(context: typer.Context, table: _Table, json: JsonFlag = False) -> None
     config = session.config(LAKE)
     result = _carry_out(session, config, ResetRequest(_find_table(config, table)), ResetResult)
     session.result(result.to_json(), f"{table}: emptied; dump {result.dump} brings its rows")
+
+
+@lake.command()
+def adopt(
+    context: typer.Context,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    json: JsonFlag = False,
+) -> None:
+    """Have the lake continue with the present staging, where the one that it was merged from is lost.
+
+    All rows of the lake then count as older than any line of this staging. Tables are incomplete until a full dump of
+    each is merged, which is requested here: a capture or `dblog work` carries it out.
+
+    \b
+    Example:
+      dblog --config shop.toml lake adopt
+    """
+    from dblog_core.lake import continuity
+    from dblog_core.lake.task_requests import AdoptRequest
+    from dblog_core.lake.task_results import AdoptResult
+    from dblog_core.wiring import open_lake, open_staging
+
+    session = session_of(context, json)
+    config = session.config(LAKE)
+    status, verdict = continuity.judge_lake(open_staging(config), open_lake(config))
+    if verdict.may_merge or status is None:
+        name = config.source.name
+        session.result({"staging": verdict.identity, "dumps": {}}, f"{name}: the lake continues its staging")
+        return
+    if verdict.continuity is continuity.Continuity.UNREADABLE:
+        raise verdict.to_error()
+    note(session.redact(f"{verdict.to_error().reason}\n{_ADOPTION.format(len(status.tables))}"))
+    if not yes and not (sys.stdin.isatty() and typer.confirm("Continue?", err=True)):
+        raise RequestError("nothing was done", where="lake adopt", fix="answer y, or give --yes")
+    result = _carry_out(session, config, AdoptRequest(), AdoptResult)
+    lines = [f"{table}: dump {dump} brings its rows" for table, dump in result.dumps.items()]
+    session.result(result.to_json(), "\n".join([f"the lake continues with staging {result.staging}", *lines]))
 
 
 def _find_table(config: Config, name: str) -> str:

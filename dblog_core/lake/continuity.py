@@ -20,8 +20,8 @@ from dblog_core.staging import Staging
 from dblog_core.storage.location import Location
 
 _FIX = (
-    "put the staging back that this lake was merged from; if it is lost, begin a new lake (another [lake] path) and "
-    "dump all tables"
+    "put the staging back that this lake was merged from; if it is lost, run `dblog lake adopt`: the lake continues "
+    "with this one, and all tables are dumped"
 )
 
 

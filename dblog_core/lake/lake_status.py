@@ -123,7 +123,8 @@ class TableStatus:
 @dataclass(frozen=True, slots=True)
 class LakeStatus:
     """The last finished merge. `position` and `commit_time` (microseconds) are those of the log after `segment`, which
-    is in the staging of the identity `staging` (None: that had none)."""
+    is in the staging of the identity `staging` (None: that had none). `adopted`: the merge with which the lake was
+    taken over to that staging (0: it never was)."""
 
     merge: int = 0
     segment: int = 0
@@ -133,6 +134,7 @@ class LakeStatus:
     merged_at: float | None = None
     tables: dict[str, TableStatus] = field(default_factory=dict)
     staging: str | None = None
+    adopted: int = 0
 
     @property
     def late_tables(self) -> dict[str, TableStatus]:

@@ -64,6 +64,11 @@ class Outcome(Generic[R_co]):
     where: str = ""
     fix: str = ""
 
+    def check(self) -> None:
+        """Raises LakeError where the task failed."""
+        if self.error is not None:
+            raise LakeError(self.error, where=self.where, fix=self.fix)
+
     def to_json(self) -> Json:
         result = None if self.result is None else self.result.to_json()
         return {"merge": self.merge, "result": result, "error": self.error, "where": self.where, "fix": self.fix}
@@ -94,6 +99,11 @@ def waiting_tasks(lake: Location) -> list[LakeTask]:
     return [task for i in ids if f"{i}.done.json" not in names and (task := _read_task(lake, i)) is not None]
 
 
+def find_waiting(lake: Location, kind: str) -> LakeTask | None:
+    """The oldest task of a kind that waits; None: none does. Raises LakeError for one whose file is damaged."""
+    return next((task for task in waiting_tasks(lake) if task.kind == kind), None)
+
+
 def read_outcome(lake: Location, task: str, result_type: type[R]) -> Outcome[R] | None:
     """What came of a task, whose kind has results of this type; None while nothing has. Raises LakeError where its file
     is damaged."""
@@ -115,6 +125,15 @@ def record_outcome(lake: Location, task: str, outcome: Outcome[TaskResult]) -> N
     for old in done[:-KEEP]:
         _task_path(lake, old).remove()  # first: an outcome without its task is nobody's
         _outcome_path(lake, old).remove()
+
+
+def record_common_outcome(lake: Location, task: str, outcome: Outcome[TaskResult]) -> None:
+    """As `record_outcome`, also of tasks of the same kind that were filed meanwhile: after a crash somebody asks again."""
+    filed = waiting_tasks(lake)
+    kinds = {other.kind for other in filed if other.id == task}
+    for other in filed:
+        if other.kind in kinds:
+            record_outcome(lake, other.id, outcome)
 
 
 def carry_out(

@@ -140,6 +140,23 @@ class MaintainPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class AdoptPlan:
+    """The identity of the staging that the lake continues with, after `segment` and `offset`, where it begins."""
+
+    staging: str
+    segment: int
+    offset: int
+    kind: ClassVar[str] = "adopt"
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> Self:
+        return cls(record["staging"], record["segment"], record["offset"])
+
+    def to_json(self) -> Json:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
 class UnknownPlan:
     """A plan of another version of dblog, as it stands in the record of its merge."""
 
@@ -150,7 +167,7 @@ class UnknownPlan:
         return self.arguments
 
 
-TaskPlan = ReplayPlan | RebuildPlan | ResetPlan | AcceptPlan | MaintainPlan | UnknownPlan
+TaskPlan = ReplayPlan | RebuildPlan | ResetPlan | AcceptPlan | MaintainPlan | AdoptPlan | UnknownPlan
 
 _READERS: dict[str, Callable[[Mapping[str, Any]], TaskPlan]] = {
     ReplayPlan.kind: ReplayPlan.from_json,
@@ -158,6 +175,7 @@ _READERS: dict[str, Callable[[Mapping[str, Any]], TaskPlan]] = {
     ResetPlan.kind: ResetPlan.from_json,
     AcceptPlan.kind: AcceptPlan.from_json,
     MaintainPlan.kind: MaintainPlan.from_json,
+    AdoptPlan.kind: AdoptPlan.from_json,
 }
 
 

@@ -82,6 +82,20 @@ class MaintainRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class AdoptRequest:
+    """The lake, to continue with another staging."""
+
+    kind: ClassVar[str] = "adopt"
+
+    @classmethod
+    def from_json(cls, _record: Mapping[str, Any]) -> Self:
+        return cls()
+
+    def to_json(self) -> Json:
+        return {}
+
+
+@dataclass(frozen=True, slots=True)
 class UnknownRequest:
     """A request of another version of dblog, with its arguments as they stand in its file."""
 
@@ -92,7 +106,9 @@ class UnknownRequest:
         return self.arguments
 
 
-TaskRequest = ReplayRequest | RebuildRequest | ResetRequest | AcceptRequest | MaintainRequest | UnknownRequest
+TaskRequest = (
+    ReplayRequest | RebuildRequest | ResetRequest | AcceptRequest | MaintainRequest | AdoptRequest | UnknownRequest
+)
 
 _READERS: dict[str, Callable[[Mapping[str, Any]], TaskRequest]] = {
     ReplayRequest.kind: ReplayRequest.from_json,
@@ -100,6 +116,7 @@ _READERS: dict[str, Callable[[Mapping[str, Any]], TaskRequest]] = {
     ResetRequest.kind: ResetRequest.from_json,
     AcceptRequest.kind: AcceptRequest.from_json,
     MaintainRequest.kind: MaintainRequest.from_json,
+    AdoptRequest.kind: AdoptRequest.from_json,
 }
 
 

@@ -117,6 +117,22 @@ class ResetResult:
 
 
 @dataclass(frozen=True, slots=True)
+class AdoptResult:
+    """The identity of the staging that the lake continues with; `dumps`: by table, the id of the one that brings its
+    rows."""
+
+    staging: str
+    dumps: dict[str, str]
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> Self:
+        return cls(record["staging"], record["dumps"])
+
+    def to_json(self) -> Json:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
 class AcceptResult:
     """How the shape was accepted; `does` and `changes` are for people. `dump`: the id of the one that brings what is
     missing; None where nothing is."""

@@ -53,8 +53,9 @@ from spark_jobs.history import previous_rows
 from spark_jobs.history.lines_on_driver import Lines
 from spark_jobs.history.without_spark import Tables
 
-_AFTER = "dblog.after"
-_WHOLE = "dblog.whole"
+AFTER = "dblog.after"
+WHOLE = "dblog.whole"
+APPEND_ONLY = "delta.appendOnly"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +117,7 @@ class History:
     def begin(self) -> Begin | None:
         """From where on it is without a gap; None where it does not say so."""
         properties = self._properties()
-        return Begin(int(properties[_AFTER]), properties.get(_WHOLE) == "true") if _AFTER in properties else None
+        return Begin(int(properties[AFTER]), properties.get(WHOLE) == "true") if AFTER in properties else None
 
     def _properties(self) -> dict[str, str]:
         table = DeltaTable.forPath(self._spark, str(self.path))
@@ -190,7 +191,7 @@ class History:
         if self.version() is None or not self._has_shape():
             return False
         assert self._tables is not None
-        return before.is_in_history or self._tables.properties().get(_AFTER) == str(before.offset)
+        return before.is_in_history or self._tables.properties().get(AFTER) == str(before.offset)
 
     def _has_shape(self) -> bool:
         """Whether lines can be appended without Spark."""
@@ -289,7 +290,7 @@ class History:
         keys = zip(self._schema.key, self._schema.key_columns, strict=True)
         bounded = [OFFSET, COMMIT_TIME, *(quote(name) for name, c in keys if key_ranges.has_ranges(c.type))]
         properties = {
-            "delta.appendOnly": "true",
+            APPEND_ONLY: "true",
             alter_table.TABLE: str(self._schema.table),
             "delta.dataSkippingStatsColumns": ",".join(bounded),
             **(_properties(before) if before is not None else {}),
@@ -384,4 +385,4 @@ def _stale(work: Work, staging: Staging) -> list[TableColumn]:
 
 def _properties(before: Before) -> dict[str, str]:
     """How a history says that it begins here."""
-    return {_AFTER: str(before.offset), _WHOLE: str(before.is_empty()).lower()}
+    return {AFTER: str(before.offset), WHOLE: str(before.is_empty()).lower()}

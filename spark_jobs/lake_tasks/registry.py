@@ -13,7 +13,7 @@ from typing import Any
 from dblog_core.errors import LakeError, SegmentReplaced
 from dblog_core.lake.task_plans import TaskPlan
 from dblog_core.lake.task_requests import TaskRequest
-from spark_jobs.lake_tasks import accept_schema, maintain, rebuild, replay, reset
+from spark_jobs.lake_tasks import accept_schema, adopt, maintain, rebuild, replay, reset
 from spark_jobs.lake_tasks.context import Done, Tools
 
 _READ_AGAIN = 3
@@ -33,6 +33,7 @@ KINDS: Mapping[str, Kind] = {
     "rebuild": Kind(rebuild.carry_out, rebuild.plan),
     "reset": Kind(reset.carry_out, reset.plan),
     "accept": Kind(accept_schema.carry_out, accept_schema.plan),
+    "adopt": Kind(adopt.carry_out, adopt.plan),
     "maintain": Kind(maintain.carry_out, maintain.plan),
 }
 

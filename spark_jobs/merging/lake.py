@@ -49,6 +49,8 @@ class Lake:
     """What a table's JSON columns are (`variants`)."""
     open_tables: OpenTables | None = None
     """Through which works of up to some millions of rows are written without Spark; None: each is a MERGE."""
+    adopted: int = 0
+    """The merge with which the lake was taken over to its staging, whose offsets begin again; 0: it never was."""
     vectors: bool = True
     """Whether tables have deletion vectors."""
     settled: set[Location] = field(default_factory=set)
@@ -171,7 +173,8 @@ class Lake:
         """The history of a table, even if it does not continue."""
         location = history_location(self.location, schema.table)
         link_encoded_name(self.location, history_name(schema.table))
-        app = f"{self.app}:{schema.table}:history"
+        # A transaction's version is an offset here: those of another staging are not to be compared.
+        app = f"{self.app}:{schema.table}:history" + (f":{self.adopted}" if self.adopted else "")
         tables = self._history_tables(location, schema)
         return History(spark, location, schema, app=app, check=self.check, renames=renames, tables=tables)
 

@@ -19,7 +19,7 @@ from dblog_core.lake.lake_status import (
     read_whole_status,
 )
 from dblog_core.lake.merge_plan import Span
-from dblog_core.lake.task_plans import TaskPlan, read_plan
+from dblog_core.lake.task_plans import AdoptPlan, TaskPlan, read_plan
 from dblog_core.storage.location import Location
 
 KEEP = 1000
@@ -76,6 +76,11 @@ class Intent:
     ends: Mapping[str, Place] = field(default_factory=dict)
     arrived: Mapping[str, TableStatus | None] = field(default_factory=dict)
     staging: str | None = None
+
+    @property
+    def is_adoption(self) -> bool:
+        """Whether it takes the lake over to another staging."""
+        return self.task is not None and isinstance(self.task.plan, AdoptPlan)
 
     def span_of(self, table: str) -> Span:
         """The span with the end of this table's share."""

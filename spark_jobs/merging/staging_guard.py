@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from dblog_core.errors import LakeError
 from dblog_core.lake import continuity
 from dblog_core.lake.continuity import UnfinishedMerge
 from dblog_core.lake.lake_status import LakeStatus
@@ -30,6 +31,14 @@ class StagingGuard:
         verdict.check()
         self.identity = verdict.identity
         self._judged_at = self._now()
+
+    def is_continued(self, status: LakeStatus, begun: Intent | None) -> bool:
+        """Whether `check` passes."""
+        try:
+            self.check(status, begun)
+        except LakeError:
+            return False
+        return True
 
     def check_span(self, span: Span, status: LakeStatus) -> None:
         """As `check`, before a merge of the span that comes next: somebody may have replaced the staging since. One

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from dblog_core.errors import LakeError
 from dblog_core.lake import merge_plan
-from dblog_core.lake.lake_status import LakeStatus, State, TableStatus, table_location
+from dblog_core.lake.lake_status import LakeStatus, State, TableStatus, own_directory, read_status, table_location
 from dblog_core.lake.merge_plan import KeptManifests, Work
 from dblog_core.model.schema import TableName
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark
 from dblog_core.storage.location import Location
 from spark_jobs.delta_tables import log
-from spark_jobs.merging.merge_records import Intent
+from spark_jobs.merging.merge_records import Intent, Records
 from spark_jobs.merging.merge_results import Applied
 from spark_jobs.merging.withheld_keys import Withheld
 
@@ -142,6 +143,21 @@ def plan_shares(
     last = intent.span.last
     read = None if kept is None else kept.take(first, last)
     return merge_plan.plan_works(staging.manifests(after=first, upto=last) if read is None else read, after, upto)
+
+
+def read_lake(lake: Location, records: Records, staging: Staging) -> LakeStatus:
+    """The last finished merge, with the newest versions of its tables. Raises LakeError where its record is lost."""
+    status = read_status(lake)
+    newest = records.newest()
+    if status is None and newest is not None and newest.number > 1:
+        raise LakeError(
+            f"status.json is missing beside {newest.number} merges",
+            where=str(own_directory(lake)),
+            fix="restore it from a backup, or begin a new lake and dump all tables",
+        )
+    # A new lake begins where the staging does: what retention has removed before comes by a dump of all tables.
+    begins = staging.beginning()
+    return follow_versions(status or LakeStatus(segment=begins.segment - 1, offset=begins.offset - 1), lake)
 
 
 def follow_versions(status: LakeStatus, lake: Location, of: Collection[str] | None = None) -> LakeStatus:

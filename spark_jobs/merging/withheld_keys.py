@@ -167,6 +167,11 @@ class Withheld:
         if settled_keys & self._keys.get(table, {}).keys():
             self._save(table, {text: dump for text, dump in self._keys[table].items() if text not in settled_keys})
 
+    def forget_all(self, table: str) -> None:
+        """A full dump brings whatever the table waits for."""
+        if self.waits(table):
+            self._save(table, {})
+
     def _save(self, table: str, keys: dict[str, str | None]) -> None:
         with self._lock:
             self._keys[table] = keys

@@ -15,8 +15,15 @@ from dblog_core.errors import LakeError, RequestError
 from dblog_core.lake import lake_tasks
 from dblog_core.lake.lake_status import LakeStatus, State, TableStatus, lake_at, own_directory
 from dblog_core.lake.replay_interval import IntervalEnd, Unit, interval
-from dblog_core.lake.task_requests import RebuildRequest, ReplayRequest, ResetRequest, TaskRequest
-from dblog_core.lake.task_results import RebuildResult, ReplayCounts, ReplayedTable, ReplayResult, ResetResult
+from dblog_core.lake.task_requests import AdoptRequest, RebuildRequest, ReplayRequest, ResetRequest, TaskRequest
+from dblog_core.lake.task_results import (
+    AdoptResult,
+    RebuildResult,
+    ReplayCounts,
+    ReplayedTable,
+    ReplayResult,
+    ResetResult,
+)
 from spark_jobs.merging.merge_records import Records
 
 NOW = dt.datetime(2026, 11, 21, 15, tzinfo=dt.UTC)
@@ -62,6 +69,7 @@ def asked_tasks(monkeypatch: pytest.MonkeyPatch) -> list[TaskRequest]:
         ReplayResult: ReplayResult(IntervalEnd.at(3), IntervalEnd.at(9), (table,)),
         RebuildResult: RebuildResult("shop.orders", "dump d1", 5, 2),
         ResetResult: ResetResult("shop.orders", "d7", 9),
+        AdoptResult: AdoptResult("77aa", {"shop.orders": "d8"}),
     }
 
     def carry_out(_config: Any, request: TaskRequest, result_type: type, **_: Any) -> Any:
@@ -115,6 +123,22 @@ def test_the_commands_ask_for_what_they_were_told(run: Callable[..., Any], asked
         RebuildRequest("shop.orders"),
         ResetRequest("shop.orders"),
     ]
+
+
+def test_an_adoption_asks_first_and_leaves_a_lake_alone_that_continues_its_staging(
+    run: Callable[..., Any], asked_tasks: list[Any], tmp_path: Path
+) -> None:
+    records = Records(own_directory(lake_at(str(tmp_path / "lake"))))
+    records.finish(LakeStatus(2))
+    assert "the lake continues its staging" in run("lake", "adopt", "--yes").stdout and asked_tasks == []
+    records.finish(LakeStatus(3, 3, 9, "p", tables={"shop.orders": TableStatus(State.OK, None, 3, 9, 1)}))
+    refused = run("lake", "adopt")
+    assert refused.exit_code == 2 and "nothing was done" in refused.stderr
+    assert "the lake is at segment 3, the staging is empty" in refused.stderr
+    assert "a full dump of each table is requested" in refused.stderr and asked_tasks == []
+    assert "shop.orders: dump d8 brings its rows" in run("lake", "adopt", "--yes").stdout
+    assert run("lake", "adopt", "--yes", "--json").stdout == '{"staging":"77aa","dumps":{"shop.orders":"d8"}}\n'
+    assert asked_tasks == [AdoptRequest(), AdoptRequest()]
 
 
 def test_the_answer_is_json_where_it_is_wanted(run: Callable[..., Any], asked_tasks: list[Any]) -> None:

@@ -52,7 +52,7 @@ def join_segments(staging: Staging) -> None:
 def assert_refused(verdict: Verdict, continuity: Continuity, *words: str) -> None:
     assert verdict.continuity is continuity and not verdict.may_merge
     assert all(word in verdict.message for word in words), verdict.message
-    assert verdict.where and "begin a new lake" in verdict.fix
+    assert verdict.where and "`dblog lake adopt`" in verdict.fix
 
 
 def test_a_lake_continues_the_staging_that_it_was_merged_from(staging: Staging) -> None:

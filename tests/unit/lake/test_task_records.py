@@ -19,6 +19,7 @@ from dblog_core.lake.lake_tasks import LakeTask, Outcome
 from dblog_core.lake.replay_interval import IntervalEnd, Unit
 from dblog_core.lake.task_plans import (
     AcceptPlan,
+    AdoptPlan,
     MaintainPlan,
     Past,
     RebuildPlan,
@@ -29,6 +30,7 @@ from dblog_core.lake.task_plans import (
 )
 from dblog_core.lake.task_requests import (
     AcceptRequest,
+    AdoptRequest,
     MaintainRequest,
     RebuildRequest,
     ReplayRequest,
@@ -66,6 +68,7 @@ REQUESTS: list[tuple[str, TaskRequest]] = [
     ('{"kind":"rebuild","arguments":{"table":"shop.t"}}', RebuildRequest("shop.t")),
     ('{"kind":"reset","arguments":{"table":"shop.t"}}', ResetRequest("shop.t")),
     ('{"kind":"accept","arguments":{"table":"shop.t"}}', AcceptRequest("shop.t")),
+    ('{"kind":"adopt","arguments":{}}', AdoptRequest()),
     ('{"kind":"maintain","arguments":{"tables":[]}}', MaintainRequest()),
     ('{"kind":"maintain","arguments":{"tables":["shop.t"]}}', MaintainRequest(("shop.t",))),
     ('{"kind":"of tomorrow","arguments":{"some":["thing"]}}', UnknownRequest("of tomorrow", {"some": ["thing"]})),
@@ -97,6 +100,7 @@ PLANS: list[tuple[str, TaskPlan]] = [
         '"renamed":7,"changes":[],"does":"it takes the newest shape"}',
         AcceptPlan("shop.t", Way.REPLACE, "abc", 9, (), "it takes the newest shape", RESET),
     ),
+    ('"kind":"adopt","arguments":{"staging":"77aa","segment":2,"offset":9}', AdoptPlan("77aa", 2, 9)),
     ('"kind":"maintain","arguments":{"tables":["shop.t"]}', MaintainPlan(("shop.t",))),
     ('"kind":"of tomorrow","arguments":{"some":["thing"]}', UnknownPlan("of tomorrow", {"some": ["thing"]})),
 ]

@@ -43,7 +43,7 @@ def config(tmp_path: Path) -> Config:
 def test_status_shows_every_table_as_stopped_with_the_way_out_and_no_lag(config: Config) -> None:
     status = read_source_status(config)
     assert (status.merge.offset, status.merge.lag_seconds) == (6, None)
-    assert WHY in (status.merge.error or "") and "begin a new lake" in (status.merge.fix or "")
+    assert WHY in (status.merge.error or "") and "`dblog lake adopt`" in (status.merge.fix or "")
     (table,) = status.tables
     assert table.state == "stopped" and WHY in (table.cause or "") and table.fix == status.merge.fix
     assert f"nothing is merged: {config.staging.path}/shop: {WHY}\n  fix: put the staging back" in text(status)
@@ -51,7 +51,7 @@ def test_status_shows_every_table_as_stopped_with_the_way_out_and_no_lag(config:
 
 def test_check_warns_and_a_dry_run_refuses(config: Config) -> None:
     (problem,) = preflight._lake(config)
-    assert WHY in problem.what and "begin a new lake" in problem.fix and not problem.fatal
+    assert WHY in problem.what and "`dblog lake adopt`" in problem.fix and not problem.fatal
     with pytest.raises(LakeError, match="the staging ends before it"):
         merge_plan(config)
 

@@ -74,7 +74,7 @@ def refuses(lake: TestLake, *words: str) -> None:
     with pytest.raises(LakeError) as refusal:
         lake.merge()
     assert all(word in str(refusal.value) for word in words), refusal.value
-    assert "begin a new lake" in refusal.value.fix
+    assert "`dblog lake adopt`" in refusal.value.fix
     assert read_status(lake.location) == before and ids(lake) == list(range(8))
 
 
