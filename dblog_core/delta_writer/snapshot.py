@@ -216,7 +216,7 @@ def _apply_actions(
                 f"a commit adds the file {path} with another deletion vector, and does not remove the file's "
                 "previous entry",
                 where=where,
-                fix="restore the table to the version before, or run `dblog reset` for it",
+                fix="stop the program that writes such commits, and run `dblog reset` for the table: it is built again",
             )
         live[path] = LiveFile(path, action)
     return MappingProxyType(live)

@@ -80,6 +80,9 @@ class TableStatus:
     are. `withheld`: how many rows wait for a dump of their keys. `merge_because`: why Spark writes even its small
     batches; None where the driver does. `begun`: of a late table, up to where it may have rows, since a
     merge has ended while its share of it was not in (`LakeStatus.late_tables`); None: it is not late.
+    `commit`: the CRC-32 of the commit of `version`, so that another table in its place is found out; None: an older
+    dblog has not recorded it. `damage`: what another program has done to its rows; a full dump brings them that begins
+    at or after the offset `damaged_at`, and `awaits` is one that was requested for that.
     """
 
     state: State
@@ -99,6 +102,9 @@ class TableStatus:
     withheld: int = 0
     merge_because: str | None = None
     begun: int | None = None
+    commit: int | None = None
+    damage: str | None = None
+    damaged_at: int | None = None
 
     @property
     def waits(self) -> bool:
@@ -115,7 +121,7 @@ class TableStatus:
 
     def with_applied_rows(self, withheld: int) -> TableStatus:
         """The status of a table whose rows could be applied; `withheld`: how many of them wait for a dump."""
-        incomplete = self.awaits is not None or self.lacks is not None or withheld > 0
+        incomplete = withheld > 0 or not (self.awaits is None and self.lacks is None and self.damage is None)
         state = State.INCOMPLETE if incomplete else State.OK
         return replace(self, state=state, error=None, withheld=withheld)
 

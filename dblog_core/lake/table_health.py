@@ -28,6 +28,13 @@ def of_table(
         return of_stopped(table.error)
     if table.state is State.OK:
         return None, None
+    cause, fix = _explain_missing_rows(name, table, dumps, owed)
+    return (cause if table.damage is None else f"{table.damage}; {cause}"), fix
+
+
+def _explain_missing_rows(
+    name: str, table: TableStatus, dumps: Iterable[DumpStatus], owed: Mapping[str, OwedDump]
+) -> tuple[str, str]:
     dumps_by_id = {dump.id: dump for dump in dumps}
     entry = owed.get(name)
     if entry is not None and entry.asked is None and (table.awaits or table.lacks is not None):
@@ -42,6 +49,8 @@ def of_table(
         return _explain_running_dump(running[-1])
     if table.awaits is not None:
         return _explain_awaited_dump(name, table.awaits, dumps_by_id.get(table.awaits))
+    if table.damage is not None:
+        return "no full dump that began later is merged", f"`{_command(name)}`"
     if table.lacks is not None:
         return (
             "rows of before its first change here may be missing: no full dump of it is merged",

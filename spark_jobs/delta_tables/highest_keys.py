@@ -62,3 +62,7 @@ class Highest:
         last = self._highest_by_table.get(table)
         if last is not None and last.version == before:
             self._highest_by_table[table] = _HighestKey(after, last.highest)
+
+    def forget(self, table: Location) -> None:
+        """Another program may have added keys."""
+        self._highest_by_table.pop(table, None)

@@ -1,5 +1,5 @@
 """A Delta table's own log, read from its newest commits without a Spark job: version, what a merge committed, and
-whether somebody else wrote.
+whose a commit is.
 
 Nobody but the holder of the lake's lock should write these tables. Each of our commits carries a mark (`COMMIT_MARK`,
 set for all our sessions), so that they differ from others' commits.
@@ -10,6 +10,7 @@ from __future__ import annotations
 import bisect
 import math
 import re
+import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
@@ -28,6 +29,9 @@ _SEEN: dict[Location, int] = {}
 
 _INFOS: dict[Location, tuple[int, dict[str, Any]]] = {}
 """The provenance of the commit of a table that was looked at last: who asks whose it was, asks next what it did."""
+
+_SUMS: dict[Location, tuple[int, int | None]] = {}
+"""The CRC-32 of the commit that this process has made last of a table, for one use."""
 
 _COMMIT = re.compile(r"(\d{20})\.json")
 
@@ -52,10 +56,11 @@ def version_from(table: Location, older: int) -> int:
     return newest
 
 
-def note_commit(table: Location, number: int, info: dict[str, Any]) -> None:
-    """Takes in a commit that this process has made, with its provenance."""
+def note_commit(table: Location, number: int, info: dict[str, Any], checksum: int | None) -> None:
+    """Takes in a commit that this process has made, with its provenance and its CRC-32."""
     _SEEN[table] = number
     _INFOS[table] = number, info
+    _SUMS[table] = number, checksum
 
 
 def newest_transaction(table: Location, app: str) -> int | None:
@@ -113,18 +118,26 @@ def newest_before(table: Location, moment: float) -> int | None:
     return commits[place - 1] if place else None
 
 
-def others_wrote(table: Location, after: int, upto: int) -> bool:
-    """Whether one of the commits `after` + 1 to `upto` changed rows or shape and is not ours, or no longer exists."""
-    return any(_is_foreign(table, number) for number in range(after + 1, upto + 1))
+def read_commit(table: Location, number: int) -> bytes | None:
+    """Commit `number`; None where the log does not have it."""
+    return _commit(table / "_delta_log", number).read()
 
 
-def _is_foreign(table: Location, number: int) -> bool:
-    if (data := _commit(table / "_delta_log", number).read()) is None:
-        return True  # nobody can tell any more
+def is_ours(table: Location, number: int, data: bytes) -> bool:
+    """Whether commit `number`, of these bytes, is one of dblog."""
     infos = list(_infos(data))
     if infos:
         _INFOS[table] = number, infos[0]
-    return not any(info.get("userMetadata") == COMMIT_MARK for info in infos) and not _keeps_all(data)
+    return any(info.get("userMetadata") == COMMIT_MARK for info in infos)
+
+
+def commit_sum(table: Location, number: int) -> int | None:
+    """The CRC-32 of commit `number`, which tells it from one of that number in another log; None where it is gone."""
+    seen_number, checksum = _SUMS.pop(table, (None, None))  # for one use: another table may take its place
+    if seen_number == number and checksum is not None:
+        return checksum
+    data = read_commit(table, number)
+    return None if data is None else zlib.crc32(data)
 
 
 def _keeps_all(data: bytes) -> bool:
@@ -136,11 +149,17 @@ def _keeps_all(data: bytes) -> bool:
     return True
 
 
-def same_rows(table: Location, number: int) -> int:
-    """The newest version that has the rows and the shape of version `number`: a VACUUM leaves the newest ones alone."""
-    while (data := _commit(table / "_delta_log", number + 1).read()) is not None and _keeps_all(data):
+def same_rows(table: Location, number: int, checksum: int | None) -> tuple[int, int | None]:
+    """The newest version that has the rows and the shape of version `number`, with the CRC-32 of its commit: a VACUUM
+    leaves the newest ones alone. It is `number` itself where that commit no longer has this `checksum`."""
+    first = number
+    before = checksum
+    while (data := read_commit(table, number + 1)) is not None and _keeps_all(data):
+        if number == first and before is not None and commit_sum(table, first) != before:
+            break
         number += 1
-    return number
+        checksum = zlib.crc32(data)
+    return number, checksum
 
 
 def check_unused(table: Location, app: str, number: int) -> None:

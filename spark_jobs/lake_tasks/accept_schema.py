@@ -18,7 +18,7 @@ from dblog_core.lake.task_results import AcceptResult
 from dblog_core.model.schema import TableName, TableSchema
 from spark_jobs.delta_tables import alter_table, column_types
 from spark_jobs.delta_tables.alter_table import DroppedColumns
-from spark_jobs.lake_tasks import reset
+from spark_jobs.lake_tasks import answered_table, reset
 from spark_jobs.lake_tasks.context import Done, Tools
 from spark_jobs.merging.lake_table import LakeTable
 
@@ -62,7 +62,8 @@ def carry_out(tools: Tools, plan: AcceptPlan) -> Done:
         status, dump = reset.empty_table(tools, plan.reset)
     else:
         dump = _shape_table(tools, plan)
-        status = replace(status, version=_table(tools, plan).version(), schema=plan.schema, awaits=dump, ignored=None)
+        status = answered_table.at_newest_version(status, _table(tools, plan))
+        status = replace(status, schema=plan.schema, awaits=dump, ignored=None)
         status = _follow_from_stop(status, plan) if plan.reset is None else _follow_from_dump(status, plan.reset)
     return Done(AcceptResult(plan.table, plan.way, plan.does, plan.changes, dump), {plan.table: status})
 

@@ -28,7 +28,7 @@ from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.dumps import dump_store
 from dblog_core.errors import LakeError, RequestError
 from dblog_core.lake.cuts import cut_of, cuts_location, is_findable
-from dblog_core.lake.lake_status import OWN, TableStatus, history_location, own_directory, table_location
+from dblog_core.lake.lake_status import OWN, State, TableStatus, history_location, own_directory, table_location
 from dblog_core.lake.task_plans import MaintainPlan
 from dblog_core.lake.task_requests import MaintainRequest
 from dblog_core.maintenance import disk_usage, retention_needs, schedule
@@ -42,7 +42,7 @@ from dblog_core.storage.location import Location
 from dblog_core.wiring import open_state
 from spark_jobs.delta_tables import clustering, delta_log_checkpoint, join_files, log, log_cleanup
 from spark_jobs.delta_tables.column_types import quote
-from spark_jobs.lake_tasks import expired_cuts, file_upkeep
+from spark_jobs.lake_tasks import answered_table, expired_cuts, file_upkeep
 from spark_jobs.lake_tasks.context import Done, Tools
 from spark_jobs.lake_tasks.expired_cuts import Kept
 from spark_jobs.merging.merge_records import Records
@@ -92,12 +92,23 @@ def carry_out(tools: Tools, plan: MaintainPlan, *, now: Callable[[], float] = ti
         sizes.append(size)
         maintained.append(MaintainedTable(size, tuple(done), removed))
         if not place.history:
-            tables[place.table] = replace(tools.status.tables[place.table], version=log.version(place.path))
+            tables[place.table] = _answer_others(session, place, tools)
         tools.step(f"maintained {place.name}")
     staging = _retain(tools, tools.config, began)
     schedule.write_maintained(tools.lake.location, began, sizes)
     cuts = MaintainedCuts(oldest_cut.number or None, oldest_cut.removed)
     return Done(MaintainResult(tuple(maintained), cuts, staging), tables)
+
+
+def _answer_others(spark: SparkSession, place: Place, tools: Tools) -> TableStatus:
+    """The table's status with its newest version. A table that seldom changes waits long for a merge of its own, which
+    would find what other programs have done to its rows."""
+    status = tools.status.tables[place.table]
+    if status.version is None or status.schema is None or status.state is State.STOPPED:
+        return status
+    with _name_errors(place):
+        schema = tools.lake.shape_in_lake(spark, tools.staging.schema(status.schema))
+        return answered_table.answer_others(tools, place.table, status, tools.lake.table(spark, schema))
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from dblog_core.staging.manifest import LogMark
 from spark_jobs.delta_tables.session import compute_once
 from spark_jobs.events.fold import PUT
 from spark_jobs.history import rebuild_start
-from spark_jobs.lake_tasks import refold
+from spark_jobs.lake_tasks import answered_table, refold
 from spark_jobs.lake_tasks.context import Done, Tools
 from spark_jobs.lake_tasks.refold import TableEvents
 
@@ -93,7 +93,8 @@ def carry_out(tools: Tools, plan: RebuildPlan) -> Done:
             tools.check()
             lake.replace(whole, tools.number)
     tools.step(f"rebuilt {name}")
-    now = replace(status, version=lake.version()).with_applied_rows(tools.withheld.count(name))
+    now = replace(answered_table.at_newest_version(status, lake), damage=None, damaged_at=None)
+    now = now.with_applied_rows(tools.withheld.count(name))
     result = RebuildResult(name, plan.begins_with, lake.rows().count(), tools.withheld.count(name))
     return Done(result, {name: now})
 

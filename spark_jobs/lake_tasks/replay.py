@@ -25,7 +25,7 @@ from dblog_core.staging.manifest import LogMark, Manifest
 from spark_jobs.delta_tables.column_types import OFFSET, quote
 from spark_jobs.delta_tables.session import compute_once
 from spark_jobs.events.fold import PUT, WITHHOLD
-from spark_jobs.lake_tasks import refold
+from spark_jobs.lake_tasks import answered_table, refold
 from spark_jobs.lake_tasks.context import Done, Tools
 from spark_jobs.lake_tasks.refold import TableEvents
 from spark_jobs.merging import deleted_rows
@@ -76,7 +76,7 @@ def _replay(tools: Tools, name: str, plan: ReplayPlan) -> tuple[ReplayCounts, Ta
         lake = tools.lake.table(spark, events.schema)
         if lake.newest_merge() == tools.number:  # before a crash
             return counts, _status(tools, name, status, lake)
-        lake.answer_others(after=status.version or 0, merged=status.offset)
+        status = answered_table.answer_others(tools, name, status, lake)
         rows = compute_once(_rows(events, plan, lake))
         lost = rows.where(F.col("op") == WITHHOLD)
         counts = ReplayCounts(withheld=refold.withhold(tools.withheld, name, lost))
@@ -108,7 +108,7 @@ def _holds(plan: ReplayPlan, mark: LogMark) -> bool:
 
 
 def _status(tools: Tools, name: str, status: TableStatus, lake: LakeTable) -> TableStatus:
-    return replace(status, version=lake.version()).with_applied_rows(tools.withheld.count(name))
+    return answered_table.at_newest_version(status, lake).with_applied_rows(tools.withheld.count(name))
 
 
 def _rows(events: TableEvents, plan: ReplayPlan, lake: LakeTable) -> DataFrame:

@@ -17,6 +17,7 @@ from dblog_core.model.schema import TableSchema
 from dblog_core.schema_evolution.renames import Renames
 from dblog_core.staging import Staging
 from spark_jobs.delta_tables import column_types
+from spark_jobs.lake_tasks import answered_table
 from spark_jobs.lake_tasks.context import Done, Tools
 
 
@@ -101,17 +102,18 @@ def empty_table(tools: Tools, plan: ResetPlan) -> tuple[TableStatus, str]:
     tools.withheld.forget(name, tools.withheld.keys(name, schema))
     tools.step(f"emptied {name}")
     emptied_status = replace(
-        status,
+        answered_table.at_newest_version(status, lake),
         state=State.INCOMPLETE,
         error=None,
         segment=plan.segment,
         offset=plan.offset,
-        version=lake.version(),
         schema=plan.schema,
         reset_at=plan.offset,
         awaits=dump,
         ignored=None,
         accepted=None,
         withheld=0,
+        damage=None,
+        damaged_at=None,
     )
     return emptied_status, dump

@@ -21,7 +21,7 @@ from dblog_core.delta_writer.features import TableRefused
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.errors import LakeError
 from dblog_core.lake.json_variants import check_variants, json_columns
-from dblog_core.model.schema import TableSchema
+from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.model.table_names import quote_for_shell
 from dblog_core.model.values import Key
 from dblog_core.schema_evolution.renames import Renames
@@ -85,6 +85,11 @@ class LakeTable:
         self._highest = highest or Highest()
         self.committed: int | None = None
         """The version that `upsert` has made."""
+
+    @property
+    def name(self) -> TableName:
+        """The source's table."""
+        return self._schema.table
 
     def exists(self) -> bool:
         return self.version() is not None
@@ -186,32 +191,16 @@ class LakeTable:
                 fix=f"undo it, or run `dblog reset {quote_for_shell(self._schema.table)}`: the table is built again",
             )
 
-    def answer_others(self, *, after: int, merged: int, newest: int | None = None) -> int:
-        """Looks at what somebody else wrote since version `after`; returns the version up to which it has looked.
-        `newest`: the table's newest version by a look right before; None: it looks itself.
-
-        A row without an offset, or beyond `merged` (the highest that one of our rows can have here), counts as older
-        than all our rows from now on. Raises LakeError where the table is not the one that `after` was a version of.
-        """
-        newest = self.version() if newest is None else newest
-        if newest is None or newest < after:
-            what = "is gone" if newest is None else f"was replaced: it ends at version {newest}"
-            raise LakeError(
-                f"the lake table {what}; a merge left version {after}",
-                where=str(self.path),
-                fix=f"restore it, or run `dblog reset {quote_for_shell(self._schema.table)}`: the table is built again",
-            )
-        while log.others_wrote(self.path, after, newest):
-            self.prepare()
-            self._disown(merged, newest)
-            after = newest
-            newest = self._newest()
-        return newest
-
-    def _disown(self, merged: int, number: int) -> None:
+    def disown(self, merged: int, number: int) -> None:
+        """Has rows without an offset, or beyond `merged`, count as older than all our rows. `number`: the version that
+        had them."""
         beyond = F.col(OFFSET).isNull() | (F.col(OFFSET) > merged)
         with transaction(self._spark, f"{self._app}:others", number):
             DeltaTable.forPath(self._spark, str(self.path)).update(beyond, {OFFSET: F.lit(0).cast("long")})
+
+    def forget_keys(self) -> None:
+        """Forgets what is remembered of the table's keys: another program may have added some."""
+        self._highest.forget(self.path)
 
     @property
     def _sql(self) -> str:
@@ -370,7 +359,7 @@ class LakeTable:
         if done is None or done.already:
             return done
         self.committed = done.version
-        log.note_commit(self.path, done.version, table.commit_info)
+        log.note_commit(self.path, done.version, table.commit_info, table.snapshot.commit)
         self._highest.record_batch(self.path, done.version - 1, done.version, self._schema, ranges)
         if delta_log_checkpoint.is_due(done.version, table.snapshot.metadata.get("configuration") or {}):
             tables.checkpoints.ask(self._spark, self.path)

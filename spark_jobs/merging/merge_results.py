@@ -19,7 +19,9 @@ class Applied:
     `history`: lines of the history; `told`: it has all of this merge. Files and `bytes` (those written) are of the lake
     table.
     `merge_because`: why its rows are brought in by MERGE; None where they need not be.
-    `awaits`: the full dump that was requested for the values of new columns. `ignored`: the columns of its newest shape
+    `awaits`: the full dump that was requested for the values of new columns, or for damaged rows. `commit`: the CRC-32
+    of the commit of `version`. `damage`: what another program has done to rows of the table; a full dump brings them
+    that begins at or after the offset `damaged_at`. `ignored`: the columns of its newest shape
     that the lake leaves out; None where it has taken that shape.
     """
 
@@ -42,6 +44,9 @@ class Applied:
     ignored: list[str] | None = None
     merge_because: str | None = None
     error: str | None = None
+    commit: int | None = None
+    damage: str | None = None
+    damaged_at: int | None = None
 
     @classmethod
     def of(cls, work: Work, written: Written, *, withheld: int) -> Self:

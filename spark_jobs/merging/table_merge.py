@@ -17,7 +17,7 @@ from dblog_core.model.table_names import quote_for_shell
 from dblog_core.schema_evolution.renames import is_stale
 from dblog_core.staging import Staging
 from dblog_core.staging.spilled_rows import remove_spilled
-from spark_jobs.delta_tables import alter_table
+from spark_jobs.delta_tables import alter_table, log
 from spark_jobs.delta_tables.alter_table import DroppedColumns
 from spark_jobs.delta_tables.commit_metrics import Counted
 from spark_jobs.events import (
@@ -28,6 +28,7 @@ from spark_jobs.events import (
 from spark_jobs.events.fold_without_spark import FoldedRows
 from spark_jobs.history.history_table import Before, History
 from spark_jobs.merging import deleted_rows
+from spark_jobs.merging.answered_commits import AnsweredCommits, answer_commits
 from spark_jobs.merging.lake import Lake
 from spark_jobs.merging.lake_table import LakeTable
 from spark_jobs.merging.merge_results import Applied
@@ -87,8 +88,15 @@ class TableMerge:
         lake = self._lake.table(self._spark, schema, dropped, work.renames)
         since = seen = status.version if status else None
         committed = is_repeated and version is not None and lake.newest_merge() == number
+        damage: str | None = None
+        damaged_at: int | None = None
         if not committed and seen is not None and (version is not None or from_dump(work).floor is None):
-            seen = version = lake.answer_others(after=seen, merged=merged, newest=version)
+            assert status is not None
+            commit = status.commit if left_at is None else None  # that this process has left it so is known
+            answered = answer_commits(lake, after=seen, commit=commit, merged=merged, newest=version)
+            seen = version = answered.version
+            damage = answered.damage
+            damaged_at = None if damage is None else merged
         counted = Counted(lake.path, since if is_repeated else version)
         history_counts = Counted(history.path, history.version()) if history is not None else None
         withheld = 0
@@ -98,7 +106,11 @@ class TableMerge:
             )
         self._remove_ghosts(work, schema, lake, history, span)
         self._write.settle(lake, schema)
-        version = self._newest_version(lake, after=seen or 0, merged=max(span.offset, merged))
+        answered_after = self._answer_later_commits(lake, after=seen or 0, merged=max(span.offset, merged))
+        version = None if answered_after is None else answered_after.version
+        if answered_after is not None and answered_after.damage is not None:
+            damage = damage or answered_after.damage
+            damaged_at = max(span.offset, merged)
         done = counted.upto(version)
         lines = history_counts.upto(history.version()).inserted if history_counts and history else 0
         return replace(
@@ -110,14 +122,17 @@ class TableMerge:
             told=history is not None and (not committed or history.newest_offset() >= span.offset),
             ignored=self._ignored_columns(work, lake),
             merge_because=self._write.merge_because,
+            commit=None if version is None else log.commit_sum(lake.path, version),
+            damage=damage,
+            damaged_at=damaged_at,
         )
 
-    def _newest_version(self, lake: LakeTable, *, after: int, merged: int) -> int | None:
-        """The version behind the work; what others have committed behind version `after` is answered."""
+    def _answer_later_commits(self, lake: LakeTable, *, after: int, merged: int) -> AnsweredCommits | None:
+        """Answers what others have committed behind version `after`, up to the version behind the work."""
         if self._write.is_left and lake.committed is not None:
-            return lake.committed  # right behind the version that was left
+            return AnsweredCommits(lake.committed, None)  # right behind the version that was left
         version = lake.version()
-        return None if version is None else lake.answer_others(after=after, merged=merged, newest=version)
+        return None if version is None else answer_commits(lake, after=after, merged=merged, newest=version)
 
     def _remove_ghosts(
         self, work: Work, schema: TableSchema, lake: LakeTable, history: History | None, span: Span

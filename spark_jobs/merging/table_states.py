@@ -69,18 +69,26 @@ class TableStates:
         status = self._state_before(name, intent.span)
         if applied.error is not None:
             return replace(status, state=State.STOPPED, error=applied.error)
-        if work.last_truncate is not None or any(_brings(mark, status) for mark in work.finished):
-            status = replace(status, awaits=None)
+        if applied.damage is not None:
+            status = replace(status, damage=applied.damage, damaged_at=applied.damaged_at)
+        status = _end_waits(work, status)
         if applied.awaits is not None:
             added = self.lacks_before(work, self.before.get(name), applied.ignored)
             if (mark := merge_plan.last_unlogged_rewrite(work)) is not None:
                 added = max(mark.offset, added or 0)
-            status = replace(status, awaits=applied.awaits, added_at=added)
+            status = replace(status, awaits=applied.awaits, added_at=status.added_at if added is None else added)
         merged = applied.counts(intent.number)
-        status = replace(status, version=applied.version, schema=work.schema, merged=merged, told=applied.told)
+        status = replace(status, version=applied.version, commit=applied.commit, merged=merged)
+        status = replace(status, schema=work.schema, told=applied.told)
         status = replace(status, ignored=applied.ignored, merge_because=applied.merge_because)
         status = replace(status, lacks=self._lacks(work, status))
         return self._with_span(name, status, intent)
+
+    def needs_dump(self, intent: Intent, work: Work, applied: Applied) -> bool:
+        """Whether another program has damaged the table after its share, and no dump is on its way that heals that."""
+        before = self._state_before(work.table, intent.span)
+        now = self.after_share(intent, work, applied)
+        return now.damage is not None and (before.damage is None or now.awaits is None)
 
     def _late(self, name: str, intent: Intent) -> TableStatus:
         """A table whose share is not in: it stays where it was, and may have rows up to the end of the share."""
@@ -167,14 +175,32 @@ def follow_versions(status: LakeStatus, lake: Location, of: Collection[str] | No
     def follow(name: str, table: TableStatus) -> TableStatus:
         if table.version is None or table.state is State.STOPPED or (of is not None and name not in of):
             return table
-        return replace(table, version=log.same_rows(table_location(lake, TableName.parse(name)), table.version))
+        version, commit = log.same_rows(table_location(lake, TableName.parse(name)), table.version, table.commit)
+        return replace(table, version=version, commit=commit)
 
     return replace(status, tables={name: follow(name, table) for name, table in status.tables.items()})
 
 
+def _end_waits(work: Work, table: TableStatus) -> TableStatus:
+    """The table without what the work has brought: all of it where it was emptied, or where a full dump has ended that
+    began late enough."""
+    damaged_at = table.damaged_at or 0
+    emptied = work.last_truncate is not None and work.last_truncate > damaged_at
+    if emptied or any(_brings(mark, table) for mark in work.finished):
+        return replace(table, awaits=None, damage=None, damaged_at=None)
+    if table.damage is None:
+        return table if work.last_truncate is None else replace(table, awaits=None)
+    # A dump that began before the damage has ended: it is another one that heals it.
+    ended = any(mark.dump == table.awaits for mark in work.finished)
+    return replace(table, awaits=None) if ended else table
+
+
 def _brings(mark: LogMark, table: TableStatus) -> bool:
-    """Whether the dump that `mark` ends has brought what a table lacks that was reset, or got new columns."""
-    full = mark.key_from is None and mark.key_to is None
+    """Whether the dump that `mark` ends has brought what a table lacks that was reset, damaged, or got new columns."""
+    if mark.key_from is not None or mark.key_to is not None:
+        return False
+    since = mark.since or 0
+    if table.damaged_at is not None:
+        return mark.since is not None and since >= table.damaged_at
     lacks = [offset for offset in (table.reset_at, table.added_at) if offset is not None]
-    since = mark.since is not None and bool(lacks) and mark.since >= max(lacks)
-    return full and (mark.dump == table.awaits or since)
+    return mark.dump == table.awaits or (mark.since is not None and bool(lacks) and since >= max(lacks))

@@ -87,7 +87,8 @@ class TableTurn:
             self._check_place(work.table, status)
             applied = self._try_apply(self._pass_over_removed(work, status), status)
             if applied is not None and applied.version is not None:
-                applied = replace(applied, awaits=self._request_dump(work, status, applied.ignored))
+                awaits = self._request_dump(work, status, applied.ignored)
+                applied = replace(applied, awaits=awaits or self._request_repair(work, applied))
         except LeaseLost:
             raise
         except DblogError as error:
@@ -133,16 +134,26 @@ class TableTurn:
         if self.states.lacks_before(work, status, ignored) is None:
             mark = merge_plan.last_unlogged_rewrite(work)
             return None if mark is None else mark.dump
+        return self._submit_dump(work.table, "columns were added, and the dump that brings their values")
+
+    def _request_repair(self, work: Work, applied: Applied) -> str | None:
+        """The full dump that brings rows which another program has damaged; None where none is needed now."""
+        if not self.states.needs_dump(self.intent, work, applied):
+            return None
+        what = applied.damage or "another program has damaged its rows"
+        return self._submit_dump(work.table, f"{what}, and the dump that brings them")
+
+    def _submit_dump(self, table: str, what: str) -> str:
         assert self.dumps is not None
         try:
-            dump = self.dumps.submit(work.table, [])
+            dump = self.dumps.submit(table, [])
         except DblogError as error:
             raise LakeError(
-                f"columns were added, and the dump that brings their values cannot be requested: {error.message}",
-                where=work.table,
+                f"{what} cannot be requested: {error.message}",
+                where=table,
                 fix=error.fix or "the next merge tries again",
             ) from error
-        self.step(f"requested {work.table}")
+        self.step(f"requested {table}")
         return dump
 
     def _try_apply(self, work: Work, status: TableStatus | None) -> Applied | None:

@@ -121,7 +121,7 @@ def test_a_shape_or_key_that_they_changed_stops_the_table_by_name(
     assert error in _refusal_of_next_merge(lake)
 
 
-def test_a_table_that_was_replaced_or_removed_is_refused(lake: TestLake) -> None:
+def test_a_table_that_was_removed_is_refused_and_one_that_was_put_back_is_dumped(lake: TestLake) -> None:
     _items(lake, 1, 2)
     path = lake.table(ITEMS).local
     assert path is not None
@@ -130,7 +130,10 @@ def test_a_table_that_was_replaced_or_removed_is_refused(lake: TestLake) -> None
     shutil.rmtree(path)
     assert "is gone" in _refusal_of_next_merge(lake) and not path.exists()
     backup.rename(path)
-    assert "was replaced: it ends at version 1" in _refusal_of_next_merge(lake)
+    lake.merge_well()
+    status = read_status(lake.location)
+    assert status is not None and "it ends at version 1" in str(status.tables[str(ITEMS.table)].damage)
+    assert status.tables[str(ITEMS.table)].state is State.INCOMPLETE and lake.dumps.asked == [(str(ITEMS.table), [])]
 
 
 def test_days_that_a_stranger_wrote_in_the_older_calendar_are_found_and_kept(
@@ -163,3 +166,26 @@ def test_days_that_a_stranger_wrote_in_the_older_calendar_are_found_and_kept(
         (old[1], old[0], 2),
         (old[3], old[3], 1),
     ]
+
+
+def test_a_restore_by_hand_is_told_and_the_dump_that_it_causes_heals_it(lake: TestLake, stranger: SparkSession) -> None:
+    """It takes back an update and an insert, and brings back a row that was deleted."""
+    _items(lake, 1, 4)
+    lake.build.update(ITEMS, {"id": 1, "v": "new"})
+    lake.build.delete(ITEMS, {"id": 2})
+    _items(lake, 9, 9)
+    stranger.sql(f"RESTORE TABLE {_name(lake)} TO VERSION AS OF 1")
+    _items(lake, 10, 10)
+    status = read_status(lake.location)
+    assert status is not None and status.tables[str(ITEMS.table)].state is State.INCOMPLETE
+    assert "(RESTORE, " in str(status.tables[str(ITEMS.table)].damage)
+    assert lake.dumps.asked == [(str(ITEMS.table), [])]
+    since = lake.build.offset
+    truth = {1: "new", 3: "a", 4: "a", 9: "a", 10: "a"}
+    lake.build.chunk(ITEMS, [{"id": number, "v": value} for number, value in truth.items()], dump="dump1")
+    lake.build.finished(ITEMS, "dump1", since=since, since_segment=lake.build.segment + 1)
+    lake.build.seal()
+    lake.merge_well()
+    assert {row["id"]: row["v"] for row in lake.rows(ITEMS)} == truth
+    status = read_status(lake.location)
+    assert status is not None and status.tables[str(ITEMS.table)].state is State.OK

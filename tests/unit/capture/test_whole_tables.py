@@ -251,6 +251,12 @@ def test_an_incomplete_table_says_why_and_what_mends_it(tmp_path: Path, monkeypa
     assert "no full dump of it is merged: `dblog dump --table shop.orders`" in health_text(lacking)
     assert "dump d1 has failed: NaN in n: repair that" in health_text(lacking, **owed)
     assert "waits for dump d9, which is no longer known: `dblog dump" in health_text(replace(INCOMPLETE, awaits="d9"))
+    damaged = replace(INCOMPLETE, damage="commit 7 (RESTORE) has brought back an older version", damaged_at=30)
+    assert "RESTORE" in health_text(replace(damaged, awaits="d9")) and "no longer known" in health_text(
+        replace(damaged, awaits="d9")
+    )
+    assert health_text(damaged).endswith("merged: `dblog dump --table shop.orders`")
+    assert damaged.with_applied_rows(0).state is State.INCOMPLETE
     assert health_text(replace(INCOMPLETE, withheld=2)).startswith("2 rows wait for a dump of their keys")
     assert health_text(replace(INCOMPLETE, state=State.OK)) == "None: None"
     assert health_text(replace(INCOMPLETE, state=State.STOPPED, error="no\n  fix: yes")) == "no: yes"

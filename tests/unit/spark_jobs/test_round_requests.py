@@ -36,6 +36,7 @@ from spark_jobs.merging.merge_records import Records
 from spark_jobs.merging.merge_results import Merged
 from spark_jobs.merging.withheld_keys import Withheld
 from tests.simulation.storage import Disk, MemoryStorage
+from tests.spark.lakes import Dumps
 from tests.spark.segments import SegmentBuilder, table
 
 TABLES = 300
@@ -82,7 +83,7 @@ class Tables:
         records = Records(own_directory(self.location))
         places = {self.place(schema) for schema in self.schemas}
         lake = Lake(self.location, "dblog:shop", open_tables=OpenTables(), settled=places)
-        merger = Merger(mock.Mock(), self.staging, lake, records, Withheld(records), compact_after=1_000)
+        merger = Merger(mock.Mock(), self.staging, lake, records, Withheld(records), compact_after=1_000, dumps=Dumps())
         merger.load()
         return merger
 
@@ -237,28 +238,32 @@ def test_every_merge_has_its_cut_and_readers_find_it(local: Tables) -> None:
     assert (earlier.number, earlier.tables[name]) == (4, 3)
 
 
+_FOREIGN_FILE = {
+    "path": "foreign.parquet",
+    "partitionValues": {},
+    "size": 1,
+    "modificationTime": 0,
+    "dataChange": True,
+    "stats": '{"numRecords":1,"minValues":{"id":9000},"maxValues":{"id":9000},"nullCount":{"_dblog_offset":1}}',
+}
+
+
 def test_a_commit_of_others_is_looked_at_before_ours_follows_it(local: Tables) -> None:
     """Nobody looks for it: our commit finds its version taken."""
     local.round(1)
     local.round(2)
-    local.commit(3, {"commitInfo": {"operation": "UPDATE"}}, {"metaData": _metadata(local)})
+    local.commit(3, {"commitInfo": {"operation": "UPDATE"}}, {"add": _FOREIGN_FILE})
     looked: list[int] = []
 
     def look(self: LakeTable, merged: int, number: int) -> None:
         looked.append(number)
         local.commit(4, {"commitInfo": {"operation": "UPDATE", "userMetadata": COMMIT_MARK}})
 
-    with mock.patch.object(LakeTable, "prepare"), mock.patch.object(LakeTable, "_disown", look):
+    with mock.patch.object(LakeTable, "disown", look):
         merged = local.round(3)
     assert looked == [3] and [t.error for t in merged.tables] == [None] and local.version() == 5
     local.round(4)
     assert local.version() == 6
-
-
-def _metadata(tables: Tables) -> dict[str, Any]:
-    path = tables.place(tables.schemas[0]) / "_delta_log" / f"{0:020d}.json"
-    metadata: dict[str, Any] = orjson.loads((path.read() or b"").splitlines()[1])["metaData"]
-    return metadata
 
 
 def test_a_commit_of_others_that_changes_no_row_is_passed(local: Tables) -> None:
@@ -281,7 +286,8 @@ def test_a_table_that_was_removed_or_replaced_is_found_out(local: Tables, when: 
     # In place of the table there is one whose log is shorter.
     for version in (2, 3):
         (place / "_delta_log" / f"{version:020d}.json").unlink()
-    assert "was replaced: it ends at version 1" in str(local.round(4).tables[0].error)
+    with mock.patch.object(LakeTable, "prepare"), mock.patch.object(LakeTable, "disown"):
+        assert "it ends at version 1, and a merge left version 3" in str(local.round(4).tables[0].damage)
 
 
 def test_another_table_with_as_many_versions_is_not_taken_for_the_one_that_was_left(local: Tables) -> None:
@@ -290,13 +296,9 @@ def test_another_table_with_as_many_versions_is_not_taken_for_the_one_that_was_l
     place = local.place(local.schemas[0])
     path = place / "_delta_log" / f"{2:020d}.json"
     path.replace((path.read() or b"").replace(b'"MERGE"', b'"WRITE"'))
-    with mock.patch.object(LakeTable, "answer_others", autospec=True, side_effect=_answer) as looks:
-        local.round(3)
-    assert looks.call_count == 2, "before and after, as of a table that this process has not left so"
-
-
-def _answer(self: LakeTable, *, after: int, merged: int, newest: int) -> int:
-    return newest
+    with mock.patch.object(LakeTable, "prepare") as prepare, mock.patch.object(LakeTable, "disown"):
+        damage = local.round(3).tables[0].damage
+    assert prepare.called and "its version 2 is not the one that a merge left" in str(damage)
 
 
 def test_who_was_shut_out_before_its_commit_writes_nothing(local: Tables) -> None:
