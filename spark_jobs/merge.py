@@ -17,7 +17,9 @@ from dataclasses import asdict
 from functools import partial
 
 from dblog_core.errors import LakeBusy, LakeError, StagingError, StateError
+from dblog_core.lake.task_requests import MaintainRequest
 from dblog_core.maintenance.schedule import Timetable, ask_when_due
+from dblog_core.state import recent_errors
 from spark_jobs import entry_point
 from spark_jobs.commit_pace import CommitPace
 from spark_jobs.entry_point import Starters, say
@@ -87,7 +89,11 @@ def _run(options: argparse.Namespace) -> int:
         )
         timetable = Timetable(job.lake.location, job.config.lake)
         upkeep = partial(ask_when_due, timetable, job.lake.location)
-        rounds = Job(merger, withheld, dumps, job.stop, json=options.json, upkeep=upkeep)
+
+        def remember(part: str, error: LakeError) -> None:
+            recent_errors.record(job.state, part, error, time.time())
+
+        rounds = Job(merger, withheld, dumps, job.stop, json=options.json, upkeep=upkeep, remember=remember)
         with closing(merger):
             if options.tasks:
                 return rounds.tasks()
@@ -108,8 +114,11 @@ class Job:
         *,
         json: bool,
         upkeep: Callable[[], object] = lambda: None,
+        remember: Callable[[str, LakeError], object] = lambda part, error: None,
     ) -> None:
-        """`upkeep`: asks for the maintenance of the lake when it is time; only a continuous merge does."""
+        """`upkeep`: asks for the maintenance of the lake when it is time; only a continuous merge does. `remember` gets
+        the part and the error of a lake task that has failed, for people."""
+        self._remember = remember
         self._merger = merger
         self._withheld = withheld
         self._dumps = dumps
@@ -217,7 +226,7 @@ class Job:
 
     def _tell(self, merged: Merged) -> None:
         if merged.task is not None:
-            say(f"merge {merged.number}: {merged.task} done in {merged.seconds} s")
+            self._tell_task(merged.number, merged.task, merged.seconds, merged.fault)
             return
         rows = sum(t.rows for t in merged.tables)
         tables = len(merged.tables)
@@ -228,6 +237,13 @@ class Job:
             say(f"merge {merged.number}: not waited for: {_first_names(list(merged.late))}")
         if self._json:
             entry_point.print_json(asdict(merged))
+
+    def _tell_task(self, number: int, task: str, seconds: float, fault: LakeError | None) -> None:
+        if fault is None:
+            say(f"merge {number}: {task} done in {seconds} s")
+            return
+        say(f"merge {number}: {task} failed after {seconds} s: {fault}")
+        self._remember("maintenance" if task == MaintainRequest.kind else task, fault)
 
     def _tell_stopped(self) -> bool:
         stopped = self._merger.stopped_tables()

@@ -34,9 +34,10 @@ from dblog_core.model.schema import TableName
 from dblog_core.staging import Staging
 from dblog_core.storage.location import Location
 from spark_jobs.delta_tables import log
-from spark_jobs.lake_tasks import adopt, maintain
+from spark_jobs.lake_tasks import adopt
 from spark_jobs.lake_tasks.context import Tools
-from spark_jobs.lake_tasks.task_turn import TaskTurn
+from spark_jobs.lake_tasks.mark_times import Marks
+from spark_jobs.lake_tasks.task_turn import TaskTurn, find_fault
 from spark_jobs.lake_tasks.upkeep import Upkeep
 from spark_jobs.merging.cut_writer import CutWriter
 from spark_jobs.merging.fence import Fence
@@ -262,7 +263,7 @@ class Merger:
         if self._config is not None and task.id not in self._prepared:
             self._prepared.add(task.id)
             with suppress(LakeError):  # the maintenance itself says what is wrong
-                marks = maintain.Marks.of(self._tools(self.status.merge + 1), self._config, self._now())
+                marks = Marks.of(self._tools(self.status.merge + 1), self._config, self._now())
                 self._upkeep.ask(marks.shares(task.request.tables or list(self.status.tables)))
         return not self._upkeep.has_asked
 
@@ -342,7 +343,7 @@ class Merger:
         self._step("done")
         finish = partial(record, self._lake.location, task.id, outcome)
         self._close(intent, {**self.status.tables, **changed}, first=finish)
-        return self._summarize(intent, began, [])
+        return replace(self._summarize(intent, began, []), fault=find_fault(outcome))
 
     def _tools(self, number: int) -> Tools:
         return Tools(

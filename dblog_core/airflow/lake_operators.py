@@ -122,13 +122,15 @@ class MaintainLake(_OnLake):
             if read_status(open_lake(config)) is None:
                 return None
             request = MaintainRequest()
-            return lake_tasks.carry_out(on_connection(config), request, MaintainResult, stop=stop, on_line=_line)
+            result = lake_tasks.carry_out(on_connection(config), request, MaintainResult, stop=stop, on_line=_line)
+            for table in result.tables:
+                log.info("%s: %s", table.size.table, ", ".join(table.did) or "nothing to do")
+            result.check()
+            return result
 
         result = self.run_engine(maintain)
         if result is None:
             raise AirflowSkipException("nothing is merged yet")
-        for table in result.tables:
-            log.info("%s: %s", table.size.table, ", ".join(table.did) or "nothing to do")
         return result.to_json()
 
 

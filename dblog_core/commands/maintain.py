@@ -51,6 +51,7 @@ def maintain(
             on_line=lambda line: note(session.redact(line)),
         )
     session.result(result.to_json(), as_text(result))
+    result.check()
 
 
 def as_text(result: MaintainResult) -> str:
@@ -69,6 +70,7 @@ def as_text(result: MaintainResult) -> str:
     staging = result.staging
     lines = [align(["TABLE", "ROWS", "FILES", "SIZE", "ON DISK", "DONE"], rows)] if rows else []
     lines.append(f"cuts: {result.cuts.removed:,} removed, the oldest is {result.cuts.oldest or 'none yet'}")
-    lines.append(f"staging: {staging.removed_files:,} files removed, it begins at segment {staging.segment:,}")
-    lines += [f"  held back from segment {need.segment:,} on: {need.why}" for need in staging.held]
+    if staging is not None:
+        lines.append(f"staging: {staging.removed_files:,} files removed, it begins at segment {staging.segment:,}")
+        lines += [f"  held back from segment {need.segment:,} on: {need.why}" for need in staging.held]
     return "\n".join(lines)

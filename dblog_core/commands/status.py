@@ -91,7 +91,8 @@ def _table(table: TableInStatus) -> str:
     why = _because(table.error) or (f": {table.cause}\n  fix: {table.fix}" if table.cause else "")
     captured = "" if table.captured else ", no longer captured"
     by_spark = f", each batch by Spark ({table.merge_because})" if table.merge_because else ""
-    return f"table     {table.table}: {table.state}{captured}{by_spark}{why}"
+    unmaintained = f"\n  its maintenance has failed: {table.unmaintained}" if table.unmaintained else ""
+    return f"table     {table.table}: {table.state}{captured}{by_spark}{why}{unmaintained}"
 
 
 def _window(window: OpenWindow) -> str:

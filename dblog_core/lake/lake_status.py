@@ -83,6 +83,7 @@ class TableStatus:
     `commit`: the CRC-32 of the commit of `version`, so that another table in its place is found out; None: an older
     dblog has not recorded it. `damage`: what another program has done to its rows; a full dump brings them that begins
     at or after the offset `damaged_at`, and `awaits` is one that was requested for that.
+    `unmaintained`: why the last maintenance has failed for the table's files.
     """
 
     state: State
@@ -105,6 +106,7 @@ class TableStatus:
     commit: int | None = None
     damage: str | None = None
     damaged_at: int | None = None
+    unmaintained: str | None = None
 
     @property
     def waits(self) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Self
 
+from dblog_core.errors import LakeError
 from dblog_core.interfaces import Json
 from dblog_core.maintenance.schedule import TableSize
 from dblog_core.staging.log_start import Need
@@ -65,19 +66,50 @@ class MaintainedStaging:
 
 
 @dataclass(frozen=True, slots=True)
+class FailedPlace:
+    """A table, a history (TABLE__history) or `staging`, of which the maintenance has failed, and why."""
+
+    name: str
+    error: str
+    fix: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.error}"
+
+
+@dataclass(frozen=True, slots=True)
 class MaintainResult:
-    """What was done to the tables, the cuts and staging."""
+    """What was done to the tables, the cuts and staging (None: its retention has failed). `failed`: what could not be
+    maintained; all else was."""
 
     tables: tuple[MaintainedTable, ...]
     cuts: MaintainedCuts
-    staging: MaintainedStaging
+    staging: MaintainedStaging | None
+    failed: tuple[FailedPlace, ...] = ()
+
+    def fault(self) -> LakeError | None:
+        """What could not be maintained, and why; None: all was."""
+        if not self.failed:
+            return None
+        names = "; ".join(map(str, self.failed))
+        fix = next((place.fix for place in self.failed if place.fix), "")
+        return LakeError(f"maintenance has failed for {names}", fix=fix)
+
+    def check(self) -> None:
+        """Raises LakeError if something could not be maintained."""
+        if (fault := self.fault()) is not None:
+            raise fault
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Self:
         tables = tuple(map(MaintainedTable.from_json, record["tables"]))
         cuts = MaintainedCuts.from_json(record["cuts"])
-        return cls(tables, cuts, MaintainedStaging.from_json(record["staging"]))
+        staging = None if record["staging"] is None else MaintainedStaging.from_json(record["staging"])
+        failed = (FailedPlace(place["name"], place["error"], place["fix"]) for place in record.get("failed", ()))
+        return cls(tables, cuts, staging, tuple(failed))
 
     def to_json(self) -> Json:
         tables = [table.to_json() for table in self.tables]
-        return {"tables": tables, "cuts": self.cuts.to_json(), "staging": self.staging.to_json()}
+        staging = None if self.staging is None else self.staging.to_json()
+        failed = [asdict(place) for place in self.failed]
+        return {"tables": tables, "cuts": self.cuts.to_json(), "staging": staging, "failed": failed}

@@ -18,6 +18,7 @@ class TableInStatus:
 
     `state`: one of `lake_status.State`. `lake_offset`: up to where the lake has it. `awaits`: the dump that it waits
     for. `merged`, `merge_because`: how its last rows were written, and why so. `cause` and `fix`: why it is not well.
+    `unmaintained`: why the last maintenance has failed for its files.
     """
 
     table: str
@@ -31,6 +32,7 @@ class TableInStatus:
     fix: str | None = None
     captured: bool = True
     verified: LastResult | None = None
+    unmaintained: str | None = None
 
     def to_json(self) -> Json:
         verified = None if self.verified is None else self.verified.to_json()

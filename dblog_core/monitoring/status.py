@@ -134,6 +134,7 @@ def _find_lake_tables(lake: LakeStatus, dumps: list[DumpStatus], state: StateSto
             merge_because=table.merge_because,
             cause=cause,
             fix=fix,
+            unmaintained=table.unmaintained,
         )
     return tables
 

@@ -1,6 +1,8 @@
 """The lake task `maintain`: files joined, rows put in the order of their key, deleted ones purged, what is old removed.
 
-    old cuts and records of merges -> per table and history: join or cluster, purge, VACUUM -> old segments of staging
+    old segments of staging -> old cuts and records of merges -> per table and history: join or cluster, purge, VACUUM
+
+A table that fails is named in the outcome, and does not hold the others up.
 
 No row changes, and no cut that is kept: a cut is forgotten before the files go that only it needs, and a file goes only
 when it was replaced before the oldest cut that is kept. Any of it may be done again. Between two steps the lake's lock
@@ -12,7 +14,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 
@@ -26,14 +28,20 @@ from dblog_core.config.settings import Config
 from dblog_core.delta_writer.features import TableRefused, protects_log
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.dumps import dump_store
-from dblog_core.errors import LakeError, RequestError
+from dblog_core.errors import DblogError, LakeError, LeaseLost, RequestError
 from dblog_core.lake.cuts import cut_of, cuts_location, is_findable
 from dblog_core.lake.lake_status import OWN, State, TableStatus, history_location, own_directory, table_location
 from dblog_core.lake.task_plans import MaintainPlan
 from dblog_core.lake.task_requests import MaintainRequest
 from dblog_core.maintenance import disk_usage, retention_needs, schedule
 from dblog_core.maintenance.disk_usage import Patience
-from dblog_core.maintenance.maintain_result import MaintainedCuts, MaintainedStaging, MaintainedTable, MaintainResult
+from dblog_core.maintenance.maintain_result import (
+    FailedPlace,
+    MaintainedCuts,
+    MaintainedStaging,
+    MaintainedTable,
+    MaintainResult,
+)
 from dblog_core.maintenance.schedule import TableSize
 from dblog_core.model import durations
 from dblog_core.model.schema import TableName
@@ -45,11 +53,9 @@ from spark_jobs.delta_tables.column_types import quote
 from spark_jobs.lake_tasks import answered_table, expired_cuts, file_upkeep
 from spark_jobs.lake_tasks.context import Done, Tools
 from spark_jobs.lake_tasks.expired_cuts import Kept
+from spark_jobs.lake_tasks.mark_times import PURGE, Marks
+from spark_jobs.merging.faults import first_lines
 from spark_jobs.merging.merge_records import Records
-
-PURGE = 0.05
-"""Share of dead rows above which a table's files are written without them: at once, fewer ones once some of them may
-have been dead for longer than `[lake] purge_after`. A file of which a row may have been deleted does not wait."""
 
 _DELTA_HOURS = 168.0  # below this VACUUM refuses, unless it is told that somebody has thought about it
 _DELTA_LOG_DAYS = 30  # for so long Delta keeps its log, and so versions, by itself
@@ -72,32 +78,68 @@ def carry_out(tools: Tools, plan: MaintainPlan, *, now: Callable[[], float] = ti
     if tools.config is None:
         raise LakeError("needs the configuration", where="maintain", fix="use `dblog maintain`")
     began = now()
+    failed: list[FailedPlace] = []
+    staging = None
+    with _noting(failed, "staging"):  # first: what fails behind it must not hold old segments
+        staging = _retain(tools, tools.config, began)
     keep = durations.parse(tools.config.lake.keep)
     oldest_cut = expired_cuts.drop(cuts_location(tools.lake.location), before=began - keep)
     Records(own_directory(tools.lake.location)).drop_before(oldest_cut.number)
     tools.step("old cuts dropped")
     chosen = plan.tables or tuple(tools.status.tables)
     tables: dict[str, TableStatus] = {}
-    sizes: list[TableSize] = []
     maintained: list[MaintainedTable] = []
     marks = Marks.of(tools, tools.config, began)
-    for place in places(tools):
+    found = list(places(tools))
+    for place in found:
         tools.check()
-        session = tools.session(place.table)
-        done = _improve(session, place, tools, marks) if place.table in chosen else []
-        tools.check()
-        removed = _vacuum(session, place, keep=keep, since=began - oldest_cut.merged_at)
-        _clean_log(session, tools.lake.location, place, oldest_cut, before=began - max(keep, _HISTORY_LOG_SECONDS))
-        size = marks.with_mark_time(_size(session, place), purged="purged" in done)
-        sizes.append(size)
-        maintained.append(MaintainedTable(size, tuple(done), removed))
-        if not place.history:
-            tables[place.table] = _answer_others(session, place, tools)
+        with _noting(failed, place.name):
+            maintained.append(_maintain(place, tools, marks, oldest_cut, keep=keep, improves=place.table in chosen))
+            if not place.history:
+                tables[place.table] = _answer_others(tools.session(place.table), place, tools)
         tools.step(f"maintained {place.name}")
-    staging = _retain(tools, tools.config, began)
-    schedule.write_maintained(tools.lake.location, began, sizes)
+    sizes = [table.size for table in maintained]
+    schedule.write_maintained(tools.lake.location, began, [*sizes, *marks.sizes_of(place.name for place in failed)])
     cuts = MaintainedCuts(oldest_cut.number or None, oldest_cut.removed)
-    return Done(MaintainResult(tuple(maintained), cuts, staging), tables)
+    result = MaintainResult(tuple(maintained), cuts, staging, tuple(failed))
+    return Done(result, _with_failures(tools, tables, found, failed))
+
+
+def _maintain(
+    place: Place, tools: Tools, marks: Marks, oldest_cut: Kept, *, keep: float, improves: bool
+) -> MaintainedTable:
+    session = tools.session(place.table)
+    done = _improve(session, place, tools, marks) if improves else []
+    tools.check()
+    removed = _vacuum(session, place, keep=keep, since=marks.now - oldest_cut.merged_at)
+    _clean_log(session, tools.lake.location, place, oldest_cut, before=marks.now - max(keep, _HISTORY_LOG_SECONDS))
+    size = marks.with_mark_time(_size(session, place), purged="purged" in done)
+    return MaintainedTable(size, tuple(done), removed)
+
+
+@contextmanager
+def _noting(failed: list[FailedPlace], name: str) -> Iterator[None]:
+    """Notes what fails of a place in `failed`: the others do not wait for it."""
+    try:
+        yield
+    except LeaseLost:
+        raise
+    except DblogError as error:
+        failed.append(FailedPlace(name, error.message if error.where == name else error.reason, error.fix))
+    except (DeltaError, PySparkException, Py4JJavaError) as error:
+        failed.append(FailedPlace(name, first_lines(error), ""))
+
+
+def _with_failures(
+    tools: Tools, tables: dict[str, TableStatus], found: Sequence[Place], failed: Sequence[FailedPlace]
+) -> dict[str, TableStatus]:
+    """The tables with what has failed of each and of its history."""
+    errors: dict[str, str] = {}
+    for place in found:
+        why = [str(each) for each in failed if each.name == place.name]
+        errors[place.table] = "; ".join([errors[place.table], *why] if errors.get(place.table) else why)
+    changed = {name: tables.get(name, tools.status.tables[name]) for name in errors}
+    return {name: replace(table, unmaintained=errors[name] or None) for name, table in changed.items()}
 
 
 def _answer_others(spark: SparkSession, place: Place, tools: Tools) -> TableStatus:
@@ -109,47 +151,6 @@ def _answer_others(spark: SparkSession, place: Place, tools: Tools) -> TableStat
     with _name_errors(place):
         schema = tools.lake.shape_in_lake(spark, tools.staging.schema(status.schema))
         return answered_table.answer_others(tools, place.table, status, tools.lake.table(spark, schema))
-
-
-@dataclass(frozen=True, slots=True)
-class Marks:
-    """Since when rows of each table may be marked as deleted, by what the last maintenance has left.
-
-    A row that was not marked then has been so since that time at most. `marked_at`: what it has noted of each table.
-    """
-
-    now: float
-    longest: float
-    last: float
-    marked_at: dict[str, float]
-
-    @classmethod
-    def of(cls, tools: Tools, config: Config, now: float) -> Marks:
-        """By LAKE/_dblog/maintained.json; nobody knows of rows that were marked before there was a first one."""
-        last = schedule.read_maintained(tools.lake.location)
-        marked_at = {size.table: size.marked_at for size in last.sizes if size.marked_at is not None} if last else {}
-        longest = durations.parse(config.lake.purge_after or config.lake.keep)
-        seen = last.at if last else now
-        purged = {name: max(at, marked_at.get(name, seen)) for name, at in tools.purged.items()}
-        return cls(now, longest, seen, marked_at | purged)
-
-    def since(self, size: TableSize) -> float | None:
-        """A time before which no row was marked that is so now; None: none is."""
-        return None if size.deleted == 0 else self.marked_at.get(size.table, self.last)
-
-    def shares(self, tables: Collection[str]) -> dict[str, float]:
-        """The share of dead rows beyond which a file of each table should be written again."""
-        old = {name for name in tables if self.now - self.marked_at.get(name, self.last) >= self.longest}
-        return {name: 0.0 if name in old else PURGE for name in tables}
-
-    def are_old(self, size: TableSize) -> bool:
-        since = self.since(size)
-        return since is not None and self.now - since >= self.longest
-
-    def with_mark_time(self, size: TableSize, *, purged: bool) -> TableSize:
-        """The table as this maintenance leaves it."""
-        since = self.since(size)
-        return replace(size, marked_at=self.now if purged and since is not None else since)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,13 @@ from deltalake.exceptions import DeltaError
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException
 
-from dblog_core.errors import DblogError, LeaseLost
+from dblog_core.errors import DblogError, LakeError, LeaseLost
 from dblog_core.lake import lake_tasks
 from dblog_core.lake.lake_status import TableStatus
 from dblog_core.lake.lake_tasks import LakeTask, Outcome
 from dblog_core.lake.task_plans import TaskPlan
 from dblog_core.lake.task_results import TaskResult
+from dblog_core.maintenance.maintain_result import MaintainResult
 from spark_jobs.lake_tasks import registry
 from spark_jobs.lake_tasks.context import Tools
 from spark_jobs.merging.faults import outcome_of_fault, spark_gone_error
@@ -50,3 +51,10 @@ class TaskTurn:
         except (Py4JNetworkError, Py4JError) as error:
             raise spark_gone_error(plan.kind) from error
         return done.tables, Outcome(number, done.result)
+
+
+def find_fault(outcome: Outcome[TaskResult]) -> LakeError | None:
+    """Why the task, or a part of a maintenance, has failed; None: all is done."""
+    if outcome.error is not None:
+        return LakeError(outcome.error, where=outcome.where, fix=outcome.fix)
+    return outcome.result.fault() if isinstance(outcome.result, MaintainResult) else None

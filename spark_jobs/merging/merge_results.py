@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Self
 
+from dblog_core.errors import LakeError
 from dblog_core.lake.lake_status import MergeCounts
 from dblog_core.lake.merge_plan import Work
 from spark_jobs.delta_tables.commit_metrics import Written
@@ -85,3 +86,5 @@ class Merged:
     """The kind of the lake task that it was."""
     late: tuple[str, ...] = ()
     """Tables that lack some of it: their rows come in with later merges."""
+    fault: LakeError | None = None
+    """Why the task, or a part of it, has failed."""

@@ -17,7 +17,7 @@ from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.rewriting.join_files import join_files
 from dblog_core.delta_writer.rewriting.purge_files import purge_file
 from dblog_core.delta_writer.upsert import upsert
-from spark_jobs.lake_tasks import maintain
+from spark_jobs.lake_tasks.mark_times import PURGE
 from tests.benchmarks.results import OURS, Bar, Figure, Results
 from tests.benchmarks.scale import Scale
 from tests.benchmarks.test_merge import PLAIN, SHAPE, Filled
@@ -128,7 +128,7 @@ def test_scan_after_merges_and_a_maintenance(
         marked.apply(marked.filled.make_changes(count, scale.lake_rows))
         if number % 100 == 99:  # as `compact_after` has it
             marked.put_in_order(few=0.2)
-    marked.put_in_order(few=maintain.PURGE)
+    marked.put_in_order(few=PURGE)
     lake = str(marked.filled.lake.table(SHAPE))
     fresh = str(tmp_path / "fresh")
     spark.read.format("delta").load(lake).write.format("delta").save(fresh)

@@ -47,7 +47,13 @@ from dblog_core.lake.task_results import (
     ResetResult,
     TaskResult,
 )
-from dblog_core.maintenance.maintain_result import MaintainedCuts, MaintainedStaging, MaintainedTable, MaintainResult
+from dblog_core.maintenance.maintain_result import (
+    FailedPlace,
+    MaintainedCuts,
+    MaintainedStaging,
+    MaintainedTable,
+    MaintainResult,
+)
 from dblog_core.maintenance.schedule import TableSize
 from dblog_core.staging.log_start import Need
 from dblog_core.storage.location import Location
@@ -136,7 +142,8 @@ RESULTS: list[tuple[str, TaskResult]] = [
         '{"tables":[{"table":"shop.t__history","files":1,"bytes":2000,"rows":30,"deleted":null,"disk_files":4,'
         '"disk_bytes":9000,"marked_at":1764000000.5,"done":["joined","purged"],"removed_files":2}],'
         '"cuts":{"oldest":null,"removed":1},"staging":{"segment":3,"offset":12,"removed_files":6,'
-        '"held":[{"segment":4,"why":"shop.t is incomplete: it waits for a dump"}]}}',
+        '"held":[{"segment":4,"why":"shop.t is incomplete: it waits for a dump"}]},'
+        '"failed":[{"name":"shop.u","error":"a data file is missing","fix":"reset it"}]}',
         MaintainResult(
             (
                 MaintainedTable(
@@ -145,6 +152,7 @@ RESULTS: list[tuple[str, TaskResult]] = [
             ),
             MaintainedCuts(None, 1),
             MaintainedStaging(3, 12, 6, (Need(4, "shop.t is incomplete: it waits for a dump"),)),
+            (FailedPlace("shop.u", "a data file is missing", "reset it"),),
         ),
     ),
 ]

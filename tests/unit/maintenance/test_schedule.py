@@ -285,10 +285,11 @@ def test_the_command_asks_for_the_task_and_tells_what_came_of_it(
         """
     )
     requests: list[Any] = []
-    outcomes_by_task = {
+    outcomes_by_task: dict[str, Any] = {
         "tables": [],
         "cuts": {"oldest": None, "removed": 0},
         "staging": {"segment": 1, "offset": 1, "removed_files": 0, "held": []},
+        "failed": [],
     }
 
     def carry_out(config: Config, request: MaintainRequest, result_type: type[MaintainResult], **_: Any) -> Any:
@@ -305,6 +306,11 @@ def test_the_command_asks_for_the_task_and_tells_what_came_of_it(
     assert json.loads(run("--json", "--table", "shop.a", "--table", "shop.a").stdout) == outcomes_by_task
     assert "the oldest is none yet" in run().stdout
     assert requests == [MaintainRequest(("shop.a",)), MaintainRequest()]
+    outcomes_by_task["failed"] = [{"name": "shop.b", "error": "a file is missing", "fix": "reset it"}]
+    partly = run("--json")
+    assert partly.exit_code == 1 and json.loads(partly.stdout) == outcomes_by_task
+    assert "maintenance has failed for shop.b: a file is missing" in partly.stderr
+    requests.pop()
     failed = run("--table", "shop.none")
     assert failed.exit_code == 1 and "is not in the lake" in failed.output and "fix:" in failed.output
 

@@ -12,7 +12,7 @@ from dblog_core.config.settings import Config
 from dblog_core.lake.lake_status import lake_at
 from dblog_core.maintenance import schedule
 from dblog_core.maintenance.schedule import TableSize
-from spark_jobs.lake_tasks.maintain import PURGE, Marks
+from spark_jobs.lake_tasks.mark_times import PURGE, Marks
 
 HOUR = 3600.0
 NOW = 1_800_000_000.0

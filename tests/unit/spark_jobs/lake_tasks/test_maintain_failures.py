@@ -1,0 +1,129 @@
+"""A table that cannot be maintained holds up no other, nor the retention of staging, and everybody who asks hears of
+it."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pyarrow as pa
+import pytest
+
+from dblog_core.config.settings import Config
+from dblog_core.errors import LakeError
+from dblog_core.lake import lake_tasks
+from dblog_core.lake.lake_status import TableStatus, read_status
+from dblog_core.lake.task_requests import MaintainRequest
+from dblog_core.maintenance import schedule
+from dblog_core.maintenance.maintain_result import MaintainedTable, MaintainResult
+from dblog_core.maintenance.schedule import TableSize
+from dblog_core.staging import Staging
+from dblog_core.state import recent_errors
+from dblog_core.wiring import open_state
+from spark_jobs.delta_tables import create_table
+from spark_jobs.lake_tasks import maintain
+from spark_jobs.merge import Job
+from spark_jobs.merge_rounds import Merger
+from tests.spark.lakes import TestLake
+from tests.spark.no_spark import NoSpark
+from tests.spark.segments import table
+
+TABLES = [table(name, id=pa.int64()) for name in ("a", "b", "c")]
+
+
+class World:
+    """Three tables, of which those in `broken` cannot be maintained."""
+
+    def __init__(self, path: Path) -> None:
+        self.config = Config.model_validate(
+            {
+                "source": {"name": "shop", "kind": "mysql", "database": "shop", "tables": ["shop.*"]},
+                "staging": {"path": str(path / "staging"), "keep": "0s"},
+                "state": {"url": f"sqlite:///{path / 'state.db'}"},
+                "lake": {"path": str(path / "lake")},
+            }
+        )
+        self.lake = TestLake(NoSpark(), Staging(str(path / "staging"), source="shop"), path / "lake")  # type: ignore[arg-type]
+        self.lake.marks = True
+        self.broken = {"shop.b"}
+        for _ in range(3):
+            for schema in TABLES:
+                self.lake.build.create(schema, {"id": self.lake.build.offset})
+            self.lake.build.seal()
+            self.lake.merge_well()
+
+    def maintain(self, place: maintain.Place, *_: Any, **__: Any) -> MaintainedTable:
+        if place.name in self.broken:
+            raise LakeError("a data file of the table is missing", where=place.name, fix="`dblog reset`")
+        return MaintainedTable(TableSize(place.name, 1, 1, 1, 0, 1, 1), (), 0)
+
+    def run(self) -> tuple[MaintainResult, str]:
+        """A maintenance as `merge --tasks` does it: its result, and what the merge has said."""
+        task = lake_tasks.file_task(self.lake.location, MaintainRequest())
+        said: list[str] = []
+        with mock.patch("spark_jobs.merge.say", said.append):
+            assert self._job(self.lake.merger(config=self.config)).tasks() == 0
+        outcome = lake_tasks.read_outcome(self.lake.location, task.id, MaintainResult)
+        assert outcome is not None and outcome.result is not None
+        return outcome.result, "\n".join(said)
+
+    def _job(self, merger: Merger) -> Job:
+        def remember(part: str, error: LakeError) -> None:
+            with closing(open_state(self.config)) as state:
+                recent_errors.record(state, part, error, 1.0)
+
+        assert self.lake.withheld is not None
+        return Job(merger, self.lake.withheld, self.lake.dumps, threading.Event(), json=False, remember=remember)
+
+    def tables(self) -> dict[str, TableStatus]:
+        status = read_status(self.lake.location)
+        assert status is not None
+        return status.tables
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    monkeypatch.setattr(create_table, "has_default_properties", lambda spark: False)
+    world = World(tmp_path)
+    monkeypatch.setattr(maintain, "_maintain", world.maintain)
+    return world
+
+
+def test_a_table_that_fails_is_named_everywhere_and_holds_nothing_up(world: World) -> None:
+    result, said = world.run()
+    assert [each.size.table for each in result.tables] == ["shop.a", "shop.c"]
+    assert result.staging is not None and result.staging.segment > 1, "old segments are removed"
+    (failed,) = result.failed
+    assert (failed.name, failed.error) == ("shop.b", "a data file of the table is missing")
+    assert "maintain failed after" in said and "a data file of the table is missing" in said and "done" not in said
+    errors = {name: each.unmaintained for name, each in world.tables().items()}
+    assert errors == {"shop.a": None, "shop.b": str(failed), "shop.c": None}
+    with closing(open_state(world.config)) as state:
+        (error,) = recent_errors.read(state)
+    assert error.part == "maintenance" and "shop.b" in error.error and error.fix == "`dblog reset`"
+    with pytest.raises(LakeError, match=r"maintenance has failed for shop\.b"):
+        result.check()
+    world.broken.clear()
+    result, said = world.run()
+    assert not result.failed and "maintain done" in said
+    assert all(each.unmaintained is None for each in world.tables().values())
+
+
+def test_a_table_that_fails_keeps_the_size_that_was_noted_last(world: World) -> None:
+    world.broken.clear()
+    world.run()
+    world.broken = {"shop.b"}
+    world.run()
+    noted = schedule.read_maintained(world.lake.location)
+    assert noted is not None and {size.table for size in noted.sizes} == {"shop.a", "shop.b", "shop.c"}
+
+
+def test_a_retention_that_fails_lets_tables_be_maintained(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.broken.clear()
+    monkeypatch.setattr(maintain, "_retain", mock.Mock(side_effect=LakeError("no room", where="staging")))
+    result, _ = world.run()
+    assert result.staging is None and [place.name for place in result.failed] == ["staging"]
+    assert len(result.tables) == 3
