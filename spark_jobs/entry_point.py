@@ -31,6 +31,7 @@ from dblog_core.staging import Staging
 from dblog_core.state import recent_errors
 from dblog_core.user_cache import cache_directory
 from dblog_core.wiring import open_lake, open_staging, open_state
+from spark_jobs.delta_tables import delta_log_store
 from spark_jobs.delta_tables.session import checkpoints_below, open_session, reach_s3
 from spark_jobs.merging import handover
 from spark_jobs.merging.lake import Lake
@@ -119,6 +120,7 @@ def open_lake_job(options: argparse.Namespace, name: str, *, hands_over: bool = 
             stack.enter_context(_record_errors(state, name))
             spark = stack.enter_context(new_session)
             stack.callback(_end_checkpoints, lake)
+        delta_log_store.check_excludes(spark, str(lake.location))
         stack.enter_context(checkpoints_below(spark, records.directory / "checkpoints"))
         try:
             yield LakeJob(config, spark, open_staging(config), lake, records, stop, check, state)

@@ -192,12 +192,14 @@ def _lake(config: Config) -> Iterator[Problem]:
     _, verdict = continuity.judge_lake(wiring.open_staging(config), wiring.open_lake(config))
     if not verdict.may_merge:
         yield Problem(f"every merge refuses the staging: {verdict.to_error().reason}", verdict.fix, fatal=False)
-    if log_stores := sorted(name for name in config.spark.conf if name.startswith("spark.delta.logStore.")):
+    scheme = config.lake.path.split("://")[0] if "://" in config.lake.path else "file"
+    settings = (f"spark.delta.logStore.{scheme}.impl", "spark.delta.logStore.class")
+    if log_stores := [name for name in settings if name in config.spark.conf]:
         what = (
             f"{log_stores[0]} in [spark.conf] takes the place of the log store of dblog: those of Delta may overwrite "
-            "what another merge has committed"
+            "what another merge has committed, and merges refuse a store that is not known to exclude other drivers"
         )
-        yield Problem(what, "remove it, unless its commits exclude those of other drivers", fatal=False)
+        yield Problem(what, "remove it", fatal=False)
 
 
 def _bucket(config: Config, path: str, what: str, *, fatal: bool) -> Iterator[Problem]:

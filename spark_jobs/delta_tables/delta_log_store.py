@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from py4j.java_gateway import JVMView
 from py4j.protocol import Py4JError
@@ -21,6 +22,9 @@ _SETTINGS = "spark.delta.logStore."
 _SCHEMES = ("file", "s3")
 _PACKAGE = "dblog"
 _NAME = "CreateIfAbsentLogStore"
+_ALL = f"{_SETTINGS}class"
+_EXCLUDING = {f"{_PACKAGE}.{_NAME}", "io.delta.storage.S3DynamoDBLogStore"}
+"""Log stores of which one driver makes a version."""
 _CONFLICT = "ConditionalRequestConflict"
 """S3's code for a put that met another one of the same key, and may be sent again."""
 _ATTEMPTS = 5
@@ -181,15 +185,15 @@ public class {_NAME} extends io.delta.storage.HadoopFileSystemLogStore {{
 
 
 def install(spark: SparkSession) -> None:
-    """Has this driver's commits created if absent. Log stores that the user has set stay.
+    """Has this driver's commits created if absent. A log store that the user has set for a scheme stays for that one.
 
     Raises LakeError where the driver cannot have it: commits without it are not safe.
     """
-    jvm = spark.sparkContext._jvm
-    assert jvm is not None, "the session is one of this process"
-    # Not the session's settings: Delta asks those that the driver has begun with.
-    conf = jvm.org.apache.spark.SparkEnv.get().conf()
-    if any(pair._1().startswith(_SETTINGS) for pair in conf.getAll()):
+    jvm = _jvm(spark)
+    settings = _settings(jvm)
+    # Delta takes no store of a scheme beside one of all schemes.
+    schemes = [scheme for scheme in _SCHEMES if _setting(scheme) not in settings and _ALL not in settings]
+    if not schemes:
         return
     try:
         _load(jvm)
@@ -199,8 +203,40 @@ def install(spark: SparkSession) -> None:
             fix=f"set {_SETTINGS}SCHEME.impl in [spark.conf] to a log store whose commits exclude those of other "
             "drivers; SCHEME is that of [lake] path, file or s3",
         ) from error
-    for scheme in _SCHEMES:
-        conf.set(f"{_SETTINGS}{scheme}.impl", f"{_PACKAGE}.{_NAME}")
+    for scheme in schemes:
+        _conf(jvm).set(_setting(scheme), f"{_PACKAGE}.{_NAME}")
+
+
+def check_excludes(spark: SparkSession, lake: str) -> None:
+    """Raises LakeError unless the log store for `lake`, a path or a URL, is known to exclude other drivers' commits."""
+    scheme = lake.split("://")[0] if "://" in lake else "file"
+    settings = _settings(_jvm(spark))
+    setting = _ALL if _ALL in settings else _setting(scheme)
+    if (store := settings.get(setting)) not in _EXCLUDING:
+        raise LakeError(
+            f"{setting} is {store or 'not set'}: two drivers may both commit one version, and rows are lost",
+            where=lake,
+            fix=f"remove {setting} from [spark.conf] and from the cluster's settings: dblog brings its own log store",
+        )
+
+
+def _jvm(spark: SparkSession) -> JVMView:
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None, "the session is one of this process"
+    return jvm
+
+
+def _conf(jvm: JVMView) -> Any:
+    """Not the session's settings: Delta asks those that the driver has begun with."""
+    return jvm.org.apache.spark.SparkEnv.get().conf()
+
+
+def _settings(jvm: JVMView) -> dict[str, str]:
+    return {pair._1(): pair._2() for pair in _conf(jvm).getAll() if pair._1().startswith(_SETTINGS)}
+
+
+def _setting(scheme: str) -> str:
+    return f"{_SETTINGS}{scheme}.impl"
 
 
 def _load(jvm: JVMView) -> None:

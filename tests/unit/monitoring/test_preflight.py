@@ -52,7 +52,9 @@ def test_a_log_store_of_the_users_own_is_warned_of(tmp_path: Path) -> None:
     file.chmod(0o600)
     assert not list(preflight._lake(load(file)))
     file.write_text(
-        file.read_text() + '[spark.conf]\n"spark.delta.logStore.s3.impl" = "io.delta.storage.S3SingleDriverLogStore"\n'
+        file.read_text() + '[spark.conf]\n"spark.delta.logStore.gs.impl" = "io.delta.storage.GCSLogStore"\n'
     )
+    assert not list(preflight._lake(load(file))), "that of another scheme leaves ours"
+    file.write_text(file.read_text() + '"spark.delta.logStore.file.impl" = "io.delta.storage.LocalLogStore"\n')
     (problem,) = preflight._lake(load(file))
-    assert not problem.fatal and "spark.delta.logStore.s3.impl" in problem.what and problem.fix
+    assert not problem.fatal and "spark.delta.logStore.file.impl" in problem.what and problem.fix
