@@ -32,8 +32,9 @@ class LakeAtCut:
     lake: Location
     cut: Cut
 
-    def table(self, name: str) -> DataFrame:
-        """SCHEMA.TABLE at this cut. Raises LakeError for a table that was not in the lake, or had stopped before."""
+    def table(self, name: str, *, accept_incomplete: bool = False) -> DataFrame:
+        """SCHEMA.TABLE at this cut. Raises LakeError for a table that was not in the lake, had stopped before, or,
+        unless the caller accepts that, lacked rows which only a dump brings."""
         version = self.cut.tables.get(name)
         if version is None:
             raise LakeError(
@@ -46,6 +47,12 @@ class LakeAtCut:
                 f"{name} had stopped at offset {offset}, and cut {self.cut.number} is at {self.cut.offset}",
                 where=str(self.lake),
                 fix="take a cut of before it stopped, or of after it was repaired (`dblog status`)",
+            )
+        if (cause := self.cut.incomplete.get(name)) is not None and not accept_incomplete:
+            raise LakeError(
+                f"{name} is incomplete in cut {self.cut.number}: {cause}",
+                where=str(self.lake),
+                fix="take a cut of after its dump (`dblog status`), or pass accept_incomplete=True for the rows it has",
             )
         path = table_location(self.lake, TableName.parse(name))
         return self.spark.read.format("delta").option("versionAsOf", version).load(str(path))

@@ -11,7 +11,7 @@ from dblog_core.commands.terminal.text_tables import moment
 from dblog_core.config.secret_settings import READER
 
 if TYPE_CHECKING:
-    from dblog_core.lake.cuts import At, CutAndNext
+    from dblog_core.lake.cuts import At, Cut, CutAndNext
 
 
 def cut(
@@ -57,6 +57,7 @@ def as_json(cut_and_next: CutAndNext) -> dict[str, Any]:
         "merged_at": moment(cut.merged_at),
         "tables": dict(sorted(cut.tables.items())),
         "behind": dict(sorted(cut.behind.items())),
+        "incomplete": dict(sorted(cut.incomplete.items())),
         "next": None
         if after is None
         else {"cut": after.number, "offset": after.offset, "commit_time": moment(after.commit_time)},
@@ -74,12 +75,16 @@ def text(cut_and_next: CutAndNext, at: At | None) -> str:
         f"commit    {moment(cut.commit_time) or 'unknown'}",
     ]
     for name, version in sorted(cut.tables.items()):
-        lines.append(f"table     {name}: version {version}{_behind(cut_and_next, name)}")
+        lines.append(f"table     {name}: version {version}{_behind(cut_and_next, name)}{_incomplete(cut, name)}")
     if after is None:
         lines.append("next      none: what came later is not merged yet" if at is not None else "next      none yet")
     else:
         lines.append(f"next      cut {after.number}: offset {after.offset:,}, commit {moment(after.commit_time)}")
     return "\n".join(lines)
+
+
+def _incomplete(cut: Cut, name: str) -> str:
+    return f"; incomplete: {cut.incomplete[name]}" if name in cut.incomplete else ""
 
 
 def _behind(cut_and_next: CutAndNext, name: str) -> str:

@@ -32,6 +32,7 @@ class Cut:
     """One merge: each table at its version holds every change up to `offset` and none after.
 
     Tables in `behind` had stopped: they hold their changes up to the offset that stands there.
+    Tables in `incomplete` lacked rows that only a dump brings, for the cause there.
     """
 
     number: int
@@ -41,6 +42,7 @@ class Cut:
     merged_at: dt.datetime
     tables: Mapping[str, int]
     behind: Mapping[str, int]
+    incomplete: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +185,7 @@ def _cut(row: Mapping[str, Any]) -> Cut:
         merged_at=row["merged_at"],
         tables=dict(row["tables"]),
         behind=dict(row.get("behind") or ()),
+        incomplete=dict(row.get("incomplete") or ()),
     )
 
 

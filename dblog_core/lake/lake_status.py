@@ -116,6 +116,19 @@ class TableStatus:
         """
         return self.state is State.INCOMPLETE and (self.awaits is not None or self.withheld > 0 or self.lacks is None)
 
+    @property
+    def missing_rows(self) -> str | None:
+        """Why rows may be missing that only a dump brings, as far as the lake's own record says it; None: none are."""
+        if self.state is not State.INCOMPLETE:
+            return None
+        if self.damage is not None:
+            return self.damage
+        if self.awaits is not None:
+            return f"it waits for dump {self.awaits}"
+        if self.lacks is not None:
+            return "no full dump of it is merged"
+        return f"{self.withheld:,} rows wait for a dump of their keys"
+
     def is_late(self, segment: int) -> bool:
         """Whether it follows on its own up to this segment. One that has stopped, or was set back by `accept`, does
         not."""

@@ -25,7 +25,8 @@ from spark_jobs.merging.merge_records import Intent, Place
 
 @dataclass(slots=True)
 class WaitingCut:
-    """The row of the merge `intent`, without the tables in `missing`; `behind`: those that have stopped.
+    """The row of the merge `intent`, without the tables in `missing`; `behind`: those that have stopped;
+    `incomplete`: those that lack rows, with the cause.
 
     `ended`: when the merge did. VACUUM keeps what was replaced later, and so the versions of the tables that wait.
     """
@@ -35,6 +36,7 @@ class WaitingCut:
     missing: set[str]
     versions: dict[str, int] = field(default_factory=dict)
     behind: dict[str, int] = field(default_factory=dict)
+    incomplete: dict[str, str] = field(default_factory=dict)
 
     def add_tables(self, tables: Mapping[str, TableStatus]) -> None:
         """Takes in what is known of missing tables. `tables`: as they are now."""
@@ -49,6 +51,8 @@ class WaitingCut:
                 self.versions[name] = table.version
             if table.state is State.STOPPED:
                 self.behind[name] = table.offset
+            if (cause := table.missing_rows) is not None:
+                self.incomplete[name] = cause
 
 
 class CutWriter:
@@ -97,7 +101,8 @@ class CutWriter:
     def _write(self, cut: WaitingCut) -> None:
         app = f"{self._lake.app}:cuts"
         path = cuts_location(self._lake.location)
-        row = partial(cuts.append, path, cut.intent, cut.versions, behind=cut.behind, app=app, now=cut.ended)
+        append = partial(cuts.append, path, cut.intent, cut.versions, app=app, now=cut.ended)
+        row = partial(append, behind=cut.behind, incomplete=cut.incomplete)
         try:
             row(table=self._table, check=self._check)
         except LakeError:

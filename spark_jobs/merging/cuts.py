@@ -38,6 +38,7 @@ SHAPE = pa.schema(
         ("tables", pa.map_(pa.string(), pa.int64())),
         ("merged_at", pa.timestamp("us", tz="UTC")),
         ("behind", pa.map_(pa.string(), pa.int64())),
+        ("incomplete", pa.map_(pa.string(), pa.string())),
     ]
 )
 
@@ -53,6 +54,7 @@ def append(
     versions: Mapping[str, int],
     *,
     behind: Mapping[str, int],
+    incomplete: Mapping[str, str],
     app: str,
     now: float,
     table: AppendedTable | None = None,
@@ -60,10 +62,11 @@ def append(
 ) -> None:
     """Adds the row of a merge, exactly once. Raises LakeError.
 
-    `behind`: tables that have stopped, with the offset up to which each is in; `now`: seconds since 1970 UTC; `table`:
+    `behind`: tables that have stopped, with the offset up to which each is in; `incomplete`: those that lack
+    rows, with the cause; `now`: seconds since 1970 UTC; `table`:
     `open_cuts` of the path; `check` raises LeaseLost once another may merge.
     """
-    row = pa.Table.from_pylist([_row(intent, versions, behind, now)], schema=SHAPE)
+    row = pa.Table.from_pylist([_row(intent, versions, behind, incomplete, now)], schema=SHAPE)
     try:
         if table is not None and (version := _append(table, row, app, intent.number)) is not None:
             if is_due(version, table.snapshot.metadata.get("configuration") or {}):
@@ -120,7 +123,9 @@ def _create(path: Location) -> DeltaTable:
     return DeltaTable.create(table_uri(path), SHAPE, mode="ignore", storage_options=storage_options(path))
 
 
-def _row(intent: Intent, versions: Mapping[str, int], behind: Mapping[str, int], now: float) -> dict[str, object]:
+def _row(
+    intent: Intent, versions: Mapping[str, int], behind: Mapping[str, int], incomplete: Mapping[str, str], now: float
+) -> dict[str, object]:
     span = intent.span
     return {
         "cut": intent.number,
@@ -130,6 +135,7 @@ def _row(intent: Intent, versions: Mapping[str, int], behind: Mapping[str, int],
         "tables": list(versions.items()),
         "merged_at": _time(int(now * 1e6)),
         "behind": list(behind.items()),
+        "incomplete": list(incomplete.items()),
     }
 
 

@@ -46,9 +46,12 @@ class Shop:
             write_deltalake(self.orders, pa.table({"id": [number]}), mode="overwrite")
             span = Span(number, number, 10 * number, 10 * number, f"p{number}", number * SECOND)
             behind = {"shop.orders": 20} if number == 3 else {}
+            incomplete = {"shop.orders": "no full dump of it is merged"} if number == 2 else {}
             path = cuts.cuts_location(self.lake)
             versions = {"shop.orders": number - 1}
-            written.append(path, Intent(number, span, {}), versions, behind=behind, app="a", now=number)
+            written.append(
+                path, Intent(number, span, {}), versions, behind=behind, incomplete=incomplete, app="a", now=number
+            )
 
     def run(self, *arguments: str) -> Result:
         return CliRunner().invoke(cli.app, ["--config", str(self.file), "cut", *arguments])
@@ -70,6 +73,7 @@ def test_the_newest_cut_that_is_not_after_the_moment(shop: Shop, at: str) -> Non
         "merged_at": "1970-01-01T00:00:02.000000Z",
         "tables": {"shop.orders": 1},
         "behind": {},
+        "incomplete": {"shop.orders": "no full dump of it is merged"},
         "next": {"cut": 3, "offset": 30, "commit_time": "1970-01-01T00:00:03.000000Z"},
     }
 
@@ -78,6 +82,10 @@ def test_the_newest_cut_for_people(shop: Shop) -> None:
     text = shop.run().stdout
     assert "cut       3" in text and "next      none yet" in text
     assert "shop.orders: version 2; it had stopped, and holds changes up to offset 20 only" in text
+
+
+def test_a_table_that_lacked_rows_is_named_with_the_cause(shop: Shop) -> None:
+    assert "shop.orders: version 1; incomplete: no full dump of it is merged" in shop.run("--at", "20").stdout
 
 
 def test_a_moment_before_the_first_cut_fails(shop: Shop) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import datetime as dt
 import random
 import shutil
+from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -34,13 +35,16 @@ class Lake:
 
     location: Location
     table: AppendedTable | None = None
+    incomplete: Mapping[str, str] = field(default_factory=dict)
 
     def cut(self, number: int, offset: int, micros: int | None, **behind: int) -> None:
         span = Span(number, number, offset, offset, f"p{offset}", micros)
         path = cuts.cuts_location(self.location)
         versions = {"shop.one": number}
         intent = Intent(number, span, {})
-        written.append(path, intent, versions, behind=behind, app=APP, now=number / 7, table=self.table)
+        written.append(
+            path, intent, versions, behind=behind, incomplete=self.incomplete, app=APP, now=number / 7, table=self.table
+        )
 
     @property
     def path(self) -> str:
@@ -60,6 +64,7 @@ def time(micros: int) -> dt.datetime:
 
 
 def test_a_cut_comes_back_as_it_was_written(lake: Lake) -> None:
+    lake.incomplete = {"shop.three": "it waits for dump d1"}
     lake.cut(1, 10, 1_700_000_000_123_456, **{"shop.two": 4})
     newest = cuts.find_cut(lake.location)
     assert newest.next_cut is None
@@ -71,6 +76,7 @@ def test_a_cut_comes_back_as_it_was_written(lake: Lake) -> None:
         merged_at=time(142857),
         tables={"shop.one": 1},
         behind={"shop.two": 4},
+        incomplete={"shop.three": "it waits for dump d1"},
     )
     assert cuts.cut_of(lake.location, 1) == newest.cut
 
@@ -110,7 +116,16 @@ def test_the_open_table_takes_no_second_row_of_a_merge(tmp_path: Path, is_shut_o
             raise LeaseLost("another merge has taken the lake over")
 
     table = written.open_cuts(path, lambda: lake.cut(2, 20, 2))
-    row = partial(written.append, path, Intent(2, Span(2, 2, 20, 20, "p20", 2), {}), {}, behind={}, app=APP, now=1.0)
+    row = partial(
+        written.append,
+        path,
+        Intent(2, Span(2, 2, 20, 20, "p20", 2), {}),
+        {},
+        behind={},
+        incomplete={},
+        app=APP,
+        now=1.0,
+    )
     with pytest.raises(LeaseLost) if is_shut_out else nullcontext():
         row(table=table, check=check)
     assert sorted(DeltaTable(lake.path).to_pyarrow_table()["cut"].to_pylist()) == [1, 2]
@@ -162,7 +177,14 @@ def test_who_was_shut_out_adds_no_cut(tmp_path: Path) -> None:
     span = Span(2, 2, 20, 20, "p20", 2)
     with pytest.raises(LeaseLost):
         written.append(
-            cuts.cuts_location(lake.location), Intent(2, span, {}), {}, behind={}, app=APP, now=1.0, check=refuse
+            cuts.cuts_location(lake.location),
+            Intent(2, span, {}),
+            {},
+            behind={},
+            incomplete={},
+            app=APP,
+            now=1.0,
+            check=refuse,
         )
     assert cuts.find_cut(lake.location).cut.number == 1
 
@@ -180,8 +202,8 @@ def test_the_log_of_cuts_gets_checkpoints(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_cuts_of_before_keep_their_table(lake: Lake) -> None:
-    """Tables that Spark has made had no column `behind`."""
-    shape = written.SHAPE.remove(6)
+    """Tables that Spark has made had no column `behind`, and those of an older dblog no `incomplete`."""
+    shape = written.SHAPE.remove(7).remove(6)
     DeltaTable.create(lake.path, shape)
     row = {
         "cut": 1,

@@ -12,6 +12,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from dblog_core.errors import LakeError
+from dblog_core.lake.cuts import find_cut
 from dblog_core.lake.lake_status import State, TableStatus, read_status
 from dblog_core.staging import Staging
 from dblog_core.storage.local import LocalStorage
@@ -19,6 +21,7 @@ from dblog_core.storage.location import Location
 from spark_jobs.delta_tables import create_table, foreign_commits, log
 from spark_jobs.merging.lake_table import LakeTable
 from spark_jobs.merging.table_merge import TableMerge
+from spark_jobs.views import LakeAtCut
 from tests.spark.lakes import TestLake
 from tests.spark.no_spark import NoSpark
 from tests.spark.segments import table
@@ -122,10 +125,17 @@ def test_rows_that_another_program_damages_are_dumped_again(lake: TestLake, dama
     assert status.damage is not None and cause in status.damage
     _create(lake, 6)
     assert _status(lake).state is State.INCOMPLETE and len(lake.dumps.asked) == 1
+    cut = find_cut(lake.location).cut
+    assert cut.incomplete == {NAME: status.damage}
+    view = LakeAtCut(mock.MagicMock(), lake.location, cut)
+    with pytest.raises(LakeError, match=r"shop\.items is incomplete in cut 4"):
+        view.table(NAME)
+    view.table(NAME, accept_incomplete=True)
     ghost = 1
     truth = {0: "new", 3: "old", 4: "old", 5: "old", 6: "old", 9: "new"}
     _dump(lake, truth, "dump1")
     assert {number: value for number, value in _values(lake).items() if number != ghost} == truth
+    assert find_cut(lake.location).cut.incomplete == {}
     assert (_status(lake).state, _status(lake).damage, _status(lake).awaits) == (State.OK, None, None)
 
 

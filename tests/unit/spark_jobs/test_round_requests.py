@@ -134,7 +134,8 @@ def _cut_shape() -> str:
     """As the Delta library makes the table of cuts."""
     counts = {"type": "map", "keyType": "string", "valueType": "long", "valueContainsNull": True}
     kinds = {"cut": "long", "offset": "long", "position": "string", "commit_time": "timestamp", "tables": counts}
-    kinds |= {"merged_at": "timestamp", "behind": counts}
+    causes = {**counts, "valueType": "string"}
+    kinds |= {"merged_at": "timestamp", "behind": counts, "incomplete": causes}
     fields = [{"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in kinds.items()]
     return orjson.dumps({"type": "struct", "fields": fields}).decode()
 

@@ -27,7 +27,15 @@ def lake(tmp_path: Path) -> Location:
     for number in range(1, 6):
         span = Span(number, number, 10 * number, 10 * number + 9, f"p{number}", number * 1_000_000)
         intent = Intent(number, span, {})
-        cuts.append(cuts_location(lake), intent, {"shop.a": number}, behind={}, app="dblog", now=900.0 + 100 * number)
+        cuts.append(
+            cuts_location(lake),
+            intent,
+            {"shop.a": number},
+            behind={},
+            incomplete={},
+            app="dblog",
+            now=900.0 + 100 * number,
+        )
     return lake
 
 
@@ -50,7 +58,9 @@ def test_a_cut_stays_if_a_moment_that_is_kept_is_read_at_it(
 def test_merges_and_lookups_go_on_afterwards(lake: Location) -> None:
     expired_cuts.drop(cuts_location(lake), before=1250.0)
     span = Span(6, 6, 60, 69, "p6", 6_000_000)
-    cuts.append(cuts_location(lake), Intent(6, span, {}), {"shop.a": 6}, behind={}, app="dblog", now=1500.0)
+    cuts.append(
+        cuts_location(lake), Intent(6, span, {}), {"shop.a": 6}, behind={}, incomplete={}, app="dblog", now=1500.0
+    )
     assert lookup.find_cut(lake).cut.number == 6
     assert lookup.find_cut(lake, 55).cut.number == 4 and lookup.cut_of(lake, 3).tables == {"shop.a": 3}
     with pytest.raises(LakeError, match="39"):
