@@ -128,7 +128,7 @@ def record_outcome(lake: Location, task: str, outcome: Outcome[TaskResult]) -> N
 
 
 def record_common_outcome(lake: Location, task: str, outcome: Outcome[TaskResult]) -> None:
-    """As `record_outcome`, also of tasks of the same kind that were filed meanwhile: after a crash somebody asks again."""
+    """As `record_outcome`, also of tasks of that kind that were filed meanwhile: after a crash somebody asks again."""
     filed = waiting_tasks(lake)
     kinds = {other.kind for other in filed if other.id == task}
     for other in filed:
