@@ -11,6 +11,7 @@ SCENARIOS: dict[str, frozenset[str]] = {
         }
     ),
     "test_a_held_table_is_accepted_as_it_is_now": frozenset({"rules accept", "check", "log"}),
+    "test_a_lake_goes_on_over_another_staging": frozenset({"lake adopt", "merge", "capture"}),
     "test_a_merge_gets_what_only_the_source_has": frozenset({"schema accept", "reset", "merge"}),
     "test_dumps_wait_for_a_process_with_access_to_the_source": frozenset({"work", "reset", "merge"}),
 }

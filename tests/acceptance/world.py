@@ -27,7 +27,7 @@ from tests.waiting import wait_until
 JVM_SECONDS = 400.0
 """For a command that starts Spark, on a busy machine."""
 _ROUNDS = 6  # of `dblog check` and what it asks an administrator to run
-_GROUPS = ("config", "rules", "schema accept")
+_GROUPS = ("config", "lake", "rules", "schema accept")
 SOURCE_PASSWORD = "ACCEPTANCE_SOURCE_PASSWORD"
 STATE_PASSWORD = "ACCEPTANCE_STATE_PASSWORD"
 TOKEN = "ACCEPTANCE_TOKEN"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dblog_core import wiring
+from dblog_core.errors import VersionConflict
 from dblog_core.state import owed_dumps, recent_errors, settings_in_force, stopped_tables, table_knowledge
 from dblog_core.state.memory import MemoryState
 from dblog_core.state.stopped_tables import RepairSeenBy, StoppedTable
@@ -104,5 +105,5 @@ def test_a_leader_that_was_paused_puts_no_older_settings_into_force(captured: Wo
     assert settings is not None
     version = settings_in_force.read_version(captured.state)
     settings_in_force.put_in_force(captured.state, settings_in_force.LiveSettings(["shop.z"], {}, {}), version)
-    with pytest.raises(settings_in_force.VersionConflict):
+    with pytest.raises(VersionConflict):
         settings_in_force.put_in_force(captured.state, settings, version)
