@@ -69,7 +69,7 @@ def test_a_lake_that_is_ahead_of_its_staging_is_refused(lake: TestLake, tmp_path
     lake.build.seal()
     lake.merge_well()
     other = TestLake(lake.spark, Staging(str(tmp_path / "fresh"), source="shop"), lake.path)
-    with pytest.raises(LakeError, match="staging ends before it"):
+    with pytest.raises(LakeError, match="the staging is empty"):
         other.merge()
 
 
