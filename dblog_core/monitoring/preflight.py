@@ -188,10 +188,24 @@ def _place(config: Config, path: str, what: str, *, fatal: bool) -> Iterator[Pro
 
 
 def _lake(config: Config) -> Iterator[Problem]:
-    yield from _place(config, config.lake.path, "tables", fatal=False)
-    _, verdict = continuity.judge_lake(wiring.open_staging(config), wiring.open_lake(config))
-    if not verdict.may_merge:
-        yield Problem(f"every merge refuses the staging: {verdict.to_error().reason}", verdict.fix, fatal=False)
+    faults_of_place = list(_place(config, config.lake.path, "tables", fatal=False))
+    yield from faults_of_place or _continuity(config)
+    yield from _log_store(config)
+
+
+def _continuity(config: Config) -> Iterator[Problem]:
+    """Whether merges take the lake for one of this staging."""
+    try:
+        _, verdict = continuity.judge_lake(wiring.open_staging(config), wiring.open_lake(config))
+    except StagingError as error:
+        yield Problem(f"whether the lake continues its staging cannot be read: {error.message}", error.fix, fatal=False)
+    else:
+        if not verdict.may_merge:
+            yield Problem(f"every merge refuses the staging: {verdict.to_error().reason}", verdict.fix, fatal=False)
+
+
+def _log_store(config: Config) -> Iterator[Problem]:
+    """Whether commits of the lake's jobs exclude those of others."""
     scheme = config.lake.path.split("://")[0] if "://" in config.lake.path else "file"
     settings = (f"spark.delta.logStore.{scheme}.impl", "spark.delta.logStore.class")
     if log_stores := [name for name in settings if name in config.spark.conf]:

@@ -29,13 +29,13 @@ def read_versions(state: StateStore) -> dict[str, int]:
     return {node: entry.version for node, entry in zip(_ALL, entries, strict=True) if entry is not None}
 
 
-def find_forgotten(state: StateStore, known: Versions) -> list[str]:
-    """The nodes that are gone, or older than `known`. Raises StateError."""
+def find_forgotten(state: StateStore, versions: Versions) -> list[str]:
+    """The nodes that are gone, or older than these versions. Raises StateError."""
     now = read_versions(state)
-    return [node for node, version in known.items() if now.get(node, -1) < version]
+    return [node for node, version in versions.items() if now.get(node, -1) < version]
 
 
-def has_news(state: StateStore, known: Versions) -> bool:
-    """Whether somebody has recorded something of a table since. Raises StateError."""
+def has_news(state: StateStore, versions: Versions) -> bool:
+    """Whether somebody has recorded something of a table since these versions. Raises StateError."""
     now = read_versions(state)
-    return any(now.get(node) != known.get(node) for node in _RECORDED)
+    return any(now.get(node) != versions.get(node) for node in _RECORDED)

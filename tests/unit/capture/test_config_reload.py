@@ -207,7 +207,15 @@ def test_the_status_tells_of_tables_in_the_lake_that_are_no_longer_captured(worl
     world.write("shop.a")
     world.capture()
     known_status = TableStatus(State.OK, None, 1, 1)
-    lake = LakeStatus(merge=1, tables={"shop.a": known_status, "shop.b": known_status})
+    head = wiring.open_staging(world.config).head()
+    assert head is not None
+    lake = LakeStatus(
+        merge=1,
+        segment=head.segment,
+        offset=head.last_offset,
+        position=head.log_position,
+        tables={"shop.a": known_status, "shop.b": known_status},
+    )
     (own_directory(wiring.open_lake(world.config)) / "status.json").replace(orjson.dumps(lake.to_json()))
     status = read_source_status(world.config)
     assert [(table.table, table.captured) for table in status.tables] == [("shop.a", True), ("shop.b", False)]

@@ -16,7 +16,7 @@ from dblog_core import wiring
 from dblog_core.config import loader
 from dblog_core.lake.lake_status import lake_at
 from spark_jobs import entry_point
-from spark_jobs.delta_tables import delta_log_checkpoint
+from spark_jobs.delta_tables import delta_log_checkpoint, delta_log_store
 from spark_jobs.merging.lock import LEASE
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
@@ -55,6 +55,7 @@ def test_the_lake_is_free_while_a_checkpoint_is_being_made(tmp_path: Path, monke
     monkeypatch.setattr(entry_point, "session", session)
     monkeypatch.setattr(entry_point, "stop_on_signals", threading.Event)  # only the main thread may ask for signals
     monkeypatch.setattr(delta_log_checkpoint, "write", write)
+    monkeypatch.setattr(delta_log_store, "check_excludes", lambda *_: None)  # it asks the JVM
     options = argparse.Namespace(config=file, wait=0.0, json=False)
 
     def merge() -> None:

@@ -47,7 +47,7 @@ def _asks_no_record_before_it_begins(patch: pytest.MonkeyPatch) -> None:
 def _takes_a_claim_that_was_denied(patch: pytest.MonkeyPatch) -> None:
     """A merger believes that it leads where another one's claim has the number."""
 
-    def mistaken_claim(self: Fence) -> None:
+    def mistaken_claim(self: Fence, staging: str | None = None) -> None:
         self.epoch = max(self._numbers(), default=1)
 
     patch.setattr(Fence, "claim", mistaken_claim)
