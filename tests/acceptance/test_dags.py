@@ -57,7 +57,7 @@ def test_the_dags_bring_the_source_to_the_lake_and_repair_it(new_world: NewWorld
         _verify_and_repair(airflow)
         _maintain(airflow)
         airflow.stop(*CAPTURES)
-        assert world.status()["leader"] is None
+        world.until_status(lambda status: status["leader"] is None, "the captures to end")
         airflow.assert_all_ran()
         airflow.assert_no_secret_kept()
 
