@@ -11,6 +11,7 @@
     │   ├── SourceRefused            wrong password, missing grant, wrong server setting
     │   │   ├── SourceReadOnly       it takes no writes: for good, or while its primary is switched over
     │   │   ├── SourceForbids        a right on one table is missing
+    │   │   ├── PublicationIncomplete  the log does not show some tables, and somebody else has to change that
     │   │   └── ServerNotSafe        a setting or grant without which no chunk of any table would be right
     │   ├── LogPositionLost          the server no longer has the log that we need
     │   ├── UnknownLogEvent          the log holds something that we cannot decode safely
@@ -108,6 +109,14 @@ class SourceReadOnly(SourceRefused):
 
 class SourceForbids(SourceRefused):
     """The account may not use the table that a statement names, or not see all of its rows: that table's fault."""
+
+
+class PublicationIncomplete(SourceRefused):
+    """The log does not show these `tables`, and our account may not change that."""
+
+    def __init__(self, message: str, tables: frozenset[str], *, where: str = "", fix: str = "") -> None:
+        super().__init__(message, where=where, fix=fix)
+        self.tables = tables
 
 
 class ServerNotSafe(SourceRefused):

@@ -18,7 +18,17 @@ import pyarrow as pa
 
 from dblog_core.config.source import ColumnRules
 from dblog_core.errors import RequestError
-from dblog_core.interfaces import Chunk, ChunkTooLarge, Hashes, KeyOf, Problem, RangeHash, ReadPlan, Strain
+from dblog_core.interfaces import (
+    Chunk,
+    ChunkTooLarge,
+    Hashes,
+    KeyOf,
+    Problem,
+    RangeHash,
+    ReadPlan,
+    Strain,
+    WatermarkTable,
+)
 from dblog_core.model.events import (
     LogBatch,
     Rewritten,
@@ -125,6 +135,9 @@ class FakeSource:
 
     def prepare(self) -> frozenset[str]:
         return frozenset()
+
+    def keep_watermark_table(self) -> WatermarkTable:
+        return WatermarkTable("")
 
     def list_refusals(self) -> tuple[Problem, ...]:
         return ()

@@ -259,6 +259,11 @@ class Chunks:
         self._drop_probes([window for window in gone if window in self._probes])
         self._discard_void()
 
+    def break_attempts(self, broken: Mapping[TaskId, TaskProgress]) -> None:
+        """Takes the progress of tasks whose watermarks the log may not show (`term_start.break_attempts`)."""
+        self._tasks.break_attempts(broken)
+        self._discard_void()
+
     def give_up_window(self, window: str) -> None:
         """Drops a window, of a dump or of a verification, whose worker never learnt that it is open."""
         if window in self._tasks.windows():

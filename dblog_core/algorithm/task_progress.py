@@ -271,6 +271,13 @@ class Tasks:
         self._drop([mark.window] if mark.window in self._windows else [])
         self._break(mark, reason)
 
+    def break_attempts(self, broken: Mapping[TaskId, TaskProgress]) -> None:
+        """Takes this progress of tasks whose attempts are broken outside of the log."""
+        changed = {task for task, progress in broken.items() if self._tasks.get(task) != progress}
+        for task in changed:
+            self._put(task, broken[task])
+        self._drop([window for window, mark in self._windows.items() if mark.task in changed])
+
     def forget(self, tasks: Iterable[TaskId]) -> None:
         """Drops tasks of dumps that are over, and their windows."""
         names = dict.fromkeys(tasks)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from dblog_core.capture import dump_process
+from dblog_core.capture.healing.watermark_table import WatermarkTableKeeper
 from dblog_core.capture.term_parts import HOUSEKEEPING_SECONDS, Parts
 from dblog_core.errors import DblogError
 from dblog_core.interfaces import Running
@@ -31,7 +32,8 @@ log = logging.getLogger(__name__)
 class BackgroundThreads:
     """The threads of one term, until `quit_` is set."""
 
-    def __init__(self, parts: Parts, quit_: threading.Event) -> None:
+    def __init__(self, parts: Parts, quit_: threading.Event, keeper: WatermarkTableKeeper | None = None) -> None:
+        self._keeper = keeper
         self._parts = parts
         self._quit = quit_
         self._config = parts.config
@@ -44,6 +46,8 @@ class BackgroundThreads:
     def _works(self) -> Iterator[tuple[str, Callable[[], None]]]:
         yield "system-dumps", self._work_on_dumps
         yield "ended-dumps", self._remove_dumps
+        if self._keeper is not None:
+            yield "watermark-table", partial(self._keeper.keep, self._quit)
         if self._config.staging.compact:
             yield "compaction", self._compact
         if self._config.signals.any:

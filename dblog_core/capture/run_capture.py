@@ -91,7 +91,7 @@ def refuse(source: Source, config: Config, state: StateStore) -> None:
     """Raises SourceRefused with every problem that prevents a correct capture; a table that was captured so far stops
     alone, and who drops the last one of a pattern stops no other."""
     fatal = [p for p in source.check() if p.fatal]
-    before = settings_in_force.read_in_force(state) if any(p.table or p.pattern for p in fatal) else None
+    before = settings_in_force.read_in_force(state) if fatal else None
     problems = [p for p in fatal if not settings_in_force.stops_alone(p, before, config.source)]
     if problems:
         lines = [f"  - {p.what}\n    fix: {p.fix}" for p in problems]

@@ -16,6 +16,7 @@ from dblog_core.capture.healing import accepted_tables, new_tables
 from dblog_core.capture.healing.accepted_tables import Accepted
 from dblog_core.capture.healing.broken_tables import BrokenTables
 from dblog_core.capture.healing.confirmed_reads import ConfirmedReads
+from dblog_core.capture.healing.watermark_table import WatermarkTableKeeper
 from dblog_core.capture.sequencer import Sequencer
 from dblog_core.capture.signal_rows import SignalDelivery
 from dblog_core.capture.term_parts import HOUSEKEEPING_SECONDS, Parts
@@ -155,6 +156,8 @@ class Term:
             ConfirmedReads(parts.state, parts.source, parts.clock, accepted.guard) if accepted.guard.asks_log else None
         )
         self._broken_tables = BrokenTables(parts, sequencer, head)
+        self._keeper = None if parts.config.source.read_only else WatermarkTableKeeper(parts)
+        self._watermarks_of: str | None = None  # the identity of their table, by which older attempts are broken
         self._signal_delivery = SignalDelivery(parts.state, parts.clock)
         self._mirror = ProgressMirror(parts.state, lease, where=parts.config.state.url)
         self._report = TermReport(parts.clock, lease, sequencer, began=began, answers=self._openings is not None)
@@ -181,7 +184,7 @@ class Term:
         # Before the thread is started: where this fails nothing is left behind.
         self._source.succeed(*former_leaders.enter(self._state, self._lease.epoch))
         stream = self._source.open_log(self._published.position, skip=self._published.partial, keys=self._staged_key)
-        threads = BackgroundThreads(self._parts, self._quit).start()
+        threads = BackgroundThreads(self._parts, self._quit, self._keeper).start()
         try:
             self._loop(stream)
         finally:
@@ -292,6 +295,9 @@ class Term:
         if self._openings is not None:
             self._openings.forget_judged()
         self._broken_tables.save_stamps()
+        if self._keeper is not None and self._watermarks_of is not None:
+            self._keeper.settle(self._watermarks_of)
+            self._watermarks_of = None
         self._capture.tell(self._report.to_status(manifest))
 
     def _finish(self, stream: LogStream) -> None:
@@ -309,6 +315,7 @@ class Term:
     def _look(self, now: float) -> None:
         """What does not belong to single batches: horizon, abandoned windows, dumps that are over, status."""
         self._looked_at = now
+        self._break_unshown_attempts()
         self._broken_tables.look()
         self._knows_more = table_knowledge.has_news(self._state, self._published.knowledge)
         if now - self._judged_at >= JUDGE_SECONDS:
@@ -321,6 +328,20 @@ class Term:
         self._report.measure_rate(now)
         capture_status.put_status(self._state, self._report.to_leader_report())
         self._capture.tell(self._report.to_status(self._published))
+
+    def _break_unshown_attempts(self) -> None:
+        """Of workers that may have written watermarks which the log does not show."""
+        identity = None if self._keeper is None else self._keeper.find_other()
+        if self._keeper is None or identity is None or identity == self._watermarks_of:
+            return
+        dumps = self._sequencer.dumps
+        dumps.break_attempts(
+            term_start.break_attempts(self._state, dumps.progress(), reason=term_start.OTHER_WATERMARKS)
+        )
+        self._watermarks_of = identity
+        if not dumps.has_changes:
+            self._keeper.settle(identity)
+            self._watermarks_of = None
 
     def _is_dump_over(self, dump_id: str, unfinished: Collection[int]) -> bool:
         """Whether a dump has ended; one that has ended in a directory which is gone has not (`reopen_dump`)."""

@@ -134,7 +134,13 @@ def find_visibility(source: Source, head: Manifest) -> LogOrder | Snapshots:
     return Snapshots(horizon if head.unseen_after is None else head.start)
 
 
-def break_attempts(state: StateStore, tasks: Mapping[TaskId, TaskProgress]) -> dict[TaskId, TaskProgress]:
+BEGAN_AFTER = "the capture began after it in the log"
+OTHER_WATERMARKS = "the log does not show all watermarks: their table was made again, or was not in the publication"
+
+
+def break_attempts(
+    state: StateStore, tasks: Mapping[TaskId, TaskProgress], reason: str = BEGAN_AFTER
+) -> dict[TaskId, TaskProgress]:
     """The progress of tasks, with every attempt broken: what its worker has written into the log before the place
     where we begin is never read, and it would wait for its chunks forever. Called once that place is known."""
     broken = dict(tasks)
@@ -144,7 +150,6 @@ def break_attempts(state: StateStore, tasks: Mapping[TaskId, TaskProgress]) -> d
             progress = tasks.get(task_id) or TaskProgress(task.table)
             if task.record.attempt > progress.broken and not progress.done:
                 attempt = max(task.record.attempt, progress.attempt)
-                reason = "the capture began after it in the log"
                 broken[task_id] = replace(progress, attempt=attempt, broken=attempt, reason=reason)
     return broken
 

@@ -19,6 +19,7 @@ from dblog_core.errors import (
     ConfigError,
     DblogError,
     LeaseLost,
+    NoWatermarkTable,
     RequestError,
     ServerNotSafe,
     SourceReadOnly,
@@ -166,7 +167,8 @@ class _Worker:
                 if faults >= FAULTY_ATTEMPTS:
                     raise fault
                 log.warning("%s: trying again: %s", hold, fault)
-            context.clock.wait(context.stop, min(0.2 * tries, 2.0))
+            pause = _LOOK_SECONDS if isinstance(fault, NoWatermarkTable) else min(0.2 * tries, 2.0)
+            context.clock.wait(context.stop, pause)  # a capture that leads makes the table again
         return None, None
 
     def _attempt(self, attempt: Attempt, hold: Hold) -> tuple[AttemptEnd, Hold | None]:

@@ -22,6 +22,7 @@ from dblog_core.interfaces.source import (
     ReadPlan,
     Source,
     Strain,
+    WatermarkTable,
     WatermarkWriter,
 )
 from dblog_core.interfaces.state_store import Entry, Lease, LeaseInfo, StateStore
@@ -50,5 +51,6 @@ __all__ = [
     "Spawn",
     "StateStore",
     "Strain",
+    "WatermarkTable",
     "WatermarkWriter",
 ]

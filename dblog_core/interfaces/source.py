@@ -20,14 +20,26 @@ from dblog_core.model.values import Key
 @dataclass(frozen=True, slots=True)
 class Problem:
     """A finding of the preflight. `fatal`: a correct capture is impossible with it; otherwise a warning. `table`: the
-    only one of which that is so, where the others can be captured without it; `pattern`: the one of `tables` that fits
-    no table."""
+    only one of which that is so, where the others can be captured without it (`tables`: several); `pattern`: the one of
+    `tables` in [source] that fits no table; `of_dumps`: the log can be captured with it, and no table be dumped."""
 
     what: str
     fix: str
     fatal: bool = True
     table: str | None = None
     pattern: str | None = None
+    tables: tuple[str, ...] = ()
+    of_dumps: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WatermarkTable:
+    """The watermark table as a look has left it. `problems`: why no watermark can be written, or none reaches the log.
+    `identity`: another one whenever watermarks may have been written that the log does not show; None: it is missing.
+    """
+
+    identity: str | None
+    problems: tuple[Problem, ...] = ()
 
 
 KeyOf: TypeAlias = Callable[[TableName], tuple[str, ...]]
@@ -232,6 +244,10 @@ class Source(Protocol):
     def prepare(self) -> frozenset[str]:
         """Makes what the capture needs (watermark table; slot and publication), where missing. Idempotent. Returns the
         wanted tables that the log does not show yet, since somebody keeps them locked."""
+
+    def keep_watermark_table(self) -> WatermarkTable:
+        """Makes the watermark table where it is missing, and has the log show it, if the account may do so. Not for a
+        source that is `read_only`. Raises what a connection raises."""
 
     def tables(self) -> tuple[TableSchema, ...]:
         """The catalogue's shape of every table that the configuration wants and that can be captured as it is."""

@@ -151,13 +151,14 @@ def is_new(table: TableName, before: LiveSettings, source: SourceConfig) -> bool
 
 
 def stops_alone(problem: Problem, before: LiveSettings | None, source: SourceConfig) -> bool:
-    """Whether it stops a table that was captured so far, and no other; or its last table has left a pattern. What is
-    newly asked for has to be right."""
+    """Whether it stops tables that were captured so far, and no other; or its last table has left a pattern; or it
+    stops dumps alone. What is newly asked for has to be right."""
     if before is not None and problem.pattern in before.tables:
         return True
-    if problem.table is None or before is None:
+    tables = problem.tables or ((problem.table,) if problem.table else ())
+    if before is None or not (tables or problem.of_dumps):
         return False
-    return not is_new(TableName.parse(problem.table), before, source)
+    return not any(is_new(TableName.parse(table), before, source) for table in tables)
 
 
 def has_same_rules(state: StateStore, source: SourceConfig, table: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from dblog_core.errors import SourceUnavailable
-from dblog_core.interfaces import KeyOf, Problem, Strain
+from dblog_core.interfaces import KeyOf, Problem, Strain, WatermarkTable
 from dblog_core.model.events import Transaction
 from dblog_core.model.position_spec import Place
 from dblog_core.model.schema import TableName, TableSchema
@@ -40,6 +40,10 @@ class SimSource(Connection):
     def prepare(self) -> frozenset[str]:
         self._before("prepare")
         return frozenset()
+
+    def keep_watermark_table(self) -> WatermarkTable:
+        self._before("watermark table")
+        return WatermarkTable("")
 
     def list_refusals(self) -> tuple[Problem, ...]:
         return ()

@@ -13,7 +13,7 @@ from dblog_core.capture.term_parts import Parts
 from dblog_core.dumps import control, dump_store, task_store
 from dblog_core.dumps.dump_records import Refusal
 from dblog_core.dumps.requests import WHOLE
-from dblog_core.errors import LeaseLost, RequestError, TableLocked, VersionConflict
+from dblog_core.errors import LeaseLost, PublicationIncomplete, RequestError, TableLocked, VersionConflict
 from dblog_core.interfaces import Lease, StateStore
 from dblog_core.model import table_identity, table_names, table_patterns
 from dblog_core.model.events import SCHEMA
@@ -38,7 +38,14 @@ def find_shown_tables(parts: Parts) -> frozenset[str] | None:
 def prepare_source(parts: Parts, shown_tables: frozenset[str] | None) -> frozenset[str] | None:
     """Prepares the source; what of `find_shown_tables` its log shows from then on. A table that somebody keeps locked
     is captured, and dumped, once it is free."""
-    locked = parts.source.prepare()
+    try:
+        locked = parts.source.prepare()
+    except PublicationIncomplete as error:
+        if parts.staging.head() is None:
+            raise
+        log.warning("captured once the publication has them: %s\n  fix: %s", error.message, error.fix)
+        recent_errors.record(parts.state, "capture", error, parts.clock.time())
+        return None if shown_tables is None else table_identity.leave_out(shown_tables, error.tables)
     if locked:
         log.warning("captured once they are free, since somebody has locked them: %s", table_names.some(sorted(locked)))
     return None if shown_tables is None else table_identity.leave_out(shown_tables, locked)

@@ -19,7 +19,7 @@ from dblog_core.model.schema import TableName
 from dblog_core.model.table_names import keys_entry, quote_for_toml
 from dblog_core.rows import column_rule_faults, source_key_faults
 from dblog_core.sources import minor_releases
-from dblog_core.sources.mysql import check_generated, check_replica, check_signals, session_settings
+from dblog_core.sources.mysql import check_generated, check_replica, check_signals, session_settings, watermark_table
 from dblog_core.sources.mysql.binlog import log
 from dblog_core.sources.mysql.binlog.xa import prepared_at_start
 from dblog_core.sources.mysql.row_events.table_ids import Lookups
@@ -28,7 +28,7 @@ from dblog_core.sources.mysql.sql.catalogue import Described, TableFilter
 from dblog_core.sources.mysql.sql.connection import LOCKED, connect, is_mariadb, quote_identifier, rows, variables
 from dblog_core.sources.mysql.sql.log_end import GTIDS_FIX
 from dblog_core.sources.mysql.sql.server import LOG_BIN_FIX, account, list_undurable, log_status, version
-from dblog_core.sources.mysql.sql.watermarks import create_statement, qualify
+from dblog_core.sources.mysql.sql.watermarks import qualify
 from dblog_core.sources.mysql.values import types
 
 _WANTED = {
@@ -47,9 +47,6 @@ _MAY_NOT_READ = (1142, 1143)
 _OF_THE_DRIVER = range(2000, 3000)  # the connection is gone: no table is to blame
 _NOT_INTO_THE_DATABASE = 1044
 _GONE = 1146
-_ALLOWED = (_GONE, 1060, 1050)
-"""What a statement on an absent table ends with where the account may run it: the table is not there, a column stands
-there twice, or a standby has just made the table."""
 
 
 def problems(config: SourceConfig, tables: TableFilter) -> list[Problem]:
@@ -72,7 +69,7 @@ def problems(config: SourceConfig, tables: TableFilter) -> list[Problem]:
         if is_mariadb(connection) != (config.kind == "mariadb"):
             other = "mysql" if config.kind == "mariadb" else "mariadb"
             return [Problem(f"the server is {other}, not {config.kind}", f'set source.kind = "{other}"')]
-        for part in (_version, _settings, _replica, _log, _tables, _watermarks, _signals, _xa):
+        for part in _PARTS:
             problems_found += _run_part(part, connection, config, tables)
     if refused is not None and not any(problem.fatal for problem in problems_found):
         problems_found.append(_of_error(refused))
@@ -205,6 +202,12 @@ def _missing(connection: Connection[Any], what: str, grant: str, on: str) -> Pro
     return Problem(what, f"GRANT {grant} ON {on} TO {account(connection)};")
 
 
+def _database(connection: Connection[Any], config: SourceConfig, tables: TableFilter) -> Iterator[Problem]:
+    if config.database and not rows(connection, "SHOW DATABASES WHERE `Database` = %s", (config.database,)):
+        fix = "correct source.database, or make it again"
+        yield Problem(f"the server shows no database {config.database}", fix, of_dumps=True)
+
+
 def _tables(connection: Connection[Any], config: SourceConfig, tables: TableFilter) -> Iterator[Problem]:
     names = catalogue.list_wanted(connection, tables)
     for pattern in tables.patterns:
@@ -312,56 +315,6 @@ def _key_fix(name: TableName, candidates: Sequence[Sequence[str]]) -> str:
     return f"ALTER TABLE {qualify(name).replace('%%', '%')} ADD UNIQUE (its key's columns), all of them NOT NULL"
 
 
-def _watermarks(connection: Connection[Any], config: SourceConfig, tables: TableFilter) -> Iterator[Problem]:
-    if config.read_only:
-        return
-    table = tables.watermarks
-    where = qualify(tables.watermarks)
-    exists = rows(
-        connection,
-        "SELECT 1 FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
-        (table.schema, table.name),
-    )
-    try:
-        _try_watermarks(connection, config, where, exists=bool(exists))
-    except pymysql.err.MySQLError as error:
-        # The server is read-only: no grant helps there.
-        if error.args[0] in (1290, 1836):
-            yield Problem(
-                f"the watermark table {table} cannot be written: {server_messages.by_mysql(error)}",
-                "connect to the primary: SET GLOBAL read_only = OFF",
-            )
-            return
-        grant = _missing(connection, "", "CREATE, SELECT, INSERT, UPDATE", where.replace("%%", "%")).fix
-        attempt = "written" if exists else "created"
-        yield Problem(
-            f"the watermark table {table} cannot be {attempt}: {server_messages.by_mysql(error)}",
-            f"{grant} or let an administrator run: {create_statement(table).replace('%%', '%')};"
-            f" and {grant.replace('CREATE, ', '')}",
-        )
-
-
-def _try_watermarks(connection: Connection[Any], config: SourceConfig, where: str, *, exists: bool) -> None:
-    """Statements whose grants the server checks and that change nothing. Raises the driver's error for a missing one.
-
-    Of an absent table each fails in the end: its two columns have one name, or it is not there.
-    """
-    write = f"INSERT INTO {where} (worker, payload) SELECT '', '' FROM DUAL WHERE 1 = 0"
-    write += " ON DUPLICATE KEY UPDATE payload = ''"
-    attempts = [write]
-    if not exists:
-        # Two columns of one name: the server checks the grant first, and then refuses the table.
-        attempts.insert(0, f"CREATE TABLE {where} (worker int, worker int)")
-        if config.kind == "mariadb":  # where the table exists, `write` asks for this too
-            attempts.append(f"SELECT payload FROM {where} LIMIT 0")
-    for statement in attempts:
-        try:
-            rows(connection, statement)
-        except pymysql.err.MySQLError as error:
-            if exists or error.args[0] not in _ALLOWED:
-                raise
-
-
 def _signals(connection: Connection[Any], config: SourceConfig, tables: TableFilter) -> Iterator[Problem]:
     yield from check_signals.problems(connection, config, tables)
 
@@ -395,3 +348,8 @@ def _xa(connection: Connection[Any], config: SourceConfig, tables: TableFilter) 
             "nothing, if they end soon; else XA COMMIT or XA ROLLBACK them",
             fatal=False,
         )
+
+
+_PARTS: Sequence[Part] = (
+    _version, _settings, _replica, _log, _database, _tables, watermark_table.find_problems, _signals, _xa,
+)  # fmt: skip

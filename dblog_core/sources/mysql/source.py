@@ -10,12 +10,12 @@ from pymysql.connections import Connection
 
 from dblog_core.config.source import SourceConfig
 from dblog_core.errors import SourceRefused
-from dblog_core.interfaces import ChunkReader, KeyOf, LogStream, Problem, Strain, WatermarkWriter
+from dblog_core.interfaces import ChunkReader, KeyOf, LogStream, Problem, Strain, WatermarkTable, WatermarkWriter
 from dblog_core.model.events import Transaction
 from dblog_core.model.position_spec import Place
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.rows import column_rule_faults
-from dblog_core.sources.mysql import check, stored_forms
+from dblog_core.sources.mysql import check, stored_forms, watermark_table
 from dblog_core.sources.mysql.binlog import continuity, log
 from dblog_core.sources.mysql.binlog import start_position as starts
 from dblog_core.sources.mysql.binlog.log_state import LogState
@@ -29,7 +29,7 @@ from dblog_core.sources.mysql.row_events.table_ids import Lookups
 from dblog_core.sources.mysql.sql import catalogue, chunks, log_end, server, watermarks
 from dblog_core.sources.mysql.sql import source_load as load
 from dblog_core.sources.mysql.sql.catalogue import TableFilter
-from dblog_core.sources.mysql.sql.connection import connect, is_mariadb, rows, translate_errors, where
+from dblog_core.sources.mysql.sql.connection import connect, is_mariadb, translate_errors, where
 from dblog_core.sources.mysql.values import charsets, multibyte
 from dblog_core.sources.mysql.values.multibyte import Multibyte
 
@@ -54,8 +54,13 @@ class MysqlSource:
             connection.close()
             return frozenset()
         with translate_errors(self._config, "creating the watermark table"), connection:
-            rows(connection, watermarks.create_statement(self._tables.watermarks))
+            watermark_table.make(connection, self._tables)
         return frozenset()
+
+    def keep_watermark_table(self) -> WatermarkTable:
+        connection = self._connect()
+        with translate_errors(self._config, "looking at the watermark table"), connection:
+            return watermark_table.keep(connection, self._config, self._tables)
 
     def tables(self) -> tuple[TableSchema, ...]:
         connection = self._connect()

@@ -16,6 +16,7 @@ from dblog_core.model import server_messages, table_patterns
 from dblog_core.model.table_names import quote_for_shell
 from dblog_core.rows.source_key_faults import UNIQUE_KEY
 from dblog_core.sources import minor_releases
+from dblog_core.sources.postgres import watermark_table
 from dblog_core.sources.postgres.sql import catalogue, publication, slots, standby
 from dblog_core.sources.postgres.sql.catalogue import CatalogueTable
 from dblog_core.sources.postgres.sql.connection import (
@@ -57,17 +58,6 @@ def problems(config: SourceConfig) -> list[Problem]:
         return [Problem(f"{error.where}: {error.message}", error.fix)]
 
 
-def watermark_fix(connection: Connection, config: SourceConfig) -> str:
-    """The SQL for an administrator that makes the watermark table usable for us."""
-    table = catalogue.watermark_table(config)
-    return _sql(
-        connection,
-        "CREATE SCHEMA IF NOT EXISTS {}; {}; GRANT USAGE ON SCHEMA {} TO {}; GRANT SELECT, INSERT, UPDATE ON {} TO {}",
-        sql.Identifier(table.schema), creation(table), sql.Identifier(table.schema), sql.Identifier(config.user),
-        identifier(table), sql.Identifier(config.user),
-    )  # fmt: skip
-
-
 def _all(connection: Connection, config: SourceConfig) -> Iterator[Problem]:
     if connection.server_version < OLDEST:
         yield Problem(
@@ -90,7 +80,7 @@ def _all(connection: Connection, config: SourceConfig) -> Iterator[Problem]:
         yield from refused
         yield from _table(connection, config, table, rights.get(table.oid))
     if not config.read_only:
-        yield from _watermarks(connection, config)
+        yield from watermark_table.find_problems(connection, config)
     yield from _signals(connection, config)
     if config.plugin == "pgoutput":
         yield from _publication(connection, config, usable(connection, config))
@@ -234,33 +224,6 @@ def _table(
         yield Problem(f"{what} was logged or dumped", fix, fatal=False)
 
 
-def _watermarks(connection: Connection, config: SourceConfig) -> Iterator[Problem]:
-    name = catalogue.watermark_table(config)
-    table = catalogue.find_table(connection, name)
-    fix = watermark_fix(connection, config)
-    if table is None:
-        creatable = (
-            "SELECT coalesce((SELECT has_schema_privilege(oid, 'CREATE') FROM pg_namespace WHERE nspname = %s), false)"
-        )
-        if not value(connection, creatable, (name.schema,)):
-            yield Problem(f"the watermark table {name} is missing, and user {config.user} may not make it", fix)
-        return
-    if not value(
-        connection,
-        # ON CONFLICT … DO UPDATE takes all three.
-        "SELECT bool_and(has_table_privilege(%s::oid, p)) FROM unnest(ARRAY['SELECT', 'INSERT', 'UPDATE']) AS p",
-        (table.oid,),
-    ):
-        yield Problem(f"user {config.user} may not write the watermark table {name}", fix)
-    # Rows of an unlogged table are in no log: a watermark there would never come.
-    shape = {c.name: c.source_type for c in table.columns}
-    if shape != {"worker": "text", "payload": "text"} or table.primary_key != ("worker",) or not table.logged:
-        yield Problem(
-            f"{name} is not a watermark table of dblog",
-            _sql(connection, "set watermark_table to another name, or DROP TABLE {}", identifier(name)),
-        )
-
-
 _TEXT = ("text", "character varying", "character", "json")
 
 
@@ -295,7 +258,9 @@ def _publication(connection: Connection, config: SourceConfig, tables: list[Cata
         return
     else:
         statements = f"{creation(catalogue.watermark_table(config)).as_string(connection)}; {statements}"
-    yield Problem(f"publication {config.publication} is missing or incomplete, and {who}", statements)
+    what = f"publication {config.publication} is missing or incomplete, and {who}"
+    unshown = publication.find_captured_missing(state, config) if state.only_lacks_tables else []
+    yield Problem(what, statements, tables=tuple(unshown), of_dumps=state.only_lacks_tables and not unshown)
 
 
 def _may_publish(connection: Connection, config: SourceConfig, tables: list[CatalogueTable], *, exists: bool) -> bool:

@@ -6,19 +6,14 @@ from collections.abc import Collection, Iterable
 from contextlib import closing
 from itertools import chain
 
-import psycopg2
-from psycopg2 import sql
-
 from dblog_core.config.source import SourceConfig
-from dblog_core.errors import SourceRefused
-from dblog_core.interfaces import KeyOf, Moment, Problem, Strain
-from dblog_core.model import server_messages
+from dblog_core.interfaces import KeyOf, Moment, Problem, Strain, WatermarkTable
 from dblog_core.model.events import Transaction
 from dblog_core.model.position_spec import Place
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.model.table_identity import Origin, write_entry
 from dblog_core.model.table_stamp import TableStamp
-from dblog_core.sources.postgres import check, timelines
+from dblog_core.sources.postgres import check, timelines, watermark_table
 from dblog_core.sources.postgres import start_position as starts
 from dblog_core.sources.postgres.logical.batch import Assembly
 from dblog_core.sources.postgres.logical.catalogue_lookups import Lookups
@@ -37,7 +32,6 @@ from dblog_core.sources.postgres.sql import (
 from dblog_core.sources.postgres.sql import source_load as load
 from dblog_core.sources.postgres.sql.chunks import PostgresChunkReader
 from dblog_core.sources.postgres.sql.connection import (
-    Connection,
     connect,
     execute,
     rows,
@@ -48,7 +42,7 @@ from dblog_core.sources.postgres.sql.connection import (
 from dblog_core.sources.postgres.sql.replica_identity import missing, refusals, usable
 from dblog_core.sources.postgres.sql.slots import Line
 from dblog_core.sources.postgres.sql.stamps import table_stamps
-from dblog_core.sources.postgres.sql.watermarks import PostgresWatermarks, creation
+from dblog_core.sources.postgres.sql.watermarks import PostgresWatermarks
 from dblog_core.sources.postgres.table_origins import find_origins
 from dblog_core.sources.postgres.values import binary_values
 
@@ -83,12 +77,17 @@ class PostgresSource:
             # A synchronous standby that is away must not keep a first capture waiting for its own small commits.
             execute(connection, "SET synchronous_commit = local")
             if not self._config.read_only:
-                self._watermark_table(connection)
+                watermark_table.make(connection, self._config)
             tables = usable(connection, self._config)
             if self._config.plugin == "pgoutput":
                 locked = publication.ensure_publication(connection, self._config, tables)
             slots.ensure_slot(connection, self._config)
         return frozenset(map(str, locked))
+
+    def keep_watermark_table(self) -> WatermarkTable:
+        with session(self._config) as connection:
+            execute(connection, "SET synchronous_commit = local")
+            return watermark_table.keep(connection, self._config)
 
     def tables(self) -> tuple[TableSchema, ...]:
         with session(self._config) as connection:
@@ -225,20 +224,6 @@ class PostgresSource:
     def _exact_in_binary(self) -> bool:
         """Whether every column of the wanted tables, as they are now, is of a type whose binary form is certain."""
         return all(binary_values.is_supported(c.source_type) for table in self.tables() for c in table.columns)
-
-    def _watermark_table(self, connection: Connection) -> None:
-        table = catalogue.watermark_table(self._config)
-        if catalogue.find_table(connection, table) is not None:
-            return
-        statement: sql.Composed = creation(table)
-        try:
-            execute(connection, statement)
-        except psycopg2.Error as error:
-            raise SourceRefused(
-                f"the watermark table {table} is missing and cannot be made: {server_messages.by_postgres(error)}",
-                where=f"source {self._config.name}",
-                fix=check.watermark_fix(connection, self._config),
-            ) from error
 
 
 def widen_snapshot(snapshot: str, begun: Iterable[int]) -> str:

@@ -210,7 +210,13 @@ class RowIntake:
             self.unread.stop_in_part(table, what, fix, group.transaction, self.batch)
 
     def _add_watermarks(self, version: TableVersion, group: Group, op: str, body: bytes, at: int) -> None:
-        for payload in row_event_header.read_watermark_payloads(version, op, body, at, self._zero_dates):
+        if op != DELETE and all(
+            column.name != "payload" for column in version.schema.columns
+        ):  # whoever alters the table ends dumps alone
+            payloads = [watermark.describe_unread("it has no payload")]
+        else:
+            payloads = row_event_header.read_watermark_payloads(version, op, body, at, self._zero_dates)
+        for payload in payloads:
             index = self.batch.transaction(group.transaction)
             self.batch.signal(WatermarkSeen(self.batch.next_sequence, index, payload))
 

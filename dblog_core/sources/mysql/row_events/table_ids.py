@@ -74,8 +74,7 @@ class TableNumbers:
         return self._known.get(number)
 
     def take(self, body: bytes) -> bool:
-        """Takes a TABLE_MAP; whether its rows are wanted. Raises UnsupportedType for a table of our own, and where the
-        log describes no table."""
+        """Takes a TABLE_MAP; whether its rows are wanted. Raises UnsupportedType where the log names no columns."""
         head = table_map.head(body)
         is_wanted = self._tables.ours(head.table) or self._tables.wants(head.table)
         described = self._describe(body, head) if is_wanted else head.table
@@ -92,8 +91,10 @@ class TableNumbers:
         try:
             version = self._versions.of(body, table)
         except UnsupportedType as error:
-            if isinstance(error, ColumnsNotNamed) or self._tables.ours(table):
+            if isinstance(error, ColumnsNotNamed):
                 raise
+            if self._tables.ours(table):
+                return table  # whoever alters a table that is ours alone ends dumps, or signals, and not the log
             return Unread(table, str(error), error.fix, error.catalogued)
         versioned = self.mariadb and tuple(column.name for column in version.schema.columns[-2:]) == _OF_VERSIONS
         if versioned and not self._tables.ours(table):

@@ -18,6 +18,7 @@ from dblog_core.model import server_messages, transient_errors
 from dblog_core.sources.mysql import session_settings
 from dblog_core.sources.mysql.session_settings import Setting
 
+NO_DATABASE = 1049
 LOCKED = 1205  # somebody has a lock for longer than a statement waits
 _CREDENTIALS = {1045, 1698}
 _GRANTS_ON_TABLES = {1142, 1143}
@@ -34,22 +35,7 @@ def connect(config: SourceConfig, *, lock_seconds: float | None = None) -> Conne
     for a day). Raises SourceUnavailable or SourceRefused, without the password.
     """
     with translate_errors(config, "connecting"):
-        connection = pymysql.connect(
-            host=config.host,
-            port=config.port,
-            user=config.user,
-            # In UTF-8, as the server has it from CREATE USER: of a text the driver would take Latin-1.
-            password=config.password.get_secret_value().encode(),
-            database=config.database,
-            charset="utf8mb4",
-            autocommit=True,
-            sql_mode=session_settings.SQL_MODE,
-            connect_timeout=max(1, round(config.connect_timeout)),
-            # A long SELECT may think before its first row; a dead server is noticed by TCP keepalive or this.
-            read_timeout=600,
-            write_timeout=60,
-            **_tls(config),
-        )
+        connection = _open(config)
         try:
             _set_session(connection, config, lock_seconds)
         except BaseException:
@@ -59,6 +45,32 @@ def connect(config: SourceConfig, *, lock_seconds: float | None = None) -> Conne
         connection.close()
         raise _without_tls(config)
     return connection
+
+
+def _open(config: SourceConfig) -> Connection[Any]:
+    """A session in the configured database; in none once that is dropped, since the log needs none. Our
+    statements name the database of each table."""
+    arguments: dict[str, Any] = {
+        "host": config.host,
+        "port": config.port,
+        "user": config.user,
+        # In UTF-8, as the server has it from CREATE USER: of a text the driver would take Latin-1.
+        "password": config.password.get_secret_value().encode(),
+        "charset": "utf8mb4",
+        "autocommit": True,
+        "sql_mode": session_settings.SQL_MODE,
+        "connect_timeout": max(1, round(config.connect_timeout)),
+        # A long SELECT may think before its first row; a dead server is noticed by TCP keepalive or this.
+        "read_timeout": 600,
+        "write_timeout": 60,
+        **_tls(config),
+    }
+    try:
+        return pymysql.connect(database=config.database, **arguments)
+    except pymysql.err.MySQLError as error:
+        if error.args[0] != NO_DATABASE:
+            raise
+    return pymysql.connect(**arguments)
 
 
 def _set_session(connection: Connection[Any], config: SourceConfig, lock_seconds: float | None) -> None:

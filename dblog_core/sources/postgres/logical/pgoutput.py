@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from dblog_core.config.source import SourceConfig
 from dblog_core.errors import SourceUnavailable, UnknownLogEvent
+from dblog_core.model import watermark
 from dblog_core.model.events import LogBatch, TableChanges, Transaction
 from dblog_core.model.schema import TableSchema
 from dblog_core.rows import source_key_faults
@@ -231,14 +232,21 @@ class PgoutputDecoder:
         # changed.
         relation = Relation.parse(message)
         if relation.table == watermark_table(self._config):
-            payload = [name for name, *_ in relation.columns].index("payload")
-            self._relations.set_watermark(relation.oid, relation.table, payload)
+            self._take_watermark_table(relation)
         elif relation.table == signal_table(self._config):
             self._relations.set_signal(relation.oid, relation.table)
         elif not is_wanted(relation.table, self._config):
             self._relations.set_stranger(relation.oid, relation.table)
         else:
             self._take_relation(relation)
+
+    def _take_watermark_table(self, relation: Relation) -> None:
+        """An altered one ends dumps, not the log: without its payload it is a table that nobody asked for."""
+        names = [name for name, *_ in relation.columns]
+        if "payload" in names:
+            self._relations.set_watermark(relation.oid, relation.table, names.index("payload"))
+        else:
+            self._relations.set_stranger(relation.oid, relation.table)
 
     def _take_relation(self, relation: Relation) -> None:
         """A captured table: its shape from here on, or why its rows cannot be read."""
@@ -314,11 +322,8 @@ class PgoutputDecoder:
         if message[:1] == b"D":
             return  # a worker's row was cleared away
         payload = one_row(message)[self._relations.watermarks[oid]]
-        if payload is None:
-            raise UnknownLogEvent(
-                "the watermark table holds a row without a payload", where=self._where(), fix="only dblog may write it"
-            )
-        self._assembly.watermark(payload.decode())
+        without = watermark.describe_unread("it has no payload")
+        self._assembly.watermark(without if payload is None else payload.decode(errors="replace"))
 
     def _signal(self, oid: int, message: bytes) -> None:
         # Requests are inserted. A row that is changed or cleared away later asks for nothing.

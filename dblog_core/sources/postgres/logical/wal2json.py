@@ -16,7 +16,7 @@ import orjson
 from dblog_core.config.source import SourceConfig
 from dblog_core.errors import UnknownLogEvent
 from dblog_core.interfaces import Json
-from dblog_core.model import table_patterns
+from dblog_core.model import table_patterns, watermark
 from dblog_core.model.events import THEN_DUMPED, LogBatch, Transaction, Unreadable
 from dblog_core.model.schema import TableName
 from dblog_core.rows import source_key_faults
@@ -188,11 +188,7 @@ class Wal2jsonDecoder:
         if record["action"] == "D":
             return  # a worker's row was cleared away
         payload = next((c["value"] for c in record["columns"] if c["name"] == "payload"), None)
-        if payload is None:
-            raise UnknownLogEvent(
-                "the watermark table holds a row without a payload", where=self._where(), fix="only dblog may write it"
-            )
-        self._assembly.watermark(payload)
+        self._assembly.watermark(watermark.describe_unread("it has no payload") if payload is None else str(payload))
 
     def _name(self, record: Json) -> TableName | None:
         """The table, None if nobody asked for it; a table of our own is always the same object."""

@@ -9,7 +9,8 @@ import psycopg2.errors
 from psycopg2 import sql
 
 from dblog_core.config.source import SourceConfig
-from dblog_core.errors import SourceRefused
+from dblog_core.errors import PublicationIncomplete, SourceRefused
+from dblog_core.interfaces import Problem
 from dblog_core.model.schema import TableName
 from dblog_core.sources import minor_releases
 from dblog_core.sources.postgres.sql import standby
@@ -39,6 +40,12 @@ _COLUMN_LISTS = """
     SELECT r.prrelid::regclass::text FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid
     WHERE p.pubname = %s AND r.prattrs IS NOT NULL
 """
+_OUR_PUBLICATION = "SELECT 1 FROM pg_publication WHERE pubname = %s AND pg_has_role(pubowner, 'USAGE')"
+_FOREIGN = """
+    SELECT n.nspname, c.relname FROM unnest(%s::text[], %s::text[]) AS given(schema, name)
+    JOIN pg_namespace n ON n.nspname = given.schema JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = given.name
+    WHERE NOT pg_has_role(c.relowner, 'USAGE')
+"""
 _LOCK_TIMEOUT = "500ms"
 _MOST_AT_ONCE = 10_000
 _FEWER = 8
@@ -63,6 +70,11 @@ class Publication:
         """Whether that is all that is wrong: tables that have such columns are refused alone."""
         return self.exists and self.suits and self.shows_generated and not self.missing
 
+    @property
+    def only_lacks_tables(self) -> bool:
+        """Whether that is all that is wrong: those tables alone are not shown."""
+        return self.exists and self.suits and not self.shows_generated and not self.filtered and bool(self.missing)
+
 
 def find_publication(connection: Connection, config: SourceConfig, tables: Sequence[CatalogueTable]) -> Publication:
     """The configured publication as it is now, and which wanted tables it lacks."""
@@ -81,6 +93,27 @@ def find_publication(connection: Connection, config: SourceConfig, tables: Seque
     missing = () if everything else tuple(name for name in names if name not in members)
     suits = complete and (via_root or not any(table.partitioned for table in tables))
     return Publication(True, suits, shows_generated, tuple(filtered), missing)
+
+
+def exists(connection: Connection, config: SourceConfig) -> bool:
+    """Whether there is a publication of the configured name."""
+    return bool(rows(connection, _PUBLICATION, (config.publication,)))
+
+
+def find_captured_missing(publication: Publication, config: SourceConfig) -> list[str]:
+    """The captured tables that it lacks: all but those that are ours alone."""
+    own_tables = {watermark_table(config), signal_table(config)}
+    return [str(name) for name in publication.missing if name not in own_tables]
+
+
+def explain_unshown(connection: Connection, config: SourceConfig, tables: Sequence[TableName]) -> Problem:
+    """Of tables that are ours alone: the publication lacks them, though it is ours to complete."""
+    state = Publication(True, True, False, (), tuple(tables))
+    needed = statement(state, config)
+    assert needed is not None
+    what = f"publication {config.publication} does not show {', '.join(map(str, tables))}"
+    fix = with_lock(connection, state, needed, for_people=True).as_string(connection)
+    return Problem(f"{what}, and user {config.user} may not change it", fix, of_dumps=True)
 
 
 def of_all_tables(connection: Connection, config: SourceConfig) -> bool:
@@ -137,47 +170,91 @@ def ensure_publication(
     """
     execute(connection, f"SET lock_timeout = '{_LOCK_TIMEOUT}'")
     try:
-        return _complete(connection, config, tables)
+        return _Completion(connection, config).run(tables)
     finally:
         execute(connection, "RESET lock_timeout")
 
 
-def _complete(connection: Connection, config: SourceConfig, tables: Sequence[CatalogueTable]) -> frozenset[TableName]:
-    locked = set[TableName]()
-    at_once = _MOST_AT_ONCE
-    while True:
-        publication = find_publication(connection, config, tables)
-        if publication.filtered:
-            raise SourceRefused(
-                filter_problem(publication, config), where=f"source {config.name}", fix=replacement(connection, config)
-            )
-        free = [name for name in publication.missing if name not in locked]
-        open_part = replace(publication, missing=tuple(free[:at_once]))
-        needed = statement(open_part, config)
-        if needed is None:
-            return frozenset(locked.intersection(publication.missing))
-        # Without a write to the source: its administrator is given the statement.
-        if config.read_only:
-            _refuse_incomplete(connection, config, open_part, needed)
-            return frozenset(locked.intersection(publication.missing))
-        try:
-            execute(connection, with_lock(connection, open_part, needed))
-            at_once = min(at_once * _FEWER, _MOST_AT_ONCE)
-        except psycopg2.errors.LockNotAvailable:
-            # Any of them may be locked: fewer at a time, down to the very one.
-            tried = free[:at_once]
-            at_once = max(1, len(tried) // _FEWER)
-            if len(tried) == 1:
-                if tried == [watermark_table(config)]:
+class _Completion:
+    """Adds what is missing around tables that cannot be added now: those that somebody has `locked`, those that are
+    `foreign`, and a watermark table that is `absent`."""
+
+    def __init__(self, connection: Connection, config: SourceConfig) -> None:
+        self._connection = connection
+        self._config = config
+        self._locked: set[TableName] = set()
+        self._foreign: set[TableName] = set()
+        self._absent = self._find_absent()
+        self._at_once = _MOST_AT_ONCE
+
+    def run(self, tables: Sequence[CatalogueTable]) -> frozenset[TableName]:
+        """As `ensure_publication`."""
+        connection, config = self._connection, self._config
+        while True:
+            publication = find_publication(connection, config, tables)
+            if publication.filtered:
+                fix = replacement(connection, config)
+                raise SourceRefused(filter_problem(publication, config), where=f"source {config.name}", fix=fix)
+            left_out = self._locked | self._absent | self._foreign
+            free = [name for name in publication.missing if name not in left_out]
+            open_part = replace(publication, missing=tuple(free[: self._at_once]))
+            needed = statement(open_part, config)
+            if needed is None:
+                self._refuse_foreign(publication)
+                return frozenset(self._locked.intersection(publication.missing))
+            # Without a write to the source: its administrator is given the statement.
+            if config.read_only:
+                _refuse_incomplete(connection, config, open_part, needed)
+                return frozenset(self._locked.intersection(publication.missing))
+            try:
+                execute(connection, with_lock(connection, open_part, needed))
+                self._at_once = min(self._at_once * _FEWER, _MOST_AT_ONCE)
+            except psycopg2.errors.LockNotAvailable:
+                if free[: self._at_once] == [watermark_table(config)]:
                     raise
-                locked.update(tried)
-        except psycopg2.errors.DuplicateObject:
-            continue  # a standby was faster: look again
-        except (psycopg2.errors.UndefinedTable, psycopg2.errors.InvalidSchemaName):
-            tables = usable(connection, config)  # one was dropped since we looked
-        except psycopg2.errors.InsufficientPrivilege as error:
-            _refuse_incomplete(connection, config, open_part, needed, error)
-            return frozenset(locked.intersection(publication.missing))
+                self._meet_lock(free[: self._at_once])
+            except psycopg2.errors.DuplicateObject:
+                continue  # a standby was faster: look again
+            except (psycopg2.errors.UndefinedTable, psycopg2.errors.InvalidSchemaName):
+                # One was dropped since we looked.
+                tables = usable(connection, config) if tables else tables
+                self._absent = self._find_absent()
+            except psycopg2.errors.InsufficientPrivilege as error:
+                if not self._leave_foreign(open_part.missing):
+                    _refuse_incomplete(connection, config, open_part, needed, error)
+                    return frozenset(self._locked.intersection(publication.missing))
+
+    def _find_absent(self) -> set[TableName]:
+        """The watermark table may be missing, and the account not allowed to make it."""
+        watermarks = watermark_table(self._config)
+        if self._config.read_only or find_table(self._connection, watermarks) is not None:
+            return set()
+        return {watermarks}
+
+    def _meet_lock(self, tried: Sequence[TableName]) -> None:
+        """Any of them may be locked: fewer at a time, down to the very one."""
+        self._at_once = max(1, len(tried) // _FEWER)
+        if len(tried) == 1:
+            self._locked.update(tried)
+
+    def _leave_foreign(self, tried: Sequence[TableName]) -> bool:
+        """Leaves out those that others own; whether there are some, and ours are left."""
+        others = _find_foreign(self._connection, self._config, tried)
+        self._foreign |= others
+        return bool(others) and others < set(tried)
+
+    def _refuse_foreign(self, publication: Publication) -> None:
+        state = replace(publication, missing=tuple(name for name in publication.missing if name in self._foreign))
+        if state.missing and (needed := statement(state, self._config)) is not None:
+            _refuse_incomplete(self._connection, self._config, state, needed)
+
+
+def _find_foreign(connection: Connection, config: SourceConfig, tables: Sequence[TableName]) -> set[TableName]:
+    """Those of the tables that others own, where the publication is ours: all others are added."""
+    if not rows(connection, _OUR_PUBLICATION, (config.publication,)):
+        return set()
+    names = [[table.schema for table in tables], [table.name for table in tables]]
+    return {TableName(*row) for row in rows(connection, _FOREIGN, names)}
 
 
 def where_made(connection: Connection) -> str:
@@ -193,12 +270,14 @@ def _refuse_incomplete(
     cause: Exception | None = None,
 ) -> None:
     """Raises SourceRefused for a publication that somebody else has to change, unless it concerns some tables alone."""
-    if publication.only_shows_generated:
-        return
+    unshown = find_captured_missing(publication, config)
+    if publication.only_shows_generated or (publication.only_lacks_tables and not unshown):
+        return  # of tables that are ours alone the capture says so, and goes on
     who = f"read_only is set{where_made(connection)}" if config.read_only else f"user {config.user} may not change it"
-    raise SourceRefused(
-        f"publication {config.publication} is missing or incomplete, and {who}",
-        where=f"source {config.name}",
-        fix="as the owner of the tables or a superuser: "
-        f"{with_lock(connection, publication, needed, for_people=True).as_string(connection)}",
-    ) from cause
+    what = f"publication {config.publication} is missing or incomplete, and {who}"
+    statements = with_lock(connection, publication, needed, for_people=True).as_string(connection)
+    fix = f"as the owner of the tables or a superuser: {statements}"
+    where = f"source {config.name}"
+    if publication.only_lacks_tables:
+        raise PublicationIncomplete(what, frozenset(unshown), where=where, fix=fix) from cause
+    raise SourceRefused(what, where=where, fix=fix) from cause
