@@ -193,8 +193,8 @@ class Chunks:
             self._tasks.break_attempt(high.mark, reason)
 
     def _overlap(self, high: High) -> Overlap:
-        if not self._visibility.admits(high.snapshot):
-            reason = "its SELECT may not have seen what was logged before the log was first opened"
+        if not self._visibility.admits(high.snapshot, high.mark.table):
+            reason = "its SELECT may not have seen what was logged before the log was first opened, or showed the table"
             self._tasks.break_attempt(high.mark, reason)
         try:
             return self._windows.close(high.mark.window, high.snapshot)
@@ -227,7 +227,7 @@ class Chunks:
         have seen what was logged before the log was first opened), so it must be read again.
         """
         was_open = self._probes.pop(probe.window, None) is not None
-        if not was_open or not self._visibility.admits(probe.snapshot):
+        if not was_open or not self._visibility.admits(probe.snapshot, probe.table):
             self._windows.discard(probe.window)
             return None
         return self._windows.close_probe(probe.window, probe.snapshot)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
@@ -63,8 +64,9 @@ class RecordedEvents:
 class Visibility(Protocol):
     """Which remembered events a chunk's SELECT may not have seen."""
 
-    def admits(self, snapshot: str | None) -> bool:
-        """Whether the SELECT saw every event that was logged before the log was first opened."""
+    def admits(self, snapshot: str | None, table: str = "") -> bool:
+        """Whether the SELECT saw every event that was logged before the log was first opened, or before it has shown
+        the table."""
 
     def advance_horizon(self, snapshot: str) -> None:
         """The SELECT of every window that opens from now on sees what `snapshot` sees."""
@@ -81,7 +83,7 @@ class Visibility(Protocol):
 class LogOrder:
     """Commits become visible in log order: events at or before the low watermark were seen."""
 
-    def admits(self, snapshot: str | None) -> bool:
+    def admits(self, snapshot: str | None, table: str = "") -> bool:
         return True
 
     def advance_horizon(self, snapshot: str) -> None:
@@ -101,25 +103,41 @@ class Snapshots:
     """The SELECT's own snapshot tells; without one it was a standby's, which shows commits in the log's order.
 
     `start`: a snapshot read when the log was first opened. What was logged before is nowhere remembered, so a chunk
-    counts only if its snapshot sees all of it. None: every SELECT does.
+    counts only if its snapshot sees all of it. None: every SELECT does. `starts`: the same of tables that the log shows
+    since a later moment.
     """
 
-    def __init__(self, start: str | None) -> None:
+    def __init__(self, start: str | None, starts: Mapping[str, str] | None = None) -> None:
         self._start = start
         self._settled = start is None
+        self._starts = dict(starts or {})
+        self._unsettled = set(self._starts)
 
     @property
     def start(self) -> str | None:
         """What a restart must ask of windows that open from now on."""
         return None if self._settled else self._start
 
-    def admits(self, snapshot: str | None) -> bool:
-        if self._start is None or snapshot is None:
+    @property
+    def starts(self) -> dict[str, str]:
+        """The same of single tables."""
+        return {table: self._starts[table] for table in sorted(self._unsettled)}
+
+    def show_table(self, table: str, start: str) -> None:
+        """The log shows the table's rows from `start` on, a snapshot that was read since."""
+        self._starts[table] = start
+        self._unsettled.add(table)
+
+    def admits(self, snapshot: str | None, table: str = "") -> bool:
+        if snapshot is None:
             return True
-        return Snapshot.parse(snapshot).xmin >= Snapshot.parse(self._start).xmax
+        starts = (self._start, self._starts.get(table))
+        return all(_is_later(snapshot, start) for start in starts if start is not None)
 
     def advance_horizon(self, snapshot: str) -> None:
-        self._settled = self._settled or self.admits(snapshot)  # a window that is open may be older: it is still asked
+        # A window that is open may be older: it is still asked.
+        self._settled = self._settled or self.admits(snapshot)
+        self._unsettled = {table for table in self._unsettled if not _is_later(snapshot, self._starts[table])}
 
     def records_always(self) -> bool:
         return True
@@ -134,3 +152,8 @@ class Snapshots:
 
     def is_certain(self, snapshot: str | None) -> bool:
         return snapshot is not None
+
+
+def _is_later(snapshot: str, start: str) -> bool:
+    """Whether the snapshot sees all that was committed, or had begun, as the other was read."""
+    return Snapshot.parse(snapshot).xmin >= Snapshot.parse(start).xmax

@@ -2,7 +2,7 @@
 
     the file changes -> `Watch.look`: read, compared, checked -> the capture begins a term with it, under its lease
     a table is made, takes another's name, or loses a partition
-                     -> `Newcomers.look`: where the log does not say so, the capture begins a term
+                     -> `Newcomers.look`: where the log does not say so, the term takes it in (`healing.shown_tables`)
     a term begins    -> `find_new_tables`: which tables the term before did not read -> a dump of each -> `put_in_force`
 
 The state store keeps what was in force last (node `tables`), and of a source that shows the log of chosen tables alone
@@ -14,16 +14,19 @@ before the node: a crash between the two at worst dumps twice.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic, TypeVar
 
+from dblog_core.capture.healing.shown_tables import NewTables
 from dblog_core.config.settings import Config
-from dblog_core.errors import ConfigError, DblogError
+from dblog_core.errors import ConfigError, DblogError, PublicationIncomplete
 from dblog_core.interfaces import Clock, Source, StateStore
 from dblog_core.model import table_identity, table_names
 from dblog_core.state import rule_acceptances, stopped_tables
-from dblog_core.state.settings_in_force import LiveSettings, put_shown, read_shown, with_live_settings
+from dblog_core.state.settings_in_force import LiveSettings, read_shown, with_live_settings
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +41,40 @@ class ConfigFile:
 
     path: Path
     load: Callable[[Path], Config]
+
+
+Value = TypeVar("Value")
+
+
+class Handover(Generic[Value]):
+    """One value that a thread hands to another, the newest: nothing that is put meanwhile is lost with one that is
+    taken."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._value: Value | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        return self._value is None
+
+    def put(self, value: Value) -> None:
+        """Hands over the value, in place of one that nobody has taken."""
+        with self._lock:
+            self._value = value
+
+    def put_if_empty(self, value: Value) -> None:
+        """Hands over the value, unless there is one, which is newer."""
+        with self._lock:
+            if self._value is None:
+                self._value = value
+
+    def take(self) -> Value | None:
+        """The value, once."""
+        with self._lock:
+            value = self._value
+            self._value = None
+        return value
 
 
 MakeReady = Callable[[Config], frozenset[str]]
@@ -102,6 +139,15 @@ class Watch:
         self._warned = text
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What `Newcomers` has found: tables that the running term takes in (None: none), or whether it takes another one:
+    tables that were stopped are read again."""
+
+    new: NewTables | None = None
+    needs_term: bool = False
+
+
 class Newcomers:
     """Looks for tables that were made under a pattern in force, of which the source does not show the log yet, for
     those that the source now refuses, and for stopped ones that are repaired.
@@ -114,47 +160,59 @@ class Newcomers:
         self._next = clock.monotonic() + NEWCOMERS
         self._warned = ""
 
-    def look(self, config: Config, source: Source) -> bool:
-        """Whether a new term is to take some of them in; those that are refused are stopped without one."""
+    def look(self, config: Config, source: Source) -> Found:
+        """The tables that have come. Tables that are refused are stopped here."""
         if self._clock.monotonic() < self._next:
-            return False
+            return Found()
         self._next = self._clock.monotonic() + NEWCOMERS
         try:
             mended = stopped_tables.look_again(self._state, source.list_refusals)
             mended |= bool(rule_acceptances.read(self._state))
-            if not self._others(source) and not mended:
-                return False
-            locked = self._ready(config)
-            if locked and not mended and not self._others(source, locked):
-                self._warn(_explain_locked(locked))
-                return False
+            if mended:
+                self._make_ready(config)
+                return Found(needs_term=True)
+            return Found(self._find_new(config, source))
         except DblogError as error:
             self._warn(str(error))
-            return False
-        self._warned = _explain_locked(locked) if locked else ""  # the term that begins says so
-        return True
+            return Found()
+
+    def _find_new(self, config: Config, source: Source) -> NewTables | None:
+        before = read_shown(self._state)
+        now = source.identities()
+        if before is None or now is None:
+            return None
+        locked = frozenset[str]()
+        if table_identity.find_other_tables(before, now):
+            locked = self._make_ready(config)
+            now = table_identity.leave_out(now, locked)
+        if table_identity.entries_to_remember(now) <= before and not table_identity.find_other_tables(before, now):
+            return None
+        others = table_identity.find_other_tables(before, now)
+        schemas = [schema for schema in source.tables() if str(schema.table) in others] if others else []
+        return NewTables(
+            frozenset(before),
+            now,
+            tuple(schema.table for schema in schemas if schema.key),
+            tuple(schema.table for schema in schemas if not schema.key),
+        )
+
+    def _make_ready(self, config: Config) -> frozenset[str]:
+        """Has the source show what it can; returns the tables that it cannot show yet, of which it warns."""
+        try:
+            locked = self._ready(config)
+        except PublicationIncomplete as error:
+            self._warn(str(error))
+            return error.tables
+        if locked:
+            self._warn(_explain_locked(locked))
+        else:
+            self._warned = ""
+        return locked
 
     def _warn(self, text: str) -> None:
         if text != self._warned:
             log.warning("some tables are not captured: %s", text)
         self._warned = text
-
-    def _others(self, source: Source, locked: frozenset[str] = frozenset()) -> bool:
-        """Whether the term is to take in others than those that are `locked`."""
-        before = read_shown(self._state)
-        now = source.identities()
-        if before is None or now is None:
-            return False
-        now = table_identity.leave_out(now, locked)
-        if table_identity.find_other_tables(before, now):
-            return True
-        self._remember(before, now)
-        return False
-
-    def _remember(self, before: set[str], now: frozenset[str]) -> None:
-        """Remembers new, empty partitions, so that a later look notices when one of them is gone."""
-        if more := table_identity.entries_to_remember(now) - before:
-            put_shown(self._state, before | more)
 
 
 def _explain_locked(tables: frozenset[str]) -> str:

@@ -17,7 +17,8 @@ from functools import partial
 
 from dblog_core import wiring
 from dblog_core.capture import config_reload
-from dblog_core.capture.config_reload import ConfigFile
+from dblog_core.capture.config_reload import ConfigFile, Handover
+from dblog_core.capture.healing.shown_tables import NewTables
 from dblog_core.capture.stop_condition import AtPosition, Goal, find_goal
 from dblog_core.capture.term import CaptureOutcome, run_term
 from dblog_core.capture.term_parts import HOUSEKEEPING_SECONDS, Parts
@@ -128,7 +129,8 @@ class _Capture:
         self._arrival = CaptureOutcome.CURRENT
         self._faults = 0
         self._holder = holder_name()
-        self._next: Parts | None = None
+        self._next = Handover[Parts]()  # what the next term works with
+        self._new_tables = Handover[NewTables]()
         self._began_at: int | None = None  # the newest segment at the first look
 
     def run(self, *, until_current: bool, until: Place | None) -> CaptureOutcome:
@@ -192,9 +194,14 @@ class _Capture:
         def look() -> None:
             while not clock.wait(over, config_reload.LOOK):
                 if (config := watch.look()) is not None:
-                    self._next = self._with(config)
-                elif self._next is None and newcomers.look(self._parts.config, self._parts.source):
-                    self._next = self._with(self._parts.config)
+                    self._next.put(self._with(config))
+                elif self._next.is_empty:
+                    parts = self._parts
+                    found = newcomers.look(parts.config, parts.source)
+                    if found.needs_term:
+                        self._next.put_if_empty(self._with(parts.config))
+                    elif found.new is not None:
+                        self._new_tables.put(found.new)
 
         watcher = self._parts.spawn("configuration", look)
         try:
@@ -205,7 +212,11 @@ class _Capture:
 
     def has_new_configuration(self) -> bool:
         """Whether another configuration should come into force."""
-        return self._next is not None
+        return not self._next.is_empty
+
+    def take_new_tables(self) -> NewTables | None:
+        """Tables that the log shows since the last call."""
+        return self._new_tables.take()
 
     def _lead(self, lease: Lease) -> None:
         """Terms under one lease, each with the configuration that is newest then."""
@@ -226,9 +237,8 @@ class _Capture:
                 clock.wait(self._stop, 0.05)
 
     def _take_next(self) -> None:
-        if (parts := self._next) is not None:
+        if (parts := self._next.take()) is not None:
             self._parts = parts
-            self._next = None
 
     def _keep_to_the_old_inside_a_transaction(self) -> None:
         """How many of its rows are staged was counted by the tables that were in force: so they stay until it ends."""
@@ -239,7 +249,7 @@ class _Capture:
             return
         if before != settings_in_force.LiveSettings.of(self._parts.config.source):
             old_config = settings_in_force.with_live_settings(self._parts.config, before)
-            self._next = self._parts
+            self._next.put_if_empty(self._parts)  # the file may have changed once more
             self._parts = self._with(old_config)
 
     def _with(self, config: Config) -> Parts:

@@ -162,6 +162,13 @@ class Sequencer:
         """The table has other rows than those that were read, and no event says so."""
         self._tables.record_rewrite(table, Transaction("", self._log_position, self._commit_time or 0))
 
+    def show_table(self, table: TableName, start: str | None) -> None:
+        """The log shows the table since a moment ago, when this snapshot of the source was read; a dump brings what it
+        has not shown."""
+        if start is not None and isinstance(self._visibility, Snapshots):
+            self._visibility.show_table(str(table), start)
+        self.record_rewrite(table)
+
     def heal(self, table: TableName, dump: str | None, since: Transaction) -> None:
         """Tells consumers that their copy of the table is not right before the end of this dump, which has not begun
         (None: of any later one): an s line that repeats the shape."""
@@ -232,6 +239,7 @@ class Sequencer:
             tasks=tasks_to_json(self._dumps.progress()),
             unseen_after=self._dumps.earliest_unseen(self.last_offset),
             start=self._visibility.start if isinstance(self._visibility, Snapshots) else None,
+            starts=self._visibility.starts if isinstance(self._visibility, Snapshots) else {},
             accepted=self._guard.to_json(),
         )
         return self._tables.shapes.add_to(manifest)

@@ -16,6 +16,7 @@ from dblog_core.capture.healing import accepted_tables, new_tables
 from dblog_core.capture.healing.accepted_tables import Accepted
 from dblog_core.capture.healing.broken_tables import BrokenTables
 from dblog_core.capture.healing.confirmed_reads import ConfirmedReads
+from dblog_core.capture.healing.shown_tables import NewTables, ShownTables
 from dblog_core.capture.healing.watermark_table import WatermarkTableKeeper
 from dblog_core.capture.sequencer import Sequencer
 from dblog_core.capture.signal_rows import SignalDelivery
@@ -69,6 +70,9 @@ class Reign(Protocol):
 
     def has_new_configuration(self) -> bool:
         """Whether another configuration should come into force: the term ends at the next transaction boundary."""
+
+    def take_new_tables(self) -> NewTables | None:
+        """Tables that the log shows since the last call."""
 
     def healthy(self) -> None:
         """A segment is published: the next fault is a first one."""
@@ -156,6 +160,7 @@ class Term:
             ConfirmedReads(parts.state, parts.source, parts.clock, accepted.guard) if accepted.guard.asks_log else None
         )
         self._broken_tables = BrokenTables(parts, sequencer, head)
+        self._shown_tables = ShownTables(parts, sequencer)
         self._keeper = None if parts.config.source.read_only else WatermarkTableKeeper(parts)
         self._watermarks_of: str | None = None  # the identity of their table, by which older attempts are broken
         self._signal_delivery = SignalDelivery(parts.state, parts.clock)
@@ -295,6 +300,7 @@ class Term:
         if self._openings is not None:
             self._openings.forget_judged()
         self._broken_tables.save_stamps()
+        self._shown_tables.save()
         if self._keeper is not None and self._watermarks_of is not None:
             self._keeper.settle(self._watermarks_of)
             self._watermarks_of = None
@@ -316,6 +322,10 @@ class Term:
         """What does not belong to single batches: horizon, abandoned windows, dumps that are over, status."""
         self._looked_at = now
         self._break_unshown_attempts()
+        if (found := self._capture.take_new_tables()) is not None:
+            self._shown_tables.take_in(found)
+            if not self._sequencer.dirty:
+                self._shown_tables.save()
         self._broken_tables.look()
         self._knows_more = table_knowledge.has_news(self._state, self._published.knowledge)
         if now - self._judged_at >= JUDGE_SECONDS:

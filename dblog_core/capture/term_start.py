@@ -131,7 +131,7 @@ def find_visibility(source: Source, head: Manifest) -> LogOrder | Snapshots:
     horizon = source.horizon()
     if horizon is None:
         return LogOrder()
-    return Snapshots(horizon if head.unseen_after is None else head.start)
+    return Snapshots(horizon if head.unseen_after is None else head.start, head.starts)
 
 
 BEGAN_AFTER = "the capture began after it in the log"

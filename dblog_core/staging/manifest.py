@@ -142,17 +142,17 @@ class Manifest:
 
     `first_offset` to `last_offset` is the range it takes up (empty: last = first - 1). `position`: where the source is
     read again after it; `partial`: row changes of the transaction beginning there that are staged already (not 0: the
-    transaction continues in the next segment, and a merge does not stop here). `log_position` and `commit_time`: of the
-    last transaction, to show. `tasks`: progress of every unfinished dump task after this segment, as `tasks_to_json`
-    gives it: what a restart and the state store's mirror are made from. `schemas`: fingerprint of each table's
-    newest shape, so that a restart repeats no s mark. PostgreSQL: `unseen_after` is the largest offset before every
-    event that a SELECT from here on may not see, and `start` a snapshot that it must see all of (None: it does): what a
-    restart rebuilds its memory from. `altered`: statements that tables have had since their newest shape, and that no
-    row or chunk has followed yet, as `Pending` gives them. `layouts`: tokens of those newest shapes for which the
-    source has given a layout (`schema_changes.Layout`). `born`: tables without a shape so far that are known to have no
-    row at this place in the log. `accepted`: the `Acceptance` of each captured table at this place, where columns of
-    any are hidden (None: of none). `knowledge`: versions of what the state store knew of tables when it was published
-    (`table_knowledge`).
+    transaction continues in the next segment, and a merge does not stop here). `log_position` and `commit_time`: of
+    the last transaction, to show. `tasks`: progress of every unfinished dump task after this segment, as
+    `tasks_to_json` gives it: what a restart and the state store's mirror are made from. `schemas`: fingerprint of each
+    table's newest shape, so that a restart repeats no s mark. PostgreSQL: `unseen_after` is the largest offset before
+    every event that a SELECT from here on may not see, and `start` a snapshot that it must see all of (None: it does),
+    as `starts` has them of tables that came later: what a restart rebuilds its memory from. `altered`: statements that
+    tables have had since their newest shape, and that no row or chunk has followed yet, as `Pending` gives them.
+    `layouts`: tokens of those newest shapes for which the source has given a layout (`schema_changes.Layout`). `born`:
+    tables without a shape so far that are known to have no row at this place in the log. `accepted`: the `Acceptance`
+    of each captured table at this place, where columns of any are hidden (None: of none). `knowledge`: versions of
+    what the state store knew of tables when it was published (`table_knowledge`).
 
     Of joined segments the first is `first_segment` (0: `segment` is the only one), `ends` holds the last offset of
     each, `log_positions` the `log_position` of each (None: a version that did not keep it has joined the segment), and
@@ -187,6 +187,7 @@ class Manifest:
     born: tuple[str, ...] = ()
     accepted: dict[str, list[str]] | None = None
     knowledge: dict[str, int] = field(default_factory=dict)
+    starts: dict[str, str] = field(default_factory=dict)
 
     @property
     def first(self) -> int:
@@ -245,7 +246,7 @@ class Manifest:
 
     def to_json(self) -> dict[str, Any]:
         # What is new is left out where there is none: older versions know no such field.
-        new = ("probes", "altered", "layouts", "born", "knowledge", "log_positions")
+        new = ("probes", "altered", "layouts", "born", "knowledge", "log_positions", "starts")
         fields = {name: value for name, value in _fields(self).items() if value or name not in (*new, "accepted")}
         return {
             "format": FORMAT,

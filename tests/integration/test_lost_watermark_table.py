@@ -22,7 +22,7 @@ from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import SourceError
 from dblog_core.interfaces import Problem
 from dblog_core.staging.reader import lines
-from dblog_core.state import recent_errors
+from dblog_core.state import recent_errors, settings_in_force
 from dblog_core.state.recent_errors import RecentError
 from tests.acceptance.accounts import sql_of_fixes
 from tests.fix_servers import Database
@@ -147,6 +147,16 @@ class Shop:
     def error_about(self, words: str) -> RecentError | None:
         with closing(wiring.open_state(self.config)) as state:
             return next((error for error in recent_errors.read(state) if words in error.error), None)
+
+    def starts(self) -> dict[str, str]:
+        """The tables of which a SELECT may not have seen all that their log lacks."""
+        head = wiring.open_staging(self.config).head()
+        return {} if head is None else head.starts
+
+    def knows(self) -> str:
+        """The tables whose log is shown, as the state store has them."""
+        with closing(wiring.open_state(self.config)) as state:
+            return " ".join(settings_in_force.read_shown(state) or ())
 
     def problems(self) -> list[Problem]:
         return [problem for problem in wiring.open_source(self.config.source).check() if problem.fatal]

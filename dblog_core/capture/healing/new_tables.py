@@ -137,9 +137,7 @@ def _take_in(
     late = [t.table for t in tables if not t.key]
     if late and parts.source.shows_whole_logs():
         late = [table for table in late if table in changed or str(table) in mended]  # whose rows were passed over
-    _tell_of_keyless(parts, list(map(str, late)))
-    # Its next shape may be the first that the log shows: that one does not say that rows were there before.
-    owed_dumps.record_failures(parts.state, "", dict.fromkeys(map(str, late), owed_dumps.KEYLESS))
+    tell_of_keyless(parts, list(map(str, late)))
     names = [str(table.table) for table in tables]
     now = parts.source.horizon()
     left = set(dumped) - dumps.keys()
@@ -204,10 +202,12 @@ def make_broken_marks(
     )
 
 
-def _tell_of_keyless(parts: Parts, tables: list[str]) -> None:
+def tell_of_keyless(parts: Parts, tables: list[str]) -> None:
     """Rows that tables without a key had before their log was read are nowhere, and no dump can bring them."""
     if not tables:
         return
+    # Its next shape may be the first that the log shows: that one does not say that rows were there before.
+    owed_dumps.record_failures(parts.state, "", dict.fromkeys(tables, owed_dumps.KEYLESS))
     error = RequestError(
         f"captured from here on, without the rows that they have now: {table_names.some(tables)}",
         fix=f"a table without a key cannot be dumped. Give it a primary key, or {UNIQUE_KEY}: then it is dumped "

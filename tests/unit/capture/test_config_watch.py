@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 import pytest
 
 from dblog_core.capture import config_reload
-from dblog_core.capture.config_reload import Newcomers, Watch
+from dblog_core.capture.config_reload import Handover, Newcomers, Watch
 from dblog_core.config.settings import Config
-from dblog_core.errors import SourceRefused
+from dblog_core.errors import PublicationIncomplete, SourceRefused
 from dblog_core.state import settings_in_force
 from tests.fake_source import FakeSource
 from tests.unit.reload_world import Clock, World, world
@@ -84,24 +85,71 @@ def test_what_the_source_refuses_is_tried_again_without_another_change(
     assert looking.look() == world.config
 
 
-def test_a_new_table_that_is_locked_begins_no_term_and_is_told_of_once(
+def test_a_new_table_that_is_locked_is_not_taken_in_and_is_told_of_once(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Others that came with it are taken in at once; the term that does so leaves it for later."""
+    """Others that came with it are taken in at once."""
     clock = Clock()
     source = FakeSource(world.database)
     source.kind = "postgres"
     settings_in_force.put_shown(world.state, {"shop.a@1"})
     locked = frozenset({"shop.b"})
     newcomers = Newcomers(world.state, clock, ready=lambda config: locked)
-    for _ in range(5):
+
+    def look() -> list[str]:
         clock.now += config_reload.NEWCOMERS
-        assert not newcomers.look(world.config, source)
+        found = newcomers.look(world.config, source)
+        assert not found.needs_term
+        return [] if found.new is None else list(map(str, found.new.dumpable))
+
+    for _ in range(5):
+        assert look() == []
     assert len(warnings(caplog)) == 1 and "somebody has locked shop.b" in warnings(caplog)[0]
     settings_in_force.put_shown(world.state, set())
-    clock.now += config_reload.NEWCOMERS
-    assert newcomers.look(world.config, source), "the other one is not locked"
+    assert look() == ["shop.a"], "the other one is not locked"
     settings_in_force.put_shown(world.state, {"shop.a@1"})
     locked = frozenset()
-    clock.now += config_reload.NEWCOMERS
-    assert newcomers.look(world.config, source), "it is free"
+    assert look() == ["shop.b"], "it is free"
+
+
+def test_a_publication_that_somebody_else_has_to_complete_keeps_no_other_table_out(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = Clock()
+    source = FakeSource(world.database)
+    source.kind = "postgres"
+    settings_in_force.put_shown(world.state, set())
+
+    def ready(config: Config) -> frozenset[str]:
+        raise PublicationIncomplete("publication p is incomplete", frozenset({"shop.b"}), fix="ALTER PUBLICATION p")
+
+    newcomers = Newcomers(world.state, clock, ready=ready)
+    for _ in range(2):
+        clock.now += config_reload.NEWCOMERS
+        found = newcomers.look(world.config, source).new
+        assert found is not None and list(map(str, found.dumpable)) == ["shop.a"]
+    (warning,) = warnings(caplog)
+    assert "ALTER PUBLICATION p" in warning
+
+
+def test_nothing_that_is_handed_over_is_lost_with_what_is_taken() -> None:
+    """A configuration that comes while another is taken stays; one that is kept for later replaces no newer one."""
+    handover = Handover[int]()
+    taken: list[int] = []
+    over = threading.Event()
+
+    def take() -> None:
+        while not over.is_set() or not handover.is_empty:
+            if (value := handover.take()) is not None:
+                taken.append(value)
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    for number in range(20_000):
+        handover.put(number)
+    over.set()
+    thread.join()
+    assert taken[-1] == 19_999
+    handover.put(1)
+    handover.put_if_empty(0)
+    assert handover.take() == 1 and handover.take() is None

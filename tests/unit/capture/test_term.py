@@ -56,6 +56,9 @@ class Reign:
     def has_new_configuration(self) -> bool:
         return False
 
+    def take_new_tables(self) -> None:
+        return None
+
     def healthy(self) -> None:
         return None
 

@@ -226,5 +226,5 @@ def test_a_look_at_the_catalogue_from_before_its_table_was_mended_does_not_stop_
     clock = Clock()
     newcomers = config_reload.Newcomers(world.state, clock, ready=lambda config: None)
     clock.now += config_reload.NEWCOMERS
-    assert not newcomers.look(world.config, cast(Source, Mended(world.state)))
+    assert newcomers.look(world.config, cast(Source, Mended(world.state))) == config_reload.Found()
     assert stopped_tables.read(world.state) == {}
