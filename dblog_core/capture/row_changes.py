@@ -13,10 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dblog_core.algorithm.eviction import Touch, Touches
-from dblog_core.model.events import TableChanges, Transaction
+from dblog_core.model.events import THEN_DUMPED, LogBatch, Signal, TableChanges, Transaction, Unreadable
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import key_tuples
-from dblog_core.rows import arrow_buffers
+from dblog_core.rows import arrow_buffers, row_faults
+from dblog_core.rows.column_rules import Rules
 from dblog_core.staging.row_format import LOG_COLUMNS, log_schema
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
@@ -285,3 +286,31 @@ def runs(values: np.ndarray[Any, Any]) -> list[tuple[int, int]]:
         return []
     edges = [0, *(np.flatnonzero(values[1:] != values[:-1]) + 1).tolist(), len(values)]
     return list(pairwise(edges))
+
+
+def convert(batch: LogBatch, rules: Rules) -> tuple[list[OrderedChanges], list[Signal]]:
+    """The batch's changes as they are staged, and its signals with those of values that no form holds."""
+    changes = []
+    signals = list(batch.signals)
+    for raw in batch.changes:
+        if rules.misfit(raw.schema) is not None:
+            continue  # passed over from the shape's signal on
+        try:
+            staged, unreadable = rules.changes(raw, batch.transactions)
+            changes.append(split_key_changes(staged))
+        except Exception as error:  # noqa: BLE001 - `row_faults` says which errors are of the rows
+            unreadable = _stop_at_first_row(raw, batch.transactions, row_faults.explain(error, raw.schema.table))
+        if unreadable is not None:
+            signals.append(unreadable)
+    return changes, sorted(signals, key=lambda signal: signal.sequence)
+
+
+def _stop_at_first_row(
+    raw: TableChanges, transactions: Sequence[Transaction], fault: row_faults.Refusal
+) -> Unreadable | None:
+    """The table stops where the first of these rows stands; None: there is none."""
+    if not raw.batch.num_rows:
+        return None
+    sequence, number = (raw.batch.column(name)[0].as_py() for name in ("sequence", "transaction"))
+    why = f"{raw.schema.table} at {transactions[number].position}: {fault.message}"
+    return Unreadable(sequence, number, raw.schema.table, why, f"{fault.fix}; {THEN_DUMPED}")

@@ -21,9 +21,9 @@ from dblog_core.capture.healing.logged_rows import LoggedRows
 from dblog_core.capture.row_changes import (
     ChangeTouches,
     OrderedChanges,
+    convert,
     log_rows,
     runs,
-    split_key_changes,
     stretches,
 )
 from dblog_core.capture.signal_rows import SignalRows
@@ -180,7 +180,7 @@ class Sequencer:
         """Takes a stretch of the log. Raises UnknownLogEvent, CorruptSegment or StagingUnavailable."""
         batch = self._tables.name_changed(batch)
         self.judge((changes.schema.table for changes in batch.changes), batch.signals)
-        changes, signals = self._convert(batch)
+        changes, signals = convert(batch, self._rules)
         self._tables.store_shapes(signals)
         # Twice: `split_key_changes` numbers the rows so.
         *before, rest = stretches(changes, [2 * signal.sequence for signal in signals])
@@ -253,19 +253,6 @@ class Sequencer:
         return DraftSegment(number, first_offset, self._staging.open_segment(number, self._epoch))
 
     # Rows -----------------------------------------------------------------------------------------------------------
-
-    def _convert(self, batch: LogBatch) -> tuple[list[OrderedChanges], list[Signal]]:
-        """The batch's changes as they are staged, and its signals with those of values that no form holds."""
-        changes = []
-        signals = list(batch.signals)
-        for raw in batch.changes:
-            if self._rules.misfit(raw.schema) is not None:
-                continue  # passed over from the shape's signal on
-            staged, unreadable = self._rules.changes(raw, batch.transactions)
-            changes.append(split_key_changes(staged))
-            if unreadable is not None:
-                signals.append(unreadable)
-        return changes, sorted(signals, key=lambda signal: signal.sequence)
 
     def _add_rows(self, changes: list[OrderedChanges], transactions: tuple[Transaction, ...]) -> None:
         changes = [stretch for stretch in changes if not self._tables.leaves_out(stretch.schema.table)]

@@ -21,20 +21,20 @@ from dblog_core.model.events import (
     WatermarkSeen,
 )
 from dblog_core.model.schema import TableName
+from dblog_core.rows import row_faults
 from dblog_core.sources.mysql.binlog import events, unread_tables
 from dblog_core.sources.mysql.binlog.event_groups import EventGroups, Group
 from dblog_core.sources.mysql.binlog.events import Event, Type
 from dblog_core.sources.mysql.binlog.framing import Events
 from dblog_core.sources.mysql.binlog.unread_tables import UnreadTables
 from dblog_core.sources.mysql.ddl.known_forms import KnownForms
-from dblog_core.sources.mysql.row_events import row_event_header, table_map
+from dblog_core.sources.mysql.row_events import row_event_header
 from dblog_core.sources.mysql.row_events.change_batch import BatchBuilder
-from dblog_core.sources.mysql.row_events.row_decoder import Buffer
+from dblog_core.sources.mysql.row_events.row_decoder import Buffer, EventFault
 from dblog_core.sources.mysql.row_events.row_event_header import DUMMY_TABLES, KINDS
 from dblog_core.sources.mysql.row_events.table_ids import TableNumbers
 from dblog_core.sources.mysql.row_events.table_map import TableVersion, Unread
 from dblog_core.sources.mysql.sql.catalogue import TableFilter
-from dblog_core.sources.mysql.values.types import UnsupportedType
 
 
 class RowIntake:
@@ -94,19 +94,17 @@ class RowIntake:
         group = self._groups.group
         if version is None or group is None or group.undecided is not None or column_count != len(version.columns):
             self._take_rows(stretch.event(number))
-        else:
+            return
+        try:
             self._add_changes(version, group, op, stretch.raw, at, stop)
+        except EventFault:
+            self._take_rows(stretch.event(number))  # which tells of it
 
     # -- the long way
 
     def _take_table_map(self, event: Event) -> None:
-        try:
-            # Of a table that nobody wants nothing is read but its name: its columns may be of any type.
-            is_wanted = self.numbers.take(event.body)
-        except UnsupportedType as error:
-            table = table_map.head(event.body).table
-            fix = f"{error.fix}; then {events.FRESH_START}"
-            raise self._groups.unknown_error(f"TABLE_MAP of {table}: {error}", fix=fix) from error
+        # Of a table that nobody wants nothing is read but its name: its columns may be of any type.
+        is_wanted = self.numbers.take(event.body)
         group = self._groups.group
         if is_wanted and group and group.undecided:
             group.undecided.add(event)
@@ -121,14 +119,21 @@ class RowIntake:
             self._shown_shapes.pop(version.table, None)  # its next one is news
             self.unread.stop(version, group.transaction, self.batch)
             return
+        table = version.schema.table
         try:
-            body, at, key_only = row_event_header.images(event, version)
+            self._take_images(table_id, version, group, op, event)
         except row_event_header.ColumnsMissing as missing:
-            table, key = version.schema.table, version.schema.key
+            key = version.schema.key
             names = () if self._tables.ours(table) else missing.names
             generated = self.numbers.mariadb and not any(name in key for name in names)
             self._stop_in_part(version, op, group, *unread_tables.without_columns(table, names, generated=generated))
-            return
+        except Exception as error:  # noqa: BLE001 - `row_faults` says which errors are of the rows
+            fault = row_faults.explain(error, table)
+            self._stop_in_part(version, op, group, fault.message, fault.fix)
+
+    def _take_images(self, table_id: int, version: TableVersion, group: Group, op: str, event: Event) -> None:
+        """The rows of an event. Raises ColumnsMissing, and what their bytes make decoders raise."""
+        body, at, key_only = row_event_header.images(event, version)
         if version.schema.table == self._tables.watermarks:
             self._add_watermarks(version, group, op, body, at)
             return
@@ -136,9 +141,9 @@ class RowIntake:
             self._add_signals(version, group, op, body, at)
             return
         self._show_shape(version, group)
+        self._add_changes(version, group, op, body, at, len(body), key_only=key_only)
         # From here on its rows take the short way, until any shape changes.
         self.numbers.usual[table_id] = version
-        self._add_changes(version, group, op, body, at, len(body), key_only=key_only)
 
     def _take_json_parts(self, event: Event) -> None:
         """Updates with parts of JSON documents (binlog_row_value_options = PARTIAL_JSON)."""

@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dblog_core.errors import UnknownLogEvent
 from dblog_core.model.events import (
     THEN_DUMPED,
     LogBatch,
@@ -26,8 +25,7 @@ from dblog_core.model.events import (
     Unreadable,
     changes_schema,
 )
-from dblog_core.rows import arrow_buffers
-from dblog_core.sources.mysql.binlog import events
+from dblog_core.rows import arrow_buffers, row_faults
 from dblog_core.sources.mysql.row_events import short_tables
 from dblog_core.sources.mysql.row_events.row_decoder import Buffer, ColumnFault, EventFault, RowEvents
 from dblog_core.sources.mysql.row_events.table_map import TableVersion
@@ -117,7 +115,7 @@ class BatchBuilder:
         """Takes the row changes of an event from `at` to `end` without the first `skip`; returns how many it left out.
         `key_only`: images before the change hold the key alone.
 
-        The bytes are copied. Raises UnknownLogEvent, or ValueError, where the rows do not end with their event.
+        The bytes are copied. Raises EventFault where rows are left out and do not end with their event.
         """
         # Events of one stretch lie in one buffer, of which a new view would cost more than a small event's rows.
         if body is not self._body:
@@ -145,7 +143,7 @@ class BatchBuilder:
         return dropped
 
     def count_rows_of(self, transaction: Transaction) -> int:
-        """Row changes of the transaction that this batch holds, if it is the last one. Raises UnknownLogEvent."""
+        """Row changes of the transaction that this batch holds, if it is the last one."""
         if not self._transactions or self._transactions[-1] is not transaction:
             return 0
         last = len(self._transactions) - 1
@@ -156,7 +154,7 @@ class BatchBuilder:
         return rows
 
     def decode(self) -> None:
-        """Makes columns of all rows up to the first of a table that has no exact form. Raises UnknownLogEvent."""
+        """Makes columns of all rows up to the first of a table that cannot be read."""
         if self._changes is None:
             tables = list(self._tables.values())
             for table in tables:
@@ -169,7 +167,7 @@ class BatchBuilder:
                 self._changes.append(TableChanges(table.version.schema, rows))
 
     def build(self, position: str, partial: int) -> LogBatch:
-        """The batch. Raises UnknownLogEvent."""
+        """The batch."""
         self.decode()
         assert self._changes is not None
         # A value that nobody can read is found when columns are made, after later signals: its signal belongs where its
@@ -179,43 +177,79 @@ class BatchBuilder:
 
     def _count(self, table: _Table) -> None:
         before = table.events.rows
-        try:
-            table.events.count()
-        except EventFault as fault:
-            raise UnknownLogEvent(
-                f"an event cannot be read: {fault}",
-                where=self._where(table, fault.event),
-                fix=events.FRESH_START,
-            ) from fault
+        while True:
+            try:
+                table.events.count()
+                break
+            except EventFault as fault:
+                # It counts for no row, here and when it is read again: how many of a transaction's rows are staged is
+                # told by number.
+                table.events.void(fault.event)
+                self._tell(table, fault.event, int(table.runs[3 * fault.event + 1]), fault)
         self._counted += table.events.rows - before
+
+    def _tell(self, table: _Table, event: int, sequence: int, error: Exception) -> None:
+        """From this row on nothing of the table can be read."""
+        name = table.version.schema.table
+        fault = row_faults.explain(error, name)
+        why = f"{self._where(table, event)}: {fault.message}"
+        transaction = int(table.runs[3 * event + 2])
+        self._unreadable.append(Unreadable(sequence, transaction, name, why, f"{fault.fix}; {THEN_DUMPED}"))
 
     def _readable(self, table: _Table) -> pa.RecordBatch:
         """The rows before the first one with a value that has no exact form. From that one on the table is unreadable:
         columns are decoded as wholes, so the fault that is met first may be that of a later row."""
         end = table.events.rows
-        fault = None
+        fault: ColumnFault | None = None
+        other: Exception | None = None
         while True:
             try:
-                before, after = (images(self._zero_dates, end) for images in (table.events.before, table.events.after))
+                before, after = self._images(table, end)
                 break
             except ColumnFault as met:
                 # Only rows before the fault are decoded again: another column may have one in an earlier row.
                 end = met.fault.row
-                fault = met
+                fault, other = met, None
+            except Exception as met:  # noqa: BLE001 - `row_faults` says which errors are of the rows
+                row_faults.explain(met, table.version.schema.table)
+                end = self._find_readable(table, end)
+                fault, other = None, met
         if fault is not None:
             self._unreadable.append(self._unreadable_from(table, fault))
+        elif other is not None:
+            self._tell(table, *self._find_row(table, end), other)
         return _changes(table, end, before, after)
 
-    def _unreadable_from(self, table: _Table, fault: ColumnFault) -> Unreadable:
+    def _images(self, table: _Table, end: int) -> tuple[pa.StructArray, pa.StructArray]:
+        return table.events.before(self._zero_dates, end), table.events.after(self._zero_dates, end)
+
+    def _find_readable(self, table: _Table, end: int) -> int:
+        """How many of the first `end` rows can be decoded together; not all can."""
+        low = 0
+        while end - low > 1:
+            middle = (low + end) // 2
+            try:
+                self._images(table, middle)
+                low = middle
+            except ColumnFault as met:
+                end = max(min(met.fault.row, middle), low + 1)
+            except Exception as met:  # noqa: BLE001 - as above
+                row_faults.explain(met, table.version.schema.table)
+                end = middle
+        return low
+
+    def _find_row(self, table: _Table, row: int) -> tuple[int, int]:
+        """The event that a row is of, and the row's sequence number."""
         counts = table.events.counts
-        runs = _runs(table)
-        row = fault.fault.row
         event = int(np.searchsorted(np.cumsum(counts), row, side="right"))
-        sequence = int(runs[event, 1] + row - counts[:event].sum())
+        return event, int(_runs(table)[event, 1] + row - counts[:event].sum())
+
+    def _unreadable_from(self, table: _Table, fault: ColumnFault) -> Unreadable:
+        event, sequence = self._find_row(table, fault.fault.row)
         column = table.version.schema.columns[fault.column].name
         why = f"{self._where(table, event)}: column {column}: a value {fault.fault.why}"
         fix = f"{fault.fault.fix}; {THEN_DUMPED}"
-        return Unreadable(sequence, int(runs[event, 2]), table.version.schema.table, why, fix)
+        return Unreadable(sequence, int(table.runs[3 * event + 2]), table.version.schema.table, why, fix)
 
     def _where(self, table: _Table, event: int) -> str:
         transaction = self._transactions[table.runs[3 * event + 2]]

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dblog_core.model.events import CREATE, DELETE, UPDATE, image_type
+from dblog_core.rows.row_faults import DamagedRows
 from dblog_core.sources.mysql.row_events import row_kernel
 from dblog_core.sources.mysql.row_events.table_map import TableVersion
 from dblog_core.sources.mysql.values import binary_values, decimals
@@ -39,7 +40,7 @@ class ColumnFault(ValueError):
         self.fault = fault
 
 
-class EventFault(ValueError):
+class EventFault(DamagedRows):
     """Rows that do not end where their event ends: the number of the event."""
 
     def __init__(self, event: int) -> None:
@@ -164,6 +165,14 @@ class RowEvents:
         self._walked = len(self._raw)
         self.rows += row_count
 
+    def void(self, event: int) -> None:
+        """Takes the bytes of an event away, which then has no row. It is one that `count` has not counted."""
+        begin = self._events[2 * event - 1] if event else 0
+        size = self._events[2 * event + 1] - begin
+        del self._raw[begin : begin + size]
+        for place in range(2 * event + 1, len(self._events), 2):
+            self._events[place] -= size
+
     def _walk(self, ends: Int64s, images: Int64s, room: int) -> tuple[Int64s, Int64s, Int64s, int]:
         """What `row_kernel.walk` fills in and returns, with room for so many rows."""
         plan = self._layout
@@ -255,7 +264,7 @@ def complete_images(
     while True:
         size = row_kernel.complete(raw, _IMAGES[op], before, after, plan.widths, plan.prefixes, out)
         if size == row_kernel.BAD_IMAGE:
-            raise ValueError("the rows do not end where their event ends")
+            raise DamagedRows("the rows do not end where their event ends")
         if size != row_kernel.NO_ROOM:
             return out[:size]
         out = np.empty(4 * len(out), dtype=np.uint8)  # rows that are mostly NULL

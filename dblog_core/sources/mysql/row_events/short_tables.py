@@ -14,10 +14,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from dblog_core.rows import row_faults
 from dblog_core.sources.mysql.row_events.row_decoder import Int64s, Places, RowEvents
 from dblog_core.sources.mysql.row_events.table_map import TableVersion
 from dblog_core.sources.mysql.values import binary_values
-from dblog_core.sources.mysql.values.binary_values import ValueFault, Values
+from dblog_core.sources.mysql.values.binary_values import Values
 from dblog_core.sources.mysql.values.types import ColumnType
 
 _ROWS = 1_000
@@ -88,7 +89,9 @@ def _decode_group(tables: Sequence[RowEvents], group: list[int], zero_dates: str
         base += events.size
     try:
         arrays = {kind: pile.to_arrow(kind, raw, zero_dates) for kind, pile in piles.items()}
-    except ValueFault:
+    except Exception as error:
+        if not row_faults.is_of_rows(error):
+            raise
         return {}
     structs = []
     for (places, parts), events in zip(placed, [tables[number] for number in group for _ in range(2)], strict=True):

@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dblog_core.model.schema import TableName
+from dblog_core.rows import row_faults
 from dblog_core.sources.mysql.ddl import known_forms
 from dblog_core.sources.mysql.row_events import table_map
 from dblog_core.sources.mysql.row_events.row_event_header import Versions
-from dblog_core.sources.mysql.row_events.table_map import ColumnsNotNamed, TableMapHead, TableVersion, Unread
+from dblog_core.sources.mysql.row_events.table_map import TableMapHead, TableVersion, Unread
 from dblog_core.sources.mysql.sql.catalogue import TableFilter
 from dblog_core.sources.mysql.values import types
 from dblog_core.sources.mysql.values.charsets import Charsets
@@ -74,7 +75,8 @@ class TableNumbers:
         return self._known.get(number)
 
     def take(self, body: bytes) -> bool:
-        """Takes a TABLE_MAP; whether its rows are wanted. Raises UnsupportedType where the log names no columns."""
+        """Takes a TABLE_MAP; whether its rows are wanted. Raises ValueError or IndexError where it names no table, and
+        what a look at the catalogue raises."""
         head = table_map.head(body)
         is_wanted = self._tables.ours(head.table) or self._tables.wants(head.table)
         described = self._describe(body, head) if is_wanted else head.table
@@ -88,18 +90,23 @@ class TableNumbers:
 
     def _describe(self, body: bytes, head: TableMapHead) -> TableVersion | Unread | TableName:
         table = head.table
-        try:
-            version = self._versions.of(body, table)
-        except UnsupportedType as error:
-            if isinstance(error, ColumnsNotNamed):
-                raise
-            if self._tables.ours(table):
-                return table  # whoever alters a table that is ours alone ends dumps, or signals, and not the log
-            return Unread(table, str(error), error.fix, error.catalogued)
+        version = self._read_version(body, table)
+        if isinstance(version, Unread):
+            # An altered table that is ours alone ends dumps, or signals, and not the log.
+            return table if self._tables.ours(table) else version
         versioned = self.mariadb and tuple(column.name for column in version.schema.columns[-2:]) == _OF_VERSIONS
         if versioned and not self._tables.ours(table):
             return Unread(table, types.VERSIONED, types.unversioned_fix(table))
         return self._tell_sequence(version, head) if self.mariadb else version
+
+    def _read_version(self, body: bytes, table: TableName) -> TableVersion | Unread:
+        try:
+            return self._versions.of(body, table)
+        except UnsupportedType as error:
+            return Unread(table, str(error), error.fix, error.catalogued)
+        except Exception as error:  # noqa: BLE001 - `row_faults` says which errors are of the rows
+            fault = row_faults.explain(error, table)
+            return Unread(table, fault.message, fault.fix, catalogued=False)
 
     def _tell_sequence(self, version: TableVersion, head: TableMapHead) -> TableVersion | TableName:
         """Returns the name alone for a sequence of MariaDB. A number keeps its meaning, so it is looked up once."""

@@ -79,12 +79,13 @@ class TableMapHead:
 
 
 class ColumnsNotNamed(UnsupportedType):
-    """The log does not describe columns: a setting of the server, and no fault of this table."""
+    """The log does not describe columns, by a setting of the server: of each table that changes meanwhile."""
 
     def __init__(self) -> None:
         super().__init__(
             "the log does not name the columns: binlog_row_metadata is not FULL",
             "SET PERSIST binlog_row_metadata = 'FULL'",
+            catalogued=False,
         )
 
 

@@ -18,16 +18,16 @@ import numpy.typing as npt
 from dblog_core.config.source import SourceConfig
 from dblog_core.errors import SourceUnavailable, UnknownLogEvent
 from dblog_core.model import watermark
-from dblog_core.model.events import LogBatch, TableChanges, Transaction
-from dblog_core.model.schema import TableSchema
-from dblog_core.rows import source_key_faults
+from dblog_core.model.events import THEN_DUMPED, LogBatch, TableChanges, Transaction
+from dblog_core.model.schema import TableName, TableSchema
+from dblog_core.rows import row_faults, source_key_faults
 from dblog_core.rows.value_forms import shape_to_read
 from dblog_core.sources.postgres.logical import row_messages, short_tables
 from dblog_core.sources.postgres.logical.batch import MAX_ROWS, Assembly, no_key_fix
 from dblog_core.sources.postgres.logical.message_buffer import Messages
 from dblog_core.sources.postgres.logical.relations import Forms, Relation, Relations, Types, why_unreadable
 from dblog_core.sources.postgres.logical.streamed_transactions import EPOCH, Delivery, Streams
-from dblog_core.sources.postgres.logical.tuples import decode_placed, one_row
+from dblog_core.sources.postgres.logical.tuples import decode_placed, one_row_or_none
 from dblog_core.sources.postgres.position import Lsn
 from dblog_core.sources.postgres.sql import replica_identity
 from dblog_core.sources.postgres.sql.catalogue import is_wanted, signal_table, watermark_table
@@ -39,6 +39,7 @@ _BEGIN = struct.Struct(">xQqI")
 _COMMIT = struct.Struct(">xBQQq")
 _IN_STREAMS = b"IUDRTYM"  # kinds of messages that name their transaction in a stream
 _WELL_FILLED = MAX_ROWS * 3 // 4  # rows of a batch that does not begin another transaction
+_NAMED = 5  # bytes of a row message that tell its table
 _HEAD = 6  # bytes of the smallest row message, up to its first marker
 
 
@@ -238,7 +239,11 @@ class PgoutputDecoder:
         elif not is_wanted(relation.table, self._config):
             self._relations.set_stranger(relation.oid, relation.table)
         else:
-            self._take_relation(relation)
+            try:
+                self._take_relation(relation)
+            except Exception as error:  # noqa: BLE001 - `row_faults` says which errors are of the rows
+                fault = row_faults.explain(error, relation.table)
+                self._pass_over(relation.oid, relation.table, fault.message, fault.fix)
 
     def _take_watermark_table(self, relation: Relation) -> None:
         """An altered one ends dumps, not the log: without its payload it is a table that nobody asked for."""
@@ -255,11 +260,11 @@ class PgoutputDecoder:
         contradiction = source_key_faults.explain_contradiction(table, self._config.keys.get(str(table), ()), key)
         if why := contradiction or why_unreadable(relation, key):
             fix = source_key_faults.contradiction_fix(table) if contradiction else no_key_fix(table)
-            self._pass_over(relation, why, fix, refused=bool(contradiction))
+            self._pass_over(relation.oid, table, why, fix, refused=bool(contradiction))
             return
         if generated := sorted(self._catalogue.generated(relation.oid) & {name for name, *_ in relation.columns}):
             why = replica_identity.explain_generated(table, generated)
-            self._pass_over(relation, why, replica_identity.generated_fix(self._config), refused=True)
+            self._pass_over(relation.oid, table, why, replica_identity.generated_fix(self._config), refused=True)
             return
         version = self._version(relation, key)
         self._check_forms(version)
@@ -267,10 +272,10 @@ class PgoutputDecoder:
             layout = self._catalogue.layout(relation.oid, version.columns)
             self._assembly.schema(version, layout, oid=relation.oid, listed=relation.columns)
 
-    def _pass_over(self, relation: Relation, why: str, fix: str, *, refused: bool) -> None:
+    def _pass_over(self, oid: int, table: TableName, why: str, fix: str, *, refused: bool = False) -> None:
         """Reads no row of a table from here on."""
-        if self._relations.set_unreadable(relation.oid, relation.table):
-            self._assembly.unreadable(relation.table, why, fix, refused=refused)
+        if self._relations.set_unreadable(oid, table):
+            self._assembly.unreadable(table, why, fix, refused=refused)
 
     def _check_forms(self, schema: TableSchema) -> None:
         """Raises SourceUnavailable where the binary form of a column is not certain: what reads again asks for text."""
@@ -298,11 +303,10 @@ class PgoutputDecoder:
         return shape_to_read(TableSchema(relation.table, columns, key), self._config.columns)
 
     def _change(self, message: bytes) -> None:
-        """A row of a table whose rows are read singly, or one that was delivered before a restart."""
-        if len(message) < _HEAD:
-            raise IndexError("cut short")
+        """A row of a table whose rows are read singly, one that was delivered before a restart, or one that is cut
+        short."""
         oid = int.from_bytes(message[1:5])
-        code = self._relations.code_of(oid)
+        code = self._relations.code_of(oid) if len(message) >= _NAMED else None
         if code is None:
             raise UnknownLogEvent(
                 f"a row of relation {oid} came before its description", where=self._where(), fix="report this"
@@ -312,6 +316,11 @@ class PgoutputDecoder:
         if code == row_messages.SINGLY:
             (self._signal if oid in self._relations.signals else self._watermark)(oid, message)
             return
+        if self._assembly.open is not None and len(message) < _HEAD and code >= 0:
+            table = self._relations.names[oid]
+            fault = row_faults.explain(IndexError(), table)
+            self._pass_over(oid, table, f"{fault.message} at {self._where()}", f"{fault.fix}; {THEN_DUMPED}")
+            code = row_messages.UNREADABLE
         if code == row_messages.UNREADABLE and self._assembly.open is not None:
             self._assembly.pass_over()
             return
@@ -321,14 +330,16 @@ class PgoutputDecoder:
     def _watermark(self, oid: int, message: bytes) -> None:
         if message[:1] == b"D":
             return  # a worker's row was cleared away
-        payload = one_row(message)[self._relations.watermarks[oid]]
+        row = one_row_or_none(message)
+        number = self._relations.watermarks[oid]
+        payload = row[number] if number < len(row) else None
         without = watermark.describe_unread("it has no payload")
         self._assembly.watermark(without if payload is None else payload.decode(errors="replace"))
 
     def _signal(self, oid: int, message: bytes) -> None:
         # Requests are inserted. A row that is changed or cleared away later asks for nothing.
         if message[:1] == b"I":
-            self._assembly.signal(one_row(message))
+            self._assembly.signal(one_row_or_none(message))
 
     def _truncate(self, message: bytes) -> None:
         # 'T', the number of relations (4 bytes), options (CASCADE and RESTART IDENTITY, which change no row here),

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from dblog_core.errors import UnknownLogEvent, ValueOutOfRange
 from dblog_core.model.schema import Column, TableSchema
+from dblog_core.rows import row_faults
 from dblog_core.sources.postgres.logical import tuples
 from dblog_core.sources.postgres.logical.tuples import Bytes, Image, Placed, Places
 
@@ -72,7 +72,9 @@ def _decode_group(
         placed = [tuples.place(schema, raw, rows) for schema, rows, _ in (tables[number] for number in group)]
         parts = [(_pile_up(piles, table, table.old), _pile_up(piles, table, table.new)) for table in placed]
         arrays = {kind: pile.to_arrow(raw, kind[3]) for kind, pile in piles.items()}
-    except (UnknownLogEvent, ValueOutOfRange):
+    except Exception as error:
+        if not row_faults.is_of_rows(error):
+            raise
         return {}
     batches = {}
     for number, table, (old, new) in zip(group, placed, parts, strict=True):

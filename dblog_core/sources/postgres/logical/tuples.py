@@ -9,10 +9,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dblog_core.errors import UnknownLogEvent, ValueOutOfRange
+from dblog_core.errors import UnknownLogEvent
 from dblog_core.model.events import THEN_DUMPED, Unreadable, changes_schema, image_type
 from dblog_core.model.schema import Column, TableSchema
+from dblog_core.rows import row_faults
 from dblog_core.rows.arrow_buffers import fixed_width_array, gather, repeat_value, text, validity_bitmap
+from dblog_core.rows.row_faults import Refusal
 from dblog_core.sources.postgres.logical import row_messages
 from dblog_core.sources.postgres.values import binary_values
 from dblog_core.sources.postgres.values.types import from_text
@@ -116,11 +118,11 @@ def decode_placed(
     """`decode` of the rows before the first one with a value that has no exact form, and the error for it.
 
     `where`: the place of a transaction, by its number, for messages. Columns are decoded as wholes, which know of no
-    rows; so the row is looked for by halves, once something is wrong. Raises UnknownLogEvent.
+    rows; so the row is looked for by halves, once something is wrong.
     """
     try:
         return decode(schema, raw, rows), None
-    except _REFUSALS as error:
+    except Exception as error:  # noqa: BLE001 - `row_faults` says which errors are of the rows
         low = 0
         high = rows.shape[1]
         while high - low > 1:
@@ -128,25 +130,29 @@ def decode_placed(
             found_there = _refusal(schema, raw, rows[:, low:middle])
             low, high = (low, middle) if found_there else (middle, high)
         # Alone it may be read, where rows do not fit each other.
-        refused = _refusal(schema, raw, rows[:, low:high]) or error
+        refused = _refusal(schema, raw, rows[:, low:high]) or row_faults.explain(error, schema.table)
         refused.where = f"{refused.where} at {where(int(rows[row_messages.TRANSACTION, low]))}"
-        if isinstance(refused, UnknownLogEvent):
-            raise refused from refused.__cause__
-        return decode(schema, raw, rows[:, :low]), _unreadable(schema, rows[:, low], refused)
+        if low and _refusal(schema, raw, rows[:, :low]):
+            low = 0
+        batch = decode(schema, raw, rows[:, :low]) if low else no_rows(schema)
+        return batch, _unreadable(schema, rows[:, low], refused)
 
 
-_REFUSALS = (UnknownLogEvent, ValueOutOfRange)
+def no_rows(schema: TableSchema) -> pa.RecordBatch:
+    """A change batch of no change."""
+    kinds = changes_schema(schema)
+    return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in kinds], schema=kinds)
 
 
-def _refusal(schema: TableSchema, raw: Bytes, rows: Places) -> UnknownLogEvent | ValueOutOfRange | None:
+def _refusal(schema: TableSchema, raw: Bytes, rows: Places) -> Refusal | None:
     try:
         decode(schema, raw, rows)
-    except _REFUSALS as error:
-        return error
+    except Exception as error:  # noqa: BLE001 - as above
+        return row_faults.explain(error, schema.table)
     return None
 
 
-def _unreadable(schema: TableSchema, row: Places, refused: ValueOutOfRange) -> Unreadable:
+def _unreadable(schema: TableSchema, row: Places, refused: Refusal) -> Unreadable:
     fix = f"{refused.fix}; {THEN_DUMPED}"
     return Unreadable(
         int(row[row_messages.SEQUENCE]), int(row[row_messages.TRANSACTION]), schema.table, refused.reason, fix
@@ -156,6 +162,14 @@ def _unreadable(schema: TableSchema, row: Places, refused: ValueOutOfRange) -> U
 def _room(columns: int, count: int) -> Image:
     starts, lengths = (np.empty((columns, count), dtype=np.int64) for _ in range(2))
     return Image(starts, lengths, np.zeros(count, dtype=np.bool_))
+
+
+def one_row_or_none(message: bytes) -> list[bytes | None]:
+    """As `one_row`; no value of a message that is cut short."""
+    try:
+        return one_row(message)
+    except IndexError:
+        return []
 
 
 def one_row(message: bytes) -> list[bytes | None]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections.abc import Callable
+from typing import Any
 
 import orjson
 
@@ -19,13 +20,14 @@ from dblog_core.interfaces import Json
 from dblog_core.model import table_patterns, watermark
 from dblog_core.model.events import THEN_DUMPED, LogBatch, Transaction, Unreadable
 from dblog_core.model.schema import TableName
-from dblog_core.rows import source_key_faults
+from dblog_core.rows import row_faults, source_key_faults
 from dblog_core.sources.postgres.logical.batch import Assembly, no_key_fix
 from dblog_core.sources.postgres.logical.message_buffer import Messages
 from dblog_core.sources.postgres.logical.wal2json_shapes import RowFault, Shapes, Version
 from dblog_core.sources.postgres.position import Lsn
 from dblog_core.sources.postgres.sql.catalogue import is_wanted, signal_table, watermark_table
 
+_UPGRADE = "upgrade dblog"
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MICROSECOND = dt.timedelta(microseconds=1)
 _SPECIAL = str.maketrans({character: "\\" + character for character in " '\",.*\\"})
@@ -113,13 +115,24 @@ class Wal2jsonDecoder:
     def _one(self, message: bytes) -> None:
         parts = _NUMBER.split(message)
         parts[1::2] = [b'"value":"%b"' % number for number in parts[1::2]]
-        record: Json = orjson.loads(b"".join(parts))
-        handler = self._handlers.get(record.get("action", ""))
+        try:
+            record: Json = orjson.loads(b"".join(parts))
+            handler = self._handlers.get(record.get("action", ""))
+        except (ValueError, AttributeError) as error:
+            raise UnknownLogEvent(
+                "wal2json sent a line that is no JSON object", where=self._where(), fix=_UPGRADE
+            ) from error
         if handler is None:
             raise UnknownLogEvent(
-                f"wal2json sent the unknown action {record.get('action')!r}", where=self._where(), fix="upgrade dblog"
+                f"wal2json sent the unknown action {record.get('action')!r}", where=self._where(), fix=_UPGRADE
             )
-        handler(record)
+        try:
+            handler(record)
+        except (KeyError, TypeError, ValueError) as error:
+            raise UnknownLogEvent(
+                f"wal2json sent a line of action {record.get('action')} that cannot be read", where=self._where(),
+                fix=_UPGRADE,
+            ) from error  # fmt: skip
 
     def _begin(self, record: Json) -> None:
         committed = (dt.datetime.fromisoformat(record["timestamp"]) - _EPOCH) // _MICROSECOND
@@ -139,11 +152,19 @@ class Wal2jsonDecoder:
             return
         if name is self._watermarks:
             self._watermark(record)
-            return
-        if name is self._signals:
+        elif name is self._signals:
             if record["action"] == "I":
-                self._assembly.signal([c["value"] for c in record["columns"]])
-            return
+                self._assembly.signal(_values(record))
+        else:
+            try:
+                self._row(name, record)
+            except Exception as error:  # noqa: BLE001 - `row_faults` says which errors are of the rows
+                fault = row_faults.explain(error, name)
+                why = f"{fault.message} at {self._where()}"
+                self._pass_over(name, why, f"{fault.fix}; {THEN_DUMPED}")
+
+    def _row(self, name: TableName, record: Json) -> None:
+        """A row of a captured table."""
         version = self._version(name, record)
         if version.contradiction:
             self._versions[name] = version  # the catalogue is asked once, not for each row: it tells of a repair too
@@ -156,7 +177,13 @@ class Wal2jsonDecoder:
         if sequence := self._assembly.row():
             if version.empty:
                 self._filled.append(version)
-            version.add(record, sequence, self._assembly.transaction)
+            try:
+                version.add(record, sequence, self._assembly.transaction)
+            except Exception as error:  # noqa: BLE001 - as above; the row is counted already
+                fault = row_faults.explain(error, name)
+                self._versions.pop(name, None)
+                self._unreadable.add(name)
+                self._assembly.unreadable(name, f"{fault.message} at {self._where()}", f"{fault.fix}; {THEN_DUMPED}")
 
     def _pass_over(self, name: TableName, why: str, fix: str) -> None:
         """A row that its key does not identify: before the next good one the shape comes once more."""
@@ -187,7 +214,7 @@ class Wal2jsonDecoder:
     def _watermark(self, record: Json) -> None:
         if record["action"] == "D":
             return  # a worker's row was cleared away
-        payload = next((c["value"] for c in record["columns"] if c["name"] == "payload"), None)
+        payload = dict(zip(_names(record), _values(record), strict=True)).get("payload")
         self._assembly.watermark(watermark.describe_unread("it has no payload") if payload is None else str(payload))
 
     def _name(self, record: Json) -> TableName | None:
@@ -201,6 +228,20 @@ class Wal2jsonDecoder:
 
     def _where(self) -> str:
         return self._assembly.where()
+
+
+def _names(record: Json) -> list[str]:
+    return [str(column.get("name")) for column in _columns(record)]
+
+
+def _values(record: Json) -> list[Any]:
+    return [column.get("value") for column in _columns(record)]
+
+
+def _columns(record: Json) -> list[Json]:
+    """Those of a row of a table that is ours alone; whatever is no column is left out."""
+    columns = record.get("columns")
+    return [column for column in columns if isinstance(column, dict)] if isinstance(columns, list) else []
 
 
 def _nothing(record: Json) -> None:

@@ -14,6 +14,8 @@ from dblog_core.errors import ValueOutOfRange
 from dblog_core.interfaces import Json
 from dblog_core.model.events import TableChanges, changes_schema, image_type
 from dblog_core.model.schema import Column, TableName, TableSchema
+from dblog_core.rows import row_faults
+from dblog_core.rows.row_faults import REFUSALS, Refusal
 from dblog_core.rows.value_forms import shape_to_read
 from dblog_core.sources.postgres.sql.catalogue import FRESH_START, CatalogueTable
 from dblog_core.sources.postgres.values import types
@@ -37,7 +39,7 @@ class RowFault:
 
     sequence: int
     transaction: int
-    error: ValueOutOfRange
+    error: Refusal
 
 
 class Version:
@@ -124,14 +126,16 @@ class Version:
         fault = None
         try:
             change_rows = self._changes(0, end)
-        except ValueOutOfRange as error:
-            end, error = self._first_refused(error)
-            fault = RowFault(self._sequences[end], self._transactions[end], error)
+        except REFUSALS as error:
+            end, refused = self._first_refused(error)
+            if end and self._refusal(0, end):  # the rows do not fit each other
+                end = 0
+            fault = RowFault(self._sequences[end], self._transactions[end], refused)
             change_rows = self._changes(0, end)
         self._clear()
         return TableChanges(self.schema, change_rows), fault
 
-    def _first_refused(self, error: ValueOutOfRange) -> tuple[int, ValueOutOfRange]:
+    def _first_refused(self, error: Refusal) -> tuple[int, Refusal]:
         """The first row that is refused, and why. Columns are converted as wholes, so it is looked for by halves."""
         low = 0
         high = len(self._sequences)
@@ -140,15 +144,21 @@ class Version:
             low, high = (low, middle) if self._refusal(low, middle) else (middle, high)
         return low, self._refusal(low, high) or error
 
-    def _refusal(self, start: int, end: int) -> ValueOutOfRange | None:
+    def _refusal(self, start: int, end: int) -> Refusal | None:
         try:
             self._changes(start, end)
-        except ValueOutOfRange as error:
+        except REFUSALS as error:
             return error
         return None
 
     def _changes(self, start: int, end: int) -> pa.RecordBatch:
-        """The change batch of these rows. Raises ValueOutOfRange."""
+        """The change batch of these rows. Raises ValueOutOfRange or UnknownLogEvent."""
+        try:
+            return self._build(start, end)
+        except Exception as error:
+            raise row_faults.explain(error, self.schema.table) from error
+
+    def _build(self, start: int, end: int) -> pa.RecordBatch:
         columns = [
             pa.array(self._sequences[start:end], pa.int64()),
             pa.array(self._transactions[start:end], pa.int32()),
@@ -231,9 +241,12 @@ class Shapes:
         self._bases: dict[str, str] = {}
 
     def version(self, name: TableName, record: Json) -> Version:
-        """The catalogue's shape where the row fits it. Otherwise the row tells what the catalogue has changed since."""
-        table = self._describe(name)
+        """The catalogue's shape where the row fits it. Otherwise the row tells what the catalogue has changed since.
+        Raises TypeError for a row that names no columns."""
         listed = record["identity" if record["action"] == "D" else "columns"]
+        if not all(isinstance(text, str) for c in (*listed, *record.get("pk", ())) for text in (c["name"], c["type"])):
+            raise TypeError("a column without a name or a type")
+        table = self._describe(name)
         logged_types = {c["name"]: self._base(c["type"]) for c in listed}
         ignored = frozenset(c.name for c in table.columns if c.generated) if table else frozenset[str]()
         columns = self._columns(record["action"], table, logged_types, ignored)

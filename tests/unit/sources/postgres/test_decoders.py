@@ -216,16 +216,29 @@ def test_watermarks_are_no_rows_and_strangers_are_left_out() -> None:
     [
         (b"Z\0\0\0\1\1", "unknown kind"),
         (b"S\0\0\0\1\1", "inside a transaction"),
-        (change(b"I", (b"N", row("1", b"x", None))), "column value of an unknown kind"),
-        (change(b"I", (b"N", row("1", "2"))), "another number of columns"),
-        (change(b"I", (b"N", row("1", None, None))) + b"x", "unknown length"),
-        (change(b"U", (b"K", row("1", None, None)), (b"X", row("1", None, None))), "row image of an unknown kind"),
         (change(b"I", (b"N", row("1")), oid=9), "before its description"),
     ],
 )
 def test_what_is_unknown_stops_the_capture_by_name(message: bytes, words: str) -> None:
     with pytest.raises(UnknownLogEvent, match=words):
         feed(begin(), T, message, commit())
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        (change(b"I", (b"N", row("1", b"x", None))), "column value of an unknown kind"),
+        (change(b"I", (b"N", row("1", "2"))), "another number of columns"),
+        (change(b"I", (b"N", row("1", None, None))) + b"x", "unknown length"),
+        (change(b"U", (b"K", row("1", None, None)), (b"X", row("1", None, None))), "row image of an unknown kind"),
+    ],
+)
+def test_what_is_unknown_in_a_row_stops_its_table_by_name(message: bytes, words: str) -> None:
+    insert = change(b"I", (b"N", row("1", None, None)))
+    batch = feed(begin(), T, insert, message, commit())
+    (stop,) = [signal for signal in batch.signals if isinstance(signal, Unreadable)]
+    assert words in stop.why and "public.t" in stop.why and "LSN" in stop.why
+    assert len(rows(batch)) == 1
 
 
 def test_messages_that_change_no_row_are_passed_over() -> None:

@@ -116,10 +116,15 @@ def test_watermarks_and_signals_in_part_are_such_as_nobody_has_written() -> None
         watermark.parse_for("s", seen.payload)
 
 
-def test_a_log_that_names_no_columns_is_no_fault_of_one_table() -> None:
-    with pytest.raises(UnknownLogEvent, match="binlog_row_metadata") as raised:
-        read(state(mariadb=False), group(1, binlog.table_map(1, "a", named=False), rows_of(1)))
-    assert "fresh-start" in raised.value.fix
+def test_each_table_of_which_the_log_names_no_columns_stops_until_it_does() -> None:
+    log = state(mariadb=False)
+    unnamed = [binlog.table_map(1, "a", named=False), rows_of(1)]
+    batches = list(long_way(log, [*group(1, *unnamed, *unnamed), *group(2, binlog.table_map(2, "b"), rows_of(2))]))
+    (stop,) = [signal for batch in batches for signal in batch.signals if isinstance(signal, Unreadable)]
+    assert "binlog_row_metadata is not FULL" in stop.why and "SET PERSIST" in stop.fix and not stop.refused
+    assert rows(batches) == ["b"]
+    again = list(long_way(log, group(3, binlog.table_map(3, "a"), rows_of(3))))
+    assert stops_and_shapes(again) == ["a goes on"] and rows(again) == ["a"]
 
 
 def test_rows_that_wait_for_an_xa_commit_stop_their_table_then() -> None:

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dblog_core.errors import UnknownLogEvent
 from dblog_core.model.events import (
     CREATE,
     DELETE,
@@ -298,9 +297,12 @@ def test_rows_that_do_not_end_with_their_event_are_told_with_their_transaction()
     builder.rows_event(version, CREATE, Transaction("1", "binlog.000001:4", 1), rows(1, 2), 0, 0)
     builder.rows_event(version, CREATE, Transaction("2", "binlog.000001:99", 1), rows(1) + b"\0", 0, 0)
     builder.rows_event(version, CREATE, Transaction("3", "binlog.000001:120", 1), rows(1), 0, 0)
-    with pytest.raises(UnknownLogEvent, match="do not end where") as raised:
-        builder.build("p", 0)
-    assert "shop.t at binlog.000001:99 (transaction 2)" in str(raised.value) and raised.value.fix
+    batch = builder.build("p", 0)
+    (signal,) = batch.signals
+    assert isinstance(signal, Unreadable) and "do not end where" in signal.why and signal.fix
+    assert "shop.t at binlog.000001:99 (transaction 2)" in signal.why
+    sequences = batch.changes[0].batch.column("sequence").to_pylist()
+    assert [sequence < signal.sequence for sequence in sequences] == [True, True, False], "the event has no row"
     with pytest.raises(ValueError, match="do not end"):
         BatchBuilder("error").rows_event(version, CREATE, Transaction("1", "b:4", 1), rows(1)[:-1], 0, 1)
 
