@@ -87,6 +87,13 @@ class OutputConfig(Section):
     )
     partitions: Whole = Field(default=1, ge=1, le=1000, description="kafka: of topics that are made")
     replication: Whole = Field(default=1, ge=1, le=10, description="kafka: of topics that are made")
+    transaction_timeout: Number = Field(
+        default=600.0,
+        ge=1,
+        le=86_400,
+        description="kafka: seconds that a delivery, and so a transaction of the source, may take; the brokers'"
+        " `transaction.max.timeout.ms` (15 minutes by default) must allow it",
+    )
     max_message: Size = Field(
         default=1_000_000, ge=1000, le=1_000_000_000, description="kafka: bytes of a message, as its topic allows"
     )

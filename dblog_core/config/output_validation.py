@@ -25,6 +25,7 @@ _SETTINGS_OF_KIND: dict[str, tuple[str, ...]] = {
     "http": ("url", "secret", "token", *_TLS),
     "kafka": (
         *("servers", "topic_prefix", "topics", "partitions", "replication", "max_message", "tombstones", "form"),
+        "transaction_timeout",
         *("registry", "registry_user", "registry_password", "registry_ca", "timeout"),
         *("user", "password", "sasl", "tls", *_TLS),
     ),

@@ -30,9 +30,10 @@ from dblog_core.outputs.kafka_messages import Form, form_of
 
 _LEGAL = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _MARKS = (SCHEMA, FINISHED, TRUNCATE)
-_TRANSACTION_SECONDS = 600  # of a delivery, at most; brokers allow 900 by default
 _LISTEN_SECONDS = 1.0  # between two looks at what stands in the way
 _FENCED = {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}
+# What a producer learns whose transaction the brokers have given up; also by who has fenced it.
+_GIVEN_UP = {*_FENCED, KafkaError.INVALID_TXN_STATE, KafkaError.INVALID_PRODUCER_ID_MAPPING, KafkaError._STATE}
 _POISON = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD, KafkaError.RECORD_LIST_TOO_LARGE}
 _REFUSED = {
     *(KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
@@ -50,6 +51,7 @@ class KafkaOutput:
     def __init__(self, settings: OutputConfig, source: str, name: str) -> None:
         self._settings = settings
         self._source = source
+        self._name = name
         self._id = f"dblog.{source}.{name}"
         # A topic of its own, compacted, so that reading the newest place costs the same at any age.
         self._place_topic = f"{settings.topic_prefix}_dblog.{source}.{name}.place"
@@ -58,6 +60,9 @@ class KafkaOutput:
         self._form: Form | None = None
         self._partitions: dict[str, int] = {}
         self._in_transaction = False
+        self._began_at = 0.0  # the open transaction
+        self._first_offset = 0  # its first line
+        self._given_up_offset: int | None = None  # of a transaction that took too long, and is sent once more
         self._failed_deliveries: list[tuple[int, KafkaError]] = []
         self._connection_errors = kafka_client.ConnectionErrors()
 
@@ -94,6 +99,8 @@ class KafkaOutput:
                 producer.begin_transaction()
                 # Set after the call: a transaction that could not begin must not be committed.
                 self._in_transaction = True
+                self._began_at = time.monotonic()
+                self._first_offset = lines[0]["offset"]
             for line in lines:
                 self._send(producer, line)
             # `flush` returns how many messages nobody has acknowledged by then.
@@ -107,6 +114,7 @@ class KafkaOutput:
             self._produce(producer, offset, self._place_topic, kafka_position.KEY, kafka_position.encode(offset), 0)
             producer.commit_transaction(self._timeout)
         self._in_transaction = False
+        self._given_up_offset = None
         self._raise_failed_delivery()
 
     def close(self) -> None:
@@ -127,7 +135,7 @@ class KafkaOutput:
             {
                 **self._client(),
                 "transactional.id": self._id,
-                "transaction.timeout.ms": _TRANSACTION_SECONDS * 1000,
+                "transaction.timeout.ms": round(self._settings.transaction_timeout * 1000),
                 "partitioner": "murmur2_random",  # as Java's producers place a key
                 "message.max.bytes": self._settings.max_message,
                 "linger.ms": 5,
@@ -244,14 +252,45 @@ class KafkaOutput:
             yield
         except KafkaException as error:
             raise self._error(error.args[0]) from error
+        except SystemError as error:
+            # The client calls back with an exception set: of a producer that was fenced while messages were on the way.
+            if not isinstance(error.__cause__, KafkaException):
+                raise
+            raise self._error(error.__cause__.args[0]) from error
 
     def _error(self, error: KafkaError) -> OutputError:
         reason = self._connection_errors.explain(error)
+        seconds = self._settings.transaction_timeout
+        if self._in_transaction and error.code() in _GIVEN_UP and time.monotonic() - self._began_at >= seconds:
+            return self._late_error()
+        if error.code() == KafkaError.INVALID_TRANSACTION_TIMEOUT:
+            what = f"the brokers allow no transaction of {seconds:g} s: {reason}"
+            fix = (
+                f"lower transaction_timeout in [output.{self._name}], or raise the brokers' transaction.max.timeout.ms"
+            )
+            return OutputRefused(what, where=self._where, fix=fix)
         if error.code() in _FENCED:
             return OutputTaken(f"{reason}; this relay stands by", where=self._where)
         if error.code() in _REFUSED or self._connection_errors.refused:
             return OutputRefused(reason, where=self._where, fix="correct servers, user, password, TLS and grants")
         return self._unavailable_error(reason)
+
+    def _late_error(self) -> OutputError:
+        """Once it is sent again: the brokers may have been away meanwhile."""
+        offset = self._first_offset
+        what = (
+            f"the transaction from offset {offset} on took longer than transaction_timeout ="
+            f" {self._settings.transaction_timeout:g} s, and the brokers gave it up"
+        )
+        if self._given_up_offset != offset:
+            self._given_up_offset = offset
+            return OutputUnavailable(f"{what}; it is sent once more", where=self._where)
+        return OutputRefused(
+            f"{what}, twice",
+            where=self._where,
+            fix=f"raise transaction_timeout in [output.{self._name}], and where it is less, the brokers'"
+            " transaction.max.timeout.ms",
+        )
 
     def _unavailable_error(self, reason: str) -> OutputUnavailable:
         return OutputUnavailable(reason, where=self._where, fix="check that the brokers can be reached from here")

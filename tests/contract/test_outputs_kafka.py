@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import time
+
 import orjson
 import pytest
 
+from dblog_core.errors import OutputRefused, OutputUnavailable
+from dblog_core.interfaces import Output
 from tests.contract import changelog
 from tests.contract.relayed import World, offsets
 from tests.contract.targets import KafkaOne
@@ -68,3 +72,42 @@ def test_debeziums_envelope_has_rows_deletes_and_truncates(world: World, target:
     assert (lines_by_offset[9]["before"], lines_by_offset[9]["after"]) == ({"id": 3}, None)
     assert lines_by_offset[10]["source"]["snapshot"] == "true" and lines_by_offset[8]["source"]["table"] == "orders"
     assert world.place().delivered == 14
+
+
+@kafka
+def test_a_transaction_that_takes_too_long_is_sent_once_more_and_then_stops_the_output(
+    world: World, target: KafkaOne
+) -> None:
+    """The brokers look for such transactions every ten seconds."""
+    lines = world.all()
+
+    def deliver(output: Output) -> None:
+        output.open(1)
+        output.write(lines[1:2])
+        time.sleep(13)
+        output.write(lines[2:3])
+        output.commit(lines[2]["offset"])
+
+    target.settings["transaction_timeout"] = 1
+    output = target.open()
+    with pytest.raises(OutputUnavailable, match="sent once more"):
+        deliver(output)
+    with pytest.raises(OutputRefused, match="transaction_timeout = 1 s") as caught:
+        deliver(output)
+    assert f"offset {lines[1]['offset']}" in str(caught.value) and "[output." in caught.value.fix
+    output.close()
+    target.settings["transaction_timeout"] = 60
+    output = target.open()
+    deliver(output)
+    output.close()
+    assert offsets(target.lines()) == [line["offset"] for line in lines[1:3]]
+
+
+@kafka
+def test_a_timeout_that_the_brokers_do_not_allow_is_named(world: World, target: KafkaOne) -> None:
+    target.settings["transaction_timeout"] = 3600
+    output = target.open()
+    with pytest.raises(OutputRefused, match="3600 s") as caught:
+        output.open(1)
+    output.close()
+    assert "transaction_timeout" in caught.value.fix and "transaction.max.timeout.ms" in caught.value.fix
