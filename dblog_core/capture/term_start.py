@@ -68,12 +68,13 @@ def start_afresh(parts: Parts, lease: Lease, head: Manifest, shown_tables: froze
     start = parts.source.horizon()
     # Before the manifest: a crash between the two must not lose the dump; two of them would do no harm.
     dumps = _dump_all(parts, shown_tables)
-    marks = new_tables.make_broken_marks(parts, head, head.schemas, dumps, place=parts.source.show(position))
+    place = parts.source.show(position)
+    marks = new_tables.make_broken_marks(parts, head, head.schemas, dumps, place=place, keyless=True)
     afresh = replace(
         accepted_tables.after_lost_log(parts, head),
         position=position,
         partial=0,
-        log_position=parts.source.show(position),
+        log_position=place,
         tasks=tasks_to_json(tasks),
         start=start,
         altered=dict.fromkeys(head.altered),  # more of them may stand in the log that is given up
@@ -82,6 +83,7 @@ def start_afresh(parts: Parts, lease: Lease, head: Manifest, shown_tables: froze
     )
     manifest = new_tables.publish_marks(parts, lease, afresh, marks)
     log.warning("the log between %s and %s is given up", head.log_position, manifest.log_position)
+    new_tables.tell_of_lost_log(parts, head, marks, place)
     return manifest
 
 

@@ -27,7 +27,7 @@ def is_of_rows(error: Exception) -> bool:
 
 
 def explain(error: Exception, table: TableName) -> Refusal:
-    """The error that tells of a fault of rows of the table. Raises any other one."""
+    """The error for a fault of rows of the table. Raises any other one."""
     if not is_of_rows(error):
         raise error
     if isinstance(error, REFUSALS):

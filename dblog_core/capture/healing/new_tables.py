@@ -174,10 +174,17 @@ def publish_marks(parts: Parts, lease: Lease, head: Manifest, marks: tuple[LogMa
 
 
 def make_broken_marks(
-    parts: Parts, head: Manifest, tables: Iterable[str], dumps: Mapping[str, str], *, place: str
+    parts: Parts,
+    head: Manifest,
+    tables: Iterable[str],
+    dumps: Mapping[str, str],
+    *,
+    place: str,
+    keyless: bool = False,
 ) -> tuple[LogMark, ...]:
     """Tells consumers that their copy of a table is not right before the end of its dump, or of any later one where
-    none could be requested: the shape, once more. Of tables that are captured, and have a key."""
+    none could be requested: the shape, once more. Of tables that are captured, and have a key; with `keyless`, also of
+    those without one, whose rows no dump brings."""
     captured = parts.config.source.tables
     time = head.commit_time or 0
     shapes = [
@@ -185,7 +192,7 @@ def make_broken_marks(
         for table in tables
         if table in head.schemas
         and table_patterns.matches(TableName.parse(table), captured)
-        and parts.staging.schema(head.schemas[table]).key
+        and (keyless or parts.staging.schema(head.schemas[table]).key)
     ]
     return tuple(
         LogMark(
@@ -212,6 +219,21 @@ def tell_of_keyless(parts: Parts, tables: list[str]) -> None:
         f"captured from here on, without the rows that they have now: {table_names.some(tables)}",
         fix=f"a table without a key cannot be dumped. Give it a primary key, or {UNIQUE_KEY}: then it is dumped "
         "automatically",
+    )
+    log.warning("%s", error)
+    recent_errors.record(parts.state, "capture", error, parts.clock.time())
+
+
+def tell_of_lost_log(parts: Parts, head: Manifest, marks: Iterable[LogMark], until: str) -> None:
+    """The log after `head` is given up: of these marks' tables without a key, what it had is missing for good."""
+    tables = [mark.table for mark in marks if mark.schema and not parts.staging.schema(mark.schema).key]
+    if not tables:
+        return
+    error = RequestError(
+        f"the log between {head.log_position} and {until} is given up, and with it changes of tables without a key:"
+        f" {table_names.some(tables)}",
+        fix=f"a table without a key cannot be dumped, so their history and outputs lack what changed then. Give each a "
+        f"primary key, or {UNIQUE_KEY}: then it is dumped automatically",
     )
     log.warning("%s", error)
     recent_errors.record(parts.state, "capture", error, parts.clock.time())

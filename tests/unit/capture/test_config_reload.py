@@ -13,6 +13,7 @@ from dblog_core import wiring
 from dblog_core.algorithm.task_progress import TaskProgress
 from dblog_core.capture import term_start
 from dblog_core.capture.healing import new_tables
+from dblog_core.capture.run_capture import run_capture
 from dblog_core.capture.term_parts import Parts
 from dblog_core.clock import SystemClock, spawn_thread
 from dblog_core.commands.status import text
@@ -24,7 +25,7 @@ from dblog_core.model.task_id import TaskId
 from dblog_core.monitoring.status import read_source_status
 from dblog_core.rows.table_guard import TableGuard
 from dblog_core.staging.manifest import Probed
-from dblog_core.state import settings_in_force
+from dblog_core.state import recent_errors, settings_in_force
 from tests.fake_source import FakeSource
 from tests.unit.reload_world import A, B, Crash, World, world
 from tests.waiting import wait_until
@@ -341,3 +342,22 @@ def test_task_progress_is_kept_over_a_change(world: World) -> None:
     world.write("shop.?")
     world.capture()
     assert task_store.read_progress(world.state, TaskId(dump_id, 0), "shop.a").ordinal == 2
+
+
+def test_a_fresh_start_tells_of_tables_without_a_key_that_no_dump_heals(world: World) -> None:
+    plain = replace(B, key=())
+    world.database.schemas[B.table] = plain
+    world.write("shop.?")
+    world.capture()
+    world.put(A, 1)
+    world.put(plain, 1)
+    world.capture()
+    world.put(plain, 2)
+    run_capture(world.config, stop=threading.Event(), until_current=True, fresh_start=True)
+    marks = [mark for m in wiring.open_staging(world.config).manifests() for mark in m.marks if mark.op == "s"]
+    assert [(mark.whole, mark.dump is None) for mark in marks if mark.table == "shop.b"] == [
+        (None, True),
+        (False, True),
+    ]
+    (error,) = [e for e in recent_errors.read(world.state) if "without a key" in e.error]
+    assert "shop.b" in error.error and "shop.a" not in error.error and "primary key" in error.fix

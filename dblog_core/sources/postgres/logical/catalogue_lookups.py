@@ -52,6 +52,10 @@ class Lookups:
             return key
         return staged_key if self.describe(table) is None else ()
 
+    def staged_key(self, table: TableName) -> tuple[str, ...]:
+        """The key that the table's rows had so far; none where nothing of it is staged."""
+        return () if self._staged_keys is None else self._staged_keys(table)
+
     def layout(self, oid: int, columns: Sequence[Column]) -> Layout | None:
         """The layout of a table that the log shows with these columns, see `column_layout`."""
         return self._ask(lambda connection: column_layout.layout(connection, oid, columns))

@@ -25,7 +25,14 @@ from dblog_core.rows.value_forms import shape_to_read
 from dblog_core.sources.postgres.logical import row_messages, short_tables
 from dblog_core.sources.postgres.logical.batch import MAX_ROWS, Assembly, no_key_fix
 from dblog_core.sources.postgres.logical.message_buffer import Messages
-from dblog_core.sources.postgres.logical.relations import Forms, Relation, Relations, Types, why_unreadable
+from dblog_core.sources.postgres.logical.relations import (
+    Forms,
+    Relation,
+    Relations,
+    Types,
+    find_key_of_then,
+    why_unreadable,
+)
 from dblog_core.sources.postgres.logical.streamed_transactions import EPOCH, Delivery, Streams
 from dblog_core.sources.postgres.logical.tuples import decode_placed, one_row_or_none
 from dblog_core.sources.postgres.position import Lsn
@@ -290,21 +297,15 @@ class PgoutputDecoder:
     def _key(self, relation: Relation) -> tuple[str, ...]:
         """The key that the table's rows are known by, at this place of the log."""
         key = self._catalogue.key(relation.table)
-        configured = str(relation.table) in self._config.keys
-        is_of_then = relation.identity == "d" and relation.flagged != frozenset(key)
-        is_of_then |= relation.identity == "i" and not key
-        if is_of_then and not configured:
-            # The table has another key since, or is gone: this is the one of that time, in column order.
-            return tuple(name for name, *_ in relation.columns if name in relation.flagged)
-        return key
+        is_configured = str(relation.table) in self._config.keys
+        return key if is_configured else find_key_of_then(relation, key, self._catalogue.staged_key)
 
     def _version(self, relation: Relation, key: tuple[str, ...]) -> TableSchema:
         columns = tuple(types.column(name, self._catalogue.name(oid, typmod)) for name, oid, typmod in relation.columns)
         return shape_to_read(TableSchema(relation.table, columns, key), self._config.columns)
 
     def _change(self, message: bytes) -> None:
-        """A row of a table whose rows are read singly, one that was delivered before a restart, or one that is cut
-        short."""
+        """A row that is read singly, was delivered before a restart, or is cut short."""
         oid = int.from_bytes(message[1:5])
         code = self._relations.code_of(oid) if len(message) >= _NAMED else None
         if code is None:

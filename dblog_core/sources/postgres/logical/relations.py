@@ -28,8 +28,10 @@ class Types:
         key: Callable[[TableName], tuple[str, ...]],
         layout: Callable[[int, Sequence[Column]], Layout | None] = lambda oid, columns: None,
         generated: Callable[[int], frozenset[str]] = lambda oid: frozenset(),
+        staged_key: Callable[[TableName], tuple[str, ...]] = lambda table: (),
     ) -> None:
         self.key = key
+        self.staged_key = staged_key
         self.layout = layout
         self.generated = generated
         self._type_name = type_name
@@ -150,6 +152,21 @@ class Relations:
         self.names[oid] = name
         self._codes[oid] = code
         self._arrays = None
+
+
+def find_key_of_then(
+    relation: Relation, key: tuple[str, ...], staged_key: Callable[[TableName], tuple[str, ...]]
+) -> tuple[str, ...]:
+    """The key that the rows of the relation are known by; `key`: the table's present one."""
+    names = {name for name, *_ in relation.columns}
+    if (relation.identity == "d" and relation.flagged != frozenset(key)) or (relation.identity == "i" and not key):
+        # The table has another key since, or is gone: this is the one of that time, in column order.
+        return tuple(name for name, *_ in relation.columns if name in relation.flagged)
+    if relation.identity == "f" and not names.issuperset(key):
+        # Its columns have other names since, and the log shows no key: rows are known as they were so far.
+        staged = staged_key(relation.table)
+        return staged if staged and names.issuperset(staged) else key
+    return key
 
 
 def why_unreadable(relation: Relation, key: tuple[str, ...]) -> str:

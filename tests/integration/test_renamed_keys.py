@@ -1,0 +1,39 @@
+"""A key column of PostgreSQL that is renamed in the transaction that changes rows, with REPLICA IDENTITY FULL."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dblog_core import wiring
+from dblog_core.staging.reader import lines
+from dblog_core.state import stopped_tables
+from tests.fix_servers import Database
+from tests.integration.test_lost_watermark_table import Shop
+from tests.waiting import wait_until
+
+
+@pytest.mark.parametrize("source_kind", ["postgres"], indirect=True)
+@pytest.mark.parametrize("plugin", ["pgoutput", "wal2json"])
+def test_rows_of_before_a_key_was_renamed_in_their_transaction_have_their_key(
+    database: Database, tmp_path: Path, plugin: str
+) -> None:
+    shop = Shop(database, tmp_path, plugin=plugin)
+    shop.make()
+    database.execute("ALTER TABLE a REPLICA IDENTITY FULL")
+
+    def staged() -> list[tuple[Any, Any]]:
+        found = [line for line in lines(wiring.open_staging(shop.config)) if line["table"] == "public.a"]
+        return [(line["key"], line["after"]["v"]) for line in found if line["op"] == "u"]
+
+    with shop.capturing():
+        shop.change(1, "before")
+        database.execute("BEGIN; UPDATE a SET v = 'same' WHERE id = 2; ALTER TABLE a RENAME id TO id2; COMMIT")
+        wait_until(lambda: ({"id": 2}, "same") in staged(), "the row of before is staged", describe=staged)
+        database.execute("UPDATE a SET v = 'after' WHERE id2 = 3")
+        wait_until(lambda: ({"id2": 3}, "after") in staged(), "the row after it is staged", describe=staged)
+        with closing(wiring.open_state(shop.config)) as state:
+            assert stopped_tables.read(state) == {}
