@@ -9,7 +9,8 @@ first, each older than `keep`, ending between transactions, and before everythin
 2. the chunk files that manifests before it name, then these manifests, the oldest first, blocks after their parts;
 3. the log files of segments before it, those of crashes included: a file's name tells its segment, and neither a
    capture nor a compactor writes for a segment before the beginning what counts after it;
-4. chunk files that nobody names: of dumps that are over, older than `keep`, and named by no manifest that is kept.
+4. chunk files that nobody names: of dumps that are over, older than `keep`, and named by no manifest that is kept. A
+   capture that is behind may still place one: only those go whose watermarks its log has passed.
 
 Any of it may end anywhere; the next run does the rest. Table versions stay: they are few, and lake tables name them.
 """
@@ -29,6 +30,10 @@ from dblog_core.staging.manifest import Manifest
 
 _LOG_FILE = re.compile(r"log/(\d{20})-")
 _MANIFEST = re.compile(r"(\d{20})\.json")
+
+
+_WATERMARK_SECONDS = 3600.0
+"""After a chunk's file its watermark is committed, at the latest, and by another clock: a source's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,10 +143,13 @@ class Retention:
         """Chunk files that nobody has placed, nor ever will. Manifests are read only where there may be any."""
         over: dict[str, bool] = {}
         orphans: set[str] = set()
+        if (head := self._staging.head()) is None:
+            return []
+        read_upto = (head.commit_time or 0) / 1e6 - _WATERMARK_SECONDS
         for file in self._storage.files("chunks"):
-            if file.modified < self._before and self._is_over(file.path.split("/")[1], over):
+            if file.modified < min(self._before, read_upto) and self._is_over(file.path.split("/")[1], over):
                 orphans.add(file.path)
-        if orphans and (head := self._staging.head()) is not None:
+        if orphans:
             unfinished = {TaskId.parse(task).dump for task in head.tasks}
             orphans = {path for path in orphans if path.split("/")[1] not in unfinished}
             for manifest in self._staging.manifests(after=first - 1):

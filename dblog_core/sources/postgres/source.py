@@ -218,7 +218,7 @@ class PostgresSource:
         if self._config.plugin == "wal2json":
             return Wal2jsonDecoder(self._config, assembly, Shapes(self._config, lookups.describe, lookups.base_name))
         forms = self._forms if self._forms.binary and self._exact_in_binary() else Forms(binary=False)
-        types = Types(lookups.type_name, lookups.key, lookups.layout, lookups.generated, lookups.staged_key)
+        types = Types(lookups.type_name, lookups.key, lookups.layout, lookups.generated, lookups.former_key)
         return PgoutputDecoder(self._config, assembly, types, forms=forms)
 
     def _exact_in_binary(self) -> bool:

@@ -323,6 +323,20 @@ def test_chunk_files_that_nobody_names_go_with_their_dump(tmp_path: Path) -> Non
     assert _retain(staging, Need(1, "all")).files == 1
 
 
+def test_a_chunk_whose_watermarks_a_capture_may_still_read_stays(tmp_path: Path) -> None:
+    """The capture has stood still for longer than `keep`, and its dump was cancelled: it places what the log says."""
+    disk = Disk()
+    staging = _fill_staging(disk, joined=False)
+    staging.write_chunk("d2/0", "late", chunk_rows())
+    head = staging.manifest(40)
+    (late,) = [file for file in staging.storage.files("chunks") if file.path.endswith("late.parquet")]
+    for segment, commit_time in ((41, late.modified), (42, late.modified + 7200)):
+        moved = replace(head, segment=segment, first_offset=410, last_offset=409, files=(), tasks={})
+        staging.publish(replace(moved, commit_time=int(commit_time * 1e6)))
+        is_removed = _retain(staging, Need(1, "all")).files == 1
+        assert is_removed == (segment == 42)
+
+
 def chunk_rows() -> Any:
     import pyarrow as pa
 

@@ -52,9 +52,20 @@ class Lookups:
             return key
         return staged_key if self.describe(table) is None else ()
 
-    def staged_key(self, table: TableName) -> tuple[str, ...]:
-        """The key that the table's rows had so far; none where nothing of it is staged."""
-        return () if self._staged_keys is None else self._staged_keys(table)
+    def former_key(self, table: TableName, names: Sequence[str], key: tuple[str, ...]) -> tuple[str, ...]:
+        """The key of rows with these columns, where columns of the table's `key` have other names since: as its rows
+        had it so far, or by the places of columns that were renamed. Otherwise the same key."""
+        staged = () if self._staged_keys is None else self._staged_keys(table)
+        if staged and set(staged) <= set(names):
+            return staged
+        described = self.describe(table)
+        present = [column.name for column in described.columns if not column.generated] if described else []
+        if len(present) != len(names):
+            return key
+        former = dict(zip(present, names, strict=True))
+        # Columns that have changed names with each other, or places, prove nothing.
+        is_clear = all(name == old or old not in former for name, old in former.items())
+        return tuple(former.get(name, name) for name in key) if is_clear else key
 
     def layout(self, oid: int, columns: Sequence[Column]) -> Layout | None:
         """The layout of a table that the log shows with these columns, see `column_layout`."""

@@ -298,7 +298,7 @@ class PgoutputDecoder:
         """The key that the table's rows are known by, at this place of the log."""
         key = self._catalogue.key(relation.table)
         is_configured = str(relation.table) in self._config.keys
-        return key if is_configured else find_key_of_then(relation, key, self._catalogue.staged_key)
+        return key if is_configured else find_key_of_then(relation, key, self._catalogue.former_key)
 
     def _version(self, relation: Relation, key: tuple[str, ...]) -> TableSchema:
         columns = tuple(types.column(name, self._catalogue.name(oid, typmod)) for name, oid, typmod in relation.columns)

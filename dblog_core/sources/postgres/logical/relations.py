@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,10 @@ Int64s = npt.NDArray[np.int64]
 _RELATION_COLUMN = struct.Struct(">Ii")
 
 
+FormerKey: TypeAlias = Callable[[TableName, Sequence[str], tuple[str, ...]], tuple[str, ...]]
+"""The key of rows with these columns, of which the table's present key (the last argument) is none."""
+
+
 class Types:
     """What the decoder asks of the catalogue, which knows oids that the log only names."""
 
@@ -28,10 +33,10 @@ class Types:
         key: Callable[[TableName], tuple[str, ...]],
         layout: Callable[[int, Sequence[Column]], Layout | None] = lambda oid, columns: None,
         generated: Callable[[int], frozenset[str]] = lambda oid: frozenset(),
-        staged_key: Callable[[TableName], tuple[str, ...]] = lambda table: (),
+        former_key: FormerKey = lambda table, names, key: key,
     ) -> None:
         self.key = key
-        self.staged_key = staged_key
+        self.former_key = former_key
         self.layout = layout
         self.generated = generated
         self._type_name = type_name
@@ -154,19 +159,14 @@ class Relations:
         self._arrays = None
 
 
-def find_key_of_then(
-    relation: Relation, key: tuple[str, ...], staged_key: Callable[[TableName], tuple[str, ...]]
-) -> tuple[str, ...]:
+def find_key_of_then(relation: Relation, key: tuple[str, ...], former_key: FormerKey) -> tuple[str, ...]:
     """The key that the rows of the relation are known by; `key`: the table's present one."""
-    names = {name for name, *_ in relation.columns}
+    names = [name for name, *_ in relation.columns]
     if (relation.identity == "d" and relation.flagged != frozenset(key)) or (relation.identity == "i" and not key):
         # The table has another key since, or is gone: this is the one of that time, in column order.
         return tuple(name for name, *_ in relation.columns if name in relation.flagged)
-    if relation.identity == "f" and not names.issuperset(key):
-        # Its columns have other names since, and the log shows no key: rows are known as they were so far.
-        staged = staged_key(relation.table)
-        return staged if staged and names.issuperset(staged) else key
-    return key
+    # Its columns have other names since, and the log shows no key.
+    return former_key(relation.table, names, key) if relation.identity == "f" and not set(key) <= set(names) else key
 
 
 def why_unreadable(relation: Relation, key: tuple[str, ...]) -> str:
