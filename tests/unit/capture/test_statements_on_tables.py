@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from dblog_core.algorithm.visibility import LogOrder
+from dblog_core.capture.sequencer import Sequencer
+from dblog_core.config.source import ColumnRules
 from dblog_core.model.events import (
     Altered,
     ChangedByStatement,
@@ -22,8 +25,12 @@ from dblog_core.model.events import (
     Unreadable,
 )
 from dblog_core.model.schema import TableName, TableSchema
+from dblog_core.model.schema_changes import Step
+from dblog_core.rows.acceptance import Acceptance, digest_columns
+from dblog_core.rows.column_rules import Rules
+from dblog_core.rows.table_guard import TableGuard
 from dblog_core.staging.reader import lines
-from tests.fake_source import ORDERS
+from tests.fake_source import ORDERS, changes_batch
 from tests.unit.airflow.test_probes import Log
 
 LOWER, UPPER = (TableName(ORDERS.table.schema, name) for name in ("orders", "ORDERS"))
@@ -68,6 +75,34 @@ def test_a_statement_that_nobody_knows_may_have_moved_rows_of_any_table_at_its_o
     batch = log.sequencer.tables.name_changed(LogBatch((), tuple(signals), (Transaction("1", "1", 0),), "1"))
     assert [s.sequence for s in batch.signals if isinstance(s, RowsMoved) and s.left is None] == [3, 8]
     assert [s.sequence for s in batch.signals if isinstance(s, Rewritten)] == [8]
+
+
+def test_rows_of_one_batch_pass_or_are_held_at_their_own_places(tmp_path: Path) -> None:
+    """Those between a swap of columns and a DROP and CREATE of the table have other columns under its rules."""
+    hides = {str(ORDERS.table): ColumnRules(mask=("name",))}
+    entries = {str(ORDERS.table): "entry"}
+    guard = TableGuard(hides, entries, {str(ORDERS.table): Acceptance("entry", digest_columns(ORDERS))})
+    log = Log(tmp_path)
+    head = log.staging.head()
+    assert head is not None
+    log.sequencer = Sequencer(
+        log.staging, source="shop", epoch=1, head=head, visibility=LogOrder(), rules=Rules(hides), guard=guard
+    )
+    rows = [(place, 0, "c", None, {"id": place, "name": "SECRET", "big": "b"}, ()) for place in (1, 4, 8)]
+    swap = Step(renamed={"name": "big", "big": "name"})
+    signals = (
+        SchemaSeen(0, 0, ORDERS),
+        Altered(3, 0, ORDERS.table, swap),
+        Truncated(5, 0, ORDERS.table),
+        Altered(6, 0, ORDERS.table, None, anew=True),
+        Created(7, 0, ORDERS.table),
+    )
+    batch = LogBatch((changes_batch(ORDERS, rows),), signals, (Transaction("1", "1", 1),), "1")
+    log.sequencer.process(batch)
+    log.publish()
+    staged = [line for line in lines(log.staging) if line["op"] == "c"]
+    assert [line["key"] for line in staged] == [{"id": 1}] and "SECRET" not in str(staged)
+    assert str(ORDERS.table) in log.sequencer.tables.take_unreadable()
 
 
 def changed(*names: str, schemas: frozenset[str] | None = None) -> ChangedByStatement:
