@@ -30,3 +30,19 @@ def test_a_chunk_that_does_not_see_a_transaction_from_before_the_log_is_not_admi
     start = Snapshots(widen_snapshot("739:739:", [739]))
     assert not start.admits("739:750:739")
     assert start.admits("740:750:")
+
+
+def test_a_table_that_the_log_shows_later_asks_more_of_its_own_chunks_alone() -> None:
+    visibility = Snapshots("90:95:")
+    visibility.advance_horizon("96:99:")
+    assert visibility.start is None
+    visibility.show_table("shop.late", "96:120:101")
+    assert visibility.admits("100:110:101", "shop.old") and not visibility.admits("100:110:101", "shop.late")
+    assert visibility.starts == {"shop.late": "96:120:101"}, "a restart asks the same"
+    again = Snapshots(None, visibility.starts)
+    assert not again.admits("119:130:119", "shop.late") and again.admits("120:130:", "shop.late")
+    again.advance_horizon("110:130:110")
+    assert again.starts == {"shop.late": "96:120:101"}
+    again.advance_horizon("121:130:")
+    assert again.starts == {} and not again.admits("119:130:119", "shop.late"), "an open window may be older"
+    assert again.admits(None, "shop.late"), "a standby has replayed what was logged before the window"
