@@ -279,6 +279,8 @@ def _copy_chunks(chunks: Chunks) -> tuple[Chunks, LogOrder | Snapshots]:
         visibility = object.__new__(type(visibility))
         visibility._start = snapshots._start
         visibility._settled = snapshots._settled
+        visibility._starts = dict(snapshots._starts)
+        visibility._unsettled = set(snapshots._unsettled)
     old = chunks._windows
     windows._visibility = visibility
     windows._limit = old._limit

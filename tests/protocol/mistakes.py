@@ -197,7 +197,7 @@ def absent_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def start_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Snapshots, "admits", lambda self, snapshot: True)
+    monkeypatch.setattr(Snapshots, "admits", lambda self, snapshot, table="": True)
 
 
 def settled_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
