@@ -68,16 +68,11 @@ def find_equal(
     compared: Flags,
     rows: pa.Table,
     columns: Sequence[str],
-    order: str,
     *,
     unchanged_toast: Mapping[str, Flags],
 ) -> Flags:
     """For each wanted change whether the one live row of its key has the same values in these columns.
-    `unchanged_toast`: by column the changes that keep what that row has.
-
-    A row of `order` 0 is of no place in this log, and is written again with one: otherwise the end of an earlier dump
-    in the same work, which has not seen its key, would take it for deleted.
-    """
+    `unchanged_toast`: by column the changes that keep what that row has."""
     same = np.zeros(len(compared), np.bool_)
     counts = np.zeros(len(compared), np.int64)
     for hit in hits:
@@ -87,14 +82,13 @@ def find_equal(
     for hit in (hit.of(compared & (counts == 1)) for hit in hits):
         if not len(hit.rows):
             continue
-        stored = rows_at(files, hit.file, shape, [*columns, order], hit.rows)
+        stored = rows_at(files, hit.file, shape, columns, hit.rows)
         new_rows = rows.select(list(columns)).take(pa.array(hit.change_numbers))
         equal = [
             equal_values(new_rows[name].cast(shape[name].type), stored[name])
             | (unchanged_toast[name][hit.change_numbers] if name in unchanged_toast else False)
             for name in columns
         ]
-        equal.append(np.asarray(pc.fill_null(stored[order], 0)) > 0)
         same[hit.change_numbers[np.logical_and.reduce(equal)]] = True
     return same
 

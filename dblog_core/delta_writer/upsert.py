@@ -289,14 +289,7 @@ def _plan_upsert(table: OpenTable, changes: Changes, shape: Shape) -> _Plan:
             compared = guarded & ~older & ~changes.deleted
             compared = compared if changes.born is None else compared & ~changes.born
             unchanged = order_guard.find_equal(
-                table.files,
-                shape,
-                hits,
-                compared,
-                changes.rows,
-                changes.same,
-                table.order,
-                unchanged_toast=changes.unchanged_toast,
+                table.files, shape, hits, compared, changes.rows, changes.same, unchanged_toast=changes.unchanged_toast
             )
     wins = ~(older | unchanged)
     rows, unknown = _fill_unchanged_toast(table, changes, hits, wins & ~changes.deleted, shape)

@@ -326,6 +326,8 @@ def from_dump(work: Work) -> Work:
     )
 
 
-def ghost_chunks(manifests: Iterable[Manifest], mark: LogMark) -> list[ChunkRef]:
-    """All chunks of the dump that `mark` ends, for its table."""
-    return [c for m in manifests for c in m.chunks if c.dump == mark.dump and c.table == mark.table]
+def chunks_seen(manifests: Iterable[Manifest], mark: LogMark) -> list[ChunkRef]:
+    """The chunks whose keys are no ghosts of the dump that `mark` ends: all of its own, and of other dumps those that
+    were placed since it began. A row of theirs that the lake had like that already keeps its older offset there."""
+    chunks = (c for m in manifests for c in m.chunks if c.table == mark.table)
+    return [c for c in chunks if c.dump == mark.dump or (mark.since is not None and c.first_offset > mark.since)]

@@ -1,6 +1,7 @@
 """Rows that go without an event of their own: those before a TRUNCATE, and ghosts.
 
-Ghosts are lake rows whose key a finished dump of the table has not seen, and that nothing has touched since.
+Ghosts are lake rows whose key a finished dump of the table has not seen, and that nothing has touched since: no line of
+the log, and no row of another dump, also where that one says what the lake has already.
 
 A dump of a key range says nothing about other keys. It says so only where the lake orders the key as the database does.
 """
@@ -21,7 +22,7 @@ from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.rewriting.remove_older import remove_older as remove_rows_below
 from dblog_core.delta_writer.upsert import count_as_deleted
 from dblog_core.errors import LakeError
-from dblog_core.lake.merge_plan import Work, ghost_chunks
+from dblog_core.lake.merge_plan import Work, chunks_seen
 from dblog_core.lake.task_plans import Past
 from dblog_core.model.events import DELETE
 from dblog_core.model.schema import Column as SourceColumn
@@ -63,7 +64,7 @@ def remove_ghosts(
     manifests = staging.manifests(after=mark.since_segment - 1, upto=last)
     lake_rows = lake.rows().where(F.col(OFFSET) <= mark.since)
     keys = within(lake_rows, mark, schema).select(*(F.col(quote(name)) for name in schema.key))
-    seen = _keys_of_dump(spark, staging, manifests, mark, schema)
+    seen = _seen_keys(spark, staging, manifests, mark, schema)
     if seen is not None:
         keys = keys.join(seen, list(schema.key), "left_anti")
     ghosts = compute_once(keys)  # counted and then merged: one scan of the lake's keys
@@ -153,7 +154,7 @@ def append_ghosts_before(
         [staged_events.read_events(spark, staging, work, schema).select("key.*")] if work.files or work.chunks else []
     )
     manifests = staging.manifests(after=mark.since_segment - 1, upto=last)
-    seen = _keys_of_dump(spark, staging, manifests, mark, schema)
+    seen = _seen_keys(spark, staging, manifests, mark, schema)
     for others in (*later, *([seen] if seen is not None else [])):
         keys = keys.join(others, names, "left_anti")
     ghosts = compute_once(keys)
@@ -199,14 +200,14 @@ def _literal(part: Any, column: SourceColumn) -> Column:
     return F.lit(part)
 
 
-def _keys_of_dump(
+def _seen_keys(
     spark: SparkSession, staging: Staging, manifests: Iterable[Manifest], mark: LogMark, schema: TableSchema
 ) -> DataFrame | None:
-    """The keys in the dump's chunk files, whatever the key's columns were called then; evicted rows count as seen."""
+    """The keys in chunk files that are no ghosts, by the key's columns of today; evicted rows count too."""
     chunks: list[ChunkRef] = []
     marks: list[LogMark] = []
     for manifest in manifests:  # one after the other: they may hold rows
-        chunks += ghost_chunks([manifest], mark)
+        chunks += chunks_seen([manifest], mark)
         marks += [m for m in manifest.marks if m.table == mark.table]
     renames = Renames.of(marks)
     alike: dict[tuple[str, Renames], list[ChunkRef]] = {}

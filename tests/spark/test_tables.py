@@ -119,6 +119,25 @@ def test_a_row_that_was_born_again_as_it_was_is_no_ghost(lake: TestLake) -> None
     assert [r["id"] for r in lake.rows(NOTES)] == [0, 1, 2]
 
 
+def test_a_row_that_a_later_dump_brings_as_it_was_is_no_ghost_of_an_earlier_one(lake: TestLake) -> None:
+    """Rows that go and come back while no log says so (`sql_log_bin = 0`): two dumps tell of them, in one merge."""
+    build = lake.build
+    rows = [{"id": i, "v": "v", "big": "b"} for i in range(4)]
+    build.chunk(NOTES, rows, dump="first")
+    build.seal()
+    lake.merge_well()
+    since = build.offset
+    build.chunk(NOTES, [rows[0], rows[3]], dump="second")  # 1 and 2 are gone
+    build.finished(NOTES, "second", since=since, since_segment=2)
+    build.seal()
+    since = build.offset
+    build.chunk(NOTES, [rows[0], rows[1]], dump="third")  # 1 is back as it was, and 3 is gone
+    build.finished(NOTES, "third", since=since, since_segment=3)
+    build.seal()
+    lake.merge_well()
+    assert [r["id"] for r in lake.rows(NOTES)] == [0, 1]
+
+
 @pytest.mark.parametrize("shape", ["number", "pair"])
 def test_a_dump_of_a_range_removes_ghosts_of_that_range_alone(lake: TestLake, shape: str) -> None:
     build = lake.build

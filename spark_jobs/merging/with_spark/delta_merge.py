@@ -116,15 +116,14 @@ def _null_columns(have: StructType, schema: TableSchema) -> dict[str, Column]:
 
 def has_equal_values(schema: TableSchema, has_unchanged_toast: bool, beside: Mapping[str, str]) -> Column:
     """Whether the lake has the row's values already: NULL equals NULL, NaN equals NaN. VARIANTs (`beside`, by text)
-    are looked at last, where all else is equal. A row without a place in this log is written again (`find_equal`)."""
+    are looked at last, where all else is equal."""
     same = [(c.name, F.col(f"t.{quote(c.name)}").eqNullSafe(_row("s.", c.name))) for c in schema.columns]
     same += [
         (c.name, variants.agrees(F.col(f"t.{quote(beside[c.name])}"), _row("s.", c.name)))
         for c in schema.columns
         if c.name in beside
     ]
-    equal_values = (is_left_out(name) | equal if has_unchanged_toast else equal for name, equal in same)
-    return reduce(Column.__and__, equal_values, F.col(f"t.{OFFSET}") > 0)
+    return reduce(Column.__and__, (is_left_out(name) | equal if has_unchanged_toast else equal for name, equal in same))
 
 
 def _row(source: str, name: str) -> Column:

@@ -193,17 +193,6 @@ def test_a_dump_row_that_says_nothing_new_is_left_out(table: Table) -> None:
     assert [r[OFFSET] for r in table.read()] == [1, 1, 9, 9]
 
 
-def test_an_equal_row_of_no_place_in_this_log_is_written_with_one(table: Table) -> None:
-    """Otherwise the end of an earlier dump, which has not seen its key, would remove it."""
-    writer = table.writer()
-    table.merge(writer, [row(1, offset=0), row(2, offset=1)])
-    changes = table.changes([row(1, offset=9), row(2, offset=9)], dump=True)
-    same = Changes(changes.rows, changes.deleted, changes.guarded, same=("id", "note", "amount"))
-    done = upsert(writer, same, APP, 2)
-    assert (done.unchanged, done.updated) == (1, 1)
-    assert [r[OFFSET] for r in table.read()] == [9, 1]
-
-
 def test_rows_without_an_offset_are_older_than_any(table: Table) -> None:
     writer = fill_table(table)
     write_deltalake(str(table.path), table.arrow([{"id": 900, "note": "foreign"}]), mode="append")
