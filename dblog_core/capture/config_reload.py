@@ -5,10 +5,10 @@
                      -> `Newcomers.look`: where the log does not say so, the term takes it in (`healing.shown_tables`)
     a term begins    -> `find_new_tables`: which tables the term before did not read -> a dump of each -> `put_in_force`
 
-The state store keeps what was in force last (node `tables`), and of a source that shows the log of chosen tables alone
-(PostgreSQL's publication) which those were (node `shown`: `identities`). So it makes no difference whether the file has
-changed under a running capture, while none ran, or whether a standby with another file takes over. The dump is filed
-before the node: a crash between the two at worst dumps twice.
+The manifest carries what was in force last (`table_records`), and of a source that shows the log of chosen tables
+alone (PostgreSQL's publication) which those were (`shown`: `identities`). So it makes no difference whether the file
+has changed under a running capture, while none ran, or whether a standby with another file takes over. The dump is
+filed before the manifest: a crash between the two at worst dumps twice.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Generic, TypeVar
 from dblog_core.capture.healing.shown_tables import NewTables
 from dblog_core.config.settings import Config
 from dblog_core.errors import ConfigError, DblogError, PublicationIncomplete
-from dblog_core.interfaces import Clock, Source, StateStore
+from dblog_core.interfaces import Clock, Nodes, Source, StateStore
 from dblog_core.model import table_identity, table_names
 from dblog_core.state import rule_acceptances, stopped_tables
 from dblog_core.state.settings_in_force import LiveSettings, read_shown, with_live_settings
@@ -160,24 +160,25 @@ class Newcomers:
         self._next = clock.monotonic() + NEWCOMERS
         self._warned = ""
 
-    def look(self, config: Config, source: Source) -> Found:
-        """The tables that have come. Tables that are refused are stopped here."""
+    def look(self, config: Config, source: Source, records: Nodes) -> Found:
+        """The tables that have come. Tables that are refused are stopped here. `records`: those of the term that
+        follows the log."""
         if self._clock.monotonic() < self._next:
             return Found()
         self._next = self._clock.monotonic() + NEWCOMERS
         try:
-            mended = stopped_tables.look_again(self._state, source.list_refusals)
+            mended = stopped_tables.look_again(records, source.list_refusals)
             mended |= bool(rule_acceptances.read(self._state))
             if mended:
                 self._make_ready(config)
                 return Found(needs_term=True)
-            return Found(self._find_new(config, source))
+            return Found(self._find_new(config, source, records))
         except DblogError as error:
             self._warn(str(error))
             return Found()
 
-    def _find_new(self, config: Config, source: Source) -> NewTables | None:
-        before = read_shown(self._state)
+    def _find_new(self, config: Config, source: Source, records: Nodes) -> NewTables | None:
+        before = read_shown(records)
         now = source.identities()
         if before is None or now is None:
             return None

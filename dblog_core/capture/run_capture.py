@@ -17,7 +17,7 @@ from functools import partial
 
 from dblog_core import wiring
 from dblog_core.capture import config_reload
-from dblog_core.capture.config_reload import ConfigFile, Handover
+from dblog_core.capture.config_reload import ConfigFile, Found, Handover, Newcomers
 from dblog_core.capture.healing.shown_tables import NewTables
 from dblog_core.capture.stop_condition import AtPosition, Goal, find_goal
 from dblog_core.capture.term import CaptureOutcome, run_term
@@ -25,13 +25,16 @@ from dblog_core.capture.term_parts import HOUSEKEEPING_SECONDS, Parts
 from dblog_core.clock import SystemClock, spawn_thread
 from dblog_core.config.settings import Config
 from dblog_core.errors import DblogError, LeaseLost, SegmentTaken, SourceRefused, SourceUnavailable
-from dblog_core.interfaces import Clock, Lease, Source, Spawn, StateStore
+from dblog_core.interfaces import Clock, Lease, Source, Spawn
 from dblog_core.model.position_spec import Place
 from dblog_core.notifications.channels import Receiver
+from dblog_core.staging import Staging, table_records
 from dblog_core.staging.manifest import Manifest
+from dblog_core.staging.table_records import TableRecords
 from dblog_core.state import recent_errors, settings_in_force
 from dblog_core.state.capture_status import CaptureStatus
 from dblog_core.state.lease_holder import CAPTURE, holder_name
+from dblog_core.state.settings_in_force import LiveSettings
 
 __all__ = ["CAPTURE", "CaptureOutcome", "CaptureStatus", "holder_name", "refuse", "run_capture"]
 
@@ -76,7 +79,7 @@ def run_capture(
     state = wiring.open_state(config)
     clock = clock or SystemClock()
     try:
-        refuse(source, config, state)
+        refuse(source, config, staging)
         parts = Parts(config, source, staging, state, clock, spawn, tuple(receivers))
         capture = _Capture(parts, stop, slice_seconds, on_status, fresh_start)
         with capture.watching(file):
@@ -88,11 +91,11 @@ def run_capture(
         state.close()
 
 
-def refuse(source: Source, config: Config, state: StateStore) -> None:
+def refuse(source: Source, config: Config, staging: Staging) -> None:
     """Raises SourceRefused with every problem that prevents a correct capture; a table that was captured so far stops
     alone, and who drops the last one of a pattern stops no other."""
     fatal = [p for p in source.check() if p.fatal]
-    before = settings_in_force.read_in_force(state) if fatal else None
+    before = read_settings(staging) if fatal else None
     problems = [p for p in fatal if not settings_in_force.stops_alone(p, before, config.source)]
     if problems:
         lines = [f"  - {p.what}\n    fix: {p.fix}" for p in problems]
@@ -101,11 +104,16 @@ def refuse(source: Source, config: Config, state: StateStore) -> None:
         log.warning("no table fits %s any longer: all other tables are captured", pattern)
 
 
-def _make_ready(config: Config, state: StateStore) -> frozenset[str]:
+def read_settings(staging: Staging) -> LiveSettings | None:
+    """The settings in force; None where there are none yet."""
+    return settings_in_force.read_in_force(table_records.read_newest(staging, settings_in_force.NODE))
+
+
+def _make_ready(config: Config, staging: Staging) -> frozenset[str]:
     """Raises DblogError unless the source can be captured with it; makes what is missing there. Returns the tables
     that somebody keeps locked, so that their log is not shown yet."""
     source = wiring.open_source(config.source)
-    refuse(source, config, state)
+    refuse(source, config, staging)
     return source.prepare()
 
 
@@ -124,6 +132,7 @@ class _Capture:
         self._stop = stop
         self._on_status = on_status
         self.fresh_start = fresh_start
+        self.records: TableRecords | None = None
         self._ends = None if slice_seconds is None else parts.clock.monotonic() + slice_seconds
         self._goal: Goal | None = None
         self._arrival = CaptureOutcome.CURRENT
@@ -187,9 +196,9 @@ class _Capture:
             return
         over = threading.Event()
         clock = self._parts.clock
-        ready = partial(_make_ready, state=self._parts.state)
+        ready = partial(_make_ready, staging=self._parts.staging.handle())
         watch = config_reload.Watch(self._parts.config, file, clock, ready=ready)
-        newcomers = config_reload.Newcomers(self._parts.state, clock, ready=ready)
+        newcomers = Newcomers(self._parts.state, clock, ready=ready)
 
         def look() -> None:
             while not clock.wait(over, config_reload.LOOK):
@@ -197,7 +206,7 @@ class _Capture:
                     self._next.put(self._with(config))
                 elif self._next.is_empty:
                     parts = self._parts
-                    found = newcomers.look(parts.config, parts.source)
+                    found = self._find_newcomers(newcomers, parts)
                     if found.needs_term:
                         self._next.put_if_empty(self._with(parts.config))
                     elif found.new is not None:
@@ -209,6 +218,11 @@ class _Capture:
         finally:
             over.set()
             watcher.join(timeout=self._parts.config.state.ttl)
+
+    def _find_newcomers(self, newcomers: Newcomers, parts: Parts) -> Found:
+        """Tables that were made meanwhile; while no term follows the log, the next one looks for them."""
+        records = self.records
+        return Found() if records is None else newcomers.look(parts.config, parts.source, records)
 
     def has_new_configuration(self) -> bool:
         """Whether another configuration should come into force."""
@@ -244,7 +258,7 @@ class _Capture:
         """How many of its rows are staged was counted by the tables that were in force: so they stay until it ends."""
         head = self._parts.staging.head()
         # The settings of the term before, which may have been that of another process.
-        before = settings_in_force.read_in_force(self._parts.state)
+        before = read_settings(self._parts.staging)
         if head is None or not head.partial or before is None or self.fresh_start:
             return
         if before != settings_in_force.LiveSettings.of(self._parts.config.source):

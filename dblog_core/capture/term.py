@@ -27,9 +27,11 @@ from dblog_core.errors import LeaseLost, LogPositionLost, SegmentTaken
 from dblog_core.interfaces import Lease, LogStream
 from dblog_core.model.schema import TableName
 from dblog_core.rows.column_rules import Rules
+from dblog_core.staging import table_records
 from dblog_core.staging.manifest import Manifest
 from dblog_core.staging.seal_policy import Sealing
-from dblog_core.state import capture_status, former_leaders, stopped_tables, table_knowledge
+from dblog_core.staging.table_records import TableRecords
+from dblog_core.state import capture_status, former_leaders, stopped_tables
 from dblog_core.state.capture_status import CaptureStatus
 
 CHUNK_AGE = 0.2  # seconds: a placed chunk is published this soon, since its worker waits for it
@@ -57,6 +59,8 @@ class Reign(Protocol):
     """What a term asks of the capture around it."""
 
     fresh_start: bool
+    records: TableRecords | None
+    """What is known of tables, while a term follows the log."""
 
     def has_gone_on(self, head: Manifest) -> bool:
         """Whether something was published since this capture has looked first."""
@@ -93,13 +97,19 @@ def run_term(capture: Reign, parts: Parts, lease: Lease, *, first: bool = True) 
     shown_tables = new_tables.prepare_source(parts, shown_tables)
     head = parts.staging.head() or term_start.publish_first_manifest(parts, lease, first_position, shown_tables)
     term_start.check_epoch(parts, lease, head, first=first)
-    if capture.fresh_start and not capture.has_gone_on(head):
+    is_of_former_version = not head.records
+    starts_afresh = capture.fresh_start and not capture.has_gone_on(head)
+    parts = replace(parts, records=term_start.load_records(parts, head, starts_afresh=starts_afresh))
+    if starts_afresh:
         head = term_start.start_afresh(parts, lease, head, shown_tables)
         capture.fresh_start = False
     else:
         head = term_start.distrust_state(parts, lease, head, shown_tables)
     accepted = accepted_tables.open_guard(parts, head)
     head = new_tables.put_in_force(parts, lease, head, accepted.guard, shown_tables=shown_tables)
+    if is_of_former_version:
+        table_records.forget_former_version(parts.state)
+    capture.records = parts.records
     visibility = term_start.find_visibility(parts.source, head)
     sequencer = Sequencer(
         parts.staging,
@@ -110,10 +120,13 @@ def run_term(capture: Reign, parts: Parts, lease: Lease, *, first: bool = True) 
         rules=Rules.of(parts.config.source),
         guard=accepted.guard,
         places=parts.source,
-        stopped=stopped_tables.read(parts.state),
+        stopped=stopped_tables.read(parts.records),
     )
     remembers = isinstance(visibility, Snapshots)
-    Term(capture, parts, lease, head, sequencer, accepted, remembers=remembers, began=began).run()
+    try:
+        Term(capture, parts, lease, head, sequencer, accepted, remembers=remembers, began=began).run()
+    finally:
+        capture.records = None
 
 
 class Term:
@@ -151,7 +164,6 @@ class Term:
         self._looked_at = began
         self._judged_at = began
         self._dirty_since: float | None = None
-        self._knows_more = False  # the state store has something of a table that no manifest stands for
         self._sealing = Sealing(staging.min_age, staging.max_age, SHARE[staging.latency])
         self._linger = LINGER[staging.latency]
         self._quit = threading.Event()
@@ -257,7 +269,7 @@ class Term:
             return True
         if self._sequencer.partial:
             return False
-        if self._mirror.is_ahead or self._knows_more:
+        if self._mirror.is_ahead or self._parts.records.has_news:
             return True
         if self._dirty_since is not None:
             return now - self._dirty_since >= self._age() or self._is_position_awaited()
@@ -275,9 +287,9 @@ class Term:
         # not at all.
         self._broken_tables.request_dumps()
         self._signal_delivery.deliver(self._sequencer.signals)
-        manifest = replace(
-            self._sequencer.seal(self._parts.now_us()), knowledge=table_knowledge.read_versions(self._state)
-        )
+        sealed = self._sequencer.seal(self._parts.now_us())
+        self._broken_tables.take_sealed(sealed)
+        manifest = self._parts.with_records(sealed)
         if not self._lease.valid():
             # The write may have outlived the lease. If it ends after this look, the number of the manifest decides.
             raise LeaseLost("the lease was lost while a segment was written", where=self._config.state.url)
@@ -287,7 +299,6 @@ class Term:
         self._published = manifest
         self._published_at = self._clock.monotonic()
         self._dirty_since = None
-        self._knows_more = False
         self._broken_tables.take_published(manifest)
         if self._accepted.taken:
             accepted_tables.forget_taken(self._parts, self._accepted)
@@ -299,8 +310,6 @@ class Term:
         self._mirror.put(self._sequencer.take_progress(), manifest)
         if self._openings is not None:
             self._openings.forget_judged()
-        self._broken_tables.save_stamps()
-        self._shown_tables.save()
         if self._keeper is not None and self._watermarks_of is not None:
             self._keeper.settle(self._watermarks_of)
             self._watermarks_of = None
@@ -308,7 +317,7 @@ class Term:
 
     def _finish(self, stream: LogStream) -> None:
         """A clean handover: what is whole is published; the rest is read again by the next leader."""
-        has_news = self._sequencer.dirty or self._knows_more
+        has_news = self._sequencer.dirty or self._parts.records.has_news
         if has_news and not self._sequencer.partial and self._lease.valid():
             self._publish(stream)
 
@@ -324,10 +333,7 @@ class Term:
         self._break_unshown_attempts()
         if (found := self._capture.take_new_tables()) is not None:
             self._shown_tables.take_in(found)
-            if not self._sequencer.dirty:
-                self._shown_tables.save()
         self._broken_tables.look()
-        self._knows_more = table_knowledge.has_news(self._state, self._published.knowledge)
         if now - self._judged_at >= JUDGE_SECONDS:
             self._judged_at = now
             self._sequencer.judge_hidden()

@@ -12,12 +12,13 @@ from dblog_core.capture.healing import accepted_tables, dump_requests, new_table
 from dblog_core.capture.term_parts import Parts
 from dblog_core.dumps import dump_records, dump_store, filing
 from dblog_core.dumps.requests import WHOLE
-from dblog_core.errors import LeaseLost, RequestError, StateError
+from dblog_core.errors import CorruptSegment, LeaseLost, RequestError, StateError
 from dblog_core.interfaces import Lease, Source, StateStore
 from dblog_core.model import position_spec, table_identity
 from dblog_core.model.task_id import TaskId
 from dblog_core.staging.manifest import Manifest
-from dblog_core.state import owed_dumps, recent_errors, table_knowledge
+from dblog_core.staging.table_records import TableRecords
+from dblog_core.state import owed_dumps, recent_errors, settings_in_force, state_age
 from dblog_core.state.lease_holder import CAPTURE
 
 log = logging.getLogger(__name__)
@@ -56,8 +57,10 @@ def publish_first_manifest(
     )
     if parts.config.source.start == position_spec.INITIAL:
         _dump_all(parts, shown_tables)  # before the manifest: a crash between the two must not lose it
-    parts.staging.publish(manifest)
-    return manifest
+    settings_in_force.put_in_force(parts.records, settings_in_force.LiveSettings.of(parts.config.source))
+    if shown_tables is not None:
+        settings_in_force.put_shown(parts.records, shown_tables)
+    return parts.publish(manifest)
 
 
 def start_afresh(parts: Parts, lease: Lease, head: Manifest, shown_tables: frozenset[str] | None) -> Manifest:
@@ -79,12 +82,24 @@ def start_afresh(parts: Parts, lease: Lease, head: Manifest, shown_tables: froze
         start=start,
         altered=dict.fromkeys(head.altered),  # more of them may stand in the log that is given up
         born=(),  # rows as well
-        knowledge=table_knowledge.read_versions(parts.state),
     )
     manifest = new_tables.publish_marks(parts, lease, afresh, marks)
     log.warning("the log between %s and %s is given up", head.log_position, manifest.log_position)
     new_tables.tell_of_lost_log(parts, head, marks, place)
     return manifest
+
+
+def load_records(parts: Parts, head: Manifest, *, starts_afresh: bool) -> TableRecords:
+    """What is known of tables behind `head`. Where the log is given up, all tables are dumped, and what cannot be read
+    counts as unknown. Raises CorruptSegment."""
+    try:
+        records = TableRecords.load(parts.staging, head)
+    except CorruptSegment as error:
+        if not starts_afresh:
+            raise
+        log.warning("%s", error)
+        return TableRecords()
+    return records if head.records else TableRecords.of_former_version(parts.state)
 
 
 def check_epoch(parts: Parts, lease: Lease, head: Manifest, *, first: bool) -> None:
@@ -108,24 +123,26 @@ def check_epoch(parts: Parts, lease: Lease, head: Manifest, *, first: bool) -> N
 
 
 def distrust_state(parts: Parts, lease: Lease, head: Manifest, shown_tables: frozenset[str] | None) -> Manifest:
-    """The manifest to continue after. A state store that was lost, or is older than `head`, has forgotten which tables
-    lack rows that were passed over, or a dump: all are dumped. The log continues."""
-    if not (forgotten := table_knowledge.find_forgotten(parts.state, head.knowledge)):
+    """The manifest to continue after. A state store that was lost, or is older than `head`, has forgotten which dumps
+    were requested, so all tables are dumped. The log continues. So it is where nothing at all is known of tables."""
+    if not state_age.has_gone_back(parts.state, head.state_version) and _knows_tables(parts):
         return head
     start = parts.source.horizon()
     # Before the manifest: a crash between the two must not lose the dump; two of them would do no harm.
     dumps = _dump_all(parts, shown_tables)
     marks = new_tables.make_broken_marks(parts, head, head.schemas, dumps, place=head.log_position)
     error = StateError(
-        f"the state store has lost, or has older than staging, what it knew of tables ({', '.join(forgotten)}): which "
-        "of them had stopped, or lacked a dump, nobody knows",
+        "the state store was lost, or is older than staging: which dumps were requested of which tables is unknown",
         where=parts.config.state.url,
         fix="nothing: all tables are dumped. Dump requests of the old state store are gone: request them again",
     )
     log.warning("%s", error)
     recent_errors.record(parts.state, "capture", error, parts.clock.time())
-    knowledge = table_knowledge.read_versions(parts.state)
-    return new_tables.publish_marks(parts, lease, replace(head, start=start, knowledge=knowledge), marks)
+    return new_tables.publish_marks(parts, lease, replace(head, start=start), marks)
+
+
+def _knows_tables(parts: Parts) -> bool:
+    return settings_in_force.read_in_force(parts.records) is not None
 
 
 def find_visibility(source: Source, head: Manifest) -> LogOrder | Snapshots:
@@ -176,7 +193,7 @@ def _dump_all(parts: Parts, shown_tables: frozenset[str] | None) -> dict[str, st
     status = dump_store.read_dump(parts.state, dump)
     for refusal in status.refused:
         log.warning("%s is not dumped: %s\n  fix: %s", refusal.table, refusal.reason, refusal.fix)
-    owed_dumps.record_failures(parts.state, dump, {refusal.table: refusal.reason for refusal in status.refused})
+    owed_dumps.record_failures(parts.records, dump, {refusal.table: refusal.reason for refusal in status.refused})
     return dict.fromkeys(status.tables, dump)
 
 
@@ -192,5 +209,5 @@ def _dump_shown(parts: Parts, shown_tables: frozenset[str] | None) -> dict[str, 
     requested = dump_requests.request_dumps(parts.config, WHOLE, shown, state=parts.state)
     if requested.left_out:
         log.warning("not dumped: %s", requested.reasons)
-    owed_dumps.record_failures(parts.state, "", requested.refused)
+    owed_dumps.record_failures(parts.records, "", requested.refused)
     return requested.dumps

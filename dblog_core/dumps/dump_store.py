@@ -56,7 +56,7 @@ from dblog_core.errors import RequestError, VersionConflict
 from dblog_core.interfaces import Clock, Entry, Json, StateStore
 from dblog_core.model import table_names
 from dblog_core.model.task_id import TaskId
-from dblog_core.state import owed_dumps
+from dblog_core.state import failed_dumps
 
 log = logging.getLogger(__name__)
 
@@ -261,7 +261,7 @@ def record_plan(state: StateStore, dump_id: str, before: Deferred, after: Deferr
 def fail_unplanned(state: StateStore, dump: DumpStatus, refusal: Refusal) -> None:
     """Ends a dump that cannot be planned, ever, and says why. One of a whole table is owed from then on."""
     if dump.requested_by == SYSTEM and dump.reads_whole(refusal.table):
-        owed_dumps.record_failures(state, dump.id, {refusal.table: refusal.reason})
+        failed_dumps.add(state, dump.id)
     end = {"state": DumpState.FAILED, "error": f"{refusal.table}: {refusal.reason}", "refused": [refusal.to_json()]}
 
     def with_end(data: Json) -> Json:
@@ -364,8 +364,7 @@ def _record_end(state: StateStore, status: DumpStatus) -> None:
     over need not read the nodes of all their tasks.
     """
     if status.requested_by == SYSTEM and status.state == DumpState.FAILED:
-        faults = {t.table: t.error for t in status.tasks if t.error is not None and t.is_whole}
-        owed_dumps.record_failures(state, status.id, faults)
+        failed_dumps.add(state, status.id)
     ended = [task.to_remember() for task in status.tasks]
     is_small = len(orjson.dumps(ended)) <= _LARGEST_BYTES
     end = {"state": status.state, "error": status.error, "ended": ended if is_small else None}

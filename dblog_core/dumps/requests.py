@@ -8,7 +8,6 @@ against their columns' types. A request that cannot be carried out as asked is r
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, TypeVar
@@ -33,7 +32,8 @@ from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.model.values import key_from_json, key_text
 from dblog_core.rows import column_rule_faults
 from dblog_core.rows.source_key_faults import UNIQUE_KEY
-from dblog_core.state.stopped_tables import entries_by_source, read_held
+from dblog_core.staging import table_records
+from dblog_core.state.stopped_tables import HELD_NODES, entries_by_source, read_held
 
 MAX_KEYS = 200_000
 _ATTEMPTS = 5  # looks at tables that somebody alters at the same time
@@ -253,8 +253,8 @@ def _find_refusals(config: Config, source: Source, names: tuple[str, ...] | None
     open what rules of another name hide."""
     entries = entries_by_source(source.list_refusals())
     if config.source.columns:
-        with closing(wiring.open_state(config)) as state:
-            entries |= read_held(state, config.source)
+        records = table_records.read_newest(wiring.open_staging(config), *HELD_NODES)
+        entries |= read_held(records, config.source)
     refusals = {table: Refusal(table, entry.why, entry.fix) for table, entry in entries.items()}
     if names is None:
         return refusals

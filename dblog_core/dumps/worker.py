@@ -31,6 +31,8 @@ from dblog_core.rows import column_rule_faults
 from dblog_core.rows.acceptance import Acceptance, Held, read_acceptances
 from dblog_core.rows.column_rules import Rules
 from dblog_core.rows.table_guard import explain
+from dblog_core.staging import table_records
+from dblog_core.staging.table_records import TableRecords
 from dblog_core.state import settings_in_force, stopped_tables
 
 log = logging.getLogger(__name__)
@@ -226,7 +228,7 @@ def _await_same_rules(hold: Hold) -> None:
     table = hold.task.table
     _refuse_held(hold)
     until = context.clock.monotonic() + _CATCH_UP_SECONDS
-    while not settings_in_force.has_same_rules(context.state, context.config.source, table):
+    while not settings_in_force.has_same_rules(_read_records(context), context.config.source, table):
         if context.clock.monotonic() >= until:
             raise ConfigError(
                 f"this process and the capture go by different rules for the columns of {table}",
@@ -263,9 +265,13 @@ def _await_acceptance(hold: Hold) -> None:
 
 def _refuse_held(hold: Hold) -> None:
     """Raises RequestError for a table that is held: its rows might be staged in the open."""
-    held = stopped_tables.read_held(hold.worker.state, hold.worker.config.source)
+    held = stopped_tables.read_held(_read_records(hold.worker), hold.worker.config.source)
     if (entry := held.get(hold.task.table)) is not None:
         raise RequestError(entry.why, fix=entry.fix)
+
+
+def _read_records(worker: WorkerContext) -> TableRecords:
+    return table_records.read_newest(worker.staging, *stopped_tables.HELD_NODES)
 
 
 def _watermark_row(worker: str) -> str:

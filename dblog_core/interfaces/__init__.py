@@ -25,7 +25,7 @@ from dblog_core.interfaces.source import (
     WatermarkTable,
     WatermarkWriter,
 )
-from dblog_core.interfaces.state_store import Entry, Lease, LeaseInfo, StateStore
+from dblog_core.interfaces.state_store import Entry, Lease, LeaseInfo, Nodes, StateStore
 
 __all__ = [
     "VALUE_BYTES",
@@ -41,6 +41,7 @@ __all__ = [
     "LeaseInfo",
     "LogStream",
     "Moment",
+    "Nodes",
     "Output",
     "Probed",
     "Problem",

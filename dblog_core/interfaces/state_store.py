@@ -35,26 +35,30 @@ class Lease(Protocol):
     def release(self) -> None: ...
 
 
-class StateStore(Protocol):
+class Nodes(Protocol):
+    """Versioned nodes."""
+
+    def get(self, path: str) -> Entry | None: ...
+
+    def create(self, path: str, data: bytes) -> None:
+        """Makes the node and missing parents. Raises VersionConflict if it exists."""
+
+    def update(self, path: str, data: bytes, version: int) -> int:
+        """Replaces the data and returns the new version. Raises VersionConflict unless the node has `version`."""
+
+
+class StateStore(Nodes, Protocol):
     """A small tree of versioned nodes (paths like `dumps/ID/tasks/0`) and leases with growing epochs.
 
     Any call may raise StateUnavailable.
     """
 
-    def get(self, path: str) -> Entry | None: ...
-
     def get_all(self, paths: Sequence[str]) -> list[Entry | None]:
         """What `get` gives for each path, by a few round trips however many they are; not as of one moment."""
-
-    def create(self, path: str, data: bytes) -> None:
-        """Makes the node and missing parents. Raises VersionConflict if it exists."""
 
     def create_all(self, nodes: Mapping[str, bytes]) -> None:
         """Makes nodes as `create` does, by a few round trips however many they are. Raises VersionConflict where one of
         them exists; then, and after any other error, some may be made and others not."""
-
-    def update(self, path: str, data: bytes, version: int) -> int:
-        """Replaces the data and returns the new version. Raises VersionConflict unless the node has `version`."""
 
     def delete(self, path: str) -> None:
         """Removes the node and all below it; no error if it is missing."""

@@ -32,6 +32,7 @@ from dblog_core.monitoring.clear_text import in_clear_text
 from dblog_core.monitoring.gone_tables import find_gone
 from dblog_core.outputs import positions
 from dblog_core.rows.value_forms import FORMS, forms_for
+from dblog_core.staging import table_records
 from dblog_core.state import stopped_tables
 from dblog_core.state.lease_holder import CAPTURE
 from dblog_core.storage.factory import open_storage
@@ -52,7 +53,7 @@ def findings(config: Config, *, file: Path | None = None) -> list[Finding]:
     parts: dict[str, Callable[[], Iterator[Problem]]] = {
         "configuration": lambda: _configuration(file, config),
         "source": lambda: _source(config),
-        "staging": lambda: _place(config, config.staging.path, "segments", fatal=True),
+        "staging": lambda: _staging(config),
         "state": lambda: _state(config),
         "lake": lambda: _lake(config),
         "spark": lambda: _spark(config),
@@ -251,12 +252,17 @@ def _directory(path: Path, what: str, *, fatal: bool) -> Iterator[Problem]:
 
 
 def _state(config: Config) -> Iterator[Problem]:
-    state = wiring.open_state(config)
-    try:
+    with closing(wiring.open_state(config)) as state:
         state.leader("capture")
-        held_entries = stopped_tables.read_held(state, config.source)
-    finally:
-        state.close()
+    yield from ()
+
+
+def _staging(config: Config) -> Iterator[Problem]:
+    yield from _place(config, config.staging.path, "segments", fatal=True)
+    if not config.source.columns:
+        return
+    records = table_records.read_newest(wiring.open_staging(config), *stopped_tables.HELD_NODES)
+    held_entries = stopped_tables.read_held(records, config.source)
     # Of all stopped tables these alone: the catalogue, which tells of the others, does not show them.
     for table, entry in held_entries.items():
         yield Problem(entry.why, entry.fix, table=table)

@@ -12,7 +12,7 @@ from dblog_core import wiring
 from dblog_core.config.settings import Config
 from dblog_core.dumps import dump_store
 from dblog_core.dumps.status import DumpStatus
-from dblog_core.interfaces import StateStore
+from dblog_core.interfaces import Nodes, StateStore
 from dblog_core.lake import continuity, lake_status, table_health
 from dblog_core.lake.continuity import Verdict
 from dblog_core.lake.lake_status import LakeStatus
@@ -25,12 +25,14 @@ from dblog_core.monitoring.source_status import (
 )
 from dblog_core.monitoring.storage_usage import Meter
 from dblog_core.outputs import positions
+from dblog_core.staging import table_records
 from dblog_core.state import capture_status, owed_dumps, recent_errors, settings_in_force, stopped_tables
 from dblog_core.state.capture_status import CaptureStatus, LeaderReport, ReportedWindow
 from dblog_core.state.lease_holder import CAPTURE
 from dblog_core.state.settings_in_force import LiveSettings
 from dblog_core.verify import last_results
 
+_RECORDS = (stopped_tables.NODE, owed_dumps.NODE, settings_in_force.NODE)
 _STALE_SECONDS = 15.0  # after which a leader's own words are no longer believed
 
 
@@ -43,6 +45,7 @@ def read_source_status(config: Config, meter: Meter | None = None) -> SourceStat
     meter = meter or Meter(config)
     head = staging.head()
     lag = partial(meter.lag, staging, head)
+    records = table_records.read_newest(staging, *_RECORDS)
     lake, verdict = continuity.judge_lake(staging, wiring.open_lake(config))
     lake = lake or LakeStatus()
     with closing(wiring.open_state(config)) as state:
@@ -56,7 +59,7 @@ def read_source_status(config: Config, meter: Meter | None = None) -> SourceStat
             offset=head.last_offset if head else None,
             lag_seconds=None if report is None else report.lag_seconds,
             rows_per_second=None if report is None else report.rows_per_second,
-            tables=_find_tables(config, lake, verdict, dumps, state),
+            tables=_find_tables(config, lake, verdict, dumps, state, records),
             windows=tuple(map(_measure_window, report.windows if report else ())),
             dumps=tuple(dumps),
             merge=_measure_merge(lake, verdict, lag),
@@ -94,10 +97,15 @@ def _measure_merge(lake: LakeStatus, verdict: Verdict, lag: Callable[[int | None
 
 
 def _find_tables(
-    config: Config, lake: LakeStatus, verdict: Verdict, dumps: list[DumpStatus], state: StateStore
+    config: Config,
+    lake: LakeStatus,
+    verdict: Verdict,
+    dumps: list[DumpStatus],
+    state: StateStore,
+    records: Nodes,
 ) -> tuple[TableInStatus, ...]:
     """Each table as the lake has it, those that the capture has stopped as such; with its last verification."""
-    tables = _find_lake_tables(lake, dumps, state)
+    tables = _find_lake_tables(lake, dumps, records)
     if not verdict.may_merge:
         error = verdict.to_error()
         stopped = str(lake_status.State.STOPPED)
@@ -105,12 +113,12 @@ def _find_tables(
             name: replace(table, state=stopped, error=str(error), cause=error.reason, fix=error.fix)
             for name, table in tables.items()
         }
-    for name, entry in stopped_tables.read(state).items():
+    for name, entry in stopped_tables.read(records).items():
         table = tables.get(name) or TableInStatus(name, str(lake_status.State.STOPPED))
         tables[name] = replace(
             table, state=str(lake_status.State.STOPPED), error=entry.describe(), cause=entry.why, fix=entry.fix
         )
-    in_force = settings_in_force.read_in_force(state) or LiveSettings.of(config.source)
+    in_force = settings_in_force.read_in_force(records) or LiveSettings.of(config.source)
     results = last_results.read_results(state)
     return tuple(
         replace(table, captured=settings_in_force.is_captured(name, in_force), verified=results.get(name))
@@ -118,9 +126,9 @@ def _find_tables(
     )
 
 
-def _find_lake_tables(lake: LakeStatus, dumps: list[DumpStatus], state: StateStore) -> dict[str, TableInStatus]:
+def _find_lake_tables(lake: LakeStatus, dumps: list[DumpStatus], records: Nodes) -> dict[str, TableInStatus]:
     """The tables as the lake has them, by name, and why one is not well."""
-    owed = owed_dumps.read(state)
+    owed = owed_dumps.read(records)
     tables = {}
     for name, table in lake.tables.items():
         cause, fix = table_health.of_table(name, table, dumps, owed)

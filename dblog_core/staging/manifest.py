@@ -6,6 +6,7 @@
       chunks/DUMP/TASK/…parquet         chunk rows, written by dump workers, named by the manifest that places them
       manifests/SEGMENT.json            created if absent, in order, from 1: the log of manifests is the super-changelog
       compacted/FIRST-LAST.json         a manifest that stands for the segments from FIRST to LAST (see `compaction`)
+      records/SEGMENT-…                 what is known of tables (see `table_records`)
       identity.json                     the random name of this super-changelog, created once
       beginning.json                    the first segment that counts, once older ones were removed (see `retention`)
 
@@ -151,8 +152,8 @@ class Manifest:
     tables have had since their newest shape, and that no row or chunk has followed yet, as `Pending` gives them.
     `layouts`: tokens of those newest shapes for which the source has given a layout (`schema_changes.Layout`). `born`:
     tables without a shape so far that are known to have no row at this place in the log. `accepted`: the `Acceptance`
-    of each captured table at this place, where columns of any are hidden (None: of none). `knowledge`: versions of
-    what the state store knew of tables when it was published (`table_knowledge`).
+    of each captured table at this place, where columns of any are hidden (None: of none). `records`: what is known of
+    tables beside their rows (`table_records`). `state_version`: how old the state store was (`state_age`).
 
     Of joined segments the first is `first_segment` (0: `segment` is the only one), `ends` holds the last offset of
     each, `log_positions` the `log_position` of each (None: a version that did not keep it has joined the segment), and
@@ -186,7 +187,8 @@ class Manifest:
     layouts: dict[str, str] = field(default_factory=dict)
     born: tuple[str, ...] = ()
     accepted: dict[str, list[str]] | None = None
-    knowledge: dict[str, int] = field(default_factory=dict)
+    records: dict[str, str] = field(default_factory=dict)
+    state_version: int = 0
     starts: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -246,7 +248,7 @@ class Manifest:
 
     def to_json(self) -> dict[str, Any]:
         # What is new is left out where there is none: older versions know no such field.
-        new = ("probes", "altered", "layouts", "born", "knowledge", "log_positions", "starts")
+        new = ("probes", "altered", "layouts", "born", "records", "state_version", "log_positions", "starts")
         fields = {name: value for name, value in _fields(self).items() if value or name not in (*new, "accepted")}
         return {
             "format": FORMAT,
@@ -269,6 +271,7 @@ class Manifest:
         fields = dict(data)
         if fields.pop("format") not in _READABLE:
             raise ValueError(f"format {data['format']} is newer than {FORMAT}")
+        fields.pop("knowledge", None)  # a former version kept versions of nodes of the state store
         return cls(
             **{
                 **fields,

@@ -10,7 +10,8 @@ first, each older than `keep`, ending between transactions, and before everythin
 3. the log files of segments before it, those of crashes included: a file's name tells its segment, and neither a
    capture nor a compactor writes for a segment before the beginning what counts after it;
 4. chunk files that nobody names: of dumps that are over, older than `keep`, and named by no manifest that is kept. A
-   capture that is behind may still place one: only those go whose watermarks its log has passed.
+   capture that is behind may still place one: only those go whose watermarks its log has passed;
+5. table records that the newest manifest does not name.
 
 Any of it may end anywhere; the next run does the rest. Table versions stay: they are few, and lake tables name them.
 """
@@ -22,13 +23,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from dblog_core.model.task_id import TaskId
-from dblog_core.staging import compaction_blocks
+from dblog_core.staging import compaction_blocks, table_records
 from dblog_core.staging.changelog import Staging
 from dblog_core.staging.compaction_blocks import Block
 from dblog_core.staging.log_start import Beginning, Need
 from dblog_core.staging.manifest import Manifest
 
 _LOG_FILE = re.compile(r"log/(\d{20})-")
+_RECORDS_SECONDS = 3600.0
+"""For which table records stay that a newer manifest no longer names: staging may be copied meanwhile."""
 _MANIFEST = re.compile(r"(\d{20})\.json")
 
 
@@ -93,6 +96,7 @@ class Retention:
         self._staging.begin_at(beginning)
         files = self._remove(self._old(beginning.segment))
         files += self._remove(self._orphans(beginning.segment))
+        files += self._remove(list(table_records.find_unused(self._staging, before=self._now - _RECORDS_SECONDS)))
         return Removed(beginning, beginning.segment - before.segment, files)
 
     def _decide(self, before: Beginning, needs: Sequence[Need]) -> Beginning:

@@ -8,12 +8,12 @@ from typing import Any
 import orjson
 
 from dblog_core.errors import StateError, VersionConflict
-from dblog_core.interfaces import StateStore
+from dblog_core.interfaces import Nodes, StateStore
 
 _AGAIN = 100  # tries: that many others in a row are a fault of the state store
 
 
-def change(state: StateStore, path: str, to: Callable[[Any], Any]) -> Any:
+def change(state: Nodes, path: str, to: Callable[[Any], Any]) -> Any:
     """Writes what `to` makes of the node's JSON (None: there is no node), unless it is the same, and returns it.
 
     `to` is asked again where somebody else was first, so it must do nothing else. Raises StateError, StateUnavailable.

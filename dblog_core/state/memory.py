@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from dblog_core.clock import SystemClock
 from dblog_core.errors import VersionConflict
 from dblog_core.interfaces import Clock, Entry, Lease, LeaseInfo
-from dblog_core.state.paths import check_path, check_size
+from dblog_core.state.paths import check_path, pack
 
 _POLL_SECONDS = 0.02
 
@@ -67,7 +67,8 @@ class MemoryState:
             parts = path.split("/")
             for depth in range(1, len(parts)):
                 self._nodes.entries.setdefault("/".join(parts[:depth]), Entry(b"", 0))
-            self._nodes.entries[path] = Entry(check_size(path, data), 0)
+            pack(path, data)  # it refuses what ZooKeeper would
+            self._nodes.entries[path] = Entry(data, 0)
 
     def create_all(self, nodes: Mapping[str, bytes]) -> None:
         for path, data in nodes.items():
@@ -79,7 +80,8 @@ class MemoryState:
             if entry is None or entry.version != version:
                 what = "it is gone" if entry is None else f"it has version {entry.version}, not {version}"
                 raise VersionConflict(f"the entry was changed by another: {what}", where=path)
-            self._nodes.entries[path] = Entry(check_size(path, data), version + 1)
+            pack(path, data)
+            self._nodes.entries[path] = Entry(data, version + 1)
             return version + 1
 
     def delete(self, path: str) -> None:

@@ -1,14 +1,14 @@
 """Dumps of whole tables that the system has asked for, that failed for a lasting fault, and that it still owes.
 
-    a dump of the system's ends, and has failed for a table  -> an entry, before the dump's end is recorded
+    a dump of the system's ends, and has failed for a table  -> an entry (any process files it: `failed_dumps`)
     a term begins (a start, other settings), the table is altered -> it is requested again, at once
     a table is captured that has rows and no key             -> an entry: a dump may bring them once it has one
     nothing of that                                          -> again after an hour, two, four, … a day
     it fails again                                           -> each wait is twice as long
     a full dump of the table ends in the log, also a requested one -> forgotten; so is one that somebody cancels
 
-Node `owed` of the state store: {table: {"dump": id of what failed last, "why": text, "times": how often it has failed,
-"asked": id of the one that was requested since, or null}}.
+Entry `owed` of the table records: {table: {"dump": id of what failed last, "why": text, "times": how often it has
+failed, "asked": id of the one that was requested since, or null}}.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ from typing import Any, Self
 
 import orjson
 
-from dblog_core.interfaces import Clock, Json, StateStore
+from dblog_core.interfaces import Clock, Json, Nodes
 from dblog_core.state import compare_and_set
-from dblog_core.state.node_size import shorten_texts
 
 KEYLESS = "it has no key, so no dump can bring the rows that it had before its log was read"
 NODE = "owed"
@@ -54,20 +53,20 @@ Entries = dict[str, OwedDump]
 """By table."""
 
 
-def read(state: StateStore) -> Entries:
+def read(records: Nodes) -> Entries:
     """All tables that are owed a dump."""
-    entry = state.get(NODE)
+    entry = records.get(NODE)
     return {} if entry is None else _entries(orjson.loads(entry.data))
 
 
-def record_failures(state: StateStore, dump: str, reasons: Mapping[str, str]) -> None:
+def record_failures(records: Nodes, dump: str, reasons: Mapping[str, str]) -> None:
     """Remembers that a dump (its id; empty: its request) has failed, and why, by table. Raises StateError."""
 
     def add_failures(entries: Entries) -> Entries:
         return {**entries, **{table: _failed_again(entries.get(table), dump, why) for table, why in reasons.items()}}
 
     if reasons:
-        _change(state, add_failures)
+        _change(records, add_failures)
 
 
 def _failed_again(before: OwedDump | None, dump: str, why: str) -> OwedDump:
@@ -77,29 +76,29 @@ def _failed_again(before: OwedDump | None, dump: str, why: str) -> OwedDump:
     return OwedDump(dump, why[:_LONGEST], times)
 
 
-def record_requests(state: StateStore, dumps: Mapping[str, str | None]) -> None:
+def record_requests(records: Nodes, dumps: Mapping[str, str | None]) -> None:
     """Remembers which dump was requested for each table; None: that one is gone. Raises StateError."""
 
     def add_requests(entries: Entries) -> Entries:
         return {table: replace(entry, asked=dumps.get(table, entry.asked)) for table, entry in entries.items()}
 
     if dumps:
-        _change(state, add_requests)
+        _change(records, add_requests)
 
 
-def forget(state: StateStore, tables: Iterable[str]) -> None:
+def forget(records: Nodes, tables: Iterable[str]) -> None:
     """They are owed nothing from now on. Raises StateError."""
     paid = set(tables)
-    if paid and paid & read(state).keys():
-        _change(state, lambda entries: {table: entry for table, entry in entries.items() if table not in paid})
+    if paid and paid & read(records).keys():
+        _change(records, lambda entries: {table: entry for table, entry in entries.items() if table not in paid})
 
 
-def _change(state: StateStore, to: Callable[[Entries], Entries]) -> None:
+def _change(records: Nodes, to: Callable[[Entries], Entries]) -> None:
     def change_json(data: Any) -> Any:
         after = {table: entry.to_json() for table, entry in to(_entries(data or {})).items()}
-        return shorten_texts(after, "why") if after or data is not None else None
+        return after if after or data is not None else None
 
-    compare_and_set.change(state, NODE, change_json)
+    compare_and_set.change(records, NODE, change_json)
 
 
 def _entries(data: Mapping[str, Any]) -> Entries:

@@ -1,4 +1,4 @@
-"""What of the configuration the capture goes by, in the state store, and what is new in another one."""
+"""What of the configuration the capture goes by, in the table records, and what is new in another one."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import orjson
 
 from dblog_core.config.settings import Config
 from dblog_core.config.source import ColumnRules, SourceConfig
-from dblog_core.errors import VersionConflict
-from dblog_core.interfaces import Json, Problem, StateStore
+from dblog_core.interfaces import Json, Nodes, Problem
 from dblog_core.model import table_identity, table_patterns
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.rows.column_rules import key_digest
@@ -94,45 +93,35 @@ def with_live_settings(config: Config, settings: LiveSettings) -> Config:
     return config.model_copy(update={"source": source})
 
 
-def read_in_force(state: StateStore) -> LiveSettings | None:
+def read_in_force(records: Nodes) -> LiveSettings | None:
     """The settings that the last term began with; None where there was none."""
-    entry = state.get(NODE)
+    entry = records.get(NODE)
     return None if entry is None else LiveSettings.from_json(orjson.loads(entry.data))
 
 
-def read_version(state: StateStore) -> int | None:
-    """Which writing of the settings in force is there; None: there are none."""
-    entry = state.get(NODE)
-    return None if entry is None else entry.version
+def put_in_force(records: Nodes, settings: LiveSettings) -> None:
+    """Remembers the settings that a term begins with."""
+    _put(records, NODE, settings.to_json())
 
 
-def put_in_force(state: StateStore, settings: LiveSettings, version: int | None) -> None:
-    """Remembers the settings that a term begins with. `version`: what was there when the term looked; a leader that was
-    paused since overwrites nothing. Raises VersionConflict where another capture has written since."""
-    entry = state.get(NODE)
-    if (None if entry is None else entry.version) != version:
-        raise VersionConflict("another capture has put settings into force", where=NODE)
-    _put(state, NODE, settings.to_json())
-
-
-def read_shown(state: StateStore) -> set[str] | None:
+def read_shown(records: Nodes) -> set[str] | None:
     """The tables whose log the source showed to the last term (`identities`); None where nothing is known of that."""
-    entry = state.get(SHOWN_NODE)
+    entry = records.get(SHOWN_NODE)
     return None if entry is None else set(orjson.loads(entry.data))
 
 
-def put_shown(state: StateStore, tables: Iterable[str]) -> None:
-    """Remembers the tables whose log a term is shown. Raises VersionConflict where another capture does so too."""
-    _put(state, SHOWN_NODE, sorted(table_identity.entries_to_remember(tables)))
+def put_shown(records: Nodes, tables: Iterable[str]) -> None:
+    """Remembers the tables whose log a term is shown."""
+    _put(records, SHOWN_NODE, sorted(table_identity.entries_to_remember(tables)))
 
 
-def _put(state: StateStore, node: str, value: object) -> None:
+def _put(records: Nodes, node: str, value: object) -> None:
     data = orjson.dumps(value)
-    entry = state.get(node)
+    entry = records.get(node)
     if entry is None:
-        state.create(node, data)
+        records.create(node, data)
     elif entry.data != data:
-        state.update(node, data, entry.version)
+        records.update(node, data, entry.version)
 
 
 def find_new_tables(before: LiveSettings, source: SourceConfig, tables: Iterable[TableSchema]) -> list[TableSchema]:
@@ -161,9 +150,9 @@ def stops_alone(problem: Problem, before: LiveSettings | None, source: SourceCon
     return not any(is_new(TableName.parse(table), before, source) for table in tables)
 
 
-def has_same_rules(state: StateStore, source: SourceConfig, table: str) -> bool:
+def has_same_rules(records: Nodes, source: SourceConfig, table: str) -> bool:
     """Whether the column rules in force for a table are those of a configuration; also where none are in force yet."""
-    settings = read_in_force(state)
+    settings = read_in_force(records)
     if settings is None:
         return True
     now = LiveSettings.of(source)

@@ -18,7 +18,7 @@ from pathlib import Path
 from dblog_core.errors import StateError, StateUnavailable, VersionConflict
 from dblog_core.interfaces import Entry, Lease, LeaseInfo
 from dblog_core.state.boot_clock import boot_id, boottime, own_process, process_space, process_start
-from dblog_core.state.paths import check_path, check_size
+from dblog_core.state.paths import check_path
 
 _BUSY_SECONDS = 10.0
 _POLL_SECONDS = 0.1
@@ -67,7 +67,7 @@ class SqliteState:
             for path, data in nodes.items():
                 node = self._node(path)
                 try:
-                    connection.execute("INSERT INTO nodes VALUES (?, ?, 0)", (node, check_size(path, data)))
+                    connection.execute("INSERT INTO nodes VALUES (?, ?, 0)", (node, data))
                 except sqlite3.IntegrityError as error:
                     raise VersionConflict("the entry exists already", where=path) from error
                 parts = node.split("/")
@@ -78,7 +78,7 @@ class SqliteState:
         with self._writing() as connection:
             changed = connection.execute(
                 "UPDATE nodes SET data = ?, version = version + 1 WHERE path = ? AND version = ?",
-                (check_size(path, data), self._node(path), version),
+                (data, self._node(path), version),
             ).rowcount
         if not changed:
             raise VersionConflict(f"the entry was changed by another: it has no longer version {version}", where=path)

@@ -8,10 +8,11 @@
     while it is stopped    -> its rows, shapes and TRUNCATE are passed over; the others never notice
     it is repaired         -> the next `SchemaSeen` of the log, or a new term, has it dumped; only then it is forgotten
 
-Node `stopped` of the state store: {table: {"why": text, "fix": text, "by": "log" | "source" | "either" | "rules"}}. An
-entry is made before the manifest that goes past the first row which was passed over, and goes after the dump was
-requested: a crash anywhere at worst dumps twice. `by` says who tells that the table is repaired: the log's own next
-shape of it, the catalogue, either of them, whichever is first, or a person who changes the table's rules or accepts it.
+Entry `stopped` of the table records: {table: {"why": text, "fix": text, "by": "log" | "source" | "either" | "rules"}}.
+The manifest that goes past the first row which was passed over has it, and the one that follows the request of a dump
+has it no longer: a crash anywhere at worst dumps twice. `by` says who tells that the table is repaired: the log's own
+next shape of it, the catalogue, either of them, whichever is first, or a person who changes the table's rules or
+accepts it.
 """
 
 from __future__ import annotations
@@ -24,13 +25,14 @@ from typing import Any, Self
 import orjson
 
 from dblog_core.config.source import SourceConfig
-from dblog_core.interfaces import Json, Problem, StateStore
+from dblog_core.interfaces import Json, Nodes, Problem
 from dblog_core.model.events import Unreadable
 from dblog_core.model.table_stamp import PublicationStamp
 from dblog_core.state import compare_and_set, settings_in_force
-from dblog_core.state.node_size import shorten_texts
 
 NODE = "stopped"
+HELD_NODES = (NODE, settings_in_force.NODE)
+"""What `read_held` reads."""
 
 
 class RepairSeenBy(StrEnum):
@@ -66,9 +68,9 @@ Entries = dict[str, StoppedTable]
 """By table."""
 
 
-def read(state: StateStore) -> Entries:
+def read(records: Nodes) -> Entries:
     """All stopped tables."""
-    entry = state.get(NODE)
+    entry = records.get(NODE)
     return {} if entry is None else _entries(orjson.loads(entry.data))
 
 
@@ -86,7 +88,7 @@ def entries_by_source(problems: Iterable[Problem]) -> Entries:
     return entries
 
 
-def look_again(state: StateStore, refused: Callable[[], Iterable[Problem]]) -> bool:
+def look_again(records: Nodes, refused: Callable[[], Iterable[Problem]]) -> bool:
     """Notes what the source now refuses; whether something that it has refused before is repaired.
 
     `refused` is asked after the node was read, and again where an entry came or went meanwhile: its answer may be of
@@ -103,17 +105,17 @@ def look_again(state: StateStore, refused: Callable[[], Iterable[Problem]]) -> b
         mended = any(name not in of_source for name in seen_by_source)
         return {**stopped, **of_source, **find_held(stopped)}
 
-    change(state, add_refused)
+    change(records, add_refused)
     return mended
 
 
-def add_by_log(state: StateStore, table: str, fault: Unreadable) -> None:
+def add_by_log(records: Nodes, table: str, fault: Unreadable) -> None:
     """Remembers a table of which rows are passed over from here on. Where the source refuses the table too, its
     catalogue shows when it is repaired."""
     by = RepairSeenBy.RULES if fault.is_held else RepairSeenBy.EITHER if fault.refused else RepairSeenBy.LOG
     stopped = StoppedTable(fault.why, fault.fix, by)
     # A table that is held counts before all else: whatever else is repaired must not show it in the open.
-    change(state, lambda entries: {**entries, table: stopped} if fault.is_held else {table: stopped, **entries})
+    change(records, lambda entries: {**entries, table: stopped} if fault.is_held else {table: stopped, **entries})
 
 
 def held_entries(held: Mapping[str, Problem]) -> Entries:
@@ -126,14 +128,14 @@ def find_held(entries: Entries) -> Entries:
     return {table: entry for table, entry in entries.items() if entry.by == RepairSeenBy.RULES}
 
 
-def add_left_out(state: StateStore, tables: Mapping[str, PublicationStamp]) -> None:
+def add_left_out(records: Nodes, tables: Mapping[str, PublicationStamp]) -> None:
     """Remembers tables whose changes the source no longer shows: `prepare` repairs that, or names the statement."""
     if tables:
         left_out = {name: StoppedTable(at.lacks, at.fix, RepairSeenBy.SOURCE) for name, at in tables.items()}
-        change(state, lambda entries: {**left_out, **entries})
+        change(records, lambda entries: {**left_out, **entries})
 
 
-def owe(state: StateStore, tables: Iterable[str]) -> None:
+def owe(records: Nodes, tables: Iterable[str]) -> None:
     """The tables are readable again, and could not be dumped yet: the catalogue shows when they can."""
     readable = set(tables)
 
@@ -141,31 +143,31 @@ def owe(state: StateStore, tables: Iterable[str]) -> None:
         waiting = {table: entries[table] for table in entries.keys() & readable}
         return {**entries, **{table: replace(entry, by=RepairSeenBy.SOURCE) for table, entry in waiting.items()}}
 
-    change(state, await_source)
+    change(records, await_source)
 
 
-def forget(state: StateStore, tables: Iterable[str]) -> None:
+def forget(records: Nodes, tables: Iterable[str]) -> None:
     """The dumps of these tables are requested."""
     requested = set(tables)
-    change(state, lambda entries: {table: entry for table, entry in entries.items() if table not in requested})
+    change(records, lambda entries: {table: entry for table, entry in entries.items() if table not in requested})
 
 
-def change(state: StateStore, to: Callable[[Entries], Entries]) -> None:
+def change(records: Nodes, to: Callable[[Entries], Entries]) -> None:
     """Changes the node. Raises StateError."""
 
     def change_json(data: Any) -> Any:
         after = {table: entry.to_json() for table, entry in to(_entries(data or {})).items()}
-        return shorten_texts(after, "why", "fix") if after or data is not None else None
+        return after if after or data is not None else None
 
-    compare_and_set.change(state, NODE, change_json)
+    compare_and_set.change(records, NODE, change_json)
 
 
-def read_held(state: StateStore, source: SourceConfig) -> Entries:
+def read_held(records: Nodes, source: SourceConfig) -> Entries:
     """The tables that are held, and for which this configuration has no other rules than those in force."""
     if not source.columns:  # the store is not asked for the sake of rules that nobody has
         return {}
-    held = find_held(read(state))
-    return {t: entry for t, entry in held.items() if settings_in_force.has_same_rules(state, source, t)}
+    held = find_held(read(records))
+    return {t: entry for t, entry in held.items() if settings_in_force.has_same_rules(records, source, t)}
 
 
 def _entries(data: Mapping[str, Any]) -> Entries:

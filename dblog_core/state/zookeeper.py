@@ -18,7 +18,7 @@ from dblog_core.errors import StateError, StateUnavailable, VersionConflict
 from dblog_core.interfaces import Entry, Lease, LeaseInfo
 from dblog_core.retry import retrying
 from dblog_core.state import zookeeper_lease
-from dblog_core.state.paths import check_path, check_size
+from dblog_core.state.paths import check_path, pack, unpack
 from dblog_core.state.zookeeper_lease import LeasePaths, ZookeeperLease
 from dblog_core.state.zookeeper_session import OPEN, Access, Request, Session
 
@@ -46,7 +46,7 @@ class ZookeeperState:
             data, stat = self._read(lambda client: client.get_async(node))
         except NoNodeError:
             return None
-        return Entry(data, stat.version)
+        return Entry(unpack(data), stat.version)
 
     def get_all(self, paths: Sequence[str]) -> list[Entry | None]:
         nodes = [self._node(path) for path in paths]
@@ -63,7 +63,7 @@ class ZookeeperState:
         def attempt() -> None:
             nonlocal doubtful
             try:
-                self._ask(lambda client: client.create_async(node, check_size(path, data), makepath=True))
+                self._ask(lambda client: client.create_async(node, pack(path, data), makepath=True))
             except NodeExistsError as error:
                 if not (doubtful and self.get(path) == Entry(data, 0)):
                     raise VersionConflict("the entry exists already", where=path) from error
@@ -74,7 +74,7 @@ class ZookeeperState:
         retrying(give_up_after=_PATIENCE)(attempt)
 
     def create_all(self, nodes: Mapping[str, bytes]) -> None:
-        items = [(self._node(path), check_size(path, data)) for path, data in nodes.items()]
+        items = [(self._node(path), pack(path, data)) for path, data in nodes.items()]
         above: dict[int, dict[str, bytes]] = {}
         for node, _ in items:
             parts = node.split("/")
@@ -116,7 +116,7 @@ class ZookeeperState:
         def attempt() -> int:
             nonlocal doubtful
             try:
-                stat = self._ask(lambda client: client.set_async(node, check_size(path, data), version))
+                stat = self._ask(lambda client: client.set_async(node, pack(path, data), version))
             except (BadVersionError, NoNodeError) as error:
                 if not (doubtful and self.get(path) == Entry(data, version + 1)):
                     raise VersionConflict(
@@ -255,7 +255,7 @@ def _read_together(session: Session, nodes: Sequence[str]) -> list[Entry | None]
             data, stat = session.ask(lambda _: answer)
         except NoNodeError:
             return None
-        return Entry(data, stat.version)
+        return Entry(unpack(data), stat.version)
 
     return [entry(answer) for answer in session.begin(lambda client: [client.get_async(node) for node in nodes])]
 

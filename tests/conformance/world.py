@@ -32,6 +32,7 @@ from dblog_core.state.stopped_tables import RepairSeenBy
 from tests.conformance.forms import Case, Step, woven
 from tests.conformance.reports import Reports, from_dumps, from_problems, from_status, merge_reports
 from tests.fix_servers import Database
+from tests.records import read_records
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
 CHUNK = 7
@@ -287,27 +288,23 @@ class World:
 
     def _wait_until_noticed(self) -> None:
         """What no log tells of, the capture sees when it looks at the catalogue: tables that are made, altered, refused
-        or mended. The dumps that it requests then are in the state store before what it remembers of the look."""
+        or mended. The dumps that it requests then are in the state store before a manifest says what it remembers."""
         source = wiring.open_source(self.config.source)
 
         def unseen_changes() -> dict[str, object]:
             self.look()
-            with closing(wiring.open_state(self.config)) as state:
-                refused = stopped_tables.entries_by_source(source.list_refusals())
-                stopped = stopped_tables.read(state)
-                mended = {table for table, e in stopped.items() if e.by != RepairSeenBy.LOG} - refused.keys()
-                pending: dict[str, object] = {"refused": sorted(refused.keys() - stopped.keys()), "mended": mended}
-                if (now := source.identities()) is not None:
-                    pending["made"] = table_identity.find_other_tables(
-                        settings_in_force.read_shown(state) or set(), now
-                    )
-                if (stamps := source.stamps()) is not None:
-                    remembered = Stamps(state)
-                    remembered.look(stamps)
-                    pending["altered"] = [
-                        name for name, stamp in stamps.items() if remembered.before.get(name) != stamp
-                    ]
-                return {what: tables for what, tables in pending.items() if tables}
+            records = read_records(self.config)
+            refused = stopped_tables.entries_by_source(source.list_refusals())
+            stopped = stopped_tables.read(records)
+            mended = {table for table, e in stopped.items() if e.by != RepairSeenBy.LOG} - refused.keys()
+            pending: dict[str, object] = {"refused": sorted(refused.keys() - stopped.keys()), "mended": mended}
+            if (now := source.identities()) is not None:
+                pending["made"] = table_identity.find_other_tables(settings_in_force.read_shown(records) or set(), now)
+            if (stamps := source.stamps()) is not None:
+                remembered = Stamps(records)
+                remembered.look(stamps)
+                pending["altered"] = [name for name, stamp in stamps.items() if remembered.before.get(name) != stamp]
+            return {what: tables for what, tables in pending.items() if tables}
 
         def unseen() -> dict[str, object]:
             try:

@@ -19,6 +19,7 @@ from dblog_core.dumps import dump_store
 from dblog_core.staging.reader import lines
 from tests.fix_servers import Database
 from tests.integration.test_swapped_tables import capturing, healing
+from tests.records import read_records
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.parametrize("source_kind", ["postgres"], indirect=True)]
@@ -137,12 +138,11 @@ def wait_until_looked(config: Config) -> None:
     source = wiring.open_source(config.source)
 
     def is_remembered() -> bool:
-        with closing(wiring.open_state(config)) as state:
-            remembered = Stamps(state)
-            stamps = source.stamps()
-            assert stamps is not None
-            remembered.look(stamps)
-            return remembered.before == stamps
+        remembered = Stamps(read_records(config))
+        stamps = source.stamps()
+        assert stamps is not None
+        remembered.look(stamps)
+        return remembered.before == stamps
 
     wait_until(is_remembered, "the catalogue is known")
 

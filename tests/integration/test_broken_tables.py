@@ -17,6 +17,7 @@ from dblog_core.state import owed_dumps
 from tests.fix_servers import Database
 from tests.integration.test_stopped_tables import newcomers, stop_reasons
 from tests.integration.test_swapped_tables import capturing, copies, source_rows
+from tests.records import read_records
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.usefixtures("newcomers")]
@@ -50,7 +51,7 @@ def test_a_table_without_its_tablespace_stops_alone(database: Database, tmp_path
     with capturing(config) as wait:
         database.execute("ALTER TABLE t DISCARD TABLESPACE", "INSERT INTO u VALUES (2, 'goes on')")
         wait_until(lambda: 2 in copies(config)["u"], "the other table goes on")
-        owed = owed_dumps.read(wiring.open_state(config))
+        owed = owed_dumps.read(read_records(config))
         assert "1814" in owed[f"{database.name}.t"].why
     stage(config)  # a start with the table as it is
     with capturing(config) as wait:
@@ -81,7 +82,7 @@ def test_a_table_whose_files_are_damaged_stops_alone(database: Database, tmp_pat
     with capturing(config):
         database.execute("INSERT INTO u VALUES (3, 'goes on')")
         wait_until(lambda: copies(config)["u"] == source_rows(database, "u")["u"], "the other table goes on")
-    assert f"{database.name}.t" in owed_dumps.read(wiring.open_state(config))
+    assert f"{database.name}.t" in owed_dumps.read(read_records(config))
 
 
 @on_postgres

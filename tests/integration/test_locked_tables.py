@@ -24,6 +24,7 @@ from dblog_core.state import owed_dumps
 from tests.fix_servers import Database
 from tests.integration.locks import locked, renaming
 from tests.integration.test_read_only import capturing, rows_of
+from tests.records import read_records
 from tests.waiting import wait_until
 
 FROM_THE_BEGINNING = {"start": "initial"}
@@ -289,9 +290,9 @@ def test_a_table_whose_definition_is_locked_keeps_no_other_from_what_the_log_ask
             database.execute("INSERT INTO a VALUES (1, 1)")
             wait_until(lambda: has_rows(config, "a", {1: 1}), "a capture that begins reads the log")
             database.execute("ALTER TABLE a ADD COLUMN c int DEFAULT 5")
-            wait_until(lambda: f"{database.schema}.a" in owed_dumps.read(state), "its shape is owed")
+            wait_until(lambda: f"{database.schema}.a" in owed_dumps.read(read_records(config)), "its shape is owed")
             database.execute("INSERT INTO y VALUES (1, 1)")
             wait_until(lambda: has_rows(config, "y", {1: 1}), "the log is read on")
             lock.close()
             wait_until(shows_column, "its shape is shown")
-            wait_until(lambda: not owed_dumps.read(state) and are_done(state), "nothing is owed")
+            wait_until(lambda: not owed_dumps.read(read_records(config)) and are_done(state), "nothing is owed")

@@ -27,6 +27,7 @@ from dblog_core.state import capture_status, owed_dumps
 from tests.fix_servers import Database
 from tests.fix_verify import Verify
 from tests.integration.test_mysql_sessions import capturing
+from tests.records import read_records
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
 pytestmark = pytest.mark.one_of(4)
@@ -148,7 +149,7 @@ def test_a_first_dump_that_fails_is_made_again_once_its_cause_is_gone(
     others = {}
     with capturing(config), closing(wiring.open_state(config)) as state:
         wait_until(
-            lambda: t in owed_dumps.read(state),
+            lambda: t in owed_dumps.read(read_records(config)),
             "the fault of the first dump",
             describe=lambda: dump_store.list_dumps(state),
         )
@@ -173,7 +174,7 @@ def test_a_first_dump_that_fails_is_made_again_once_its_cause_is_gone(
             wait_until(lambda: count_staged(config, t, "f"), "the dump after the start")
     with closing(wiring.open_state(config)) as state:
         wait_until(
-            lambda: owed_dumps.read(state) == {},
+            lambda: owed_dumps.read(read_records(config)) == {},
             "nothing is owed any more",
             describe=lambda: dump_store.list_dumps(state),
         )

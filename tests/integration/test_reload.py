@@ -22,6 +22,7 @@ from dblog_core.local.servers.postgres import PostgresServer
 from dblog_core.staging.reader import lines
 from dblog_core.state import settings_in_force
 from tests.fix_servers import Database
+from tests.records import read_records
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
 pytestmark = pytest.mark.one_of(4)
@@ -79,8 +80,7 @@ class Watched:
         return sorted((int(k), str(v)) for k, v in self.database.query(f"SELECT id, v FROM {name}"))
 
     def in_force(self, *names: str) -> bool:
-        with contextlib.closing(wiring.open_state(self.base)) as state:
-            settings_in_force_now = settings_in_force.read_in_force(state)
+        settings_in_force_now = settings_in_force.read_in_force(read_records(self.base))
         return settings_in_force_now is not None and settings_in_force_now.tables == [
             f"{self.database.schema}.{name}" for name in names
         ]

@@ -24,8 +24,10 @@ from dblog_core.model import table_patterns
 from dblog_core.model.events import LogBatch
 from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.staging.reader import lines
+from dblog_core.staging.table_records import TableRecords
 from dblog_core.state.memory import MemoryState
 from tests.fake_source import FakeDatabase, FakeSource, FakeStream
+from tests.records import read_records
 from tests.waiting import PATIENCE_SECONDS
 
 
@@ -94,6 +96,11 @@ class World:
     @property
     def config(self) -> Config:
         return loader.load(self.file)
+
+    @property
+    def records(self) -> TableRecords:
+        """What the newest manifest says of tables."""
+        return read_records(self.config)
 
     @property
     def config_file(self) -> ConfigFile:

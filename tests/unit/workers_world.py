@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from dblog_core.rows.acceptance import Acceptance, digest_columns
 from dblog_core.rows.column_rules import Rules
 from dblog_core.rows.table_guard import TableGuard
 from dblog_core.staging import Staging
+from dblog_core.staging.table_records import TableRecords
 from dblog_core.state.memory import MemoryState
 from tests.fake_source import ORDERS, FakeDatabase, FakeReader, FakeSource
 from tests.unit.staged import manifest
@@ -144,6 +146,7 @@ class World:
         )
         self.staging: Staging = wiring.open_staging(self.config)
         self.staging.publish(first := manifest(1, 1, 0))
+        self.records = TableRecords()
         self.sequencer = Sequencer(
             self.staging, source="shop", epoch=1, head=first, visibility=LogOrder(), rules=Rules({})
         )
@@ -187,8 +190,10 @@ class World:
             self.sequencer.process(batch)
         if self.confirmed_reads is not None:
             self.confirmed_reads.look(self.sequencer.position, is_inside=False)
-        if self.sequencer.dirty:
-            self.staging.publish(self.sequencer.seal(0))
+        if self.sequencer.dirty or self.records.has_news:
+            sealed = self.sequencer.seal(0)
+            records = self.records.write(self.staging.storage, segment=sealed.segment, epoch=1)
+            self.staging.publish(replace(sealed, records=records))
             self.sequencer.begin_next_segment()
             for task, progress in self.sequencer.take_progress().items():
                 task_store.put_progress(self.state, task, progress)

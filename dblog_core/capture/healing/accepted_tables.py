@@ -56,7 +56,7 @@ def open_guard(parts: Parts, head: Manifest) -> Accepted:
     shapes = _look(parts, guard)
     place = parts.source.current_position() if is_by_catalogue else place
     since = "" if parts.source.has_reached(head.position, place) and not head.partial else place
-    old_settings = settings_in_force.read_in_force(parts.state)
+    old_settings = settings_in_force.read_in_force(parts.records)
     guarded = guard.to_json() or {}
     for table, seen in shapes.items():
         acceptance = guard.find(table)

@@ -18,7 +18,7 @@ from dblog_core.capture.term_parts import Parts
 from dblog_core.dumps import dump_records, dump_store
 from dblog_core.dumps.dump_records import DumpState
 from dblog_core.dumps.requests import SHAPES, WHOLE
-from dblog_core.errors import LeaseLost, UnknownLogEvent, VersionConflict
+from dblog_core.errors import UnknownLogEvent
 from dblog_core.model import position_spec, table_names
 from dblog_core.model.events import Transaction
 from dblog_core.model.schema import TableName
@@ -42,11 +42,12 @@ class BrokenTables:
         self._config = parts.config
         self._staging = parts.staging
         self._state = parts.state
+        self._records = parts.records
         self._source = parts.source
         self._clock = parts.clock
         self._sequencer = sequencer
-        self._owed = owed_dump_requests.OwedDumps(parts.config, parts.state, parts.clock)
-        self._stamps = Stamps(parts.state)
+        self._owed = owed_dump_requests.OwedDumps(parts.config, parts.state, parts.records, parts.clock)
+        self._stamps = Stamps(parts.records)
         self._doubts = Doubts(sequencer.logged_rows)
         self._head = head
         self._stamped_at = float("-inf")
@@ -54,7 +55,6 @@ class BrokenTables:
         self._dumped_at: dict[str, float] = {}
         self._last_offset: int | None = None  # that was read as the last look at the stamps began
         self._stamped_offset: int | None = None  # the same, of what is published
-        self._healed: list[str] = []  # dumps of these are requested, and the next manifest says so
 
     def request_dumps(self) -> None:
         """Requests dumps of tables whose rows came or went without row events, and of those of which nobody knows
@@ -73,12 +73,14 @@ class BrokenTables:
         self._dump_rewritten(follow_ups.take_rewritten(), frozenset() if unlogged is None else unlogged.tables)
         self._dump_unproven(unproven)
 
-    def take_published(self, manifest: Manifest) -> None:
-        """After the manifest with their dumps: a crash in between has them dumped again."""
-        if self._healed:
-            stopped_tables.forget(self._state, self._healed)
-            self._healed = []
+    def take_sealed(self, manifest: Manifest) -> None:
+        """Before the manifest is published, which carries what is known of tables behind it."""
         self._owed.forget_paid(manifest.marks)
+        self._save_stamps()
+
+    def take_published(self, manifest: Manifest) -> None:
+        """After the manifest."""
+        self._owed.forget_taken_up()
         self._head = manifest
 
     def look(self) -> None:
@@ -105,13 +107,13 @@ class BrokenTables:
         self._last_offset = offset
         self._stamped_offset = self._head.last_offset
         self.settle_doubts()
-        stopped_tables.add_left_out(self._state, self._stamps.left_out)
+        stopped_tables.add_left_out(self._records, self._stamps.left_out)
         self._owed.nudge([*changed, *self._stamps.reshaped])
         for name in self._stamps.reshaped:
             self._sequencer.tables.record_reshape(TableName.parse(name))
-        # Otherwise the stamps are saved once the manifest is published that has requested the dumps.
+        # Otherwise the manifest with the dumps that they ask for carries them.
         if not changed and not self._sequencer.dirty:
-            self.save_stamps()
+            self._save_stamps()
 
     def settle_doubts(self) -> None:
         """Has tables dumped of which the log does not prove that rows mean what the catalogue says now."""
@@ -134,13 +136,9 @@ class BrokenTables:
             return since
         return self._last_offset
 
-    def save_stamps(self) -> None:
-        """After the dumps that they ask for: a crash in between has them found again."""
+    def _save_stamps(self) -> None:
         offset = None if self._stamped_offset is None else self._doubts.earliest(self._stamped_offset)
-        try:
-            self._stamps.save(self._doubts.stamps_before, offset)
-        except VersionConflict as error:
-            raise LeaseLost("another capture leads; this one stands by", where=self._config.state.url) from error
+        self._stamps.save(self._doubts.stamps_before, offset)
 
     def _dump_rewritten(self, rewritten: dict[TableName, Transaction], by_statement: frozenset[str]) -> None:
         """Requests dumps of tables that only a dump can tell the rows of. One that is requested and has not begun to
@@ -154,16 +152,16 @@ class BrokenTables:
         if requested.left_out:
             log.warning("rows came or went without row events, and no dump can bring them: %s", requested.reasons)
             # They wait until the catalogue shows that they can be dumped.
-            stopped_tables.owe(self._state, requested.left_out)
+            stopped_tables.owe(self._records, requested.left_out)
         for table, since in rewritten.items():
             dump = (dumps | requested.dumps).get(str(table))
             if dump is not None:
-                self._healed.append(str(table))
+                stopped_tables.forget(self._records, [str(table)])
             if dump is not None or str(table) in requested.refused.keys() | being_read:
                 self._sequencer.heal(table, dump, since)
         self._dumped_at |= dict.fromkeys(requested.dumps, self._clock.monotonic())
-        owed = owed_dumps.read(self._state)
-        owed_dumps.record_failures(self._state, "", dict.fromkeys(being_read - owed.keys(), _CHANGED_MEANWHILE))
+        owed = owed_dumps.read(self._records)
+        owed_dumps.record_failures(self._records, "", dict.fromkeys(being_read - owed.keys(), _CHANGED_MEANWHILE))
         self._owed.nudge(being_read)
         self._owe(requested)
 
@@ -179,7 +177,7 @@ class BrokenTables:
         if not tables:
             return waiting, being_read
         begun = {(task.dump, progress.table) for task, progress in self._sequencer.dumps.progress().items()}
-        stopped = stopped_tables.read(self._state).keys()
+        stopped = stopped_tables.read(self._records).keys()
         for dump in dump_store.list_unfinished_dumps(self._state, requested_by=(dump_records.SYSTEM,)):
             if dump.state is DumpState.PAUSED:
                 continue
@@ -203,7 +201,7 @@ class BrokenTables:
     def _stop_unreadable(self) -> None:
         for name, fault in self._sequencer.tables.take_unreadable().items():
             log.warning("%s stops alone, its rows are passed over: %s\n  fix: %s", name, fault.why, fault.fix)
-            stopped_tables.add_by_log(self._state, name, fault)
+            stopped_tables.add_by_log(self._records, name, fault)
             stopped = StoppedTable(fault.why, fault.fix, RepairSeenBy.LOG)
             new_tables.give_up_stopped(self._state, {name: stopped})
 
@@ -212,7 +210,7 @@ class BrokenTables:
         before their log begins here."""
         if not tables or self._config.source.start != position_spec.INITIAL:
             return
-        dumped = owed_dump_requests.whole_tables(self._state) | owed_dumps.read(self._state).keys()
+        dumped = owed_dump_requests.whole_tables(self._state) | owed_dumps.read(self._records).keys()
         undumped = {str(table): at for table, at in tables.items() if str(table) not in dumped}
         requested = dump_requests.request_dumps(self._config, WHOLE, list(undumped), state=self._state)
         self._owe(requested)
@@ -221,13 +219,13 @@ class BrokenTables:
             self._sequencer.heal(TableName.parse(table), dump, undumped[table])
 
     def _owe(self, requested: RequestedDumps) -> None:
-        owed_dumps.record_failures(self._state, "", requested.refused)
+        owed_dumps.record_failures(self._records, "", requested.refused)
         self._owed.nudge(requested.locked)
 
     def _look_at_stopped(self) -> None:
         """Passes over what the source's catalogue has refused meanwhile; ends dumps of what is passed over, also those
         that were requested before anybody could know."""
-        stopped = stopped_tables.read(self._state)
+        stopped = stopped_tables.read(self._records)
         refused = {name: e for name, e in stopped.items() if e.by == RepairSeenBy.SOURCE}
         for name in self._sequencer.tables.stop(refused):
             log.warning("%s stops alone, its rows are passed over: %s", name, refused[name].why)

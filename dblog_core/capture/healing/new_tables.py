@@ -6,14 +6,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Set
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from dblog_core.capture.healing import dump_requests
 from dblog_core.capture.term_parts import Parts
 from dblog_core.dumps import control, dump_store, task_store
 from dblog_core.dumps.dump_records import Refusal
 from dblog_core.dumps.requests import WHOLE
-from dblog_core.errors import LeaseLost, PublicationIncomplete, RequestError, TableLocked, VersionConflict
+from dblog_core.errors import PublicationIncomplete, RequestError, TableLocked
 from dblog_core.interfaces import Lease, StateStore
 from dblog_core.model import table_identity, table_names, table_patterns
 from dblog_core.model.events import SCHEMA
@@ -27,6 +27,16 @@ from dblog_core.state.settings_in_force import LiveSettings
 from dblog_core.state.stopped_tables import RepairSeenBy, StoppedTable
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _TakenIn:
+    """`left`: tables that could not be dumped now; `head`: the manifest after which the marks come (None: no table was
+    taken in)."""
+
+    left: set[str]
+    head: Manifest | None = None
+    marks: tuple[LogMark, ...] = ()
 
 
 def find_shown_tables(parts: Parts) -> frozenset[str] | None:
@@ -58,37 +68,35 @@ def put_in_force(
     reads; returns the manifest to continue after. `guard`: a table that waits is dumped later; `shown_tables`: what
     `prepare_source` said.
 
-    Raises LeaseLost where another capture does so too, and what source, staging and state store raise.
+    Raises what source, staging and state store raise.
     """
-    version = settings_in_force.read_version(parts.state)
-    before = settings_in_force.read_in_force(parts.state)
+    before = settings_in_force.read_in_force(parts.records)
     now = settings_in_force.LiveSettings.of(parts.config.source)
-    shown_before = settings_in_force.read_shown(parts.state) if shown_tables is not None else None
+    shown_before = settings_in_force.read_shown(parts.records) if shown_tables is not None else None
     new = set[str]()
     if shown_tables is not None and shown_before is not None:
         new = table_identity.find_other_tables(shown_before, shown_tables)
-    stopped = stopped_tables.read(parts.state)
+    stopped = stopped_tables.read(parts.records)
     refused = _find_refused(parts, stopped) | stopped_tables.held_entries(guard.held())
     same = before == now and (shown_tables is None or shown_before == table_identity.entries_to_remember(shown_tables))
     if same and not new and refused == stopped:
         return head
+    taken_in: _TakenIn | None = None
     if before is not None:
         mended = stopped.keys() - refused.keys()
         leave_out = refused.keys() | guard.waiting()
-        head, left = _take_in(parts, lease, head, before, new, mended, shown_tables, leave_out=leave_out)
+        taken_in = _take_in(parts, head, before, new, mended, shown_tables, leave_out=leave_out)
         _give_up(parts, before, now)
         give_up_stopped(parts.state, refused)
         # A table that was stopped and could not be dumped stays stopped: its copy lacks what was passed over.
-        refused |= {table: _await_source(stopped[table]) for table in left & stopped.keys()}
-    stopped_tables.change(parts.state, lambda _: refused)
-    try:
-        settings_in_force.put_in_force(parts.state, now, version)
-        if shown_tables is not None:
-            settings_in_force.put_shown(parts.state, shown_tables)
-    # Somebody else has put settings into force since we read them: there is one leader, and it is not certain to be us.
-    except VersionConflict as error:
-        raise LeaseLost("another capture leads; this one stands by", where=parts.config.state.url) from error
-    return head
+        refused |= {table: _await_source(stopped[table]) for table in taken_in.left & stopped.keys()}
+    stopped_tables.change(parts.records, lambda _: refused)
+    settings_in_force.put_in_force(parts.records, now)
+    if shown_tables is not None:
+        settings_in_force.put_shown(parts.records, shown_tables)
+    if taken_in is not None and taken_in.head is not None:
+        return publish_marks(parts, lease, taken_in.head, taken_in.marks)
+    return publish_records(parts, lease, head)
 
 
 def _await_source(entry: StoppedTable) -> StoppedTable:
@@ -107,7 +115,6 @@ def _find_refused(parts: Parts, stopped: stopped_tables.Entries) -> stopped_tabl
 
 def _take_in(
     parts: Parts,
-    lease: Lease,
     head: Manifest,
     before: LiveSettings,
     new: Set[str],
@@ -115,8 +122,8 @@ def _take_in(
     shown_tables: frozenset[str] | None,
     *,
     leave_out: Set[str],
-) -> tuple[Manifest, set[str]]:
-    """The manifest to continue after, and the tables that could not be dumped now. `mended`: those that were stopped;
+) -> _TakenIn:
+    """Requests dumps of tables whose log is read in another way from now on. `mended`: those that were stopped;
     `leave_out`: those that stay so."""
     schemas = [table for table in parts.source.tables() if str(table.table) not in leave_out]
     if shown_tables is not None:  # what the log does not show yet is taken in by the term from which on it does
@@ -133,7 +140,7 @@ def _take_in(
             log.warning("captured from here on, and dumped: %s", table_names.some(sorted(dumps)))
         if requested.left_out:
             log.warning("captured from here on, and not dumped: %s", requested.reasons)
-        owed_dumps.record_failures(parts.state, "", requested.refused)
+        owed_dumps.record_failures(parts.records, "", requested.refused)
     late = [t.table for t in tables if not t.key]
     if late and parts.source.shows_whole_logs():
         late = [table for table in late if table in changed or str(table) in mended]  # whose rows were passed over
@@ -144,10 +151,29 @@ def _take_in(
     marks = make_broken_marks(parts, head, names, dumps, place=head.log_position)
     born = tuple(name for name in head.born if name not in names)
     if not tables or (now is None and not marks and born == head.born):
-        return head, left
+        return _TakenIn(left)
     # What their transactions have logged before this place is nowhere remembered: a chunk must see all of that. And so
     # it sees all that is staged: a dump that begins now heals what was lost while a table was not captured.
-    return publish_marks(parts, lease, replace(head, start=now, born=born), marks), left
+    return _TakenIn(left, replace(head, start=now, born=born), marks)
+
+
+def publish_records(parts: Parts, lease: Lease, head: Manifest) -> Manifest:
+    """Publishes what is known of tables, in a segment that is otherwise as `head` says, without rows; its manifest."""
+    return parts.publish(_without_rows(parts, lease, head))
+
+
+def _without_rows(parts: Parts, lease: Lease, head: Manifest) -> Manifest:
+    return replace(
+        head,
+        segment=head.segment + 1,
+        epoch=lease.epoch,
+        first_offset=head.last_offset + 1,
+        sealed_at=parts.now_us(),
+        files=(),
+        chunks=(),
+        marks=(),
+        probes=(),  # those of `head` stand at its own offsets
+    )
 
 
 def publish_marks(parts: Parts, lease: Lease, head: Manifest, marks: tuple[LogMark, ...]) -> Manifest:
@@ -156,21 +182,8 @@ def publish_marks(parts: Parts, lease: Lease, head: Manifest, marks: tuple[LogMa
     A SELECT from here on must see all that `start` of `head` shows, and the marks.
     """
     last_offset = head.last_offset + len(marks)
-    manifest = replace(
-        head,
-        segment=head.segment + 1,
-        epoch=lease.epoch,
-        first_offset=head.last_offset + 1,
-        last_offset=last_offset,
-        sealed_at=parts.now_us(),
-        files=(),
-        chunks=(),
-        marks=marks,
-        probes=(),  # those of `head` stand at its own offsets
-        unseen_after=last_offset,
-    )
-    parts.staging.publish(manifest)
-    return manifest
+    empty = _without_rows(parts, lease, head)
+    return parts.publish(replace(empty, last_offset=last_offset, marks=marks, unseen_after=last_offset))
 
 
 def make_broken_marks(
@@ -214,7 +227,7 @@ def tell_of_keyless(parts: Parts, tables: list[str]) -> None:
     if not tables:
         return
     # Its next shape may be the first that the log shows: that one does not say that rows were there before.
-    owed_dumps.record_failures(parts.state, "", dict.fromkeys(tables, owed_dumps.KEYLESS))
+    owed_dumps.record_failures(parts.records, "", dict.fromkeys(tables, owed_dumps.KEYLESS))
     error = RequestError(
         f"captured from here on, without the rows that they have now: {table_names.some(tables)}",
         fix=f"a table without a key cannot be dumped. Give it a primary key, or {UNIQUE_KEY}: then it is dumped "

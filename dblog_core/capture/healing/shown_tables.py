@@ -1,8 +1,7 @@
 """Tables that the source's log shows since a moment ago: they are taken in while a term runs, by the same log.
 
 Of PostgreSQL, whose publication names its tables. `Newcomers` looks for them in a thread of its own, and has the
-publication show them. The capture's loop requests a dump of each; once the manifest with that is published, node
-`shown` has them. A crash in between has them dumped again.
+publication show them. The capture's loop requests a dump of each, and the manifest with that has them in `shown`.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from dataclasses import dataclass
 from dblog_core.capture.healing import new_tables
 from dblog_core.capture.sequencer import Sequencer
 from dblog_core.capture.term_parts import Parts
-from dblog_core.errors import LeaseLost, VersionConflict
 from dblog_core.model import table_names
 from dblog_core.model.schema import TableName
 from dblog_core.state import settings_in_force
@@ -38,11 +36,10 @@ class ShownTables:
     def __init__(self, parts: Parts, sequencer: Sequencer) -> None:
         self._parts = parts
         self._sequencer = sequencer
-        self._shown: frozenset[str] | None = None
 
     def take_in(self, found: NewTables) -> None:
         """Has them dumped by the next manifest. Raises what source and state store raise."""
-        if found.shown == self._shown or set(found.before) != settings_in_force.read_shown(self._parts.state):
+        if set(found.before) != settings_in_force.read_shown(self._parts.records):
             return  # taken in already; or found by a look that began before this term did: the next one tells
         start = self._parts.source.horizon()  # after the publication has them
         self._sequencer.judge([*found.dumpable, *found.keyless])
@@ -55,14 +52,4 @@ class ShownTables:
             log.warning("captured from here on, and dumped: %s", names)
         if found.keyless and not self._parts.source.shows_whole_logs():
             new_tables.tell_of_keyless(self._parts, list(map(str, found.keyless)))
-        self._shown = found.shown
-
-    def save(self) -> None:
-        """After the manifest with their dumps. Raises LeaseLost where another capture does so too."""
-        if self._shown is None:
-            return
-        try:
-            settings_in_force.put_shown(self._parts.state, self._shown)
-        except VersionConflict as error:
-            raise LeaseLost("another capture leads; this one stands by", where=self._parts.config.state.url) from error
-        self._shown = None
+        settings_in_force.put_shown(self._parts.records, found.shown)

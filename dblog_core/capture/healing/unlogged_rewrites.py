@@ -3,7 +3,7 @@
 PostgreSQL logs nothing of what ALTER TABLE and ALTER TYPE make of rows that are there. A stamp says of a table which
 column a name stands for, which files hold its rows, when the description of each column was written last, and what the
 text of its values depends on; two stamps show that rows now hold other values, or print others, under names and types
-that may be the same. The state store keeps those that were looked at last, so that it makes no difference whether a
+that may be the same. The table records keep those that were looked at last, so that it makes no difference whether a
 capture ran meanwhile.
 
 While a table is UNLOGGED its changes are in no log, and both ALTER TABLE to that and back write all rows again.
@@ -19,12 +19,12 @@ from collections.abc import Mapping
 
 import orjson
 
-from dblog_core.interfaces import StateStore
+from dblog_core.interfaces import Nodes
 from dblog_core.model.table_stamp import ColumnStamp, PublicationStamp, TableStamp
+from dblog_core.staging.table_records import STAMP_NODES, STAMPED_OFFSET
 
-_PLACES = 64
-"""Entries of the state store that they are spread over: ZooKeeper takes a megabyte in each."""
-_OFFSET = "stamped_offset"
+_PLACES = len(STAMP_NODES)
+"""Entries that they are spread over: a table that is altered has one of them written again."""
 
 _TEXT, _VARCHAR, _BIT, _VARBIT = 25, 1043, 1560, 1562
 _PRINT_ALIKE = (frozenset({_TEXT, _VARCHAR}), frozenset({_BIT, _VARBIT}))
@@ -140,8 +140,8 @@ def _prints_otherwise(old: ColumnStamp, new: ColumnStamp) -> bool:
 class Stamps:
     """The stamps that were looked at last; new ones count once they are saved."""
 
-    def __init__(self, state: StateStore) -> None:
-        self._state = state
+    def __init__(self, records: Nodes) -> None:
+        self._records = records
         self._saved: dict[str, TableStamp] | None = None
         self._known: dict[str, TableStamp] = {}
         self._saved_offset: int | None = None
@@ -174,13 +174,13 @@ class Stamps:
 
         Rows up to there are older than the saved stamps.
         """
-        entry = self._state.get(_OFFSET)
+        entry = self._records.get(STAMPED_OFFSET)
         self._saved_offset = None if entry is None else int(entry.data)
         return self._saved_offset
 
     def save(self, in_doubt: Mapping[str, TableStamp] | None = None, offset: int | None = None) -> None:
         """What was found is seen to, other than that of tables in doubt, which keep these stamps. `offset`: as
-        `read_offset` says. Raises VersionConflict where another capture does so in this moment."""
+        `read_offset` says."""
         if self._saved is None:
             return
         known = {**self._known, **{table: stamp for table, stamp in (in_doubt or {}).items() if table in self._known}}
@@ -188,40 +188,38 @@ class Stamps:
             self._save_stamps(known, self._saved)
         # Not before the stamps: what is saved first must not be newer than they are.
         if offset is not None and offset != self._saved_offset:
-            self._put(_OFFSET, str(offset).encode())
+            self._put(STAMPED_OFFSET, str(offset).encode())
             self._saved_offset = offset
 
     def _save_stamps(self, known: dict[str, TableStamp], saved: dict[str, TableStamp]) -> None:
         new = _group_by_place(known)
         old = _group_by_place(saved)
-        # Only the entries that changed: a look comes every few seconds, and each write is a round trip.
+        # Only the entries that changed: a manifest has each of them written again.
         for place in sorted(place for place in new.keys() | old.keys() if new.get(place) != old.get(place)):
             self._write(place, new.get(place, {}))
         self._saved = known
 
     def _read(self, place: int) -> dict[str, TableStamp]:
-        entry = self._state.get(_node(place))
+        entry = self._records.get(STAMP_NODES[place])
         stamps = {} if entry is None else orjson.loads(zlib.decompress(entry.data))
         return {name: TableStamp.from_json(stamp) for name, stamp in stamps.items()}
 
     def _write(self, place: int, stamps: dict[str, TableStamp]) -> None:
-        self._put(_node(place), zlib.compress(orjson.dumps({name: stamp.to_json() for name, stamp in stamps.items()})))
+        self._put(
+            STAMP_NODES[place], zlib.compress(orjson.dumps({name: stamp.to_json() for name, stamp in stamps.items()}))
+        )
 
     def _put(self, node: str, data: bytes) -> None:
-        entry = self._state.get(node)
+        entry = self._records.get(node)
         if entry is None:
-            self._state.create(node, data)
+            self._records.create(node, data)
         else:
-            self._state.update(node, data, entry.version)
+            self._records.update(node, data, entry.version)
 
 
 def _is_altered(before: TableStamp, now: TableStamp) -> bool:
     # Another table of the same name is found by its identity (`table_identity`).
     return before.table == now.table and before != now
-
-
-def _node(place: int) -> str:
-    return f"stamps/{place:02}"
 
 
 def _group_by_place(stamps: dict[str, TableStamp]) -> dict[int, dict[str, TableStamp]]:

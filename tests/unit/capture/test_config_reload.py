@@ -19,7 +19,7 @@ from dblog_core.clock import SystemClock, spawn_thread
 from dblog_core.commands.status import text
 from dblog_core.dumps import dump_store, filing, task_store
 from dblog_core.dumps.requests import DumpRequest
-from dblog_core.errors import LeaseLost
+from dblog_core.errors import SegmentTaken
 from dblog_core.lake.lake_status import LakeStatus, State, TableStatus, own_directory
 from dblog_core.model.task_id import TaskId
 from dblog_core.monitoring.status import read_source_status
@@ -27,6 +27,7 @@ from dblog_core.rows.table_guard import TableGuard
 from dblog_core.staging.manifest import Probed
 from dblog_core.state import recent_errors, settings_in_force
 from tests.fake_source import FakeSource
+from tests.records import change_records
 from tests.unit.reload_world import A, B, Crash, World, world
 from tests.waiting import wait_until
 
@@ -50,7 +51,7 @@ def test_a_table_comes_goes_and_comes_back_while_the_capture_runs(world: World) 
             world.put(B, number % 30, v=f"b{number}")
 
     def in_force(*tables: str) -> bool:
-        now = settings_in_force.read_in_force(world.state)
+        now = settings_in_force.read_in_force(world.records)
         return now is not None and now.tables == list(tables)
 
     world.capture()
@@ -112,7 +113,7 @@ def test_a_change_between_two_captures_is_seen_by_the_next(world: World) -> None
 def test_a_first_capture_dumps_nothing(world: World) -> None:
     world.put(A, 1)
     world.capture()
-    assert world.dumps() == [] and settings_in_force.read_in_force(world.state) == settings_in_force.LiveSettings.of(
+    assert world.dumps() == [] and settings_in_force.read_in_force(world.records) == settings_in_force.LiveSettings.of(
         world.config.source
     )
 
@@ -237,7 +238,7 @@ def test_a_standby_takes_the_change_over(world: World) -> None:
         wait_until(lambda: len(messages) > seen + 2, "the file is looked at again")
         lease.release()
         wait_until(
-            lambda: (now := settings_in_force.read_in_force(world.state)) is not None and now.tables == ["shop.?"],
+            lambda: (now := settings_in_force.read_in_force(world.records)) is not None and now.tables == ["shop.?"],
             "the corrected file is used",
         )
 
@@ -255,13 +256,16 @@ def test_a_new_table_of_postgres_waits_for_what_its_log_has_not_told(world: Worl
     lease = world.state.acquire("capture", "us", ttl=10)
     staging, head = wiring.open_staging(world.config), wiring.open_staging(world.config).head()
     assert lease is not None and head is not None and head.start is None
-    parts = Parts(world.config, Source(world.database), staging, world.state, SystemClock(), spawn_thread)
+    parts = Parts(
+        world.config, Source(world.database), staging, world.state, SystemClock(), spawn_thread, records=world.records
+    )
     probed = replace(head, probes=(Probed(head.last_offset, "shop.a", "one", None, head.position),))
     after = new_tables.put_in_force(parts, lease, probed, TableGuard({}, {}), shown_tables=None)
     assert after == staging.head() and after.probes == (), "they stand at offsets of the segment before"
     assert after == replace(
         head, segment=head.segment + 1, epoch=lease.epoch, first_offset=head.last_offset + 1,
         sealed_at=after.sealed_at, files=(), chunks=(), marks=(), unseen_after=head.last_offset, start="100:120:",
+        records=after.records, state_version=after.state_version,
     )  # fmt: skip
     assert new_tables.put_in_force(parts, lease, after, TableGuard({}, {}), shown_tables=None) == after
 
@@ -278,7 +282,7 @@ def test_a_table_whose_log_is_not_shown_yet_is_dumped_by_the_term_that_is_shown_
     assert lease is not None and head is not None
     source = world.source(world.config.source)
     source.kind = "postgres"
-    parts = Parts(world.config, source, staging, world.state, SystemClock(), spawn_thread)
+    parts = Parts(world.config, source, staging, world.state, SystemClock(), spawn_thread, records=world.records)
 
     def put_in_force(locked: frozenset[str]) -> list[tuple[str, ...]]:
         before = {dump.id for dump in dump_store.list_dumps(world.state)}
@@ -292,7 +296,7 @@ def test_a_table_whose_log_is_not_shown_yet_is_dumped_by_the_term_that_is_shown_
         return [dump.tables for dump in dump_store.list_dumps(world.state) if dump.id not in before]
 
     assert put_in_force(frozenset({"shop.b"})) == []
-    assert settings_in_force.read_shown(world.state) == {"shop.a@1"}
+    assert settings_in_force.read_shown(world.records) == {"shop.a@1"}
     assert put_in_force(frozenset({"shop.b"})) == []
     assert put_in_force(frozenset()) == [("shop.b",)]
     assert put_in_force(frozenset()) == []
@@ -311,26 +315,19 @@ def test_a_first_capture_dumps_no_table_whose_log_is_not_shown_yet(world: World)
     assert [dump.tables for dump in dump_store.list_dumps(world.state)] == [("shop.a",)]
 
 
-def test_another_capture_that_writes_the_tables_takes_the_lead(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_leader_that_was_overtaken_puts_no_older_settings_into_force(world: World) -> None:
     world.capture()
     world.write("shop.?")
     lease = world.state.acquire("capture", "us", ttl=10)
     staging, head = wiring.open_staging(world.config), wiring.open_staging(world.config).head()
     assert lease is not None and head is not None
     source = world.source(world.config.source)
-    parts = Parts(world.config, source, staging, world.state, SystemClock(), spawn_thread)
-
-    def meanwhile(*_: Any) -> None:
-        entry = world.state.get("tables")
-        assert entry is not None
-        other = replace(settings_in_force.LiveSettings.of(world.config.source), tables=["shop.c"])
-        real(world.state, other, entry.version)
-        world.state.update("tables", b"{}", entry.version)
-
-    real = settings_in_force.put_in_force
-    monkeypatch.setattr(settings_in_force, "put_in_force", meanwhile)
-    with pytest.raises(LeaseLost):
-        new_tables.put_in_force(parts, lease, head, TableGuard({}, {}), shown_tables=None)
+    overtaken = Parts(world.config, source, staging, world.state, SystemClock(), spawn_thread, records=world.records)
+    other = replace(settings_in_force.LiveSettings.of(world.config.source), tables=["shop.c"])
+    change_records(world.config, lambda records: settings_in_force.put_in_force(records, other))
+    with pytest.raises(SegmentTaken):
+        new_tables.put_in_force(overtaken, lease, head, TableGuard({}, {}), shown_tables=None)
+    assert settings_in_force.read_in_force(world.records) == other
 
 
 def test_task_progress_is_kept_over_a_change(world: World) -> None:

@@ -11,6 +11,7 @@ from dblog_core.capture import config_reload
 from dblog_core.capture.config_reload import Handover, Newcomers, Watch
 from dblog_core.config.settings import Config
 from dblog_core.errors import PublicationIncomplete, SourceRefused
+from dblog_core.staging.table_records import TableRecords
 from dblog_core.state import settings_in_force
 from tests.fake_source import FakeSource
 from tests.unit.reload_world import Clock, World, world
@@ -92,22 +93,23 @@ def test_a_new_table_that_is_locked_is_not_taken_in_and_is_told_of_once(
     clock = Clock()
     source = FakeSource(world.database)
     source.kind = "postgres"
-    settings_in_force.put_shown(world.state, {"shop.a@1"})
+    records = TableRecords()
+    settings_in_force.put_shown(records, {"shop.a@1"})
     locked = frozenset({"shop.b"})
     newcomers = Newcomers(world.state, clock, ready=lambda config: locked)
 
     def look() -> list[str]:
         clock.now += config_reload.NEWCOMERS
-        found = newcomers.look(world.config, source)
+        found = newcomers.look(world.config, source, records)
         assert not found.needs_term
         return [] if found.new is None else list(map(str, found.new.dumpable))
 
     for _ in range(5):
         assert look() == []
     assert len(warnings(caplog)) == 1 and "somebody has locked shop.b" in warnings(caplog)[0]
-    settings_in_force.put_shown(world.state, set())
+    settings_in_force.put_shown(records, set())
     assert look() == ["shop.a"], "the other one is not locked"
-    settings_in_force.put_shown(world.state, {"shop.a@1"})
+    settings_in_force.put_shown(records, {"shop.a@1"})
     locked = frozenset()
     assert look() == ["shop.b"], "it is free"
 
@@ -118,7 +120,8 @@ def test_a_publication_that_somebody_else_has_to_complete_keeps_no_other_table_o
     clock = Clock()
     source = FakeSource(world.database)
     source.kind = "postgres"
-    settings_in_force.put_shown(world.state, set())
+    records = TableRecords()
+    settings_in_force.put_shown(records, set())
 
     def ready(config: Config) -> frozenset[str]:
         raise PublicationIncomplete("publication p is incomplete", frozenset({"shop.b"}), fix="ALTER PUBLICATION p")
@@ -126,7 +129,7 @@ def test_a_publication_that_somebody_else_has_to_complete_keeps_no_other_table_o
     newcomers = Newcomers(world.state, clock, ready=ready)
     for _ in range(2):
         clock.now += config_reload.NEWCOMERS
-        found = newcomers.look(world.config, source).new
+        found = newcomers.look(world.config, source, records).new
         assert found is not None and list(map(str, found.dumpable)) == ["shop.a"]
     (warning,) = warnings(caplog)
     assert "ALTER PUBLICATION p" in warning

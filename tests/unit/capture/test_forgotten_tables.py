@@ -1,14 +1,22 @@
-"""What the state store knew of tables when a manifest was published: a store that knows less is not believed."""
+"""What is known of tables counts from the manifest on that carries it; a state store that is older, or lost, is not
+believed about dumps."""
 
 from __future__ import annotations
 
+import threading
+from dataclasses import replace
+
+import orjson
 import pytest
 
 from dblog_core import wiring
-from dblog_core.errors import VersionConflict
-from dblog_core.state import owed_dumps, recent_errors, settings_in_force, stopped_tables, table_knowledge
+from dblog_core.capture.run_capture import run_capture
+from dblog_core.errors import CorruptSegment
+from dblog_core.staging.manifest import Manifest
+from dblog_core.staging.table_records import NODES
+from dblog_core.state import owed_dumps, recent_errors, settings_in_force, state_age
 from dblog_core.state.memory import MemoryState
-from dblog_core.state.stopped_tables import RepairSeenBy, StoppedTable
+from tests.records import change_records
 from tests.unit.reload_world import A, B, World, world
 
 __all__ = ["world"]
@@ -18,7 +26,7 @@ BOTH = {"shop.a", "shop.b"}
 
 @pytest.fixture
 def captured(world: World) -> World:
-    """Both tables are captured, and one lacks a dump that cannot be requested."""
+    """Both tables are captured."""
     world.write("shop.?")
     world.put(A, 1)
     world.put(B, 1)
@@ -29,9 +37,9 @@ def captured(world: World) -> World:
     return world
 
 
-def record(world: World) -> None:
-    """Somebody notes something of a table, and a manifest stands for it."""
-    owed_dumps.record_failures(world.state, "d0", {"shop.a": "a value without a form"})
+def owe(world: World) -> None:
+    """One table lacks a dump that cannot be requested."""
+    change_records(world.config, lambda records: owed_dumps.record_failures(records, "d0", {"shop.a": "no form"}))
     world.capture()
 
 
@@ -39,10 +47,10 @@ def dumped(world: World) -> set[str]:
     return {name for _, tables in world.dumps() for name in tables}
 
 
-def knowledge(world: World) -> dict[str, int]:
-    head = wiring.open_staging(world.config).head()
-    assert head is not None
-    return head.knowledge
+def head(world: World) -> Manifest:
+    newest = wiring.open_staging(world.config).head()
+    assert newest is not None
+    return newest
 
 
 def lose(world: World, copy: MemoryState | None) -> None:
@@ -58,17 +66,25 @@ def copy_of(world: World) -> MemoryState:
     return copy
 
 
-def test_a_store_that_knows_what_it_knew_costs_no_dump(captured: World) -> None:
+def publish_as_former_version(world: World) -> None:
+    """A manifest that carries nothing of tables."""
+    newest = head(world)
+    number, first_offset = newest.segment + 1, newest.last_offset + 1
+    manifest = replace(newest, segment=number, first_offset=first_offset, files=(), marks=(), records={})
+    wiring.open_staging(world.config).publish(manifest)
+
+
+def test_a_store_of_the_same_age_costs_no_dump(captured: World) -> None:
     for _ in range(3):
         captured.capture()
     assert captured.dumps() == []
-    assert "tables" in knowledge(captured)
+    assert settings_in_force.read_in_force(captured.records) is not None
 
 
 @pytest.mark.parametrize("older", [False, True])
-def test_all_tables_are_dumped_where_the_store_has_forgotten_something(captured: World, older: bool) -> None:
+def test_all_tables_are_dumped_where_the_store_has_forgotten_dumps(captured: World, older: bool) -> None:
     copy = copy_of(captured) if older else None
-    record(captured)
+    captured.capture()
     lose(captured, copy)
     captured.capture()
     assert dumped(captured) == BOTH
@@ -80,30 +96,52 @@ def test_all_tables_are_dumped_where_the_store_has_forgotten_something(captured:
     assert captured.dumps() == dumps, "once"
 
 
-def test_what_somebody_else_records_of_a_table_is_in_a_manifest_soon(captured: World) -> None:
-    before = knowledge(captured)
-    stopped = StoppedTable("no key", "give it one", RepairSeenBy.SOURCE)
-    stopped_tables.change(captured.state, lambda entries: {**entries, "shop.x": stopped})
-    assert table_knowledge.has_news(captured.state, before)
-    captured.capture()
-    assert not table_knowledge.has_news(captured.state, knowledge(captured))
-    assert table_knowledge.find_forgotten(captured.state, knowledge(captured)) == []
+def test_what_is_owed_outlives_the_state_store(captured: World) -> None:
+    owe(captured)
+    assert owed_dumps.read(captured.records)["shop.a"].dump == "d0"
+    lose(captured, None)
+    assert owed_dumps.read(captured.records)["shop.a"].dump == "d0"
 
 
-@pytest.mark.parametrize("node", ["stopped", "owed", "tables", "shown", "capture/status"])
-def test_each_node_counts(node: str) -> None:
+def test_the_age_of_a_store() -> None:
     state = MemoryState()
-    state.create(node, b"{}")
-    older = {node: state.update(node, b"[]", 0)}
-    assert table_knowledge.find_forgotten(state, older) == []
-    assert table_knowledge.find_forgotten(state, {node: older[node] + 1}) == [node]
-    assert table_knowledge.find_forgotten(MemoryState(), older) == [node]
+    assert state_age.read_version(state) == 0 and not state_age.has_gone_back(state, 0)
+    state.create("capture/status", b"{}")
+    first = state_age.read_version(state)
+    state.update("capture/status", b"[]", 0)
+    assert not state_age.has_gone_back(state, first) and state_age.has_gone_back(state, first + 2)
+    assert state_age.has_gone_back(MemoryState(), first)
 
 
-def test_a_leader_that_was_paused_puts_no_older_settings_into_force(captured: World) -> None:
-    settings = settings_in_force.read_in_force(captured.state)
-    assert settings is not None
-    version = settings_in_force.read_version(captured.state)
-    settings_in_force.put_in_force(captured.state, settings_in_force.LiveSettings(["shop.z"], {}, {}), version)
-    with pytest.raises(VersionConflict):
-        settings_in_force.put_in_force(captured.state, settings, version)
+def test_what_a_former_version_kept_in_the_store_is_taken_over_once(captured: World) -> None:
+    """Without a dump; and what lies there later is not taken for newer."""
+    owe(captured)
+    former = {node: entry.data for node in NODES if (entry := captured.records.get(node)) is not None}
+    publish_as_former_version(captured)
+    captured.state.create_all(former)
+    captured.capture()
+    assert captured.dumps() == [] and owed_dumps.read(captured.records)["shop.a"].dump == "d0"
+    assert captured.state.get_all(NODES) == [None] * len(NODES)
+
+
+def test_all_tables_are_dumped_where_nothing_is_known_of_them(captured: World) -> None:
+    publish_as_former_version(captured)
+    captured.capture()
+    assert dumped(captured) == BOTH
+
+
+@pytest.mark.parametrize("damage", ["missing", "altered", "index"])
+def test_records_that_cannot_be_read_end_the_capture_until_the_log_is_given_up(captured: World, damage: str) -> None:
+    """A capture that went on without would forget which tables lack rows."""
+    folder = captured.path / "staging" / "shop" / "records"
+    index = captured.path / "staging" / "shop" / head(captured).records["index"]
+    part = folder.parent / orjson.loads(index.read_bytes())["parts"]["tables"]["file"]
+    if damage == "missing":
+        part.unlink()
+    else:
+        (index if damage == "index" else part).write_bytes(b"{}")
+    with pytest.raises(CorruptSegment, match="capture --fresh-start"):
+        captured.capture()
+    captured.database.commit()
+    run_capture(captured.config, stop=threading.Event(), until_current=True, fresh_start=True)
+    assert dumped(captured) == BOTH and settings_in_force.read_in_force(captured.records) is not None

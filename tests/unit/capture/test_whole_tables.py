@@ -12,7 +12,9 @@ import pyarrow as pa
 import pytest
 
 from dblog_core.capture import background_threads, table_shapes
+from dblog_core.capture.healing.owed_dump_requests import OwedDumps
 from dblog_core.capture.run_capture import run_capture
+from dblog_core.clock import SystemClock
 from dblog_core.dumps import control, dump_records, dump_store
 from dblog_core.dumps.dump_records import Refusal
 from dblog_core.dumps.filing import submit
@@ -25,6 +27,7 @@ from dblog_core.model.events import Created, LogBatch, Rewritten, SchemaSeen, Tr
 from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark
+from dblog_core.staging.table_records import TableRecords
 from dblog_core.state import owed_dumps
 from dblog_core.state.owed_dumps import OwedDump
 from dblog_core.storage import Bytes
@@ -272,9 +275,11 @@ def test_a_table_whose_dump_nobody_has_planned_or_that_is_refused_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(tmp_path, monkeypatch)
+    records = TableRecords()
 
     def health(table: TableStatus) -> tuple[str | None, str | None]:
-        return table_health.of_table(NAME, table, dump_store.list_dumps(world.state), owed_dumps.read(world.state))
+        OwedDumps(world.config, world.state, records, SystemClock()).request_due(lambda table: True, offset=0)
+        return table_health.of_table(NAME, table, dump_store.list_dumps(world.state), owed_dumps.read(records))
 
     def refuse(dump: str) -> None:
         refusal = Refusal(NAME, "SELECT is denied to dblog", f"GRANT SELECT ON {NAME} TO dblog")

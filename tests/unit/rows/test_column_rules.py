@@ -241,7 +241,7 @@ def test_a_table_whose_ruled_column_is_renamed_stops_alone_until_a_rule_fits_aga
         rename_the_ruled_column(capture)
         capture.put(B, 1)
         wait_until(lambda: any(line["op"] == "c" for line in capture.lines(B)), "the other table goes on")
-        entry = wait_until(lambda: stopped_tables.read(capture.state).get("shop.a"), "the table is stopped")
+        entry = wait_until(lambda: stopped_tables.read(capture.records).get("shop.a"), "the table is stopped")
         assert "shop.a has no column v" in entry.why and "its columns are id, w" in entry.fix
         with pytest.raises(RequestError, match="has no column v"):
             filing.submit(capture.config, DumpRequest(("shop.a",)))
@@ -251,7 +251,7 @@ def test_a_table_whose_ruled_column_is_renamed_stops_alone_until_a_rule_fits_aga
         put(capture, RENAMED, {"id": 3, "w": SECRET})
         wait_until(lambda: len(capture.replay(A)) == 3, "its log flows again")
     assert capture.replay(A) == {(key,): {"id": key, "w": MASK} for key in (1, 2, 3)}
-    assert stopped_tables.read(capture.state) == {} and SECRET.encode() not in written_bytes(capture)
+    assert stopped_tables.read(capture.records) == {} and SECRET.encode() not in written_bytes(capture)
 
 
 def test_a_table_whose_column_comes_back_is_dumped_once_somebody_accepts_it(
@@ -262,7 +262,7 @@ def test_a_table_whose_column_comes_back_is_dumped_once_somebody_accepts_it(
     capture.put(A, 1, v=SECRET)
     with capture.capturing():
         rename_the_ruled_column(capture)
-        wait_until(lambda: "shop.a" in stopped_tables.read(capture.state), "the table is stopped")
+        wait_until(lambda: "shop.a" in stopped_tables.read(capture.records), "the table is stopped")
         rename(capture, A, "w", "v")
         capture.put(A, 3, v=SECRET)
         capture.put(B, 1)
@@ -286,7 +286,7 @@ def test_a_ruled_column_that_has_gone_while_no_capture_ran_stops_its_table_alone
     capture.put(B, 1)
     capture.capture()
     assert [line["op"] for line in capture.lines(B)] == ["s", "c"]
-    assert list(stopped_tables.read(capture.state)) == ["shop.a"] and SECRET.encode() not in written_bytes(capture)
+    assert list(stopped_tables.read(capture.records)) == ["shop.a"] and SECRET.encode() not in written_bytes(capture)
 
 
 # Workers --------------------------------------------------------------------------------------------------------------
@@ -332,7 +332,8 @@ def test_a_worker_reads_nothing_while_the_capture_goes_by_other_rules(world: Wor
     world.fill(1)
     world.request({})
     masked = settings_in_force.LiveSettings.of(with_rules(world.config, mask=["name"]).source)
-    settings_in_force.put_in_force(world.state, masked, settings_in_force.read_version(world.state))
+    settings_in_force.put_in_force(world.records, masked)
+    world.place()
     with pytest.raises(ConfigError, match="different rules for the columns"):
         world.work()
     assert world.source.reads == [] and world.highs() == []
@@ -389,11 +390,11 @@ def test_another_key_has_tables_with_hashes_dumped_and_the_others_not(capture: C
     capture.write("shop.?", more=more.format(KEY[::-1]))
     capture.capture()
     assert [tables for _, tables in capture.dumps()] == [("shop.a",)]
-    assert KEY not in str(settings_in_force.read_in_force(capture.state)) and KEY[::-1] not in str(
-        settings_in_force.read_in_force(capture.state)
+    assert KEY not in str(settings_in_force.read_in_force(capture.records)) and KEY[::-1] not in str(
+        settings_in_force.read_in_force(capture.records)
     )
     assert not settings_in_force.has_same_rules(
-        capture.state, capture.config.source.model_copy(update={"hash_key": SecretStr("")}), "shop.a"
+        capture.records, capture.config.source.model_copy(update={"hash_key": SecretStr("")}), "shop.a"
     )
 
 

@@ -15,13 +15,14 @@ from dblog_core.config.settings import Config
 from dblog_core.dumps import dump_store, filing, task_store
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import RequestError, SourceRefused
-from dblog_core.interfaces import Problem, Source, StateStore
+from dblog_core.interfaces import Nodes, Problem, Source
 from dblog_core.model import watermark
 from dblog_core.model.events import Unreadable
 from dblog_core.model.schema import TableName
 from dblog_core.model.task_id import TaskId
 from dblog_core.model.watermark import High, Low, Mark
 from dblog_core.monitoring.status import read_source_status
+from dblog_core.staging.table_records import TableRecords
 from dblog_core.state import stopped_tables
 from tests.fake_source import Change, FakeSource
 from tests.unit.reload_world import A, B, Clock, Crash, World
@@ -207,13 +208,13 @@ def test_a_running_capture_stops_and_mends_without_an_end(world: World, monkeypa
 class Mended:
     """A source whose catalogue refused `shop.a` a moment ago, and whose log shows meanwhile that it is mended."""
 
-    def __init__(self, state: StateStore) -> None:
-        self._state, self._answers = state, [(ALONE,)]
+    def __init__(self, records: Nodes) -> None:
+        self._records, self._answers = records, [(ALONE,)]
 
     def list_refusals(self) -> tuple[Problem, ...]:
         answer = self._answers.pop() if self._answers else ()
         if answer:
-            stopped_tables.forget(self._state, ["shop.a"])  # its dump is requested
+            stopped_tables.forget(self._records, ["shop.a"])  # its dump is requested
         return answer
 
     def identities(self) -> None:
@@ -222,9 +223,10 @@ class Mended:
 
 def test_a_look_at_the_catalogue_from_before_its_table_was_mended_does_not_stop_it_again(world: World) -> None:
     fault = Unreadable(0, 0, TableName("shop", "a"), "has lost its key", "give it one", refused=True)
-    stopped_tables.add_by_log(world.state, "shop.a", fault)
+    records = TableRecords()
+    stopped_tables.add_by_log(records, "shop.a", fault)
     clock = Clock()
     newcomers = config_reload.Newcomers(world.state, clock, ready=lambda config: None)
     clock.now += config_reload.NEWCOMERS
-    assert newcomers.look(world.config, cast(Source, Mended(world.state))) == config_reload.Found()
-    assert stopped_tables.read(world.state) == {}
+    assert newcomers.look(world.config, cast(Source, Mended(records)), records) == config_reload.Found()
+    assert stopped_tables.read(records) == {}

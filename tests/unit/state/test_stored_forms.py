@@ -1,4 +1,4 @@
-"""What stands in the state store is what it always was: read as records, and written back as it was read."""
+"""What lies in the state store and in table records is read as records, and written back as it was read."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_the_settings_in_force() -> None:
     settings = settings_in_force.read_in_force(state)
     rules = RulesInForce(exclude=("x",), hash=("v",), staged_as={"price": "double"})
     assert settings == LiveSettings(["shop.*"], {"shop.a": rules}, {"shop.b": ["id"]}, "d")
-    settings_in_force.put_in_force(state, settings, settings_in_force.read_version(state))
+    settings_in_force.put_in_force(state, settings)
     assert read_json(state, "tables") == json.loads(SETTINGS)
     assert "hash_key" not in LiveSettings(["shop.*"], {}, {}).to_json()
 

@@ -11,7 +11,7 @@ import pytest
 
 from dblog_core.capture.healing.unlogged_rewrites import Stamps, has_missed_changes, mixed_up
 from dblog_core.model.table_stamp import ColumnStamp, LargeValues, PublicationStamp, TableStamp, TypeStamp
-from dblog_core.state.memory import MemoryState
+from dblog_core.staging.table_records import STAMP_NODES, TableRecords
 
 STORED: dict[str, Any] = {
     "table": 9,
@@ -103,66 +103,64 @@ def test_a_partition_whose_file_is_another_one_may_have_been_emptied() -> None:
     ],
 )
 def test_the_shape_is_another_one_with_other_columns_or_types(now: TableStamp, is_told: bool) -> None:
-    stamps = Stamps(MemoryState())
+    stamps = Stamps(TableRecords())
     stamps.look({"s.t": BASE})
     stamps.look({"s.t": now})
     assert stamps.reshaped == (["s.t"] if is_told else [])
 
 
 def test_what_was_not_saved_is_found_again() -> None:
-    state = MemoryState()
+    records = TableRecords()
     changed = {"s.t": other(v=[3, {}, 99, -1, "800"])}
-    first = Stamps(state)
+    first = Stamps(records)
     assert first.look({"s.t": BASE}) == []
     first.save()
     assert first.look(changed) == ["s.t"]
     assert first.look(changed) == []
-    restored_stamps = Stamps(state)
+    restored_stamps = Stamps(records)
     assert restored_stamps.look(changed) == ["s.t"]
     restored_stamps.save()
-    assert Stamps(state).look(changed) == []
+    assert Stamps(records).look(changed) == []
 
 
 def test_another_table_under_the_name_is_none_that_was_altered() -> None:
-    state = MemoryState()
-    stamps = Stamps(state)
+    records = TableRecords()
+    stamps = Stamps(records)
     stamps.look({"s.t": BASE})
     assert stamps.look({"s.t": replace(other(v=[1, {}, 99, -1, "800"]), table=10), "s.new": BASE}) == []
 
 
-def test_many_wide_tables_fit_into_the_entries_of_a_state_store() -> None:
-    state = MemoryState()
+def test_a_table_that_is_altered_has_little_written_again() -> None:
+    records = TableRecords()
     columns = {f"column_{n}": ColumnStamp(n, 23, -1, str(700 + n), TypeStamp(23, "")) for n in range(200)}
     stamps_by_table = {f"shop.table_{n}": TableStamp(n, columns, {str(n): n}) for n in range(500)}
-    stamps = Stamps(state)
+    stamps = Stamps(records)
     stamps.look(stamps_by_table)
     stamps.save()
-    entries = [state.get(f"stamps/{name}") for name in state.children("stamps")]
+    entries = [records.get(node) for node in STAMP_NODES]
     assert max(len(entry.data) for entry in entries if entry is not None) < 1 << 18
     columns = {**columns, "column_7": ColumnStamp(999, 23, -1, "700", TypeStamp(23, ""))}
     changed = replace(stamps_by_table["shop.table_9"], columns=columns)
-    assert Stamps(state).look({**stamps_by_table, "shop.table_9": changed}) == ["shop.table_9"]
+    assert Stamps(records).look({**stamps_by_table, "shop.table_9": changed}) == ["shop.table_9"]
 
 
 def test_a_table_that_has_gone_is_forgotten() -> None:
-    state = MemoryState()
+    records = TableRecords()
     for stamps_of_look in ({"s.t": BASE}, {"s.other": BASE}):
-        stamps = Stamps(state)
+        stamps = Stamps(records)
         stamps.look(stamps_of_look)
         stamps.save()
-    assert Stamps(state).look({"s.t": other(v=[3, {}, 99, -1, "800"])}) == []
+    assert Stamps(records).look({"s.t": other(v=[3, {}, 99, -1, "800"])}) == []
 
 
 def test_stamps_are_stored_in_the_form_that_captures_have_always_read() -> None:
-    state = MemoryState()
-    first = Stamps(state)
+    records = TableRecords()
+    first = Stamps(records)
     first.look({"s.t": BASE})
     first.save()
-    [name] = state.children("stamps")
-    entry = state.get(f"stamps/{name}")
-    assert entry is not None
+    (entry,) = filter(None, map(records.get, STAMP_NODES))
     assert zlib.decompress(entry.data) == orjson.dumps({"s.t": STORED})
-    assert Stamps(state).look({"s.t": BASE}) == []
+    assert Stamps(records).look({"s.t": BASE}) == []
 
 
 @pytest.mark.parametrize(
@@ -209,17 +207,17 @@ def test_a_publication_that_was_altered_may_have_left_out_changes(now: TableStam
 
 
 def test_a_table_that_the_publication_leaves_out_is_named_once_also_after_a_restart() -> None:
-    state = MemoryState()
-    stamps = Stamps(state)
+    records = TableRecords()
+    stamps = Stamps(records)
     stamps.look({"s.t": shown(), "s.new": shown(lacks="is not in it yet")})
     assert stamps.left_out == {}
     partial = shown(lacks="it lacks updates", fix="ALTER PUBLICATION")
     assert stamps.look({"s.t": partial, "s.new": shown()}) == []
     assert stamps.left_out == {"s.t": partial.shown}
     stamps.save()
-    for looking in (stamps, Stamps(state)):
+    for looking in (stamps, Stamps(records)):
         assert looking.look({"s.t": partial, "s.new": shown()}) == [] and looking.left_out == {}
-    assert Stamps(state).look({"s.t": shown(), "s.new": shown(member="310 999")}) == ["s.new"]
+    assert Stamps(records).look({"s.t": shown(), "s.new": shown(member="310 999")}) == ["s.new"]
 
 
 def test_what_was_shown_is_stored_beside_the_rest() -> None:
