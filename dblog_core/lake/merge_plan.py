@@ -328,6 +328,6 @@ def from_dump(work: Work) -> Work:
 
 def chunks_seen(manifests: Iterable[Manifest], mark: LogMark) -> list[ChunkRef]:
     """The chunks whose keys are no ghosts of the dump that `mark` ends: all of its own, and of other dumps those that
-    were placed since it began. A row of theirs that the lake had like that already keeps its older offset there."""
+    were placed since it began. Where the lake had such a row already, it keeps the older offset."""
     chunks = (c for m in manifests for c in m.chunks if c.table == mark.table)
     return [c for c in chunks if c.dump == mark.dump or (mark.since is not None and c.first_offset > mark.since)]

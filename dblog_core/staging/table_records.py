@@ -32,7 +32,7 @@ from dblog_core.storage import Bytes, Storage
 FORMAT = 1
 DIRECTORY = "records"
 STAMPED_OFFSET = "stamped_offset"
-"""Changes all the time, and says nothing of a table: it lies in the manifest, and asks for none of its own."""
+"""Changes all the time, and says nothing of a table: it lies in the manifest, and is no reason to publish one."""
 STAMP_NODES = tuple(f"stamps/{place:02}" for place in range(64))
 NODES = ("tables", "shown", "stopped", "owed", *STAMP_NODES, STAMPED_OFFSET)
 _INDEX = "index"
