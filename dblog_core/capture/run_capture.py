@@ -257,11 +257,11 @@ class _Capture:
     def _keep_to_the_old_inside_a_transaction(self) -> None:
         """How many of its rows are staged was counted by the tables that were in force: so they stay until it ends."""
         head = self._parts.staging.head()
+        if head is None or not head.partial or self.fresh_start:
+            return
         # The settings of the term before, which may have been that of another process.
         before = read_settings(self._parts.staging)
-        if head is None or not head.partial or before is None or self.fresh_start:
-            return
-        if before != settings_in_force.LiveSettings.of(self._parts.config.source):
+        if before is not None and before != settings_in_force.LiveSettings.of(self._parts.config.source):
             old_config = settings_in_force.with_live_settings(self._parts.config, before)
             self._next.put_if_empty(self._parts)  # the file may have changed once more
             self._parts = self._with(old_config)

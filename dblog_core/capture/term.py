@@ -31,7 +31,7 @@ from dblog_core.staging import table_records
 from dblog_core.staging.manifest import Manifest
 from dblog_core.staging.seal_policy import Sealing
 from dblog_core.staging.table_records import TableRecords
-from dblog_core.state import capture_status, former_leaders, stopped_tables
+from dblog_core.state import capture_status, former_leaders, state_age, stopped_tables
 from dblog_core.state.capture_status import CaptureStatus
 
 CHUNK_AGE = 0.2  # seconds: a placed chunk is published this soon, since its worker waits for it
@@ -105,6 +105,7 @@ def run_term(capture: Reign, parts: Parts, lease: Lease, *, first: bool = True) 
         capture.fresh_start = False
     else:
         head = term_start.distrust_state(parts, lease, head, shown_tables)
+    state_age.advance(parts.state, lease.epoch)
     accepted = accepted_tables.open_guard(parts, head)
     head = new_tables.put_in_force(parts, lease, head, accepted.guard, shown_tables=shown_tables)
     if is_of_former_version:

@@ -38,7 +38,7 @@ class Parts:
     def with_records(self, manifest: Manifest) -> Manifest:
         """The manifest with what is known of tables now, whose files are durable then."""
         records = self.records.write(self.staging.storage, segment=manifest.segment, epoch=manifest.epoch)
-        return replace(manifest, records=records, state_version=state_age.read_version(self.state))
+        return replace(manifest, records=records, state_age=state_age.read_age(self.state))
 
     def publish(self, manifest: Manifest) -> Manifest:
         """Publishes a segment, with what is known of tables; returns its manifest. Raises SegmentTaken."""

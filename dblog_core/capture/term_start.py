@@ -40,6 +40,7 @@ def publish_first_manifest(
     """Records where a first capture begins, at once; the super-changelog's offsets begin with 1. `shown_tables`: as
     `new_tables.prepare_source` says."""
     position = first_position or parts.source.start_position()
+    state_age.advance(parts.state, lease.epoch)
     manifest = Manifest(
         source=parts.config.source.name,
         segment=1,
@@ -125,7 +126,7 @@ def check_epoch(parts: Parts, lease: Lease, head: Manifest, *, first: bool) -> N
 def distrust_state(parts: Parts, lease: Lease, head: Manifest, shown_tables: frozenset[str] | None) -> Manifest:
     """The manifest to continue after. A state store that was lost, or is older than `head`, has forgotten which dumps
     were requested, so all tables are dumped. The log continues. So it is where nothing at all is known of tables."""
-    if not state_age.has_gone_back(parts.state, head.state_version) and _knows_tables(parts):
+    if not state_age.has_gone_back(parts.state, head.state_age) and _knows_tables(parts):
         return head
     start = parts.source.horizon()
     # Before the manifest: a crash between the two must not lose the dump; two of them would do no harm.

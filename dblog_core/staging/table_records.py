@@ -175,8 +175,9 @@ def _read_index(storage: Storage, file: str) -> dict[str, _Part]:
         if record["format"] != FORMAT:
             raise ValueError(f"format {record['format']} is newer than {FORMAT}")
         return {path: _Part(**part) for path, part in record["parts"].items()}
-    except (KeyError, TypeError, ValueError) as error:
-        raise CorruptSegment(f"does not say what is known of tables: {error}", where=where, fix=_FIX) from error
+    except (CorruptSegment, KeyError, TypeError, ValueError) as error:
+        what = error.message if isinstance(error, CorruptSegment) else str(error)
+        raise CorruptSegment(f"does not say what is known of tables: {what}", where=where, fix=_FIX) from error
 
 
 def _read(storage: Storage, part: _Part) -> bytes:

@@ -265,7 +265,7 @@ def test_a_new_table_of_postgres_waits_for_what_its_log_has_not_told(world: Worl
     assert after == replace(
         head, segment=head.segment + 1, epoch=lease.epoch, first_offset=head.last_offset + 1,
         sealed_at=after.sealed_at, files=(), chunks=(), marks=(), unseen_after=head.last_offset, start="100:120:",
-        records=after.records, state_version=after.state_version,
+        records=after.records, state_age=after.state_age,
     )  # fmt: skip
     assert new_tables.put_in_force(parts, lease, after, TableGuard({}, {}), shown_tables=None) == after
 

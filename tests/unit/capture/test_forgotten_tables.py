@@ -15,6 +15,7 @@ from dblog_core.errors import CorruptSegment
 from dblog_core.staging.manifest import Manifest
 from dblog_core.staging.table_records import NODES
 from dblog_core.state import owed_dumps, recent_errors, settings_in_force, state_age
+from dblog_core.state.compare_and_set import put_news
 from dblog_core.state.memory import MemoryState
 from tests.records import change_records
 from tests.unit.reload_world import A, B, World, world
@@ -105,12 +106,16 @@ def test_what_is_owed_outlives_the_state_store(captured: World) -> None:
 
 def test_the_age_of_a_store() -> None:
     state = MemoryState()
-    assert state_age.read_version(state) == 0 and not state_age.has_gone_back(state, 0)
-    state.create("capture/status", b"{}")
-    first = state_age.read_version(state)
-    state.update("capture/status", b"[]", 0)
-    assert not state_age.has_gone_back(state, first) and state_age.has_gone_back(state, first + 2)
-    assert state_age.has_gone_back(MemoryState(), first)
+    assert state_age.read_age(state) == 0 and not state_age.has_gone_back(state, 0)
+    ages = [0]
+    for term in range(3):
+        state_age.advance(state, term)
+        ages.append(state_age.read_age(state))
+        put_news(state, "capture/status", term)
+        ages.append(state_age.read_age(state))
+    assert ages == sorted(set(ages))
+    assert not state_age.has_gone_back(state, ages[-1]) and state_age.has_gone_back(state, ages[-1] + 1)
+    assert state_age.has_gone_back(MemoryState(), ages[1])
 
 
 def test_what_a_former_version_kept_in_the_store_is_taken_over_once(captured: World) -> None:

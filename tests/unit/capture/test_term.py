@@ -251,7 +251,7 @@ def test_a_leader_whose_dumps_are_told_of_a_later_segment_gives_its_lease_up(ter
     term.staging.publish(replace(empty(1), epoch=lease.epoch, tasks={f"{DUMP}/0": copied.to_json()}))
     progress = TaskProgress("shop.orders", attempt=3, ordinal=6)
     assert task_store.put_progress(term.state, TaskId(DUMP, 0), progress, of=(lease.epoch, 50))
-    with pytest.raises(LeaseLost, match="progress of a segment after 1"):
+    with pytest.raises(LeaseLost, match=r"progress of a segment after \d"):
         term.run(lease)
 
 
