@@ -91,6 +91,7 @@ def run_term(capture: Reign, parts: Parts, lease: Lease, *, first: bool = True) 
     or storage raise.
     """
     began = parts.clock.monotonic()
+    parts = replace(parts, records=TableRecords())  # what the term before has left unpublished counts for nothing
     parts.staging.create_identity()  # one of an earlier version has none
     shown_tables = new_tables.find_shown_tables(parts)
     first_position = term_start.find_first_position(parts)

@@ -114,20 +114,23 @@ class TableRecords:
     def write(self, storage: Storage, *, segment: int, epoch: int) -> dict[str, str]:
         """What the manifest of this segment carries; the files that it names are durable then."""
         with self._lock:
-            changed = {path: self._entries[path].data for path in self._changed}
+            changed = {path: self._entries[path] for path in self._changed}
             offset = self._entries.get(STAMPED_OFFSET)
-            self._changed = set()
         if changed:
             stem = f"{DIRECTORY}/{segment:020}-{epoch}-{secrets.token_hex(8)}"
             files: dict[str, Bytes] = {}
-            for number, (path, data) in enumerate(sorted(changed.items())):
-                part = self._parts[path] = _Part(f"{stem}-{number}", _checksum(data))
-                files[part.file] = data
-            self._index = f"{stem}.json"
-            files[self._index] = seal(
-                orjson.dumps({"format": FORMAT, "parts": self._parts}, option=orjson.OPT_SORT_KEYS)
-            )
+            parts = dict(self._parts)
+            for number, (path, entry) in enumerate(sorted(changed.items())):
+                part = parts[path] = _Part(f"{stem}-{number}", _checksum(entry.data))
+                files[part.file] = entry.data
+            index = f"{stem}.json"
+            files[index] = seal(orjson.dumps({"format": FORMAT, "parts": parts}))
             storage.create_missing(files)
+            # Not before: where that fails, the next manifest has to write them.
+            with self._lock:
+                self._parts = parts
+                self._index = index
+                self._changed = {path for path in self._changed if self._entries[path] != changed.get(path)}
         return {
             **({_INDEX: self._index} if self._index else {}),
             **({} if offset is None else {STAMPED_OFFSET: offset.data.decode()}),
