@@ -216,7 +216,8 @@ def _merge(file: Path, config: Config) -> DAG:
 def _replay(file: Path, config: Config) -> DAG:
     text = (
         f"Applies the last change of every key of `{config.source.name}` that changed in an hour again: what was "
-        "damaged in the lake since comes back. A backfill replays many hours; a trigger, any interval."
+        "damaged in the lake since comes back. A run begins where the last one ended, so no hour is left out. A "
+        "backfill replays many hours; a trigger, any interval."
     )
     hourly = CronDataIntervalTimetable("0 * * * *", timezone="UTC")
     options = {"params": replay_form(config), "max_active_runs": 1}
@@ -241,7 +242,8 @@ def _repair(file: Path, config: Config) -> DAG:
     slices = config.airflow.repair_slices
     text = (
         f"Compares a slice of the keys of every table of `{config.source.name}` with the lake, and repairs "
-        f"what differs. {slices} intervals in a row are the full state, and so is a backfill of as many. "
+        f"what differs: the slice that waited longest. {slices} runs are the full state, and so is a backfill of as "
+        "many intervals. "
         "A capture must be running."
     )
     period = durations.parse(every) if math.isfinite(durations.parse(every)) else 86_400.0

@@ -9,7 +9,8 @@ from __future__ import annotations
 import datetime as dt
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ from dblog_core.model import table_names
 if TYPE_CHECKING:
     from dblog_core.config.settings import Config
     from dblog_core.interfaces import Json
+    from dblog_core.lake.replay_interval import IntervalEnd
     from dblog_core.lake.task_results import ReplayedTable, ReplayResult
     from dblog_core.maintenance.maintain_result import MaintainResult
     from dblog_core.verify.report import Differences, Report, TableReport
@@ -54,7 +56,8 @@ class _OnLake(InProcess, BaseOperator):
 
 class ReplayInterval(_OnLake):
     """Applies the last change of every key that changed in the run's data interval again, or between the parameters
-    `from` and `to`."""
+    `from` and `to`. A scheduled run begins where the last one ended, so that intervals that Airflow skips are not left
+    out."""
 
     part = "replay"
 
@@ -63,6 +66,8 @@ class ReplayInterval(_OnLake):
         table could not be replayed."""
         begin, end = ends(context)
         chosen_tables = named_tables(context["params"])
+        follows = is_scheduled(context) and not given_ends(context)
+        about: list[str] = []  # what the note says of the interval
 
         def replay(config: Config, stop: threading.Event) -> ReplayResult:
             from dblog_core.lake import lake_tasks
@@ -71,19 +76,56 @@ class ReplayInterval(_OnLake):
             from dblog_core.lake.task_results import ReplayResult
 
             tables = () if chosen_tables is None else tuple(of_lake(config, chosen_tables))
-            low, high = interval(begin, end, dt.datetime.now(dt.UTC))
+            low, high = map(IntervalEnd.at, interval(begin, end, dt.datetime.now(dt.UTC)))
+            if follows:
+                low, text = _follow(config, low, high)
+                about.append(text)
             log.info("replay from %s to %s", low, high)
-            request = ReplayRequest(IntervalEnd.at(low), IntervalEnd.at(high), tables)
-            return lake_tasks.carry_out(on_connection(config), request, ReplayResult, stop=stop, on_line=_line)
+            request = ReplayRequest(low, high, tables)
+            result = lake_tasks.carry_out(on_connection(config), request, ReplayResult, stop=stop, on_line=_line)
+            if follows and chosen_tables is None and all(table.error is None for table in result.tables):
+                _record_replayed(config, high)
+            return result
 
         result = self.run_engine(replay)
-        _tell_of_replay(context, result.tables)
+        _tell_of_replay(context, result.tables, "".join(about))
         if failed := [f"{t.table}: {t.error}" for t in result.tables if t.error is not None]:
             raise AirflowFailException("; ".join(failed))
         return result.to_json()
 
 
-def _tell_of_replay(context: Any, tables: Sequence[ReplayedTable]) -> None:
+def _follow(config: Config, low: IntervalEnd, high: IntervalEnd) -> tuple[IntervalEnd, str]:
+    """Where a scheduled replay begins, and what its note says of it where that is not its interval's begin."""
+    from dblog_core.lake import replay_progress
+    from dblog_core.lake.replay_reach import read_reach
+    from dblog_core.wiring import open_staging, open_state
+
+    with closing(open_state(config)) as state:
+        upto = replay_progress.read_progress(state)
+    reach = read_reach(open_staging(config))
+    first_commit = None if reach is None else reach.commit_time
+    due = replay_progress.find_due(low.value, high.value, upto=upto, reach=first_commit)
+    if due.start == low.value and due.removed is None:
+        return low, ""
+    text = f"from {_time_text(due.start)} to {_time_text(due.end)}"
+    if due.removed is not None:
+        text += f" (staging has removed the changes from {_time_text(due.removed)} on; `dblog verify` covers them)"
+    return replace(low, value=due.start), f"{text}: "
+
+
+def _record_replayed(config: Config, high: IntervalEnd) -> None:
+    from dblog_core.lake.replay_progress import record_progress
+    from dblog_core.wiring import open_state
+
+    with closing(open_state(config)) as state:
+        record_progress(state, high.value)
+
+
+def _time_text(microseconds: int) -> str:
+    return f"{dt.datetime.fromtimestamp(microseconds / 1e6, dt.UTC):%Y-%m-%d %H:%M}"
+
+
+def _tell_of_replay(context: Any, tables: Sequence[ReplayedTable], about: str = "") -> None:
     """In the log, a line for each table of which something was written, and in the run's note."""
     for table in tables:
         if table.counts is None:
@@ -92,7 +134,7 @@ def _tell_of_replay(context: Any, tables: Sequence[ReplayedTable]) -> None:
             log.info("%s: %s", table.table, _counts_text(table.counts.to_json(), ", "))
     counts = [table.counts.to_json() for table in tables if table.counts is not None]
     sums = {kind: sum(count[kind] for count in counts) for kind in ("keys", *WRITTEN)}
-    looked = f"looked at {count_text(sums.pop('keys'), 'key')} of {count_text(len(tables), 'table')}"
+    looked = f"{about}looked at {count_text(sums.pop('keys'), 'key')} of {count_text(len(tables), 'table')}"
     if len(counts) < len(tables) or any(sums.values()):
         run_notes.tell(context, f"{looked}: {_counts_text(sums, '; ') or 'see the log'}")
     else:
@@ -139,9 +181,10 @@ class VerifyTables(_OnLake):
 
     part = "verify"
 
-    def request(self, context: Any) -> VerifyRequest:
-        """What a run is to compare."""
-        return verify_request(context["params"])
+    @contextmanager
+    def take_request(self, context: Any, config: Config) -> Iterator[VerifyRequest]:
+        """What a run compares, in the block."""
+        yield verify_request(context["params"])
 
     def note(self, request: VerifyRequest, report: Report) -> str:
         """What a run has compared, and what was different."""
@@ -155,17 +198,17 @@ class VerifyTables(_OnLake):
     def execute(self, context: Any) -> Json:
         """Returns the counts of each table and some of its keys. Raises AirflowFailException where something differs
         in the end, or could not be compared; AirflowSkipException where nothing was there to compare."""
-        request = self.request(context)
 
-        def compare(config: Config, stop: threading.Event) -> Report:
+        def compare(config: Config, stop: threading.Event) -> tuple[VerifyRequest, Report]:
             from dblog_core.verify.run import Interrupted, verify
 
             try:
-                return verify(on_connection(config), request, stop=stop, say=_line)
+                with self.take_request(context, config) as request:
+                    return request, verify(on_connection(config), request, stop=stop, say=_line)
             except Interrupted as error:
                 raise AirflowException("this task was asked to stop; it has no result") from error
 
-        report = self.run_engine(compare)
+        request, report = self.run_engine(compare)
         context["ti"].xcom_push("tables", [summary(table) for table in report.tables])
         for table in report.tables:
             log.info("%s", describe_table(table))
@@ -180,8 +223,8 @@ class VerifyTables(_OnLake):
 
 
 class RepairSlice(VerifyTables):
-    """Compares one slice of each table's keys, and repairs what differs; `slices` of them in a row are the full
-    state."""
+    """Compares one slice of each table's keys, and repairs what differs: the slice that waited longest, or that of its
+    interval in a backfill. All slices are the full state."""
 
     part = "repair"
 
@@ -191,19 +234,45 @@ class RepairSlice(VerifyTables):
         self.slices = slices
         self.period = period
 
-    def request(self, context: Any) -> VerifyRequest:
+    @contextmanager
+    def take_request(self, context: Any, config: Config) -> Iterator[VerifyRequest]:
+        """Raises AirflowSkipException where other runs compare all slices already."""
+        from dblog_core.verify import slice_times
         from dblog_core.verify.slices import Slice
+        from dblog_core.wiring import open_state
 
-        number = context["params"].get("slice") or slice_of(context, self.slices, self.period)
-        log.info("slice %d of %d", number, self.slices)
-        verification = verify_request(context["params"])
-        return replace(verification, mend=True, slice=Slice(int(number), self.slices))
+        chosen = self.chosen_slice(context)
+        run = str(context.get("run_id") or "")
+        with (
+            closing(open_state(config)) as state,
+            slice_times.take_slice(state, self.slices, run=run, number=chosen, ttl=config.state.ttl) as number,
+        ):
+            if number is None:
+                raise AirflowSkipException("other runs compare every slice at this moment")
+            log.info("slice %d of %d", number, self.slices)
+            yield replace(verify_request(context["params"]), mend=True, slice=Slice(number, self.slices))
+
+    def chosen_slice(self, context: Any) -> int | None:
+        """The slice that the form names, or that of a backfill's interval; None: the one that waited longest."""
+        if number := context["params"].get("slice"):
+            return int(number)
+        begin = context.get("data_interval_start")
+        return slice_of(begin, self.slices, self.period) if begin is not None and is_backfill(context) else None
 
 
-def slice_of(context: Any, slices: int, period: float) -> int:
-    """The slice of a run's interval, from 1: intervals that follow each other have slices that do."""
-    begin = context.get("data_interval_start") or dt.datetime.now(dt.UTC)
+def slice_of(begin: dt.datetime, slices: int, period: float) -> int:
+    """The slice of a backfill's interval, from 1: intervals that follow each other have slices that do."""
     return int(begin.timestamp() // period) % slices + 1
+
+
+def is_scheduled(context: Any) -> bool:
+    """Whether the schedule of its DAG has begun a run."""
+    return getattr(context.get("dag_run"), "run_type", None) == "scheduled"
+
+
+def is_backfill(context: Any) -> bool:
+    """Whether a run is part of a backfill."""
+    return getattr(context.get("dag_run"), "run_type", None) == "backfill"
 
 
 def of_lake(config: Config, patterns: Sequence[str]) -> list[str]:
@@ -230,15 +299,18 @@ def _fitting(pattern: str, lake_tables: Sequence[str]) -> list[str]:
     )
 
 
+def given_ends(context: Any) -> bool:
+    """Whether somebody has given an end of the interval by a parameter."""
+    return bool(context["params"].get("from") or context["params"].get("to"))
+
+
 def ends(context: Any) -> tuple[str | None, str | None]:
     """Begin and end of what a run replays, as a person would write them: its parameters, or its data interval; None:
     an hour before the end, and now."""
-    params = context["params"]
-    given_ends = (params.get("from") or None, params.get("to") or None)
     begin = context.get("data_interval_start")
     end = context.get("data_interval_end")
-    if any(given_ends) or begin is None or end is None or begin >= end:
-        return given_ends
+    if given_ends(context) or begin is None or end is None or begin >= end:
+        return context["params"].get("from") or None, context["params"].get("to") or None
     return begin.isoformat(), end.isoformat()
 
 

@@ -72,7 +72,7 @@ def verify_form(config: Config) -> dict[str, Param]:
 def repair_form(config: Config) -> dict[str, Param]:
     """Of a repair; a run that has a data interval does not need them."""
     number: dict[str, Any] = {"type": ["null", "integer"], "minimum": 1}
-    text = f"Which of {config.airflow.repair_slices} slices of each table's keys. Empty: that of the run's interval."
+    text = f"Which of {config.airflow.repair_slices} slices of each table's keys. Empty: the one that waited longest."
     rate = "Rows a second that the source hashes, at most. Empty: no limit."
     return {
         "tables": _tables(config, "repair"),

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         MergeProgress,
         OpenWindow,
         OutputInStatus,
+        SlicesInStatus,
         SourceStatus,
         TableInStatus,
     )
@@ -83,6 +84,7 @@ def text(status: SourceStatus) -> str:
     lines += _dumps(status.dumps)
     lines += [_output(output) for output in status.outputs]
     lines += _storage(status.storage)
+    lines += _slices(status.slices)
     lines += [_error(error) for error in status.errors if _ago(error) < ERRORS]
     return "\n".join(lines)
 
@@ -149,6 +151,13 @@ def _output(output: OutputInStatus) -> str:
     dead = f", {output.dead_letters:,} dead letters" if output.dead_letters else ""
     where = f"offset {_text_or_unknown(output.offset)}, {_seconds(output.lag_seconds)} behind"
     return f"output    {output.output} ({output.kind}): {where}{dead}; {by}"
+
+
+def _slices(slices: SlicesInStatus | None) -> list[str]:
+    if slices is None:
+        return []
+    age = "" if slices.oldest_at is None else f", the oldest {in_words(time.time() - slices.oldest_at / 1e6)} ago"
+    return [f"slices    {slices.compared} of {slices.of} compared with the source{age}"]
 
 
 def _error(error: RecentError) -> str:

@@ -136,6 +136,13 @@ GAUGES: Sequence[Gauge] = (
         ("table",),
     ),
     Gauge(
+        "slices_verified_timestamp_seconds",
+        "when the slice of the full state that waited longest was compared with the source",
+        _read_value(
+            lambda s: None if s.slices is None or s.slices.oldest_at is None else s.slices.oldest_at / _MICROSECONDS
+        ),
+    ),
+    Gauge(
         "output_offset", "up to where an output has the super-changelog", _read_output(lambda o: o.offset), ("output",)
     ),
     Gauge(

@@ -74,6 +74,16 @@ class OutputInStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class SlicesInStatus:
+    """The slices of the full state that repairs take in turn: how many, how many of them were ever compared, and when
+    the one was that waited longest (microseconds UTC; None: some never was)."""
+
+    of: int
+    compared: int
+    oldest_at: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class SourceStatus:
     """One source; what is not known yet is None. Offsets are those of the super-changelog."""
 
@@ -90,6 +100,7 @@ class SourceStatus:
     outputs: tuple[OutputInStatus, ...]
     errors: tuple[RecentError, ...]
     storage: StorageStatus
+    slices: SlicesInStatus | None = None
 
     def to_json(self) -> Json:
         leader = self.leader
@@ -107,4 +118,5 @@ class SourceStatus:
             "outputs": [asdict(output) for output in self.outputs],
             "errors": [error.to_json() for error in self.errors],
             "storage": self.storage.to_json(),
+            "slices": None if self.slices is None else asdict(self.slices),
         }

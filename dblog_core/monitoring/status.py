@@ -20,6 +20,7 @@ from dblog_core.monitoring.source_status import (
     MergeProgress,
     OpenWindow,
     OutputInStatus,
+    SlicesInStatus,
     SourceStatus,
     TableInStatus,
 )
@@ -30,7 +31,7 @@ from dblog_core.state import capture_status, owed_dumps, recent_errors, settings
 from dblog_core.state.capture_status import CaptureStatus, LeaderReport, ReportedWindow
 from dblog_core.state.lease_holder import CAPTURE
 from dblog_core.state.settings_in_force import LiveSettings
-from dblog_core.verify import last_results
+from dblog_core.verify import last_results, slice_times
 
 _RECORDS = (stopped_tables.NODE, owed_dumps.NODE, settings_in_force.NODE)
 _STALE_SECONDS = 15.0  # after which a leader's own words are no longer believed
@@ -66,6 +67,7 @@ def read_source_status(config: Config, meter: Meter | None = None) -> SourceStat
             outputs=tuple(_find_output(config, name, lag, state) for name in sorted(config.output)),
             errors=tuple(recent_errors.read(state)),
             storage=meter.read(staging, lake, dumps),
+            slices=_find_slices(state),
         )
 
 
@@ -145,6 +147,11 @@ def _find_lake_tables(lake: LakeStatus, dumps: list[DumpStatus], records: Nodes)
             unmaintained=table.unmaintained,
         )
     return tables
+
+
+def _find_slices(state: StateStore) -> SlicesInStatus | None:
+    times = slice_times.read_times(state)
+    return None if times is None else SlicesInStatus(times.of, times.compared_count, times.oldest)
 
 
 def _recent_report(state: StateStore) -> LeaderReport | None:

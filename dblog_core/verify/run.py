@@ -23,7 +23,7 @@ from dblog_core.errors import DblogError, RequestError, TableLocked
 from dblog_core.interfaces import ChunkReader, Clock, Json, StateStore, WatermarkWriter
 from dblog_core.model.schema import TableName
 from dblog_core.state.lease_holder import CAPTURE
-from dblog_core.verify import certificate, last_results, repair
+from dblog_core.verify import certificate, last_results, repair, slice_times
 from dblog_core.verify.certificate import CertifiedTable
 from dblog_core.verify.exchange import TOGETHER, Ask, Desk, Sum, Task
 from dblog_core.verify.lake_side import LakeSide
@@ -81,6 +81,7 @@ def verify(
     once `stop` is set. What keeps a single table from being compared stands in its record.
     """
     clock = clock or SystemClock()
+    began_at = clock.time()
     references, refused = requests.resolve(config, DumpRequest(tables=request.tables))
     for left_out in refused:
         say(f"left out: {left_out.reason}")
@@ -97,7 +98,7 @@ def verify(
         for table in report.tables:
             if table.equal:
                 cut.record_equal_table(TableName.parse(table.table))
-        _remember(config, request, report, clock)
+        _remember(config, request, report, began_at=began_at, now=clock.time())
         return report
 
 
@@ -167,11 +168,13 @@ def _compare(tools: Tools, cut: _Cut, request: VerifyRequest, table: TableName) 
     return _Compared(report, _certify_table(tools, check, report))
 
 
-def _remember(config: Config, request: VerifyRequest, report: Report, clock: Clock) -> None:
+def _remember(config: Config, request: VerifyRequest, report: Report, *, began_at: float, now: float) -> None:
     # A result of a part of the rows must not read as one of the table.
     whole = request.slice is None and not request.wish.is_sample
     with closing(wiring.open_state(config)) as state:
-        last_results.record_results(state, report.tables, whole=whole, now_seconds=clock.time())
+        last_results.record_results(state, report.tables, whole=whole, now_seconds=now)
+        if request.slice is not None and request.tables is None and report.equal:
+            slice_times.record_compared(state, request.slice, began_us=int(began_at * 1e6))
 
 
 def check_certificate(

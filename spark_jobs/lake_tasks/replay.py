@@ -6,7 +6,6 @@ merged. So older rows never return, and deleted ones stay deleted. Rows that are
 
 from __future__ import annotations
 
-import datetime as dt
 from dataclasses import replace
 
 from pyspark.errors import PySparkException
@@ -16,12 +15,13 @@ from pyspark.sql import functions as F
 from dblog_core.errors import DblogError, LakeError, LeaseLost, SegmentReplaced
 from dblog_core.lake.lake_status import State, TableStatus
 from dblog_core.lake.replay_interval import IntervalEnd, Unit
+from dblog_core.lake.replay_reach import read_reach
 from dblog_core.lake.task_plans import ReplayPlan
 from dblog_core.lake.task_requests import ReplayRequest
 from dblog_core.lake.task_results import ReplayCounts, ReplayedTable, ReplayResult
 from dblog_core.model.events import DELETE
 from dblog_core.staging import Staging
-from dblog_core.staging.manifest import LogMark, Manifest
+from dblog_core.staging.manifest import LogMark
 from spark_jobs.delta_tables.column_types import OFFSET, quote
 from spark_jobs.delta_tables.session import compute_once
 from spark_jobs.events.fold import PUT, WITHHOLD
@@ -151,39 +151,16 @@ def _inside(plan: ReplayPlan) -> Column:
 
 def _after(staging: Staging, start: IntervalEnd) -> int:
     """The segment after which all of the interval lies. Raises LakeError where retention has removed some of it."""
-    first = staging.first_number()
     head = staging.head()
     if head is None:
         raise LakeError("nothing is staged", where=staging.storage.url(""), fix="run `dblog capture`")
-    if first > 1:
-        _check_reach(staging, staging.manifest(first).cut(after=first - 1), start)
+    reach = read_reach(staging)
+    if reach is not None:
+        reach.check(start, staging.storage.url(""))
     if start.unit is Unit.OFFSET:
         return staging.segment_of(max(start.value, 1), head) - 1
+    first = 1 if reach is None else reach.segment
     return max(first - 1, _segment_before(staging, start.value, first, head.segment))
-
-
-def _check_reach(staging: Staging, oldest: Manifest, start: IntervalEnd) -> None:
-    """All that was removed lies before the oldest segment that is left."""
-    begins = _first_commit(staging, oldest)
-    reach = oldest.first_offset if start.unit is Unit.OFFSET else begins
-    if reach is None or start.value < reach:
-        since = "" if begins is None else f", or at the time {_text(begins)}"
-        raise LakeError(
-            "the interval begins before what staging has kept",
-            where=staging.storage.url(""),
-            fix=f"begin at offset {oldest.first_offset}{since}; `dblog verify --repair` repairs older damage",
-        )
-
-
-def _first_commit(staging: Staging, oldest: Manifest) -> int | None:
-    """The commit time (microseconds) with which the manifest begins; None where it has no rows."""
-    commits = [(x.offset, x.commit_time) for x in oldest.marks]
-    commits += [(c.first_offset, c.commit_time) for c in oldest.chunks]
-    for file in oldest.files:
-        first = next(staging.log_batches(file, columns=["offset", "commit_time"]), None)
-        if first is not None:
-            commits.append((first["offset"][0].as_py(), first["commit_time"][0].value))
-    return min(commits, default=(0, oldest.commit_time))[1]
 
 
 def _segment_before(staging: Staging, time: int, low: int, high: int) -> int:
@@ -194,7 +171,3 @@ def _segment_before(staging: Staging, time: int, low: int, high: int) -> int:
         ends = staging.manifest(middle).cut(upto=middle).commit_time
         low, high = (middle, high) if ends is not None and ends < time else (low, middle)
     return low - 1
-
-
-def _text(micros: int) -> str:
-    return f"{dt.datetime.fromtimestamp(micros / 1e6, dt.UTC):%Y-%m-%dT%H:%M:%S.%fZ}"

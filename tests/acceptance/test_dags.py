@@ -188,6 +188,8 @@ def _verify_and_repair(airflow: AirflowWorld) -> None:
 
     airflow.unpause("repair")
     airflow.await_end("repair", airflow.scheduled_run("repair"))
+    slices = world.status()["slices"]
+    assert (slices["of"], slices["compared"]) == (1, 1) and slices["oldest_at"], slices
     world.assert_equal("orders", "events", *(["documents"] if world.kind == "postgres" else []))
     airflow.run("verify")
 

@@ -27,6 +27,7 @@ from dblog_core.lake.task_results import ReplayCounts, ReplayedTable, ReplayResu
 from dblog_core.verify import run as verification
 from dblog_core.verify.report import Differences, Repair, Report, TableReport
 from dblog_core.verify.run import VerifyRequest
+from dblog_core.verify.slice_times import record_compared
 from dblog_core.verify.slices import Slice
 from spark_jobs.merging.merge_records import Records
 from tests.airflow.test_factory import write
@@ -35,8 +36,11 @@ HOUR = dt.timedelta(hours=1)
 NOON = dt.datetime(2026, 11, 21, 12, tzinfo=dt.UTC)
 
 
-def run(params: dict[str, Any], begin: dt.datetime | None = None, end: dt.datetime | None = None) -> dict[str, Any]:
-    return {"params": params, "data_interval_start": begin, "data_interval_end": end}
+def run(
+    params: dict[str, Any], begin: dt.datetime | None = None, end: dt.datetime | None = None, kind: str = "manual"
+) -> dict[str, Any]:
+    dag_run = SimpleNamespace(run_type=kind)
+    return {"params": params, "data_interval_start": begin, "data_interval_end": end, "dag_run": dag_run}
 
 
 def test_an_interval_is_the_runs_unless_its_parameters_say_one() -> None:
@@ -81,19 +85,26 @@ def test_what_differs_is_told_by_key_and_no_more_than_a_page_of_it() -> None:
     )
 
 
-def test_intervals_in_a_row_have_all_slices_whichever_is_the_first() -> None:
+def test_intervals_of_a_backfill_have_all_slices_whichever_is_the_first() -> None:
     day = dt.timedelta(days=1)
-    numbers = [lake_operators.slice_of(run({}, NOON + n * day), 30, day.total_seconds()) for n in range(90)]
+    numbers = [lake_operators.slice_of(NOON + n * day, 30, day.total_seconds()) for n in range(90)]
     assert all(sorted(numbers[i : i + 30]) == list(range(1, 31)) for i in range(60))
-    slice_of_next_days = lake_operators.slice_of(run({}, NOON + 5 * day), 30, day.total_seconds())
-    assert slice_of_next_days == numbers[5], "a run that is cleared repairs the same keys"
 
 
-@pytest.mark.parametrize(("params", "number"), [({"slice": 3}, 3), ({"slice": None}, 19), ({}, 19)])
-def test_a_repair_takes_the_slice_of_its_form_or_of_its_interval(params: dict[str, Any], number: int) -> None:
+@pytest.mark.parametrize(
+    ("kind", "params", "number"),
+    [("scheduled", {"slice": 3}, 3), ("backfill", {"slice": None}, 19), ("backfill", {}, 19), ("scheduled", {}, 2)],
+)
+def test_a_repair_takes_the_slice_of_its_form_or_backfill_or_the_one_that_waited_longest(
+    tmp_path: Path, kind: str, params: dict[str, Any], number: int
+) -> None:
+    with closing(wiring.open_state(config(tmp_path))) as state:
+        for compared in (1, *range(3, 31)):
+            record_compared(state, Slice(compared, 30), began_us=compared)
     task = lake_operators.RepairSlice(task_id="repair", config_file="shop.toml", slices=30, period=86_400.0)
-    request = task.request(run({"tables": ["shop.a"], "rows_per_second": 70, **params}, NOON, NOON + 24 * HOUR))
-    assert request.slice == Slice(number, 30)
+    context = run({"tables": ["shop.a"], "rows_per_second": 70, **params}, NOON, NOON + 24 * HOUR, kind)
+    with task.take_request(context, config(tmp_path)) as request:
+        assert request.slice == Slice(number, 30)
     assert (request.tables, request.mend, request.rate) == (("shop.a",), True, 70)
 
 

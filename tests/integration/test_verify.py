@@ -6,7 +6,7 @@ import json
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -20,7 +20,7 @@ from dblog_core.dumps import dump_store
 from dblog_core.errors import DblogError, RequestError
 from dblog_core.lake.lake_status import table_location
 from dblog_core.model.schema import TableName
-from dblog_core.verify import run, source_reader
+from dblog_core.verify import run, slice_times, source_reader
 from dblog_core.verify.report import Differences
 from dblog_core.verify.slices import Slice
 from dblog_core.wiring import open_lake, open_staging, open_state
@@ -386,6 +386,11 @@ def test_slices_in_a_row_find_and_mend_all_that_differs_and_each_its_own(
                     seen[table_reports.table] += table_reports.rows
         with pytest.raises(RequestError, match="neither sampled nor certified"):
             verify(shop.config, slice=Slice(1, 5), sample={"rows": 5})
+        lake.do(shop.a, (3,), None)
+        assert [verify(shop.config, slice=Slice(number, 6)).equal for number in range(1, 7)].count(False) == 1
+        with closing(open_state(shop.config)) as state:
+            times = slice_times.read_times(state)
+    assert times is not None and (times.of, times.compared_count, times.oldest) == (6, 5, None), "one differs still"
     assert sorted(mended[shop.a]) == [-10, 3, 301, 599]
     assert mended[c] == [[7, "gA=="]] and mended[shop.b] == ["Code 9"]
     assert seen[c] == 120 and ROWS <= seen[shop.a] < 2 * ROWS
