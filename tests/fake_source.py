@@ -343,6 +343,9 @@ class FakeReader:
             rows_read = [rows[k] for k in sorted(keys) if k in rows and passes(rows[k], filters)]
             return self._chunk(schema, rows_read, most)
 
+    def column_names(self, table: TableName) -> tuple[str, ...]:
+        return tuple(column.name for column in self.schema(table).columns)
+
     def hashes(self, schema: TableSchema, *, after: Key | None, upto: Key | None, limit: int) -> Hashes:
         return self._hashed(self.read(schema, after=after, upto=upto, limit=limit))
 

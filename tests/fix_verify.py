@@ -74,6 +74,7 @@ def verify_plainly(monkeypatch: pytest.MonkeyPatch) -> Callable[[Config], tuple[
         lake = PlainLake(config)
         monkeypatch.setattr(run, "LakeSide", lake.open)
         monkeypatch.setattr(table_module, "pin", lake.pin)
+        monkeypatch.setattr(table_module, "read_lake_columns", lambda *_: [])
         monkeypatch.setattr(repair, "merge_staged", lambda *_, **__: None)
         return _verify, lake
 

@@ -12,12 +12,12 @@ from dblog_core.interfaces import Chunk, Hashes, RangeHash
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import keys_of
 from dblog_core.rows.column_rules import Rules
-from dblog_core.rows.row_hashes import HASH, fields, is_compared
+from dblog_core.rows.row_hashes import HASH, fields
 
 
 def row_text(schema: TableSchema, row: Mapping[str, Any]) -> str:
     """The canonical text of a row of a staged schema."""
-    return ",".join(field for c in schema.columns if is_compared(c) for field in fields(row.get(c.name), c))
+    return ",".join(field for c in schema.columns for field in fields(row.get(c.name), c))
 
 
 def row_hash(schema: TableSchema, row: Mapping[str, Any]) -> int:

@@ -348,7 +348,15 @@ def _verdicts(report: Report) -> list[str]:
         else []
     )
     verdicts += [f"{t.table}: {t.outcome}" for t in report.tables if not t.equal][:_NAMED]
-    return verdicts or ["equal"]
+    not_compared = [f"{t.table} {_names(t)}" for t in report.tables if t.not_compared]
+    more = f" and {len(not_compared) - _NAMED} more tables" if len(not_compared) > _NAMED else ""
+    columns = [f"columns not compared: {', '.join(not_compared[:_NAMED])}{more}"] if not_compared else []
+    return [*(verdicts or ["equal"]), *columns]
+
+
+def _names(table: TableReport) -> str:
+    """The columns of a table that are not compared, in brackets."""
+    return f"({', '.join(column.column for column in table.not_compared)})"
 
 
 def count_text(number: int, what: str) -> str:
@@ -366,6 +374,9 @@ def describe_table(table: TableReport) -> str:
     if table.error is not None:
         return f"{table.table}: {table.error}"
     line = f"{table.table}: {table.outcome}, {table.rows:,} rows{_keys(table.differences)}"
+    if table.not_compared:
+        columns = (f"{column.column} ({column.reason})" for column in table.not_compared)
+        line += f"; not compared: {', '.join(columns)}"
     if table.repaired is None:
         return line
     return f"{line}; repaired by dump {table.repaired.dump_id}{_keys(table.repaired.differences)}"

@@ -188,6 +188,7 @@ def _details(table: TableReport) -> list[str]:
         f"different {key}: {', '.join(columns) or 'columns unknown'}" for key, columns in table.different[:_SHOWN]
     ]
     lines += [f"could not be decided {key}: it changed all the time" for key in table.undecided[:_SHOWN]]
+    lines += [f"not compared: {column.column} ({column.reason})" for column in table.not_compared]
     lines += [line for line in (table.note, table.error) if line]
     if table.repaired is not None:
         lines.append(f"repaired by dump {table.repaired.dump_id}")

@@ -164,12 +164,14 @@ class SourceConfig(Section):
         hang on it."""
         return self.server_id or 1_000_001 + zlib.crc32(self.name.encode()) % 4_000_000_000
 
-    def hashed_by_server(self, table: TableName) -> ColumnRules:
-        """The rules of a table as its server computes row hashes: it gets no key, so it leaves out what is keyed."""
-        rules = self.columns.get(str(table), ColumnRules())
-        if not self.hash_key.get_secret_value():
-            return rules
-        return rules.model_copy(update={"exclude": (*rules.exclude, *rules.hash), "hash": ()})
+    def rules_of(self, table: TableName) -> ColumnRules:
+        """The rules of a table; those of one without an entry change nothing."""
+        return self.columns.get(str(table), ColumnRules())
+
+    @property
+    def has_hash_key(self) -> bool:
+        """Whether the values of the rule `hash` are keyed, so that no server can compute them."""
+        return bool(self.hash_key.get_secret_value())
 
     def with_connection(
         self, *, host: str, port: int | None, user: str, password: str, tls: Mapping[str, str] = MappingProxyType({})

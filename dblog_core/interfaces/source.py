@@ -159,6 +159,9 @@ class ChunkReader(Protocol):
     def schema(self, table: TableName) -> TableSchema:
         """The catalogue's shape of the table now. Raises TableGone if it does not exist."""
 
+    def column_names(self, table: TableName) -> tuple[str, ...]:
+        """All columns that the catalogue has of the table now, those too that neither log nor chunks have."""
+
     def key_order(self, schema: TableSchema) -> str:
         """How the database orders and compares the key now, as a short text: equal as long as that cannot have changed.
 

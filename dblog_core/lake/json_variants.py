@@ -14,6 +14,9 @@ from dblog_core.model.schema import TableSchema
 SUFFIX = "_variant"
 """What follows the name of the text's column in that of its VARIANT."""
 
+COMMENT = "what try_parse_json makes of the text beside it"
+"""The comment of a VARIANT that has the values of all rows."""
+
 _JSON = ("json", "jsonb")
 
 

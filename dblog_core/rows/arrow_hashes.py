@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dblog_core.model.schema import Column, TableSchema
-from dblog_core.rows.row_hashes import LONGEST, LOWEST, UNIT, WINDOW, is_compared, is_json, window_exponent
+from dblog_core.rows.row_hashes import LONGEST, LOWEST, PRESENT, UNIT, WINDOW, is_compared, is_json, window_exponent
 
 Hashes = npt.NDArray[np.int64]
 Columns = Mapping[str, pa.Array]
@@ -36,7 +36,7 @@ def hash_rows(rows: Columns, schema: TableSchema) -> Hashes:
 
     Raises NotHashable.
     """
-    columns = [column for column in schema.columns if is_compared(column)]
+    columns = schema.columns
     count = max((len(array) for array in rows.values()), default=0)
     size = sum(rows[column.name].nbytes for column in columns)
     step = max(1, min(_ROWS, count * _BYTES // max(size, 1)))
@@ -70,6 +70,8 @@ def _fields(values: pa.Array, column: Column) -> list[pa.Array]:
     kind = column.type
     if values.type != kind:
         raise NotHashable(f"column {column.name} is {values.type}, and {kind} in the table's shape")
+    if not is_compared(column):
+        return [pc.if_else(values.is_valid(), pa.scalar(PRESENT), pa.scalar(None, pa.string()))]
     if is_json(column):
         return [_digests(values, pa.array(np.arange(len(values))))]
     if pa.types.is_string(kind) or pa.types.is_binary(kind):

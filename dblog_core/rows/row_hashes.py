@@ -7,7 +7,8 @@ A row's canonical text is the fields of its columns, joined by commas, in the or
 - floats: by arithmetic (`float_field`), since no two programs print them alike; -0.0 is 0.0, as in every comparison;
 - text and binary: two fields, the number of octets (of UTF-8) and the text itself, or the bytes in hexadecimal; above
   `LONGEST` octets the SHA-256 of them in its place. The number keeps two columns from running together;
-- columns of the source's type `json`: the SHA-256 of the text, whatever its length, so that a server prints it once.
+- columns of the source's type `json`: the SHA-256 of the text, whatever its length, so that a server prints it once;
+- columns whose value no server can print as it is staged (`is_compared`): `t`, so that only NULL differs from a value.
 
 NULL is an empty field (two of them for text and binary), which no other value has. The row hash is the first 16
 hexadecimal digits of the text's SHA-256 as a signed 64-bit integer. (MD5 is gone from MySQL 9.6 on.)
@@ -36,6 +37,9 @@ HASH = "_dblog_hash"
 LONGEST = 1024
 """Octets of text or bytes that stand in the row's text themselves."""
 
+PRESENT = "t"
+"""The field of a value that is not compared."""
+
 WINDOW = 72
 """Binary orders of magnitude that one form of a float covers; window 0 begins at two to the power of `LOWEST`."""
 LOWEST = -10
@@ -55,11 +59,21 @@ _FLOATING = re.compile(r"(float|double|real)\b(?!.*\[\])", re.IGNORECASE)
 
 
 def is_compared(column: Column) -> bool:
-    """Whether the hash covers a column of a staged schema: all but floats under the rule `hash`, and keyed hashes.
+    """Whether the hash covers the values of a column of a staged schema: of all but floats under the rule `hash`, and
+    of keyed hashes. Of the others it covers whether there is a value.
 
     Those are staged as the SHA-256 of what Python prints, which no server prints; no server gets a key.
     """
     return column.source_type != KEYED and not (pa.types.is_string(column.type) and _FLOATING.match(column.source_type))
+
+
+def explain_not_compared(column: Column) -> str | None:
+    """Why the hash does not cover the values of a column of a staged schema; None: it does."""
+    if is_compared(column):
+        return None
+    if column.source_type == KEYED:
+        return "hashed with hash_key, which no server gets; only NULL is told from a value"
+    return "a floating-point number under the rule hash, which no server prints alike; only NULL is told from a value"
 
 
 def window_bounds(window: int) -> tuple[float, float]:
@@ -104,6 +118,8 @@ def float_field(value: float) -> str:
 def fields(value: Any, column: Column) -> tuple[str, ...]:
     """The fields of a column's value as Arrow's `as_py` gives it."""
     kind = column.type
+    if not is_compared(column):
+        return ("",) if value is None else (PRESENT,)
     if is_json(column):
         return ("",) if value is None else (hashlib.sha256(value.encode()).hexdigest(),)
     if pa.types.is_string(kind) or pa.types.is_binary(kind):

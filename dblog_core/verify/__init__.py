@@ -27,5 +27,5 @@ certificate       what was found, to be checked later      repair         dumps 
 report            what users get                           run            all of it
 slices            the full state in N parts                last_results   what `status` shows of earlier runs
 lake_side         who answers: this process, or Spark      direct         the answers of this process
-slice_times       which slice waited longest
+slice_times       which slice waited longest               compared_columns  pure: which columns are not compared
 """

@@ -1,6 +1,7 @@
 """When each table was last verified, and what was found: kept in the state store, for `status` and the page in Airflow.
 
-Node `verified`: {table: {"at": µs UTC, "outcome": text, "equal", "rows", "whole"}}; not whole: a sample or a slice.
+Node `verified`: {table: {"at": µs UTC, "outcome": text, "equal", "rows", "whole", "not_compared"}}; not whole: a sample
+or a slice; `not_compared`: how many columns the comparison was not of.
 """
 
 from __future__ import annotations
@@ -21,23 +22,27 @@ _MAX_TABLES = 2000  # tables: ZooKeeper takes a million bytes in a node
 
 @dataclass(frozen=True, slots=True)
 class LastResult:
-    """The last verification of a table, in microseconds UTC; `whole`: it was no sample and no slice."""
+    """The last verification of a table, in microseconds UTC; `whole`: it was no sample and no slice; `not_compared`: of
+    how many columns it was not."""
 
     at_us: int
     outcome: str
     equal: bool
     rows: int
     whole: bool
+    not_compared: int = 0
 
     @classmethod
     def of(cls, table: TableReport, *, whole: bool, at_us: int) -> Self:
         """What a report says of a table."""
         outcome = table.outcome if table.repaired is None else f"{table.outcome}, after a repair"
-        return cls(at_us, outcome, table.equal, table.rows, whole)
+        return cls(at_us, outcome, table.equal, table.rows, whole, len(table.not_compared))
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
-        return cls(data["at"], data["outcome"], data["equal"], data["rows"], data["whole"])
+        # A version before this one did not count the columns.
+        not_compared = data.get("not_compared", 0)
+        return cls(data["at"], data["outcome"], data["equal"], data["rows"], data["whole"], not_compared)
 
     def to_json(self) -> Json:
         return {
@@ -46,6 +51,7 @@ class LastResult:
             "equal": self.equal,
             "rows": self.rows,
             "whole": self.whole,
+            "not_compared": self.not_compared,
         }
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from dblog_core.interfaces import Json
+from dblog_core.verify.compared_columns import NotCompared
 from dblog_core.verify.exchange import Pin
 
 if TYPE_CHECKING:
@@ -67,8 +68,9 @@ class Repair:
 @dataclass(frozen=True, slots=True)
 class TableReport:
     """Keys are JSON. `rows`, `lake_rows`: how many were compared; `twice`: keys that the lake has more than once, which
-    are in `extra` too; `undecided`: keys that changed all the time; `more`: more differ than are named; `note`: what
-    explains it; `error`: why the table could not be compared to its end."""
+    are in `extra` too; `undecided`: keys that changed all the time; `more`: more differ than are named; `not_compared`:
+    columns that the comparison is not of; `note`: what explains it; `error`: why the table could not be compared to its
+    end."""
 
     table: str
     rows: int = 0
@@ -79,6 +81,7 @@ class TableReport:
     undecided: tuple[Any, ...] = ()
     twice: tuple[Any, ...] = ()
     more: bool = False
+    not_compared: tuple[NotCompared, ...] = ()
     note: str | None = None
     error: str | None = None
     pin: Pin | None = None
@@ -89,7 +92,7 @@ class TableReport:
 
     @property
     def equal(self) -> bool:
-        """Whether it is certain that nothing differs."""
+        """Whether it is certain that nothing differs in the columns that are compared."""
         return not (self.difference_count or self.undecided or self.more or self.error)
 
     @property
@@ -99,7 +102,12 @@ class TableReport:
             return "cannot be compared"
         if self.difference_count:
             return f"{self.difference_count:,}{' and more' if self.more else ''} keys differ"
-        return f"{len(self.undecided):,} keys undecided" if self.undecided else "equal"
+        if self.undecided:
+            return f"{len(self.undecided):,} keys undecided"
+        if not self.not_compared:
+            return "equal"
+        columns = "1 column is" if len(self.not_compared) == 1 else f"{len(self.not_compared):,} columns are"
+        return f"equal; {columns} not compared"
 
     @property
     def difference_count(self) -> int:
@@ -126,6 +134,7 @@ class TableReport:
             "undecided": list(self.undecided),
             "twice": list(self.twice),
             "more": self.more,
+            "not_compared": [column.to_json() for column in self.not_compared],
             "error": self.error,
             "lake_rows": self.lake_rows,
             "lake_offset": self.pin.offset if self.pin else None,

@@ -13,8 +13,9 @@ from dblog_core.dumps import key_ranges
 from dblog_core.dumps.dump_records import DumpOptions
 from dblog_core.dumps.key_ranges import Range
 from dblog_core.dumps.pace.locked_tables import LOCK_SECONDS
-from dblog_core.errors import DblogError, TableLocked
-from dblog_core.interfaces import ChunkReader, Source
+from dblog_core.errors import DblogError, LakeError, TableLocked
+from dblog_core.interfaces import ChunkReader, Json, Source
+from dblog_core.lake.lake_status import table_location
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.model.values import key_to_json
 from dblog_core.rows.column_rules import Rules
@@ -22,6 +23,7 @@ from dblog_core.staging import Staging
 from dblog_core.storage.location import Location
 from dblog_core.verify import confidence
 from dblog_core.verify.certificate import Evidence
+from dblog_core.verify.compared_columns import NotCompared, SourceColumns, list_not_compared, read_lake_columns
 from dblog_core.verify.delta_version import columns_left_out, pin
 from dblog_core.verify.exchange import Answer, Ask, Pin, Task
 from dblog_core.verify.lake_side import LakeSide
@@ -86,7 +88,7 @@ class TableCheck:
         self._ranges = ranges
         self._rules = self._all_rules = Rules.of(tools.config.source)
         self._suspects = Suspects()
-        self._left_out: tuple[str, ...] = ()
+        self._source_columns = SourceColumns()
         self.evidence: Evidence | None = None
 
     def compare_all_rows(self) -> TableReport:
@@ -148,11 +150,19 @@ class TableCheck:
     def _schema(self, reader: ChunkReader) -> TableSchema:
         """The source's shape, as far as it is compared."""
         schema = reader.schema(self._table)
-        if self._tools.config.lake.schema_changes_of(self._table) != "ignore":
+        ignored: tuple[str, ...] = ()
+        if self._tools.config.lake.schema_changes_of(self._table) == "ignore":
+            ignored = columns_left_out(self._tools.lake, self._tools.staging, self._all_rules.schema(schema))
+        self._source_columns = SourceColumns(
+            names=reader.column_names(self._table),
+            captured=tuple(column.name for column in schema.columns),
+            excluded=self._tools.config.source.rules_of(self._table).exclude,
+            ignored=ignored,
+        )
+        if not ignored:
             return schema
-        self._left_out = columns_left_out(self._tools.lake, self._tools.staging, self._all_rules.schema(schema))
-        self._rules = self._all_rules.without(self._table, self._left_out)
-        return replace(schema, columns=tuple(c for c in schema.columns if c.name not in self._left_out))
+        self._rules = self._all_rules.without(self._table, ignored)
+        return replace(schema, columns=tuple(c for c in schema.columns if c.name not in ignored))
 
     def _parts(self, reader: ChunkReader, schema: TableSchema) -> list[Range]:
         if self._ranges and to_json_ranges(self._ranges):
@@ -280,10 +290,22 @@ class TableCheck:
             undecided=tuple(keys_of_kind(Kind.UNDECIDED)),
             twice=tuple(twice),
             more=answer.more,
-            note=_explain(pinned, answer, self._left_out),
+            not_compared=self._list_not_compared(schema, pinned),
+            note=_explain(pinned, answer),
             pin=pinned,
             staged=answer.staged,
         )
+
+    def _list_not_compared(self, schema: TableSchema, pinned: Pin | None) -> tuple[NotCompared, ...]:
+        hashed = self._rules.shape_for_hashes(schema)
+        unknown: tuple[NotCompared, ...] = ()
+        lake_columns: list[Json] = []
+        if pinned is not None:
+            try:
+                lake_columns = read_lake_columns(table_location(self._tools.lake, self._table), pinned.version)
+            except LakeError as error:
+                unknown = (NotCompared("*", f"columns that only the lake has are not known: {error.reason}"),)
+        return (*list_not_compared(hashed, self._source_columns, lake_columns), *unknown)
 
     def _pin(self) -> Pin | None:
         return pin(self._tools.lake, self._tools.staging, self._table)
@@ -327,7 +349,7 @@ def _differing_share(keys: Sequence[Any], not_equal: set[str], confidence_of_eac
     return confidence.at_most(differing, len(keys), confidence_of_each) if keys else 1.0
 
 
-def _explain(pinned: Pin | None, answer: Answer, left_out: Sequence[str] = ()) -> str | None:
+def _explain(pinned: Pin | None, answer: Answer) -> str | None:
     notes = []
     if pinned is None:
         notes.append("the lake has no copy of it yet: run `dblog merge`")
@@ -335,6 +357,4 @@ def _explain(pinned: Pin | None, answer: Answer, left_out: Sequence[str] = ()) -
         notes.append(f"its merge has stopped at offset {pinned.offset}: `dblog status` says why")
     elif answer.staged:
         notes.append(f"{answer.staged:,} staged rows that are not merged yet count as if they were")
-    if left_out:
-        notes.append(f"not compared, since the lake leaves them out: {', '.join(left_out)}")
     return "; ".join(notes) or None

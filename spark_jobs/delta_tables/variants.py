@@ -16,12 +16,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as t
 
-from dblog_core.lake.json_variants import SUFFIX, json_columns, name_taken, variant_name
+from dblog_core.lake.json_variants import COMMENT, SUFFIX, json_columns, name_taken, variant_name
 from dblog_core.model.schema import TableSchema
 from dblog_core.schema_evolution.renames import Rename
 from spark_jobs.delta_tables.column_types import quote
 
-COMMENT = "what try_parse_json makes of the text beside it"
 """Of a column that is filled."""
 
 OTHER = " (the VARIANT beside it is another)"

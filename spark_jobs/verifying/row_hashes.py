@@ -15,6 +15,7 @@ from dblog_core.model import schema as shape
 from dblog_core.rows.row_hashes import (
     LONGEST,
     LOWEST,
+    PRESENT,
     UNIT,
     WINDOW,
     is_compared,
@@ -36,7 +37,6 @@ def row_hash(rows: DataFrame, schema: shape.TableSchema, row: Callable[[str], Co
     fields = [
         F.coalesce(field.cast("string"), F.lit(""))
         for c in schema.columns
-        if is_compared(c)
         for field in _fields(row(c.name).cast(spark_type(c.type)), c)
     ]
     digest = F.sha2(F.concat_ws(",", *fields), 256)
@@ -55,6 +55,8 @@ def _check_session(session: SparkSession) -> None:
 def _fields(value: Column, column: shape.Column) -> Iterable[Column]:
     """The column's fields, each NULL where the column is."""
     kind = column.type
+    if not is_compared(column):
+        return [F.when(value.isNotNull(), PRESENT)]
     if is_json(column):
         return [F.sha2(value, 256)]
     if pa.types.is_string(kind):

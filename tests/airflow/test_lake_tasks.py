@@ -25,6 +25,7 @@ from dblog_core.lake.replay_interval import IntervalEnd
 from dblog_core.lake.task_requests import ReplayRequest
 from dblog_core.lake.task_results import ReplayCounts, ReplayedTable, ReplayResult
 from dblog_core.verify import run as verification
+from dblog_core.verify.compared_columns import NotCompared
 from dblog_core.verify.report import Differences, Repair, Report, TableReport
 from dblog_core.verify.run import VerifyRequest
 from dblog_core.verify.slice_times import record_compared
@@ -148,6 +149,17 @@ def test_a_note_says_what_was_mended_and_what_differs_still(tmp_path: Path) -> N
         note
         == "compared 1 row of 3 tables: 2 keys of shop.a repaired; shop.b: 2 keys differ; shop.c: cannot be compared"
     )
+
+
+def test_columns_that_are_not_compared_are_in_note_log_and_xcom() -> None:
+    columns = (NotCompared("mail", "hashed with hash_key"), NotCompared("gone", "only the lake has it"))
+    table = TableReport("shop.a", rows=1, not_compared=columns)
+    task = lake_operators.VerifyTables(task_id="verify", config_file="shop.toml")
+    note = task.note(lake_operators.verify_request({}), Report((table, TableReport("shop.b"))))
+    assert note == "compared 1 row of 2 tables: equal; columns not compared: shop.a (mail, gone)"
+    described = lake_operators.describe_table(table)
+    assert described.endswith("; not compared: mail (hashed with hash_key), gone (only the lake has it)")
+    assert [c["column"] for c in lake_operators.summary(table)["not_compared"]] == ["mail", "gone"]
 
 
 def config(tmp_path: Path) -> Config:

@@ -99,7 +99,7 @@ def test_columns_under_a_rule_are_hashed_as_they_are_staged(
         assert agree(its_reader, its_own, Rules(rules)) != agree(reader, schema)
 
 
-def test_keyed_hashes_are_left_out_and_no_server_is_told_the_key(
+def test_keyed_hashes_are_only_told_from_null_and_no_server_is_told_the_key(
     database: Database, source_config: Config, source: Source, reader: ChunkReader
 ) -> None:
     every_type.make(database)
@@ -110,7 +110,14 @@ def test_keyed_hashes_are_left_out_and_no_server_is_told_the_key(
     update = {"columns": rules, "hash_key": SecretStr(key)}
     ruled = open_source(source_config.source.model_copy(update=update))
     with closing(ruled.open_reader()) as its_reader:
-        assert agree(its_reader, schema, Rules(rules, key)) != agree(reader, schema)
+        before = agree(its_reader, schema, Rules(rules, key))
+        assert before != agree(reader, schema)
+        rows = reader.read(schema, **WHOLE).rows.to_pylist()
+        place, name = next((i, n) for n in names for i, row in enumerate(rows) if row[n] is not None)
+        with closing(database.connect()) as connection, connection.cursor() as cursor:
+            cursor.execute(f"UPDATE {schema.table} SET {name} = NULL WHERE id = {rows[place]['id']}")
+        after = agree(its_reader, schema, Rules(rules, key))
+        assert [number for number, pair in enumerate(zip(before, after, strict=True)) if pair[0] != pair[1]] == [place]
 
 
 @pytest.mark.parametrize("case", ["mixed", "enum_first", "enum_last", "binary_first"])

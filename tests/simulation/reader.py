@@ -73,6 +73,9 @@ class SimReader(Connection):
         rows = self._database.rows[schema.table]
         return self._select(schema, lambda: [k for k in sorted(keys) if k in rows], filters, None)
 
+    def column_names(self, table: TableName) -> tuple[str, ...]:
+        return tuple(column.name for column in self.schema(table).columns)
+
     def hashes(self, schema: TableSchema, *, after: Key | None, upto: Key | None, limit: int) -> Hashes:
         return plain_hashes.of_rows(self.read(schema, after=after, upto=upto, limit=limit), Rules({}))
 

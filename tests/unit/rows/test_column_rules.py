@@ -370,7 +370,7 @@ def test_a_high_watermark_of_a_version_without_digests_is_of_no_rules() -> None:
 KEY = "0123456789abcdef of hashes"
 
 
-def test_hashes_with_a_key_are_hmacs_and_take_no_part_in_row_hashes() -> None:
+def test_hashes_with_a_key_are_hmacs_whose_values_take_no_part_in_row_hashes() -> None:
     rules, plain = (Rules({"shop.a": ColumnRules(hash=("v",))}, key) for key in (KEY, ""))
     rows = pa.RecordBatch.from_pylist([{"id": 1, "v": "mail"}, {"id": 2, "v": None}], A.arrow)
     keyed = hmac.new(KEY.encode(), b"mail", hashlib.sha256).hexdigest()

@@ -117,12 +117,13 @@ def test_a_float_is_read_back_from_its_field_exactly(value: float) -> None:
 
 
 @pytest.mark.parametrize("source_type", ["float", "double(10,2)", "double unsigned", "real", "double precision"])
-def test_a_float_under_the_rule_hash_is_left_out(source_type: str) -> None:
+def test_a_float_under_the_rule_hash_is_only_told_from_null(source_type: str) -> None:
     number = Column("x", source_type, pa.float64())
     note = Column("n", "text", pa.string())
     plain = TableSchema(TABLE, (Column("id", "int", pa.int32()), number, note), ("id",))
     staged = Rules({str(TABLE): ColumnRules(hash=("x", "n"))}).schema(plain)
-    assert row_text(staged, {"id": 1, "x": "ab", "n": "cd"}) == "1,2,cd"
+    assert row_text(staged, {"id": 1, "x": "ab", "n": "cd"}) == "1,t,2,cd"
+    assert row_text(staged, {"id": 1, "x": None, "n": "cd"}) == "1,,2,cd"
     assert row_text(plain, {"id": 1, "x": 1.0, "n": "cd"}) == "1,1 0,2,cd"
 
 

@@ -112,6 +112,8 @@ WHERE TABLE_SCHEMA = %s {} AND GENERATION_EXPRESSION IN ('ROW START', 'ROW END')
 _COLUMNS = """SELECT TABLE_NAME, COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, NUMERIC_PRECISION, NUMERIC_SCALE,
   CHARACTER_SET_NAME, IS_NULLABLE, EXTRA
 FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s {} ORDER BY TABLE_NAME, ORDINAL_POSITION"""
+_COLUMN_NAMES = """SELECT COLUMN_NAME FROM information_schema.COLUMNS
+WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY ORDINAL_POSITION"""
 _INDEXES = """SELECT TABLE_NAME, INDEX_NAME, COLUMN_NAME, SUB_PART, INDEX_TYPE FROM information_schema.STATISTICS
 WHERE TABLE_SCHEMA = %s {} AND NON_UNIQUE = 0 ORDER BY TABLE_NAME, INDEX_NAME, SEQ_IN_INDEX"""
 # Types, character sets and storage forms that are not known here; and labels, of which two may print alike in a key.
@@ -204,6 +206,11 @@ def primary_key(connection: Connection[Any], table: TableName) -> tuple[str, ...
         if not is_of_table(error):
             raise
         return ()
+
+
+def column_names(connection: Connection[Any], table: TableName) -> tuple[str, ...]:
+    """All columns of a table, in their order."""
+    return tuple(str(name) for (name,) in rows(connection, _COLUMN_NAMES, (table.schema, table.name)))
 
 
 Rows = list[tuple[Any, ...]]

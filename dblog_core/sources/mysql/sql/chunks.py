@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 from pymysql.connections import Connection
 
-from dblog_core.config.source import ColumnRules, SourceConfig
+from dblog_core.config.source import SourceConfig
 from dblog_core.errors import RequestError, ServerNotSafe, SourceUnavailable, TableGone
 from dblog_core.interfaces import Chunk, ChunkTooLarge, Hashes, RangeHash, ReadPlan
 from dblog_core.model.filters import Filter
@@ -33,6 +33,7 @@ from dblog_core.sources.mysql.sql.connection import connect, rows, translate_err
 from dblog_core.sources.mysql.sql.key_order import IndexRows, KeyOrder
 from dblog_core.sources.mysql.sql.log_end import Sight
 from dblog_core.sources.mysql.sql.result_rows import TooLarge
+from dblog_core.sources.mysql.sql.row_hashes import StagedForms
 from dblog_core.sources.mysql.sql.select_rows import IndexReplaced, KeySelects
 from dblog_core.sources.mysql.sql.watermarks import qualify
 from dblog_core.sources.mysql.sql.where_clause import Condition
@@ -81,6 +82,10 @@ class MysqlChunks:
                 f"table {table}: {'; '.join(described.faults)}", where=where(self._config), fix="see `dblog check`"
             )
         return described.schema
+
+    def column_names(self, table: TableName) -> tuple[str, ...]:
+        with translate_errors(self._config, f"reading the columns of {table}"):
+            return catalogue.column_names(self._connection, table)
 
     def key_order(self, schema: TableSchema) -> str:
         with translate_errors(self._config, f"reading the key's order of {schema.table}"):
@@ -225,9 +230,8 @@ class MysqlChunks:
             tail, values = self._selects.tail(
                 schema, order, where_clause.between(schema, order, after, upto), "ASC", limit
             )
-            statement = row_hashes.select_range_hash(
-                schema, order, self._rules(schema), tail, zero_dates=self._config.zero_dates
-            )
+            forms = StagedForms.of(self._config, schema.table)
+            statement = row_hashes.select_range_hash(schema, order, forms, tail)
             answer = self._selects.answer(schema, canonical.range_shape(schema), (statement, values), 1)
             return canonical.range_hash(answer, schema, None)
 
@@ -306,14 +310,11 @@ class MysqlChunks:
 
     def _hashes(self, schema: TableSchema, order: KeyOrder, condition: Condition, limit: int | None) -> Hashes:
         tail, values = self._selects.tail(schema, order, condition, "ASC", limit)
-        listed = row_hashes.selected_hashes(schema, self._rules(schema), zero_dates=self._config.zero_dates)
+        listed = row_hashes.selected_hashes(schema, StagedForms.of(self._config, schema.table))
         statement = f"SELECT {listed} {tail}"
         hash_rows = self._selects.answer(schema, canonical.hashed_shape(schema), (statement, values), limit)
         canonical.check_hashed(hash_rows, schema)
         return Hashes(schema, hash_rows, None)
-
-    def _rules(self, schema: TableSchema) -> ColumnRules:
-        return self._config.hashed_by_server(schema.table)
 
     def _await_visibility(self) -> None:
         """Returns when a SELECT sees all that the log holds now. Raises ServerNotSafe where none is sure to."""

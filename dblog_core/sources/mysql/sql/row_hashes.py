@@ -6,15 +6,17 @@ A function costs the server about as much as a column does, so each field has as
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from dblog_core.config.source import ColumnRules
-from dblog_core.model.schema import Column, TableSchema
+from dblog_core.config.source import ColumnRules, SourceConfig
+from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.rows.column_rules import mask_of
 from dblog_core.rows.row_hashes import (
     HASH,
     LONGEST,
+    PRESENT,
     UNIT,
     WINDOWS,
     fields,
@@ -40,17 +42,30 @@ _LIMITED = ("time", "decimal", "enum")
 """Types whose text is never longer than `LONGEST`, whatever their declaration."""
 
 
-def selected_hashes(schema: TableSchema, rules: ColumnRules, *, zero_dates: str) -> str:
+@dataclass(frozen=True, slots=True)
+class StagedForms:
+    """How columns are staged: the rules of the table, whether those of `hash` are keyed, and what becomes of zero
+    dates."""
+
+    rules: ColumnRules
+    is_keyed: bool
+    zero_dates: str
+
+    @classmethod
+    def of(cls, source: SourceConfig, table: TableName) -> StagedForms:
+        """Those of a configuration."""
+        return cls(source.rules_of(table), source.has_hash_key, source.zero_dates)
+
+
+def selected_hashes(schema: TableSchema, forms: StagedForms) -> str:
     """What a SELECT lists for `Hashes`."""
-    return f"{', '.join(map(select_column, schema.key_columns))}, {row_hash(schema, rules, zero_dates=zero_dates)}"
+    return f"{', '.join(map(select_column, schema.key_columns))}, {row_hash(schema, forms)}"
 
 
-def select_range_hash(
-    schema: TableSchema, key_order: KeyOrder, rules: ColumnRules, tail: str, *, zero_dates: str
-) -> str:
+def select_range_hash(schema: TableSchema, key_order: KeyOrder, forms: StagedForms, tail: str) -> str:
     """The SELECT of a range's one row; `tail` follows the columns of the SELECT of its rows. It reads those once."""
     names = ", ".join(quote_identifier(name) for name in schema.key)
-    rows = f"SELECT {names}, {row_hash(schema, rules, zero_dates=zero_dates)} AS {HASH} {tail}"
+    rows = f"SELECT {names}, {row_hash(schema, forms)} AS {HASH} {tail}"
     if len(schema.key) == 1 and _base(schema.key_columns[0]) in _WITH_MAXIMUM and not key_order.octets:
         return f"SELECT MAX({names}), COUNT(*), COUNT({HASH}), SUM({HASH}) FROM ({rows}) AS hashed"
     last = ", ".join(_backwards(column, key_order) for column in schema.key_columns)
@@ -66,13 +81,14 @@ def _backwards(column: Column, key_order: KeyOrder) -> str:
     return f"{f'CAST({form} AS UNSIGNED)' if _base(column) == 'set' else form} DESC"
 
 
-def row_hash(schema: TableSchema, rules: ColumnRules, *, zero_dates: str) -> str:
+def row_hash(schema: TableSchema, forms: StagedForms) -> str:
     """The hash of a row: NULL only where its text is longer than max_allowed_packet."""
+    of_key = replace(forms, zero_dates="error")
     listed = [
         field
         for column in schema.columns
-        if column.name not in rules.exclude
-        for field in _fields(column, rules, zero_dates="error" if column.name in schema.key else zero_dates)
+        if column.name not in forms.rules.exclude
+        for field in _fields(column, of_key if column.name in schema.key else forms)
     ]
     # CONCAT_WS leaves NULL out together with its comma: rows with NULL in different columns would get the same text.
     text = f"CONCAT_WS(',', {', '.join(f'IFNULL({field}, {_EMPTY})' for field in listed)})"
@@ -84,13 +100,14 @@ _EMPTY = "''"
 _BLANK = "' '"
 
 
-def _fields(column: Column, rules: ColumnRules, *, zero_dates: str) -> list[str]:
+def _fields(column: Column, forms: StagedForms) -> list[str]:
     """The column's fields, each NULL where the column is."""
-    value = _present(column, zero_dates)
+    rules = forms.rules
+    value = _present(column, forms.zero_dates)
     if form := form_of(column, rules.staged_as):
         return _staged_form(form, column, value)
     if column.name in rules.hash:
-        return _digest(value, column)
+        return _digest(value, column, is_keyed=forms.is_keyed)
     if column.name in rules.mask:
         return [f"IF({value} IS NULL, NULL, '{field}')" for field in fields(mask_of(column.type).as_py(), column)]
     if pa.types.is_string(column.type):
@@ -170,10 +187,10 @@ def _binary(column: Column, value: str) -> list[str]:
     return [f"LENGTH({value})", digits if short else f"IF(LENGTH({value}) > {LONGEST}, SHA2({value}, 256), {digits})"]
 
 
-def _digest(value: str, column: Column) -> list[str]:
+def _digest(value: str, column: Column, *, is_keyed: bool) -> list[str]:
     """What the rule `hash` stages, see `dblog_core.rows.column_rules`."""
-    if not is_compared(Column(column.name, column.source_type, pa.string())):
-        return []
+    if is_keyed or not is_compared(Column(column.name, column.source_type, pa.string())):
+        return [f"IF({value} IS NULL, NULL, '{PRESENT}')"]
     kind = column.type
     text = _text(column, value)
     if pa.types.is_binary(kind):

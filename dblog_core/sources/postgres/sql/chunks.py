@@ -77,6 +77,10 @@ class PostgresChunkReader:
         with translate_errors(self._config):
             return self._table(table).schema(self._config)
 
+    def column_names(self, table: TableName) -> tuple[str, ...]:
+        with translate_errors(self._config):
+            return tuple(column.name for column in self._table(table).columns)
+
     def key_order(self, schema: TableSchema) -> str:
         """By the newest catalogue, as COPY compares; not by the one that the snapshot of a chunk shows."""
         with translate_errors(self._config):
@@ -357,14 +361,13 @@ class PostgresChunkReader:
         """The rows of `answer` that a query of hashes gives, and its snapshot."""
         with translate_errors(self._config):
             connection = self._open()
-        rules = self._config.hashed_by_server(schema.table)
         recoded = connection.get_parameter_status("server_encoding") not in ("UTF8", "SQL_ASCII")
         tail = self._query(schema, where_clause.every(condition), where_clause.order(schema), limit)
 
         def select(now: Sequence[Column]) -> sql.Composable:
             kinds.update({column.name: column for column in now})
             sent = sql.SQL(", ").join(select_column(kinds[name]) for name in schema.key)
-            query = HashQuery(now, schema.key, rules, recoded)
+            query = HashQuery(now, schema.key, self._config.rules_of(schema.table), self._config.has_hash_key, recoded)
             return sql.SQL(ask(query, tail.as_string(connection), sent.as_string(connection)))
 
         def decode(_: Sequence[Column], copied: copy_out.Bytes) -> pa.RecordBatch:

@@ -17,6 +17,7 @@ from dblog_core.rows.column_rules import mask_of
 from dblog_core.rows.row_hashes import (
     HASH,
     LONGEST,
+    PRESENT,
     UNIT,
     WINDOWS,
     fields,
@@ -43,7 +44,8 @@ _SECONDS = 'YYYY-MM-DD"T"HH24:MI:SS'
 
 @dataclass(frozen=True, slots=True)
 class HashQuery:
-    """What is hashed of a table's columns, as they are now. `recoded`: text has other octets there than in UTF-8.
+    """What is hashed of a table's columns, as they are now. `is_keyed`: whether the rule `hash` takes a key, which the
+    server does not get; `recoded`: text has other octets there than in UTF-8.
 
     `tail` is what follows the columns in a SELECT of the table's rows, in key order; `sent` are the key's columns of a
     `t`, as they are sent.
@@ -52,6 +54,7 @@ class HashQuery:
     columns: Sequence[Column]
     key: Sequence[str]
     rules: ColumnRules
+    is_keyed: bool
     recoded: bool
 
     def hashes(self, tail: str, sent: str) -> str:
@@ -139,9 +142,9 @@ class HashQuery:
 
     def _digest(self, column: Column) -> list[str]:
         """What the rule `hash` stages, see `dblog_core.rows.column_rules`."""
-        if not is_compared(Column(column.name, column.source_type, pa.string())):
-            return []
         is_there = _is_there(column)
+        if self.is_keyed or not is_compared(Column(column.name, column.source_type, pa.string())):
+            return [f"CASE WHEN {is_there} THEN '{PRESENT}' END"]
         hashed = f"encode(sha256({self._bytes_to_hash(column)}), 'hex')"
         if is_json(column):
             hashed = f"encode(sha256(textsend({hashed})), 'hex')"
