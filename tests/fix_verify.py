@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from dblog_core.config.settings import Config
 from dblog_core.lake.lake_status import table_location
-from dblog_core.verify import repair, run
+from dblog_core.verify import certificate_check, repair, run
 from dblog_core.verify import table as table_module
 from dblog_core.verify.direct.judge import DirectJudge
 from dblog_core.verify.exchange import Answer, Desk, Task
@@ -62,6 +62,7 @@ def verify_here(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, merge_here
             return answer
 
     monkeypatch.setattr(run, "LakeSide", LakeHere)
+    monkeypatch.setattr(certificate_check, "LakeSide", LakeHere)
     monkeypatch.setattr(repair, "merge_staged", lambda config, *_, **__: merge_here(config))
     return _verify
 

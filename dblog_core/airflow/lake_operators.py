@@ -200,7 +200,8 @@ class VerifyTables(_OnLake):
         in the end, or could not be compared; AirflowSkipException where nothing was there to compare."""
 
         def compare(config: Config, stop: threading.Event) -> tuple[VerifyRequest, Report]:
-            from dblog_core.verify.run import Interrupted, verify
+            from dblog_core.verify.run import verify
+            from dblog_core.verify.window_positions import Interrupted
 
             try:
                 with self.take_request(context, config) as request:

@@ -15,8 +15,9 @@ from dblog_core.config.secret_settings import LAKE, SOURCE
 from dblog_core.model.durations import in_words
 
 if TYPE_CHECKING:
+    from dblog_core.verify.certificate_check import CertificateCheck, ClaimCheck
     from dblog_core.verify.report import Report, TableReport
-    from dblog_core.verify.run import ClaimCheck, VerifyRequest
+    from dblog_core.verify.run import VerifyRequest
     from dblog_core.verify.table import Wish
 
 _SHOWN = 20  # keys of a table that people are shown; --json has all
@@ -34,7 +35,12 @@ _CertificateOption = Annotated[
 ]
 _CheckOption = Annotated[
     Path | None,
-    typer.Option(metavar="CERTIFICATE", exists=True, dir_okay=False, help="Does the lake still give its hashes?"),
+    typer.Option(
+        metavar="CERTIFICATE",
+        exists=True,
+        dir_okay=False,
+        help="Were all its tables equal, and does the lake still have those rows?",
+    ),
 ]
 _PartOption = Annotated[
     str | None,
@@ -124,7 +130,8 @@ def _wish(sample: str | None, confidence: float) -> Wish:
 
 
 def _compare(session: Session, request: VerifyRequest) -> None:
-    from dblog_core.verify.run import Interrupted, verify
+    from dblog_core.verify.run import verify
+    from dblog_core.verify.window_positions import Interrupted
 
     config = session.config(SOURCE | LAKE)
     try:
@@ -139,27 +146,38 @@ def _compare(session: Session, request: VerifyRequest) -> None:
 
 
 def _check(session: Session, file: Path) -> None:
-    from dblog_core.verify.run import Interrupted, check_certificate
+    from dblog_core.verify.certificate_check import check_certificate
+    from dblog_core.verify.window_positions import Interrupted
 
     config = session.config(LAKE)
     try:
         with stopping() as stop:
-            checks = check_certificate(config, file, stop=stop)
+            check = check_certificate(config, file, stop=stop)
     except Interrupted:
         note("interrupted: nothing is known")
         raise typer.Exit(FAILED) from None
-    equal = all(each.equal for each in checks)
-    lines = [_check_text(each) for each in checks] or ["the certificate names no lake table"]
-    session.result({"equal": equal, "tables": [each.to_json() for each in checks]}, "\n".join(lines))
-    if not equal:
+    session.result(check.to_json(), check_text(check))
+    if not check.equal:
         raise typer.Exit(FAILED)
 
 
-def _check_text(check: ClaimCheck) -> str:
-    if check.error is not None:
-        return f"{check.table}: version {check.version} cannot be read: {check.error}"
-    hashes = "the same hashes" if check.equal else "OTHER hashes"
-    return f"{check.table}: version {check.version} gives {hashes}"
+def check_text(check: CertificateCheck) -> str:
+    """What a certificate proves, for people."""
+    lines = [_claim_text(table, check.at) for table in check.tables]
+    lines += [f"{table.table}: left out: {table.reason}" for table in check.left_out]
+    return "\n".join(lines) if check.tables else "\n".join(["NOT PROVEN: the certificate is of no table", *lines])
+
+
+def _claim_text(table: ClaimCheck, at: str) -> str:
+    if table.error is not None:
+        return f"{table.table}: NOT PROVEN: {table.error}"
+    line = f"{table.table}: equal to the source at {at}"
+    if table.version is None:
+        return f"{line}: it had no row, and the lake no copy of it"
+    line = f"{line}; version {table.version} of the lake has the same rows still"
+    if table.staged:
+        line += f" (without {table.staged:,} rows that were staged then)"
+    return f"{line}; not compared: {', '.join(table.not_compared)}" if table.not_compared else line
 
 
 def text(report: Report) -> str:

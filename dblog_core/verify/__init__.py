@@ -23,9 +23,10 @@ exchange          files between us and the Spark job       delta_version  the ve
 source_reader     one SELECT between its watermarks        window_positions  where the capture says that they lie
 recheck           pure: which keys are read again          confidence     pure: what a sample says about the whole
 spark_job         the Spark job, seen from here            table          one table, from the pin to its verdict
-certificate       what was found, to be checked later      repair         dumps of what differs, merged
-report            what users get                           run            all of it
-slices            the full state in N parts                last_results   what `status` shows of earlier runs
+certificate       what was found, to be checked later      certificate_check  the check
+repair            dumps of what differs, merged            run            all of it
+report            what users get                           last_results   what `status` shows of earlier runs
+slices            the full state in N parts                slice_times    which slice waited longest
 lake_side         who answers: this process, or Spark      direct         the answers of this process
-slice_times       which slice waited longest               compared_columns  pure: which columns are not compared
+compared_columns  pure: which columns are not compared
 """

@@ -1,13 +1,17 @@
-"""A certificate: what a verification has seen, so that anybody can look later whether the lake still gives it.
+"""A certificate: what a verification has seen, so that it can be checked later whether the lake still has it.
 
-It holds, for each table, the ranges that the source was read in (keys, rows, sums of hashes, places in the log), and
-rows and sums of hashes of the lake's pinned version, by the same ranges where Spark orders the key as the source does.
+It holds, for each table, the outcome, the columns that were not compared, the ranges that the source was read in (keys,
+rows, sums of hashes, places in the log), and rows and sums of hashes of the lake's pinned version, by the same ranges
+where Spark orders the key as the source does. It names every table that was asked for: those too that have no such
+entry, with the reason.
+
+Format 1 had no word of tables that could not be compared, and other hashes of some columns: it is refused.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +29,7 @@ from dblog_core.verify.exchange import Pin, Sum
 from dblog_core.verify.report import TableReport
 from dblog_core.verify.source_reader import PlacedReading
 
-FORMAT = 1
+FORMAT = 2
 MOST_RANGES = 64
 
 
@@ -98,6 +102,8 @@ class CertifiedTable:
         return {
             "table": self.report.table,
             "equal": self.report.equal,
+            "outcome": self.report.outcome,
+            "not_compared": [column.to_json() for column in self.report.not_compared],
             "rows": self.report.rows,
             "found": self.report.difference_count,
             "undecided": len(self.report.undecided),
@@ -115,22 +121,62 @@ class CertifiedTable:
         }
 
 
-def certificate(source: str, at: str, tables: Sequence[CertifiedTable]) -> bytes:
-    """The file. `at`: the time, ISO 8601."""
-    parts = [table.to_json() for table in tables]
-    data = {"format": FORMAT, "dblog": __version__, "source": source, "at": at, "tables": parts}
+@dataclass(frozen=True, slots=True)
+class UncertifiedTable:
+    """A table that was asked for, and of which there is no evidence. `counts`: whether the lake should have it."""
+
+    table: str
+    reason: str
+    counts: bool = True
+
+    def to_json(self) -> Json:
+        return {"table": self.table, "reason": self.reason, "counts": self.counts}
+
+
+def certificate(
+    source: str,
+    at: str,
+    asked: Iterable[str],
+    tables: Sequence[CertifiedTable],
+    uncertified: Sequence[UncertifiedTable] = (),
+) -> bytes:
+    """The file. `at`: the time, ISO 8601; `asked`: the names of all tables that should be in it."""
+    data = {
+        "format": FORMAT,
+        "dblog": __version__,
+        "source": source,
+        "at": at,
+        "asked": sorted(asked),
+        "tables": [table.to_json() for table in tables],
+        "not_certified": [table.to_json() for table in uncertified],
+    }
     return orjson.dumps(data, option=orjson.OPT_INDENT_2) + b"\n"
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a certificate says of one lake table."""
+    """What a certificate says of one table. `outcome`: in words; `pin` None: the lake had no copy of it. `staged`: rows
+    that were on top of the pinned version."""
 
     table: str
+    equal: bool
+    outcome: str
+    not_compared: tuple[str, ...]
     schema: TableSchema
-    pin: Pin
+    pin: Pin | None
+    staged: int
     bounds: tuple[Any, ...]
     sums: tuple[Sum, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """A certificate as it is read. `at`: when it was made; `uncertified`: tables without evidence, those too of which
+    the file does not say a word though they were asked for."""
+
+    at: str
+    claims: tuple[Claim, ...]
+    uncertified: tuple[UncertifiedTable, ...]
 
 
 def write(file: Path, data: bytes) -> None:
@@ -140,24 +186,40 @@ def write(file: Path, data: bytes) -> None:
         out.write(data)
 
 
-def claims(file: Path, *, source: str) -> list[Claim]:
-    """What can be looked at again. Raises RequestError where the file is no certificate of this source."""
+def read_certificate(file: Path, *, source: str) -> Certificate:
+    """Raises RequestError where the file is no certificate of this source, or one of another format."""
     try:
         data = orjson.loads(file.read_bytes())
         if data["format"] != FORMAT:
             raise ValueError(f"its format is {data['format']}, and {FORMAT} is known")
         if data["source"] != source:
             raise ValueError(f"it is of source {data['source']}")
-        return [_claim(table) for table in data["tables"] if table["lake"] is not None]
+        claims = tuple(map(_claim, data["tables"]))
+        uncertified = [UncertifiedTable(t["table"], t["reason"], t["counts"]) for t in data["not_certified"]]
+        named = {claim.table for claim in claims} | {table.table for table in uncertified}
+        silent = [str(table) for table in data["asked"] if table not in named]
+        uncertified += [UncertifiedTable(table, "the certificate does not say what was found") for table in silent]
+        return Certificate(str(data["at"]), claims, tuple(uncertified))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RequestError(
-            f"is no certificate: {error}", where=str(file), fix="give a file that `verify --certificate` has written"
+            f"is no certificate: {error}",
+            where=str(file),
+            fix="give a file that `verify --certificate` of this version has written",
         ) from error
 
 
 def _claim(table: Json) -> Claim:
-    lake = table["lake"]
-    sums = tuple(Sum(s["rows"], int(s["hash"])) for s in lake["sums"])
+    lake = table["lake"] or {"sums": (), "bounds": (), "staged": 0}
     # No staged rows are folded on top of a certified version, so its own offset is the newest.
-    pinned = Pin(lake["version"], lake["offset"], lake["segment"], lake["offset"])
-    return Claim(table["table"], TableSchema.from_json(table["schema"]), pinned, tuple(lake["bounds"]), sums)
+    pinned = Pin(lake["version"], lake["offset"], lake["segment"], lake["offset"]) if table["lake"] else None
+    return Claim(
+        table=str(table["table"]),
+        equal=table["equal"] is True,
+        outcome=str(table["outcome"]),
+        not_compared=tuple(str(column["column"]) for column in table["not_compared"]),
+        schema=TableSchema.from_json(table["schema"]),
+        pin=pinned,
+        staged=int(lake["staged"]),
+        bounds=tuple(lake["bounds"]),
+        sums=tuple(Sum(s["rows"], int(s["hash"])) for s in lake["sums"]),
+    )

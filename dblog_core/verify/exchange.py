@@ -10,9 +10,11 @@ Keys travel as JSON, as in watermarks.
 
 from __future__ import annotations
 
+import secrets
 import shutil
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -147,6 +149,16 @@ class Answer:
         different = tuple((key, tuple(columns)) for key, columns in data["different"])
         sums = tuple(Sum(rows, int(total)) for rows, total in data["sums"])
         return cls(**{**data, **lists, "different": different, "sums": sums})
+
+
+@contextmanager
+def open_desk(storage: Storage) -> Iterator[Desk]:
+    """The directory of a new verification; it is removed in the end."""
+    desk = Desk(storage, f"tmp/verify-{secrets.token_hex(8)}")
+    try:
+        yield desk
+    finally:
+        desk.clear()
 
 
 class Desk:

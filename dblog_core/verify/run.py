@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,12 +19,12 @@ from dblog_core.dumps.pace.locked_tables import LOCK_SECONDS, explain_lock
 from dblog_core.dumps.read_only_windows import AnnouncedWindows
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import DblogError, RequestError, TableLocked
-from dblog_core.interfaces import ChunkReader, Clock, Json, StateStore, WatermarkWriter
+from dblog_core.interfaces import ChunkReader, Clock, StateStore, WatermarkWriter
 from dblog_core.model.schema import TableName
 from dblog_core.state.lease_holder import CAPTURE
 from dblog_core.verify import certificate, last_results, repair, slice_times
-from dblog_core.verify.certificate import CertifiedTable
-from dblog_core.verify.exchange import TOGETHER, Ask, Desk, Sum, Task
+from dblog_core.verify.certificate import CertifiedTable, UncertifiedTable
+from dblog_core.verify.exchange import TOGETHER, Ask, Sum, Task, open_desk
 from dblog_core.verify.lake_side import LakeSide
 from dblog_core.verify.report import Repair, Report, TableReport
 from dblog_core.verify.slices import Slice, Slices
@@ -54,19 +53,6 @@ class VerifyRequest:
     pass_over_refused: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimCheck:
-    """Whether the lake still gives what a certificate says of a table; `error`: why that is unknown."""
-
-    table: str
-    version: int
-    equal: bool
-    error: str | None = None
-
-    def to_json(self) -> Json:
-        return {"table": self.table, "version": self.version, "equal": self.equal, "error": self.error}
-
-
 def verify(
     config: Config,
     request: VerifyRequest,
@@ -91,9 +77,10 @@ def verify(
         compared = _compare_each(tools, tables, lambda table: _compare(tools, cut, request, table), stop, clock)
         report = Report(tuple(table.report for table in compared), tuple(refused), request.pass_over_refused)
         if request.certificate is not None:
-            parts = [table.certified for table in compared if table.certified is not None]
             now = dt.datetime.fromtimestamp(clock.time(), dt.UTC).isoformat(timespec="seconds")
-            certificate.write(request.certificate, certificate.certificate(config.source.name, now, parts))
+            asked = [*map(str, tables), *(left_out.table for left_out in refused)]
+            data = _certify(config.source.name, now, asked, compared, report)
+            certificate.write(request.certificate, data)
         report = _mend_tables(tools, cut, report, stop=stop, clock=clock) if request.mend else report
         for table in report.tables:
             if table.equal:
@@ -105,11 +92,12 @@ def verify(
 @dataclass(frozen=True, slots=True)
 class _Compared:
     """A table's record, and its part of the certificate where one is asked for. `is_locked`: it was not compared, since
-    somebody keeps the table locked."""
+    somebody keeps the table locked; `uncertified`: why it has no part."""
 
     report: TableReport
     certified: CertifiedTable | None = None
     is_locked: bool = False
+    uncertified: str | None = None
 
 
 def _compare_each(
@@ -165,7 +153,22 @@ def _compare(tools: Tools, cut: _Cut, request: VerifyRequest, table: TableName) 
     tools.say(f"{table}: {report.outcome}, {report.seconds:.0f} s")
     if request.certificate is None or check.evidence is None:
         return _Compared(report)
-    return _Compared(report, _certify_table(tools, check, report))
+    try:
+        return _Compared(report, _certify_table(tools, check, report))
+    except DblogError as error:
+        return _Compared(report, uncertified=str(error))
+
+
+def _certify(source: str, at: str, asked: Sequence[str], compared: Sequence[_Compared], report: Report) -> bytes:
+    """The certificate, also of the tables that have no evidence: without them it would pass for one of all tables."""
+    parts = [table.certified for table in compared if table.certified is not None]
+    uncertified = [
+        UncertifiedTable(table.report.table, table.uncertified or table.report.error or table.report.outcome)
+        for table in compared
+        if table.certified is None
+    ]
+    uncertified += [UncertifiedTable(t.table, t.reason, t in report.missing_tables) for t in report.left_out]
+    return certificate.certificate(source, at, asked, parts, uncertified)
 
 
 def _remember(config: Config, request: VerifyRequest, report: Report, *, began_at: float, now: float) -> None:
@@ -175,28 +178,6 @@ def _remember(config: Config, request: VerifyRequest, report: Report, *, began_a
         last_results.record_results(state, report.tables, whole=whole, now_seconds=now)
         if request.slice is not None and request.tables is None and report.equal:
             slice_times.record_compared(state, request.slice, began_us=int(began_at * 1e6))
-
-
-def check_certificate(
-    config: Config, file: Path, *, stop: threading.Event, clock: Clock | None = None
-) -> list[ClaimCheck]:
-    """Looks whether the lake, at the certificate's versions, still gives its sums. Raises RequestError, Interrupted."""
-    claims = certificate.claims(file, source=config.source.name)
-    staging = wiring.open_staging(config)
-    clock = clock or SystemClock()
-    with (
-        _clear_afterwards(Desk(staging.storage, _directory())) as desk,
-        LakeSide(config, desk, clock, stop, lambda _: None) as lake_side,
-    ):
-        return [_check_claim(lake_side, claim) for claim in claims]
-
-
-def _check_claim(lake_side: LakeSide, claim: certificate.Claim) -> ClaimCheck:
-    try:
-        sums = lake_side.ask(Task(Ask.SUMS, claim.schema, claim.pin, bounds=claim.bounds)).sums
-    except DblogError as error:
-        return ClaimCheck(claim.table, claim.pin.version, equal=False, error=str(error))
-    return ClaimCheck(claim.table, claim.pin.version, sums == claim.sums)
 
 
 def _window_opener(state: StateStore, clock: Clock, stop: threading.Event) -> Announce:
@@ -226,7 +207,7 @@ def _open_tools(
         if state.leader(CAPTURE) is None:
             raise no_capture_error()
         with (
-            _clear_afterwards(Desk(staging.storage, _directory())) as desk,
+            open_desk(staging.storage) as desk,
             LakeSide(config, desk, clock, stop, say) as lake_side,
         ):
             yield Tools(
@@ -249,18 +230,6 @@ def _open_tools(
                 workers=workers,
                 say=say,
             )
-
-
-@contextmanager
-def _clear_afterwards(desk: Desk) -> Iterator[Desk]:
-    try:
-        yield desk
-    finally:
-        desk.clear()
-
-
-def _directory() -> str:
-    return f"tmp/verify-{secrets.token_hex(8)}"
 
 
 def _certify_table(tools: Tools, check: TableCheck, report: TableReport) -> CertifiedTable:
@@ -342,6 +311,3 @@ def _compared_again(check: TableCheck, table: TableReport, dump_id: str) -> Tabl
     )
     repaired = Repair(dump_id, table.differences)
     return replace(second_report, rows=table.rows, lake_rows=table.lake_rows, sample=table.sample, repaired=repaired)
-
-
-__all__ = ["ClaimCheck", "Interrupted", "VerifyRequest", "check_certificate", "verify"]

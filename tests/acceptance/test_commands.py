@@ -251,8 +251,11 @@ def _damage_a_hash(world: World) -> None:
     """NULL in place of a keyed hash is found and repaired; no server can compare the hashes themselves."""
     customers = world.table("customers")
     DeltaTable(world.lake.joinpath(*customers.split("."))).update(updates={"email": "NULL"}, predicate="id = 3")
-    (table,) = world.json("verify", "--table", customers, ok=(1,))["tables"]
+    certificate = str(world.directory / "damaged.json")
+    (table,) = world.json("verify", "--table", customers, "--certificate", certificate, ok=(1,))["tables"]
     assert table["different"] == [{"key": 3, "columns": ["email"]}]
+    check = world.json("verify", "--check", certificate, ok=(1,))
+    assert [t["table"] for t in check["tables"]] == [customers] and "1 keys differ" in check["tables"][0]["error"]
     world.dblog("verify", "--table", customers, "--repair")
     _assert_lake(world)
 

@@ -21,6 +21,8 @@ from dblog_core.errors import DblogError, RequestError
 from dblog_core.lake.lake_status import table_location
 from dblog_core.model.schema import TableName
 from dblog_core.verify import run, slice_times, source_reader
+from dblog_core.verify.certificate import read_certificate
+from dblog_core.verify.certificate_check import check_certificate
 from dblog_core.verify.report import Differences
 from dblog_core.verify.slices import Slice
 from dblog_core.wiring import open_lake, open_staging, open_state
@@ -74,7 +76,7 @@ def _count_dumped_rows(shop: Shop, dump_id: str) -> int:
 
 @pytest.mark.in_turn
 def test_a_locked_table_is_named_with_its_holder_and_the_others_are_compared(
-    shop: Shop, database: Database, verify_plainly: Plainly, monkeypatch: pytest.MonkeyPatch
+    shop: Shop, database: Database, verify_plainly: Plainly, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(run, "_LOCKED_SECONDS", 3.0)
     verify, lake = verify_plainly(shop.config)
@@ -85,6 +87,10 @@ def test_a_locked_table_is_named_with_its_holder_and_the_others_are_compared(
         assert (free.table, free.equal, free.rows) == (shop.a, True, ROWS)
         assert kept.table == shop.b and not report.equal
         assert kept.error is not None and "locked" in kept.error and "verify the table again" in kept.error
+        verify(shop.config, certificate=tmp_path / "certificate.json")
+        certified = read_certificate(tmp_path / "certificate.json", source=shop.config.source.name)
+        assert [(claim.table, claim.equal) for claim in certified.claims] == [(shop.a, True)]
+        assert [(table.table, "locked" in table.reason) for table in certified.uncertified] == [(shop.b, True)]
         slices = verify(shop.config, slice=Slice(1, 1))
         assert [table.equal for table in slices.tables] == [True, False]
     free, freed = verify(shop.config).tables
@@ -331,15 +337,16 @@ def _certify(delta: Delta, verify_here: Verify, file: Path) -> None:
     assert sides[0] == sides[1]
 
     delta.damage()
-    assert [
-        table_report.equal for table_report in run.check_certificate(shop.config, file, stop=threading.Event())
-    ] == [True], "of its own version"
+    check = check_certificate(shop.config, file, stop=threading.Event())
+    assert check.equal, "of its own version"
     data = json.loads(file.read_text())
     data["tables"][0]["lake"]["version"] += 1
     file.write_text(json.dumps(data))
-    assert [
-        table_report.equal for table_report in run.check_certificate(shop.config, file, stop=threading.Event())
-    ] == [False]
+    check = check_certificate(shop.config, file, stop=threading.Event())
+    assert not check.equal and check.tables[0].error is not None and "has other rows now" in check.tables[0].error
+    assert not verify_here(shop.config, shop.a, certificate=file).equal
+    check = check_certificate(shop.config, file, stop=threading.Event())
+    assert not check.equal and "was not equal to the source when" in str(check.tables[0].error)
 
     (drawn,) = verify_here(shop.config, shop.a, sample={"share": 1.0, "confidence": 0.9}).tables
     assert drawn.sample is not None and drawn.sample.source_rows >= ROWS // 2

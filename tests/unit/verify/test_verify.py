@@ -177,7 +177,7 @@ def test_the_json_of_a_repair_names_its_dump_and_what_differed_before() -> None:
 def test_nobody_else_may_read_a_certificate(tmp_path: Path) -> None:
     before = os.umask(0o022)
     try:
-        certificate.write(tmp_path / "c.json", certificate.certificate("shop", "2026-01-01", []))
+        certificate.write(tmp_path / "c.json", certificate.certificate("shop", "2026-01-01", [], []))
     finally:
         os.umask(before)
     assert (tmp_path / "c.json").stat().st_mode & 0o777 == 0o600
@@ -185,11 +185,13 @@ def test_nobody_else_may_read_a_certificate(tmp_path: Path) -> None:
 
 def test_a_file_that_is_no_certificate_of_the_source_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "c.json"
-    file.write_bytes(certificate.certificate("shop", "2026-01-01", []))
-    assert certificate.claims(file, source="shop") == []
+    file.write_bytes(certificate.certificate("shop", "2026-01-01", [], []))
+    assert certificate.read_certificate(file, source="shop").claims == ()
     for broken in ({"source": "other"}, {"source": "shop"}):
         with pytest.raises(RequestError, match="no certificate"):
-            certificate.claims(file if broken["source"] == "other" else tmp_path / "none", source=broken["source"])
+            certificate.read_certificate(
+                file if broken["source"] == "other" else tmp_path / "none", source=broken["source"]
+            )
 
 
 @pytest.mark.parametrize(
