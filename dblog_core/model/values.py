@@ -118,6 +118,22 @@ def key_from_json(data: Any, schema: TableSchema) -> Key:
     return tuple(from_json(part, column) for part, column in zip(parts, columns, strict=True))
 
 
+def has_null(key: Any) -> bool:
+    """Whether a JSON key has a part that is NULL: no row of a source has one, but a stranger's row of the lake may."""
+    return key is None or (isinstance(key, list) and None in key)
+
+
+def lake_key_from_json(data: Any, schema: TableSchema) -> Key:
+    """As `key_from_json`, also of a key of the lake in which parts are NULL."""
+    if not has_null(data):
+        return key_from_json(data, schema)
+    parts = data if isinstance(data, list) else [data]
+    columns = schema.key_columns
+    if len(parts) != len(columns):
+        return key_from_json(data, schema)  # which refuses it
+    return tuple(None if part is None else from_json(part, c) for part, c in zip(parts, columns, strict=True))
+
+
 def keys_of(rows: pa.RecordBatch | pa.StructArray, schema: TableSchema) -> list[Key]:
     """The key of every row of a batch or of an image array."""
     columns = [rows.field(name) if isinstance(rows, pa.StructArray) else rows.column(name) for name in schema.key]

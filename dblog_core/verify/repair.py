@@ -22,6 +22,7 @@ from dblog_core.interfaces import Clock
 from dblog_core.lake import spark_submit
 from dblog_core.lake.lake_status import LakeStatus, State, read_status
 from dblog_core.model.durations import in_words
+from dblog_core.model.values import has_null
 from dblog_core.staging import Staging
 from dblog_core.storage.location import Location
 from dblog_core.verify.report import TableReport
@@ -76,8 +77,9 @@ def dump_differences(
 
 def _request(report: TableReport) -> DumpRequest:
     keys: tuple[Any, ...] = tuple(report.differing_keys)
-    # `more`: the report names only some of the keys, so only a dump of the table repairs all.
-    whole = report.more or len(keys) > MAX_KEYS
+    # `more`: the report names only some of the keys, so only a dump of the table repairs all. No SELECT asks for a key
+    # with NULL: the end of a dump of the table shows that the source has no such row.
+    whole = report.more or len(keys) > MAX_KEYS or any(map(has_null, keys))
     return DumpRequest(tables=(report.table,), keys=() if whole else keys)
 
 

@@ -20,10 +20,10 @@ from dblog_core.dumps.key_ranges import Range
 from dblog_core.dumps.pace.locked_tables import LOCK_SECONDS
 from dblog_core.dumps.read_only_windows import NotOpened
 from dblog_core.errors import DblogError, TableLocked
-from dblog_core.interfaces import ChunkReader, Clock, Source, WatermarkWriter
+from dblog_core.interfaces import ChunkReader, Clock, Hashes, Source, WatermarkWriter
 from dblog_core.model import watermark
 from dblog_core.model.schema import TableSchema
-from dblog_core.model.values import Key, key_from_json, keys_of
+from dblog_core.model.values import Key, key_from_json, keys_of, lake_key_from_json
 from dblog_core.model.watermark import Probe
 from dblog_core.retry import retrying
 from dblog_core.rows.arrow_hashes import sum_exactly
@@ -191,7 +191,7 @@ class Readers:
     def _read_keys(
         self, schema: TableSchema, keys: Sequence[Any], select: Callable[[list[Key]], Select]
     ) -> list[Reading]:
-        typed = [key_from_json(key, schema) for key in keys]
+        typed = [lake_key_from_json(key, schema) for key in keys]
         parts = [typed[i : i + WINDOW_KEYS] for i in range(0, len(typed), WINDOW_KEYS)]
 
         def read(prober: Prober, part: list[Key]) -> Reading:
@@ -355,7 +355,7 @@ def _hash_range(
 
 def _hash_keys(reader: ChunkReader, schema: TableSchema, keys: list[Key]) -> SelectResult:
     """Asked keys that the source does not have follow at the end, without a hash."""
-    hashed = reader.hashes_of(schema, keys)
+    hashed = _read_hashes(reader, schema, [key for key in keys if None not in key])
     have = set(keys_of(hashed.rows, schema))
     absent = [key for key in keys if key not in have]
     types = [hashed.rows.schema.field(name).type for name in schema.key]
@@ -364,6 +364,14 @@ def _hash_keys(reader: ChunkReader, schema: TableSchema, keys: list[Key]) -> Sel
     both = pa.Table.from_batches([hashed.rows.select([*schema.key, HASH]).cast(rest.schema), rest]).combine_chunks()
     batches = both.to_batches()
     return SelectResult(batches[0] if batches else rest, hashed.snapshot, hashed.rows.num_rows)
+
+
+def _read_hashes(reader: ChunkReader, schema: TableSchema, keys: list[Key]) -> Hashes:
+    """No row of a source has NULL in its key: if nothing else is asked for, any SELECT gives the snapshot."""
+    if keys:
+        return reader.hashes_of(schema, keys)
+    first = reader.hashes(schema, after=None, upto=None, limit=1)
+    return replace(first, rows=first.rows.slice(0, 0))
 
 
 def _last_key(batch: pa.RecordBatch, schema: TableSchema) -> Key | None:

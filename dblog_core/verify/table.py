@@ -17,7 +17,7 @@ from dblog_core.errors import DblogError, LakeError, TableLocked
 from dblog_core.interfaces import ChunkReader, Json, Source
 from dblog_core.lake.lake_status import table_location
 from dblog_core.model.schema import TableName, TableSchema
-from dblog_core.model.values import key_to_json
+from dblog_core.model.values import has_null, key_to_json
 from dblog_core.rows.column_rules import Rules
 from dblog_core.staging import Staging
 from dblog_core.storage.location import Location
@@ -291,7 +291,7 @@ class TableCheck:
             twice=tuple(twice),
             more=answer.more,
             not_compared=self._list_not_compared(schema, pinned),
-            note=_explain(pinned, answer),
+            note=_explain(pinned, answer, has_null_keys=any(map(has_null, keys_of_kind(Kind.EXTRA) + twice))),
             pin=pinned,
             staged=answer.staged,
         )
@@ -349,8 +349,10 @@ def _differing_share(keys: Sequence[Any], not_equal: set[str], confidence_of_eac
     return confidence.at_most(differing, len(keys), confidence_of_each) if keys else 1.0
 
 
-def _explain(pinned: Pin | None, answer: Answer) -> str | None:
+def _explain(pinned: Pin | None, answer: Answer, *, has_null_keys: bool) -> str | None:
     notes = []
+    if has_null_keys:
+        notes.append("another program has written rows with NULL in the key: `--repair` dumps the table to remove them")
     if pinned is None:
         notes.append("the lake has no copy of it yet: run `dblog merge`")
     elif pinned.stopped:

@@ -71,7 +71,9 @@ def remove_ghosts(
     count = ghosts.count()
     if count:
         if history is not None:
-            history.append_ghosts(ghosts, mark)
+            # Rows of another program that have NULL in the key were never in the history.
+            has_key = reduce(Column.__and__, [F.col(quote(name)).isNotNull() for name in schema.key])
+            history.append_ghosts(ghosts.where(has_key), mark)
         _remove_keys(spark, lake, ghosts, schema, mark.since, mark.offset, tables)
     return count
 
@@ -87,15 +89,16 @@ def _remove_keys(
 ) -> None:
     """Rows of these keys go, up to offset `upto`; `number`: of the mark by which they do."""
     is_older = F.col(OFFSET) <= upto
+    # Another program's row may have NULL in the key, which is equal to nothing.
+    same = reduce(Column.__and__, [F.col(f"t.{quote(n)}").eqNullSafe(F.col(f"s.{quote(n)}")) for n in schema.key])
 
     def commit(table: OpenTable, app: str) -> Upserted | None:
         def choose(rows: DataFrame) -> DataFrame:
-            return rows.where(is_older).join(keys, list(schema.key), "left_semi")
+            return rows.where(is_older).alias("t").join(keys.alias("s"), same, "left_semi")
 
         return mark_by_scan.remove(spark, table, choose, f"{app}:gone", number)
 
     def merge(table: DeltaTable) -> None:
-        same = reduce(Column.__and__, [F.col(f"t.{quote(n)}") == F.col(f"s.{quote(n)}") for n in schema.key])
         table.alias("t").merge(keys.alias("s"), same).whenMatchedDelete(F.col(f"t.{OFFSET}") <= upto).execute()
 
     _remove(lake, number, tables, commit, merge)

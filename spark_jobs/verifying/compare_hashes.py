@@ -268,10 +268,10 @@ def _between(schema: TableSchema, after: Any, upto: Any) -> Column:
 
 
 def _upto(schema: TableSchema, bound: Any) -> Column:
-    """Keys up to `bound`; of types that Spark orders as the source does."""
+    """Keys up to `bound`; of types that Spark orders as the source does. NULL is less than all."""
     condition = F.lit(True)
     for column, part in reversed(list(zip(schema.key_columns, key_from_json(bound, schema), strict=True))):
         value = F.col(f"key.{quote(column.name)}")
         other = literal(part, column)
-        condition = (value < other) | ((value == other) & condition)
+        condition = F.coalesce(value < other, F.lit(True)) | (value.eqNullSafe(other) & condition)
     return condition

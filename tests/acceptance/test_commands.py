@@ -18,8 +18,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import psutil
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from tests.acceptance import judge, shapes
 from tests.acceptance.accounts import REFUSED
@@ -233,6 +234,7 @@ def _repair_the_lake(world: World) -> None:
     not_compared = {table["table"]: [c["column"] for c in table["not_compared"]] for table in compared["tables"]}
     assert not_compared == {orders: [], world.table("customers"): ["email", "note"]}
     _damage_a_hash(world)
+    _add_a_row_without_a_key(world)
     assert world.json("verify", "--check", certificate)["equal"]
     missing, extra = _damage(world)
     (table,) = world.json("verify", "--table", orders, ok=(1,))["tables"]
@@ -257,6 +259,18 @@ def _damage_a_hash(world: World) -> None:
     check = world.json("verify", "--check", certificate, ok=(1,))
     assert [t["table"] for t in check["tables"]] == [customers] and "1 keys differ" in check["tables"][0]["error"]
     world.dblog("verify", "--table", customers, "--repair")
+    _assert_lake(world)
+
+
+def _add_a_row_without_a_key(world: World) -> None:
+    """Another program's row with NULL in its key: a difference, which a repair removes."""
+    customers = world.table("customers")
+    lake_table = DeltaTable(world.lake.joinpath(*customers.split(".")))
+    shape = pa.schema(lake_table.schema().to_arrow())
+    write_deltalake(lake_table, pa.Table.from_pylist([{"id": None, "iban": "?"}], schema=shape), mode="append")
+    (table,) = world.json("verify", "--table", customers, ok=(1,))["tables"]
+    assert (table["extra"], table["missing"], table["different"]) == ([None], [], [])
+    assert world.json("verify", "--table", customers, "--repair")["equal"]
     _assert_lake(world)
 
 

@@ -72,6 +72,24 @@ def test_rows_without_an_offset_or_with_one_that_cannot_be_give_way_to_ours(
     assert {r["id"]: r["v"] for r in lake.rows(ITEMS)} == {1: "a", 2: "ours", 3: "ours", 5: "ours", 6: "a"}
 
 
+def test_a_full_dump_takes_rows_with_null_in_their_key_along(lake: TestLake, stranger: SparkSession) -> None:
+    """No event can name such a row; the history never had it."""
+    lake.history = True
+    _items(lake, 1, 3)
+    values = "(NULL, 'theirs', NULL, NULL, NULL, NULL), (NULL, 'theirs', 1, '', NULL, '')"
+    stranger.sql(f"INSERT INTO {_name(lake)} VALUES {values}")
+    lake.build.update(ITEMS, {"id": 2, "v": "ours"})
+    lake.build.seal()
+    lake.merge_well()
+    assert sorted(str(r["id"]) for r in lake.rows(ITEMS)) == ["1", "2", "3", "None", "None"]
+    since = lake.build.offset
+    lake.build.chunk(ITEMS, [{"id": n, "v": "ours" if n == 2 else "a"} for n in (1, 2)], dump="full")
+    lake.build.finished(ITEMS, "full", since=since, since_segment=lake.build.segment + 1)
+    lake.build.seal()
+    lake.merge_well()
+    assert {r["id"]: r["v"] for r in lake.rows(ITEMS)} == {1: "a", 2: "ours"}
+
+
 def test_a_truncate_and_a_full_dump_take_their_rows_along(lake: TestLake, stranger: SparkSession) -> None:
     build = lake.build
     _items(lake, 1, 2)

@@ -238,6 +238,41 @@ def test_only_what_lies_within_the_ranges_is_compared(lake: TestLake) -> None:
         assert sorted(world.ask(Task.from_json(task.to_json())).extra) == sorted(map(key_to_json, expected))
 
 
+def test_a_row_of_the_lake_with_null_in_its_key_is_extra(lake: TestLake) -> None:
+    """Another program has written it. In ranges, NULL comes before all values."""
+    schema = table("k", key=("x", "y"), x=pa.int64(), y=pa.int32(), v=pa.string())
+    world = World(lake, schema)
+    for x in (1, 2, 3):
+        world.build.create(schema, {"x": x, "y": 1, "v": "old"})
+    world.build.seal()
+    lake.merge_well()
+    strangers = "(NULL, NULL, 'a'), (2, NULL, 'b'), (NULL, 1, 'c'), (NULL, 1, 'd')"
+    world.sql(f"INSERT INTO {{}} (x, y, v) VALUES {strangers}")
+
+    def compare(*, keys: list[Any] | None = None, within: tuple[Any, ...] = ()) -> Answer:
+        rows = [{"x": x, "y": 1, "v": "old"} for x in (1, 2, 3)] if keys is None else []
+        columns = list(zip(*([(r["x"], r["y"]) for r in rows] if keys is None else keys), strict=True))
+        hashes = [row_hash(schema, r) for r in rows] or [None] * len(keys or ())
+        arrays = [pa.array(columns[0], pa.int64()), pa.array(columns[1], pa.int32()), pa.array(hashes, pa.int64())]
+        file = world.desk.put_rows(f"n{len(keys or ())}", pa.record_batch(arrays, names=["x", "y", HASH]))
+        offset = world.build.offset
+        files = () if within else (file,)
+        chosen = keys is not None
+        return world.ask(
+            Task(Ask.COMPARE, schema, world.pin(), files, offset, offset, for_chosen_keys=chosen, within=within)
+        )
+
+    answer = compare()
+    assert (set(map(tuple, answer.extra)), answer.twice) == ({(None, None), (2, None)}, ([None, 1],))
+    assert (answer.rows, answer.lake_rows, answer.missing, answer.different) == (3, 7, (), ())
+    again = compare(keys=[[None, None], [2, None], [None, 1]])
+    assert (set(map(tuple, again.extra)), again.twice) == ({(None, None), (2, None)}, ([None, 1],))
+    first = compare(within=((None, [2, 0]),))
+    assert set(map(tuple, first.extra)) == {(None, None), (1, 1), (2, None)} and first.twice == ([None, 1],)
+    last = compare(within=(([2, 0], None),))
+    assert (set(map(tuple, last.extra)), last.twice) == ({(2, 1), (3, 1)}, ())
+
+
 def test_many_staged_rows_have_shuffles_of_more_partitions(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """What one task sorts has room in a small heap; a session never gets fewer."""
     spark = world.lake.spark

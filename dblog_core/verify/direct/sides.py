@@ -229,14 +229,14 @@ def is_within(keys: pa.Table, schema: TableSchema, task: Task) -> Flags:
 
 
 def is_upto(keys: pa.Table, schema: TableSchema, bound: Any) -> Flags:
-    """Which keys are at most `bound` (JSON); of types that Arrow orders as the source does."""
+    """Which keys are at most `bound` (JSON); of types that Arrow orders as the source does. NULL is less than all."""
     parts = list(zip(schema.key_columns, key_from_json(bound, schema), strict=True))
 
     def refine(condition: Flags, part: tuple[Any, Any]) -> Flags:
         column, value = part
         bound_value = pa.scalar(value, column.type)
         values = keys[column.name]
-        less = np.asarray(pc.fill_null(pc.less(values, bound_value), False))
+        less = np.asarray(pc.fill_null(pc.less(values, bound_value), True))
         return less | (np.asarray(pc.fill_null(pc.equal(values, bound_value), False)) & condition)
 
     return reduce(refine, reversed(parts), np.ones(len(keys), np.bool_))

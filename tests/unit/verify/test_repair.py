@@ -178,3 +178,12 @@ def test_a_merge_that_fails_leaves_what_was_found_in_the_report(monkeypatch: pyt
     repaired, other = report.tables
     assert repaired.missing == (5,) and repaired.error is not None and "ended no round" in repaired.error
     assert other.equal and not report.equal
+
+
+@pytest.mark.parametrize(
+    ("extra", "keys"), [((1, 2), (1, 2)), ((1, None), ()), (([1, 2], [1, None]), ()), (([1, 2],), ([1, 2],))]
+)
+def test_a_row_with_null_in_its_key_is_removed_by_a_dump_of_the_table(extra: Any, keys: Any) -> None:
+    """No SELECT asks for such a key."""
+    request = repair._request(TableReport(OURS, extra=extra))
+    assert (request.tables, request.keys) == ((OURS,), keys)
