@@ -71,19 +71,21 @@ def _is_over(answer: Future[None]) -> bool:
 
 def _put_answer(desk: Desk, judge: Judge, lake: Location, number: int, task: Task) -> None:
     try:
-        desk.put_answer(number, answer_task(judge, task, table_location(lake, task.shape.table)))
+        desk.put_answer(number, answer_task(judge, task, lake))
     except DblogError as error:
         desk.put_error(number, {"message": error.message, "where": error.where, "fix": error.fix})
     entry_point.print_json({"answered": number})
 
 
-def answer_task(judge: Judge, task: Task, table: Location) -> Answer:
+def answer_task(judge: Judge, task: Task, lake: Location) -> Answer:
     """The answer to a task. Raises LakeError, or what staging raises."""
+    table = table_location(lake, task.shape.table)
     asks: dict[Ask, Callable[[Task, Location], Answer]] = {
         Ask.COMPARE: judge.compare,
         Ask.COLUMNS: judge.columns,
         Ask.SUMS: judge.sums,
         Ask.SAMPLE: judge.sample,
+        Ask.HISTORY: lambda task, _: judge.history(task, lake),
     }
     for _ in range(_TRIES):
         try:

@@ -11,7 +11,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 from dblog_core.config.settings import Config
-from dblog_core.lake.lake_status import table_location
 from dblog_core.verify import certificate_check, repair, run
 from dblog_core.verify import table as table_module
 from dblog_core.verify.direct.judge import DirectJudge
@@ -55,8 +54,7 @@ def verify_here(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, merge_here
             self._desk.put_task(number, task)
             read = self._desk.read_task(number)
             assert read is not None
-            location = table_location(self._lake, read.shape.table)
-            self._desk.put_answer(number, self._judges.answer(read, location))
+            self._desk.put_answer(number, self._judges.answer(read, self._lake))
             answer = self._desk.read_answer(number)
             assert answer is not None
             return answer

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from dblog_core.lake.replay_interval import IntervalEnd
     from dblog_core.lake.task_results import ReplayedTable, ReplayResult
     from dblog_core.maintenance.maintain_result import MaintainResult
-    from dblog_core.verify.report import Differences, Report, TableReport
+    from dblog_core.verify.report import Differences, HistoryReport, Report, TableReport
     from dblog_core.verify.run import VerifyRequest
 
 log = logging.getLogger(__name__)
@@ -66,14 +66,16 @@ class ReplayInterval(_OnLake):
         table could not be replayed."""
         begin, end = ends(context)
         chosen_tables = named_tables(context["params"])
-        follows = is_scheduled(context) and not given_ends(context)
+        follows = run_type(context) == "scheduled" and not given_ends(context)
         about: list[str] = []  # what the note says of the interval
 
         def replay(config: Config, stop: threading.Event) -> ReplayResult:
             from dblog_core.lake import lake_tasks
             from dblog_core.lake.replay_interval import IntervalEnd, interval
+            from dblog_core.lake.replay_progress import record_progress
             from dblog_core.lake.task_requests import ReplayRequest
             from dblog_core.lake.task_results import ReplayResult
+            from dblog_core.wiring import open_state
 
             tables = () if chosen_tables is None else tuple(of_lake(config, chosen_tables))
             low, high = map(IntervalEnd.at, interval(begin, end, dt.datetime.now(dt.UTC)))
@@ -84,7 +86,8 @@ class ReplayInterval(_OnLake):
             request = ReplayRequest(low, high, tables)
             result = lake_tasks.carry_out(on_connection(config), request, ReplayResult, stop=stop, on_line=_line)
             if follows and chosen_tables is None and all(table.error is None for table in result.tables):
-                _record_replayed(config, high)
+                with closing(open_state(config)) as state:
+                    record_progress(state, high.value)
             return result
 
         result = self.run_engine(replay)
@@ -111,14 +114,6 @@ def _follow(config: Config, low: IntervalEnd, high: IntervalEnd) -> tuple[Interv
     if due.removed is not None:
         text += f" (staging has removed the changes from {_time_text(due.removed)} on; `dblog verify` covers them)"
     return replace(low, value=due.start), f"{text}: "
-
-
-def _record_replayed(config: Config, high: IntervalEnd) -> None:
-    from dblog_core.lake.replay_progress import record_progress
-    from dblog_core.wiring import open_state
-
-    with closing(open_state(config)) as state:
-        record_progress(state, high.value)
 
 
 def _time_text(microseconds: int) -> str:
@@ -258,7 +253,9 @@ class RepairSlice(VerifyTables):
         if number := context["params"].get("slice"):
             return int(number)
         begin = context.get("data_interval_start")
-        return slice_of(begin, self.slices, self.period) if begin is not None and is_backfill(context) else None
+        if begin is None or run_type(context) != "backfill":
+            return None
+        return slice_of(begin, self.slices, self.period)
 
 
 def slice_of(begin: dt.datetime, slices: int, period: float) -> int:
@@ -266,14 +263,9 @@ def slice_of(begin: dt.datetime, slices: int, period: float) -> int:
     return int(begin.timestamp() // period) % slices + 1
 
 
-def is_scheduled(context: Any) -> bool:
-    """Whether the schedule of its DAG has begun a run."""
-    return getattr(context.get("dag_run"), "run_type", None) == "scheduled"
-
-
-def is_backfill(context: Any) -> bool:
-    """Whether a run is part of a backfill."""
-    return getattr(context.get("dag_run"), "run_type", None) == "backfill"
+def run_type(context: Any) -> str | None:
+    """What has begun a run: `scheduled`, `backfill`, `manual` and so on."""
+    return getattr(context.get("dag_run"), "run_type", None)
 
 
 def of_lake(config: Config, patterns: Sequence[str]) -> list[str]:
@@ -334,6 +326,8 @@ def verify_request(params: Any) -> VerifyRequest:
 def summary(table: TableReport) -> Json:
     """A table's record with as many keys as a page can show."""
     record = _shorten(table.to_json(), ("missing", "extra", "different", "undecided"))
+    if table.history is not None:
+        record["history"] = _shorten(table.history.to_json(), ("missing", "extra", "different"))
     if table.repaired is not None:
         record["repaired"] = _shorten(table.repaired.to_json(), ("missing", "extra", "different"))
     return record
@@ -378,9 +372,17 @@ def describe_table(table: TableReport) -> str:
     if table.not_compared:
         columns = (f"{column.column} ({column.reason})" for column in table.not_compared)
         line += f"; not compared: {', '.join(columns)}"
+    if table.history is not None:
+        line += _history_text(table.history)
     if table.repaired is None:
         return line
     return f"{line}; repaired by dump {table.repaired.dump_id}{_keys(table.repaired.differences)}"
+
+
+def _history_text(history: HistoryReport) -> str:
+    if history.not_compared is not None:
+        return f"; its history is not compared: {history.not_compared}"
+    return f"; its history differs{_keys(history.differences)} (fix: {history.fix})" if history.fix else ""
 
 
 def _keys(differences: Differences) -> str:

@@ -16,7 +16,7 @@ from dblog_core.model.durations import in_words
 
 if TYPE_CHECKING:
     from dblog_core.verify.certificate_check import CertificateCheck, ClaimCheck
-    from dblog_core.verify.report import Report, TableReport
+    from dblog_core.verify.report import HistoryReport, Report, TableReport
     from dblog_core.verify.run import VerifyRequest
     from dblog_core.verify.table import Wish
 
@@ -193,10 +193,19 @@ def text(report: Report) -> str:
 def _row(table: TableReport) -> tuple[str, ...]:
     more = "+" if table.more else ""
     counts = (table.missing, table.extra, table.different, table.undecided)
-    verdict = (
-        "failed" if table.error else "equal" if table.equal else "DIFFERS" if table.difference_count else "undecided"
-    )
+    differs = table.difference_count or table.history_count
+    verdict = "failed" if table.error else "equal" if table.equal else "DIFFERS" if differs else "undecided"
     return (table.table, f"{table.rows:,}", *(f"{len(c):,}{more}" for c in counts), in_words(table.seconds), verdict)
+
+
+def _history(history: HistoryReport) -> list[str]:
+    if history.not_compared is not None:
+        return [f"its history is not compared: {history.not_compared}"]
+    found = history.differences
+    lines = [f"missing in its history {key}" for key in found.missing[:_SHOWN]]
+    lines += [f"extra in its history {key}" for key in found.extra[:_SHOWN]]
+    lines += [f"different in its history {key}: {', '.join(columns)}" for key, columns in found.different[:_SHOWN]]
+    return [*lines, f"fix: {history.fix}"] if history.fix else lines
 
 
 def _details(table: TableReport) -> list[str]:
@@ -207,6 +216,7 @@ def _details(table: TableReport) -> list[str]:
     ]
     lines += [f"could not be decided {key}: it changed all the time" for key in table.undecided[:_SHOWN]]
     lines += [f"not compared: {column.column} ({column.reason})" for column in table.not_compared]
+    lines += _history(table.history) if table.history else []
     lines += [line for line in (table.note, table.error) if line]
     if table.repaired is not None:
         lines.append(f"repaired by dump {table.repaired.dump_id}")

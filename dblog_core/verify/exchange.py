@@ -46,6 +46,7 @@ class Ask(StrEnum):
     COLUMNS = "columns"  # rows of the source with those of the lake, column by column
     SUMS = "sums"  # the lake's own count and sum of hashes, by range
     SAMPLE = "sample"  # keys of the lake, drawn at random
+    HISTORY = "history"  # the last line of each key of the history, with the rows of the lake
     END = "end"
 
 
@@ -124,7 +125,7 @@ class Answer:
 
     `rows`, `lake_rows`: how many were compared; `undecided`: keys that changed while the source was read, in a way that
     does not show whether they are equal; `more`: there are more keys than are named; `twice`: keys that several rows of
-    the lake have; `staged`: rows that came on top of the pinned version.
+    the lake have; `staged`: rows that came on top of the pinned version; `note`: why a history is not compared.
     """
 
     rows: int = 0
@@ -138,6 +139,7 @@ class Answer:
     sums: tuple[Sum, ...] = ()
     staged: int = 0
     more: bool = False
+    note: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         # As text: a sum of 64-bit hashes is wider than orjson's integers.

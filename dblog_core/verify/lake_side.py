@@ -14,7 +14,7 @@ from dblog_core.errors import DblogError
 from dblog_core.interfaces import Clock
 from dblog_core.verify.direct.judge import DirectJudge
 from dblog_core.verify.direct.not_direct import NotDirect, TooManyStaged
-from dblog_core.verify.exchange import TOGETHER, Answer, Desk, Task
+from dblog_core.verify.exchange import TOGETHER, Answer, Ask, Desk, Task
 from dblog_core.verify.spark_job import SparkJob
 from dblog_core.verify.window_positions import Interrupted
 
@@ -57,7 +57,7 @@ class LakeSide:
         return answer
 
     def _find_answer(self, task: Task) -> Answer:
-        if not self._is_refused(task):
+        if task.ask is not Ask.HISTORY and not self._is_refused(task):
             try:
                 return self._judge.answer(task)
             except NotDirect as reason:

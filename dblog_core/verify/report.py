@@ -55,6 +55,25 @@ class Differences:
 
 
 @dataclass(frozen=True, slots=True)
+class HistoryReport:
+    """How the last line of each key of a table's history differs from the table: `missing` in the history, `extra` in
+    it, or `different`. `not_compared`: why nothing is compared."""
+
+    differences: Differences = field(default_factory=Differences)
+    more: bool = False
+    not_compared: str | None = None
+    fix: str | None = None
+
+    def to_json(self) -> Json:
+        return {
+            **self.differences.to_json(),
+            "more": self.more,
+            "not_compared": self.not_compared,
+            "fix": self.fix,
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class Repair:
     """The dump that has repaired a table, and what differed before it."""
 
@@ -70,7 +89,7 @@ class TableReport:
     """Keys are JSON. `rows`, `lake_rows`: how many were compared; `twice`: keys that the lake has more than once, which
     are in `extra` too; `undecided`: keys that changed all the time; `more`: more differ than are named; `not_compared`:
     columns that the comparison is not of; `note`: what explains it; `error`: why the table could not be compared to its
-    end."""
+    end; `history`: of a table that has one, where the whole table was compared."""
 
     table: str
     rows: int = 0
@@ -88,12 +107,18 @@ class TableReport:
     staged: int = 0
     sample: Sample | None = None
     repaired: Repair | None = None
+    history: HistoryReport | None = None
     seconds: float = 0.0
 
     @property
     def equal(self) -> bool:
         """Whether it is certain that nothing differs in the columns that are compared."""
-        return not (self.difference_count or self.undecided or self.more or self.error)
+        return not (self.difference_count or self.undecided or self.more or self.error or self.history_count)
+
+    @property
+    def history_count(self) -> int:
+        """How many keys of its history differ, of those that are named."""
+        return 0 if self.history is None else self.history.differences.count
 
     @property
     def outcome(self) -> str:
@@ -104,6 +129,8 @@ class TableReport:
             return f"{self.difference_count:,}{' and more' if self.more else ''} keys differ"
         if self.undecided:
             return f"{len(self.undecided):,} keys undecided"
+        if self.history_count:
+            return f"{self.history_count:,} keys of its history differ"
         if not self.not_compared:
             return "equal"
         columns = "1 column is" if len(self.not_compared) == 1 else f"{len(self.not_compared):,} columns are"
@@ -126,6 +153,7 @@ class TableReport:
             "note": self.note,
             "sample": self.sample and self.sample.to_json(),
             "repaired": self.repaired and self.repaired.to_json(),
+            "history": self.history and self.history.to_json(),
         }
         return {
             "table": self.table,

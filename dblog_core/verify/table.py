@@ -15,8 +15,9 @@ from dblog_core.dumps.key_ranges import Range
 from dblog_core.dumps.pace.locked_tables import LOCK_SECONDS
 from dblog_core.errors import DblogError, LakeError, TableLocked
 from dblog_core.interfaces import ChunkReader, Json, Source
-from dblog_core.lake.lake_status import table_location
+from dblog_core.lake.lake_status import history_location, table_location
 from dblog_core.model.schema import TableName, TableSchema
+from dblog_core.model.table_names import quote_for_shell
 from dblog_core.model.values import has_null, key_to_json
 from dblog_core.rows.column_rules import Rules
 from dblog_core.staging import Staging
@@ -28,7 +29,7 @@ from dblog_core.verify.delta_version import columns_left_out, pin
 from dblog_core.verify.exchange import Answer, Ask, Pin, Task
 from dblog_core.verify.lake_side import LakeSide
 from dblog_core.verify.recheck import Kind, Suspects
-from dblog_core.verify.report import Sample, TableReport
+from dblog_core.verify.report import Differences, HistoryReport, Sample, TableReport
 from dblog_core.verify.slices import to_json_ranges
 from dblog_core.verify.source_reader import PlacedReading, Readers, Reading, place_readings
 from dblog_core.verify.window_positions import Places
@@ -125,7 +126,22 @@ class TableCheck:
             return self._report(schema, pinned, replace(second, undecided=()))
         self.evidence = Evidence.of(schema, self._rules.shape_for_hashes(schema), pinned, readings)
         self._read_open_keys_again(schema)
-        return self._report(schema, pinned, answer)
+        return self._with_history(schema, self._report(schema, pinned, answer))
+
+    def _with_history(self, schema: TableSchema, report: TableReport) -> TableReport:
+        """With the last lines of the table's history compared, without keys in which the table itself differs."""
+        place = history_location(self._tools.lake, self._table)
+        if not any(name.endswith(".json") for name in (place / "_delta_log").names()):
+            return report
+        answer = self._tools.lake_side.ask(Task(Ask.HISTORY, self._rules.schema(schema)))
+        wrong = {repr(key) for key in (*report.differing_keys, *report.undecided)}
+        found = Differences(
+            missing=tuple(key for key in answer.missing if repr(key) not in wrong),
+            extra=tuple(key for key in answer.extra if repr(key) not in wrong),
+            different=tuple((key, columns) for key, columns in answer.different if repr(key) not in wrong),
+        )
+        fix = f"`dblog reset {quote_for_shell(self._name)}` dumps the table, and its history gets a line of each row"
+        return replace(report, history=HistoryReport(found, answer.more, answer.note, fix if found.count else None))
 
     def _scan_table(self) -> tuple[TableSchema, Pin | None, Answer, list[PlacedReading]]:
         for _ in range(_SCAN_ATTEMPTS):

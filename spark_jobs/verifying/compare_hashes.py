@@ -27,6 +27,7 @@ from spark_jobs.delta_tables import variants
 from spark_jobs.delta_tables.column_types import key_shape, quote, row_shape
 from spark_jobs.delta_tables.key_ranges import literal
 from spark_jobs.verifying import expected_rows
+from spark_jobs.verifying.compare_history import compare_history
 from spark_jobs.verifying.expected_rows import Staged
 from spark_jobs.verifying.row_hashes import row_hash
 
@@ -112,6 +113,10 @@ class Judge:
         rows = keys.count()
         drawn = keys.orderBy(F.rand(task.seed)).limit(task.rows).toArrow().to_pylist() if rows else []
         return Answer(lake_rows=rows, keys=tuple(_json(row["key"], schema) for row in drawn))
+
+    def history(self, task: Task, lake: Location) -> Answer:
+        """The last lines of the history beside the table. `lake`: the whole lake, whose status names the moment."""
+        return compare_history(self._spark, lake, task)
 
     # The two sides --------------------------------------------------------------------------------------------------
 

@@ -77,6 +77,7 @@ def _configure(world: World) -> str:
     world.write_config(
         source={"hash_key": f"${{{HASH_KEY}}}"},
         dump={"chunk_size": 50},
+        lake={"history": True},
         signals={"file": str(world.directory / "requests.jsonl")},
         **{
             f'source.columns."{world.table("customers")}"': {"exclude": ["note"], "mask": ["iban"], "hash": ["email"]},
@@ -231,6 +232,7 @@ def _repair_the_lake(world: World) -> None:
     certificate = str(world.directory / "certificate.json")
     compared = world.json("verify", "--all", "--certificate", certificate)
     assert compared["equal"]
+    assert [table["history"]["not_compared"] for table in compared["tables"]] == [None, None]
     not_compared = {table["table"]: [c["column"] for c in table["not_compared"]] for table in compared["tables"]}
     assert not_compared == {orders: [], world.table("customers"): ["email", "note"]}
     _damage_a_hash(world)
@@ -242,11 +244,23 @@ def _repair_the_lake(world: World) -> None:
     assert table["different"] == [{"key": 10, "columns": ["note"]}]
     world.dblog("verify", "--table", orders, "--repair")
     world.assert_equal("orders")
+    _damage_the_history(world)
     for command in (("replay", "--from", "1"), ("rebuild", orders), ("reset", orders), ("maintain",)):
         world.dblog(*command)
     world.until_status(lambda s: {t["state"] for t in s["tables"]} == {"ok"}, "the reset table to be whole again")
     _await_merge(world)
     assert world.json("verify", "--all")["equal"]
+
+
+def _damage_the_history(world: World) -> None:
+    """A line that somebody has changed is named, and so is the command after which the last lines are right."""
+    path = world.lake.joinpath(*f"{world.table('orders')}__history".split("."))
+    DeltaTable(path).alter.set_table_properties({"delta.appendOnly": "false"})
+    DeltaTable(path).update(updates={"note": "'of nobody'"}, predicate="id = 20")
+    (table,) = world.json("verify", "--table", world.table("orders"), ok=(1,))["tables"]
+    assert (table["missing"], table["extra"], table["different"]) == ([], [], [])
+    assert table["history"]["different"] == [{"key": 20, "columns": ["note"]}]
+    assert f"`dblog reset {world.table('orders')}`" in table["history"]["fix"]
 
 
 def _damage_a_hash(world: World) -> None:

@@ -140,7 +140,7 @@ class Side:
 
     def __init__(self, backlog: Backlog, spark: SparkSession) -> None:
         lake = backlog.lake
-        self._table = lake.table(T)
+        self._lake = lake.location
         self._direct = DirectJudge(lake.staging, lake.location, backlog.desk)
         self._spark = Judge(spark, lake.staging, backlog.desk)
         self.asked_spark = 0
@@ -151,7 +151,7 @@ class Side:
             answer = self._direct.answer(task)
         except NotDirect:
             self.asked_spark += 1
-            answer = answer_task(self._spark, task, self._table)
+            answer = answer_task(self._spark, task, self._lake)
         assert not (answer.missing or answer.extra or answer.different or answer.undecided), answer
         return time.monotonic() - began
 

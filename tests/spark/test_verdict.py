@@ -66,7 +66,7 @@ class World:
 
     def ask(self, task: Task) -> Answer:
         """The answer in this process, which is also Spark's."""
-        answer = self.judges.answer(task, self.lake.table(self.schema))
+        answer = self.judges.answer(task, self.lake.location)
         assert not self.judges.refusals
         return answer
 
