@@ -99,7 +99,10 @@ def _remove_keys(
         return mark_by_scan.remove(spark, table, choose, f"{app}:gone", number)
 
     def merge(table: DeltaTable) -> None:
-        table.alias("t").merge(keys.alias("s"), same).whenMatchedDelete(F.col(f"t.{OFFSET}") <= upto).execute()
+        # A key that the lake has twice is a ghost once: MERGE refuses two rows of its source for one of the table.
+        table.alias("t").merge(keys.distinct().alias("s"), same).whenMatchedDelete(
+            F.col(f"t.{OFFSET}") <= upto
+        ).execute()
 
     _remove(lake, number, tables, commit, merge)
 
