@@ -10,6 +10,7 @@ SCENARIOS: dict[str, frozenset[str]] = {
             *("status", "metrics", "cut", "schema"),
         }
     ),
+    "test_a_damaged_line_of_a_history_is_named_and_a_reset_writes_it_again": frozenset({"verify", "reset", "merge"}),
     "test_a_held_table_is_accepted_as_it_is_now": frozenset({"rules accept", "check", "log"}),
     "test_a_lake_goes_on_over_another_staging": frozenset({"lake adopt", "merge", "capture"}),
     "test_a_merge_gets_what_only_the_source_has": frozenset({"schema accept", "reset", "merge"}),

@@ -77,7 +77,6 @@ def _configure(world: World) -> str:
     world.write_config(
         source={"hash_key": f"${{{HASH_KEY}}}"},
         dump={"chunk_size": 50},
-        lake={"history": True},
         signals={"file": str(world.directory / "requests.jsonl")},
         **{
             f'source.columns."{world.table("customers")}"': {"exclude": ["note"], "mask": ["iban"], "hash": ["email"]},
@@ -232,7 +231,6 @@ def _repair_the_lake(world: World) -> None:
     certificate = str(world.directory / "certificate.json")
     compared = world.json("verify", "--all", "--certificate", certificate)
     assert compared["equal"]
-    assert [table["history"]["not_compared"] for table in compared["tables"]] == [None, None]
     not_compared = {table["table"]: [c["column"] for c in table["not_compared"]] for table in compared["tables"]}
     assert not_compared == {orders: [], world.table("customers"): ["email", "note"]}
     _damage_a_hash(world)
@@ -244,23 +242,11 @@ def _repair_the_lake(world: World) -> None:
     assert table["different"] == [{"key": 10, "columns": ["note"]}]
     world.dblog("verify", "--table", orders, "--repair")
     world.assert_equal("orders")
-    _damage_the_history(world)
     for command in (("replay", "--from", "1"), ("rebuild", orders), ("reset", orders), ("maintain",)):
         world.dblog(*command)
     world.until_status(lambda s: {t["state"] for t in s["tables"]} == {"ok"}, "the reset table to be whole again")
     _await_merge(world)
     assert world.json("verify", "--all")["equal"]
-
-
-def _damage_the_history(world: World) -> None:
-    """A line that somebody has changed is named, and so is the command after which the last lines are right."""
-    path = world.lake.joinpath(*f"{world.table('orders')}__history".split("."))
-    DeltaTable(path).alter.set_table_properties({"delta.appendOnly": "false"})
-    DeltaTable(path).update(updates={"note": "'of nobody'"}, predicate="id = 20")
-    (table,) = world.json("verify", "--table", world.table("orders"), ok=(1,))["tables"]
-    assert (table["missing"], table["extra"], table["different"]) == ([], [], [])
-    assert table["history"]["different"] == [{"key": 20, "columns": ["note"]}]
-    assert f"`dblog reset {world.table('orders')}`" in table["history"]["fix"]
 
 
 def _damage_a_hash(world: World) -> None:
@@ -306,6 +292,31 @@ def _damage(world: World) -> tuple[list[int], list[int]]:
     orders.delete("id = 11")
     orders.update(updates={"id": "2001"}, predicate="id = 12")
     return [11, 12], [2001]
+
+
+@pytest.mark.in_turn
+def test_a_damaged_line_of_a_history_is_named_and_a_reset_writes_it_again(new_world: NewWorld) -> None:
+    world = new_world("sqlite")
+    orders = world.table("orders")
+    world.write_config(lake={"history": True})
+    world.admin(*shapes.create("orders", "note VARCHAR(20)", 20, "'n {i}'"))
+    world.follow_check()
+    world.dblog("capture", "--until-current")
+    with world.capture():
+        world.dblog("dump", "--all", "--wait")
+        world.dblog("merge")
+        path = world.lake.joinpath(*f"{orders}__history".split("."))
+        DeltaTable(path).alter.set_table_properties({"delta.appendOnly": "false"})
+        DeltaTable(path).update(updates={"note": "'of nobody'"}, predicate="id = 20")
+        (table,) = world.json("verify", "--all", ok=(1,))["tables"]
+        assert (table["missing"], table["extra"], table["different"]) == ([], [], [])
+        assert table["history"]["different"] == [{"key": 20, "columns": ["note"]}]
+        assert f"`dblog reset {orders}`" in table["history"]["fix"]
+        world.dblog("reset", orders)
+        world.until_status(lambda s: {d["state"] for d in s["dumps"]} == {"done"}, "the dump of the reset")
+        world.dblog("merge")
+        compared = world.json("verify", "--all")
+        assert compared["equal"] and compared["tables"][0]["history"]["not_compared"] is None
 
 
 @pytest.mark.in_turn
