@@ -8,13 +8,15 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from dblog_core.errors import LakeError
 from dblog_core.lake.cuts import open_table
 from dblog_core.storage.location import Location
 
-_READ_HOURS = 1  # for who reads the table of cuts now
+_READ_HOURS = 1  # for readers of the table of cuts at this moment
+_LOG_PROPERTY = "delta.logRetentionDuration"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +28,9 @@ class Kept:
     removed: int
 
 
-def drop(path: Location, *, before: float) -> Kept:
-    """Removes cuts that no moment since `before` (seconds UTC) is read at: the newest of the older ones stays.
+def drop(path: Location, *, before: float, keep: float) -> Kept:
+    """Removes cuts that no moment since `before` (seconds UTC) is read at: the newest of the older ones stays. Log of
+    the table of cuts that is older than `keep` (seconds) goes as well: each merge adds a file to it.
 
     Raises LakeError.
     """
@@ -44,6 +47,7 @@ def drop(path: Location, *, before: float) -> Kept:
             table.delete(f"cut < {oldest.number}")
         table.optimize.compact()
         table.vacuum(retention_hours=_READ_HOURS, enforce_retention_duration=False, dry_run=False)
+        _clean_log(table, keep)
         return oldest
     except (DeltaError, OSError, pa.ArrowException) as error:
         raise LakeError(
@@ -51,6 +55,16 @@ def drop(path: Location, *, before: float) -> Kept:
             where=str(path),
             fix="maintain the lake again",
         ) from error
+
+
+def _clean_log(table: DeltaTable, keep: float) -> None:
+    if not math.isinf(keep):
+        interval = f"interval {max(1, math.ceil(keep / 3600))} hours"
+        if table.metadata().configuration.get(_LOG_PROPERTY) != interval:
+            table.alter.set_table_properties({_LOG_PROPERTY: interval})
+    # A log begins with a checkpoint: this one is for the maintenance by which it is old enough.
+    table.create_checkpoint()
+    table.cleanup_metadata()
 
 
 def _time(seconds: float) -> dt.datetime:

@@ -83,7 +83,7 @@ def carry_out(tools: Tools, plan: MaintainPlan, *, now: Callable[[], float] = ti
     with _noting(failed, "staging"):  # first: what fails behind it must not hold old segments
         staging = _retain(tools, tools.config, began)
     keep = durations.parse(tools.config.lake.keep)
-    oldest_cut = expired_cuts.drop(cuts_location(tools.lake.location), before=began - keep)
+    oldest_cut = expired_cuts.drop(cuts_location(tools.lake.location), before=began - keep, keep=keep)
     Records(own_directory(tools.lake.location)).drop_before(oldest_cut.number)
     tools.step("old cuts dropped")
     chosen = plan.tables or tuple(tools.status.tables)
