@@ -25,7 +25,15 @@ from dblog_core.sources.mysql.binlog.xa import prepared_at_start
 from dblog_core.sources.mysql.row_events.table_ids import Lookups
 from dblog_core.sources.mysql.sql import catalogue, foreign_keys, merge_tables, xa_visibility
 from dblog_core.sources.mysql.sql.catalogue import Described, TableFilter
-from dblog_core.sources.mysql.sql.connection import LOCKED, connect, is_mariadb, quote_identifier, rows, variables
+from dblog_core.sources.mysql.sql.connection import (
+    LOCKED,
+    NO_DATABASE,
+    connect,
+    is_mariadb,
+    quote_identifier,
+    rows,
+    variables,
+)
 from dblog_core.sources.mysql.sql.log_end import GTIDS_FIX
 from dblog_core.sources.mysql.sql.server import LOG_BIN_FIX, account, list_undurable, log_status, version
 from dblog_core.sources.mysql.sql.watermarks import qualify
@@ -203,9 +211,15 @@ def _missing(connection: Connection[Any], what: str, grant: str, on: str) -> Pro
 
 
 def _database(connection: Connection[Any], config: SourceConfig, tables: TableFilter) -> Iterator[Problem]:
-    if config.database and not rows(connection, "SHOW DATABASES WHERE `Database` = %s", (config.database,)):
-        fix = "correct source.database, or make it again"
-        yield Problem(f"the server shows no database {config.database}", fix, of_dumps=True)
+    if not config.database:
+        return
+    try:
+        # Not by SHOW DATABASES, which leaves out what an account may do nothing in: other parts ask for its grants.
+        rows(connection, f"USE {quote_identifier(config.database)}")
+    except pymysql.err.MySQLError as error:
+        if error.args[0] == NO_DATABASE:
+            fix = "correct source.database, or make it again"
+            yield Problem(f"the server has no database {config.database}", fix, of_dumps=True)
 
 
 def _tables(connection: Connection[Any], config: SourceConfig, tables: TableFilter) -> Iterator[Problem]:
