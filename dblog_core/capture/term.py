@@ -319,7 +319,7 @@ class Term:
 
     def _finish(self, stream: LogStream) -> None:
         """A clean handover: what is whole is published; the rest is read again by the next leader."""
-        has_news = self._sequencer.dirty or self._parts.records.has_news
+        has_news = self._sequencer.dirty or not self._parts.records.is_carried
         if has_news and not self._sequencer.partial and self._lease.valid():
             self._publish(stream)
 

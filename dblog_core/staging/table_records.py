@@ -58,6 +58,7 @@ class TableRecords:
         self._parts = dict(parts or {})
         self._changed = self._entries.keys() - self._parts.keys() - {STAMPED_OFFSET}
         self._index = ""
+        self._offset = b""  # STAMPED_OFFSET, as a manifest carries it
 
     @classmethod
     def load(cls, staging: Staging, manifest: Manifest, only: Collection[str] = NODES) -> TableRecords:
@@ -69,6 +70,7 @@ class TableRecords:
             entries[STAMPED_OFFSET] = offset.encode()
         records = cls(entries, parts=parts)
         records._index = index
+        records._offset = entries.get(STAMPED_OFFSET, b"")
         return records
 
     @classmethod
@@ -82,6 +84,12 @@ class TableRecords:
         """Whether something has changed that no manifest carries."""
         with self._lock:
             return bool(self._changed)
+
+    @property
+    def is_carried(self) -> bool:
+        """Whether a manifest carries all of it, also the offset."""
+        offset = self.get(STAMPED_OFFSET)
+        return not self.has_news and (offset is None or offset.data == self._offset)
 
     def get(self, path: str) -> Entry | None:
         """An entry; None where there is none."""
@@ -131,6 +139,7 @@ class TableRecords:
                 self._parts = parts
                 self._index = index
                 self._changed = {path for path in self._changed if self._entries[path] != changed.get(path)}
+        self._offset = b"" if offset is None else offset.data
         return {
             **({_INDEX: self._index} if self._index else {}),
             **({} if offset is None else {STAMPED_OFFSET: offset.data.decode()}),

@@ -134,7 +134,7 @@ def test_a_hidden_column_that_is_replaced_stays_hidden_until_somebody_accepts_th
         assert "is held, since columns of this source are hidden" in reason and "dblog rules accept" in reason
         with pytest.raises(RequestError, match="is held"):
             filing.submit(config, DumpRequest(tables=(f"{database.schema}.people",)), requested_by="a test")
-    assert [f.problem.table for f in findings(config) if f.problem.fatal][:1] == [f"{database.schema}.people"]
+    assert f"{database.schema}.people" in {f.problem.table for f in findings(config) if f.problem.fatal}
     assert find_marks(directory, caplog) == []
     with pytest.raises(RequestError, match=r"u is not held; held are .*people"):
         accept(config, f"{database.schema}.u")

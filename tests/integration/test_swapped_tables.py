@@ -72,7 +72,9 @@ def capturing(config: Config) -> Iterator[Wait]:
     thread = threading.Thread(target=capture, daemon=True)
     thread.start()
     with contextlib.closing(wiring.open_state(config)) as state:
-        while state.leader(CAPTURE) is None and not faults:  # what is altered from here on it meets while it runs
+        staging = wiring.open_staging(config)
+        # What is written from here on it meets while it runs: a first capture has its position by then.
+        while (state.leader(CAPTURE) is None or staging.head() is None) and not faults:
             thread.join(0.05)
 
     def wait(expected_rows: dict[str, dict[int, str]]) -> None:
