@@ -85,15 +85,15 @@ def find_problems(connection: Connection[Any], config: SourceConfig, tables: Tab
             )
             return
         what = f"the watermark table {table} cannot be {'written' if exists else 'created'}"
-        fix = _explain_fix(connection, tables, error)
+        fix = _explain_fix(connection, tables, error.args[0])
         yield Problem(f"{what}: {server_messages.by_mysql(error)}", fix, of_dumps=True)
 
 
-def _explain_fix(connection: Connection[Any], tables: TableFilter, error: pymysql.err.MySQLError) -> str:
+def _explain_fix(connection: Connection[Any], tables: TableFilter, code: int) -> str:
     table = qualify(tables.watermarks).replace("%%", "%")
-    if error.args[0] == NO_DATABASE:
+    if code == NO_DATABASE:
         return f"CREATE DATABASE {quote_identifier(tables.watermarks.schema).replace('%%', '%')};"
-    if error.args[0] not in _MAY_NOT:
+    if code not in _MAY_NOT:
         return f"set watermark_table to another name, or DROP TABLE {table}: the capture makes it again"
     grant = f"GRANT CREATE, SELECT, INSERT, UPDATE ON {table} TO {account(connection)};"
     made = f"{create_statement(tables.watermarks).replace('%%', '%')}; and {grant.replace('CREATE, ', '')}"
