@@ -13,6 +13,8 @@ from dblog_core.model.schema import TableName
 from dblog_core.sources.mysql.sql.connection import LOCKED, connect, quote_identifier, rows, translate_errors, where
 
 _NO_SUCH_TABLE = 1146
+_NO_SUCH_COLUMN = 1054
+"""Somebody alters the table: the capture makes it right, or says what does."""
 
 
 def qualify(table: TableName) -> str:
@@ -50,7 +52,7 @@ class MysqlWatermarks:
                     raise SourceUnavailable(
                         "somebody has locked the watermark table", where=where(self._config), fix="dblog tries again"
                     ) from error
-                if error.args[0] != _NO_SUCH_TABLE:
+                if error.args[0] not in (_NO_SUCH_TABLE, _NO_SUCH_COLUMN):
                     raise
                 raise NoWatermarkTable(self._config.watermark_table) from error
 

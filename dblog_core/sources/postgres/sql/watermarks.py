@@ -80,7 +80,7 @@ class PostgresWatermarks:
         with translate_errors(self._config):
             try:
                 execute(self._connection, self._statement, (self._worker, payload))
-            except psycopg2.errors.UndefinedTable as error:
+            except (psycopg2.errors.UndefinedTable, psycopg2.errors.UndefinedColumn) as error:
                 raise NoWatermarkTable(self._config.watermark_table) from error
             if self._replica is None or not _is_low(payload):
                 return
