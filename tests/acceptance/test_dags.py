@@ -66,7 +66,7 @@ def test_the_dags_bring_the_source_to_the_lake_and_repair_it(new_world: NewWorld
 def test_the_dags_of_a_merge_that_always_runs_and_of_a_capture_elsewhere(
     new_world: NewWorld, postgres: PostgresServer
 ) -> None:
-    world = _new_world(new_world, capture="watch", merge="continuous", approve_rows=150)
+    world = _new_world(new_world, capture="watch", merge="continuous", approve_rows=50)
     with (
         running_airflow(world, postgres, meanwhile=world.follow_check) as airflow,
         world.capture(),

@@ -15,6 +15,7 @@ from dblog_core.interfaces import ChunkReader, Source
 from dblog_core.local.packages import trees
 from dblog_core.local.servers.postgres import PostgresServer
 from dblog_core.model import filters
+from dblog_core.model.schema import TableName
 from dblog_core.model.values import keys_of
 from dblog_core.wiring import open_source
 from tests.contract.keyed import (
@@ -169,3 +170,32 @@ def test_an_empty_table_has_a_plan_and_no_boundaries(database: Database, source:
     schema = shape(database, reader)
     assert reader.explain(schema).index == _key_index(database)
     assert list(reader.boundaries(schema, after=None, upto=None, every=1)) == []
+
+
+def test_a_table_that_was_filled_just_now_is_not_estimated_at_nothing(
+    database: Database, source: Source, reader: ChunkReader
+) -> None:
+    """A restored table has no statistics yet; its dump must not pass `approve_rows` for that."""
+    columns = "n int PRIMARY KEY, v varchar(40)"
+    filled = f"SELECT n, concat('the text of row ', n) FROM ({numbers_of(database, 20_000)}) s"
+    run(database, f"CREATE TABLE a ({columns})", f"INSERT INTO a {filled}")
+    tables = ["a"]
+    if database.kind == "postgres":
+        run(database, f"CREATE TABLE b ({columns}) PARTITION BY HASH (n)")
+        for part in (0, 1):
+            run(database, f"CREATE TABLE b{part} PARTITION OF b FOR VALUES WITH (MODULUS 2, REMAINDER {part})")
+        run(database, f"INSERT INTO b {filled}")
+        tables.append("b")
+    for table in tables:
+        assert 10_000 < reader.estimated_rows(TableName(database.schema, table)) < 40_000
+
+
+def test_the_estimate_follows_a_table_that_has_grown_since_it_was_analysed(
+    database: Database, source: Source, reader: ChunkReader
+) -> None:
+    columns = "n int PRIMARY KEY, v varchar(40)"
+    filled = f"SELECT n, 'text' FROM ({numbers_of(database, 20_000)}) s WHERE n"
+    run(database, f"CREATE TABLE a ({columns})", f"INSERT INTO a {filled} <= 2000")
+    run(database, "ANALYZE a" if database.kind == "postgres" else "ANALYZE TABLE a")
+    run(database, f"INSERT INTO a {filled} > 2000")
+    assert 10_000 < reader.estimated_rows(TableName(database.schema, "a")) < 40_000

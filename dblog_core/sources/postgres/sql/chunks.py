@@ -52,11 +52,18 @@ from dblog_core.sources.postgres.sql.where_clause import Operators
 from dblog_core.sources.postgres.table_origins import find_origins
 
 _USUAL_LIMIT = 1000  # rows of the chunk that EXPLAIN is asked about
-# reltuples is -1 for a table that nobody has analysed yet; of a partitioned table its leaves are counted.
+# As the planner estimates: the density of the last ANALYZE, times the pages of now. A table that was restored or filled
+# since has none (reltuples -1, or 0 on no page); then rows are as wide as their types, 32 bytes where those do not say.
+# Of a partitioned table its leaves are counted.
 _ESTIMATE = f"""
-    WITH RECURSIVE {catalogue.TREE}
-    SELECT coalesce(sum(greatest(c.reltuples, 0)), 0)::bigint FROM tree JOIN pg_class c ON c.oid = tree.relid
-    WHERE c.relkind = 'r'
+    WITH RECURSIVE {catalogue.TREE},
+    leaf AS (
+        SELECT c.reltuples, c.relpages, pg_relation_size(c.oid) / current_setting('block_size')::bigint AS pages,
+          (SELECT 28 + coalesce(sum(CASE WHEN a.attlen > 0 THEN a.attlen ELSE 32 END), 0) FROM pg_attribute a
+           WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped) AS row_bytes
+        FROM tree JOIN pg_class c ON c.oid = tree.relid WHERE c.relkind = 'r')
+    SELECT coalesce(sum(pages * CASE WHEN reltuples >= 0 AND relpages > 0 THEN reltuples / relpages
+      ELSE greatest(current_setting('block_size')::float8 / row_bytes, 1) END), 0)::bigint FROM leaf
 """
 
 
