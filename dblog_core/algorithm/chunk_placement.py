@@ -128,15 +128,20 @@ class Chunks:
 
     # Watermarks -----------------------------------------------------------------------------------------------------
 
+    def knows_dump(self, task: TaskId) -> bool:
+        """Whether a watermark of the task's dump has come, and it is not forgotten since."""
+        return self._tasks.knows_dump(task)
+
     def open_window(self, low: Low, *, offset: int, segment: int, at: int) -> None:
         """Opens a window right after `offset`; `at`: the watermark's commit time. Raises Refused."""
         mark = low.mark
         table = TableName.parse(mark.table)
         since = self.earliest_unseen(offset)
+        is_followed = self._tasks.is_followed(mark)
         try:
             self._tasks.admit_low(low, since=since, segment=segment, at=at)
-            if mark.ordinal == 0 and mark.heals is not None:
-                self._tasks.record_moves(mark.table, _moves(self._windows.moves_after(table, since)))
+            if mark.heals is not None and not is_followed:
+                self._tasks.record_earlier_moves(mark.task, _moves(self._windows.moves_after(table, since)))
             self._windows.open(mark.window, table, offset)
             self._opened[mark.window] = OpenWindow(mark.table, mark.task.dump, at)
         finally:

@@ -121,6 +121,10 @@ class Tasks:
     def __getitem__(self, task: TaskId) -> TaskProgress:
         return self._tasks[task]
 
+    def knows_dump(self, task: TaskId) -> bool:
+        """Whether we have progress of the task's dump."""
+        return task in self._tasks or any(other.dump == task.dump for other in reversed(self._tasks))  # newest first
+
     def admit_low(self, low: Low, *, since: int, segment: int, at: int = 0) -> None:
         """Opens the watermark's window; `at`: its commit time. Raises Refused."""
         mark = low.mark
@@ -184,21 +188,35 @@ class Tasks:
         """Whether a dump that heals is reading the table."""
         return any(True for _ in self._healing(table))
 
+    def is_followed(self, mark: Mark) -> bool:
+        """Whether the watermark's dump takes up moves of its table already: one of its tasks there has begun."""
+        return any(progress.parts for progress in self.of(mark.task.dump, mark.table))
+
     def record_moves(self, table: str, moves: Iterable[Move]) -> None:
-        """Rows have moved, in this order, and the log left columns of them out."""
+        """Rows have moved, in this order, and the log left columns of them out. Each move is given once."""
         dumps = list(self._healing(table))
         new_moves = list(moves) if dumps else []
         for tasks in dumps if new_moves else []:
-            before = tuple(chain.from_iterable(self._tasks[task].arrived for task in tasks))
-            whole_rows = self._whole_rows(tasks[0])
-            trails = arriving_rows.follow_moves(before, new_moves, whole_rows, all_read=self._all_read(tasks))
-            owner = min(tasks, key=lambda name: (self._tasks[name].done, name))
-            short = arriving_rows.shorten(trails)
-            if short is None:
-                self._put(owner, replace(self._tasks[owner], forgotten=True))
-                continue
-            for task in tasks:
-                self._put(task, replace(self._tasks[task], arrived=short if task == owner else ()))
+            self._follow_moves(tasks, new_moves)
+
+    def record_earlier_moves(self, task: TaskId, moves: Iterable[Move]) -> None:
+        """As `record_moves`, of moves from before the first task of this dump began with the table: other dumps have
+        followed them, and the rows of today may be others than those that had these keys then."""
+        if earlier_moves := list(moves):
+            self._follow_moves(self._beside(task), earlier_moves)
+
+    def _follow_moves(self, tasks: list[TaskId], moves: list[Move]) -> None:
+        """`tasks`: those of one dump for the table."""
+        before = tuple(chain.from_iterable(self._tasks[task].arrived for task in tasks))
+        whole_rows = self._whole_rows(tasks[0])
+        trails = arriving_rows.follow_moves(before, moves, whole_rows, all_read=self._all_read(tasks))
+        owner = min(tasks, key=lambda name: (self._tasks[name].done, name))
+        short = arriving_rows.shorten(trails)
+        if short is None:
+            self._put(owner, replace(self._tasks[owner], forgotten=True))
+            return
+        for task in tasks:
+            self._put(task, replace(self._tasks[task], arrived=short if task == owner else ()))
 
     def record_look(self, task: TaskId, look: Look) -> bool:
         """Takes what a chunk of the task says about rows that have arrived; whether it leaves fewer trails."""

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pyarrow as pa
 import pytest
 
 from dblog_core.algorithm.chunk_placement import Chunks
+from dblog_core.algorithm.eviction import Touch
 from dblog_core.algorithm.task_progress import Refused
-from dblog_core.algorithm.visibility import LogOrder
+from dblog_core.algorithm.visibility import LogOrder, Snapshots
 from dblog_core.capture.row_changes import ChangeTouches, split_key_changes
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.task_id import TaskId
 from dblog_core.model.values import key_from_json, rows_with
-from dblog_core.model.watermark import High, Low, Mark
+from dblog_core.model.watermark import Heals, High, Low, Mark
 from tests.fake_source import changes_batch
 from tests.unit.staged import table
 
@@ -86,3 +89,39 @@ def test_a_window_is_given_up_by_our_own_clock_whatever_that_of_the_source_says(
     assert chunks.open_windows() == []
     with pytest.raises(Refused, match="its window was not open"):
         chunks.place_chunk(high(mark(0, schema)), at=1, is_ours=lambda: True, rows=lambda keys: (), absent=list)
+
+
+def test_a_dump_that_begins_keeps_earlier_moves_to_itself() -> None:
+    """PostgreSQL: a dump takes up the moves that its SELECTs may not see. Dumps that run have followed them already,
+    and the rows of today may be others than those that had these keys then."""
+    schema = table("shop.t", id=pa.int64(), big=pa.string())
+    chunks = Chunks(Snapshots("90:90:"))
+    first, second = (heals_all(dump, 0, schema) for dump in ("d", "e"))
+    chunks.open_window(Low(first), offset=0, segment=1, at=0)
+    moved = [Touch((2,), frozenset({"big"}), (0,))]
+    chunks.record_rows(schema.table, (1, 1), 95, moved)
+    end = replace(high(first), final=True, rows=0, snapshot="100:100:")
+    chunks.place_chunk(end, at=1, is_ours=lambda: True, rows=lambda keys: (), absent=list)
+    assert chunks.progress()[first.task].arrived == (("0", "2"),), "it has read all, and has a row to look for"
+    chunks.open_window(Low(second), offset=1, segment=1, at=0)
+    assert chunks.progress()[second.task].arrived == (("0", "2"),)
+    assert chunks.progress()[first.task].arrived == (("0", "2"),)
+
+
+def test_a_later_task_of_a_dump_does_not_follow_again_what_the_first_has_followed() -> None:
+    """Else a row that was brought where another one had gone from would count as that one."""
+    schema = table("shop.t", id=pa.int64(), big=pa.string())
+    chunks = Chunks(Snapshots("90:90:"))
+    first, second = (heals_all("d", number, schema, parts=2) for number in (0, 1))
+    chunks.open_window(Low(first), offset=0, segment=1, at=0)
+    moved = [Touch((1,), frozenset({"big"}), (2,)), Touch((3,), frozenset({"big"}), (1,))]
+    chunks.record_rows(schema.table, (1, 2), 95, moved)
+    look = replace(high(first), rows=1, arrived=("1",), snapshot="100:100:")
+    chunks.place_chunk(look, at=1, is_ours=lambda: True, rows=lambda keys: (), absent=list)
+    assert chunks.progress()[first.task].arrived == (("2",),)
+    chunks.open_window(Low(second), offset=2, segment=1, at=0)
+    assert chunks.progress()[first.task].arrived == (("2",),)
+
+
+def heals_all(dump: str, number: int, schema: TableSchema, *, parts: int = 1) -> Mark:
+    return Mark("shop", TaskId(dump, number), 1, 0, f"{dump}{number}", str(schema.table), parts, Heals())
