@@ -7,7 +7,7 @@ them, to the windows; watermarks open windows and place chunks. It reads chunk f
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -65,9 +65,10 @@ class Sequencer:
         guard: TableGuard | None = None,
         places: Places = UNORDERED,
         stopped: Iterable[str] = (),
+        was_done: Callable[[TaskId], bool] = lambda task: False,
     ) -> None:
         """`guard`: what may pass (None: all); `places`: the source, which compares positions; `stopped`: tables that
-        are passed over."""
+        are passed over; `was_done`: whether a task is done in this staging whose dump has been forgotten."""
         self._staging = staging
         self._source = source
         self._epoch = epoch
@@ -76,6 +77,7 @@ class Sequencer:
         self._places = places
         self._visibility = visibility
         self._dumps = Chunks(visibility, head.progress())
+        self._was_done = was_done
         # Before the first batch: a chunk that is placed from here on may be older than events before the head.
         if isinstance(visibility, Snapshots):
             for event in unseen_events.read_events(staging, head):
@@ -336,6 +338,7 @@ class Sequencer:
                 if isinstance(mark, High):
                     self._dumps.refuse_chunk(mark, "rows of its table are left out until the log is read further")
                 return False
+            self._refuse_late(mark.mark.task)
             if isinstance(mark, Low):
                 self._dumps.open_window(mark, offset=self.last_offset, segment=self.segment, at=at)
             else:
@@ -344,6 +347,12 @@ class Sequencer:
             log.info("%s attempt %d: %s", mark.mark.task, mark.mark.attempt, reason)
             return False
         return True
+
+    def _refuse_late(self, task: TaskId) -> None:
+        """Raises Refused for what a worker writes after others have done its task: it was paused, or cut off. Taken for
+        a task's first watermark, it would begin a dump again that has ended."""
+        if not self._dumps.knows_dump(task) and self._was_done(task):
+            raise Refused("its task is done, and its dump has ended")
 
     def _mark_probe(self, probe: Probe, place: Transaction, at: int) -> None:
         """A verification's watermark; the high one takes an offset, which stands for its place in the log."""

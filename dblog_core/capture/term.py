@@ -6,6 +6,7 @@ import threading
 from collections.abc import Collection
 from dataclasses import replace
 from enum import Enum
+from functools import partial
 from typing import Protocol
 
 from dblog_core.algorithm.visibility import Snapshots
@@ -123,6 +124,7 @@ def run_term(capture: Reign, parts: Parts, lease: Lease, *, first: bool = True) 
         guard=accepted.guard,
         places=parts.source,
         stopped=stopped_tables.read(parts.records),
+        was_done=partial(term_start.was_done, parts),
     )
     remembers = isinstance(visibility, Snapshots)
     try:

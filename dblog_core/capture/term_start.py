@@ -10,8 +10,9 @@ from dblog_core.algorithm.task_progress import TaskProgress, tasks_to_json
 from dblog_core.algorithm.visibility import LogOrder, Snapshots
 from dblog_core.capture.healing import accepted_tables, dump_requests, new_tables
 from dblog_core.capture.term_parts import Parts
-from dblog_core.dumps import dump_records, dump_store, filing
+from dblog_core.dumps import dump_records, dump_store, filing, task_store
 from dblog_core.dumps.requests import WHOLE
+from dblog_core.dumps.status import DumpStatus
 from dblog_core.errors import CorruptSegment, LeaseLost, RequestError, StateError
 from dblog_core.interfaces import Lease, Source, StateStore
 from dblog_core.model import position_spec, table_identity
@@ -154,6 +155,20 @@ def find_visibility(source: Source, head: Manifest) -> LogOrder | Snapshots:
     return Snapshots(horizon if head.unseen_after is None else head.start, head.starts)
 
 
+def was_done(parts: Parts, task: TaskId) -> bool:
+    """Whether this staging has all chunks of the task, by the manifest that the state store names as its last one.
+
+    A staging directory that was put back from a copy lacks that manifest, or has one of a later epoch in its place:
+    there the log's watermarks of the task count."""
+    end = task_store.find_end(parts.state, task)
+    if end is None:
+        return False
+    epoch, segment = end
+    if not parts.staging.first_number() <= segment <= parts.staging.head_number():
+        return False
+    return parts.staging.manifest(segment).epoch == epoch
+
+
 BEGAN_AFTER = "the capture began after it in the log"
 OTHER_WATERMARKS = "the log does not show all watermarks: their table was made again, or was not in the publication"
 
@@ -164,7 +179,7 @@ def break_attempts(
     """The progress of tasks, with every attempt broken: what its worker has written into the log before the place
     where we begin is never read, and it would wait for its chunks forever. Called once that place is known."""
     broken = dict(tasks)
-    for status in dump_store.list_unfinished_dumps(state):
+    for status in _dumps_to_place(state, tasks):
         for task in status.tasks:
             task_id = TaskId(status.id, task.number)
             progress = tasks.get(task_id) or TaskProgress(task.table)
@@ -172,6 +187,15 @@ def break_attempts(
                 attempt = max(task.record.attempt, progress.attempt)
                 broken[task_id] = replace(progress, attempt=attempt, broken=attempt, reason=reason)
     return broken
+
+
+def _dumps_to_place(state: StateStore, tasks: Mapping[TaskId, TaskProgress]) -> list[DumpStatus]:
+    """Dumps that have not ended, by the state store or by our manifest: one that has ended in a staging directory which
+    is gone continues (`dump_store.reopen_dump`), and a worker of before may still wait for its last chunk."""
+    unfinished = dump_store.list_unfinished_dumps(state)
+    lacking = {task.dump for task, progress in tasks.items() if not progress.done} - {dump.id for dump in unfinished}
+    ended = [dump_store.find_dump(state, dump_id) for dump_id in sorted(lacking)]
+    return [*unfinished, *(dump for dump in ended if dump is not None)]
 
 
 def _dump_all(parts: Parts, shown_tables: frozenset[str] | None) -> dict[str, str]:

@@ -72,6 +72,14 @@ def read_all_progress(state: StateStore, tasks: Sequence[tuple[TaskId, str]]) ->
     return [progress_by(entry, table) for (_, table), entry in zip(tasks, entries, strict=True)]
 
 
+def find_end(state: StateStore, task: TaskId) -> SegmentOrder | None:
+    """The manifest by which the task was done; None: it is not, or is gone."""
+    if (mirror := state.get(task_path(task, "progress"))) is None:
+        return None
+    of, progress = _read_mirror(mirror)
+    return of if progress.done else None
+
+
 def begin_attempt(state: StateStore, task: TaskId) -> int:
     """A number for a worker that takes the task up, larger than any before."""
     data = update_node(state, task_path(task, "task"), lambda data: {**data, "attempt": data["attempt"] + 1})

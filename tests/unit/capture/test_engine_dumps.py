@@ -12,14 +12,17 @@ from typing import Any
 import pytest
 
 from dblog_core.algorithm import arriving_rows
-from dblog_core.dumps import control, dump_records, dump_store, filing, work_loop
+from dblog_core.algorithm.task_progress import TaskProgress
+from dblog_core.capture import term_start
+from dblog_core.capture.run_capture import run_capture
+from dblog_core.dumps import control, dump_records, dump_store, filing, task_store, work_loop
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import RequestError
 from dblog_core.interfaces import Chunk
 from dblog_core.model import watermark
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.task_id import TaskId
-from dblog_core.model.watermark import High, Low, Mark
+from dblog_core.model.watermark import Heals, High, Low, Mark
 from dblog_core.staging import Staging
 from tests.fake_source import ORDERS, Change, FakeReader
 from tests.unit.engine_world import World, running, world
@@ -258,6 +261,45 @@ def test_a_chunk_of_a_staging_directory_that_is_gone_is_refused_unseen(world: Wo
     assert [line["op"] for line in world.lines() if line["op"] != "s"] == ["c"]
 
 
+@pytest.mark.parametrize("late", ["low", "high"])
+def test_a_late_watermark_does_not_begin_a_dump_again_that_has_ended(world: World, late: str) -> None:
+    """A worker that was paused, or cut off, wakes after others have done its task."""
+    world.put(1)
+    world.capture()
+    dump_id = filing.submit(world.config, DumpRequest(None))
+    task = TaskId(dump_id, 0)
+    task_store.begin_attempt(world.state, task)  # the worker that is paused then
+    stop = threading.Event()
+    capture = threading.Thread(target=run_capture, args=(world.config,), kwargs={"stop": stop})
+    capture.start()
+    try:
+        work_loop.work(world.config, stop=threading.Event(), dump_id=dump_id)
+        wait_until(lambda: _is_forgotten(world), "the capture to forget the dump")
+        done = dump_store.read_dump(world.state, dump_id)
+        assert (done.state, done.rows, done.tasks[0].progress.attempt) == ("done", 1, 2)
+        mark = Mark("shop", task, 1, 0, "w-late", str(ORDERS.table), 1, Heals())
+        high = High(
+            mark, file=None, rows=0, bytes=0, checksum="", schema="feedbeeffeedbeef", last_key=None, final=True,
+            snapshot=None,
+        )  # fmt: skip
+        payload = watermark.encode(Low(mark) if late == "low" else high)
+        world.database.commit(Change("w", ORDERS.table, None, {"payload": payload}))
+        stage_each(world, range(10, 13))
+        assert _is_forgotten(world)
+    finally:
+        stop.set()
+        capture.join(timeout=PATIENCE_SECONDS)
+    assert dump_store.read_dump(world.state, dump_id) == done
+    assert dump_store.list_unfinished_dumps(world.state) == []
+
+
+def _is_forgotten(world: World) -> bool:
+    """By a manifest, which only a change brings soon."""
+    world.put(2)
+    head = world.staging.head()
+    return head is not None and not head.tasks
+
+
 @pytest.mark.parametrize("fault", ["keys of another form", "a damaged file"])
 def test_a_chunk_that_cannot_be_read_ends_its_attempt_and_not_the_capture(
     world: World, fault: str, monkeypatch: pytest.MonkeyPatch
@@ -284,3 +326,18 @@ def test_a_chunk_that_cannot_be_read_ends_its_attempt_and_not_the_capture(
     assert world.replay() == world.rows()
     head = world.staging.head()
     assert head is not None and head.progress()[mark.task].broken == 1
+
+
+def test_a_dump_that_ended_in_a_directory_which_is_gone_loses_its_attempts_with_the_log(world: World) -> None:
+    """A worker that was paused meanwhile would wait for its chunk forever: nothing shows it that the dump had ended."""
+    world.put(1)
+    world.capture()
+    dump_id = filing.submit(world.config, DumpRequest(None))
+    task = TaskId(dump_id, 0)
+    attempt = task_store.begin_attempt(world.state, task)
+    table = str(ORDERS.table)
+    task_store.put_progress(world.state, task, TaskProgress(table, attempt=attempt, ordinal=1, done=True), of=(1, 9))
+    assert dump_store.read_dump(world.state, dump_id).state == "done"
+    assert term_start.break_attempts(world.state, {}) == {}
+    (broken,) = term_start.break_attempts(world.state, {task: TaskProgress(table)}).values()
+    assert (broken.broken, broken.ordinal, broken.done) == (attempt, 0, False)
