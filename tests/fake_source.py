@@ -139,6 +139,12 @@ class FakeSource:
     def keep_watermark_table(self) -> WatermarkTable:
         return WatermarkTable("")
 
+    def write_witness(self, after: str) -> None:
+        """None is needed: nobody puts this database back."""
+
+    def require_witness(self, text: str) -> None:
+        raise AssertionError("none was written")
+
     def list_refusals(self) -> tuple[Problem, ...]:
         return ()
 

@@ -19,6 +19,7 @@ from dblog_core.capture.healing.broken_tables import BrokenTables
 from dblog_core.capture.healing.confirmed_reads import ConfirmedReads
 from dblog_core.capture.healing.shown_tables import NewTables, ShownTables
 from dblog_core.capture.healing.watermark_table import WatermarkTableKeeper
+from dblog_core.capture.healing.witness import Witness
 from dblog_core.capture.sequencer import Sequencer
 from dblog_core.capture.signal_rows import SignalDelivery
 from dblog_core.capture.term_parts import HOUSEKEEPING_SECONDS, Parts
@@ -101,7 +102,11 @@ def run_term(capture: Reign, parts: Parts, lease: Lease, *, first: bool = True) 
     term_start.check_epoch(parts, lease, head, first=first)
     is_of_former_version = not head.records
     starts_afresh = capture.fresh_start and not capture.has_gone_on(head)
-    parts = replace(parts, records=term_start.load_records(parts, head, starts_afresh=starts_afresh))
+    parts = replace(
+        parts,
+        records=term_start.load_records(parts, head, starts_afresh=starts_afresh),
+        witness=Witness(parts.source, parts.clock, "" if starts_afresh else head.witness),
+    )
     if starts_afresh:
         head = term_start.start_afresh(parts, lease, head, shown_tables)
         capture.fresh_start = False
@@ -204,6 +209,8 @@ class Term:
     def _read_on(self) -> None:
         # Before the thread is started: where this fails nothing is left behind.
         self._source.succeed(*former_leaders.enter(self._state, self._lease.epoch))
+        if self._published.witness:
+            self._source.require_witness(self._published.witness)
         stream = self._source.open_log(self._published.position, skip=self._published.partial, keys=self._staged_key)
         threads = BackgroundThreads(self._parts, self._quit, self._keeper).start()
         try:

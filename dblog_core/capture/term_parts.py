@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from dblog_core.capture.healing.witness import Witness
 from dblog_core.config.settings import Config
 from dblog_core.interfaces import Clock, Source, Spawn, StateStore
 from dblog_core.notifications.channels import Receiver
@@ -30,6 +31,8 @@ class Parts:
     """Of notices, beside those of the configuration."""
     records: TableRecords = field(default_factory=TableRecords)
     """What is known of tables, from the newest manifest on; a term has its own."""
+    witness: Witness | None = None
+    """What the server must have from now on; a term has its own."""
 
     def now_us(self) -> int:
         """Microseconds since 1970 UTC."""
@@ -38,7 +41,10 @@ class Parts:
     def with_records(self, manifest: Manifest) -> Manifest:
         """The manifest with what is known of tables now, whose files are durable then."""
         records = self.records.write(self.staging.storage, segment=manifest.segment, epoch=manifest.epoch)
-        return replace(manifest, records=records, state_age=state_age.read_age(self.state))
+        witness = ""
+        if self.witness is not None:
+            witness = self.witness.staged_at(manifest.position, is_whole=not manifest.partial)
+        return replace(manifest, records=records, state_age=state_age.read_age(self.state), witness=witness)
 
     def publish(self, manifest: Manifest) -> Manifest:
         """Publishes a segment, with what is known of tables; returns its manifest. Raises SegmentTaken."""

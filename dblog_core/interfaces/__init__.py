@@ -24,6 +24,7 @@ from dblog_core.interfaces.source import (
     Strain,
     WatermarkTable,
     WatermarkWriter,
+    WrittenWitness,
 )
 from dblog_core.interfaces.state_store import Entry, Lease, LeaseInfo, Nodes, StateStore
 
@@ -54,4 +55,5 @@ __all__ = [
     "Strain",
     "WatermarkTable",
     "WatermarkWriter",
+    "WrittenWitness",
 ]

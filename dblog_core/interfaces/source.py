@@ -42,6 +42,14 @@ class WatermarkTable:
     problems: tuple[Problem, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class WrittenWitness:
+    """A commit of the capture (`dblog_core.capture.healing.witness`): what shows it later, and a position behind it."""
+
+    text: str
+    position: str
+
+
 KeyOf: TypeAlias = Callable[[TableName], tuple[str, ...]]
 """By table the names of its key's columns; none where it has no key."""
 
@@ -251,6 +259,15 @@ class Source(Protocol):
     def keep_watermark_table(self) -> WatermarkTable:
         """Makes the watermark table where it is missing, and has the log show it, if the account may do so. Not for a
         source that is `read_only`. Raises what a connection raises."""
+
+    def write_witness(self, after: str) -> WrittenWitness | None:
+        """Commits a witness that is newer than `after` (empty: none) into the watermark table. None where the log's own
+        transactions are compared when it is opened, and where another process was faster. Not for a source that is
+        `read_only`. Raises what a connection raises."""
+
+    def require_witness(self, text: str) -> None:
+        """Raises LogPositionLost where the server lacks a witness that it had. Nothing is known where the watermark
+        table is not the one that it was written into."""
 
     def tables(self) -> tuple[TableSchema, ...]:
         """The catalogue's shape of every table that the configuration wants and that can be captured as it is."""

@@ -99,6 +99,24 @@ class Probe:
     end: str | None = None
 
 
+_WITNESS = "witness"
+
+
+def encode_witness(source: str, number: int) -> str:
+    """The payload text of a witness (`dblog_core.capture.healing.witness`)."""
+    return orjson.dumps({"dblog": FORMAT, "kind": _WITNESS, "source": source, "number": number}).decode()
+
+
+def parse_witness(payload: str) -> int:
+    """The number of a witness; 0 where the text is none, or of a newer format."""
+    try:
+        data = _load_json(payload)
+    except UnknownLogEvent:
+        return 0
+    number = data.get("number") if (data.get("dblog"), data.get("kind")) == (FORMAT, _WITNESS) else 0
+    return number if isinstance(number, int) else 0
+
+
 def encode(watermark: Low | High | Probe) -> str:
     """The payload text of a watermark."""
     kind = "probe" if isinstance(watermark, Probe) else "low" if isinstance(watermark, Low) else "high"
@@ -117,8 +135,10 @@ def parse(payload: str) -> Low | High | Probe:
 
 
 def parse_for(source: str, payload: str) -> Low | High | Probe | None:
-    """The watermark of a payload, as `parse`; None where it is another source's, of whatever version."""
+    """The watermark of a payload, as `parse`; None where it is another source's, of whatever version, or a witness."""
     data = _load_json(payload)
+    if data.get("kind") == _WITNESS:
+        return None
     mark = data.get("mark", data)
     named = mark.get("source") if isinstance(mark, dict) else None
     return None if isinstance(named, str) and named != source else _parse_fields(payload, data)

@@ -153,7 +153,8 @@ class Manifest:
     `layouts`: tokens of those newest shapes for which the source has given a layout (`schema_changes.Layout`). `born`:
     tables without a shape so far that are known to have no row at this place in the log. `accepted`: the `Acceptance`
     of each captured table at this place, where columns of any are hidden (None: of none). `records`: what is known of
-    tables beside their rows (`table_records`). `state_age`: how old the state store was.
+    tables beside their rows (`table_records`). `state_age`: how old the state store was. `witness`: the newest
+    commit of our own that lies before `position` (`capture.healing.witness`).
 
     Of joined segments the first is `first_segment` (0: `segment` is the only one), `ends` holds the last offset of
     each, `log_positions` the `log_position` of each (None: a version that did not keep it has joined the segment), and
@@ -190,6 +191,7 @@ class Manifest:
     records: dict[str, str] = field(default_factory=dict)
     state_age: int = 0
     starts: dict[str, str] = field(default_factory=dict)
+    witness: str = ""
 
     @property
     def first(self) -> int:
@@ -248,7 +250,7 @@ class Manifest:
 
     def to_json(self) -> dict[str, Any]:
         # What is new is left out where there is none: older versions know no such field.
-        new = ("probes", "altered", "layouts", "born", "records", "state_age", "log_positions", "starts")
+        new = ("probes", "altered", "layouts", "born", "records", "state_age", "log_positions", "starts", "witness")
         fields = {name: value for name, value in _fields(self).items() if value or name not in (*new, "accepted")}
         return {
             "format": FORMAT,

@@ -14,12 +14,14 @@ import psycopg2
 import pytest
 
 from dblog_core import wiring
+from dblog_core.capture.run_capture import run_capture
 from dblog_core.config.settings import Config
 from dblog_core.config.source import SourceConfig
 from dblog_core.errors import LogPositionLost, SourceUnavailable
 from dblog_core.local.servers.postgres import PostgresServer
 from dblog_core.sources.postgres.position import Point
 from dblog_core.sources.postgres.source import PostgresSource
+from dblog_core.staging.manifest import Manifest
 from dblog_core.staging.reader import lines as log_lines
 from tests.fix_servers import Database, new, newest_programs, standby_of
 from tests.integration.postgres_source.log_rows import lines, read_to
@@ -108,6 +110,71 @@ def test_a_promoted_standby_goes_on_if_it_has_all_that_we_have_read_and_is_refus
         lab.execute("SELECT pg_switch_wal()", "CREATE TABLE IF NOT EXISTS filler AS SELECT 1 AS a")
     with pytest.raises(LogPositionLost, match="on timeline 2, and the server is on timeline 1"):
         source.open_log(chunk[-1].position)
+
+
+def test_a_server_that_was_put_back_on_its_own_timeline_is_refused(first: PostgresServer, tmp_path: Path) -> None:
+    """A snapshot of its disk was started without a recovery, and has grown past our position since."""
+    shop = new(first, "bank")
+    shop.execute("CREATE TABLE t (id serial PRIMARY KEY)")
+    config = shop.config(tmp_path)
+    before = _stage_witness(config, shop, other_than="")
+    first.stop()
+    subprocess.run(["cp", "-a", first._data, tmp_path / "snapshot"], check=True)
+    first.start()
+    _stage_witness(config, shop, other_than=before)
+    position = _head(config).position
+    first.stop()
+    subprocess.run(["rm", "-r", first._data], check=True)
+    subprocess.run(["cp", "-a", tmp_path / "snapshot", first._data], check=True)
+    first.start()
+    source = PostgresSource(config.source)
+    while not source.has_reached(source.current_position(), position):
+        shop.execute("SELECT pg_switch_wal()", "CREATE TABLE IF NOT EXISTS filler AS SELECT 1 AS a")
+    shop.execute("INSERT INTO t DEFAULT VALUES")
+    with pytest.raises(LogPositionLost, match="put back to an older state") as raised:
+        run_capture(config, stop=threading.Event(), until_current=True)
+    assert "--fresh-start" in raised.value.fix
+    shop.execute(f"SELECT pg_drop_replication_slot('{config.source.slot}')")
+    run_capture(config, stop=threading.Event(), until_current=True, fresh_start=True)
+    _stage_witness(config, shop, other_than="")
+
+
+def test_a_watermark_table_without_our_number_counts_where_it_is_the_same_one(
+    first: PostgresServer, tmp_path: Path
+) -> None:
+    shop = new(first, "books")
+    shop.execute("CREATE TABLE t (id serial PRIMARY KEY)")
+    config = shop.config(tmp_path)
+    table = config.source.watermark_table
+    witness = ""
+    for emptied in (f"TRUNCATE {table}", f"VACUUM FULL {table}", f"DROP TABLE {table}"):
+        witness = _stage_witness(config, shop, other_than=witness)
+        shop.execute(emptied)
+    _stage_witness(config, shop, other_than=witness)
+    shop.execute(f"DELETE FROM {table}")
+    with pytest.raises(LogPositionLost, match="put back to an older state") as raised:
+        run_capture(config, stop=threading.Event(), until_current=True)
+    assert raised.value.fix.endswith(f"TRUNCATE {table}")
+    shop.execute(f"TRUNCATE {table}")
+    run_capture(config, stop=threading.Event(), until_current=True)
+
+
+def _stage_witness(config: Config, shop: Database, *, other_than: str) -> str:
+    """Captures until a manifest names another witness, which it returns."""
+    with capturing(config):
+
+        def is_staged() -> bool:
+            shop.execute("INSERT INTO t DEFAULT VALUES")
+            return _head(config).witness not in ("", other_than)
+
+        wait_until(is_staged, "a witness is staged")
+    return _head(config).witness
+
+
+def _head(config: Config) -> Manifest:
+    head = wiring.open_staging(config).head()
+    assert head is not None
+    return head
 
 
 @pytest.fixture

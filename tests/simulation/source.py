@@ -45,6 +45,12 @@ class SimSource(Connection):
         self._before("watermark table")
         return WatermarkTable("")
 
+    def write_witness(self, after: str) -> None:
+        """None is needed: nobody puts this database back."""
+
+    def require_witness(self, text: str) -> None:
+        raise AssertionError("none was written")
+
     def list_refusals(self) -> tuple[Problem, ...]:
         return ()
 

@@ -57,6 +57,15 @@ class WatermarkTableKeeper:
         self._told = table.problems
         if table.identity is not None and not table.problems:
             self._latest = table.identity
+            self._write_witness()
+
+    def _write_witness(self) -> None:
+        """Where it is due. What keeps it from being written keeps dumps from it as well, and they say so."""
+        if self._parts.witness is not None:
+            try:
+                self._parts.witness.write_when_due()
+            except DblogError as error:
+                log.debug("no witness is written: %s", error)
 
     def find_other(self) -> str | None:
         """The table's identity, where it is another one than all attempts that are not broken go by."""

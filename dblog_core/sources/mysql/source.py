@@ -62,6 +62,12 @@ class MysqlSource:
         with translate_errors(self._config, "looking at the watermark table"), connection:
             return watermark_table.keep(connection, self._config, self._tables)
 
+    def write_witness(self, after: str) -> None:
+        """None is needed: where the log is opened, its newest transactions are compared with what was read."""
+
+    def require_witness(self, text: str) -> None:
+        """As `write_witness`."""
+
     def tables(self) -> tuple[TableSchema, ...]:
         connection = self._connect()
         with translate_errors(self._config, "reading the catalogue"), connection:

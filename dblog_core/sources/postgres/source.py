@@ -7,13 +7,13 @@ from contextlib import closing
 from itertools import chain
 
 from dblog_core.config.source import SourceConfig
-from dblog_core.interfaces import KeyOf, Moment, Problem, Strain, WatermarkTable
+from dblog_core.interfaces import KeyOf, Moment, Problem, Strain, WatermarkTable, WrittenWitness
 from dblog_core.model.events import Transaction
 from dblog_core.model.position_spec import Place
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.model.table_identity import Origin, write_entry
 from dblog_core.model.table_stamp import TableStamp
-from dblog_core.sources.postgres import check, timelines, watermark_table
+from dblog_core.sources.postgres import check, timelines, watermark_table, witness
 from dblog_core.sources.postgres import start_position as starts
 from dblog_core.sources.postgres.logical.batch import Assembly
 from dblog_core.sources.postgres.logical.catalogue_lookups import Lookups
@@ -88,6 +88,15 @@ class PostgresSource:
         with session(self._config) as connection:
             execute(connection, "SET synchronous_commit = local")
             return watermark_table.keep(connection, self._config)
+
+    def write_witness(self, after: str) -> WrittenWitness | None:
+        with session(self._config) as connection:
+            execute(connection, "SET synchronous_commit = local")
+            return witness.write(connection, self._config, after)
+
+    def require_witness(self, text: str) -> None:
+        with session(self._config) as connection:
+            witness.require(connection, self._config, text)
 
     def tables(self) -> tuple[TableSchema, ...]:
         with session(self._config) as connection:

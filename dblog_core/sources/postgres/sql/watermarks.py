@@ -34,7 +34,7 @@ def identifier(table: TableName) -> sql.Identifier:
     return sql.Identifier(table.schema, table.name)
 
 
-def _with_values(table: TableName) -> sql.Identifier:
+def in_statement(table: TableName) -> sql.Identifier:
     """The table in a statement that has values: there the driver reads a percent sign as the beginning of one."""
     return sql.Identifier(table.schema.replace("%", "%%"), table.name.replace("%", "%%"))
 
@@ -67,7 +67,7 @@ class PostgresWatermarks:
         self._config = config
         self._worker = worker
         self._statement, self._question = (
-            text.format(_with_values(TableName.parse(config.watermark_table))) for text in (_WRITE, _SHOWN)
+            text.format(in_statement(TableName.parse(config.watermark_table))) for text in (_WRITE, _SHOWN)
         )
         self._connection: Connection | None = None
 
