@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import itertools
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from dblog_core.model.events import Unreadable
 from dblog_core.model.schema import TableName
 from dblog_core.sources.mysql.source import MysqlSource
 from dblog_core.sources.mysql.values import charsets, multibyte
 from tests.fix_servers import Database
 from tests.integration.test_mysql_decode import images, prepare_source
+from tests.integration.test_mysql_failover import batches
 
 CODES = {name: [code for _, code in multibyte.codes(form)] for name, form in multibyte.FORMS.items()}
 AT_ONCE = 2_000  # codes in a row
@@ -41,6 +44,11 @@ def select_rows(source: MysqlSource, table: TableName) -> dict[int, Any]:
 
 def read_logged_rows(source: MysqlSource, start: str) -> dict[int, Any]:
     return {after["id"]: after for _, _, after in images(source, start)}
+
+
+def read_unreadable(source: MysqlSource, start: str) -> list[Unreadable]:
+    signals = [signal for batch in batches(source, start) for signal in batch.signals]
+    return [signal for signal in signals if isinstance(signal, Unreadable)]
 
 
 @pytest.mark.parametrize("source_kind", ["mysql", "mariadb"], indirect=True)
@@ -117,3 +125,44 @@ def test_labels_and_keys_of_such_sets_are_read_and_asked_for(database: Database,
     parts = [reader.read(schema, after=key, upto=None, limit=9).rows.num_rows for key in keys]
     assert parts == [2, 1, 0]
     reader.close()
+
+
+@pytest.mark.in_turn
+@pytest.mark.parametrize("source_kind", ["mysql", "mariadb"], indirect=True)
+def test_which_sets_have_two_codes_for_a_character(database: Database) -> None:
+    with closing(database.connect()) as connection:
+        for name in known_charsets(database):
+            tables = multibyte.ask(connection, name)
+            texts = [text for text in map(tables, CODES[name]) if text != "?"]
+            assert tables.has_twins == (len(set(texts)) < len(texts)), name
+
+
+@pytest.mark.in_turn
+@pytest.mark.parametrize("source_kind", ["mysql", "mariadb"], indirect=True)
+def test_text_with_two_codes_for_a_character_is_no_key_before_somebody_says_so(
+    database: Database, tmp_path: Path
+) -> None:
+    """Two rows of the source would be one in the lake; `t` is altered while the log is read."""
+    table = TableName(database.schema, "t")
+    other = TableName(database.schema, "other")
+    binary = "CHARACTER SET cp932 COLLATE cp932_bin"
+    database.execute(
+        "CREATE TABLE t (k varchar(9) CHARACTER SET utf8mb4 PRIMARY KEY, id int)",
+        f"CREATE TABLE other (k varchar(9) {binary} PRIMARY KEY, id int)",
+        f"CREATE TABLE usual (k varchar(9) {binary}, id int PRIMARY KEY)",
+    )
+    source, start = prepare_source(database, tmp_path)
+    assert [str(schema.table) for schema in source.tables()] == [str(table), f"{database.schema}.usual"]
+    (problem,) = source.list_refusals()
+    assert problem.table == str(other) and "two keys may print alike" in problem.what
+    database.execute(
+        f"ALTER TABLE t MODIFY k varchar(9) {binary}",
+        "INSERT INTO t VALUES (CONVERT(x'81E0' USING cp932), 1), (CONVERT(x'8790' USING cp932), 2)",
+    )
+    assert database.query("SELECT count(DISTINCT k), count(DISTINCT CONVERT(k USING utf8mb4)) FROM t") == [(2, 1)]
+    (unreadable,) = read_unreadable(source, start)
+    assert unreadable.table == table and "two keys may print alike" in unreadable.why
+    config = database.config(tmp_path).source
+    named = MysqlSource(config.model_copy(update={"keys": {str(table): ["k"], str(other): ["k"]}}))
+    assert {schema.table for schema in named.tables()} >= {table, other}
+    assert [row["id"] for row in read_logged_rows(named, start).values()] == [1, 2]

@@ -11,6 +11,7 @@ from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.rows import source_key_faults
 from dblog_core.sources.mysql.values import charsets, types
 from dblog_core.sources.mysql.values.charsets import Charsets, Decode
+from dblog_core.sources.mysql.values.multibyte import Multibyte
 from dblog_core.sources.mysql.values.types import ColumnType, Kind, UnsupportedType
 
 # The server's numbers of column types (enum_field_types in its field_types.h).
@@ -162,6 +163,8 @@ def parse(
     shape = tuple(Column(name, column.text, column.arrow) for name, column in zip(names, columns, strict=True))
     key = _choose_key(start.table, _key(fields, names), keys, names, primary_key)
     for name, column in zip(names, columns, strict=True):
+        if name in key and not keys and isinstance(column.decode, Multibyte) and column.decode.has_twins:
+            raise UnsupportedType(f"column {name}: {types.TWINS}")
         of_set = column.kind is Kind.SET
         if name in key and (why := types.why_alike(column.labels, of_set=of_set)) is not None:
             # The catalogue prints some characters as question marks: there its labels may be alike, or not be.

@@ -22,7 +22,7 @@ from dblog_core.sources.mysql.sql import row_key
 from dblog_core.sources.mysql.sql.connection import is_mariadb, is_of_table, rows
 from dblog_core.sources.mysql.sql.row_key import UniqueIndex
 from dblog_core.sources.mysql.sql.watermarks import qualify
-from dblog_core.sources.mysql.values import charsets, types
+from dblog_core.sources.mysql.values import charsets, multibyte, types
 
 
 class TableFilter:
@@ -118,8 +118,9 @@ _INDEXES = """SELECT TABLE_NAME, INDEX_NAME, COLUMN_NAME, SUB_PART, INDEX_TYPE F
 WHERE TABLE_SCHEMA = %s {} AND NON_UNIQUE = 0 ORDER BY TABLE_NAME, INDEX_NAME, SEQ_IN_INDEX"""
 # Types, character sets and storage forms that are not known here; and labels, of which two may print alike in a key.
 _SUSPECTS = """SELECT TABLE_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s {}
-AND (DATA_TYPE IN ('enum', 'set') OR DATA_TYPE NOT IN %s OR CHARACTER_SET_NAME NOT IN %s
+AND (DATA_TYPE IN ('enum', 'set') OR DATA_TYPE NOT IN %s OR CHARACTER_SET_NAME NOT IN %s OR CHARACTER_SET_NAME IN %s
   OR COLUMN_TYPE LIKE '%%/*%%' OR COLUMN_TYPE LIKE '%% COMPRESSED%%')"""
+_TWINS = frozenset(name for name, form in multibyte.FORMS.items() if form.twins)
 _ONE = "AND TABLE_NAME = %s"
 _LOOKS_AGAIN = 3
 """At a table that was altered while the catalogue was read: what remains is of an account that sees some columns."""
@@ -322,7 +323,7 @@ def _list_index_names(connection: Connection[Any], table: TableName, *, mariadb:
 def suspects(connection: Connection[Any], tables: Sequence[TableName]) -> set[TableName]:
     """Those among the tables that `describe_all` may find to be such as cannot be captured, whatever the configuration
     says of them: few, so that it need not be asked about all of them all the time."""
-    what_is_known = (tuple(types.known_names()), tuple(charsets.every()))
+    what_is_known = (tuple(types.known_names()), tuple(charsets.every()), tuple(_TWINS))
     try:
         return {*_ask_by_table(connection, _SUSPECTS, tables, *what_is_known), *_ask_kinds(connection, tables)}
     except pymysql.err.MySQLError as error:
@@ -384,6 +385,8 @@ def _describe(
     key = primary or row_key.choose(entry, first)
     contradiction = source_key_faults.explain_contradiction(table, entry, primary, ignore_case=True)
     faults += [f"column {c.name}: {alike}" for c in columns if c.name in key and (alike := row_key.why_not_in_key(c))]
+    if not entry:  # it says that the key may be as it is
+        faults += [f"column {row[0]}: {types.TWINS}" for row in column_rows if row[0] in key and row[5] in _TWINS]
     names = [str(row[0]) for row in column_rows]
     unseen = tuple(name for name in primary or first if name not in names)
     why = "it is in the key, and the account needs SELECT on the whole table to see it"

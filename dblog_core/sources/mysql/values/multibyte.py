@@ -37,22 +37,24 @@ Number = Any  # numpy's number where it was read, Python's where it is written h
 @dataclass(frozen=True, slots=True)
 class Form:
     """Which codes there are: single bytes beside ASCII; pairs by the ranges of their first and second bytes, ends
-    included; `threes`: 8F before two bytes of A1 to FE; `fours`: GB 18030's, with digits in the second and fourth."""
+    included; `threes`: 8F before two bytes of A1 to FE; `fours`: GB 18030's, with digits in the second and fourth;
+    `twins`: some characters have two codes, which the server tells apart and prints alike."""
 
     singles: tuple[tuple[int, int], ...]
     firsts: tuple[tuple[int, int], ...]
     seconds: tuple[tuple[int, int], ...]
     threes: bool = False
     fours: bool = False
+    twins: bool = False
 
 
 _KANA = ((0xA1, 0xDF),)
-_SHIFT = Form(_KANA, ((0x81, 0x9F), (0xE0, 0xFC)), ((0x40, 0x7E), (0x80, 0xFC)))
-_EUC = Form((), ((0x8E, 0x8E), (0xA1, 0xFE)), ((0xA1, 0xFE),), threes=True)
+_SHIFT = Form(_KANA, ((0x81, 0x9F), (0xE0, 0xFC)), ((0x40, 0x7E), (0x80, 0xFC)), twins=True)
+_EUC = Form((), ((0x8E, 0x8E), (0xA1, 0xFE)), ((0xA1, 0xFE),), threes=True, twins=True)
 _CHINESE = ((0x40, 0x7E), (0x80, 0xFE))
 # The ranges may hold codes that stand for nothing: which these are, the server says.
 FORMS = {
-    "big5": Form((), ((0xA1, 0xF9),), ((0x40, 0x7E), (0xA1, 0xFE))),
+    "big5": Form((), ((0xA1, 0xF9),), ((0x40, 0x7E), (0xA1, 0xFE)), twins=True),
     "cp932": _SHIFT,
     "eucjpms": _EUC,
     "euckr": Form((), ((0x81, 0xFE),), ((0x41, 0x5A), (0x61, 0x7A), (0x81, 0xFE))),
@@ -171,6 +173,11 @@ class Multibyte:
     def __init__(self, form: Form, points: Int64s) -> None:
         self._form = form
         self._points = points
+
+    @property
+    def has_twins(self) -> bool:
+        """Whether two texts of the server may be one here."""
+        return self._form.twins
 
     def __call__(self, value: bytes) -> str:
         """The text of one value. Raises ValueError where its bytes are no text of the character set."""
