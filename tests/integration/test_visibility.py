@@ -11,7 +11,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,13 @@ import pytest
 from dblog_core import wiring
 from dblog_core.config.settings import Config
 from dblog_core.dumps import dump_store
+from dblog_core.sources.postgres.logical import seen_log
 from dblog_core.staging.reader import lines
+from dblog_core.state import recent_errors
 from tests.fix_servers import Database
+from tests.integration import test_held_tables
+from tests.integration.test_stopped_tables import stop_reasons
+from tests.integration.test_swapped_tables import capturing
 from tests.nemesis.processes import Dblog, kill
 from tests.nemesis.replicas import Consumer, Mirror
 from tests.waiting import PATIENCE_SECONDS, wait_until
@@ -319,6 +324,59 @@ def test_what_was_committed_before_the_slot_and_is_not_yet_seen_is_waited_for(
         assert source(database)[1,]["v"] == "hidden"
         assert dump.wait(PATIENCE_SECONDS) == 0, dblog.output()
     assert len(judge(database, config, source(database))) == 9
+
+
+MIGRATIONS = {
+    "column": (
+        "ALTER TABLE people RENAME COLUMN w TO w_old",
+        "ALTER TABLE people ADD COLUMN w text",
+        "UPDATE people SET w = 'encrypted'",
+        "ALTER TABLE people DROP COLUMN w_old",
+    ),
+    "place": (
+        "ALTER TABLE people DROP COLUMN v",
+        "ALTER TABLE people RENAME COLUMN w TO v",
+        "ALTER TABLE people ADD COLUMN w varchar(40)",
+        "UPDATE people SET w = 'encrypted'",
+    ),
+    "table": ("ALTER TABLE u RENAME TO u_old", "ALTER TABLE people RENAME TO u", "UPDATE u SET id = 5"),
+}
+"""After the second one the same names, types and order stand for hidden values."""
+
+
+@pytest.mark.in_turn
+@pytest.mark.parametrize("plugin", ["pgoutput", "wal2json"])
+@pytest.mark.parametrize("migration", MIGRATIONS)
+def test_rows_stay_hidden_that_are_logged_before_a_select_sees_what_their_columns_are(
+    database: Database,
+    tmp_path: Path,
+    session: Callable[[], Session],
+    no_standby: Callable[[bool], None],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    migration: str,
+    plugin: str,
+) -> None:
+    """The catalogue that the capture asks is of before the ALTER, and proves nothing of these rows."""
+    monkeypatch.setattr(seen_log, "LONGEST_WAIT_SECONDS", 0.5)
+    config = test_held_tables.ruled_config(database, directory := tmp_path / "written", plugin=plugin)
+    test_held_tables.begin(database, config)
+    no_standby(True)
+    with capturing(config), closing(wiring.open_state(config)) as state:
+        writer = session().start("BEGIN", *MIGRATIONS[migration], "COMMIT")
+        wait_until(lambda: writer.waits_for("SyncRep"), "a COMMIT that hangs")
+
+        def find_staged() -> list[dict[str, Any]]:
+            return [line for line in lines(wiring.open_staging(config)) if line["origin"] == "log" and line["key"]]
+
+        def has_met_the_gap() -> bool:
+            return bool(find_staged()) or any("no SELECT sees" in error.error for error in recent_errors.read(state))
+
+        wait_until(has_met_the_gap, "the capture has met the rows")
+        assert test_held_tables.find_marks(directory, caplog) == []
+        no_standby(False)
+        wait_until(lambda: stop_reasons(config), "the table is held")
+    assert test_held_tables.find_marks(directory, caplog) == []
 
 
 def newest_attempt(config: Config) -> int:

@@ -7,12 +7,13 @@ from contextlib import closing
 from itertools import chain
 
 from dblog_core.config.source import SourceConfig
-from dblog_core.interfaces import KeyOf, Moment, Problem, Strain, WatermarkTable, WrittenWitness
+from dblog_core.interfaces import KeyOf, LogStream, Moment, Problem, Strain, WatermarkTable, WrittenWitness
 from dblog_core.model.events import Transaction
 from dblog_core.model.position_spec import Place
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.model.table_identity import Origin, write_entry
 from dblog_core.model.table_stamp import TableStamp
+from dblog_core.rows import column_rule_faults
 from dblog_core.sources.postgres import check, timelines, watermark_table, witness
 from dblog_core.sources.postgres import start_position as starts
 from dblog_core.sources.postgres.logical.batch import Assembly
@@ -20,6 +21,7 @@ from dblog_core.sources.postgres.logical.catalogue_lookups import Lookups
 from dblog_core.sources.postgres.logical.log import Decoder, PostgresLog
 from dblog_core.sources.postgres.logical.pgoutput import PgoutputDecoder
 from dblog_core.sources.postgres.logical.relations import Forms, Types
+from dblog_core.sources.postgres.logical.seen_log import SeenLog
 from dblog_core.sources.postgres.logical.wal2json import Wal2jsonDecoder
 from dblog_core.sources.postgres.logical.wal2json_shapes import Shapes
 from dblog_core.sources.postgres.position import Lsn, Point
@@ -173,16 +175,18 @@ class PostgresSource:
     def succeed(self, name: str, before: frozenset[str]) -> None:
         self._line = Line(name, before)
 
-    def open_log(self, position: str, *, skip: int = 0, keys: KeyOf | None = None) -> PostgresLog:
+    def open_log(self, position: str, *, skip: int = 0, keys: KeyOf | None = None) -> LogStream:
         place = Point.parse(position)
         assembly = Assembly(place.lsn, skip=skip)
         lookups = self._lookups = Lookups(self._config, keys)
         try:
             log = PostgresLog(self._config, self._decoder(assembly, lookups), assembly, lookups, self._line)
-            return log.open(place, replays=self._replays)
+            log.open(place, replays=self._replays)
         except BaseException:
             lookups.close()
             raise
+        hides = any(map(column_rule_faults.hidden_columns, self._config.columns.values()))
+        return SeenLog(self._config, log, lookups) if hides else log
 
     def open_reader(self, *, lock_seconds: float | None = None) -> PostgresChunkReader:
         return PostgresChunkReader(self._config, lock_seconds=lock_seconds)

@@ -17,7 +17,7 @@ from dblog_core.model.schema_changes import Layout
 from dblog_core.model.table_identity import Origin
 from dblog_core.sources.postgres.logical import column_layout
 from dblog_core.sources.postgres.sql import catalogue, replica_identity, standby
-from dblog_core.sources.postgres.sql.connection import Connection, connect, translate_errors
+from dblog_core.sources.postgres.sql.connection import Connection, connect, translate_errors, value
 from dblog_core.sources.postgres.table_origins import find_origins
 
 Answer = TypeVar("Answer")
@@ -78,6 +78,10 @@ class Lookups:
     def origins(self, tables: Collection[TableName]) -> dict[TableName, Origin]:
         """As `Source.origins`."""
         return self._ask(lambda connection: find_origins(connection, tables))
+
+    def snapshot(self) -> str:
+        """What the next question sees at least (`pg_current_snapshot()`)."""
+        return self._ask(lambda connection: str(value(connection, "SELECT pg_current_snapshot()::text")))
 
     def recovering(self) -> bool:
         """Whether the server is a standby."""
