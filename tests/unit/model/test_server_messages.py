@@ -52,9 +52,14 @@ def test_what_mysql_says_is_told_without_values(code: int, text: str, expected_t
         (1292, f"Incorrect datetime value: '{VALUE}' in function str_to_date"),
         (1064, f"You have an error in your SQL syntax near '{VALUE}' at line 1"),
         (1526, f"Table has no partition for value {VALUE}"),
+        (
+            1557,
+            f"Upholding foreign key constraints for table 'p', entry '{VALUE}', key 1 would lead to a duplicate entry",
+        ),
         (1644, VALUE),  # by SIGNAL
         (1690, f"BIGINT value is out of range in '({VALUE} + 1)'"),
         (3140, f"Invalid JSON text: {VALUE}"),
+        (3854, f"Cannot convert string '{VALUE}' from binary to utf8mb4"),
         (59_999, VALUE),  # of a newer server
     ],
 )
