@@ -73,11 +73,11 @@ def _split_entry(entry: str) -> tuple[str, str, str | None]:
 class Origin:
     """What a catalogue says of a table now.
 
-    `oid`: the table; `brought`: digest of its other names and of partitions that were attached, empty where it was made
-    with this name and all its partitions as such; `attached`: of the partitions alone; `numbers`: digest of its
-    columns' names, types and numbers; `columns`: of names and types; `version`: another one whenever the description of
-    a column, or the table's name, was written since; `is_as_made`: nothing of all that was written again; `parts`:
-    whether it has partitions.
+    `oid`: the table; `brought`: digest of its other names, of partitions that were attached, and of whether it may have
+    been a partition itself, empty where it was made with this name and all its partitions as such; `attached`: of the
+    partitions alone; `numbers`: digest of its columns' names, types and numbers; `columns`: of names and types;
+    `version`: another one whenever the description of a column, or the table's name, was written since; `is_as_made`:
+    nothing of all that was written again; `parts`: whether it is partitioned.
     """
 
     oid: int

@@ -83,6 +83,7 @@ class TableGuard:
         self._acceptances = dict(acceptances or {})
         self._oids: dict[TableName, set[int]] = {}
         self._proven: set[TableName] = set()
+        self._hides_parts = False
         self._shown: dict[str, str] = {}
         self._is_saved = acceptances is not None or not self.is_active
 
@@ -250,10 +251,19 @@ class TableGuard:
         for signal in signals:
             if isinstance(signal, SchemaSeen) and signal.oid is not None:
                 shown_oids.setdefault(signal.schema.table, set()).add(signal.oid)
-        asked_tables = {t for t in tables if self._may_pass(t) and (t not in self._proven or t in shown_oids)}
+        judged_tables = {table for table in tables if self._may_pass(table)}
+        asked_tables = {table for table in judged_tables if table not in self._proven or table in shown_oids}
         if not asked_tables:
             return []
         origins = self._witness.origins(asked_tables)
+        if not self._hides_parts and any(
+            origin.parts and str(table) in self._hides for table, origin in origins.items()
+        ):
+            # Any table may have been a part of such a one for a while.
+            self._hides_parts = True
+            self._proven.clear()
+            asked_tables = judged_tables
+            origins = self._witness.origins(asked_tables)
         holds = []
         for table in sorted(asked_tables):
             oids = self._oids.get(table, set()) | shown_oids.get(table, set())
@@ -278,7 +288,7 @@ class TableGuard:
             return self._hold([name], why)[0]
         accepted = accepted_as(now, self.entry(name), hides=hides)
         if before == accepted and oids <= {now.oid}:
-            if not hides and not now.parts and oids:
+            if not hides and not now.parts and oids and not self._hides_parts:
                 self._proven.add(table)  # made with this name: that is so whatever comes, until the log names another
             return None
         if before is None and oids == {now.oid} and (now.is_as_made or not hides):

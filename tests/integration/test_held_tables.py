@@ -262,6 +262,43 @@ def test_postgres_rows_of_an_attached_partition_do_not_pass_under_the_name_of_it
     assert find_marks(directory, caplog) == []
 
 
+@pytest.mark.parametrize("source_kind", ["postgres"], indirect=True)
+@pytest.mark.parametrize("is_made_as_partition", [True, False])
+@pytest.mark.parametrize("is_running", [True, False])
+def test_postgres_a_table_that_was_a_partition_of_one_with_hidden_columns_is_held(
+    database: Database,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    is_made_as_partition: bool,
+    is_running: bool,
+) -> None:
+    """While it is one, its rows are hidden under the root's name."""
+    config = ruled_config(database, directory := tmp_path / "written")
+    bounds = "FOR VALUES FROM (0) TO (100)"
+    database.execute(
+        f"CREATE TABLE people {SHAPE} PARTITION BY RANGE (id)",
+        *(f"CREATE TABLE {table} {SHAPE}" for table in ("u", "staff")),
+        f"CREATE TABLE p1 PARTITION OF people {bounds}" if is_made_as_partition else f"CREATE TABLE p1 {SHAPE}",
+    )
+    run_capture(config, stop=threading.Event(), until_current=True)
+    statements = (
+        *([] if is_made_as_partition else [f"ALTER TABLE people ATTACH PARTITION p1 {bounds}"]),
+        f"INSERT INTO people VALUES (1, 'open', '{MARK}')",
+        "ALTER TABLE people DETACH PARTITION p1",
+        "UPDATE p1 SET v = 'moved'",
+        "ALTER TABLE u ALTER v TYPE varchar(50), ALTER w TYPE varchar(50)",
+    )
+    if not is_running:
+        database.execute(*statements)
+    with capturing(config):
+        if is_running:
+            database.execute(*statements)
+        wait_for_row(config, database, 2)
+        wait_until(lambda: "p1" in stop_reasons(config), "it is held")
+        assert "u" not in stop_reasons(config), "an ordinary table that was altered is not"
+    assert find_marks(directory, caplog) == []
+
+
 @pytest.mark.timeout(900)
 def test_random_migrations_bring_no_hidden_value_into_the_open(
     database: Database, tmp_path: Path, soak_seed: int, caplog: pytest.LogCaptureFixture

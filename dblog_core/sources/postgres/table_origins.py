@@ -4,6 +4,7 @@ which transactions have written the rows of the catalogue.
     made with this name     its row type was written by the transaction that made the table; RENAME, SET SCHEMA and
                             OWNER TO write it again. The schema has had its name since before
     made as a partition     its place in the tree was written by the transaction that made it; ATTACH writes another one
+    never another's part    a column's description is of the transaction that made the table; DETACH writes all of them
     columns                 number, name, type, and the transaction that has written each description last
 
 The rows for a table's system columns are written once, by the transaction that makes it. Ids of transactions are only
@@ -13,6 +14,7 @@ compared for equality, or with others of one look.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from typing import Any
 
 from dblog_core.model.schema import TableName
 from dblog_core.model.table_identity import Origin, digest
@@ -20,7 +22,8 @@ from dblog_core.sources.postgres.sql import catalogue
 from dblog_core.sources.postgres.sql.connection import Connection, rows
 
 _TABLES = """
-    SELECT n.nspname, c.relname, c.oid::bigint, t.xmin::text, made.xmin::text, age(n.xmin) >= age(made.xmin)
+    SELECT n.nspname, c.relname, c.oid::bigint, c.relkind = 'p', t.xmin::text, made.xmin::text,
+        age(n.xmin) >= age(made.xmin)
     FROM unnest(%s::text[], %s::text[]) AS given(schema, name)
     JOIN pg_namespace n ON n.nspname = given.schema
     JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = given.name AND c.relkind IN ('r', 'p')
@@ -28,8 +31,10 @@ _TABLES = """
     JOIN pg_attribute made ON made.attrelid = c.oid AND made.attnum = -1
 """
 _COLUMNS = """
-    SELECT a.attrelid::bigint, a.attname, a.attnum, a.atttypid::bigint, a.atttypmod, a.xmin::text
-    FROM pg_attribute a WHERE a.attrelid = ANY(%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
+    SELECT a.attrelid::bigint, a.attname, a.attnum, a.atttypid::bigint, a.atttypmod,
+        coalesce(a.attnum = ANY(i.indkey), false), a.xmin::text
+    FROM pg_attribute a LEFT JOIN pg_index i ON i.indrelid = a.attrelid AND i.indisprimary
+    WHERE a.attrelid = ANY(%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
 """
 _PARTITIONS = f"""
     WITH RECURSIVE {catalogue.TREE}
@@ -49,22 +54,30 @@ def find_origins(connection: Connection, tables: Collection[TableName]) -> dict[
     columns = _group(rows(connection, _COLUMNS, (oids,)))
     partitions = _group(rows(connection, _PARTITIONS, (oids,)))
     origins = {}
-    for schema, name, oid, named_by, made_by, is_schema_older in found:
+    for schema, name, oid, is_partitioned, named_by, made_by, is_schema_older in found:
         its_columns = columns.get(oid, [])
         parts = partitions.get(oid, [])
         attached = [[part, placed_by] for part, placed_by, part_made_by in parts if placed_by != part_made_by]
         names = [] if named_by == made_by and is_schema_older else [named_by]
+        places = [names, attached, *(["detached"] if _may_be_detached(its_columns, made_by) else [])]
         origins[TableName(schema, name)] = Origin(
             oid=oid,
-            brought=digest([names, attached]) if names or attached else "",
+            brought=digest(places) if any(places) else "",
             attached=digest(attached) if attached else "",
             numbers=digest([column[:4] for column in its_columns]),
-            columns=digest([[name, *type_] for name, _, *type_, _ in its_columns]),
+            columns=digest([[name, *type_] for name, _, *type_, _, _ in its_columns]),
             version=digest([named_by, *(column[-1] for column in its_columns)]),
             is_as_made=not names and not attached and all(column[-1] == made_by for column in its_columns),
-            parts=bool(parts),
+            parts=is_partitioned,
         )
     return origins
+
+
+def _may_be_detached(columns: Collection[tuple[Any, ...]], made_by: str) -> bool:
+    """Whether the table may have been a partition: all columns were described again since it was made. The key's are by
+    ADD PRIMARY KEY too."""
+    has_others = any(not is_in_key for *_, is_in_key, _ in columns)
+    return has_others and all(written_by != made_by for *_, written_by in columns)
 
 
 def _group(found: Iterable[tuple[int, ...]]) -> dict[int, list[tuple]]:  # type: ignore[type-arg]

@@ -244,6 +244,15 @@ def test_rows_of_another_table_under_the_same_name_do_not_pass() -> None:
     assert judged(guard, PEOPLE, shown(PEOPLE, 6)) == "waits"
 
 
+def test_nothing_is_proven_for_good_where_a_table_may_have_been_a_part_of_one_with_hidden_columns() -> None:
+    catalogue = Catalogue(people=replace(MADE, parts=True), plain=replace(MADE, oid=8))
+    guard = by_catalogue(catalogue)
+    guard.follow(shown(PLAIN, 8))
+    assert judged(guard, PLAIN) == "passes"
+    catalogue.tables[PLAIN] = replace(MADE, oid=8, brought="detached")
+    assert [hold.table for hold in guard.judge([PLAIN, PEOPLE])] == [PLAIN], "in the same batch too"
+
+
 def test_a_table_that_has_gone_passes_once_it_is_made_again() -> None:
     catalogue = Catalogue()
     guard = by_catalogue(catalogue)
