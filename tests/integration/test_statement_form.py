@@ -18,6 +18,7 @@ from dblog_core.monitoring.status import read_source_status
 from dblog_core.state import recent_errors
 from tests.fix_servers import Database
 from tests.integration.test_swapped_tables import Wait, capturing, copies, healing, source_rows
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.in_turn]
 both = pytest.mark.parametrize("source_kind", ["mysql", "mariadb"], indirect=True)
@@ -313,3 +314,39 @@ def test_a_rollback_over_two_engines_has_the_tables_dumped_whose_rows_were_undon
         wait(source_rows(database, *tables))
     if way != "all of it":  # which the server may log, or not
         assert dumped_tables(config) == broken_tables.split()
+
+
+@both
+@pytest.mark.parametrize("form", ["STATEMENT", "MIXED"])
+@pytest.mark.parametrize(
+    "statements",
+    [
+        ("TRUNCATE TABLE t", "DROP TABLE t"),
+        ("DROP TABLE t, u",),
+        ("ALTER TABLE t RENAME TO t3",),
+        ("ALTER TABLE t RENAME TO u", "TRUNCATE u"),
+        ("ALTER TABLE t ADD COLUMN z int", "DROP TEMPORARY TABLE t"),
+    ],
+    ids="; ".join,
+)
+def test_a_temporary_table_of_the_same_name_empties_nothing(
+    database: Database, config: Config, statements: tuple[str, ...], form: str
+) -> None:
+    made = [f"CREATE TEMPORARY TABLE {name} (id int PRIMARY KEY, v varchar(60))" for name in ("t", "u")]
+    made = [statement for statement in made if "RENAME TO u" not in statements[0] or " t " in statement]
+    session(database, f"SET SESSION binlog_format = '{form}'", *made, *statements)
+    with capturing(config) as wait:
+        database.execute("INSERT INTO w VALUES (3, 'goes on')")
+        wait(source_rows(database, *TABLES))
+
+
+@both
+@pytest.mark.parametrize(
+    "statement", ["TRUNCATE TABLE t", "DROP TABLE t", "DROP TABLE x2, t", "ALTER TABLE t RENAME TO t3"]
+)
+def test_a_table_is_emptied_by_a_session_that_has_temporary_ones(
+    database: Database, config: Config, statement: str
+) -> None:
+    session(database, "CREATE TEMPORARY TABLE x2 (id int PRIMARY KEY)", "INSERT INTO x2 VALUES (1)", statement)
+    with capturing(config):
+        wait_until(lambda: copies(config) == source_rows(database, "u", "w"), "its rows are gone")

@@ -56,10 +56,9 @@ def gtid(number: int) -> bytes:
     )
 
 
-def query(sql: str, *, variables: bytes = b"") -> bytes:
-    return event(
-        events.Type.QUERY, struct.pack("<IIBHH", 1, 0, 4, 0, len(variables)) + variables + b"shop\0" + sql.encode()
-    )
+def query(sql: str, *, variables: bytes = b"", flags: int = 0) -> bytes:
+    head = struct.pack("<IIBHH", 1, 0, 4, 0, len(variables))
+    return event(events.Type.QUERY, head + variables + b"shop\0" + sql.encode(), flags=flags)
 
 
 def take(log: LogState, *bodies: bytes) -> None:

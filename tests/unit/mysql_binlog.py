@@ -46,7 +46,8 @@ def parse(packet: bytes, at: int, checksummed: bool) -> Event:
             raise ValueError(f"an event of type {kind} does not match its checksum")
     body = packet[at + events.HEADER : stop]
     is_artificial, is_ignorable = bool(flags & events.ARTIFICIAL), bool(flags & events.IGNORABLE)
-    return Event(kind, timestamp, server_id, end, size, is_artificial, body, is_ignorable)
+    is_of_session = bool(flags & events.OF_SESSION)
+    return Event(kind, timestamp, server_id, end, size, is_artificial, body, is_ignorable, is_of_session)
 
 
 def has_checksums(body: bytes) -> bool:

@@ -14,6 +14,7 @@ ARTIFICIAL = 0x20
 """Header flag of an event that the server made up for the connection: it is not in the file."""
 
 IGNORABLE = 0x80
+OF_SESSION = 0x04
 """Header flag of an event that a replica which does not know its type passes over: it changes no row."""
 
 
@@ -101,7 +102,10 @@ FRESH_START = "run `dblog capture --fresh-start`: it continues at the present en
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event: `end` is the low 32 bits of the offset after it (0 where it is not in the file)."""
+    """One event: `end` is the low 32 bits of the offset after it (0 where it is not in the file).
+
+    `of_session`: its statement is about temporary tables of its session, among others or alone.
+    """
 
     type: int
     timestamp: int
@@ -111,6 +115,7 @@ class Event:
     artificial: bool
     body: bytes
     ignorable: bool = False
+    of_session: bool = False
 
 
 def is_harmless(event: Event) -> bool:

@@ -61,6 +61,7 @@ class Events:
         """The event of this number, with a copy of its body."""
         columns = self._columns
         start = columns[headers.START][number]
+        flags = self.raw[start - 2]  # the low byte of the last two of the header
         return Event(
             columns[headers.TYPE][number],
             columns[headers.TIMESTAMP][number],
@@ -69,7 +70,8 @@ class Events:
             columns[headers.SIZE][number],
             bool(columns[headers.ARTIFICIAL][number]),
             self.raw[start : columns[headers.STOP][number]].tobytes(),
-            bool(self.raw[start - 2] & events.IGNORABLE),  # the flags are the last two bytes of the header
+            bool(flags & events.IGNORABLE),
+            bool(flags & events.OF_SESSION),
         )
 
     def server(self, number: int) -> int:

@@ -105,13 +105,14 @@ class LoggedStatements:
         """The name as statements have it here (`classify`)."""
         return to_lower_case(name) if self._any_case else name
 
-    def follow(self, statement: Statement, sql: str, body: bytes, group: Group) -> None:
-        """Passes on what the statement of this QUERY event's `body` did, in the order in which a reader needs it."""
+    def follow(self, statement: Statement, sql: str, body: bytes, group: Group, *, of_session: bool) -> None:
+        """Passes on what the statement of this QUERY event's `body` did, in the order in which a reader needs it.
+        `of_session`: as `Event` has it."""
         if not statement_text.is_read(statement.schema):
             return  # it may have been about any table
         statement = statement.with_tables_of(statement_text.is_read)
         self._rows.unread.follow(statement)
-        self._follow_lost_rows(statement, group)
+        self._follow_lost_rows(statement, group, of_session=of_session)
         self._follow_columns(statement, sql, events.sql_mode(body), group)
         # MySQL logs IF NOT EXISTS also where the table was there, with all its rows.
         if statement.makes and (not statement.if_missing or events.took_effect(body)):
@@ -153,8 +154,10 @@ class LoggedStatements:
         before = self._forms.at(table, self._groups.position)
         return alter_table.read(sql, sql_mode, before, plain=table.in_lower_case not in self._ruled)
 
-    def _follow_lost_rows(self, statement: Statement, group: Group) -> None:
-        """Rows that come or go without row events."""
+    def _follow_lost_rows(self, statement: Statement, group: Group, *, of_session: bool) -> None:
+        """Rows that come or go without row events. Of a session that has temporary tables (`of_session`) TRUNCATE and
+        RENAME may be about one of these, which may have the name of a captured table: only the table itself tells. DROP
+        is logged with the word TEMPORARY."""
         match statement.means:
             # Rows of a dropped partition have no row events; which ones there were, only the table can show.
             case Means.DROPS_PARTITIONS:
@@ -171,8 +174,11 @@ class LoggedStatements:
                 if statement.means is Means.SWAPS:
                     self._move_rows(statement, group)
                 emptied = statement.tables if statement.means is Means.EMPTIES else statement.renamed_away
-                self._signal(Truncated, emptied, group)
-                self._signal(Rewritten, (table for table in statement.tables if table not in emptied), group)
+                is_unsure = of_session and (statement.truncates or statement.means is Means.SWAPS)
+                # Under a name that is gone no dump would come, and rows would stay.
+                self._signal(Truncated, () if is_unsure and statement.truncates else emptied, group)
+                unproven = (table for table in statement.tables if is_unsure or table not in emptied)
+                self._signal(Rewritten, unproven, group)
 
     def _signal_changed(
         self,

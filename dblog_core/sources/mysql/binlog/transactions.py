@@ -94,7 +94,7 @@ class Transactions:
             case Means.COMMIT | Means.ROLLBACK:
                 self._groups.end()
             case _:
-                self._statements.follow(statement, sql, body, group)
+                self._statements.follow(statement, sql, body, group, of_session=event.of_session)
                 # DDL and other statements outside of BEGIN … COMMIT are groups of their own: no XID ends them.
                 if not group.has_begin:
                     self._groups.end()

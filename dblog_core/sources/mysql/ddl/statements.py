@@ -61,6 +61,8 @@ class Statement:
     """Whether `tables` are made by it, without rows."""
     if_missing: bool = False
     """Whether it does nothing where they are there: it stands in the log then too."""
+    truncates: bool = False
+    """Whether it is a TRUNCATE TABLE: `tables` stay as they are, without rows."""
 
     def with_tables_of(self, is_admitted: Callable[[str], bool]) -> Statement:
         """The statement as far as it is about tables whose name is admitted."""
@@ -179,7 +181,7 @@ def _read_table_ddl(tokens: StatementTokens) -> Statement | None:
     if tokens.take("TRUNCATE"):
         tokens.take("TABLE")
         table = tokens.take_table()
-        return Statement(Means.EMPTIES, (table,)) if table else Statement(Means.UNKNOWN)
+        return Statement(Means.EMPTIES, (table,), truncates=True) if table else Statement(Means.UNKNOWN)
     if tokens.take("DROP"):
         return _read_drop(tokens)
     if tokens.take("CREATE"):

@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from dblog_core.errors import LogPositionLost, SourceUnavailable, UnknownLogEvent
-from dblog_core.model.events import Truncated
+from dblog_core.model.events import Rewritten, Truncated
 from dblog_core.model.schema import TableName
 from dblog_core.sources.mysql.binlog import events
 from dblog_core.sources.mysql.binlog.purged_log import translate_fatal_error
@@ -52,6 +52,24 @@ def test_a_truncate_is_signalled_in_its_transaction() -> None:
     assert batch.signals == (Truncated(0, 0, TableName("shop", "t")),)
     assert batch.transactions[0].id == f"{UUID}:1" and batch.transactions[0].commit_time == 1_700_000_000_000_000
     assert f"{UUID}:1" in batch.position
+
+
+@pytest.mark.parametrize(
+    ("statement", "emptied", "unproven"),
+    [
+        ("TRUNCATE TABLE t", [], ["t"]),
+        ("/* a tool */ ALTER TABLE t RENAME TO u", ["t"], ["t", "u"]),
+        ("DROP TABLE t", ["t"], []),
+    ],
+)
+def test_where_a_session_has_temporary_tables_only_the_table_tells_what_is_emptied(
+    statement: str, emptied: list[str], unproven: list[str]
+) -> None:
+    log = state()
+    take(log, gtid(1), query(statement, flags=events.OF_SESSION))
+    signals = log.flush().signals
+    assert [signal.table.name for signal in signals if isinstance(signal, Truncated)] == emptied
+    assert [signal.table.name for signal in signals if isinstance(signal, Rewritten)] == unproven
 
 
 def test_the_position_moves_only_between_transactions() -> None:
