@@ -14,8 +14,9 @@ ARTIFICIAL = 0x20
 """Header flag of an event that the server made up for the connection: it is not in the file."""
 
 IGNORABLE = 0x80
-OF_SESSION = 0x04
 """Header flag of an event that a replica which does not know its type passes over: it changes no row."""
+OF_SESSION = 0x04
+"""Header flag of a statement of a session that has temporary tables (LOG_EVENT_THREAD_SPECIFIC_F)."""
 
 
 class Type(IntEnum):
