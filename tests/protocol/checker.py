@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
+from typing import Protocol, Self
 
 from tests.protocol.capture import Rules, Violation
 from tests.protocol.read_only import ReadOnlyWorld
@@ -31,10 +33,25 @@ class Found:
         return f"{self.scenario}: {self.violation}{steps}"
 
 
+class Explorable(Protocol):
+    """A state of a small world."""
+
+    def steps(self) -> Iterable[tuple[str, Self]]:
+        """What can happen next, each with its label. Raises Violation."""
+
+    def freeze(self) -> Hashable:
+        """Equal for equal states alone, also by its hash."""
+
+
 def search(scenario: Scenario, rules: Rules | None = None, *, most_states: int | None = None) -> Found:
     """Explores all states, or the first `most_states`. Raises MemoryError if the scenario is too large to explore."""
     begin = (ReadOnlyWorld if scenario.read_only else World).begin(scenario, rules or Rules())
-    queue: deque[tuple[int, World]] = deque([(0, begin)])
+    return explore(scenario.name, begin, most_states=most_states)
+
+
+def explore(name: str, begin: Explorable, *, most_states: int | None = None) -> Found:
+    """As `search`, from any first state on."""
+    queue: deque[tuple[int, Explorable]] = deque([(0, begin)])
     seen = {hash(begin.freeze())}
     labels = [""]
     label_of = array("l", [0])
@@ -64,9 +81,9 @@ def search(scenario: Scenario, rules: Rules | None = None, *, most_states: int |
                 label_of.append(numbers[label])
                 queue.append((len(parents) - 1, new))
         except Violation as violation:
-            return Found(scenario.name, len(seen), steps, str(violation), trace(at))
+            return Found(name, len(seen), steps, str(violation), trace(at))
         if most_states is not None and len(seen) >= most_states:
             break
         if len(seen) > LIMIT:
-            raise MemoryError(f"{scenario.name} has more than {LIMIT:,} states: make it smaller")
-    return Found(scenario.name, len(seen), steps)
+            raise MemoryError(f"{name} has more than {LIMIT:,} states: make it smaller")
+    return Found(name, len(seen), steps)
