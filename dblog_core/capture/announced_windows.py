@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dblog_core.capture.sequencer import Sequencer
-from dblog_core.dumps import read_only_windows
+from dblog_core.dumps import dump_records, dump_store, read_only_windows
 from dblog_core.errors import VersionConflict
 from dblog_core.interfaces import Clock, Source, StateStore
 from dblog_core.model.watermark import High, Low, Probe
@@ -46,6 +46,7 @@ class Openings:
         self._windows: dict[str, _Window] = {}
         self._judged: set[str] = set()
         self._looked_at = float("-inf")
+        self._has_looked = False
 
     @property
     def pause(self) -> float:
@@ -63,6 +64,9 @@ class Openings:
             return
         self._looked_at = now
         names = [name for name in self._state.children(read_only_windows.ROOT) if name not in self._judged]
+        if not self._has_looked:
+            self._has_looked = True
+            names = [name for name in names if not self._is_left_over(name)]
         for name in names:
             if name not in self._windows:
                 self._windows[name] = window = _Window(now)
@@ -78,6 +82,17 @@ class Openings:
         for name in sorted(self._judged):
             self._state.delete(read_only_windows.announcement(name))
         self._judged.clear()
+
+    def _is_left_over(self, name: str) -> bool:
+        """Whether the window is of a dump that is over: its worker has died. If it counted, the task would look like
+        one of which this staging lacks chunks, and the dump would be done again (`reopen_dump`)."""
+        entry = self._state.get(read_only_windows.announcement(name))
+        mark = read_only_windows.parse_announcement(entry.data) if entry is not None else None
+        status = dump_store.find_dump(self._state, mark.mark.task.dump) if isinstance(mark, Low) else None
+        if status is None or status.state not in dump_records.OVER:
+            return False
+        self._judged.add(name)
+        return True
 
     def _open(self, name: str, window: _Window, sequencer: Sequencer) -> None:
         """Opens the window and says so, unless it does not count, or another term has answered."""

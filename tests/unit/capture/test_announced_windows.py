@@ -6,6 +6,7 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 
+import orjson
 import pytest
 
 from dblog_core import wiring
@@ -14,6 +15,7 @@ from dblog_core.capture.announced_windows import Openings
 from dblog_core.capture.sequencer import Sequencer
 from dblog_core.config.settings import Config
 from dblog_core.dumps import read_only_windows
+from dblog_core.dumps.dump_records import TaskRecord
 from dblog_core.dumps.read_only_windows import AnnouncedWindows, NotOpened
 from dblog_core.errors import ServerNotSafe
 from dblog_core.model import watermark
@@ -135,6 +137,29 @@ def test_nodes_go_when_what_became_of_them_is_published(term: Term) -> None:
     assert term.state.children(read_only_windows.ROOT) == ["w"], "a restart must find it"
     term.openings.forget_judged()
     assert term.state.children(read_only_windows.ROOT) == []
+
+
+@pytest.mark.parametrize(("state", "is_left_over"), [("done", True), ("failed", True), ("requested", False)])
+def test_a_window_of_a_dump_that_is_over_is_no_beginning_of_its_task(
+    term: Term, state: str, is_left_over: bool
+) -> None:
+    """Its worker has died. The dump would look like one of which staging lacks chunks, and would be done again."""
+    record = {
+        "tables": ["shop.orders"],
+        "options": {},
+        "state": state,
+        "error": None,
+        "requested_at": "2026-11-21T09:30:00+00:00",
+        "requested_by": "system",
+    }
+    term.state.create("dumps/d/tasks/0/task", orjson.dumps(TaskRecord("shop.orders").to_json()))
+    term.state.create("dumps/d/request", orjson.dumps(record))
+    term.announce(mark())
+    term.state.create(read_only_windows.answer("w"), b"another place")
+    term.look()
+    assert (TASK not in term.sequencer.dumps.progress()) is is_left_over
+    term.openings.forget_judged()
+    assert (term.state.children(read_only_windows.ROOT) == []) is is_left_over
 
 
 def test_a_worker_beside_a_capture_that_looks_for_no_announcement_is_told_so(term: Term) -> None:
