@@ -9,7 +9,7 @@ from dblog_core.errors import RequestError
 from dblog_core.interfaces import Source, StateStore
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.rows import column_rule_faults
-from dblog_core.rows.acceptance import Held, digest_columns, read_acceptances
+from dblog_core.rows.acceptance import Acceptances, Held, digest_columns, read_acceptances
 from dblog_core.rows.column_rules import Rules
 from dblog_core.rows.table_guard import accepted_as
 from dblog_core.staging import Staging
@@ -18,9 +18,12 @@ from dblog_core.state import rule_acceptances
 
 def find_held(staging: Staging) -> list[str]:
     """The tables of which nothing passes until a person accepts them."""
+    return sorted(table for table, a in _read(staging).items() if a.why_held not in (None, Held.GONE))
+
+
+def _read(staging: Staging) -> Acceptances:
     head = staging.head()
-    acceptances = (read_acceptances(head.accepted) if head is not None else None) or {}
-    return sorted(table for table, a in acceptances.items() if a.why_held not in (None, Held.GONE))
+    return (read_acceptances(head.accepted) if head is not None else None) or {}
 
 
 def accept(
@@ -35,6 +38,10 @@ def accept(
     wanted_names = list(tables) or held_names
     if not wanted_names:
         raise RequestError("no table is held", where="rules accept", fix="there is nothing to do")
+    is_by_log = source.origins(()) is None
+    # In this order: a statement that comes after either of the two, and that nobody has seen, holds the table again.
+    versions = {table: acceptance.version for table, acceptance in _read(staging).items()}
+    place = source.current_position() if is_by_log else ""
     shapes = {str(schema.table): schema for schema in source.tables()}
     for table in wanted_names:
         if table not in held_names:
@@ -57,5 +64,7 @@ def accept(
         else:
             raise RequestError(f"the source has no table {table} any longer", where="rules accept", fix="`dblog check`")
         filed[table] = {"entry": rules.digest(name), "shape": shape}
+        if is_by_log:
+            filed[table] |= {"version": versions.get(table, ""), "place": place}
     rule_acceptances.add(state, filed)
     return [shapes[table] for table in wanted_names]

@@ -11,7 +11,7 @@ a table is now the log tells (MySQL, MariaDB), or the catalogue (PostgreSQL: `ta
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -39,8 +39,9 @@ class Held(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Acceptance:
     """`entry`: digest of the table's entry in [source.columns]; `shape`: what was accepted, as `Origin.describe` says,
-    or the digest of its columns; `columns` and `version`: as in `Origin`; `since`: the place in the log from which on
-    rows pass (empty: all); `why_held`: why none does."""
+    or the digest of its columns; `columns` and `version`: as in `Origin`, or, where the log tells, how many statements
+    have held the table so far; `since`: the place in the log from which on rows pass (empty: all); `why_held`: why none
+    does."""
 
     entry: str = ""
     shape: str = ""
@@ -53,6 +54,10 @@ class Acceptance:
     def is_by_catalogue(self) -> bool:
         """Whether it is an `Origin` that proves the table to be what was accepted."""
         return ":" in self.shape
+
+    def with_next_version(self) -> Acceptance:
+        """Where the log tells: a request of before, by a person who has seen another table, no longer counts."""
+        return replace(self, version=str(int(self.version or 0) + 1))
 
     def to_json(self) -> list[str]:
         """Without what is empty at its end: there may be many tables."""

@@ -328,7 +328,8 @@ class TableGuard:
         for name in tables:
             acceptance = self._acceptances.get(name) or Acceptance(self.entry(name))
             if acceptance.why_held in (None, Held.GONE):
-                self._put(name, replace(acceptance, why_held=why, since=""))
+                acceptance = replace(acceptance, why_held=why, since="")
+            self._put(name, acceptance.with_next_version() if self.asks_log else acceptance)
             holds.append(Hold(TableName.parse(name), explain(name, why)))
         return holds
 

@@ -1,8 +1,9 @@
 """Tables that somebody has accepted (`dblog rules accept`), until the capture has taken that up.
 
-Node `accept` of the state store: {table: {"entry": digest, "shape": digest}}: the entry in [source.columns] that the
-person had, and what the table was then (`Acceptance`). What is another one by the time that the capture looks is not
-accepted.
+Node `accept` of the state store: {table: {"entry": digest, "shape": digest, "version": text, "place": text}}: the
+entry in [source.columns] that the person had, what the table was then, and the `Acceptance.version` that the manifest
+had. What is another one by the time that the capture looks is not accepted. Where the log tells, `place` is a place in
+it before the person's look, from which on the table counts as accepted: a later statement holds it again.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     the first manifest with such rules   all tables that are there: a person who writes rules looks at them
     a changed entry, a wider pattern     the table as it is now, from this place in the log on
-    `dblog rules accept`                 the table as the person has seen it, if it still is so
+    `dblog rules accept`                 the table as the person has seen it, if it still is so, from there on
     the log was given up                 nothing, where the log alone could tell (MySQL, MariaDB)
 
 From which place on rows pass stands in the acceptance; a dump then brings what came before it.
@@ -55,9 +55,11 @@ def open_guard(parts: Parts, head: Manifest) -> Accepted:
     place = parts.source.current_position()
     shapes = _look(parts, guard)
     place = parts.source.current_position() if is_by_catalogue else place
-    since = "" if parts.source.has_reached(head.position, place) and not head.partial else place
+
+    since = _wait_until(place, parts, head)
     old_settings = settings_in_force.read_in_force(parts.records)
     guarded = guard.to_json() or {}
+    accepted_by_request = set[str]()
     for table, seen in shapes.items():
         acceptance = guard.find(table)
         if before is None:
@@ -66,10 +68,17 @@ def open_guard(parts: Parts, head: Manifest) -> Accepted:
             guard.accept(table, replace(seen, since=since if waits else ""))
         elif acceptance is None and _is_newly_asked_for(table, old_settings):
             guard.accept(table, replace(seen, since=since))
-        elif acceptance is not None and (acceptance.entry != seen.entry or _is_requested(table, seen, requests)):
+        elif acceptance is not None and _is_requested(seen, acceptance, requests.get(table)):
+            log.info("%s is accepted as somebody has seen it", table)
+            seen_at = place if is_by_catalogue else requests[table]["place"]
+            guard.accept(
+                table, replace(seen, since=_wait_until(seen_at, parts, head), version=_keep_version(seen, acceptance))
+            )
+            accepted_by_request.add(table)
+        elif acceptance is not None and acceptance.entry != seen.entry:
             log.info("%s is accepted as it is now", table)
-            guard.accept(table, replace(seen, since=since))
-    void = {t: r for t, r in requests.items() if t not in shapes or not _is_requested(t, shapes[t], requests)}
+            guard.accept(table, replace(seen, since=since, version=_keep_version(seen, acceptance)))
+    void = {table: request for table, request in requests.items() if table not in accepted_by_request}
     for table in void:
         log.warning("%s is not accepted: it, or its entry, is another one than when somebody accepted it", table)
     rule_acceptances.forget(parts.state, void)
@@ -90,7 +99,7 @@ def after_lost_log(parts: Parts, head: Manifest) -> Manifest:
     if head.accepted is None or parts.source.origins(()) is not None:
         return head
     acceptances = read_acceptances(head.accepted) or {}
-    lost = {t: a if a.why_held else replace(a, why_held=Held.UNWATCHED) for t, a in acceptances.items()}
+    lost = {t: replace(a, why_held=a.why_held or Held.UNWATCHED).with_next_version() for t, a in acceptances.items()}
     return replace(head, accepted={table: acceptance.to_json() for table, acceptance in lost.items()})
 
 
@@ -125,9 +134,22 @@ def _list_refused(parts: Parts, captured: Collection[str]) -> list[str]:
     return sorted(names - set(captured))
 
 
-def _is_requested(table: str, seen: Acceptance, requests: Requests) -> bool:
-    request = requests.get(table)
-    return request is not None and (request["entry"], request["shape"]) == (seen.entry, seen.shape)
+def _wait_until(place: str, parts: Parts, head: Manifest) -> str:
+    """The `Acceptance.since` of what passes from a place on: empty where the log is read up to there."""
+    return "" if parts.source.has_reached(head.position, place) and not head.partial else place
+
+
+def _is_requested(seen: Acceptance, before: Acceptance, request: Mapping[str, str] | None) -> bool:
+    """Whether somebody has accepted the table as it is `seen` now. Where the log tells, the shape proves nothing: two
+    columns may have changed their names and places."""
+    if request is None or (request["entry"], request["shape"]) != (seen.entry, seen.shape):
+        return False
+    return seen.is_by_catalogue or ("place" in request and request["version"] == before.version)
+
+
+def _keep_version(seen: Acceptance, before: Acceptance) -> str:
+    """Where the log tells, statements are counted for as long as the table is captured."""
+    return seen.version if seen.is_by_catalogue else before.version
 
 
 def _is_newly_asked_for(table: str, before: LiveSettings | None) -> bool:
