@@ -7,13 +7,15 @@ the kind: `postgres`: any order; `mysql`: that of the log.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
 from dblog_core.model.schema import Column, TableName, TableSchema
+from dblog_core.model.schema_changes import Step
+from dblog_core.model.table_identity import Origin, digest
 from dblog_core.model.values import Key
 from tests.simulation.scheduler import EPOCH, Signal, Simulation
 
@@ -23,7 +25,8 @@ Lock = tuple[TableName, Key | None]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A step of a transaction: op c, u, d, t (truncate) or w (watermark, `payload`)."""
+    """A step of a transaction: op c, u, d, t (truncate), w (watermark, `payload`) or a (the table is altered by `step`;
+    None: by a statement that nobody can read). `unreadable`: the log has no form for a value of the row."""
 
     op: str
     schema: TableSchema
@@ -31,6 +34,8 @@ class Change:
     after: Row | None = None
     unchanged: tuple[str, ...] = ()
     payload: str = ""
+    step: Step | None = None
+    unreadable: bool = False
 
     @property
     def table(self) -> TableName:
@@ -56,6 +61,28 @@ class Transaction:
         return str(self.xid & 0xFFFFFFFF)
 
 
+@dataclass(slots=True)
+class _Columns:
+    """What stays with a column whatever its name is: `numbers`, by the name that it has now. `version`: how often the
+    table was altered."""
+
+    numbers: dict[str, int]
+    newest: int
+    version: int = 0
+
+    @classmethod
+    def of(cls, schema: TableSchema) -> _Columns:
+        return cls({column.name: number for number, column in enumerate(schema.columns, 1)}, len(schema.columns))
+
+    def change(self, names: set[str], step: Step) -> None:
+        numbers = {step.renamed.get(name, name): number for name, number in self.numbers.items()}
+        self.numbers = {name: number for name, number in numbers.items() if name in names}
+        for name in step.nulls:
+            self.newest += 1
+            self.numbers[name] = self.newest
+        self.version += 1
+
+
 def key_of(schema: TableSchema, row: Row) -> Key:
     return tuple(row[name] for name in schema.key)
 
@@ -69,6 +96,9 @@ class Database:
         self._gap = gap
         self.schemas = {schema.table: schema for schema in schemas}
         self.rows: dict[TableName, dict[Key, Row]] = {table: {} for table in self.schemas}
+        self.columns = {table: _Columns.of(schema) for table, schema in self.schemas.items()}
+        self.forbidden: set[TableName] = set()  # tables that our account may not read now
+        self.logs_statements = False
         self.log: list[Transaction] = []
         self.acknowledged = 0
         self.purged = 0
@@ -170,9 +200,34 @@ class Database:
         if any(locked_table == table for locked_table, _ in self._locks):
             return False
         old = self.schemas[table]
-        column = Column(f"extra{len(old.columns)}", "bigint", pa.int64())
-        self.schemas[table] = TableSchema(table, (*old.columns, column), old.key)
+        number = max(len(old.columns), self.columns[table].newest)
+        column = Column(f"extra{number}", "bigint", pa.int64())
+        return self.reshape(table, (*old.columns, column), Step(nulls=(column.name,)))
+
+    def reshape(self, table: TableName, columns: Sequence[Column], step: Step, *, readable: bool = True) -> bool:
+        """Gives the table other columns by one statement, if no transaction is at work on it. `readable`: whether the
+        log shows what the statement did."""
+        if any(locked_table == table for locked_table, _ in self._locks):
+            return False
+        names = {column.name for column in columns}
+        for key, row in self.rows[table].items():  # the log has the rows as they were
+            moved = {step.renamed.get(name, name): value for name, value in row.items()}
+            self.rows[table][key] = {name: value for name, value in moved.items() if name in names}
+        self.schemas[table] = TableSchema(table, tuple(columns), self.schemas[table].key)
+        self.columns[table].change(names, step)
+        if self.logs_statements:
+            transaction = self.begin()
+            self.change(transaction, Change("a", self.schemas[table], step=step if readable else None))
+            self.commit(transaction, at_once=True)
         return True
+
+    def origin(self, table: TableName) -> Origin:
+        """What PostgreSQL's catalogue says of the table now."""
+        columns = self.columns[table]
+        shape = [[column.name, str(column.type)] for column in self.schemas[table].columns]
+        numbers = digest([[*column, columns.numbers[column[0]]] for column in shape])
+        oid = 1 + sorted(self.schemas).index(table)
+        return Origin(oid, "", "", numbers, digest(shape), f"v{columns.version}", is_as_made=not columns.version)
 
     # Reading --------------------------------------------------------------------------------------------------------
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from dblog_core.errors import LogPositionLost, SourceUnavailable
 from dblog_core.model.events import (
+    Altered,
     LogBatch,
     SchemaSeen,
     TableChanges,
     Transaction,
     Truncated,
+    Unreadable,
     WatermarkSeen,
     changes_schema,
 )
@@ -74,7 +76,10 @@ class SimStream(Connection):
         return batch
 
     def _next(self) -> LogBatch:
-        assembly = _Batch(self._seen, full=self._database.kind != "postgres")
+        is_postgres = self._database.kind == "postgres"
+        tables = self._database.schemas if is_postgres else ()
+        oids = {table: self._database.origin(table).oid for table in tables}
+        assembly = _Batch(self._seen, oids, full=not is_postgres)
         room = self._size
         for _ in range(self._simulation.dice.randint(1, 12)):
             transaction = self._database.log[self._at]
@@ -105,8 +110,10 @@ class SimStream(Connection):
 class _Batch:
     """Gathers transactions into one batch."""
 
-    def __init__(self, seen: dict[TableName, str], *, full: bool) -> None:
+    def __init__(self, seen: dict[TableName, str], oids: Mapping[TableName, int], *, full: bool) -> None:
+        """`oids`: of a log that has them."""
         self._seen = seen
+        self._oids = oids
         self._full = full
         self._sequence = 0
         self._signals: list[Any] = []
@@ -124,6 +131,12 @@ class _Batch:
                 self._signals.append(WatermarkSeen(self._next(), number, change.payload))
             elif change.op == "t":
                 self._signals.append(Truncated(self._next(), number, change.table))
+            elif change.op == "a":
+                self._signals.append(Altered(self._next(), number, change.table, change.step, shows=True))
+            elif change.unreadable:
+                self._show_shape(change.schema, number)
+                unreadable = Unreadable(self._next(), number, change.table, "a value has no form", "alter the table")
+                self._signals.append(unreadable)
             else:
                 self._row(change, number)
 
@@ -133,11 +146,15 @@ class _Batch:
 
     def _row(self, change: db.Change, number: int) -> None:
         schema = change.schema
-        if self._seen.get(schema.table) != schema.fingerprint:
-            self._seen[schema.table] = schema.fingerprint
-            self._signals.append(SchemaSeen(self._next(), number, schema))
+        self._show_shape(schema, number)
         rows = self._rows.setdefault(schema.fingerprint, (schema, []))[1]
         rows.append((self._next(), number, change))
+
+    def _show_shape(self, schema: TableSchema, number: int) -> None:
+        if self._seen.get(schema.table) != schema.fingerprint:
+            self._seen[schema.table] = schema.fingerprint
+            oid = self._oids.get(schema.table)
+            self._signals.append(SchemaSeen(self._next(), number, schema, oid=oid))
 
     def batch(self, position: str, partial: int) -> LogBatch:
         changes = tuple(_changes(schema, rows, full=self._full) for schema, rows in self._rows.values())

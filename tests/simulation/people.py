@@ -79,7 +79,7 @@ class Writer:
     def _update(self, transaction: Transaction, schema: TableSchema, row: Row, key: Key) -> None:
         after = self._world.row(schema, key)
         unchanged: tuple[str, ...] = ()
-        if self._dice.random() < 0.6:
+        if self._dice.random() < 0.6 and "big" in row and "big" in after:
             after["big"] = row["big"]
             unchanged = ("big",) if self._database.kind == "postgres" else ()
         row = {**dict.fromkeys(after), **row}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dblog_core.errors import RequestError
+from dblog_core.errors import RequestError, SourceForbids, SourceRefused
 from dblog_core.interfaces import Chunk, Hashes, RangeHash, ReadPlan
 from dblog_core.model.filters import Filter
 from dblog_core.model.schema import TableName, TableSchema
@@ -28,7 +28,8 @@ class SimReader(Connection):
         self._database = database
 
     def origin(self, table: TableName) -> Origin | None:
-        return None
+        self._before(f"origin {table}")
+        return self._database.origin(table)
 
     def schema(self, table: TableName) -> TableSchema:
         self._before(f"schema {table}")
@@ -93,6 +94,10 @@ class SimReader(Connection):
         self, schema: TableSchema, keys: Callable[[], list[Key]], filters: Sequence[Filter], limit: int | None
     ) -> Chunk:
         self._before(f"select {schema.table}")
+        if schema.table in self._database.forbidden:
+            raise SourceForbids(f"{schema.table} must not be read", fix="grant SELECT")
+        if not {c.name for c in schema.columns} <= {c.name for c in self._database.schemas[schema.table].columns}:
+            raise SourceRefused(f"{schema.table} has no such column", fix="read it as it is now")
         table = self._database.rows[schema.table]
         rows = [row for key in keys() if _passes(row := table[key], filters)][:limit]
         chunk = Chunk(schema, pa.RecordBatch.from_pylist(rows, schema.arrow), self._database.snapshot())

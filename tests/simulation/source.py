@@ -10,6 +10,7 @@ from dblog_core.model.events import Transaction
 from dblog_core.model.position_spec import Place
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.model.table_identity import Origin
+from dblog_core.rows.column_rules import Rules
 from tests.simulation import database as db
 from tests.simulation.connection import Connection, broken_connection
 from tests.simulation.log_stream import SimStream
@@ -23,10 +24,17 @@ class SimSource(Connection):
     """The database as one process reaches it."""
 
     def __init__(
-        self, simulation: Simulation, database: db.Database, *, batch: int = 20, read_only: bool = False
+        self,
+        simulation: Simulation,
+        database: db.Database,
+        *,
+        batch: int = 20,
+        read_only: bool = False,
+        rules: Rules | None = None,
     ) -> None:
         super().__init__(simulation, "source")
         self.database = database
+        self.rules = rules or Rules({})
         self.batch = batch
         self.read_only = read_only
         self.kind = database.kind
@@ -52,7 +60,7 @@ class SimSource(Connection):
         raise AssertionError("none was written")
 
     def list_refusals(self) -> tuple[Problem, ...]:
-        return ()
+        return tuple(filter(None, map(self.rules.misfit, self.database.schemas.values())))
 
     def shows_whole_logs(self) -> bool:
         return True
@@ -61,11 +69,15 @@ class SimSource(Connection):
         return None if self.kind != "postgres" else frozenset(f"{t.table}@1" for t in self.tables())
 
     def origins(self, tables: Collection[TableName]) -> dict[TableName, Origin] | None:
-        return None
+        if self.kind != "postgres":
+            return None
+        if tables:
+            self._before("origins")
+        return {table: self.database.origin(table) for table in tables if table in self.database.schemas}
 
     def tables(self) -> tuple[TableSchema, ...]:
         self._before("tables")
-        return tuple(self.database.schemas.values())
+        return tuple(schema for schema in self.database.schemas.values() if self.rules.misfit(schema) is None)
 
     def current_position(self) -> str:
         self._before("position")
@@ -88,7 +100,7 @@ class SimSource(Connection):
         return int(position) >= int(target)
 
     def lies_before(self, transaction: Transaction, position: str) -> bool:
-        return int(transaction.id) <= int(position)
+        return int(transaction.position.removeprefix("sim:")) < int(position)
 
     def place(self, position: str) -> str:
         return position
