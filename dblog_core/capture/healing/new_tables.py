@@ -140,7 +140,9 @@ def _take_in(
             log.warning("captured from here on, and dumped: %s", table_names.some(sorted(dumps)))
         if requested.left_out:
             log.warning("captured from here on, and not dumped: %s", requested.reasons)
-        owed_dumps.record_failures(parts.records, "", requested.refused)
+        # One that was stopped stays so, and needs no second record: a manifest must say first that it is accepted.
+        new_refusals = {table: why for table, why in requested.refused.items() if table not in mended}
+        owed_dumps.record_failures(parts.records, "", new_refusals)
     late = [t.table for t in tables if not t.key]
     if late and parts.source.shows_whole_logs():
         late = [table for table in late if table in changed or str(table) in mended]  # whose rows were passed over

@@ -30,7 +30,7 @@ from dblog_core.monitoring import held_tables
 from dblog_core.rows import column_rule_faults
 from dblog_core.rows.column_rules import MASK, Rules
 from dblog_core.rows.row_hashes import is_compared
-from dblog_core.state import rule_acceptances, settings_in_force, stopped_tables
+from dblog_core.state import owed_dumps, rule_acceptances, settings_in_force, stopped_tables
 from tests.fake_source import ORDERS, FakeSource
 from tests.unit.reload_world import A, B
 from tests.unit.reload_world import World as Capture
@@ -258,6 +258,8 @@ def test_a_table_whose_column_comes_back_is_dumped_once_somebody_accepts_it(
     capture: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(config_reload, "NEWCOMERS", 0.1)
+    failures: list[object] = []
+    monkeypatch.setattr(owed_dumps, "record_failures", lambda records, dump, reasons: failures.append(reasons))
     capture.capture()
     capture.put(A, 1, v=SECRET)
     with capture.capturing():
@@ -273,6 +275,7 @@ def test_a_table_whose_column_comes_back_is_dumped_once_somebody_accepts_it(
         held_tables.accept(config, source, staging, capture.state, ["shop.a"])
         wait_until(lambda: [d.state for d in dump_store.list_dumps(capture.state)] == ["done"], "it is dumped")
     assert rule_acceptances.read(capture.state) == {}
+    assert not any(failures), "no dump has failed: it waited for the manifest with the acceptance"
     assert capture.replay(A) == {(key,): {"id": key, "v": MASK} for key in (1, 2, 3)}
     assert SECRET.encode() not in written_bytes(capture)
 
