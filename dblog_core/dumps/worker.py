@@ -30,7 +30,7 @@ from dblog_core.model.schema import TableName
 from dblog_core.rows import column_rule_faults
 from dblog_core.rows.acceptance import Acceptance, Held, read_acceptances
 from dblog_core.rows.column_rules import Rules
-from dblog_core.rows.table_guard import explain
+from dblog_core.rows.held_problems import explain
 from dblog_core.staging import table_records
 from dblog_core.staging.table_records import TableRecords
 from dblog_core.state import settings_in_force, stopped_tables

@@ -76,8 +76,10 @@ class Origin:
     `oid`: the table; `brought`: digest of its other names, of partitions that were attached, and of whether it may have
     been a partition itself, empty where it was made with this name and all its partitions as such; `attached`: of the
     partitions alone; `numbers`: digest of its columns' names, types and numbers; `columns`: of names and types;
-    `version`: another one whenever the description of a column, or the table's name, was written since; `is_as_made`:
-    nothing of all that was written again; `parts`: whether it is partitioned.
+    `version`: another one whenever the description of a column, or the table's name, was written since, and `described`
+    behind a colon; `is_as_made`: nothing of all that was written again; `parts`: whether it is partitioned;
+    `described`: empty while the description of some column is the one with which the table was made, else another one
+    whenever any is written.
     """
 
     oid: int
@@ -88,6 +90,7 @@ class Origin:
     version: str
     is_as_made: bool
     parts: bool = False
+    described: str = ""
 
     def describe(self, *, hides: bool) -> str:
         """What an acceptance of the table keeps; of one whose columns nobody hides, where its rows come from."""

@@ -19,9 +19,9 @@ from dblog_core.interfaces import Problem
 from dblog_core.model.events import Altered, Created, RowsMoved, SchemaSeen, Signal, Transaction
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.model.table_identity import Origin
-from dblog_core.model.table_names import quote_for_shell
-from dblog_core.rows import column_rule_faults
+from dblog_core.rows import column_rule_faults, former_partitions
 from dblog_core.rows.acceptance import Acceptance, Acceptances, Held, digest_columns
+from dblog_core.rows.held_problems import explain
 
 
 class Witness(Protocol):
@@ -81,9 +81,11 @@ class TableGuard:
         self._entries = dict(entries)
         self._witness = witness
         self._acceptances = dict(acceptances or {})
+        self._held = {table for table, a in self._acceptances.items() if a.why_held not in (None, Held.GONE)}
         self._oids: dict[TableName, set[int]] = {}
         self._proven: set[TableName] = set()
         self._hides_parts = False
+        self._doubts_parts = False
         self._shown: dict[str, str] = {}
         self._is_saved = acceptances is not None or not self.is_active
 
@@ -129,12 +131,17 @@ class TableGuard:
 
     def accept(self, table: str, acceptance: Acceptance) -> None:
         """Somebody has accepted the table, or it is proven to be nothing else."""
+        before = self._acceptances.get(table)
+        is_watched = before is not None and (table in self._hides or table in self._held)
+        if before is not None and is_watched and former_partitions.may_be_accepted(before, acceptance):
+            self._doubts_parts = True
         self._put(table, acceptance)
 
     def forget(self, tables: Collection[str]) -> None:
         """Tables that nobody captures."""
         for table in tables:
             if self._acceptances.pop(table, None) is not None:
+                self._held.discard(table)
                 self._is_saved = False
 
     def held(self) -> dict[str, Problem]:
@@ -255,21 +262,50 @@ class TableGuard:
         asked_tables = {table for table in judged_tables if table not in self._proven or table in shown_oids}
         if not asked_tables:
             return []
-        origins = self._witness.origins(asked_tables)
+        watched = self._find_watched()
+        origins = self._witness.origins(asked_tables | set(map(TableName.parse, watched)))
+        seen = {name: origins.get(TableName.parse(name)) for name in watched}
+        former = [name for name, before in watched.items() if former_partitions.may_be(before, seen[name])]
+        holds = self._doubt_partitioned(is_new=bool(former))
+        for name in self._held & watched.keys():
+            self._put(name, former_partitions.look_again(watched[name], seen[name]))
+        asked_tables = {table for table in asked_tables | set(map(TableName.parse, former)) if self._may_pass(table)}
         if not self._hides_parts and any(
             origin.parts and str(table) in self._hides for table, origin in origins.items()
         ):
             # Any table may have been a part of such a one for a while.
             self._hides_parts = True
             self._proven.clear()
-            asked_tables = judged_tables
+            asked_tables |= {table for table in judged_tables if self._may_pass(table)}
             origins = self._witness.origins(asked_tables)
-        holds = []
         for table in sorted(asked_tables):
             oids = self._oids.get(table, set()) | shown_oids.get(table, set())
             if (hold := self._judge(table, origins.get(table), oids)) is not None:
                 holds.append(hold)
         return holds
+
+    def _find_watched(self) -> dict[str, Acceptance]:
+        """The tables that may have values to be hidden."""
+        names = self._hides | self._held
+        return {name: self._acceptances[name] for name in sorted(names) if name in self._acceptances}
+
+    def _doubt_partitioned(self, *, is_new: bool) -> list[Hold]:
+        """Where a watched table may have been a part of another (`is_new`: it shows so now), the rows of a partitioned
+        table pass only from here on: a dump brings those of before."""
+        assert self._witness is not None
+        if not (is_new or self._doubts_parts):
+            return []
+        self._doubts_parts = False
+        accepted = [TableName.parse(table) for table, a in self._acceptances.items() if a.why_held is None]
+        origins = self._witness.origins(accepted)
+        return [self._accept_from_here(table, now) for table, now in sorted(origins.items()) if now.parts]
+
+    def _accept_from_here(self, table: TableName, now: Origin) -> Hold:
+        name = str(table)
+        hides = name in self._hides
+        if (why := self._find_doubt(self._acceptances[name], now, hides=hides)) is not None:
+            return self._hold([name], why)[0]
+        return self.wait(table, accepted_as(now, self.entry(name), hides=hides))
 
     def _may_pass(self, table: TableName) -> bool:
         acceptance = self._acceptances.get(str(table))
@@ -285,13 +321,15 @@ class TableGuard:
             return Hold(table, None)
         why = self._find_doubt(before, now, hides=hides)
         if why is not None:
-            return self._hold([name], why)[0]
+            (hold,) = self._hold([name], why)
+            self._put(name, former_partitions.look_again(self._acceptances[name], now))
+            return hold
         accepted = accepted_as(now, self.entry(name), hides=hides)
         if before == accepted and oids <= {now.oid}:
             if not hides and not now.parts and oids and not self._hides_parts:
                 self._proven.add(table)  # made with this name: that is so whatever comes, until the log names another
             return None
-        if before is None and oids == {now.oid} and (now.is_as_made or not hides):
+        if before is None and oids == {now.oid} and (now.is_as_made or not hides) and not now.parts:
             self._put(name, accepted)  # of all that was ever logged of it
             return None
         return self.wait(table, accepted)
@@ -336,6 +374,7 @@ class TableGuard:
     def _put(self, table: str, acceptance: Acceptance) -> None:
         if self._acceptances.get(table) != acceptance:
             self._acceptances[table] = acceptance
+            (self._held.discard if acceptance.why_held in (None, Held.GONE) else self._held.add)(table)
             self._proven.discard(TableName.parse(table))
             self._is_saved = False
 
@@ -359,23 +398,3 @@ def _may_move_names(signal: Altered) -> Held | None:
     step = signal.step
     renames = any(old.lower() != new.lower() for old, new in step.renamed.items())
     return Held.RESHAPED if renames or step.added_columns or step.dropped else None
-
-
-_WHY = {
-    Held.ARRIVED: "it, or rows of it, had another name before (RENAME, a swap, an attached partition)",
-    Held.RESHAPED: "its columns are not those that were accepted",
-    Held.ALTERED: "it was altered, and it is not certain that its columns are those that were accepted",
-    Held.UNKNOWN: "the log has a statement of which nobody knows what it did to which table",
-    Held.UNWATCHED: "nobody has read the log from where it was made, or accepted, up to here",
-}
-
-
-def explain(table: str, reason: Held | None) -> Problem:
-    """Why a table is held, and what a person does about it."""
-    why = _WHY.get(reason, "it is not accepted") if reason is not None else "it is not accepted"
-    what = f"{table} is held, since columns of this source are hidden: {why}"
-    fix = (
-        f"look at its columns. If the entry {column_rule_faults.place(table)}, or none, hides all that is to be hidden:"
-        f" `dblog rules accept {quote_for_shell(table)}`. Otherwise change the entry"
-    )
-    return Problem(what, fix, table=table)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -297,6 +298,47 @@ def test_postgres_a_table_that_was_a_partition_of_one_with_hidden_columns_is_hel
         wait_until(lambda: "p1" in stop_reasons(config), "it is held")
         assert "u" not in stop_reasons(config), "an ordinary table that was altered is not"
     assert find_marks(directory, caplog) == []
+
+
+@pytest.mark.parametrize("way", ["ruled", "renamed before", "dropped after"])
+@pytest.mark.parametrize("source_kind", ["postgres"], indirect=True)
+def test_postgres_rows_that_came_by_a_partition_with_hidden_values_stay_hidden(
+    database: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture, way: str
+) -> None:
+    """While it is one, its rows are logged under the root's name, and the root shows nothing of it once it has gone."""
+    config = ruled_config(database, directory := tmp_path / "written")
+    database.execute(
+        *(f"CREATE TABLE {table} {SHAPE}" for table in ("people", "staff")),
+        f"CREATE TABLE roots {SHAPE} PARTITION BY LIST (id)",
+        "CREATE TABLE p1 PARTITION OF roots FOR VALUES IN (1, 2)",
+        "INSERT INTO roots VALUES (1, 'open', 'open 1')",
+    )
+    run_capture(config, stop=threading.Event(), until_current=True)
+    name = "staff"
+    if way == "renamed before":
+        name = "kept"
+        database.execute("ALTER TABLE staff RENAME TO kept")
+        with capturing(config):
+            database.execute("INSERT INTO kept VALUES (3, 'open', 'open')")
+            wait_until(lambda: name in stop_reasons(config), "it is held")
+        database.execute("DELETE FROM kept")
+    database.execute(
+        f"ALTER TABLE roots ATTACH PARTITION {name} FOR VALUES IN (5)",
+        f"INSERT INTO roots VALUES (5, 'open', '{MARK}')",
+        f"ALTER TABLE roots DETACH PARTITION {name}",
+        *([f"DROP TABLE {name}"] if way == "dropped after" else []),
+    )
+    with capturing(config):
+        database.execute("INSERT INTO roots VALUES (2, 'open', 'open 2')")
+        wait_until(lambda: _values(config, "roots") == {1: "open 1", 2: "open 2"}, "the root passes, and is dumped")
+    assert "roots" not in stop_reasons(config)
+    assert find_marks(directory, caplog) == []
+
+
+def _values(config: Config, table: str) -> dict[int, Any]:
+    """Of each row of the table what it has in `w`, by the super-changelog."""
+    rows = [line for line in lines(wiring.open_staging(config)) if line["op"] in "cur"]
+    return {row["key"]["id"]: row["after"]["w"] for row in rows if row["table"].endswith(f".{table}")}
 
 
 @pytest.mark.timeout(900)

@@ -60,15 +60,18 @@ def find_origins(connection: Connection, tables: Collection[TableName]) -> dict[
         attached = [[part, placed_by] for part, placed_by, part_made_by in parts if placed_by != part_made_by]
         names = [] if named_by == made_by and is_schema_older else [named_by]
         places = [names, attached, *(["detached"] if _may_be_detached(its_columns, made_by) else [])]
+        described = "" if any(column[-1] == made_by for column in its_columns) else digest([c[-1] for c in its_columns])
+        version = digest([named_by, *(column[-1] for column in its_columns)])
         origins[TableName(schema, name)] = Origin(
             oid=oid,
             brought=digest(places) if any(places) else "",
             attached=digest(attached) if attached else "",
             numbers=digest([column[:4] for column in its_columns]),
             columns=digest([[name, *type_] for name, _, *type_, _, _ in its_columns]),
-            version=digest([named_by, *(column[-1] for column in its_columns)]),
+            version=f"{version}:{described}" if described else version,
             is_as_made=not names and not attached and all(column[-1] == made_by for column in its_columns),
             parts=is_partitioned,
+            described=described,
         )
     return origins
 
