@@ -283,7 +283,7 @@ class Merger:
     def _empty_span(self) -> merge_plan.Span:
         """The span of a merge without segments."""
         s = self.status
-        return merge_plan.Span(s.segment + 1, s.segment, s.offset + 1, s.offset, s.position, s.commit_time)
+        return merge_plan.Span(s.segment + 1, s.segment, s.offset + 1, s.offset, s.position, s.commit_time, s.sealed_at)
 
     def compact(self, *, wait: bool = True) -> str | None:
         """Puts a table that has had `compact_after` commits in order (`upkeep`), between two rounds. The table; None
@@ -376,7 +376,8 @@ class Merger:
         self._check()
         now = self._now()
         place = (span.last, span.offset, span.position, span.commit_time)
-        outcome = LakeStatus(intent.number, *place, now, tables, self._guard.identity, self.status.adopted)
+        staging = (self._guard.identity, self.status.adopted, span.sealed_at)
+        outcome = LakeStatus(intent.number, *place, now, tables, *staging)
         self.status = self._records.finish(outcome)
         self._may_be_unfinished = self.status is not outcome
         self._arrived.tables = {}

@@ -1,13 +1,16 @@
 """Whether a lake continues a staging: asked before anything is merged, and before anybody says "up to date".
 
-The lake's record names a segment, its last offset and its log position. A number alone proves nothing: a staging that
-was put back from a copy seals the same log in other segments, and a new one begins to count again. So the segment must
-be in the staging with that offset and that position, and the staging must have the identity that the lake recorded. A
-copy has the identity too: up to the lake's own segment it is then the same super-changelog.
+The lake's record names a segment, its last offset, its log position and when it was sealed. A number alone proves
+nothing: a staging that was put back from a copy seals the same log in other segments, and a new one begins to count
+again. Offset and position prove too little: where the lake's segment had one row of a chunk, a mark may have its place.
+So the segment must be in the staging with all of these, and the staging must have the identity that the lake recorded.
+A copy has the identity too: up to the lake's own segment it is then the same super-changelog. The epoch of a segment
+would tell less than its time: it is the same again where the state store was put back with the staging.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -63,13 +66,14 @@ class Verdict:
 @dataclass(frozen=True, slots=True)
 class _Place:
     """A place up to which the lake has, or may have, changes. `whose` names it in messages; `offset`: the last
-    one, or within the next segment if `is_inside`; `position`: None if nobody recorded it."""
+    one, or within the next segment if `is_inside`; `position`, `sealed_at`: None if nobody recorded it."""
 
     whose: str
     segment: int
     offset: int
     position: str | None = None
     is_inside: bool = False
+    sealed_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +141,8 @@ def _name(identity: str | None) -> str:
 def _places(lake: LakeStatus | None, begun: Span | None) -> list[_Place]:
     places = []
     if lake is not None and lake.merge:
-        places.append(_Place("the lake is at", lake.segment, lake.offset, lake.position or None))
+        position = lake.position or None
+        places.append(_Place("the lake is at", lake.segment, lake.offset, position, sealed_at=lake.sealed_at))
         # A reset counts a table's log from a place of its own, behind which rows of an older log would be left out.
         places += [
             _Place(f"{name} is at", table.segment, table.offset, is_inside=True)
@@ -145,7 +150,8 @@ def _places(lake: LakeStatus | None, begun: Span | None) -> list[_Place]:
             if table.segment > lake.segment
         ]
     if begun is not None:
-        places.append(_Place("the merge that is not finished ends with", begun.last, begun.offset, begun.position))
+        whose = "the merge that is not finished ends with"
+        places.append(_Place(whose, begun.last, begun.offset, begun.position, sealed_at=begun.sealed_at))
     return places
 
 
@@ -166,13 +172,29 @@ def _find_fault(staging: Staging, place: _Place, head: int) -> tuple[Continuity,
         following = staging.manifest(place.segment + 1)
         end = place.offset if place.offset < following.end_of(place.segment + 1) else end
     position = manifest.log_position_after(place.segment)
-    # A version that did not keep the positions of joined segments leaves the offset to tell.
-    is_elsewhere = None not in (place.position, position) and place.position != position
-    if end == place.offset and not is_elsewhere:
+    sealed_at = manifest.sealed_at_of(place.segment)
+    # What an earlier version has not recorded, or not kept of joined segments, leaves the rest to tell.
+    if end != place.offset or _differ(place.position, position):
+        have = f"offset {place.offset}" + (f", position {place.position}" if place.position else "")
+        has = f"ends at offset {end}, position {position or 'unknown'}"
+    elif _differ(place.sealed_at, sealed_at):
+        have = f"sealed at {_time_text(place.sealed_at)}"
+        has = f"was sealed at {_time_text(sealed_at)}"
+    else:
         return None
-    have = f"offset {place.offset}" + (f", position {place.position}" if place.position else "")
     return (
         Continuity.OTHER_SEGMENT,
-        f"{place.whose} segment {place.segment}, {have}; in this staging that segment ends at offset {end}, "
-        f"position {position or 'unknown'}: it was put back from a copy, and has continued since",
+        f"{place.whose} segment {place.segment}, {have}; in this staging that segment {has}: it was put back from a "
+        "copy, and has continued since",
     )
+
+
+def _differ(recorded: str | int | None, present: str | int | None) -> bool:
+    """Whether both are known, and not the same."""
+    return None not in (recorded, present) and recorded != present
+
+
+def _time_text(microseconds: int | None) -> str:
+    if microseconds is None:
+        return "an unknown time"
+    return f"{dt.datetime.fromtimestamp(microseconds / 1e6, dt.UTC):%Y-%m-%dT%H:%M:%S.%fZ}"

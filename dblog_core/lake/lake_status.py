@@ -144,8 +144,8 @@ class TableStatus:
 @dataclass(frozen=True, slots=True)
 class LakeStatus:
     """The last finished merge. `position` and `commit_time` (microseconds) are those of the log after `segment`, which
-    is in the staging of the identity `staging` (None: that had none). `adopted`: the merge with which the lake was
-    taken over to that staging (0: it never was)."""
+    was sealed at `sealed_at` (microseconds; None: nobody recorded it), and is in the staging of the identity `staging`
+    (None: that had none). `adopted`: the merge with which the lake was taken over to that staging (0: it never was)."""
 
     merge: int = 0
     segment: int = 0
@@ -156,6 +156,7 @@ class LakeStatus:
     tables: dict[str, TableStatus] = field(default_factory=dict)
     staging: str | None = None
     adopted: int = 0
+    sealed_at: int | None = None
 
     @property
     def late_tables(self) -> dict[str, TableStatus]:

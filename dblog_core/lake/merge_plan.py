@@ -20,7 +20,8 @@ _MOST_KEPT = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Segments `first` to `last`, ending between transactions; `offset`: the last one of it."""
+    """Segments `first` to `last`, ending between transactions; `offset`: the last one of it. `sealed_at`
+    (microseconds): when segment `last` was sealed; None: nobody recorded it."""
 
     first: int
     last: int
@@ -28,6 +29,7 @@ class Span:
     offset: int
     position: str
     commit_time: int | None
+    sealed_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +148,7 @@ def next_span(manifests: Iterable[Manifest], *, max_rows: int = MAX_ROWS, max_by
                 manifest.last_offset,
                 manifest.log_position,
                 manifest.commit_time,
+                manifest.sealed_at_of(manifest.segment),
             )
     return best
 

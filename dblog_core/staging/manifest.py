@@ -31,6 +31,18 @@ from dblog_core.staging.parquet import checksum
 
 Raw: TypeAlias = bytes
 FORMAT = 2
+_NEW = (
+    "probes",
+    "altered",
+    "layouts",
+    "born",
+    "records",
+    "state_age",
+    "log_positions",
+    "starts",
+    "witness",
+    "seal_times",
+)
 _READABLE = (1, 2)  # 1 had neither rows in manifests nor manifests for many segments
 
 
@@ -157,8 +169,9 @@ class Manifest:
     commit of our own that lies before `position` (`capture.healing.witness`).
 
     Of joined segments the first is `first_segment` (0: `segment` is the only one), `ends` holds the last offset of
-    each, `log_positions` the `log_position` of each (None: a version that did not keep it has joined the segment), and
-    `earlier` the fingerprints after the first of them, where they have changed since (None: no such table).
+    each, `log_positions` the `log_position` and `seal_times` the `sealed_at` of each (None: a version that did not keep
+    it has joined the segment), and `earlier` the fingerprints after the first of them, where they have changed since
+    (None: no such table).
     """
 
     source: str
@@ -192,6 +205,7 @@ class Manifest:
     state_age: int = 0
     starts: dict[str, str] = field(default_factory=dict)
     witness: str = ""
+    seal_times: tuple[int | None, ...] = ()
 
     @property
     def first(self) -> int:
@@ -214,6 +228,13 @@ class Manifest:
         """The log position after one of its segments; None: it was joined by a version that did not keep it."""
         return self._positions_of_all()[segment - self.first]
 
+    def sealed_at_of(self, segment: int) -> int | None:
+        """When one of its segments was sealed; None: it was joined by a version that did not keep it."""
+        return self._seal_times_of_all()[segment - self.first]
+
+    def _seal_times_of_all(self) -> tuple[int | None, ...]:
+        return self.seal_times or (*(None,) * (self.segment - self.first), self.sealed_at)
+
     def _positions_of_all(self) -> tuple[str | None, ...]:
         return self.log_positions or (*(None,) * (self.segment - self.first), self.log_position)
 
@@ -231,6 +252,7 @@ class Manifest:
             segment=high,
             log_position=(log_positions[-1] if log_positions else None) or self.log_position,
             log_positions=log_positions,
+            seal_times=self._seal_times_of_all()[low - self.first : high - self.first + 1],
             first_segment=low,
             first_offset=first,
             last_offset=last,
@@ -250,8 +272,7 @@ class Manifest:
 
     def to_json(self) -> dict[str, Any]:
         # What is new is left out where there is none: older versions know no such field.
-        new = ("probes", "altered", "layouts", "born", "records", "state_age", "log_positions", "starts", "witness")
-        fields = {name: value for name, value in _fields(self).items() if value or name not in (*new, "accepted")}
+        fields = {name: value for name, value in _fields(self).items() if value or name not in (*_NEW, "accepted")}
         return {
             "format": FORMAT,
             **fields,
@@ -282,6 +303,7 @@ class Manifest:
                 "marks": tuple(LogMark(**m) for m in data["marks"]),
                 "ends": tuple(data.get("ends", ())),
                 "log_positions": tuple(data.get("log_positions", ())),
+                "seal_times": tuple(data.get("seal_times", ())),
                 "probes": tuple(Probed(**p) for p in data.get("probes", ())),
                 "born": tuple(data.get("born", ())),
             }
@@ -302,6 +324,7 @@ def join_manifests(manifests: Sequence[Manifest], files: Sequence[DataFile]) -> 
         probes=tuple(probe for m in manifests for probe in m.probes),
         ends=tuple(end for m in manifests for end in (m.ends or (m.last_offset,))),
         log_positions=tuple(position for m in manifests for position in m._positions_of_all()),
+        seal_times=tuple(time for m in manifests for time in m._seal_times_of_all()),
         earlier=_differing(first._schemas_after(first.end_of(first.first)), last.schemas),
     )
 

@@ -38,10 +38,11 @@ Line = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """`place`: how much of the log is read after it."""
+    """`place`: how much of the log is read after it; `sealed_at`: a time that no other segment has."""
 
     lines: tuple[Line, ...]
     place: int
+    sealed_at: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,11 @@ class StagingState:
     @property
     def place(self) -> int:
         return self.segments[-1].place
+
+    @property
+    def end(self) -> tuple[int, int]:
+        """The place of its newest segment, and when that was sealed."""
+        return self.place, self.segments[-1].sealed_at
 
     def lines(self, upto: int) -> tuple[Line, ...]:
         """Those of its first segments."""
@@ -73,6 +79,7 @@ class Merge:
     segment: int
     offset: int
     place: int
+    sealed_at: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +122,9 @@ class World:
     def steps(self) -> Iterator[tuple[str, World]]:
         """What can happen next. Raises Violation where a lake that continues the staging has other lines."""
         self._check()
-        yield from self._write()
-        yield from self._capture()
-        yield from self._replace()
-        yield from self._merge()
+        for steps in (self._write(), self._capture(), self._replace(), self._merge()):
+            for label, world in steps:
+                yield label, world._renumber_times()
 
     # The source and its capture -------------------------------------------------------------------------------------
 
@@ -145,7 +151,37 @@ class World:
                 yield self.log[number], number
 
     def _publish(self, segment: Segment) -> World:
-        return replace(self, staging=replace(self.staging, segments=(*self.staging.segments, segment)))
+        segments = (*self.staging.segments, replace(segment, sealed_at=len(self._times())))
+        return replace(self, staging=replace(self.staging, segments=segments))
+
+    def _times(self) -> dict[int, int]:
+        """The times at which its segments were sealed, each with its number in the order of their first appearance."""
+        stagings = [self.staging] if self.copy is None else [self.staging, self.copy]
+        records = [record for record in (self.lake.merged, self.lake.begun) if record is not None]
+        times = [segment.sealed_at for staging in stagings for segment in staging.segments]
+        times += [record.sealed_at for record in records]
+        return {time: number for number, time in enumerate(dict.fromkeys(times))}
+
+    def _renumber_times(self) -> World:
+        """The same state, with its numbers for times: only whether two are the same counts."""
+        numbers = self._times()
+        if all(time == number for time, number in numbers.items()):
+            return self
+
+        def renumber_staging(staging: StagingState) -> StagingState:
+            segments = (replace(segment, sealed_at=numbers[segment.sealed_at]) for segment in staging.segments)
+            return replace(staging, segments=tuple(segments))
+
+        def renumber_record(record: Merge | None) -> Merge | None:
+            return None if record is None else replace(record, sealed_at=numbers[record.sealed_at])
+
+        lake = self.lake
+        return replace(
+            self,
+            staging=renumber_staging(self.staging),
+            copy=None if self.copy is None else renumber_staging(self.copy),
+            lake=replace(lake, merged=renumber_record(lake.merged), begun=renumber_record(lake.begun)),
+        )
 
     # Who replaces the staging ---------------------------------------------------------------------------------------
 
@@ -158,7 +194,7 @@ class World:
         if self.copy is not None:
             yield "the copy is put back", replace(after, staging=self.copy)
         for place in range(len(self.log) + 1):
-            new = StagingState(after.left.replacements + 2, (Segment((), place),))
+            new = StagingState(after.left.replacements + 2, (Segment((), place, len(self._times())),))
             yield f"one is begun anew at {place}", replace(after, staging=new)
 
     # The lake -------------------------------------------------------------------------------------------------------
@@ -175,7 +211,7 @@ class World:
             left = replace(self.left, merges=self.left.merges - 1)
             head = len(self.staging.segments)
             identity = _open(self.staging).identity()
-            begun = Merge(identity, head, self.staging.end_of(head), self.staging.place)
+            begun = Merge(identity, head, self.staging.end_of(head), *self.staging.end)
             yield "a merge begins", replace(self, lake=replace(lake, begun=begun), left=left)
 
     def _check(self) -> None:
@@ -200,7 +236,7 @@ def _open(state: StagingState) -> Staging:
 def _manifest(state: StagingState, number: int) -> Manifest:
     segment = state.segments[number - 1]
     bare = manifest(number, state.end_of(number - 1) + 1, state.end_of(number))
-    return replace(bare, log_position=f"log{segment.place}", position=f"{segment.place}")
+    return replace(bare, log_position=f"log{segment.place}", position=f"{segment.place}", sealed_at=segment.sealed_at)
 
 
 @cache
@@ -218,12 +254,13 @@ def forget_answers() -> None:
 def _status(lake: LakeState) -> LakeStatus | None:
     if (merge := lake.merged) is None:
         return None
-    return LakeStatus(1, merge.segment, merge.offset, f"log{merge.place}", staging=merge.identity)
+    status = LakeStatus(1, merge.segment, merge.offset, f"log{merge.place}", staging=merge.identity)
+    return replace(status, sealed_at=merge.sealed_at)
 
 
 def _unfinished_merge(lake: LakeState) -> UnfinishedMerge | None:
     if (merge := lake.begun) is None:
         return None
     first = lake.merged.segment + 1 if lake.merged is not None else 1
-    span = Span(first, merge.segment, len(lake.lines) + 1, merge.offset, f"log{merge.place}", None)
+    span = Span(first, merge.segment, len(lake.lines) + 1, merge.offset, f"log{merge.place}", None, merge.sealed_at)
     return UnfinishedMerge(2, span, merge.identity)

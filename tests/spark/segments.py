@@ -36,6 +36,8 @@ class SegmentBuilder:
     staging: Staging
     offset: int = 0
     segment: int = 0
+    sealed_later: int = 0
+    """Microseconds between the time of a segment's last line and when it is sealed."""
     _rows: dict[str, list[Row]] = field(default_factory=dict)
     _batches: dict[str, list[pa.RecordBatch]] = field(default_factory=dict)
     _schemas: dict[str, TableSchema] = field(default_factory=dict)
@@ -183,7 +185,7 @@ class SegmentBuilder:
             partial=partial,
             log_position=f"p{self.offset}",
             commit_time=self.offset * 1_000_000,
-            sealed_at=self.offset * 1_000_000,
+            sealed_at=self.offset * 1_000_000 + self.sealed_later,
             files=writer.write(),
             chunks=tuple(self._chunks),
             marks=tuple(self._marks),

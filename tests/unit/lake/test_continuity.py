@@ -9,10 +9,11 @@ import pytest
 
 from dblog_core.lake.continuity import Continuity, UnfinishedMerge, Verdict, judge
 from dblog_core.lake.lake_status import LakeStatus, State, TableStatus
-from dblog_core.lake.merge_plan import Span
+from dblog_core.lake.merge_plan import Span, next_span
 from dblog_core.staging import Staging
 from dblog_core.staging.compaction import Compactor
 from dblog_core.staging.log_start import Beginning
+from dblog_core.staging.manifest import Manifest, join_manifests
 from tests.simulation.storage import Disk, MemoryStorage
 from tests.unit.compaction_world import Clock
 from tests.unit.staged import MICROSECONDS, manifest
@@ -29,8 +30,13 @@ def staging() -> Staging:
 def make_staging(segments: int = SEGMENTS, *, wide: int = 10) -> Staging:
     staging = Staging(source="shop", storage=MemoryStorage(Disk()))
     for number in range(1, segments + 1):
-        staging.publish(manifest(number, wide * (number - 1) + 1, wide * number))
+        new_manifest = manifest(number, wide * (number - 1) + 1, wide * number)
+        staging.publish(replace(new_manifest, sealed_at=sealed_at(number)))
     return staging
+
+
+def sealed_at(segment: int) -> int:
+    return MICROSECONDS + segment
 
 
 def lake_at_segment(segment: int, staging: Staging | None = None, **fields: Any) -> LakeStatus:
@@ -94,12 +100,45 @@ def test_a_copy_that_has_sealed_the_log_in_other_segments_is_refused() -> None:
     assert_refused(judge(again, lake_at_segment(7)), Continuity.OTHER_SEGMENT, "offset 70", "ends at offset 49")
 
 
+def test_a_copy_whose_segment_has_other_lines_at_the_same_place_is_refused(staging: Staging) -> None:
+    staging.create_identity()
+    lake = lake_at_segment(7, staging, sealed_at=sealed_at(7))
+    assert judge(staging, lake).may_merge
+    later = replace(lake, sealed_at=sealed_at(7) + 1_000_000)
+    whens = ("sealed at 2026-11-21T09:30:01.000007Z", "was sealed at 2026-11-21T09:30:00.000007Z")
+    assert_refused(judge(staging, later), Continuity.OTHER_SEGMENT, *whens, "put back from a copy")
+    span = Span(8, 9, 71, 90, "log9", None, sealed_at(9))
+    assert judge(staging, lake, UnfinishedMerge(2, span, lake.staging)).may_merge
+    elsewhere = UnfinishedMerge(2, replace(span, sealed_at=sealed_at(8)), lake.staging)
+    assert_refused(judge(staging, lake, elsewhere), Continuity.OTHER_SEGMENT, "not finished", "was sealed at")
+
+
 def test_joined_segments_keep_their_offsets_and_positions(staging: Staging) -> None:
     staging.create_identity()
     join_segments(staging)
     assert judge(staging, lake_at_segment(7, staging)).may_merge
     assert not judge(staging, lake_at_segment(7, staging, offset=71)).may_merge
     assert not judge(staging, lake_at_segment(7, staging, position="log16")).may_merge
+
+
+def test_joined_segments_keep_the_times_at_which_they_were_sealed(staging: Staging) -> None:
+    join_segments(staging)
+    for segment in (1, 7, 16, 33):
+        assert judge(staging, lake_at_segment(segment, sealed_at=sealed_at(segment))).may_merge
+        assert not judge(staging, lake_at_segment(segment, sealed_at=sealed_at(segment) + 1)).may_merge
+    joined = staging.manifest(7)
+    assert Manifest.from_json(joined.to_json()).sealed_at_of(7) == sealed_at(7)
+    span = next_span([joined.cut(after=3, upto=7)])
+    assert span is not None and (span.last, span.sealed_at) == (7, sealed_at(7))
+
+
+def test_segments_that_an_earlier_version_has_joined_have_no_times() -> None:
+    joined = replace(join_manifests([manifest(1, 1, 10), manifest(2, 11, 20)], []), seal_times=())
+    assert "seal_times" not in joined.to_json()
+    assert (joined.sealed_at_of(1), joined.sealed_at_of(2)) == (None, MICROSECONDS)
+    assert joined.cut(upto=1).sealed_at_of(1) is None
+    later = join_manifests([joined, manifest(3, 21, 30)], [])
+    assert later.seal_times == (None, MICROSECONDS, MICROSECONDS)
 
 
 def test_a_merge_that_ends_within_joined_segments_records_the_position_there(staging: Staging) -> None:

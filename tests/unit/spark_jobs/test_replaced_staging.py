@@ -96,6 +96,29 @@ def test_a_copy_that_is_put_back_is_refused_before_and_after_it_has_passed_the_l
     refuses(lake, "segment 8, offset 8, position p8", "ends at offset 12, position p12")
 
 
+def test_a_copy_that_has_come_to_the_same_offset_and_position_again_is_refused(lake: TestLake, tmp_path: Path) -> None:
+    put_back(lake, tmp_path)
+    lake.build.sealed_later = 1
+    seal(lake, 4, 8)
+    refuses(lake, "segment 8, sealed at 1970-01-01T00:00:08.000000Z", "was sealed at 1970-01-01T00:00:08.000001Z")
+
+
+def test_a_record_of_an_earlier_version_that_says_no_time_is_compared_by_the_rest(
+    lake: TestLake, tmp_path: Path
+) -> None:
+    path = lake.path / "_dblog/merges/000000000001.done.json"
+    for file in (path, lake.path / "_dblog/status.json"):
+        record = orjson.loads(file.read_bytes())
+        assert record.pop("sealed_at") == 8_000_000
+        file.write_bytes(orjson.dumps(record))
+    put_back(lake, tmp_path)
+    lake.build.sealed_later = 1
+    seal(lake, 4, 9)
+    lake.merge_well()
+    status = read_status(lake.location)
+    assert status is not None and status.sealed_at == 9_000_001
+
+
 def test_a_copy_of_now_is_merged_on(lake: TestLake, tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "copy")
     shutil.copytree(tmp_path / "staging", tmp_path / "copy")
