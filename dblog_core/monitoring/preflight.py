@@ -31,6 +31,7 @@ from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.monitoring.clear_text import in_clear_text
 from dblog_core.monitoring.gone_tables import find_gone
 from dblog_core.outputs import positions
+from dblog_core.rows.column_rule_faults import join_problems
 from dblog_core.rows.value_forms import FORMS, forms_for
 from dblog_core.staging import table_records
 from dblog_core.state import stopped_tables
@@ -49,7 +50,8 @@ class Finding:
 
 
 def findings(config: Config, *, file: Path | None = None) -> list[Finding]:
-    """Every problem; empty if all is well. One part that is down does not hide the problems of the others."""
+    """Every problem; empty if all is well. One part that is down does not hide the problems of the others. What
+    prevents a table's capture is one problem, also where several parts name it."""
     parts: dict[str, Callable[[], Iterator[Problem]]] = {
         "configuration": lambda: _configuration(file, config),
         "source": lambda: _source(config),
@@ -59,7 +61,23 @@ def findings(config: Config, *, file: Path | None = None) -> list[Finding]:
         "spark": lambda: _spark(config),
     }
     parts |= {f"output {name}": partial(output_problems, config, name) for name in sorted(config.output)}
-    return [Finding(area, problem) for area, look in parts.items() for problem in _inspect(look)]
+    return _join_by_table([Finding(area, problem) for area, look in parts.items() for problem in _inspect(look)])
+
+
+def _join_by_table(every_finding: Sequence[Finding]) -> list[Finding]:
+    """With one error a table, where its first one is: the source may refuse a table that staging shows as held."""
+    errors: dict[str, list[Problem]] = {}
+    for finding in every_finding:
+        if finding.problem.fatal and finding.problem.table is not None:
+            errors.setdefault(finding.problem.table, []).append(finding.problem)
+    joined: list[Finding] = []
+    for finding in every_finding:
+        table = finding.problem.table
+        if not finding.problem.fatal or table is None:
+            joined.append(finding)
+        elif (problem := join_problems(errors.pop(table, []))) is not None:
+            joined.append(replace(finding, problem=problem))
+    return joined
 
 
 def capture_runs(config: Config) -> bool | None:

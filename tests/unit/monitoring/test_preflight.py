@@ -1,10 +1,13 @@
-"""What `check` says of a configuration before it asks any server."""
+"""What `check` says of a configuration before it asks any server, and how it joins the problems of several parts."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from dblog_core.config.loader import load
+from dblog_core.interfaces import Problem
 from dblog_core.monitoring import preflight
 
 FILE = """
@@ -58,3 +61,23 @@ def test_a_log_store_of_the_users_own_is_warned_of(tmp_path: Path) -> None:
     file.write_text(file.read_text() + '"spark.delta.logStore.file.impl" = "io.delta.storage.LocalLogStore"\n')
     (problem,) = preflight._lake(load(file))
     assert not problem.fatal and "spark.delta.logStore.file.impl" in problem.what and problem.fix
+
+
+def test_what_prevents_the_capture_of_a_table_is_one_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "shop.toml"
+    file.write_text(FILE)
+    no_rules = Problem("shop.old has no rules", "give it an entry", table="shop.old")
+    held = Problem("shop.old is held", "accept it", table="shop.old")
+    others = [
+        Problem("shop.t has no key", "add one", table="shop.t"),
+        Problem("shop.old is large", "wait", fatal=False, table="shop.old"),
+        Problem("the log is off", "turn it on"),
+        Problem("the log is short", "have it longer"),
+    ]
+    for part in ("_configuration", "_state", "_lake", "_spark"):
+        monkeypatch.setattr(preflight, part, lambda *_: iter(()))
+    monkeypatch.setattr(preflight, "_source", lambda _: iter([no_rules, *others]))
+    monkeypatch.setattr(preflight, "_staging", lambda _: iter([held]))
+    both = Problem("shop.old has no rules; shop.old is held", "give it an entry; accept it", table="shop.old")
+    found = preflight.findings(load(file))
+    assert [(each.area, each.problem) for each in found] == [("source", problem) for problem in (both, *others)]
