@@ -55,7 +55,6 @@ def open_guard(parts: Parts, head: Manifest) -> Accepted:
     place = parts.source.current_position()
     shapes = _look(parts, guard)
     place = parts.source.current_position() if is_by_catalogue else place
-
     since = _wait_until(place, parts, head)
     old_settings = settings_in_force.read_in_force(parts.records)
     guarded = guard.to_json() or {}
