@@ -67,9 +67,11 @@ def as_text(result: MaintainResult) -> str:
         ]
         for t in result.tables
     ]
+    cuts = result.cuts
     staging = result.staging
     lines = [align(["TABLE", "ROWS", "FILES", "SIZE", "ON DISK", "DONE"], rows)] if rows else []
-    lines.append(f"cuts: {result.cuts.removed:,} removed, the oldest is {result.cuts.oldest or 'none yet'}")
+    if cuts is not None:
+        lines.append(f"cuts: {cuts.removed:,} removed, the oldest is {cuts.oldest or 'none yet'}")
     if staging is not None:
         lines.append(f"staging: {staging.removed_files:,} files removed, it begins at segment {staging.segment:,}")
         lines += [f"  held back from segment {need.segment:,} on: {need.why}" for need in staging.held]

@@ -67,7 +67,7 @@ class MaintainedStaging:
 
 @dataclass(frozen=True, slots=True)
 class FailedPlace:
-    """A table, a history (TABLE__history) or `staging`, of which the maintenance has failed, and why."""
+    """A table, a history (TABLE__history), `cuts` or `staging`, of which the maintenance has failed, and why."""
 
     name: str
     error: str
@@ -79,11 +79,11 @@ class FailedPlace:
 
 @dataclass(frozen=True, slots=True)
 class MaintainResult:
-    """What was done to the tables, the cuts and staging (None: its retention has failed). `failed`: what could not be
-    maintained; all else was."""
+    """What was done to the tables, the cuts (None: it has failed) and staging (None: its retention has failed).
+    `failed`: what could not be maintained; all else was."""
 
     tables: tuple[MaintainedTable, ...]
-    cuts: MaintainedCuts
+    cuts: MaintainedCuts | None
     staging: MaintainedStaging | None
     failed: tuple[FailedPlace, ...] = ()
 
@@ -103,13 +103,14 @@ class MaintainResult:
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Self:
         tables = tuple(map(MaintainedTable.from_json, record["tables"]))
-        cuts = MaintainedCuts.from_json(record["cuts"])
+        cuts = None if record["cuts"] is None else MaintainedCuts.from_json(record["cuts"])
         staging = None if record["staging"] is None else MaintainedStaging.from_json(record["staging"])
         failed = (FailedPlace(place["name"], place["error"], place["fix"]) for place in record.get("failed", ()))
         return cls(tables, cuts, staging, tuple(failed))
 
     def to_json(self) -> Json:
         tables = [table.to_json() for table in self.tables]
+        cuts = None if self.cuts is None else self.cuts.to_json()
         staging = None if self.staging is None else self.staging.to_json()
         failed = [asdict(place) for place in self.failed]
-        return {"tables": tables, "cuts": self.cuts.to_json(), "staging": staging, "failed": failed}
+        return {"tables": tables, "cuts": cuts, "staging": staging, "failed": failed}

@@ -2,7 +2,8 @@
 
     old segments of staging -> old cuts and records of merges -> per table and history: join or cluster, purge, VACUUM
 
-A table that fails is named in the outcome, and does not hold the others up.
+A table that fails is named in the outcome, and does not hold the others up; nor does the table of cuts. Where nobody
+can tell which cuts are kept, files are still joined, clustered and purged, and none is removed.
 
 No row changes, and no cut that is kept: a cut is forgotten before the files go that only it needs, and a file goes only
 when it was replaced before the oldest cut that is kept. Any of it may be done again. Between two steps the lake's lock
@@ -83,8 +84,10 @@ def carry_out(tools: Tools, plan: MaintainPlan, *, now: Callable[[], float] = ti
     with _noting(failed, "staging"):  # first: what fails behind it must not hold old segments
         staging = _retain(tools, tools.config, began)
     keep = durations.parse(tools.config.lake.keep)
-    oldest_cut = expired_cuts.drop(cuts_location(tools.lake.location), before=began - keep, keep=keep)
-    Records(own_directory(tools.lake.location)).drop_before(oldest_cut.number)
+    oldest_cut: Kept | None = None
+    with _noting(failed, "cuts"):
+        oldest_cut = expired_cuts.drop(cuts_location(tools.lake.location), before=began - keep, keep=keep)
+        Records(own_directory(tools.lake.location)).drop_before(oldest_cut.number)
     tools.step("old cuts dropped")
     chosen = plan.tables or tuple(tools.status.tables)
     tables: dict[str, TableStatus] = {}
@@ -100,19 +103,23 @@ def carry_out(tools: Tools, plan: MaintainPlan, *, now: Callable[[], float] = ti
         tools.step(f"maintained {place.name}")
     sizes = [table.size for table in maintained]
     schedule.write_maintained(tools.lake.location, began, [*sizes, *marks.sizes_of(place.name for place in failed)])
-    cuts = MaintainedCuts(oldest_cut.number or None, oldest_cut.removed)
+    cuts = None if oldest_cut is None else MaintainedCuts(oldest_cut.number or None, oldest_cut.removed)
     result = MaintainResult(tuple(maintained), cuts, staging, tuple(failed))
     return Done(result, _with_failures(tools, tables, found, failed))
 
 
 def _maintain(
-    place: Place, tools: Tools, marks: Marks, oldest_cut: Kept, *, keep: float, improves: bool
+    place: Place, tools: Tools, marks: Marks, oldest_cut: Kept | None, *, keep: float, improves: bool
 ) -> MaintainedTable:
+    """Maintains one table or history. `oldest_cut` None: nobody can tell which files cuts need, so none is removed."""
     session = tools.session(place.table)
     done = _improve(session, place, tools, marks) if improves else []
     tools.check()
-    removed = _vacuum(session, place, keep=keep, since=marks.now - oldest_cut.merged_at)
-    _clean_log(session, tools.lake.location, place, oldest_cut, before=marks.now - max(keep, _HISTORY_LOG_SECONDS))
+    removed = 0
+    if oldest_cut is not None:
+        removed = _vacuum(session, place, keep=keep, since=marks.now - oldest_cut.merged_at)
+        before = marks.now - max(keep, _HISTORY_LOG_SECONDS)
+        _clean_log(session, tools.lake.location, place, oldest_cut, before=before)
     size = marks.with_mark_time(_size(session, place), purged="purged" in done)
     return MaintainedTable(size, tuple(done), removed)
 

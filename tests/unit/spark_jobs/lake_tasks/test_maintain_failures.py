@@ -12,6 +12,7 @@ from unittest import mock
 import pyarrow as pa
 import pytest
 
+from dblog_core.commands.maintain import as_text
 from dblog_core.config.settings import Config
 from dblog_core.errors import LakeError
 from dblog_core.lake import lake_tasks
@@ -31,6 +32,7 @@ from tests.spark.lakes import TestLake
 from tests.spark.no_spark import NoSpark
 from tests.spark.segments import table
 
+MAINTAIN_PLACE = maintain._maintain
 TABLES = [table(name, id=pa.int64()) for name in ("a", "b", "c")]
 
 
@@ -127,3 +129,33 @@ def test_a_retention_that_fails_lets_tables_be_maintained(world: World, monkeypa
     result, _ = world.run()
     assert result.staging is None and [place.name for place in result.failed] == ["staging"]
     assert len(result.tables) == 3
+
+
+def test_a_table_of_cuts_that_cannot_be_read_lets_tables_be_maintained_and_no_file_be_removed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def size_of(_: object, place: maintain.Place) -> TableSize:
+        return TableSize(place.name, 1, 1, 1, 0, 1, 1)
+
+    monkeypatch.setattr(maintain, "_maintain", MAINTAIN_PLACE)
+    monkeypatch.setattr(maintain, "_improve", lambda *_: ["joined"])
+    monkeypatch.setattr(maintain, "_size", size_of)
+    vacuum = mock.Mock(return_value=1)
+    monkeypatch.setattr(maintain, "_vacuum", vacuum)
+    clean_log = mock.Mock()
+    monkeypatch.setattr(maintain, "_clean_log", clean_log)
+    cut_files = list((world.lake.path / "_dblog/cuts").glob("*.parquet"))
+    for file in cut_files:
+        file.rename(file.with_suffix(".gone"))
+    result, said = world.run()
+    (failed,) = result.failed
+    assert failed.name == "cuts" and "old cuts cannot be removed" in failed.error and "maintain failed after" in said
+    assert result.cuts is None and "cuts: " not in as_text(result)
+    assert [(each.size.table, each.did) for each in result.tables] == [(f"shop.{t}", ("joined",)) for t in "abc"]
+    assert not vacuum.called and not clean_log.called
+    assert all(each.unmaintained is None for each in world.tables().values())
+    assert MaintainResult.from_json(result.to_json()) == result
+    for file in cut_files:
+        file.with_suffix(".gone").rename(file)
+    result, _ = world.run()
+    assert not result.failed and result.cuts is not None and vacuum.call_count == clean_log.call_count == 3
