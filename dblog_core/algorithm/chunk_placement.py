@@ -126,6 +126,12 @@ class Chunks:
         self._windows.advance_horizon(snapshot, offset)
         self._visibility.advance_horizon(snapshot)
 
+    def show_table(self, table: TableName, read_horizon: Callable[[], str | None]) -> None:
+        """Events of the table are recorded from here on; those of before are nowhere remembered, and every chunk must
+        have seen them. `read_horizon`: as `Source.horizon`, which may raise."""
+        if self._visibility.records_always() and (start := read_horizon()) is not None:
+            self._visibility.show_table(str(table), start)
+
     # Watermarks -----------------------------------------------------------------------------------------------------
 
     def knows_dump(self, task: TaskId) -> bool:
@@ -139,6 +145,8 @@ class Chunks:
         since = self.earliest_unseen(offset)
         is_followed = self._tasks.is_followed(mark)
         try:
+            if not self._visibility.may_open(mark.table):
+                self._tasks.refuse_low(low, "its SELECT may not see what was logged before its table was shown")
             self._tasks.admit_low(low, since=since, segment=segment, at=at)
             if mark.heals is not None and not is_followed:
                 self._tasks.record_earlier_moves(mark.task, _moves(self._windows.moves_after(table, since)))

@@ -128,11 +128,7 @@ class Tasks:
     def admit_low(self, low: Low, *, since: int, segment: int, at: int = 0) -> None:
         """Opens the watermark's window; `at`: its commit time. Raises Refused."""
         mark = low.mark
-        progress = self._tasks.get(mark.task, TaskProgress(mark.table))
-        if progress.done or mark.attempt < progress.attempt or mark.attempt <= progress.broken:
-            raise Refused("the watermark belongs to an attempt that is over")
-        if mark.attempt == progress.attempt and mark.ordinal < progress.ordinal:
-            raise Refused("its chunk is placed")  # an announcement that was read before it was removed
+        progress = self._require_current(mark)
         if mark.attempt > progress.attempt:
             self._drop(w for w, m in self._windows.items() if m.task == mark.task)
             progress = replace(progress, attempt=mark.attempt)
@@ -143,6 +139,23 @@ class Tasks:
             progress = replace(progress, since=since, since_segment=segment, began=progress.began or at)
         self._put(mark.task, replace(progress, parts=0 if mark.heals is None else mark.parts))
         self._windows[mark.window] = mark
+
+    def refuse_low(self, low: Low, reason: str) -> None:
+        """No chunk that is SELECTed now can be placed: the watermark's attempt is over. Raises Refused."""
+        progress = self._require_current(low.mark)
+        if low.mark.attempt > progress.attempt:
+            self._drop(w for w, m in self._windows.items() if m.task == low.mark.task)
+        self._break(low.mark, reason)
+
+    def _require_current(self, mark: Mark) -> TaskProgress:
+        """The progress of a low watermark's task. Raises Refused where another attempt has begun, or has come this
+        far."""
+        progress = self._tasks.get(mark.task, TaskProgress(mark.table))
+        if progress.done or mark.attempt < progress.attempt or mark.attempt <= progress.broken:
+            raise Refused("the watermark belongs to an attempt that is over")
+        if mark.attempt == progress.attempt and mark.ordinal < progress.ordinal:
+            raise Refused("its chunk is placed")  # an announcement that was read before it was removed
+        return progress
 
     def admit_high(self, high: High) -> None:
         """Passes if the chunk is the one to place now. Raises Refused."""

@@ -71,6 +71,13 @@ class Visibility(Protocol):
     def advance_horizon(self, snapshot: str) -> None:
         """The SELECT of every window that opens from now on sees what `snapshot` sees."""
 
+    def show_table(self, table: str, start: str) -> None:
+        """The log shows the table's rows from `start` on, a snapshot that was read since: what was logged before is
+        nowhere remembered."""
+
+    def may_open(self, table: str) -> bool:
+        """Whether the SELECT of a window of the table that opens now sees all that was logged before it was shown."""
+
     def records_always(self) -> bool:
         """Whether events are remembered while no window is open."""
 
@@ -89,6 +96,12 @@ class LogOrder:
     def advance_horizon(self, snapshot: str) -> None:
         raise ValueError("a horizon where visibility follows the log's order")
 
+    def show_table(self, table: str, start: str) -> None:
+        raise ValueError("a snapshot where visibility follows the log's order")
+
+    def may_open(self, table: str) -> bool:
+        return True
+
     def records_always(self) -> bool:
         return False
 
@@ -104,7 +117,7 @@ class Snapshots:
 
     `start`: a snapshot read when the log was first opened. What was logged before is nowhere remembered, so a chunk
     counts only if its snapshot sees all of it. None: every SELECT does. `starts`: the same of tables that the log shows
-    since a later moment.
+    since a later moment, or whose rows were passed over up to then.
     """
 
     def __init__(self, start: str | None, starts: Mapping[str, str] | None = None) -> None:
@@ -124,9 +137,13 @@ class Snapshots:
         return {table: self._starts[table] for table in sorted(self._unsettled)}
 
     def show_table(self, table: str, start: str) -> None:
-        """The log shows the table's rows from `start` on, a snapshot that was read since."""
         self._starts[table] = start
         self._unsettled.add(table)
+
+    def may_open(self, table: str) -> bool:
+        # Its SELECT alone could see all of it sooner. But as long as a horizon does not, rows that were recorded before
+        # count as unseen, and a dump that begins would not find out that one of them has been deleted meanwhile.
+        return table not in self._unsettled
 
     def admits(self, snapshot: str | None, table: str = "") -> bool:
         if snapshot is None:

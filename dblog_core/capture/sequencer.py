@@ -167,8 +167,7 @@ class Sequencer:
     def show_table(self, table: TableName, start: str | None) -> None:
         """The log shows the table since a moment ago, when this snapshot of the source was read; a dump brings what it
         has not shown."""
-        if start is not None and isinstance(self._visibility, Snapshots):
-            self._visibility.show_table(str(table), start)
+        self._dumps.show_table(table, lambda: start)
         self.record_rewrite(table)
 
     def heal(self, table: TableName, dump: str | None, since: Transaction) -> None:

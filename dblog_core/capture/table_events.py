@@ -206,7 +206,13 @@ class TableEvents:
     def release(self, table: TableName, at: Transaction) -> None:
         """The log is read up to where the table was accepted: a dump brings what was left out."""
         if self._passed_over.release(str(table)):
-            self._rewrite(table, at)
+            self._count_again(table, at)
+
+    def _count_again(self, table: TableName, at: Transaction) -> None:
+        """Rows of the table count from here on. Those that were passed over are remembered nowhere: each chunk must
+        have seen them all, and a dump brings them."""
+        self._dumps.show_table(table, self._places.horizon)
+        self._rewrite(table, at)
 
     def leaves_out(self, table: TableName | str) -> bool:
         """Whether rows of the table are left out now."""
@@ -292,4 +298,4 @@ class TableEvents:
     def _read_again(self, table: TableName, transaction: Transaction) -> None:
         """The log can be read again: what was passed over is for a dump to bring."""
         if self._passed_over.read_again(str(table)):
-            self.follow_ups.add_rewritten(table, transaction)
+            self._count_again(table, transaction)

@@ -40,6 +40,9 @@ class Places(Protocol):
 
     def lies_before(self, transaction: Transaction, position: str) -> bool: ...
 
+    def horizon(self) -> str | None:
+        """As `Source.horizon`."""
+
 
 class _Unordered:
     """Of a log in which no table waits."""
@@ -49,6 +52,9 @@ class _Unordered:
 
     def lies_before(self, transaction: Transaction, position: str) -> bool:
         raise NotImplementedError(f"{transaction} and {position} are compared by a source")
+
+    def horizon(self) -> str | None:
+        raise NotImplementedError("a source has a horizon")
 
 
 UNORDERED: Places = _Unordered()

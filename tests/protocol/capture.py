@@ -48,6 +48,7 @@ class Rules:
     forget_unpublished: bool = False
     end_before_select: bool = False
     resume_where_read: bool = False
+    forget_passed_over: bool = False
     lake: type[LakeTable] = LakeTable
 
 
@@ -93,6 +94,9 @@ class Staged:
     tasks: tuple[tuple[TaskId, TaskProgress], ...] = ()
     unseen_after: int = 0
     start: str | None = None
+    starts: tuple[tuple[str, str], ...] = ()
+    passes_over: bool = False
+    was_released: bool = False
 
 
 class Capture:
@@ -107,7 +111,7 @@ class Capture:
         self.late: tuple[Chunk, Placement] | None = None
         self.met = False
         use_snapshots = snapshots and not rules.log_order_always
-        self.visibility = Snapshots(base.start) if use_snapshots else LogOrder()
+        self.visibility = Snapshots(base.start, dict(base.starts)) if use_snapshots else LogOrder()
         self.dumps = Chunks(self.visibility, dict(base.tasks))
         self.dumps._windows = Windows(self.visibility, limit=memory)
         if use_snapshots and not rules.forget_at_restart:
@@ -143,7 +147,21 @@ class Capture:
 
     # The log --------------------------------------------------------------------------------------------------------
 
+    def pass_over(self) -> None:
+        """From here on rows of the table are left out: it is held, stopped, or cannot be read."""
+        self.dumps.void_windows_of(TABLE)
+        self.now = replace(self.now, passes_over=True)
+
+    def release(self, horizon: str) -> None:
+        """Its rows count from here on; `horizon`: a snapshot that is read now. A dump is to bring the others."""
+        if not self.rules.forget_passed_over:
+            self.dumps.show_table(TABLE, lambda: horizon)
+        self.dumps.void_windows_of(TABLE)
+        self.now = replace(self.now, passes_over=False, was_released=True)
+
     def transaction(self, number: int, events: list[Event]) -> None:
+        if self.now.passes_over:
+            return
         before = self._looked_for()
         self._transaction(number, events)
         if before is not None and (now := self._looked_for()) is not None and now > before:
@@ -201,12 +219,16 @@ class Capture:
     # Watermarks -----------------------------------------------------------------------------------------------------
 
     def low(self, low: Low) -> None:
+        if self.now.passes_over:
+            return
         try:
             self.dumps.open_window(low, offset=self.now.offset, segment=1, at=0)
         except Refused:
             return
 
     def high(self, high: High) -> None:
+        if self.now.passes_over:
+            return
         chunk: Any = high.checksum  # the chunk itself: the checker has no files
         keys = [(key,) for key, _ in chunk.rows]
         absent = [(key,) for key in chunk.absent]
@@ -264,8 +286,9 @@ class Capture:
         """All up to `place` in the log is read: what a manifest would say now."""
         tasks = tuple(sorted(self.dumps._tasks._tasks.items()))
         start = self.visibility.start if isinstance(self.visibility, Snapshots) else None
+        starts = tuple(self.visibility.starts.items()) if isinstance(self.visibility, Snapshots) else ()
         unseen = self.dumps.earliest_unseen(self.now.offset)
-        self.now = replace(self.now, place=place, tasks=tasks, unseen_after=unseen, start=start)
+        self.now = replace(self.now, place=place, tasks=tasks, unseen_after=unseen, start=start, starts=starts)
 
 
 def _copy_chunks(chunks: Chunks) -> tuple[Chunks, LogOrder | Snapshots]:

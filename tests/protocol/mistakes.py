@@ -200,6 +200,11 @@ def start_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Snapshots, "admits", lambda self, snapshot, table="": True)
 
 
+def opens_before_it_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chunk's own snapshot is asked, and no horizon is awaited."""
+    monkeypatch.setattr(Snapshots, "may_open", lambda self, table: True)
+
+
 def settled_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     def horizon(self: Snapshots, snapshot: str) -> None:
         if self.admits(snapshot):

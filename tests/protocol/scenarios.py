@@ -158,6 +158,34 @@ def snapshots() -> Iterator[Scenario]:
     yield Scenario("ghosts over a crash", any_order, (BOTH,), tasks=WHOLE, merges=1, ghosts=(9,), capture_crashes=1)
 
 
+def passed_over(visible: Visible) -> Iterator[Scenario]:
+    """Rows that are left out for a while, and a dump after that: it brings what was logged meanwhile, and what was
+    staged before and deleted meanwhile does not stay."""
+    gone = script(("delete", 3))
+    for name, world in {
+        "an update": Scenario("", visible, (PUT, OTHER), tasks=WHOLE),
+        "a delete": Scenario("", visible, (THIRD, gone), tasks=WHOLE),
+        "a key change": Scenario("", visible, (MOVE, PUT), tasks=IN_TURN),
+        "there and back": Scenario("", visible, (MOVE, BACK), tasks=IN_TURN),
+        "a truncate": Scenario("", visible, (TRUNCATE, PUT), tasks=WHOLE),
+        "a crash": Scenario("", visible, (THIRD, gone), tasks=WHOLE, capture_crashes=1),
+        "a takeover": Scenario("", visible, (PUT,), tasks=WHOLE, publish=2, takeovers=1),
+    }.items():
+        yield replace(world, name=f"{visible.value}, passed over, {name}", passed_over=True)
+
+
+def passed_over_of_snapshots() -> Iterator[Scenario]:
+    any_order = Visible.ANY_ORDER
+    gone = script(("delete", 3))
+    for name, world in {
+        "a horizon": Scenario("", any_order, (THIRD, gone), tasks=WHOLE, horizons=1),
+        "horizon and crash": Scenario("", any_order, (PUT,), tasks=WHOLE, horizons=1, capture_crashes=1),
+        "a standby": Scenario("", any_order, (THIRD, gone), tasks=WHOLE, standby=True),
+        "two chunks": Scenario("", any_order, (BOTH, THIRD), tasks=IN_TURN, horizons=1),
+    }.items():
+        yield replace(world, name=f"{any_order.value}, passed over, {name}", passed_over=True)
+
+
 def arrivals_of_snapshots() -> Iterator[Scenario]:
     """The same where commits become visible in any order, with all that this brings."""
     any_order = Visible.ANY_ORDER
@@ -288,10 +316,22 @@ def standbys() -> Iterator[Scenario]:
 
 
 def scenarios() -> list[Scenario]:
-    of_each = (windows, faults, changes_of_shape, keys, ghosts, arrivals, forgotten_keys, ranges, announced_windows)
+    of_each = (
+        windows,
+        faults,
+        changes_of_shape,
+        keys,
+        ghosts,
+        arrivals,
+        forgotten_keys,
+        ranges,
+        announced_windows,
+        passed_over,
+    )
     return [
         *(s for visible in Visible for of in of_each for s in of(visible)),
         *snapshots(),
+        *passed_over_of_snapshots(),
         *arrivals_of_snapshots(),
         *forgotten_keys_of_snapshots(),
         *ranges_of_snapshots(),

@@ -9,7 +9,7 @@ last publication: where nothing else depends on it, every entry is published at 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
@@ -61,8 +61,9 @@ class World(WorldState):
 
     def _steps(self) -> Iterator[tuple[str, World]]:
         yield from self._source_steps()
-        for place, worker in enumerate(self.workers):
-            yield from self._worker_steps(place, worker)
+        if not self.scenario.passed_over or self.staged.was_released:
+            for place, worker in enumerate(self.workers):
+                yield from self._worker_steps(place, worker)
         if self.capture is None:
             for now_visible in self._appear():
                 new = self.copy()
@@ -130,6 +131,7 @@ class World(WorldState):
             new = self.copy()
             if last:
                 new.visible |= frozenset(self._hidden_scripts())
+                new._pass_horizon()
             new._retry(place, worker, progress)
             yield f"{name} gives way to attempt {worker.attempt + 1}", new
         if newest and self.budget.worker_crashes and not progress.done and not broken:
@@ -189,7 +191,35 @@ class World(WorldState):
             raise Violation("a dump gives up while its looks meet rows")
         return gives_up
 
+    def _pass_horizon(self) -> None:
+        """One that sees all: without, a table that was passed over is not read."""
+        if self.scenario.passed_over and self._snapshots():
+            self._reach(self._snapshot())
+
+    def _table_steps(self, capture: Capture) -> Iterator[tuple[str, World]]:
+        """Rows of the table are passed over for a while, between any two transactions."""
+        if not capture.now.passes_over and not capture.now.was_released:
+            new = self.copy()
+            new._change_table(lambda capture: capture.pass_over())
+            yield "rows of the table are passed over from here on", new
+        if capture.now.passes_over:
+            for now_visible in self._appear():
+                new = self.copy()
+                new.visible |= now_visible
+                horizon = new._snapshot()
+                new._change_table(lambda capture, horizon=horizon: capture.release(horizon))
+                yield f"rows of the table count from here on{name_shown(now_visible)}", new
+
+    def _change_table(self, change: Callable[[Capture], None]) -> None:
+        assert self.capture is not None
+        change(self.capture)
+        self.capture.seal(self.capture.now.place)
+        if not self.scenario.publish:
+            self.publish()
+
     def _capture_steps(self, capture: Capture) -> Iterator[tuple[str, World]]:
+        if self.scenario.passed_over:
+            yield from self._table_steps(capture)
         if self.budget.publish and capture.now != self.staged:
             new = self.copy(publish=1)
             new.publish()

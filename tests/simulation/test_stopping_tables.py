@@ -10,9 +10,9 @@ from tests.simulation.stopping_mutants import STOPPING_MUTANTS
 from tests.simulation.stopping_tables import StoppingWorld, judge_stops
 from tests.simulation.world import Violation
 
-SEEDS = range(1, 11)
-"""The same every day. Of others a few fail so far: on PostgreSQL, the dump of a table that was held can miss what was
-logged meanwhile: an update that is not visible yet (seed 2053), or a delete (seed 1289)."""
+SEEDS = (*range(1, 11), 1283, 1289, 2053)
+"""The same every day. The last ones have found dumps that missed what was logged while their table was held. Of others
+a few fail so far: they do not come to rest (1326, and 2333 on MySQL)."""
 MUTANT_SEEDS = range(1, 41)
 HAPPENS = (
     "statement rename",

@@ -123,5 +123,33 @@ def test_a_later_task_of_a_dump_does_not_follow_again_what_the_first_has_followe
     assert chunks.progress()[first.task].arrived == (("2",),)
 
 
+def test_no_window_opens_before_a_horizon_sees_what_was_logged_before_its_table_was_shown() -> None:
+    schema = table()
+    chunks = Chunks(Snapshots(None))
+    chunks.show_table(schema.table, lambda: "101:105:101")
+    first = heals_all("d", 0, schema)
+    later = replace(first, attempt=2, window="w2")
+    with pytest.raises(Refused, match="before its table was shown"):
+        chunks.open_window(Low(later), offset=0, segment=1, at=0)
+    with pytest.raises(Refused, match="an attempt that is over"):
+        chunks.open_window(Low(first), offset=0, segment=1, at=0)
+    assert chunks.progress()[first.task].broken == 2, "the older attempt changes nothing"
+    chunks.advance_horizon("104:107:104", 0)
+    last = replace(first, attempt=3, window="w3")
+    with pytest.raises(Refused, match="before its table was shown"):
+        chunks.open_window(Low(last), offset=0, segment=1, at=0)
+    chunks.advance_horizon("105:107:", 0)
+    chunks.open_window(Low(replace(last, attempt=4)), offset=0, segment=1, at=0)
+    other = table("shop.other")
+    chunks.open_window(Low(heals_all("e", 0, other)), offset=0, segment=1, at=0)
+
+
+def test_by_the_logs_order_a_window_sees_what_was_logged_before_its_table_was_shown() -> None:
+    schema = table()
+    chunks = Chunks(LogOrder())
+    chunks.show_table(schema.table, lambda: pytest.fail("nobody has to ask"))
+    chunks.open_window(Low(heals_all("d", 0, schema)), offset=0, segment=1, at=0)
+
+
 def heals_all(dump: str, number: int, schema: TableSchema, *, parts: int = 1) -> Mark:
     return Mark("shop", TaskId(dump, number), 1, 0, f"{dump}{number}", str(schema.table), parts, Heals())

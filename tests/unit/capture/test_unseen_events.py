@@ -18,11 +18,13 @@ from dblog_core.model.events import (
     TableChanges,
     Transaction,
     Truncated,
+    Unreadable,
     WatermarkSeen,
 )
 from dblog_core.model.task_id import TaskId
 from dblog_core.model.watermark import Heals, High, Low, Mark
 from dblog_core.rows.column_rules import Rules
+from dblog_core.rows.table_guard import Hold
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import Manifest
 from dblog_core.staging.reader import lines
@@ -35,6 +37,21 @@ def row(key: int, name: str) -> Row:
     return {"id": key, "name": name, "big": "b"}
 
 
+class Places:
+    """A source whose log is read up to its end, and what a SELECT sees there."""
+
+    horizon_now = OPENED
+
+    def has_reached(self, position: str, target: str) -> bool:
+        return True
+
+    def lies_before(self, transaction: Transaction, position: str) -> bool:
+        return False
+
+    def horizon(self) -> str | None:
+        return self.horizon_now
+
+
 class Log:
     """A capture over PostgreSQL-like transactions, restarted at will; offsets begin with 1."""
 
@@ -42,13 +59,20 @@ class Log:
         self.staging = Staging(str(path), source="shop")
         self.staging.publish(Manifest("shop", 1, 1, 1, 0, "0", 0, "", None, 0, unseen_after=0, start=OPENED))
         self.place = 0
+        self.places = Places()
         self.restart()
 
     def restart(self) -> None:
         head = self.staging.head()
         assert head is not None
         self.sequencer = Sequencer(
-            self.staging, source="shop", epoch=1, head=head, visibility=Snapshots(head.start), rules=Rules({})
+            self.staging,
+            source="shop",
+            epoch=1,
+            head=head,
+            visibility=Snapshots(head.start, head.starts),
+            rules=Rules({}),
+            places=self.places,
         )
 
     def commit(self, xid: int, *rows: tuple[str, Row | None, Row | None, tuple[str, ...]]) -> None:
@@ -147,3 +171,44 @@ def test_a_horizon_settles_what_was_before_the_log_was_opened(log: Log) -> None:
     log.sequencer.advance_horizon("100:105:101")
     log.take(101)
     assert log.publish().start is None
+
+
+@pytest.mark.parametrize("way", ["an unreadable value", "a table that waits"])
+def test_what_was_passed_over_must_be_seen_by_every_later_chunk_also_after_a_restart(log: Log, way: str) -> None:
+    log.commit(101, ("c", None, row(1, "old"), ()), ("c", None, row(2, "old"), ()))
+    if way == "an unreadable value":
+        log.take(102, Unreadable(0, 0, ORDERS.table, "a value has no form", "alter the table"))
+    else:
+        log.sequencer.tables.hold(Hold(ORDERS.table, None))
+    passed_over = [(1, 0, "u", row(1, "old"), row(1, "new"), ()), (2, 0, "d", row(2, "old"), None, ())]
+    log.take(103, changes=(changes_batch(ORDERS, passed_over),))
+    log.places.horizon_now = "101:104:101,103"
+    if way == "an unreadable value":
+        log.take(104, SchemaSeen(0, 0, ORDERS))
+    else:
+        log.sequencer.tables.release(ORDERS.table, Transaction("", "4", 4))
+    assert log.publish().starts == {str(ORDERS.table): "101:104:101,103"}
+    log.dump("103:104:103", row(1, "old"), row(2, "old"))
+    assert log.refreshed() == [], "its SELECT may not have seen what was passed over"
+    log.restart()
+    log.dump("103:104:103", row(1, "old"), row(2, "old"), attempt=2)
+    assert log.refreshed() == []
+    progress = log.sequencer.dumps.progress()[TaskId("d", 0)]
+    assert (progress.broken, progress.parts) == (2, 0) and "before its table was shown" in progress.reason
+    log.sequencer.advance_horizon("104:104:")
+    log.dump("104:105:", row(1, "new"), attempt=3)
+    assert log.refreshed() == [1] and log.publish().starts == {}
+
+
+def test_a_dump_after_rows_were_passed_over_finds_out_what_was_deleted_meanwhile(log: Log) -> None:
+    """A row that was logged and not yet visible would count as younger than the dump, and stay."""
+    log.commit(101, ("c", None, row(2, "old"), ()))
+    log.sequencer.tables.hold(Hold(ORDERS.table, None))
+    log.take(102, changes=(changes_batch(ORDERS, [(1, 0, "d", row(2, "old"), None, ())]),))
+    log.places.horizon_now = "101:103:101,102"
+    log.sequencer.tables.release(ORDERS.table, Transaction("", "3", 3))
+    log.dump("103:104:", row(1, "new"))
+    log.sequencer.advance_horizon("103:104:")
+    log.dump("103:104:", row(1, "new"), attempt=2)
+    created, finished = ([line for line in lines(log.staging) if line["op"] == op] for op in "cf")
+    assert len(finished) == 1 and finished[0]["since"] >= created[0]["offset"]
