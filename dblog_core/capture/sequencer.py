@@ -333,11 +333,11 @@ class Sequencer:
         if self._tables.leaves_out(mark.mark.table) and not self._tables.waits(mark.mark.table):
             return False
         try:
+            self._refuse_late(mark.mark.task)
             if self._tables.waits(mark.mark.table):
                 if isinstance(mark, High):
                     self._dumps.refuse_chunk(mark, "rows of its table are left out until the log is read further")
                 return False
-            self._refuse_late(mark.mark.task)
             if isinstance(mark, Low):
                 self._dumps.open_window(mark, offset=self.last_offset, segment=self.segment, at=at)
             else:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 from dblog_core.errors import CorruptSegment
 from dblog_core.model.events import FINISHED, SCHEMA, TRUNCATE
@@ -30,6 +31,10 @@ class Span:
     position: str
     commit_time: int | None
     sealed_at: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        # What is new is left out where there is none: older versions know no such field.
+        return {name: value for name, value in asdict(self).items() if name != "sealed_at" or value is not None}
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,7 +90,7 @@ class Intent:
 
     def to_json(self) -> dict[str, Any]:
         task = None if self.task is None else self.task.to_json()
-        fields = {"merge": self.number, "span": asdict(self.span), "behind": dict(self.behind), "task": task}
+        fields = {"merge": self.number, "span": self.span.to_json(), "behind": dict(self.behind), "task": task}
         # What is new is left out where there is none: older versions know no such field.
         ends = {"ends": {name: asdict(end) for name, end in self.ends.items()}} if self.ends else {}
         arrived = {"arrived": {n: None if t is None else asdict(t) for n, t in self.arrived.items()}}
