@@ -163,9 +163,10 @@ def parse(
     shape = tuple(Column(name, column.text, column.arrow) for name, column in zip(names, columns, strict=True))
     key = _choose_key(start.table, _key(fields, names), keys, names, primary_key)
     for name, column in zip(names, columns, strict=True):
-        if name in key and not keys and isinstance(column.decode, Multibyte) and column.decode.has_twins:
-            raise UnsupportedType(f"column {name}: {types.TWINS}")
         of_set = column.kind is Kind.SET
+        has_twins = isinstance(column.decode, Multibyte) and column.decode.has_twins and not column.labels
+        if name in key and not keys and has_twins:
+            raise UnsupportedType(f"column {name}: {types.TWINS}")
         if name in key and (why := types.why_alike(column.labels, of_set=of_set)) is not None:
             # The catalogue prints some characters as question marks: there its labels may be alike, or not be.
             in_catalogue = types.why_alike(types.in_catalogue(column.labels), of_set=of_set) is not None

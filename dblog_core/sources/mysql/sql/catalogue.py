@@ -386,7 +386,8 @@ def _describe(
     contradiction = source_key_faults.explain_contradiction(table, entry, primary, ignore_case=True)
     faults += [f"column {c.name}: {alike}" for c in columns if c.name in key and (alike := row_key.why_not_in_key(c))]
     if not entry:  # it says that the key may be as it is
-        faults += [f"column {row[0]}: {types.TWINS}" for row in column_rows if row[0] in key and row[5] in _TWINS]
+        texts = [row for row in column_rows if row[5] in _TWINS and row[1] not in ("enum", "set")]
+        faults += [f"column {name}: {types.TWINS}" for name, *_ in texts if name in key]
     names = [str(row[0]) for row in column_rows]
     unseen = tuple(name for name in primary or first if name not in names)
     why = "it is in the key, and the account needs SELECT on the whole table to see it"
