@@ -295,6 +295,7 @@ def _damage(world: World) -> tuple[list[int], list[int]]:
 
 
 @pytest.mark.in_turn
+@pytest.mark.one_of(2)
 def test_a_damaged_line_of_a_history_is_named_and_a_reset_writes_it_again(new_world: NewWorld) -> None:
     world = new_world("sqlite")
     orders = world.table("orders")

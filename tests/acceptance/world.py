@@ -22,6 +22,7 @@ from typing import Any
 from tests.acceptance import judge, secret_texts
 from tests.acceptance.accounts import Server, sql_of_fixes
 from tests.acceptance.secret_texts import Secret, ZookeeperLogin, plain_secret, shown_in
+from tests.small_java import SMALL_JAVA
 from tests.waiting import wait_until
 
 JVM_SECONDS = 400.0
@@ -175,7 +176,7 @@ class World:
             "staging": {"path": str(self.directory / "staging")},
             "state": state,
             "lake": {"path": str(self.lake)},
-            "spark": {"driver_memory": "512m"},
+            "spark": {"driver_memory": "512m", "conf": SMALL_JAVA},
         }
 
     @property

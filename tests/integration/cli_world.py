@@ -17,6 +17,7 @@ from dblog_core.config.loader import load
 from dblog_core.config.settings import Config
 from dblog_core.monitoring.status import read_source_status
 from tests.fix_servers import Database
+from tests.small_java import SMALL_JAVA
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
 DEADLINE = PATIENCE_SECONDS
@@ -96,9 +97,10 @@ def write(config: Config, file: Path, **changes: str) -> None:
         **changes,
     }
     sections = {"source": source, "staging": {"path": config.staging.path}, "state": {"url": config.state.url}}
-    sections["lake"] = {"path": config.lake.path}
+    sections |= {"lake": {"path": config.lake.path}, "spark.conf": SMALL_JAVA}
     lines = [
-        f"[{name}]\n" + "".join(f"{k} = {json.dumps(v)}\n" for k, v in keys.items()) for name, keys in sections.items()
+        f"[{name}]\n" + "".join(f"{json.dumps(k)} = {json.dumps(v)}\n" for k, v in keys.items())
+        for name, keys in sections.items()
     ]
     file.touch(mode=0o600)
     file.write_text("\n".join(lines))

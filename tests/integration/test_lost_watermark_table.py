@@ -72,6 +72,13 @@ class Shop:
         assert not thread.is_alive()
         assert not self.faults, self.faults
 
+    def await_published(self, name: str = "a") -> None:
+        """PostgreSQL: whoever locks the table when a capture begins, such as the server's own VACUUM, keeps it from its
+        publication for a moment."""
+        if self.config.source.plugin == "pgoutput":
+            published = f"SELECT 1 FROM pg_publication_tables WHERE tablename = '{name}'"
+            wait_until(lambda: self.database.query(published), "the table is published")
+
     def change(self, key: int, text: str, name: str = "a") -> None:
         """The log goes on: this change is staged."""
         where = self.database.name if self.database.kind == "postgres" else ""

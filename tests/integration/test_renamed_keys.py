@@ -36,6 +36,7 @@ def test_rows_of_before_a_key_was_renamed_in_their_transaction_have_their_key(
             shop.change(1, "before")
     # The first row of a term: the log describes the table with it, and the catalogue knows the new name alone.
     with shop.capturing():
+        shop.await_published()
         database.execute("BEGIN; UPDATE a SET v = 'same' WHERE id = 2; ALTER TABLE a RENAME id TO id2; COMMIT")
         wait_until(lambda: ({"id": 2}, "same") in staged(), "the row of before is staged", describe=staged)
         database.execute("UPDATE a SET v = 'after' WHERE id2 = 3")

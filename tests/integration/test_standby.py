@@ -160,13 +160,20 @@ def test_the_logs_end_lies_behind_a_commit_that_shows_before_it_is_wholly_replay
 
 
 def test_a_slot_on_a_standby_waits_for_its_primary_and_says_so(
-    primary: Database, config: Config, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    primary: Database,
+    standby: Database,
+    config: Config,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr("dblog_core.sources.postgres.sql.slots._CREATION_LIMIT", "300ms")
     source = wiring.open_source(config.source)
     with closing(primary.connect()) as connection, connection.cursor() as cursor:
         connection.autocommit = False
         cursor.execute("UPDATE quiet SET v = 500 WHERE id = 3")  # what runs keeps a slot from being made, too
+        # A record of before, which has nothing running, would let the standby make one.
+        primary.execute("SELECT pg_logical_emit_message(true, 'dblog', 'flushes what was logged')")
+        caught_up(primary, standby.server)
         with caplog.at_level(logging.WARNING), pytest.raises(SourceUnavailable, match="has not yet said") as refused:
             source.prepare()
         connection.rollback()

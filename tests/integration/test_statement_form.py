@@ -20,7 +20,7 @@ from tests.fix_servers import Database
 from tests.integration.test_swapped_tables import Wait, capturing, copies, healing, source_rows
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.in_turn]
+pytestmark = [pytest.mark.in_turn, pytest.mark.one_of(4)]
 both = pytest.mark.parametrize("source_kind", ["mysql", "mariadb"], indirect=True)
 of_mariadb = pytest.mark.parametrize("source_kind", ["mariadb"], indirect=True)
 STATEMENTS = "SET SESSION binlog_format = 'STATEMENT'"

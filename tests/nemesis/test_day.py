@@ -35,6 +35,7 @@ from tests.nemesis.processes import Dblog, kill
 from tests.nemesis.replicas import values
 from tests.nemesis.test_kills import LakeReader, merge_to_the_end
 from tests.nemesis.workload import TABLES, Writers, column_of, create_tables
+from tests.small_java import SMALL_JAVA
 from tests.waiting import wait_until
 
 HOURS = 24
@@ -198,7 +199,7 @@ def test_a_day_of_everything_leaves_no_trace_but_the_rows(
         staging={"path": str(tmp_path / "staging"), "keep": "60s"},
         lake={"path": str(tmp_path / "lake"), "compact_after": 10},
         dump={"chunk_size": 200, "workers": 1, "delay": 0.2},
-        spark={"conf": {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"}},
+        spark={"conf": SMALL_JAVA},
     )
     seed = pytestconfig.option.soak_first
     draw = random.Random(seed)
