@@ -8,7 +8,6 @@ from typing import Any
 from unittest import mock
 
 from dblog_core.algorithm import arriving_rows
-from dblog_core.algorithm.task_progress import Tasks
 from dblog_core.algorithm.visibility import LogOrder, Snapshots
 from dblog_core.capture import announced_windows, term_start
 from dblog_core.capture.term import Term
@@ -81,11 +80,6 @@ def attempts_go_on_that_began_before_the_capture() -> contextlib.AbstractContext
     return mock.patch.object(term_start, "break_attempts", side_effect=lambda state, tasks: tasks)
 
 
-def rows_that_arrive_ignored() -> contextlib.AbstractContextManager[object]:
-    """A row that changes its key between two SELECTs, columns left out, is brought by neither."""
-    return mock.patch.object(Tasks, "record_moves")
-
-
 @contextlib.contextmanager
 def rows_looked_for_wherever_they_go() -> Iterator[None]:
     """A row that a dump has brought is looked for at each key that it goes to: the dump ends when writers rest."""
@@ -133,7 +127,6 @@ MUTANTS: dict[str, Mutant] = {
         the_logs_order_for_snapshots,
         no_memory_after_a_restart,
         attempts_go_on_that_began_before_the_capture,
-        rows_that_arrive_ignored,
         rows_looked_for_wherever_they_go,
         the_second_position_not_awaited,
         the_first_position_not_awaited,

@@ -116,7 +116,6 @@ FINDERS = {
     "attempts_go_on_that_began_before_the_capture": 3_017,
     "no_memory_after_a_restart": 3_013,
     "rows_looked_for_wherever_they_go": 3_012,
-    "rows_that_arrive_ignored": 3_373,
 }
 """A seed that has found a mutant which few find: it is asked first."""
 
