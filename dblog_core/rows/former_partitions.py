@@ -25,14 +25,14 @@ def may_be(before: Acceptance, now: Origin | None) -> bool:
 
 
 def may_be_accepted(before: Acceptance, accepted: Acceptance) -> bool:
-    """As `may_be`, of one that somebody has accepted as it is now."""
+    """As `may_be`, of one that a person has accepted as it is now."""
     if not before.is_by_catalogue or before.why_held is Held.GONE:
         return False
     return (_oid(before), _descriptions(before)) != (_oid(accepted), _descriptions(accepted))
 
 
 def look_again(before: Acceptance, now: Origin | None) -> Acceptance:
-    """The acceptance of a held table, which remembers what it is now."""
+    """The acceptance of a held table, with its present description."""
     if now is None:
         return replace(before, shape="", version="")
     return replace(before, shape=now.describe(hides=True), version=now.version)

@@ -47,15 +47,15 @@ def require(connection: Connection, config: SourceConfig, text: str) -> None:
     file, number = _split(text)
     if catalogue.find_table(connection, catalogue.watermark_table(config)) is None or _file(connection, config) != file:
         return
-    found = parse_witness(_read(connection, config) or "")
-    if found < number:
+    present_number = parse_witness(_read(connection, config) or "")
+    if present_number < number:
         table = config.watermark_table
         raise LogPositionLost(
-            f"the server lacks a commit of dblog that its log had: table {table} has number {found}, and we have read"
-            f" past {number}. It was put back to an older state, from a backup or a snapshot of its disk. Lost: its"
-            " changes since that state; and what we have read after it never happened there",
+            f"the server lacks a commit of dblog that its log had: table {table} has number {present_number}, and we"
+            f" have read past {number}. It was put back to an older state, from a backup or a snapshot of its disk."
+            " Lost: its changes since that state; and what we have read after it never happened there",
             where=f"source {config.name}",
-            fix=f"{FRESH_START}; where somebody has only deleted rows of {table}: TRUNCATE {table}",
+            fix=f"{FRESH_START}; if only rows of {table} were deleted: TRUNCATE {table}",
         )
 
 
@@ -66,13 +66,13 @@ def _split(text: str) -> tuple[str, int]:
 
 def _file(connection: Connection, config: SourceConfig) -> str | None:
     table = catalogue.watermark_table(config)
-    found = rows(connection, _FILE, (table.schema, table.name))
-    return str(found[0][0]) if found else None
+    files = rows(connection, _FILE, (table.schema, table.name))
+    return str(files[0][0]) if files else None
 
 
 def _read(connection: Connection, config: SourceConfig) -> str | None:
-    found = rows(connection, _READ.format(in_statement(catalogue.watermark_table(config))), (_worker(config),))
-    return str(found[0][0]) if found else None
+    payloads = rows(connection, _READ.format(in_statement(catalogue.watermark_table(config))), (_worker(config),))
+    return str(payloads[0][0]) if payloads else None
 
 
 def _worker(config: SourceConfig) -> str:

@@ -143,7 +143,7 @@ TWINS = (
     "its character set has two codes for some characters, so two keys may print alike; name the key in [source.keys] if"
     " its values differ as text"
 )
-"""Why text cannot be in a key before somebody says that it may."""
+"""Why text cannot be in a key before the configuration says that it may."""
 
 NATIVE = {"inet4": 4, "inet6": 16, "uuid": 16}
 """MariaDB's types that its log calls `binary`: bytes of each. A SELECT prints them as text, unless it casts them."""
