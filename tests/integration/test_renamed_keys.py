@@ -1,4 +1,5 @@
-"""A key column of PostgreSQL that is renamed in the transaction that changes rows, with REPLICA IDENTITY FULL."""
+"""A key column of PostgreSQL that is renamed: in the transaction that changes rows, with REPLICA IDENTITY FULL, and
+while the catalogue is read."""
 
 from __future__ import annotations
 
@@ -9,6 +10,8 @@ from typing import Any
 import pytest
 
 from dblog_core import wiring
+from dblog_core.sources.postgres.source import PostgresSource
+from dblog_core.sources.postgres.sql import catalogue
 from dblog_core.staging.reader import lines
 from dblog_core.state import stopped_tables
 from tests.fix_servers import Database
@@ -43,3 +46,27 @@ def test_rows_of_before_a_key_was_renamed_in_their_transaction_have_their_key(
         wait_until(lambda: ({"id2": 3}, "after") in staged(), "the row after it is staged", describe=staged)
         with closing(wiring.open_state(shop.config)) as state:
             assert stopped_tables.read(state) == {}
+
+
+@pytest.mark.parametrize("source_kind", ["postgres"], indirect=True)
+def test_a_key_that_is_renamed_while_the_catalogue_is_read_stops_no_table(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its columns were read with the old name, and its indexes with the new one: a table without its key column."""
+    shop = Shop(database, tmp_path)
+    shop.make()
+    read_names = catalogue.type_names
+    names = ["id", "id2"]
+
+    def rename_and_read(*arguments: Any) -> dict[catalogue.Kind, str]:
+        database.execute(f"ALTER TABLE a RENAME {names[0]} TO {names[1]}")
+        names.reverse()
+        return read_names(*arguments)
+
+    monkeypatch.setattr(catalogue, "type_names", rename_and_read)  # between the two questions
+    source = PostgresSource(shop.config.source)
+    assert source.list_refusals() == ()
+    assert [(table.key, [column.name for column in table.columns]) for table in source.tables()] == [
+        (("id2",), ["id2", "v"])
+    ]
+    assert names == ["id", "id2"]

@@ -23,6 +23,7 @@ from dblog_core.sources.postgres.sql.connection import (
     Connection,
     connect,
     execute,
+    one_snapshot,
     rows,
     session,
     value,
@@ -66,7 +67,9 @@ def _all(connection: Connection, config: SourceConfig) -> Iterator[Problem]:
         return
     yield from minor_releases.problems("postgres", minor_releases.of_postgres(connection.server_version))
     yield from _server(connection, config)
-    tables = catalogue.wanted_tables(connection, config)
+    with one_snapshot(connection):
+        tables = catalogue.wanted_tables(connection, config)
+        refused_tables = refusals(connection, tables, config)
     for pattern in config.tables:
         if not any(table_patterns.matches(table.name, [pattern]) for table in tables):
             yield Problem(
@@ -76,7 +79,7 @@ def _all(connection: Connection, config: SourceConfig) -> Iterator[Problem]:
             )
     yield from missing(tables, config)
     rights = _rights(connection, tables)
-    for table, refused in zip(tables, refusals(connection, tables, config), strict=True):
+    for table, refused in zip(tables, refused_tables, strict=True):
         yield from refused
         yield from _table(connection, config, table, rights.get(table.oid))
     if not config.read_only:

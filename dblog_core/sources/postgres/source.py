@@ -36,6 +36,7 @@ from dblog_core.sources.postgres.sql.chunks import PostgresChunkReader
 from dblog_core.sources.postgres.sql.connection import (
     connect,
     execute,
+    one_snapshot,
     rows,
     session,
     translate_errors,
@@ -105,7 +106,7 @@ class PostgresSource:
             return tuple(table.schema(self._config) for table in usable(connection, self._config))
 
     def list_refusals(self) -> tuple[Problem, ...]:
-        with session(self._config) as connection:
+        with session(self._config) as connection, one_snapshot(connection):
             tables = catalogue.wanted_tables(connection, self._config)
             problems = refusals(connection, tables, self._config)
         return (*chain.from_iterable(problems), *missing(tables, self._config))

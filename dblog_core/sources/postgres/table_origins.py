@@ -19,7 +19,7 @@ from typing import Any
 from dblog_core.model.schema import TableName
 from dblog_core.model.table_identity import Origin, digest
 from dblog_core.sources.postgres.sql import catalogue
-from dblog_core.sources.postgres.sql.connection import Connection, rows
+from dblog_core.sources.postgres.sql.connection import Connection, one_snapshot, rows
 
 _TABLES = """
     SELECT n.nspname, c.relname, c.oid::bigint, c.relkind = 'p', t.xmin::text, made.xmin::text,
@@ -49,10 +49,11 @@ def find_origins(connection: Connection, tables: Collection[TableName]) -> dict[
     """Of those of the tables that exist."""
     if not tables:
         return {}
-    found = rows(connection, _TABLES, ([t.schema for t in tables], [t.name for t in tables]))
-    oids = [oid for _, _, oid, *_ in found]
-    columns = _group(rows(connection, _COLUMNS, (oids,)))
-    partitions = _group(rows(connection, _PARTITIONS, (oids,)))
+    with one_snapshot(connection):
+        found = rows(connection, _TABLES, ([t.schema for t in tables], [t.name for t in tables]))
+        oids = [oid for _, _, oid, *_ in found]
+        columns = _group(rows(connection, _COLUMNS, (oids,)))
+        partitions = _group(rows(connection, _PARTITIONS, (oids,)))
     origins = {}
     for schema, name, oid, is_partitioned, named_by, made_by, is_schema_older in found:
         its_columns = columns.get(oid, [])

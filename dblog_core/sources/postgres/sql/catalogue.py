@@ -15,7 +15,7 @@ from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.model.table_stamp import BUILT_IN
 from dblog_core.rows import source_key_faults
 from dblog_core.rows.value_forms import shape_to_read
-from dblog_core.sources.postgres.sql.connection import Connection, execute, rows
+from dblog_core.sources.postgres.sql.connection import Connection, execute, one_snapshot, rows
 from dblog_core.sources.postgres.values import types
 
 # A domain may be over another domain: the innermost type decides how values look.
@@ -181,17 +181,19 @@ def is_wanted(name: TableName, config: SourceConfig) -> bool:
 
 def wanted_tables(connection: Connection, config: SourceConfig) -> list[CatalogueTable]:
     """The tables that the configuration wants; of a wanted partitioned table the root alone, for all its partitions."""
-    every = rows(connection, _TABLES + "ORDER BY n.nspname, c.relname")
-    matching = [row for row in every if is_wanted(TableName(row[1], row[2]), config)]
-    oids = {row[0] for row in matching}
-    # A partition of a wanted root is left out: the publication shows its rows under the root's name.
-    return _describe(connection, [row for row in matching if not oids.intersection(row[6])])
+    with one_snapshot(connection):
+        every = rows(connection, _TABLES + "ORDER BY n.nspname, c.relname")
+        matching = [row for row in every if is_wanted(TableName(row[1], row[2]), config)]
+        oids = {row[0] for row in matching}
+        # A partition of a wanted root is left out: the publication shows its rows under the root's name.
+        return _describe(connection, [row for row in matching if not oids.intersection(row[6])])
 
 
 def find_table(connection: Connection, name: TableName) -> CatalogueTable | None:
     """One table by its exact name; None if there is none."""
     query = _TABLES + "AND n.nspname = %s AND c.relname = %s"
-    return next(iter(_describe(connection, rows(connection, query, (name.schema, name.name)))), None)
+    with one_snapshot(connection):
+        return next(iter(_describe(connection, rows(connection, query, (name.schema, name.name)))), None)
 
 
 def find_key(connection: Connection, name: TableName, config: SourceConfig) -> tuple[str, ...]:
@@ -228,10 +230,12 @@ def leaves(connection: Connection, roots: Iterable[CatalogueTable]) -> dict[int,
     if not oids:
         return {}
     query = f"WITH RECURSIVE {TREE}{_TABLES} AND c.relkind = 'r' AND c.oid IN (SELECT relid FROM tree)"
-    parts = _describe(connection, rows(connection, f"{query} ORDER BY n.nspname, c.relname", (oids,)))
+    with one_snapshot(connection):
+        parts = _describe(connection, rows(connection, f"{query} ORDER BY n.nspname, c.relname", (oids,)))
+        tree = rows(connection, f"WITH RECURSIVE {TREE} SELECT root::bigint, relid::bigint FROM tree", (oids,))
     trees: dict[int, list[CatalogueTable]] = {root: [] for root in oids}
     roots_of: dict[int, list[int]] = {}
-    for root, oid in rows(connection, f"WITH RECURSIVE {TREE} SELECT root::bigint, relid::bigint FROM tree", (oids,)):
+    for root, oid in tree:
         roots_of.setdefault(oid, []).append(root)
     for part in parts:
         for root in roots_of.get(part.oid, ()):

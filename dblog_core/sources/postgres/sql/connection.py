@@ -106,6 +106,22 @@ def session(config: SourceConfig) -> Iterator[Connection]:
 
 
 @contextmanager
+def one_snapshot(connection: Connection) -> Iterator[None]:
+    """All questions within see the same catalogue: a statement of another session between two of them would show a
+    table that never was, such as one whose key names a column that it does not have. Inside of a transaction, which has
+    its own snapshots, it does nothing."""
+    if connection.info.transaction_status != psycopg2.extensions.TRANSACTION_STATUS_IDLE:
+        yield
+        return
+    execute(connection, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+    try:
+        yield
+    finally:
+        if not connection.closed:
+            execute(connection, "ROLLBACK")
+
+
+@contextmanager
 def translate_errors(config: SourceConfig, *, connecting: bool = False) -> Iterator[None]:
     """Turns psycopg2's errors into ours: transient ones, and refusals with the server's own words."""
     try:

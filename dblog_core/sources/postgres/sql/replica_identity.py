@@ -16,7 +16,7 @@ from dblog_core.model.schema import TableName
 from dblog_core.rows import column_rule_faults
 from dblog_core.sources.postgres.sql import row_key, typed_names
 from dblog_core.sources.postgres.sql.catalogue import CatalogueTable, leaves, wanted_tables
-from dblog_core.sources.postgres.sql.connection import Connection, rows
+from dblog_core.sources.postgres.sql.connection import Connection, one_snapshot, rows
 
 WITHOUT_GENERATED = "publish_generated_columns = none"
 SHOWS_GENERATED = "coalesce(to_jsonb(p) ->> 'pubgencols', 'n') <> 'n'"
@@ -52,8 +52,10 @@ def missing(tables: Iterable[CatalogueTable], config: SourceConfig) -> list[Prob
 
 def usable(connection: Connection, config: SourceConfig) -> list[CatalogueTable]:
     """The wanted tables that may be captured as they are."""
-    tables = wanted_tables(connection, config)
-    return [t for t, problems in zip(tables, refusals(connection, tables, config), strict=True) if not problems]
+    with one_snapshot(connection):
+        tables = wanted_tables(connection, config)
+        problems = refusals(connection, tables, config)
+    return [table for table, its_problems in zip(tables, problems, strict=True) if not its_problems]
 
 
 def _rule_problems(table: CatalogueTable, config: SourceConfig) -> Iterator[Problem]:
