@@ -17,6 +17,8 @@ _TIME = pytest.StashKey[float]()
 _WHOLE = pytest.StashKey[bool]()
 """Whether all tests were asked for, and not files or directories by name."""
 
+_ON_SERVERS = "tests/integration/"
+
 _BEGAN = "DBLOG_TESTS_BEGAN"  # epoch seconds: `make` sets it before the set-up, whose time counts too
 
 
@@ -84,13 +86,14 @@ def out_of_turn(items: list[pytest.Item], first: int, *, is_whole: bool) -> set[
     """Returns the ids of the tests whose turn it is not, by the first seed.
 
     Of tests marked `in_turn` each runs on one of its databases, at one of its moments if it has any, or with one value
-    of what the mark names. In a whole run, of those marked `one_of(N)` one in N runs, and of two that differ by MySQL
-    and MariaDB alone one does.
+    of what the mark names. In a whole run, of those marked `one_of(N)` one in N runs, of two that differ by MySQL and
+    MariaDB alone one does, and of the values with which a test of the servers runs on a database every second one.
     """
     waiting = _of_another_kind(items, first)
     if is_whole:
         waiting |= _of_the_other_server((i for i in items if i.nodeid not in waiting), first)
         waiting |= _not_of_this_run((i for i in items if i.nodeid not in waiting), first)
+        waiting |= _of_other_values((i for i in items if i.nodeid not in waiting), first)
     return waiting
 
 
@@ -129,6 +132,23 @@ def _not_of_this_run(items: Iterable[pytest.Item], first: int) -> set[str]:
         if (turn + places[count]) % count:
             waiting.add(item.nodeid)
         places[count] += 1
+    return waiting
+
+
+def _of_other_values(items: Iterable[pytest.Item], first: int) -> set[str]:
+    """At least one of each remains. The turn is none of the others, for the same reason."""
+    turn = random.Random(f"values of {first}").getrandbits(32)
+    by_function: dict[tuple[str, str, str], list[str]] = {}
+    for item in items:
+        if _ON_SERVERS in str(item.path) and (callspec := getattr(item, "callspec", None)) is not None:
+            kind = str(callspec.params.get("source_kind"))
+            name = (str(item.path), getattr(item, "originalname", item.name), kind)
+            by_function.setdefault(name, []).append(item.nodeid)
+    waiting = set[str]()
+    for place, name in enumerate(sorted(by_function)):
+        values = sorted(by_function[name])
+        if len(values) > 1:
+            waiting.update(values[(turn + place) % 2 :: 2])
     return waiting
 
 

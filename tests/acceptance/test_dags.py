@@ -36,6 +36,7 @@ def _new_world(new_world: NewWorld, **airflow: Any) -> World:
     return world
 
 
+@pytest.mark.one_of(2)
 def test_the_dags_bring_the_source_to_the_lake_and_repair_it(new_world: NewWorld, postgres: PostgresServer) -> None:
     world = _new_world(new_world)
     with running_airflow(world, postgres, meanwhile=world.follow_check) as airflow:

@@ -51,6 +51,7 @@ def _await_dumps(world: World) -> None:
     )
 
 
+@pytest.mark.one_of(2)
 def test_a_merge_gets_what_only_the_source_has(new_world: NewWorld) -> None:
     world = new_world("zookeeper")
     world.admin(

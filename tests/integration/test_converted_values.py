@@ -21,6 +21,7 @@ ALTERS = (
 )
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.parametrize("moment", ["while it runs", "between two captures"])
 def test_what_an_alter_makes_of_values_is_dumped(database: Database, tmp_path: Path, moment: str) -> None:
     tables = ("cut", "rounded", "longer", "plain")

@@ -34,6 +34,7 @@ def processes() -> set[int]:
     return process_ids
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.in_turn
 def test_the_capture_outlives_the_process_of_its_dumps_and_the_dump_does_too(
     database: Database, tmp_path: Path

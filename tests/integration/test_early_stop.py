@@ -16,6 +16,7 @@ __all__ = ["config", "dblog", "tables"]
 DELAYS = (0.0, 0.03, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0, 1.5, 2.5)
 
 
+@pytest.mark.one_of(3)
 @pytest.mark.in_turn("source_kind")
 @pytest.mark.parametrize("command", [["capture"], ["work"], ["status", "--watch"]])
 def test_a_signal_at_any_moment_of_the_start_ends_a_command_with_0(dblog: Commands, command: list[str]) -> None:

@@ -112,6 +112,7 @@ def test_signals_are_read_and_notices_told(kafka: KafkaServer, topic: str, door:
     assert [record.id for record in inbox.list_signals(state)] == ["one"]
 
 
+@pytest.mark.one_of(2)
 @wrong
 @pytest.mark.in_turn("wrong")
 def test_a_topic_that_is_closed_to_us_is_told_with_the_reason(

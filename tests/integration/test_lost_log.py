@@ -81,6 +81,7 @@ def test_rows_of_a_dropped_partition_go_with_a_dump_that_is_requested_by_itself(
     assert dump_store.list_dumps(wiring.open_state(config))
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.in_turn("plugin")
 @pytest.mark.parametrize("source_kind", ["postgres"], indirect=True)
 @pytest.mark.parametrize("plugin", ["pgoutput", "wal2json"])

@@ -52,6 +52,7 @@ def data(server_root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     shutil.rmtree(directory)
 
 
+@pytest.mark.one_of(2)
 def test_the_short_demo_ends_with_equal_tables_and_nothing_running(source_kind: str, data: Path) -> None:
     demo = _make("demo", "QUICK=1", f"DEMO_SOURCE={source_kind}")
     assert demo.returncode == 0, _output(demo)
@@ -67,6 +68,7 @@ def test_the_short_demo_ends_with_equal_tables_and_nothing_running(source_kind: 
     _check_progress(demo.stdout)
 
 
+@pytest.mark.one_of(2)
 def test_the_stack_comes_up_with_all_its_dags_and_goes_down_with_its_data_kept(source_kind: str, data: Path) -> None:
     up = _make("up")
     assert up.returncode == 0, _output(up)

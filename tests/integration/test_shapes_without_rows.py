@@ -28,6 +28,7 @@ def columns(line: dict[str, Any]) -> list[str]:
     return [column["name"] for column in line["schema"]]
 
 
+@pytest.mark.one_of(2)
 def test_a_statement_is_followed_without_a_later_row(database: Database, tmp_path: Path) -> None:
     logged = database.kind != "postgres"  # whose log has no statement: the catalogue tells of the shape alone
     config = database.config(tmp_path)

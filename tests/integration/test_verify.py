@@ -74,6 +74,7 @@ def _count_dumped_rows(shop: Shop, dump_id: str) -> int:
         state.close()
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.in_turn
 def test_a_locked_table_is_named_with_its_holder_and_the_others_are_compared(
     shop: Shop, database: Database, verify_plainly: Plainly, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -362,6 +363,7 @@ def test_without_a_capture_nothing_is_compared(database: Database, tmp_path: Pat
         verify(config)
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.in_turn
 def test_slices_in_a_row_find_and_mend_all_that_differs_and_each_its_own(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verify_plainly: Plainly

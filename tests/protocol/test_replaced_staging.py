@@ -68,6 +68,7 @@ def _unfinished_merge_not_compared(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(continuity, "judge", lambda staging, lake, unfinished=None: judge(staging, lake))
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.parametrize("mistake", [_time_not_compared, _segment_not_looked_for, _unfinished_merge_not_compared])
 def test_a_mistake_in_the_comparison_is_found(mistake: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
     mistake(monkeypatch)

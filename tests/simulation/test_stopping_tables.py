@@ -48,6 +48,7 @@ def test_a_table_that_has_stopped_comes_back_equal_and_shows_nothing_hidden() ->
     assert [name for name in HAPPENS if not counts[name]] == [], "nothing of the kind happened"
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.parametrize("name", STOPPING_MUTANTS)
 def test_a_mistake_with_tables_that_stop_is_found(name: str) -> None:
     assert any(_finds(seed, name) for seed in (FINDERS[name], *MUTANT_SEEDS))

@@ -22,13 +22,13 @@ FIRST_SEEDS = range(60)
 KINDS = ("mysql", "mariadb", "postgres")
 
 
-def made_test(name: str, *marks: pytest.Mark, **params: object) -> Any:
+def made_test(name: str, *marks: pytest.Mark, path: str = "tests/test_made.py", **params: object) -> Any:
     """What pytest knows of a test, as far as its turn goes."""
     by_name = {mark.name: mark for mark in marks}
     values = "-".join(str(value) for value in params.values())
     return SimpleNamespace(
-        nodeid=f"tests/test_made.py::{name}[{values}]",
-        path=Path("tests/test_made.py"),
+        nodeid=f"{path}::{name}[{values}]",
+        path=Path(path),
         name=f"{name}[{values}]",
         originalname=name,
         callspec=SimpleNamespace(params=params),
@@ -41,6 +41,12 @@ MADE = [
     *(made_test("both", pytest.mark.in_turn.mark, pytest.mark.one_of(3).mark, source_kind=kind) for kind in KINDS),
     *(made_test("alike", source_kind=kind) for kind in KINDS),
     made_test("always"),
+    *(
+        made_test("on_servers", path="tests/integration/test_made.py", source_kind=kind, number=number)
+        for kind in KINDS
+        for number in range(5)
+    ),
+    made_test("one_value", path="tests/integration/test_made.py", number=1),
 ]
 
 
@@ -56,6 +62,8 @@ def test_a_whole_run_takes_its_share_of_those_that_hold_in_more_detail() -> None
     assert {run["of_three"] for run in taken} == {4}
     assert {run["always"] for run in taken} == {1}
     assert {run["alike"] for run in taken} == {2}
+    assert {run["on_servers"] for run in taken} == {5}
+    assert {run["one_value"] for run in taken} == {1}
 
 
 def test_over_the_runs_all_are_taken_and_each_on_every_database() -> None:
@@ -65,7 +73,7 @@ def test_over_the_runs_all_are_taken_and_each_on_every_database() -> None:
 
 
 def test_each_runs_where_a_file_is_named() -> None:
-    every = Counter({"of_three": 12, "both": 1, "alike": 3, "always": 1})
+    every = Counter({"of_three": 12, "both": 1, "alike": 3, "always": 1, "on_servers": 15, "one_value": 1})
     assert runs(are_whole=False) == [every] * len(FIRST_SEEDS)
 
 

@@ -27,6 +27,7 @@ def source(config: SourceConfig) -> MysqlSource:
     return source
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.parametrize("seed", range(2))
 def test_no_drawn_conversion_changes_a_value_unnoticed(database: Database, source: MysqlSource, seed: int) -> None:
     cases = random.Random(seed).sample(list(conversions.pairs()), DRAWN)
@@ -36,6 +37,7 @@ def test_no_drawn_conversion_changes_a_value_unnoticed(database: Database, sourc
     assert sum(not outcome.same for outcome in outcomes) > DRAWN // 10
 
 
+@pytest.mark.one_of(2)
 def test_no_conversion_of_the_manuals_changes_a_value_unnoticed(database: Database, source: MysqlSource) -> None:
     cases = [*altered_tables.TELLING, *(altered_tables.MARIADB if database.kind == "mariadb" else ())]
     outcomes = conversions.run(database, source, cases)
