@@ -179,6 +179,17 @@ class Chunks:
             self._opened.pop(mark.window, None)
             self._discard_void()
 
+    def refuse_watermark(self, watermark: Low | High, reason: str) -> None:
+        """No chunk of its table can be placed now: the attempt is over, so that its worker begins another one instead
+        of waiting for this one. Raises Refused."""
+        if isinstance(watermark, High):
+            self.refuse_chunk(watermark, reason)
+            return
+        try:
+            self._tasks.refuse_low(watermark, reason)
+        finally:
+            self._discard_void()
+
     def refuse_chunk(self, high: High, reason: str) -> None:
         """The chunk must not stand in the super-changelog: its attempt is over. Raises Refused."""
         mark = high.mark

@@ -98,7 +98,11 @@ class Openings:
         """Opens the window and says so, unless it does not count, or another term has answered."""
         entry = self._state.get(read_only_windows.announcement(name))
         mark = read_only_windows.parse_announcement(entry.data) if entry is not None else None
-        if mark is None or not sequencer.open_window(mark, at=self._now()):
+        if mark is None:
+            return
+        if not sequencer.open_window(mark, at=self._now()):  # its worker hears that by the progress of its task
+            self._judged.add(name)
+            del self._windows[name]
             return
         place = self._source.place(sequencer.position)
         try:

@@ -329,16 +329,11 @@ class Sequencer:
         if isinstance(mark, Probe):
             self._mark_probe(mark, place, at)
             return True
-        # No chunk is right whose window's rows nobody reads.
-        if self._tables.leaves_out(mark.mark.table) and not self._tables.waits(mark.mark.table):
-            return False
         try:
             self._refuse_late(mark.mark.task)
-            if self._tables.waits(mark.mark.table):
-                if isinstance(mark, High):
-                    self._dumps.refuse_chunk(mark, "rows of its table are left out until the log is read further")
-                return False
-            if isinstance(mark, Low):
+            if self._tables.leaves_out(mark.mark.table):  # no chunk is right whose window's rows nobody reads
+                self._dumps.refuse_watermark(mark, "rows of its table are left out here")
+            elif isinstance(mark, Low):
                 self._dumps.open_window(mark, offset=self.last_offset, segment=self.segment, at=at)
             else:
                 self._place_chunk(mark, place, at)

@@ -129,6 +129,16 @@ def test_what_is_left_of_a_removed_window_breaks_its_attempt(term: Term) -> None
     assert term.broken_count == 1
 
 
+def test_a_window_of_a_table_that_is_left_out_ends_its_attempt_at_once(term: Term) -> None:
+    """Its dump is ended where the table stays so; where somebody repairs it before, its worker must not wait."""
+    term.sequencer.tables.stop(["shop.orders"])
+    term.announce(mark())
+    term.look()
+    assert (term.broken_count, term.read_answer(mark())) == (1, None)
+    term.openings.forget_judged()
+    assert term.state.children(read_only_windows.ROOT) == []
+
+
 def test_nodes_go_when_what_became_of_them_is_published(term: Term) -> None:
     term.announce(mark())
     term.look()
