@@ -241,7 +241,6 @@ class Sequencer:
             unseen_after=self._dumps.earliest_unseen(self.last_offset),
             start=self._visibility.start if isinstance(self._visibility, Snapshots) else None,
             starts=self._visibility.starts if isinstance(self._visibility, Snapshots) else {},
-            accepted=self._guard.to_json(),
         )
         return self._tables.shapes.add_to(manifest)
 

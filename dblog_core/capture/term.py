@@ -300,6 +300,7 @@ class Term:
         self._signal_delivery.deliver(self._sequencer.signals)
         sealed = self._sequencer.seal(self._parts.now_us())
         self._broken_tables.take_sealed(sealed)
+        accepted_tables.save_changes(self._parts, self._accepted)
         manifest = self._parts.with_records(sealed)
         if not self._lease.valid():
             # The write may have outlived the lease. If it ends after this look, the number of the manifest decides.

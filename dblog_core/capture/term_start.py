@@ -19,7 +19,7 @@ from dblog_core.model import position_spec, table_identity
 from dblog_core.model.task_id import TaskId
 from dblog_core.staging.manifest import Manifest
 from dblog_core.staging.table_records import TableRecords
-from dblog_core.state import owed_dumps, recent_errors, settings_in_force, state_age
+from dblog_core.state import accepted_shapes, owed_dumps, recent_errors, settings_in_force, state_age
 from dblog_core.state.lease_holder import CAPTURE
 
 log = logging.getLogger(__name__)
@@ -75,8 +75,9 @@ def start_afresh(parts: Parts, lease: Lease, head: Manifest, shown_tables: froze
     dumps = _dump_all(parts, shown_tables)
     place = parts.source.show(position)
     marks = new_tables.make_broken_marks(parts, head, head.schemas, dumps, place=place, keyless=True)
+    accepted_tables.distrust_log(parts)
     afresh = replace(
-        accepted_tables.after_lost_log(parts, head),
+        head,
         position=position,
         partial=0,
         log_position=place,
@@ -100,7 +101,9 @@ def load_records(parts: Parts, head: Manifest, *, starts_afresh: bool) -> TableR
         if not starts_afresh:
             raise
         log.warning("%s", error)
-        return TableRecords()
+        records = TableRecords()
+        accepted_shapes.save(records, {})  # where columns are hidden, nothing is taken for accepted before
+        return records
     return records if head.records else TableRecords.of_former_version(parts.state)
 
 

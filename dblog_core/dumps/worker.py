@@ -28,12 +28,12 @@ from dblog_core.errors import (
 from dblog_core.model import table_names
 from dblog_core.model.schema import TableName
 from dblog_core.rows import column_rule_faults
-from dblog_core.rows.acceptance import Acceptance, Held, read_acceptances
+from dblog_core.rows.acceptance import Acceptance, Held
 from dblog_core.rows.column_rules import Rules
 from dblog_core.rows.held_problems import explain
 from dblog_core.staging import table_records
 from dblog_core.staging.table_records import TableRecords
-from dblog_core.state import settings_in_force, stopped_tables
+from dblog_core.state import accepted_shapes, settings_in_force, stopped_tables
 
 log = logging.getLogger(__name__)
 
@@ -251,8 +251,8 @@ def _await_acceptance(hold: Hold) -> None:
     table = hold.task.table
     entry = Rules.of(context.config.source).digest(TableName.parse(table))
     while True:
-        head = context.staging.head()
-        accepted = (read_acceptances(head.accepted) or {}).get(table) if head is not None else None
+        records = table_records.read_newest(context.staging, accepted_shapes.node_of(table))
+        accepted = accepted_shapes.find(records, table)
         if accepted is not None and accepted.why_held not in (None, Held.GONE):
             problem = explain(table, accepted.why_held)
             raise RequestError(problem.what, fix=problem.fix)

@@ -9,11 +9,11 @@ from dblog_core.errors import RequestError
 from dblog_core.interfaces import Source, StateStore
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.rows import column_rule_faults
-from dblog_core.rows.acceptance import Acceptances, Held, digest_columns, read_acceptances
+from dblog_core.rows.acceptance import Acceptances, Held, digest_columns
 from dblog_core.rows.column_rules import Rules
 from dblog_core.rows.table_guard import accepted_as
-from dblog_core.staging import Staging
-from dblog_core.state import rule_acceptances
+from dblog_core.staging import Staging, table_records
+from dblog_core.state import accepted_shapes, rule_acceptances
 
 
 def find_held(staging: Staging) -> list[str]:
@@ -22,8 +22,7 @@ def find_held(staging: Staging) -> list[str]:
 
 
 def _read(staging: Staging) -> Acceptances:
-    head = staging.head()
-    return (read_acceptances(head.accepted) if head is not None else None) or {}
+    return accepted_shapes.read(table_records.read_newest(staging, *accepted_shapes.NODES)) or {}
 
 
 def accept(

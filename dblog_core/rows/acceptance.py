@@ -10,10 +10,9 @@ a table is now the log tells (MySQL, MariaDB), or the catalogue (PostgreSQL: `ta
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
 
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.table_identity import digest
@@ -75,11 +74,6 @@ class Acceptance:
 
 Acceptances = dict[str, Acceptance]
 """By table."""
-
-
-def read_acceptances(data: Mapping[str, Any] | None) -> Acceptances | None:
-    """Those of a manifest; None where it has none."""
-    return None if data is None else {table: Acceptance.from_json(values) for table, values in data.items()}
 
 
 def digest_columns(schema: TableSchema) -> str:

@@ -111,14 +111,13 @@ class TableGuard:
         return not self._is_saved
 
     def note_saved(self) -> None:
-        """A manifest with `to_json` is published."""
+        """A manifest with the acceptances is published."""
         self._is_saved = True
 
-    def to_json(self) -> dict[str, list[str]] | None:
-        """For the manifest; None without hiding rules."""
-        if not self.is_active:
-            return None
-        return {table: acceptance.to_json() for table, acceptance in self._acceptances.items()}
+    @property
+    def acceptances(self) -> Mapping[str, Acceptance] | None:
+        """For the manifest, by table; None without hiding rules."""
+        return self._acceptances if self.is_active else None
 
     def find(self, table: str) -> Acceptance | None:
         return self._acceptances.get(table)

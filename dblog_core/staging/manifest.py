@@ -163,8 +163,7 @@ class Manifest:
     as `starts` has them of tables that came later: what a restart rebuilds its memory from. `altered`: statements that
     tables have had since their newest shape, and that no row or chunk has followed yet, as `Pending` gives them.
     `layouts`: tokens of those newest shapes for which the source has given a layout (`schema_changes.Layout`). `born`:
-    tables without a shape so far that are known to have no row at this place in the log. `accepted`: the `Acceptance`
-    of each captured table at this place, where columns of any are hidden (None: of none). `records`: what is known of
+    tables without a shape so far that are known to have no row at this place in the log. `records`: what is known of
     tables beside their rows (`table_records`). `state_age`: how old the state store was. `witness`: the newest
     commit of our own that lies before `position` (`capture.healing.witness`).
 
@@ -200,7 +199,6 @@ class Manifest:
     altered: dict[str, Any] = field(default_factory=dict)
     layouts: dict[str, str] = field(default_factory=dict)
     born: tuple[str, ...] = ()
-    accepted: dict[str, list[str]] | None = None
     records: dict[str, str] = field(default_factory=dict)
     state_age: int = 0
     starts: dict[str, str] = field(default_factory=dict)
@@ -272,11 +270,10 @@ class Manifest:
 
     def to_json(self) -> dict[str, Any]:
         # What is new is left out where there is none: older versions know no such field.
-        fields = {name: value for name, value in _fields(self).items() if value or name not in (*_NEW, "accepted")}
+        fields = {name: value for name, value in _fields(self).items() if value or name not in _NEW}
         return {
             "format": FORMAT,
             **fields,
-            **({} if self.accepted is None else {"accepted": self.accepted}),
             **({"probes": [_fields(p) for p in self.probes]} if self.probes else {}),
             "files": [{**_fields(f), "inline": bool(f.inline)} for f in self.files],
             "chunks": [_fields(c) for c in self.chunks],

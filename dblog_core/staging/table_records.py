@@ -3,6 +3,7 @@ not at all, and a leader that was overtaken changes nothing of it.
 
     tables, shown                which tables the log was read of, and how (`settings_in_force`)
     stopped, owed                tables of which rows were passed over, or that still lack a dump
+    accepted/NN                  what was accepted of them, where columns are hidden (`accepted_shapes`)
     stamps/NN, stamped_offset    what the source's catalogue said of them last (`unlogged_rewrites`)
 
 A manifest holds the name of an index (`records/SEGMENT-EPOCH-TOKEN.json`), which names a file for each entry; what has
@@ -34,7 +35,8 @@ DIRECTORY = "records"
 STAMPED_OFFSET = "stamped_offset"
 """Changes all the time, and says nothing of a table: it lies in the manifest, and is no reason to publish one."""
 STAMP_NODES = tuple(f"stamps/{place:02}" for place in range(64))
-NODES = ("tables", "shown", "stopped", "owed", *STAMP_NODES, STAMPED_OFFSET)
+ACCEPTED_NODES = tuple(f"accepted/{place:02}" for place in range(64))
+NODES = ("tables", "shown", "stopped", "owed", *ACCEPTED_NODES, *STAMP_NODES, STAMPED_OFFSET)
 _INDEX = "index"
 _FILE = re.compile(r"records/(\d{20})-")
 _FIX = "restore it from a backup; or `dblog capture --fresh-start`, which dumps all tables"

@@ -17,7 +17,8 @@ from dblog_core.errors import DblogError, RequestError
 from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.model.schema_changes import Step
 from dblog_core.monitoring import held_tables
-from dblog_core.state import rule_acceptances
+from dblog_core.staging import table_records
+from dblog_core.state import accepted_shapes, rule_acceptances
 from tests.simulation.database import Change
 
 if TYPE_CHECKING:
@@ -65,10 +66,10 @@ class Migrator:
         """Whether a manifest has what was accepted when the capture began: whoever writes rules looks at the tables,
         and alters none before they count."""
         try:
-            head = self._staging.head()
+            records = table_records.read_newest(self._staging, *accepted_shapes.NODES)
         except DblogError:
             return False
-        return head is not None and head.accepted is not None
+        return accepted_shapes.read(records) is not None
 
     def _try(self, action: Callable[[], object]) -> None:
         try:

@@ -19,11 +19,11 @@ from dblog_core.config.settings import Config
 from dblog_core.errors import RequestError, SourceForbids
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import Key
-from dblog_core.rows.acceptance import Acceptance, digest_columns, read_acceptances
+from dblog_core.rows.acceptance import Acceptance, digest_columns
 from dblog_core.rows.column_rules import MASK, Rules
 from dblog_core.staging import inline_rows, table_records
 from dblog_core.staging.table_records import TableRecords
-from dblog_core.state import owed_dumps, stopped_tables
+from dblog_core.state import accepted_shapes, owed_dumps, stopped_tables
 from tests.simulation.database import Row
 from tests.simulation.migrations import HIDDEN, PEOPLE, SECRET_NUMBER, Migrator
 from tests.simulation.parts import TABLES
@@ -105,16 +105,17 @@ class StoppingWorld(World):
         return sorted((stopped.keys() | owed_dumps.read(records).keys()) - stopped_tables.find_held(stopped).keys())
 
     def _read_records(self) -> TableRecords:
-        return table_records.read_newest(self.quiet_staging(), stopped_tables.NODE, owed_dumps.NODE)
+        return table_records.read_newest(
+            self.quiet_staging(), stopped_tables.NODE, owed_dumps.NODE, *accepted_shapes.NODES
+        )
 
     def _find_lacking(self) -> set[str]:
         """The same with those that are held, wait, or have another shape than was accepted."""
-        head = self.quiet_staging().head()
-        acceptances = (read_acceptances(head.accepted) if head is not None else None) or {}
+        records = self._read_records()
+        acceptances = accepted_shapes.read(records) or {}
         lacking = {table for table, a in acceptances.items() if a.why_held is not None or a.since}
         if not self._is_accepted(acceptances.get(str(PEOPLE.table))):
             lacking.add(str(PEOPLE.table))
-        records = self._read_records()
         return lacking | stopped_tables.read(records).keys() | owed_dumps.read(records).keys()
 
     def _is_accepted(self, acceptance: Acceptance | None) -> bool:

@@ -30,6 +30,7 @@ from dblog_core.rows.column_rules import Rules
 from dblog_core.rows.table_guard import TableGuard
 from dblog_core.staging import Staging
 from dblog_core.staging.table_records import TableRecords
+from dblog_core.state import accepted_shapes
 from dblog_core.state.memory import MemoryState
 from tests.fake_source import ORDERS, FakeDatabase, FakeReader, FakeSource
 from tests.unit.staged import manifest
@@ -192,6 +193,7 @@ class World:
             self.confirmed_reads.look(self.sequencer.position, is_inside=False)
         if self.sequencer.dirty or self.records.has_news:
             sealed = self.sequencer.seal(0)
+            accepted_shapes.save(self.records, self.sequencer._guard.acceptances)
             records = self.records.write(self.staging.storage, segment=sealed.segment, epoch=1)
             self.staging.publish(replace(sealed, records=records))
             self.sequencer.begin_next_segment()

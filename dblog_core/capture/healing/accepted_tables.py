@@ -20,11 +20,11 @@ from dblog_core.model import table_patterns
 from dblog_core.model.schema import TableName
 from dblog_core.model.table_identity import Origin
 from dblog_core.rows import column_rule_faults
-from dblog_core.rows.acceptance import Acceptance, Held, digest_columns, read_acceptances
+from dblog_core.rows.acceptance import Acceptance, Held, digest_columns
 from dblog_core.rows.column_rules import Rules
 from dblog_core.rows.table_guard import TableGuard, accepted_as
 from dblog_core.staging.manifest import Manifest
-from dblog_core.state import rule_acceptances, settings_in_force
+from dblog_core.state import accepted_shapes, rule_acceptances, settings_in_force
 from dblog_core.state.settings_in_force import LiveSettings
 
 log = logging.getLogger(__name__)
@@ -44,11 +44,12 @@ def open_guard(parts: Parts, head: Manifest) -> Accepted:
     """The guard of a term that reads the log after `head`. Raises what source and state store raise."""
     source = parts.config.source
     rules = Rules.of(source)
-    before = read_acceptances(head.accepted)
+    before = accepted_shapes.read(parts.records)
     is_by_catalogue = parts.source.origins(()) is not None
     witness = parts.source if is_by_catalogue else None
     guard = TableGuard(source.columns, rules.entry_digests(), before, witness=witness)  # type: ignore[arg-type]
     if not guard.is_active:
+        accepted_shapes.save(parts.records, None)
         return Accepted(guard, {})
     requests = rule_acceptances.read(parts.state)
     # A catalogue proves what comes after it was asked; a log shows what comes after the place where it was.
@@ -57,7 +58,7 @@ def open_guard(parts: Parts, head: Manifest) -> Accepted:
     place = parts.source.current_position() if is_by_catalogue else place
     since = _wait_until(place, parts, head)
     old_settings = settings_in_force.read_in_force(parts.records)
-    guarded = guard.to_json() or {}
+    guarded = list(before or ())
     accepted_by_request = set[str]()
     for table, seen in shapes.items():
         acceptance = guard.find(table)
@@ -93,13 +94,19 @@ def forget_taken(parts: Parts, accepted: Accepted) -> None:
     rule_acceptances.forget(parts.state, accepted.taken)
 
 
-def after_lost_log(parts: Parts, head: Manifest) -> Manifest:
-    """The manifest where the log after it is given up: what the log alone could prove is proven no longer."""
-    if head.accepted is None or parts.source.origins(()) is not None:
-        return head
-    acceptances = read_acceptances(head.accepted) or {}
+def save_changes(parts: Parts, accepted: Accepted) -> None:
+    """Before the manifest is published that goes up to the guard's place in the log."""
+    if accepted.guard.has_changes:
+        accepted_shapes.save(parts.records, accepted.guard.acceptances)
+
+
+def distrust_log(parts: Parts) -> None:
+    """The log after the head is given up: what the log alone could prove is proven no longer."""
+    acceptances = accepted_shapes.read(parts.records)
+    if acceptances is None or parts.source.origins(()) is not None:
+        return
     lost = {t: replace(a, why_held=a.why_held or Held.UNWATCHED).with_next_version() for t, a in acceptances.items()}
-    return replace(head, accepted={table: acceptance.to_json() for table, acceptance in lost.items()})
+    accepted_shapes.save(parts.records, lost)
 
 
 def _look(parts: Parts, guard: TableGuard) -> dict[str, Acceptance]:

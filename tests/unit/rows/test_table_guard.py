@@ -13,7 +13,7 @@ from dblog_core.model.events import Altered, Created, RowsMoved, SchemaSeen, Sig
 from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.model.schema_changes import Step
 from dblog_core.model.table_identity import Origin
-from dblog_core.rows.acceptance import Acceptance, Held, digest_columns, read_acceptances
+from dblog_core.rows.acceptance import Acceptance, Held, digest_columns
 from dblog_core.rows.table_guard import TableGuard, accepted_as, is_still_as_accepted
 
 PEOPLE, PLAIN = TableName("shop", "people"), TableName("shop", "plain")
@@ -37,7 +37,7 @@ def by_log() -> TableGuard:
 def held(guard: TableGuard, *signals: Signal) -> dict[str, Held]:
     for signal in signals:
         guard.follow(signal)
-    acceptances = read_acceptances(guard.to_json()) or {}
+    acceptances = guard.acceptances or {}
     return {table: a.why_held for table, a in acceptances.items() if a.why_held is not None}
 
 
@@ -137,7 +137,7 @@ def test_what_comes_before_the_place_of_an_acceptance_neither_passes_nor_holds()
 def test_without_hidden_columns_all_passes_and_the_manifest_says_nothing() -> None:
     guard = TableGuard({"shop.people": ColumnRules(staged_as={"a": "text"})}, {"shop.people": "x"}, None)
     assert held(guard, RowsMoved(0, 0, (PEOPLE,)), seen("a")) == {} and guard.passes("shop.any")
-    assert guard.to_json() is None and not guard.has_changes
+    assert guard.acceptances is None and not guard.has_changes
 
 
 # By the catalogue -----------------------------------------------------------------------------------------------------
@@ -323,4 +323,3 @@ def test_acceptances_keep_their_form() -> None:
     for acceptance in (Acceptance(), Acceptance("e", "7:", since="9"), Acceptance("e", "s", "c", "v", "", Held.GONE)):
         assert Acceptance.from_json(acceptance.to_json()) == acceptance
     assert Acceptance().to_json() == []
-    assert read_acceptances(None) is None

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from dblog_core.capture.healing.accepted_tables import after_lost_log, open_guard
+from dblog_core.capture.healing.accepted_tables import distrust_log, open_guard
 from dblog_core.config.settings import Config
 from dblog_core.model.events import Altered
 from dblog_core.model.schema import TableName
 from dblog_core.model.schema_changes import Step
 from dblog_core.monitoring import held_tables
-from dblog_core.rows.acceptance import Acceptance, Held, digest_columns, read_acceptances
+from dblog_core.rows.acceptance import Acceptance, Held, digest_columns
 from dblog_core.rows.column_rules import Rules
 from dblog_core.rows.table_guard import TableGuard
+from dblog_core.staging import Staging
 from dblog_core.staging.manifest import Manifest
 from dblog_core.staging.table_records import TableRecords
-from dblog_core.state import rule_acceptances
+from dblog_core.state import accepted_shapes, rule_acceptances
 from dblog_core.state.memory import MemoryState
 from tests.unit.staged import manifest, table
 
@@ -64,36 +66,47 @@ class LogTells:
 
 
 class Capture:
-    """What a term begins with: the head, whose log is read up to `position`."""
+    """What a term begins with: a manifest, up to which the log is read."""
 
-    def __init__(self) -> None:
+    def __init__(self, path: Path) -> None:
+        self.staging = Staging(str(path), source="shop")
         self.source = LogTells()
         self.state = MemoryState()
         entry = Rules.of(CONFIG.source).digest(PEOPLE.table)
         accepted = Acceptance(entry, digest_columns(PEOPLE))
         self.guard = TableGuard(CONFIG.source.columns, {"shop.people": entry}, {"shop.people": accepted})
 
-    def head(self, position: int = 9) -> Manifest:
-        return replace(manifest(5, 1, 0), position=str(position), accepted=self.guard.to_json())
+    def publish(self, position: int = 9) -> Manifest:
+        records = TableRecords()
+        accepted_shapes.save(records, self.guard.acceptances)
+        number = self.staging.head_number() + 1
+        carried = records.write(self.staging.storage, segment=number, epoch=1)
+        head = replace(manifest(number, 1, 0), position=str(position), records=carried)
+        self.staging.publish(head)
+        return head
 
     def swap_columns(self) -> None:
         self.guard.follow(Altered(0, 0, PEOPLE.table, Step(renamed={"big": "name", "name": "big"})))
 
     def accept(self) -> None:
         source: Any = self.source
-        staging: Any = SimpleNamespace(head=self.head)
-        held_tables.accept(CONFIG, source, staging, self.state, ["shop.people"])
+        self.publish()
+        held_tables.accept(CONFIG, source, self.staging, self.state, ["shop.people"])
 
-    def take_up(self, head: Manifest) -> Acceptance:
-        parts: Any = SimpleNamespace(config=CONFIG, source=self.source, state=self.state, records=TableRecords())
+    def take_up(self, position: int = 9, *, is_log_lost: bool = False) -> Acceptance:
+        head = self.publish(position)
+        records = TableRecords.load(self.staging, head)
+        parts: Any = SimpleNamespace(config=CONFIG, source=self.source, state=self.state, records=records)
+        if is_log_lost:
+            distrust_log(parts)
         acceptance = open_guard(parts, head).guard.find("shop.people")
         assert acceptance is not None
         return acceptance
 
 
 @pytest.fixture
-def capture() -> Capture:
-    capture = Capture()
+def capture(tmp_path: Path) -> Capture:
+    capture = Capture(tmp_path)
     capture.swap_columns()
     return capture
 
@@ -102,29 +115,27 @@ def test_a_table_passes_from_the_place_on_at_which_somebody_looked(capture: Capt
     """Behind it a statement holds the table again, which the log has by now and nobody has read."""
     capture.accept()
     capture.source.end = 20
-    acceptance = capture.take_up(capture.head())
+    acceptance = capture.take_up()
     assert acceptance.why_held is None and acceptance.since == "12"
-    assert capture.take_up(capture.head(position=12)).since == ""
+    assert capture.take_up(position=12).since == ""
 
 
 def test_a_table_that_was_altered_since_somebody_looked_stays_held_though_it_looks_the_same(capture: Capture) -> None:
     capture.accept()
     capture.swap_columns()
-    assert capture.take_up(capture.head(position=20)).why_held is Held.RESHAPED
+    assert capture.take_up(position=20).why_held is Held.RESHAPED
     assert rule_acceptances.read(capture.state) == {}, "somebody has to look again"
 
 
 def test_a_table_stays_held_of_which_log_was_lost_since_somebody_looked(capture: Capture) -> None:
     capture.accept()
-    parts: Any = SimpleNamespace(source=capture.source)
-    lost = after_lost_log(parts, capture.head(position=20))
-    assert capture.take_up(lost).why_held is Held.RESHAPED
+    assert capture.take_up(position=20, is_log_lost=True).why_held is Held.RESHAPED
 
 
 def test_statements_are_counted_over_acceptances(capture: Capture) -> None:
     capture.accept()
-    accepted = capture.take_up(capture.head(position=20))
+    accepted = capture.take_up(position=20)
     capture.guard.accept("shop.people", accepted)
     capture.swap_columns()
-    held = (read_acceptances(capture.guard.to_json()) or {})["shop.people"]
+    held = (capture.guard.acceptances or {})["shop.people"]
     assert (accepted.version, held.version) == ("1", "2")
