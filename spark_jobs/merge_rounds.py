@@ -199,7 +199,7 @@ class Merger:
         inherited = self._inherited & self.status.late_tables.keys()
         self._inherited = frozenset()
         for name in sorted({*inherited, *retried} - self._late.names):
-            newest_commit = log.newest_transaction(self._path(name), f"{self._lake.app}:{name}")
+            newest_commit = log.find_newest_transaction(self._path(name), f"{self._lake.app}:{name}")
             status = self.status.tables[name]
             share = find_committed_share(name, status, newest_commit, self._records, self._staging)
             if share is not None and (work := share.plan_works().get(name)) is not None:

@@ -165,13 +165,17 @@ def commit_path(version: int) -> str:
 def actions_of(data: bytes, where: str) -> list[Json]:
     """The actions of a commit. Raises LakeError for a file that is none."""
     try:
-        return [orjson.loads(line) for line in data.splitlines() if line.strip()]
-    except ValueError as error:
+        actions = [orjson.loads(line) for line in data.splitlines() if line.strip()]
+        for action in actions:
+            if (metadata := action.get("metaData")) is not None:
+                orjson.loads(metadata["schemaString"])["fields"]
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise LakeError(
             f"a commit of the table's log cannot be read: {error}",
             where=where,
-            fix="restore the file from a backup, or run `dblog reset` for the table",
+            fix="restore the file from a backup; or move the table's directory away, and run `dblog reset`",
         ) from error
+    return actions
 
 
 def apply_commit(snapshot: Snapshot, data: bytes, where: str) -> Snapshot:

@@ -9,8 +9,9 @@ it likes:
     metaData of the same columns       properties that no row depends on: `_PROPERTIES`, and users' own
     protocol, domainMetadata           features; clustering and row tracking
 
-All else counts as damage: our rows may be removed, replaced or back again. So does a commit that cannot be read,
-and a table whose log is not the one that a merge has left.
+All else counts as damage: our rows may be removed, replaced or back again. So does a commit that the log no longer
+has, and a table whose log is not the one that a merge has left. A commit that cannot be read is LakeError: nobody can
+read the table.
 """
 
 from __future__ import annotations
@@ -84,16 +85,16 @@ class Judged:
 
 def judge(table: Location, *, after: int, commit: int | None, newest: int, merged: int) -> Judged:
     """Judges the commits behind version `after`, whose commit had the CRC-32 `commit` (None: not recorded), up to
-    `newest`. `merged`: the highest offset that one of our rows can have here."""
+    `newest`. `merged`: the highest offset that one of our rows can have here. Raises LakeError."""
     if (damage := _find_replacement(table, after, commit, newest)) is not None:
         return Judged(damage, reshaped=True, has_rows=True)
     judged = Judged()
     for number in range(after + 1, newest + 1):
-        data = log.read_commit(table, number)
-        if data is None:
+        actions = log.read_actions(table, number)
+        if actions is None:
             return Judged(_say(number, {}, "is no longer in the log"), reshaped=True, has_rows=True)
-        if not log.is_ours(table, number, data):
-            judged = _add(judged, _Commit(table, number, [orjson.loads(line) for line in data.splitlines()], merged))
+        if not log.is_ours(table, number, actions):
+            judged = _add(judged, _Commit(table, number, actions, merged))
     return judged
 
 

@@ -11,7 +11,7 @@ import bisect
 import math
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -20,7 +20,7 @@ import orjson
 from dblog_core.delta_writer import snapshot
 from dblog_core.delta_writer.features import TableRefused
 from dblog_core.delta_writer.files import TableFiles
-from dblog_core.errors import LakeError
+from dblog_core.errors import LakeError, StagingError
 from dblog_core.lake.spark_submit import COMMIT_MARK
 from dblog_core.storage.location import Location
 
@@ -67,8 +67,8 @@ def newest_transaction(table: Location, app: str) -> int | None:
     """The newest transaction version that `app` has committed; None if the log names none."""
     newest = version(table)
     while newest is not None and newest >= 0 and (data := _commit(table / "_delta_log", newest).read()) is not None:
-        for line in data.splitlines():
-            txn = orjson.loads(line).get("txn")
+        for action in _actions(table, newest, data):
+            txn = action.get("txn")
             if txn is not None and txn["appId"] == app:
                 return int(txn["version"])
         newest -= 1
@@ -77,6 +77,16 @@ def newest_transaction(table: Location, app: str) -> int | None:
     # Older commits were cleaned away. What they said stands in the checkpoint that made them superfluous.
     with suppress(TableRefused):
         return snapshot.newest(TableFiles.at(table)).txns.get(app)
+    return None
+
+
+def find_newest_transaction(table: Location, app: str) -> int | None:
+    """As `newest_transaction`; None too where the log cannot be read: the merge of that table says so."""
+    try:
+        return newest_transaction(table, app)
+    except (LakeError, StagingError) as error:
+        if error.transient:
+            raise
     return None
 
 
@@ -98,11 +108,16 @@ def _info(table: Location, number: int) -> dict[str, Any] | None:
     if seen_number == number:
         return info
     data = _commit(table / "_delta_log", number).read()
-    return next(_infos(data or b""), None)
+    return next(_infos(_actions(table, number, data or b"")), None)
 
 
-def _infos(data: bytes) -> Iterator[dict[str, Any]]:
-    return (dict(action["commitInfo"]) for action in map(orjson.loads, data.splitlines()) if "commitInfo" in action)
+def _infos(actions: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    return (dict(action["commitInfo"]) for action in actions if "commitInfo" in action)
+
+
+def _actions(table: Location, number: int, data: bytes) -> list[dict[str, Any]]:
+    """The actions of commit `number`, which has these bytes. Raises LakeError for a file that is none."""
+    return snapshot.actions_of(data, str(_commit(table / "_delta_log", number)))
 
 
 def newest_before(table: Location, moment: float) -> int | None:
@@ -123,9 +138,15 @@ def read_commit(table: Location, number: int) -> bytes | None:
     return _commit(table / "_delta_log", number).read()
 
 
-def is_ours(table: Location, number: int, data: bytes) -> bool:
-    """Whether commit `number`, of these bytes, is one of dblog."""
-    infos = list(_infos(data))
+def read_actions(table: Location, number: int) -> list[dict[str, Any]] | None:
+    """The actions of commit `number`; None where the log does not have it. Raises LakeError for a file that is none."""
+    data = read_commit(table, number)
+    return None if data is None else _actions(table, number, data)
+
+
+def is_ours(table: Location, number: int, actions: Sequence[dict[str, Any]]) -> bool:
+    """Whether commit `number`, with these actions, is one of dblog."""
+    infos = list(_infos(actions))
     if infos:
         _INFOS[table] = number, infos[0]
     return any(info.get("userMetadata") == COMMIT_MARK for info in infos)
@@ -140,9 +161,14 @@ def commit_sum(table: Location, number: int) -> int | None:
     return None if data is None else zlib.crc32(data)
 
 
-def _keeps_all(data: bytes) -> bool:
-    """Whether a commit changed neither rows nor shape, as OPTIMIZE and VACUUM do."""
-    for action in map(orjson.loads, data.splitlines()):
+def _keeps_all(table: Location, number: int, data: bytes) -> bool:
+    """Whether a commit changed neither rows nor shape, as OPTIMIZE and VACUUM do. One that cannot be read does not
+    count: the merge of that table says so."""
+    try:
+        actions = _actions(table, number, data)
+    except LakeError:
+        return False
+    for action in actions:
         changed = action.get("add") or action.get("remove")
         if "metaData" in action or "protocol" in action or (changed and changed.get("dataChange", True)):
             return False
@@ -154,7 +180,7 @@ def same_rows(table: Location, number: int, checksum: int | None) -> tuple[int, 
     leaves the newest ones alone. It is `number` itself where that commit no longer has this `checksum`."""
     first = number
     before = checksum
-    while (data := read_commit(table, number + 1)) is not None and _keeps_all(data):
+    while (data := read_commit(table, number + 1)) is not None and _keeps_all(table, number + 1, data):
         if number == first and before is not None and commit_sum(table, first) != before:
             break
         number += 1

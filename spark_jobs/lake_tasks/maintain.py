@@ -13,6 +13,7 @@ is looked at; merges wait meanwhile. A continuous merge has written files again 
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +30,7 @@ from dblog_core.config.settings import Config
 from dblog_core.delta_writer.features import TableRefused, protects_log
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.dumps import dump_store
-from dblog_core.errors import DblogError, LakeError, LeaseLost, RequestError
+from dblog_core.errors import DblogError, LakeError, LeaseLost, RequestError, StagingError
 from dblog_core.lake.cuts import cut_of, cuts_location, is_findable
 from dblog_core.lake.lake_status import OWN, State, TableStatus, history_location, own_directory, table_location
 from dblog_core.lake.task_plans import MaintainPlan
@@ -55,8 +56,10 @@ from spark_jobs.lake_tasks import answered_table, expired_cuts, file_upkeep
 from spark_jobs.lake_tasks.context import Done, Tools
 from spark_jobs.lake_tasks.expired_cuts import Kept
 from spark_jobs.lake_tasks.mark_times import PURGE, Marks
-from spark_jobs.merging.faults import first_lines
+from spark_jobs.merging.faults import DEFECTS, FAULTS, describe_defect, first_lines
 from spark_jobs.merging.merge_records import Records
+
+_log = logging.getLogger(__name__)
 
 _DELTA_HOURS = 168.0  # below this VACUUM refuses, unless it is told that somebody has thought about it
 _DELTA_LOG_DAYS = 30  # for so long Delta keeps its log, and so versions, by itself
@@ -133,8 +136,11 @@ def _noting(failed: list[FailedPlace], name: str) -> Iterator[None]:
         raise
     except DblogError as error:
         failed.append(FailedPlace(name, error.message if error.where == name else error.reason, error.fix))
-    except (DeltaError, PySparkException, Py4JJavaError) as error:
+    except FAULTS as error:
         failed.append(FailedPlace(name, first_lines(error), ""))
+    except DEFECTS as error:
+        _log.exception("%s: its maintenance has failed", name)
+        failed.append(FailedPlace(name, describe_defect(error), ""))
 
 
 def _with_failures(
@@ -181,7 +187,15 @@ def places(tools: Tools) -> Iterator[Place]:
             continue
         both = (Place(name, table_location(tools.lake.location, table), False),
                  Place(name, history_location(tools.lake.location, table), True))  # fmt: skip
-        yield from (place for place in both if log.version(place.path) is not None)
+        yield from filter(_is_there, both)
+
+
+def _is_there(place: Place) -> bool:
+    """Whether there is a table; also where that cannot be read: its maintenance says so."""
+    try:
+        return log.version(place.path) is not None
+    except StagingError:
+        return True
 
 
 def _improve(spark: SparkSession, place: Place, tools: Tools, marks: Marks) -> list[str]:

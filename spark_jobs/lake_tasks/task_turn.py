@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from deltalake.exceptions import DeltaError
-from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
-from pyspark.errors import PySparkException
+from py4j.protocol import Py4JError, Py4JNetworkError
 
-from dblog_core.errors import DblogError, LakeError, LeaseLost
+from dblog_core.errors import LakeError, LeaseLost
 from dblog_core.lake import lake_tasks
 from dblog_core.lake.lake_status import TableStatus
 from dblog_core.lake.lake_tasks import LakeTask, Outcome
@@ -18,7 +17,9 @@ from dblog_core.lake.task_results import TaskResult
 from dblog_core.maintenance.maintain_result import MaintainResult
 from spark_jobs.lake_tasks import registry
 from spark_jobs.lake_tasks.context import Tools
-from spark_jobs.merging.faults import outcome_of_fault, spark_gone_error
+from spark_jobs.merging.faults import DEFECTS, FAULTS, describe_defect, outcome_of_fault, spark_gone_error
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +34,15 @@ class TaskTurn:
             return registry.plan(self.tools, task.request)
         except LeaseLost:
             raise
-        except (DblogError, DeltaError, PySparkException, Py4JJavaError) as error:
+        except FAULTS as error:
             lake_tasks.record_outcome(self.tools.lake.location, task.id, outcome_of_fault(0, error))
             return None
         except (Py4JNetworkError, Py4JError) as error:
             raise spark_gone_error(task.kind) from error
+        except DEFECTS as error:
+            _log.exception("the lake task %s cannot be planned", task.kind)
+            lake_tasks.record_outcome(self.tools.lake.location, task.id, Outcome(0, None, describe_defect(error)))
+            return None
 
     def carry_out(self, plan: TaskPlan) -> tuple[Mapping[str, TableStatus], Outcome[TaskResult]]:
         """The tables that it has changed, and its outcome."""
@@ -46,10 +51,13 @@ class TaskTurn:
             done = registry.carry_out(self.tools, plan)
         except LeaseLost:
             raise
-        except (DblogError, DeltaError, PySparkException, Py4JJavaError) as error:
+        except FAULTS as error:
             return {}, outcome_of_fault(number, error)
         except (Py4JNetworkError, Py4JError) as error:
             raise spark_gone_error(plan.kind) from error
+        except DEFECTS as error:  # otherwise no merge would ever get past a task that was begun
+            _log.exception("the lake task %s has failed", plan.kind)
+            return {}, Outcome(number, None, describe_defect(error))
         return done.tables, Outcome(number, done.result)
 
 

@@ -261,9 +261,9 @@ class Upkeep:
     def _end_turn(self, lake: Lake) -> None:
         assert self._turn is not None
         path = _path(lake, self._turn.table)
+        self._turn = None  # first: where the log cannot be read, the others have their turns all the same
         if (version := log.version(path)) is not None:
             self._turns.record_compaction(path, version)
-        self._turn = None
 
 
 def _plan(table: OpenTable, turn: _Turn) -> FileRewrite | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from dblog_core.errors import LakeError
+from dblog_core.errors import LakeError, StagingError
 from dblog_core.lake import merge_plan
 from dblog_core.lake.lake_status import LakeStatus, State, TableStatus, own_directory, read_status, table_location
 from dblog_core.lake.merge_plan import KeptManifests, Work
@@ -175,7 +175,12 @@ def follow_versions(status: LakeStatus, lake: Location, of: Collection[str] | No
     def follow(name: str, table: TableStatus) -> TableStatus:
         if table.version is None or table.state is State.STOPPED or (of is not None and name not in of):
             return table
-        version, commit = log.same_rows(table_location(lake, TableName.parse(name)), table.version, table.commit)
+        try:
+            version, commit = log.same_rows(table_location(lake, TableName.parse(name)), table.version, table.commit)
+        except StagingError as error:
+            if error.transient:
+                raise
+            return table  # the merge of this table says what is wrong with it
         return replace(table, version=version, commit=commit)
 
     return replace(status, tables={name: follow(name, table) for name, table in status.tables.items()})

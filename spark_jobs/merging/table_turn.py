@@ -22,7 +22,7 @@ from dblog_core.model.schema import TableName
 from dblog_core.staging import Staging
 from spark_jobs.delta_tables import log
 from spark_jobs.events import fold_on_driver
-from spark_jobs.merging.faults import OVERTAKEN, first_lines, spark_gone_error
+from spark_jobs.merging.faults import DEFECTS, OVERTAKEN, describe_defect, first_lines, spark_gone_error
 from spark_jobs.merging.lake import Lake
 from spark_jobs.merging.merge_records import Intent
 from spark_jobs.merging.merge_results import Applied
@@ -97,9 +97,9 @@ class TableTurn:
             return Applied(work.table, work.rows, error=first_lines(error), version=status.version if status else None)
         except (Py4JNetworkError, Py4JError) as error:
             raise spark_gone_error(work.table) from error
-        except (ArithmeticError, LookupError, TypeError, ValueError) as error:  # a defect of ours: the others go on
+        except DEFECTS as error:  # the others go on
             _log.exception("%s: its merge has failed", work.table)
-            message = f"{type(error).__name__}: {first_lines(error)}; this is a defect: report it, with what is logged"
+            message = describe_defect(error)
             return Applied(work.table, work.rows, error=message, version=status.version if status else None)
         self.step(f"applied {work.table}")
         return applied

@@ -25,7 +25,7 @@ from dblog_core.staging import Staging
 from dblog_core.state import recent_errors
 from dblog_core.wiring import open_state
 from spark_jobs.delta_tables import create_table
-from spark_jobs.lake_tasks import maintain
+from spark_jobs.lake_tasks import maintain, registry
 from spark_jobs.merge import Job
 from spark_jobs.merge_rounds import Merger
 from tests.spark.lakes import TestLake
@@ -112,6 +112,39 @@ def test_a_table_that_fails_is_named_everywhere_and_holds_nothing_up(world: Worl
     result, said = world.run()
     assert not result.failed and "maintain done" in said
     assert all(each.unmaintained is None for each in world.tables().values())
+
+
+@pytest.mark.parametrize("fault", [KeyError("schemaString"), pa.ArrowNotImplementedError("codec"), ValueError()])
+def test_a_fault_that_nobody_has_thought_of_holds_nothing_up_either(
+    world: World, monkeypatch: pytest.MonkeyPatch, fault: Exception
+) -> None:
+    def fail(place: maintain.Place, *more: Any, **named: Any) -> MaintainedTable:
+        if place.name == "shop.b":
+            raise fault
+        return world.maintain(place, *more, **named)
+
+    world.broken.clear()
+    monkeypatch.setattr(maintain, "_maintain", fail)
+    result, _ = world.run()
+    assert [each.size.table for each in result.tables] == ["shop.a", "shop.c"]
+    assert result.staging is not None and result.staging.segment > 1
+    (failed,) = result.failed
+    assert failed.name == "shop.b" and failed.error
+
+
+@pytest.mark.parametrize("part", ["plan", "carry_out"])
+def test_a_lake_task_that_meets_a_defect_ends_and_the_next_merge_goes_on(
+    world: World, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    monkeypatch.setattr(registry, part, mock.Mock(side_effect=KeyError("schemaString")))
+    task = lake_tasks.file_task(world.lake.location, MaintainRequest())
+    world.lake.merger(config=world.config).run_task()
+    outcome = lake_tasks.read_outcome(world.lake.location, task.id, MaintainResult)
+    assert outcome is not None and outcome.error is not None and "this is a defect" in outcome.error
+    for schema in TABLES:
+        world.lake.build.create(schema, {"id": world.lake.build.offset})
+    world.lake.build.seal()
+    assert len(world.lake.merge_well()) == 1
 
 
 def test_a_table_that_fails_keeps_the_size_that_was_noted_last(world: World) -> None:
