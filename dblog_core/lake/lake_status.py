@@ -118,8 +118,9 @@ class TableStatus:
 
     @property
     def missing_rows(self) -> str | None:
-        """Why rows may be missing that only a dump brings, as far as the lake's own record says it; None: none are."""
-        if self.state is not State.INCOMPLETE:
+        """Why rows may be missing that only a dump brings, as far as the lake's own record says it; None: none are. One
+        that has stopped may have lacked some before."""
+        if self.state is State.OK:
             return None
         if self.damage is not None:
             return self.damage
@@ -127,6 +128,8 @@ class TableStatus:
             return f"it waits for dump {self.awaits}"
         if self.lacks is not None:
             return "no full dump of it is merged"
+        if self.state is State.STOPPED and not self.withheld:
+            return None
         return f"{self.withheld:,} rows wait for a dump of their keys"
 
     def is_late(self, segment: int) -> bool:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from dblog_core.errors import StagingUnavailable
+from dblog_core.lake.cuts import find_cut
 from dblog_core.lake.lake_status import State, TableStatus, history_location, read_status
 from dblog_core.staging import Staging
 from spark_jobs.delta_tables import create_table, log
@@ -105,3 +106,20 @@ def test_a_merger_that_begins_leaves_storage_that_is_away_to_be_tried_again(lake
     merger = lake.merger()
     with mock.patch.object(log, "same_rows", side_effect=StagingUnavailable("away")), pytest.raises(StagingUnavailable):
         read_lake(lake.location, merger._records, lake.staging)
+
+
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_a_cut_names_what_a_table_lacked_before_it_stopped(lake: TestLake, is_whole: bool) -> None:
+    """Up to the offset at which it stopped it does not hold all changes either."""
+    place = lake.table(BROKEN).local
+    assert place is not None
+    if is_whole:  # nothing has proven before that the tables began empty
+        for schema in TABLES:
+            lake.build.truncate(schema)
+        _create(lake, 2)
+        lake.merge_well()
+    _cut_short(place)
+    _create(lake, 3)
+    lake.merge()
+    cut = find_cut(lake.location).cut
+    assert set(cut.behind) == {"shop.b"} and ("shop.b" in cut.incomplete) == (not is_whole)
