@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 POLL = 1.0  # seconds between two looks
 TROUBLED = 30.0  # seconds to the next look when staging or lake cannot be read
 JUDGE = 30.0  # seconds between two looks whether the lake still continues the staging
+WAITING = 600.0  # seconds for which a lake task, or a merge that was begun, waits until somebody is asked to finish it
 QUIET = 5.0  # seconds after a ring: a merge takes longer
 
 
@@ -51,8 +52,8 @@ def sealed_segments(config: Config, file: Path) -> Asset:
 
 
 class SegmentsSealed(BaseEventTrigger):
-    """Rings when a newer segment with rows is sealed, at start when the lake is behind, and when the staging was
-    replaced by one that the lake does not continue."""
+    """Rings when a newer segment with rows is sealed, at start when the lake is behind, when the staging was replaced
+    by one that the lake does not continue, and when a lake task or a merge that was begun waits for long."""
 
     def __init__(self, *, staging: str, source: str, lake: str, config: str = "") -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # Airflow leaves it untyped
@@ -89,12 +90,13 @@ class Watch:
         self._now = now
         self._judged_at = float("-inf")
         self._continues = True
+        self._waiting: dict[str, float] = {}  # since when work waits, by its name; infinite: this has rung for it
         self.segment = 0
 
     def look(self) -> tuple[bool, float]:
         """Whether to ring, and the seconds until the next look."""
         try:
-            ring = self._is_refused() or (self._newer() if self._staging else self._behind())
+            ring = self._judge() or (self._newer() if self._staging else self._behind())
         except DblogError as error:
             log.error("cannot see whether segments were sealed, looking again in %.0f s: %s", TROUBLED, error)
             return False, TROUBLED
@@ -121,22 +123,43 @@ class Watch:
         lacks_rows = head is not None and head.last_offset > (lake.common_offset if lake else 0)
         return lacks_rows or not verdict.may_merge
 
-    def _is_refused(self) -> bool:
+    def _judge(self) -> bool:
+        """Whether to ring for something else than a segment: now and then."""
+        if self._staging is None or self._place is None or self._now() - self._judged_at < JUDGE:
+            return False
+        self._judged_at = self._now()
+        return self._is_refused(self._staging, self._place) or self._has_waited(self._place)
+
+    def _is_refused(self, known: Staging, place: Location) -> bool:
         """Whether the lake no longer continues the staging, which somebody has replaced: the merge says so, and fails.
         True once each time; from then on the newest segment that there is now counts as seen."""
         from dblog_core.lake.continuity import judge_lake
 
-        if self._staging is None or self._place is None or self._now() - self._judged_at < JUDGE:
-            return False
-        self._judged_at = self._now()
-        staging = self._staging.handle()  # it knows no segment that is gone
-        _, verdict = judge_lake(staging, self._place)
+        staging = known.handle()  # it knows no segment that is gone
+        _, verdict = judge_lake(staging, place)
         had_continued = self._continues
         self._continues = verdict.may_merge
         if (head := staging.head_number()) < self.segment:
             self._staging = staging
             self.segment = head
         return had_continued and not verdict.may_merge
+
+    def _has_waited(self, place: Location) -> bool:
+        """Whether a lake task, or a merge that was begun, has waited for long: who did it may have died, and perhaps no
+        row follows. True once for each. Where another process is still at work on it, the merge that this starts waits
+        for that one, and has nothing to do."""
+        from dblog_core.lake.continuity import read_unfinished_merge
+        from dblog_core.lake.lake_status import read_status
+        from dblog_core.lake.lake_tasks import waiting_tasks
+
+        names = {f"task {task.id}" for task in waiting_tasks(place)}
+        if (begun := read_unfinished_merge(place, read_status(place))) is not None:
+            names.add(f"merge {begun.number}")
+        now = self._now()
+        self._waiting = {name: self._waiting.get(name, now) for name in names}
+        late = [name for name, since in self._waiting.items() if now - since >= WAITING]
+        self._waiting.update(dict.fromkeys(late, float("inf")))
+        return bool(late)
 
     def _newer(self) -> bool:
         """Whether any segment after the last one seen has rows."""

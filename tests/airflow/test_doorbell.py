@@ -10,13 +10,18 @@ from typing import Any
 
 import pytest
 
-from dblog_core.airflow.triggers import JUDGE, QUIET, TROUBLED, Watch, sealed_segments
+from dblog_core.airflow.triggers import JUDGE, QUIET, TROUBLED, WAITING, Watch, sealed_segments
 from dblog_core.config.loader import load
+from dblog_core.lake import lake_tasks
 from dblog_core.lake.lake_status import LakeStatus, lake_at, own_directory
+from dblog_core.lake.lake_tasks import Outcome
+from dblog_core.lake.merge_plan import Span
+from dblog_core.lake.task_plans import MaintainPlan
+from dblog_core.lake.task_requests import MaintainRequest
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import Manifest
 from dblog_core.wiring import open_staging
-from spark_jobs.merging.merge_records import Records
+from spark_jobs.merging.merge_records import Intent, Records, TaskIntent
 from tests.fix_s3 import Bucket
 from tests.unit.staged import root_of
 
@@ -74,6 +79,39 @@ def test_it_rings_once_when_the_staging_is_replaced_by_one_that_the_lake_does_no
     replaced.publish(manifest(2, rows=1, first=2))
     assert watch.look()[0] is True
     assert Watch(str(tmp_path / "staging"), "shop", str(tmp_path / "lake")).look()[0] is True, "the triggerer starts"
+
+
+@pytest.mark.parametrize("work", ["task", "merge"])
+def test_it_rings_once_for_work_that_nobody_finishes_though_no_row_follows(
+    staging: Staging, tmp_path: Path, work: str
+) -> None:
+    staging.publish(manifest(1, rows=4))
+    lake = lake_at(str(tmp_path / "lake"))
+    records = Records(own_directory(lake))
+    records.finish(LakeStatus(1, 1, 4, "p"))
+    now = [0.0]
+    watch = Watch(str(tmp_path / "staging"), "shop", str(tmp_path / "lake"), now=lambda: now[0])
+    assert watch.look()[0] is False
+
+    def looks(seconds: float) -> list[bool]:
+        end = now[0] + seconds
+        rings = []
+        while now[0] < end:
+            now[0] += JUDGE
+            rings.append(watch.look()[0])
+        return rings
+
+    assert not any(looks(2 * WAITING)), "nothing waits"
+    for _ in range(2):
+        if work == "task":
+            task = lake_tasks.file_task(lake, MaintainRequest()).id
+        else:
+            records.begin(Intent(2, Span(2, 1, 5, 4, "p", None), {}, TaskIntent("t", MaintainPlan())))
+        assert not any(looks(WAITING)), "somebody is at work on it"
+        assert looks(3 * WAITING).count(True) == 1
+        if work == "merge":
+            return
+        lake_tasks.record_outcome(lake, task, Outcome(2, None, "it has failed"))
 
 
 def test_it_watches_an_object_store_with_the_settings_of_the_file(bucket: Bucket, tmp_path: Path) -> None:
