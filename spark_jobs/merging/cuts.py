@@ -78,7 +78,8 @@ def append(
         raise LakeError(
             f"the cut of merge {intent.number} cannot be written: {' '.join(str(error).split())}",
             where=str(path),
-            fix="merge again: it continues where this one stopped",
+            fix="merge again: it continues where this one stopped. If it always fails here, move this directory away: "
+            "the merge begins a new table, and no earlier cut can be read",
         ) from error
     log.check_committed(path, app, intent.number)
 

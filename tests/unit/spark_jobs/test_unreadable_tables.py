@@ -10,8 +10,8 @@ from unittest import mock
 import pyarrow as pa
 import pytest
 
-from dblog_core.errors import StagingUnavailable
-from dblog_core.lake.cuts import find_cut
+from dblog_core.errors import LakeError, StagingUnavailable
+from dblog_core.lake.cuts import cuts_location, find_cut
 from dblog_core.lake.lake_status import State, TableStatus, history_location, read_status
 from dblog_core.staging import Staging
 from spark_jobs.delta_tables import create_table, log
@@ -106,6 +106,20 @@ def test_a_merger_that_begins_leaves_storage_that_is_away_to_be_tried_again(lake
     merger = lake.merger()
     with mock.patch.object(log, "same_rows", side_effect=StagingUnavailable("away")), pytest.raises(StagingUnavailable):
         read_lake(lake.location, merger._records, lake.staging)
+
+
+def test_a_table_of_cuts_whose_log_is_damaged_is_begun_again_as_the_error_says(lake: TestLake, tmp_path: Path) -> None:
+    place = cuts_location(lake.location).local
+    assert place is not None
+    _cut_short(place)
+    _create(lake, 2)
+    for _ in range(2):
+        with pytest.raises(LakeError, match="the cut of merge 2 cannot be written") as caught:
+            lake.merge()
+    assert "move this directory away" in caught.value.fix and caught.value.where == str(place)
+    place.rename(tmp_path / "away")
+    lake.merge_well()
+    assert [row["id"] for row in lake.rust_rows(BROKEN)] == [1, 2] and find_cut(lake.location).cut.number == 2
 
 
 @pytest.mark.parametrize("is_whole", [False, True])
