@@ -194,7 +194,7 @@ def _end_waits(work: Work, table: TableStatus) -> TableStatus:
     if emptied or any(_brings(mark, table) for mark in work.finished):
         return replace(table, awaits=None, damage=None, damaged_at=None)
     if table.damage is None:
-        return table if work.last_truncate is None else replace(table, awaits=None)
+        return table
     # A dump that began before the damage has ended: it is another one that heals it.
     ended = any(mark.dump == table.awaits for mark in work.finished)
     return replace(table, awaits=None) if ended else table
