@@ -73,13 +73,16 @@ def _split_entry(entry: str) -> tuple[str, str, str | None]:
 class Origin:
     """What a catalogue says of a table now.
 
-    `oid`: the table; `brought`: digest of its other names, of partitions that were attached, and of whether it may have
-    been a partition itself, empty where it was made with this name and all its partitions as such; `attached`: of the
+    `oid`: the table; `brought`: digest of its other names, of partitions that were attached, of whether it may have
+    been a partition itself, and of the tree of `is_beside_hidden`, empty where it was made with this name and all its
+    partitions as such, and there is no such tree; `attached`: of the
     partitions alone; `numbers`: digest of its columns' names, types and numbers; `columns`: of names and types;
     `version`: another one whenever the description of a column, or the table's name, was written since, and `described`
     behind a colon; `is_as_made`: nothing of all that was written again; `parts`: whether it is partitioned;
     `described`: empty while the description of some column is the one with which the table was made, else another one
-    whenever any is written.
+    whenever any is written; `is_beside_hidden`: it has no entry in [source.columns], and its rows may be those of a
+    root, or of another partition of it, that hides columns; `is_partition`: it has no entry, and is a partition of a
+    table.
     """
 
     oid: int
@@ -91,6 +94,8 @@ class Origin:
     is_as_made: bool
     parts: bool = False
     described: str = ""
+    is_beside_hidden: bool = False
+    is_partition: bool = False
 
     def describe(self, *, hides: bool) -> str:
         """What an acceptance of the table keeps; of one whose columns nobody hides, where its rows come from."""

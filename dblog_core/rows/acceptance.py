@@ -23,6 +23,8 @@ class Held(StrEnum):
 
     ARRIVED = "arrived"
     """It, or rows of it, were elsewhere before: it was renamed or swapped, or a partition was attached."""
+    BESIDE = "beside"
+    """Its root, or another partition of it, hides columns: rows of the same kind come under its name."""
     RESHAPED = "reshaped"
     """Its columns are not those that were accepted."""
     ALTERED = "altered"

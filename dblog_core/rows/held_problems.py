@@ -9,6 +9,8 @@ from dblog_core.rows.acceptance import Held
 
 _WHY = {
     Held.ARRIVED: "it, or rows of it, had another name before (RENAME, a swap, an attached partition)",
+    Held.BESIDE: "it is a partition that is logged under its own name. A table above it, or another partition, "
+    "hides columns, or a table above it had another name before",
     Held.RESHAPED: "its columns are not those that were accepted",
     Held.ALTERED: "it was altered, and it is not certain that its columns are those that were accepted",
     Held.UNKNOWN: "the log has a statement of which nobody knows what it did to which table",

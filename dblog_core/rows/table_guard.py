@@ -331,7 +331,7 @@ class TableGuard:
             return hold
         accepted = accepted_as(now, self.entry(name), hides=hides)
         if before == accepted and oids <= {now.oid}:
-            if not hides and not now.parts and oids and not self._hides_parts:
+            if not hides and not now.parts and not now.is_partition and oids and not self._hides_parts:
                 self._proven.add(table)  # made with this name: that is so whatever comes, until the log names another
             return None
         if before is None and oids == {now.oid} and (now.is_as_made or not hides) and not now.parts:
@@ -348,14 +348,15 @@ class TableGuard:
     def _find_doubt(self, before: Acceptance | None, now: Origin, *, hides: bool) -> Held | None:
         """Why nothing proves that the table is what was accepted, or a new one; None where it is."""
         is_new = not now.brought
+        arrived = Held.BESIDE if now.is_beside_hidden else Held.ARRIVED
         if before is not None and before.shape == now.describe(hides=hides):
             return None
         if before is not None and before.shape.partition(":")[0] == str(now.oid):  # the same one, described otherwise
             if not hides:
-                return None if is_new else Held.ARRIVED
+                return None if is_new else arrived
             return Held.RESHAPED if before.columns != now.columns or not now.attached else Held.ARRIVED
         if not is_new:
-            return Held.ARRIVED
+            return arrived
         return Held.RESHAPED if hides and before is not None and before.columns != now.columns else None
 
     def _note_oid(self, signal: SchemaSeen) -> None:

@@ -132,7 +132,7 @@ class PostgresSource:
         if self._lookups is not None:  # it may be asked for every batch
             return self._lookups.origins(tables)
         with session(self._config) as connection:
-            return find_origins(connection, tables)
+            return find_origins(connection, tables, self._config.columns)
 
     def current_position(self) -> str:
         """The end of the flushed log, on a standby of what is replayed. A commit with synchronous_commit off counts

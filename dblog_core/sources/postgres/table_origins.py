@@ -6,6 +6,8 @@ which transactions have written the rows of the catalogue.
     made as a partition     its place in the tree was written by the transaction that made it; ATTACH writes another one
     never another's part    a column's description is of the transaction that made the table; DETACH writes all of them
     columns                 number, name, type, and the transaction that has written each description last
+    beside hidden values    one that hides columns is in the same tree of partitions, or a root above the table has had
+                            another name: rows of the same kind are logged under the name of each partition
 
 The rows for a table's system columns are written once, by the transaction that makes it. Ids of transactions are only
 compared for equality, or with others of one look.
@@ -13,11 +15,13 @@ compared for equality, or with others of one look.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
+from dblog_core.config.source import ColumnRules
 from dblog_core.model.schema import TableName
 from dblog_core.model.table_identity import Origin, digest
+from dblog_core.rows import column_rule_faults
 from dblog_core.sources.postgres.sql import catalogue
 from dblog_core.sources.postgres.sql.connection import Connection, one_snapshot, rows
 
@@ -43,10 +47,28 @@ _PARTITIONS = f"""
       JOIN pg_attribute made ON made.attrelid = tree.relid AND made.attnum = -1
     WHERE tree.relid <> tree.root ORDER BY tree.relid
 """
+# Upwards: a tree may have thousands of partitions. One that is being detached still takes rows.
+_ROOTS_ABOVE = """
+    WITH RECURSIVE up(leaf, relid) AS (
+        SELECT given.oid, given.oid FROM unnest(%s::oid[]) AS given(oid)
+        UNION ALL
+        SELECT up.leaf, i.inhparent FROM up JOIN pg_inherits i ON i.inhrelid = up.relid
+        JOIN pg_class p ON p.oid = i.inhrelid AND p.relispartition)
+    SELECT up.leaf::bigint, up.relid::bigint, t.xmin::text, t.xmin = made.xmin AND age(n.xmin) >= age(made.xmin)
+    FROM up JOIN pg_class c ON c.oid = up.relid JOIN pg_namespace n ON n.oid = c.relnamespace
+      JOIN pg_type t ON t.oid = c.reltype JOIN pg_attribute made ON made.attrelid = c.oid AND made.attnum = -1
+    WHERE up.relid <> up.leaf ORDER BY up.leaf, up.relid
+"""
+_OIDS = """
+    SELECT c.oid::bigint FROM unnest(%s::text[], %s::text[]) AS given(schema, name)
+    JOIN pg_namespace n ON n.nspname = given.schema JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = given.name
+"""
 
 
-def find_origins(connection: Connection, tables: Collection[TableName]) -> dict[TableName, Origin]:
-    """Of those of the tables that exist."""
+def find_origins(
+    connection: Connection, tables: Collection[TableName], rules: Mapping[str, ColumnRules]
+) -> dict[TableName, Origin]:
+    """Of those of the tables that exist. `rules`: all of the source, by table."""
     if not tables:
         return {}
     with one_snapshot(connection):
@@ -54,13 +76,20 @@ def find_origins(connection: Connection, tables: Collection[TableName]) -> dict[
         oids = [oid for _, _, oid, *_ in found]
         columns = _group(rows(connection, _COLUMNS, (oids,)))
         partitions = _group(rows(connection, _PARTITIONS, (oids,)))
+        without_entry = [oid for schema, name, oid, *_ in found if str(TableName(schema, name)) not in rules]
+        trees = _find_trees(connection, without_entry, rules)
     origins = {}
     for schema, name, oid, is_partitioned, named_by, made_by, is_schema_older in found:
         its_columns = columns.get(oid, [])
         parts = partitions.get(oid, [])
         attached = [[part, placed_by] for part, placed_by, part_made_by in parts if placed_by != part_made_by]
         names = [] if named_by == made_by and is_schema_older else [named_by]
-        places = [names, attached, *(["detached"] if _may_be_detached(its_columns, made_by) else [])]
+        places = [
+            names,
+            attached,
+            *(["detached"] if _may_be_detached(its_columns, made_by) else []),
+            *([tree] if (tree := trees.get(oid)) else []),
+        ]
         described = "" if any(column[-1] == made_by for column in its_columns) else digest([c[-1] for c in its_columns])
         version = digest([named_by, *(column[-1] for column in its_columns)])
         origins[TableName(schema, name)] = Origin(
@@ -73,8 +102,32 @@ def find_origins(connection: Connection, tables: Collection[TableName]) -> dict[
             is_as_made=not names and not attached and all(column[-1] == made_by for column in its_columns),
             parts=is_partitioned,
             described=described,
+            is_beside_hidden=bool(trees.get(oid)),
+            is_partition=oid in trees,
         )
     return origins
+
+
+def _find_trees(
+    connection: Connection, oids: Collection[int], rules: Mapping[str, ColumnRules]
+) -> dict[int, list[Any]]:
+    """Of those of the tables that are partitions, why they may be logged with values that another table of their tree
+    hides; empty where they are not. It changes where that becomes so in another way."""
+    hiding = [TableName.parse(table) for table in rules if column_rule_faults.hidden_columns(rules[table])]
+    if not hiding or not oids:
+        return {}
+    hiding_oids = {oid for (oid,) in rows(connection, _OIDS, ([t.schema for t in hiding], [t.name for t in hiding]))}
+    roots_above = _group(rows(connection, _ROOTS_ABOVE, ([*oids, *hiding_oids],)))
+    in_tree = hiding_oids | {root for oid in hiding_oids for root, *_ in roots_above.get(oid, ())}
+    reasons: dict[int, list[Any]] = {}
+    for oid in oids:
+        roots = roots_above.get(oid, [])
+        # Not which table it is that hides: a partition that comes with an entry must not hold the accepted ones.
+        hides = [root for root, *_ in roots] if any(root in in_tree for root, *_ in roots) else []
+        renamed = [[root, named_by] for root, named_by, is_as_named in roots if not is_as_named]
+        if roots:
+            reasons[oid] = [hides, renamed] if hides or renamed else []
+    return reasons
 
 
 def _may_be_detached(columns: Collection[tuple[Any, ...]], made_by: str) -> bool:

@@ -180,6 +180,18 @@ def judged(guard: TableGuard, table: TableName, *signals: Signal) -> str:
     return "waits" if acceptance.why_held is None else acceptance.why_held.value
 
 
+def test_a_partition_that_comes_to_stand_beside_hidden_columns_is_held_though_it_was_proven_before() -> None:
+    part = replace(MADE, oid=8, is_partition=True)
+    catalogue = Catalogue(people=MADE, plain=part)
+    guard = by_catalogue(catalogue)
+    assert judged(guard, PLAIN, shown(PLAIN, 8)) == judged(guard, PLAIN) == "passes"
+    catalogue.tables[PLAIN] = replace(part, brought="beside", is_beside_hidden=True)
+    assert judged(guard, PLAIN) == "beside"
+    # Somebody has accepted it there.
+    guard.accept("shop.plain", accepted_as(catalogue.tables[PLAIN], "", hides=False))
+    assert judged(guard, PLAIN) == "passes"
+
+
 @pytest.mark.parametrize(
     ("now", "becomes"),
     [

@@ -77,7 +77,7 @@ class Lookups:
 
     def origins(self, tables: Collection[TableName]) -> dict[TableName, Origin]:
         """As `Source.origins`."""
-        return self._ask(lambda connection: find_origins(connection, tables))
+        return self._ask(lambda connection: find_origins(connection, tables, self._config.columns))
 
     def snapshot(self) -> str:
         """What the next question sees at least (`pg_current_snapshot()`)."""

@@ -98,7 +98,7 @@ class PostgresChunkReader:
 
     def origin(self, table: TableName) -> Origin | None:
         with translate_errors(self._config):
-            return find_origins(self._open(), [table]).get(table)
+            return find_origins(self._open(), [table], self._config.columns).get(table)
 
     def estimated_rows(self, table: TableName) -> int:
         with translate_errors(self._config):
