@@ -210,5 +210,5 @@ def _change(work: Work, staging: Staging, before: str, after: TableSchema) -> Sh
         gone=tuple(difference.dropped),
         widened=tuple(difference.widened),
         retyped=tuple(old.name for old, _ in difference.retyped),
-        rekeyed=difference.rekeyed,
+        rekeyed=difference.rekeyed is not None,
     )

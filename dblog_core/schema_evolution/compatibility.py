@@ -6,6 +6,7 @@ Delta widens it in place, so that files which lie there need not be written agai
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -20,13 +21,13 @@ _DIGITS = {pa.int8(): 10, pa.int16(): 10, pa.int32(): 10, pa.int64(): 20}
 @dataclass(frozen=True, slots=True)
 class Change:
     """From one shape to another. `retyped`: columns whose values the new type cannot hold, as they were and as they
-    are; `rekeyed`: the key has other columns."""
+    are; `rekeyed`: the key as it was and as it is, None where it is the same."""
 
     added: tuple[str, ...]
     dropped: tuple[str, ...]
     widened: tuple[str, ...]
     retyped: tuple[tuple[Column, Column], ...]
-    rekeyed: bool
+    rekeyed: tuple[tuple[str, ...], tuple[str, ...]] | None
 
     @property
     def faults(self) -> list[str]:
@@ -34,7 +35,7 @@ class Change:
         faults = [
             f"column {old.name} was {describe_type(old)} and is {describe_type(new)}" for old, new in self.retyped
         ]
-        return [*faults, "the key is another one"] if self.rekeyed else faults
+        return faults if self.rekeyed is None else [*faults, describe_key_change(*self.rekeyed)]
 
 
 def compare_schemas(before: TableSchema, after: TableSchema) -> Change:
@@ -46,8 +47,14 @@ def compare_schemas(before: TableSchema, after: TableSchema) -> Change:
         dropped=tuple(name for name in old if name not in new),
         widened=tuple(a.name for a, b in other if is_widening(a.type, b.type)),
         retyped=tuple((a, b) for a, b in other if not is_widening(a.type, b.type)),
-        rekeyed=before.key != after.key,
+        rekeyed=None if before.key == after.key else (before.key, after.key),
     )
+
+
+def describe_key_change(old: Sequence[str], new: Sequence[str]) -> str:
+    """What the key was, and what it is now, in words."""
+    was, now = (f"({', '.join(key)})" if key else "none" for key in (old, new))
+    return f"the key was {was} and is {now}"
 
 
 def describe_type(column: Column) -> str:

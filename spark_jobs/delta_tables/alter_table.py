@@ -181,7 +181,7 @@ def statements(
     faults = [f"the lake has a column {n} that the source never had" for n in left if n not in marked | dropped.had]
     faults += _find_other_types({n: kind for n, kind in lake_types.items() if n not in drop}, schema, back)
     faults += _unlike_in_case_alone([n for n in lake_types if n not in drop], schema)
-    faults += ["the key is another one"] if key != list(schema.key) else []
+    faults += [compatibility.describe_key_change(key, schema.key)] if key != list(schema.key) else []
     if faults:
         raise refuse_shape(schema, faults)
     names = [c.name for c in schema.columns]

@@ -51,7 +51,7 @@ def check_key(before: TableSchema, shapes: Iterable[TableSchema]) -> None:
     """Raises LakeError where the key changes, or the type of a column of it: rows could not be distinguished."""
     for schema in shapes:
         if schema.key != before.key:
-            raise refuse_shape(schema, ["the key is another one"])
+            raise refuse_shape(schema, [compatibility.describe_key_change(before.key, schema.key)])
         for was, now in zip(before.key_columns, schema.key_columns, strict=True):
             if was.type != now.type:
                 change = f"{compatibility.describe_type(was)} and is {compatibility.describe_type(now)}"

@@ -1,8 +1,10 @@
-"""A key column of PostgreSQL that is renamed: in the transaction that changes rows, with REPLICA IDENTITY FULL, and
-while the catalogue is read."""
+"""A key column that is dropped, and one of PostgreSQL that is renamed: in the transaction that changes rows, with
+REPLICA IDENTITY FULL, and while the catalogue is read."""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,9 @@ from typing import Any
 import pytest
 
 from dblog_core import wiring
+from dblog_core.capture.run_capture import run_capture
+from dblog_core.config.settings import Config
+from dblog_core.monitoring.status import read_source_status
 from dblog_core.sources.postgres.source import PostgresSource
 from dblog_core.sources.postgres.sql import catalogue
 from dblog_core.staging.reader import lines
@@ -70,3 +75,23 @@ def test_a_key_that_is_renamed_while_the_catalogue_is_read_stops_no_table(
         (("id2",), ["id2", "v"])
     ]
     assert names == ["id", "id2"]
+
+
+@pytest.mark.in_turn
+def test_a_table_that_loses_a_column_of_its_key_stops_and_names_the_new_key(
+    database: Database, tmp_path: Path, merged_here: Callable[[Config], int]
+) -> None:
+    config = database.config(tmp_path)
+    database.execute("CREATE TABLE t (a int, b int, v int, PRIMARY KEY (a, b))")
+    run_capture(config, stop=threading.Event(), until_current=True)
+    database.execute("INSERT INTO t VALUES (1, 1, 1)")
+    run_capture(config, stop=threading.Event(), until_current=True)
+    assert merged_here(config) == 0
+    new_key = ["ALTER TABLE t ADD PRIMARY KEY (a)"] if database.kind == "postgres" else []
+    drop = "DROP COLUMN b" if database.kind != "mariadb" else "DROP PRIMARY KEY, DROP COLUMN b, ADD PRIMARY KEY (a)"
+    database.execute(f"ALTER TABLE t {drop}", *new_key, "INSERT INTO t VALUES (2, 2)")
+    run_capture(config, stop=threading.Event(), until_current=True)
+    merged_here(config)
+    (table,) = read_source_status(config).to_json()["tables"]
+    assert table["state"] == "stopped"
+    assert "the key was (a, b) and is (a)" in table["error"] and "dblog schema accept" in table["error"]

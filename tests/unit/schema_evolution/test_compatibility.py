@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pyarrow as pa
 import pytest
 
@@ -47,5 +49,13 @@ def test_a_change_tells_of_each_column_what_became_of_it_and_of_a_fault_both_typ
     assert (difference.added, difference.dropped, difference.widened) == (("x",), ("v",), ("id",))
     assert not difference.rekeyed
     assert difference.faults == ["column w was int (int32) and is varchar(9) (string)"]
-    rekeyed = shape(("id", "int", pa.int32()), key=("id", "v"))
-    assert compatibility.compare_schemas(shape(("id", "int", pa.int32())), rekeyed).faults == ["the key is another one"]
+
+
+def test_a_change_of_the_key_tells_the_old_and_the_new_one() -> None:
+    one = shape(("id", "int", pa.int32()), key=("id",))
+    two = replace(one, key=("id", "v"))
+    keyless = replace(one, key=())
+    assert compatibility.compare_schemas(one, one).faults == []
+    assert compatibility.compare_schemas(two, one).faults == ["the key was (id, v) and is (id)"]
+    assert compatibility.compare_schemas(one, two).faults == ["the key was (id) and is (id, v)"]
+    assert compatibility.compare_schemas(one, keyless).faults == ["the key was (id) and is none"]
