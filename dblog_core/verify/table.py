@@ -13,7 +13,7 @@ from dblog_core.dumps import key_ranges
 from dblog_core.dumps.dump_records import DumpOptions
 from dblog_core.dumps.key_ranges import Range
 from dblog_core.dumps.pace.locked_tables import LOCK_SECONDS
-from dblog_core.errors import DblogError, LakeError, TableLocked
+from dblog_core.errors import DblogError, LakeError, TableLocked, ValueOutOfRange
 from dblog_core.interfaces import ChunkReader, Json, Source
 from dblog_core.lake.lake_status import history_location, table_location
 from dblog_core.model.schema import TableName, TableSchema
@@ -32,6 +32,7 @@ from dblog_core.verify.recheck import Kind, Suspects
 from dblog_core.verify.report import Differences, HistoryReport, Sample, TableReport
 from dblog_core.verify.slices import to_json_ranges
 from dblog_core.verify.source_reader import PlacedReading, Readers, Reading, place_readings
+from dblog_core.verify.unreadable_values import UnreadableValues, leave_out
 from dblog_core.verify.window_positions import Places
 
 ROUNDS = 8
@@ -89,6 +90,7 @@ class TableCheck:
         self._ranges = ranges
         self._rules = self._all_rules = Rules.of(tools.config.source)
         self._suspects = Suspects()
+        self._unreadable = UnreadableValues()
         self._source_columns = SourceColumns()
         self.evidence: Evidence | None = None
 
@@ -236,11 +238,28 @@ class TableCheck:
             open_keys = [key for key in different_keys if repr(key) not in named]
             if not open_keys:
                 break
+            try:
+                named.update(self._compare_columns(schema, open_keys))
+            except ValueOutOfRange:
+                with self._tools.readers.turn, _Reader(self._tools.source) as reader:
+                    self._unreadable.find(reader, schema, open_keys, self._rules)
+                named.update(self._compare_columns(schema, open_keys))
+        return self._unreadable.add_columns(named, different_keys)
+
+    def _compare_columns(self, schema: TableSchema, keys: Sequence[Any]) -> dict[str, tuple[str, ...]]:
+        """Of rows of these keys the columns that differ, without those that cannot be read. Raises ValueOutOfRange."""
+        groups: dict[tuple[str, ...], list[Any]] = {}
+        for key in keys:
+            groups.setdefault(self._unreadable.columns_of(key), []).append(key)
+        named: dict[str, tuple[str, ...]] = {}
+        for unreadable, keys_of_group in groups.items():
+            readable = leave_out(schema, unreadable)
+            rules = self._rules.without(self._table, unreadable)
             with self._tools.readers.turn:
                 pinned = self._pin()
-                row_readings = self._tools.readers.read_rows(schema, open_keys, self._rules)
-            readings = self._place_readings(schema, row_readings)
-            answer = self._ask_lake(Ask.COLUMNS, schema, pinned, readings, for_chosen_keys=True)
+                row_readings = self._tools.readers.read_rows(readable, keys_of_group, rules)
+            readings = self._place_readings(readable, row_readings)
+            answer = self._ask_lake(Ask.COLUMNS, readable, pinned, readings, for_chosen_keys=True, rules=rules)
             named.update({repr(key): columns for key, columns in answer.different})
         return named
 
@@ -321,7 +340,8 @@ class TableCheck:
                 lake_columns = read_lake_columns(table_location(self._tools.lake, self._table), pinned.version)
             except LakeError as error:
                 unknown = (NotCompared("*", f"columns that only the lake has are not known: {error.reason}"),)
-        return (*list_not_compared(hashed, self._source_columns, lake_columns), *unknown)
+        listed = list_not_compared(hashed, self._source_columns, lake_columns)
+        return (*listed, *self._unreadable.explain(), *unknown)
 
     def _pin(self) -> Pin | None:
         return pin(self._tools.lake, self._tools.staging, self._table)
@@ -338,11 +358,12 @@ class TableCheck:
         *,
         for_chosen_keys: bool = False,
         inside: tuple[tuple[Any, Any], ...] = (),
+        rules: Rules | None = None,
     ) -> Answer:
         files = tuple(p.reading.file for p in readings)
         since = min(p.since for p in readings)
         upto = max(p.upto for p in readings)
-        shape = self._rules.shape_for_hashes(schema)
+        shape = (rules or self._rules).shape_for_hashes(schema)
         return self._tools.lake_side.ask(Task(ask, shape, pinned, files, since, upto, for_chosen_keys, within=inside))
 
 

@@ -16,6 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from dblog_core.algorithm.window import Windows
+from dblog_core.capture.run_capture import run_capture
 from dblog_core.dumps import dump_store
 from dblog_core.errors import DblogError, RequestError
 from dblog_core.lake.lake_status import table_location
@@ -29,6 +30,7 @@ from dblog_core.wiring import open_lake, open_staging, open_state
 from tests.contract.test_source import numbers_of
 from tests.fix_servers import Database
 from tests.fix_verify import Verify
+from tests.integration import test_swapped_tables as swapped
 from tests.integration.locks import locked
 from tests.integration.verify_shop import ROWS, Merge, Plainly, Shop
 from tests.read_only import forget, reader_of
@@ -405,3 +407,30 @@ def test_slices_in_a_row_find_and_mend_all_that_differs_and_each_its_own(
     assert seen[c] == 120 and ROWS <= seen[shop.a] < 2 * ROWS
     parts = [task for task in lake.tasks_asked if task.within]
     assert {str(task.shape.table) for task in parts} == {shop.a, c}
+
+
+@pytest.mark.in_turn
+@pytest.mark.parametrize("source_kind", ["mysql", "mariadb"], indirect=True)
+def test_rows_with_a_zero_date_are_named_with_their_column_and_all_other_columns_are_compared(
+    database: Database, tmp_path: Path, merge_here: Merge, verify_here: Verify
+) -> None:
+    """A session without a strict mode gives them to all rows that are there when the column comes."""
+    config = database.config(tmp_path)
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v varchar(20))")
+    run_capture(config, stop=threading.Event(), until_current=True)
+    database.execute("INSERT INTO t VALUES (1, 'a'), (2, 'b'), (3, 'c'), (4, 'd')")
+    run_capture(config, stop=threading.Event(), until_current=True)
+    merge_here(config)
+    with swapped.capturing(config):
+        database.execute(
+            "SET SESSION sql_mode = ''",
+            "ALTER TABLE t ADD COLUMN dt DATE NOT NULL",
+            "SET SESSION sql_log_bin = 0",
+            "UPDATE t SET v = 'lost' WHERE id IN (2, 4)",
+            "UPDATE t SET dt = '2024-05-06' WHERE id >= 3",
+        )
+        (report,) = verify_here(config, f"{database.schema}.t").tables
+    assert report.error is None
+    assert dict(report.different) == {1: ("dt",), 2: ("v", "dt"), 3: ("dt",), 4: ("v", "dt")}
+    (dt,) = [column for column in report.not_compared if column.column == "dt"]
+    assert dt.reason.endswith("in the rows 1, 2") and "zero date" in dt.reason
