@@ -156,7 +156,8 @@ class TableEvents:
         if change is None:
             return
         facts = {"renamed": change.facts.renamed or None, "filled": change.facts.filled or None} if change.facts else {}
-        whole = True if change.was_empty else None
+        # Until that dump a column of a doubtful name holds the values of the one before.
+        whole = True if change.was_empty else False if change.needs_dump else None
         draft.add_mark("s", table, transaction, schema=schema.fingerprint, whole=whole, **facts)
         if change.before is None:
             if whole is None and schema.key:
@@ -164,8 +165,9 @@ class TableEvents:
             return
         self._dumps.void_windows_of(table)
         self.follow_ups.add_altered(table)
-        if schema.key and not self.shapes.has_key(change.before):
-            self.follow_ups.add_rewritten(table, transaction)  # no key led to its rows so far: a dump brings them
+        if change.needs_dump or (schema.key and not self.shapes.has_key(change.before)):
+            # Nothing tells a column's values, or no key led to the rows so far: a dump brings them.
+            self.follow_ups.add_rewritten(table, transaction)
 
     def record_rewrite(self, table: TableName, since: Transaction) -> None:
         """The table has other rows than those that were read, and no event says so."""

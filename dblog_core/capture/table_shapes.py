@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from dblog_core.model.schema import TableName, TableSchema
-from dblog_core.model.schema_changes import Facts, Layout, Step, match_layouts
+from dblog_core.model.schema_changes import Facts, Layout, Step, match_layouts, match_names_in_another_case
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import Manifest
 
@@ -18,11 +18,13 @@ beyond that it is forgotten, and they are incomplete until they are dumped."""
 @dataclass(frozen=True, slots=True)
 class ShapeChange:
     """A table has another shape than before. `before`: the fingerprint of the last one (None: this is its first).
-    `facts`: what is proven of the way between the two. `was_empty`: the table had no row up to here."""
+    `facts`: what is proven of the way between the two. `was_empty`: the table had no row up to here. `needs_dump`: a
+    column has its name in another case, and it is not proven that its values are those of before."""
 
     before: str | None
     facts: Facts | None
     was_empty: bool
+    needs_dump: bool = False
 
 
 class TableShapes:
@@ -81,13 +83,16 @@ class TableShapes:
             self._layouts.pop(name, None)
         if before == schema.fingerprint and not (facts and facts.renamed):
             return None
+        is_unproven = by_place and facts is None
+        # Without a key no dump brings the values.
+        matched = self._match_case(before, schema) if before is not None and is_unproven and schema.key else {}
         # The shape is durable before a manifest can refer to it.
         self._staging.put_schema(schema)
         self._fingerprints[name] = schema.fingerprint
         was_empty = before is None and name in self._empty
         if before is None:
             self._empty.pop(name, None)
-        return ShapeChange(before, facts, was_empty)
+        return ShapeChange(before, Facts(matched, {}) if matched else facts, was_empty, needs_dump=bool(matched))
 
     def has_key(self, fingerprint: str) -> bool:
         """Whether a shape has a key."""
@@ -116,6 +121,9 @@ class TableShapes:
             layouts=dict(self._layouts),
             born=tuple(self._empty),
         )
+
+    def _match_case(self, fingerprint: str, schema: TableSchema) -> dict[str, str]:
+        return match_names_in_another_case(self._staging.schema(fingerprint), schema)
 
     def _prove(self, fingerprint: str, schema: TableSchema, layout: Layout | None, *, by_place: bool) -> Facts | None:
         """What is proven of the way from the table's last shape to this one. Rules go by the names of columns, so that

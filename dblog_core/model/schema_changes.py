@@ -154,6 +154,22 @@ def match_layouts(before: TableSchema, after: TableSchema, token: str | None, la
     return Facts(renamed, {name: layout.old_row_values[name] for name in added if name in layout.old_row_values})
 
 
+def match_names_in_another_case(before: TableSchema, after: TableSchema) -> dict[str, str]:
+    """Columns {new name: old name} of one type whose names differ only in upper and lower case, where nothing is proven
+    of the shapes. A lake cannot keep both: it keeps one column, whose values only a dump tells.
+
+    Columns of the key are left out, since their rows could be others. None is matched where the names of two columns
+    of a shape differ only in case.
+    """
+    old, new = ({column.name: column.type for column in schema.columns} for schema in (before, after))
+    if any(len({name.lower() for name in names}) != len(names) for names in (old, new)):
+        return {}
+    dropped_names = {name.lower(): name for name in old if name not in new and name not in before.key}
+    added_names = [name for name in new if name not in old and name not in after.key]
+    pairs = {name: dropped_names[name.lower()] for name in added_names if name.lower() in dropped_names}
+    return {name: old_name for name, old_name in pairs.items() if old[old_name] == new[name]}
+
+
 class Pending:
     """Statements that tables have had since their newest shape, and that no row of them has followed yet."""
 

@@ -49,7 +49,7 @@ class DroppedColumns:
 
     `had`: names of columns that it has had; `in_batch`: columns of the shape in question that it no longer has, but
     rows of the batch have; `drop`: the lake drops what the source drops; `replaced`: columns that may go with their
-    values where their type is another one now, since a full dump brings them again.
+    values where their type is another one now, or their name has another case, since a full dump brings them again.
     """
 
     had: frozenset[str] = frozenset()
@@ -178,9 +178,15 @@ def statements(
         for n in source
         if n in dropped.replaced and n in lake_types and n not in drop and _is_another(lake_types[n], n, schema)
     ]
+    replaced_in_case = {n.lower() for n in dropped.replaced if n not in lake_types}
+    drop += [n for n in left if n not in drop and n in marked | dropped.had and n.lower() in replaced_in_case]
     faults = [f"the lake has a column {n} that the source never had" for n in left if n not in marked | dropped.had]
     faults += _find_other_types({n: kind for n, kind in lake_types.items() if n not in drop}, schema, back)
-    faults += _unlike_in_case_alone([n for n in lake_types if n not in drop], schema)
+    faults += [
+        f"column {name} differs from {other}, which the lake keeps, in upper and lower case alone; with "
+        "`[lake] drop_columns = true` the old column and its values go"
+        for name, other in find_case_conflicts([n for n in lake_types if n not in drop], schema)
+    ]
     faults += [compatibility.describe_key_change(key, schema.key)] if key != list(schema.key) else []
     if faults:
         raise refuse_shape(schema, faults)
@@ -229,15 +235,11 @@ def _find_other_types(lake_types: Mapping[str, t.DataType], schema: TableSchema,
     return faults
 
 
-def _unlike_in_case_alone(lake_names: list[str], schema: TableSchema) -> list[str]:
-    """Columns that the lake cannot have beside one that it keeps, in words."""
+def find_case_conflicts(lake_names: Collection[str], schema: TableSchema) -> list[tuple[str, str]]:
+    """Columns that the lake cannot have beside one that it keeps, each with that one."""
     names = {c.name for c in schema.columns}
     others = {name.lower(): name for name in lake_names if name not in names}
-    return [
-        f"column {name} differs from {others[name.lower()]}, which the lake keeps, in upper and lower case alone"
-        for name in names
-        if name.lower() in others
-    ]
+    return [(name, others[name.lower()]) for name in names if name.lower() in others]
 
 
 def set_properties(table: str, properties: Mapping[str, str]) -> str:

@@ -237,6 +237,12 @@ class History:
                 f"the history cannot follow: {'; '.join(changed)}",
                 "move the history's directory away: the next merge begins a new one",
             )
+        if conflicts := alter_table.find_case_conflicts(have.names, self._schema):
+            pairs = (f"column {name} differs from {other} in upper and lower case alone" for name, other in conflicts)
+            raise self._refusal(
+                f"the history cannot follow: {'; '.join(pairs)}",
+                "move the history's directory away: the next merge begins a new one",
+            )
         added = [f for f in want if f.name not in have.names]
         columns = [f"ADD COLUMNS ({quote(f.name)} {f.dataType.simpleString()})" for f in added]
         for statement in (*wider, *(f"ALTER TABLE {table} {column}" for column in columns)):

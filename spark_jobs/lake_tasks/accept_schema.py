@@ -44,9 +44,11 @@ def _check_history(tools: Tools, schema: TableSchema) -> None:
     history = tools.lake.history_of(tools.session(str(schema.table)), schema)
     if history is None or history.version() is None:
         return
-    if alter_table.widening_statements("history", history.lines().schema, column_types.history_shape(schema)) is None:
+    have = history.lines().schema
+    widening = alter_table.widening_statements("history", have, column_types.history_shape(schema))
+    if widening is None or alter_table.find_case_conflicts(have.names, schema):
         raise LakeError(
-            "its history has columns of the old type or key, and nothing is ever taken out of a history",
+            "its history has columns of the old type, name or key, and nothing is ever taken out of a history",
             where=str(history.path),
             fix="move that directory away, and accept the shape again: the next merge begins a new history",
         )

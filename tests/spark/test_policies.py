@@ -253,3 +253,26 @@ def drop_table(lake: TestLake) -> None:
     lake.merge_well()
     assert (status(lake).state, lake.rows(FIRST), status(lake).lacks) == (State.OK, [], None)
     assert not status(lake).waits and lake.dumps.asked == []
+
+
+@pytest.mark.parametrize("had_history", [True, False])
+def test_a_column_in_another_case_than_a_kept_one_stops_the_table_until_somebody_accepts_it(
+    lake: TestLake, had_history: bool
+) -> None:
+    lake.history = had_history
+    begin_tables(lake)
+    without = table("t", id=pa.int64(), n=pa.int32())
+    change_shape(lake, without, {"id": 2, "n": 7})
+    lake.merge_well()
+    twin = table("t", id=pa.int64(), n=pa.int32(), Old=pa.string())
+    change_shape(lake, twin, {"id": 4, "n": 4, "Old": "new"})
+    lake.merge()
+    error = str(status(lake).error)
+    assert "column Old differs from old, which the lake keeps" in error and "drop_columns = true" in error
+    history = lake.path / "shop/t__history"
+    assert ("history has columns of the old" in str(ask(lake, "accept", {"table": "shop.t"}).error)) == had_history
+    if had_history:
+        history.rename(lake.path / "moved away")
+        assert ask_well(lake, "accept", {"table": "shop.t"})["way"] == "replace"
+    rows = [{"id": key, "n": key, "Old": f"old {key}"} for key in (1, 2, 3, 4)]
+    merge_dump(lake, twin, "dump1", rows)

@@ -129,6 +129,19 @@ def test_a_table_that_is_given_a_key_is_dumped(tmp_path: Path) -> None:
     assert log.sequencer.tables.follow_ups.take_rewritten() == {}
 
 
+def test_a_column_that_comes_back_in_another_case_is_renamed_and_the_table_is_dumped(tmp_path: Path) -> None:
+    log = Log(tmp_path)
+    log.take(None, CREATED)
+    log.take(None, SHOWN)
+    name = next(column.name for column in ORDERS.columns if column.name not in ORDERS.key)
+    columns = tuple(replace(c, name=c.name.upper()) if c.name == name else c for c in ORDERS.columns)
+    log.take(None, SchemaSeen(0, 0, replace(ORDERS, columns=columns)))
+    assert log.sequencer.tables.follow_ups.take_rewritten().keys() == {TABLE}
+    log.publish()
+    marks = [mark for manifest in log.staging.manifests() for mark in manifest.marks if mark.op == "s"]
+    assert [(mark.renamed, mark.whole) for mark in marks] == [(None, True), ({name.upper(): name}, False)]
+
+
 def test_of_too_many_tables_without_a_shape_the_oldest_are_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,6 +16,7 @@ from dblog_core.model.schema_changes import (
     Pending,
     Step,
     match_layouts,
+    match_names_in_another_case,
     prove_changes,
 )
 from dblog_core.schema_evolution.renames import Renames, describe_stale
@@ -151,3 +152,19 @@ def test_statements_that_no_row_follows_are_remembered_up_to_a_number() -> None:
         pending.add(shape.table, Step(renamed={"cd"[number % 2]: "dc"[number % 2]}), [name])
     assert pending.to_json() == {name: None}
     assert pending.settle(shape, shape, plain=True) is None
+
+
+def test_a_name_that_comes_back_in_another_case_is_matched_where_no_other_column_can_be_meant() -> None:
+    same = rename_columns(BASE, "id", "A", "b")
+    assert match_names_in_another_case(BASE, same) == {"A": "a"}
+    assert match_names_in_another_case(BASE, BASE) == {}
+    assert match_names_in_another_case(BASE, rename_columns(BASE, "id", "c", "b")) == {}
+    # Another type, a column of the key, two names that differ only in case.
+    other_type = replace(same, columns=(same.columns[0], replace(same.columns[1], type=pa.int8()), same.columns[2]))
+    assert match_names_in_another_case(BASE, other_type) == {}
+    assert match_names_in_another_case(BASE, rename_columns(BASE, "ID", "a", "b", key=("ID",))) == {}
+    assert match_names_in_another_case(BASE, rename_columns(BASE, "id", "A", "b", key=("A",))) == {}
+    twins = replace(BASE, columns=(*BASE.columns, replace(BASE.columns[1], name="A")))
+    assert match_names_in_another_case(BASE, twins) == {}
+    assert match_names_in_another_case(twins, rename_columns(BASE, "id", "aA", "b")) == {}
+    assert match_names_in_another_case(rename_columns(BASE, "id", "x", "b"), twins) == {}

@@ -271,12 +271,16 @@ class Shapes:
         self, action: str, table: CatalogueTable | None, logged_types: dict[str, str], ignored: frozenset[str]
     ) -> tuple[Column, ...]:
         columns = []
+        known = {c.name for c in table.columns} if table else set[str]()
+        renamed_in_case = {name.lower() for name in logged_types if name not in known}
         for c in table.columns if table else ():
             column = types.column(c.name, logged_types.get(c.name, c.source_type))
             missing = c.name not in logged_types
             # An INSERT has every column, an UPDATE all but unchanged TOAST values: what lacks there came later.
             added_since = missing and (action == "I" or (action == "U" and not _toastable(column.type)))
-            if c.name not in ignored and not added_since:
+            # No lake keeps two columns of such names: it is the one that the row has, renamed since.
+            renamed_since = missing and c.name.lower() in renamed_in_case
+            if c.name not in ignored and not added_since and not renamed_since:
                 columns.append(column)
         listed = {c.name for c in columns} | ignored
         dropped_since = [types.column(name, text) for name, text in logged_types.items() if name not in listed]
