@@ -83,7 +83,8 @@ class TableStatus:
     `commit`: the CRC-32 of the commit of `version`, so that another table in its place is found out; None: an older
     dblog has not recorded it. `damage`: what another program has done to its rows; a full dump brings them that begins
     at or after the offset `damaged_at`, and `awaits` is one that was requested for that.
-    `unmaintained`: why the last maintenance has failed for the table's files.
+    `unmaintained`: why the last maintenance has failed for the table's files. `told_version`, `told_commit`: the
+    history's version that was looked at last, and the CRC-32 of its commit.
     """
 
     state: State
@@ -107,6 +108,8 @@ class TableStatus:
     damage: str | None = None
     damaged_at: int | None = None
     unmaintained: str | None = None
+    told_version: int | None = None
+    told_commit: int | None = None
 
     @property
     def waits(self) -> bool:

@@ -31,6 +31,7 @@ from spark_jobs.delta_tables.column_types import (
     quote,
     row_shape,
 )  # fmt: skip
+from spark_jobs.history import foreign_lines
 from spark_jobs.history.history_table import History
 
 
@@ -38,6 +39,8 @@ def find_past(history: History, schema: TableSchema, status: TableStatus) -> Pas
     """What the history says about the table, up to what the lake has. Raises LakeError where that is not all of it."""
     if history.version() is None:
         raise _unusable_history("there is none")
+    if (gap := foreign_lines.find_gap(history.path, status)) is not None:
+        raise _unusable_history(f"it may lack lines: {gap}")
     lines = history.lines()
     _check_shape(lines.schema, schema)
     if (begin := history.begin()) is None:

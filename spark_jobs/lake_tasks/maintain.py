@@ -52,6 +52,7 @@ from dblog_core.storage.location import Location
 from dblog_core.wiring import open_state
 from spark_jobs.delta_tables import clustering, delta_log_checkpoint, join_files, log, log_cleanup
 from spark_jobs.delta_tables.column_types import quote
+from spark_jobs.history import foreign_lines
 from spark_jobs.lake_tasks import answered_table, expired_cuts, file_upkeep
 from spark_jobs.lake_tasks.context import Done, Tools
 from spark_jobs.lake_tasks.expired_cuts import Kept
@@ -100,6 +101,9 @@ def carry_out(tools: Tools, plan: MaintainPlan, *, now: Callable[[], float] = ti
     for place in found:
         tools.check()
         with _noting(failed, place.name):
+            if place.history:  # first: versions of its log go
+                before = tables.get(place.table, tools.status.tables[place.table])
+                tables[place.table] = _follow_history(place, before)
             maintained.append(_maintain(place, tools, marks, oldest_cut, keep=keep, improves=place.table in chosen))
             if not place.history:
                 tables[place.table] = _answer_others(tools.session(place.table), place, tools)
@@ -164,6 +168,18 @@ def _answer_others(spark: SparkSession, place: Place, tools: Tools) -> TableStat
     with _name_errors(place):
         schema = tools.lake.shape_in_lake(spark, tools.staging.schema(status.schema))
         return answered_table.answer_others(tools, place.table, status, tools.lake.table(spark, schema))
+
+
+def _follow_history(place: Place, status: TableStatus) -> TableStatus:
+    """The table's status with the newest version of its history. One that may lack lines begins again with the next
+    merge of the table."""
+    if status.told_version is None:
+        return status
+    if (gap := foreign_lines.find_gap(place.path, status)) is not None:
+        _log.warning("%s begins again with the table's next merge, since it may lack lines: %s", place.name, gap)
+        return replace(status, told=False, told_version=None, told_commit=None)
+    version, commit = foreign_lines.look_at(place.path)
+    return replace(status, told_version=version, told_commit=commit)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ class Applied:
 
     `rows` were staged; of the keys that they are of, `applied` were written (`inserted` + `updated`), `unchanged` the
     lake had like that already, `deleted` went (ghosts and a TRUNCATE's rows too), `withheld` wait for a dump.
-    `history`: lines of the history; `told`: it has all of this merge. Files and `bytes` (those written) are of the lake
-    table.
+    `history`: lines of the history; `told`: it has all of this merge, and ends with version `told_version`, whose
+    commit has the CRC-32 `told_commit`. Files and `bytes` (those written) are of the lake table.
     `merge_because`: why its rows are brought in by MERGE; None where they need not be.
     `awaits`: the full dump that was requested for the values of new columns, or for damaged rows. `commit`: the CRC-32
     of the commit of `version`. `damage`: what another program has done to rows of the table; a full dump brings them
@@ -48,6 +48,8 @@ class Applied:
     commit: int | None = None
     damage: str | None = None
     damaged_at: int | None = None
+    told_version: int | None = None
+    told_commit: int | None = None
 
     @classmethod
     def of(cls, work: Work, written: Written, *, withheld: int) -> Self:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -26,6 +27,7 @@ from spark_jobs.events import (
     staged_events,
 )
 from spark_jobs.events.fold_without_spark import FoldedRows
+from spark_jobs.history import foreign_lines
 from spark_jobs.history.history_table import Before, History
 from spark_jobs.merging import deleted_rows
 from spark_jobs.merging.answered_commits import AnsweredCommits, answer_commits
@@ -34,6 +36,8 @@ from spark_jobs.merging.lake_table import LakeTable
 from spark_jobs.merging.merge_results import Applied
 from spark_jobs.merging.withheld_keys import Withheld
 from spark_jobs.merging.work_commit import WorkCommit
+
+_log = logging.getLogger(__name__)
 
 
 class TableMerge:
@@ -82,6 +86,10 @@ class TableMerge:
         version = self._look_at_table(work) if left_at is None else left_at
         schema, dropped = self._shape(work, status, version)
         history = self._lake.history_of(self._spark, schema, work.renames)
+        gap = None if history is None else foreign_lines.find_gap(history.path, status)
+        if gap is not None and status is not None:
+            _log.warning("%s: its history begins again, since it may lack lines: %s", work.table, gap)
+            status = replace(status, told=False)
         if not schema.key:
             _check_never_had_key(schema, status)
             return None if history is None else self._apply_keyless(work, schema, history, span, status, began)
@@ -113,13 +121,16 @@ class TableMerge:
             damaged_at = max(span.offset, merged)
         done = counted.upto(version)
         lines = history_counts.upto(history.version()).inserted if history_counts and history else 0
+        applied = Applied.of(work, done, withheld=withheld)
         return replace(
-            Applied.of(work, done, withheld=withheld),
+            applied if history is None else _with_history(applied, history),
             history=lines,
             seconds=round(time.monotonic() - began, 3),
             version=version,
-            # What was committed before a crash may have been so without history, which is on since.
-            told=history is not None and (not committed or history.newest_offset() >= span.offset),
+            # What was committed before a crash may have been so without history, which is on since, or be lost again.
+            told=history is not None
+            and not (is_repeated and gap is not None)
+            and (not committed or history.newest_offset() >= span.offset),
             ignored=self._ignored_columns(work, lake),
             merge_because=self._write.merge_because,
             commit=None if version is None else log.commit_sum(lake.path, version),
@@ -200,7 +211,8 @@ class TableMerge:
             remove_spilled(self._staging, work.files)
         lines = history_counts.upto(history.version()).inserted
         seconds = round(time.monotonic() - began, 3)
-        return Applied(table=work.table, rows=work.rows, history=lines, seconds=seconds, told=True)
+        applied = Applied(table=work.table, rows=work.rows, history=lines, seconds=seconds, told=True)
+        return _with_history(applied, history)
 
     def _apply_changes(
         self,
@@ -297,6 +309,12 @@ class TableMerge:
         if not has_shape or not lake.is_settled(self._lake.open_tables):
             self._write.check_looked()
             lake.prepare()
+
+
+def _with_history(applied: Applied, history: History) -> Applied:
+    """With the history as it is left."""
+    version, commit = foreign_lines.look_at(history.path)
+    return replace(applied, told_version=version, told_commit=commit)
 
 
 def _check_never_had_key(schema: TableSchema, status: TableStatus | None) -> None:

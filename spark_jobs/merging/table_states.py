@@ -7,7 +7,15 @@ from dataclasses import dataclass, replace
 
 from dblog_core.errors import LakeError, StagingError
 from dblog_core.lake import merge_plan
-from dblog_core.lake.lake_status import LakeStatus, State, TableStatus, own_directory, read_status, table_location
+from dblog_core.lake.lake_status import (
+    LakeStatus,
+    State,
+    TableStatus,
+    history_location,
+    own_directory,
+    read_status,
+    table_location,
+)
 from dblog_core.lake.merge_plan import KeptManifests, Work
 from dblog_core.model.schema import TableName
 from dblog_core.staging import Staging
@@ -80,6 +88,7 @@ class TableStates:
         merged = applied.counts(intent.number)
         status = replace(status, version=applied.version, commit=applied.commit, merged=merged)
         status = replace(status, schema=work.schema, told=applied.told)
+        status = replace(status, told_version=applied.told_version, told_commit=applied.told_commit)
         status = replace(status, ignored=applied.ignored, merge_because=applied.merge_because)
         status = replace(status, lacks=self._lacks(work, status))
         return self._with_span(name, status, intent)
@@ -173,15 +182,22 @@ def follow_versions(status: LakeStatus, lake: Location, of: Collection[str] | No
     a VACUUM."""
 
     def follow(name: str, table: TableStatus) -> TableStatus:
-        if table.version is None or table.state is State.STOPPED or (of is not None and name not in of):
+        if table.state is State.STOPPED or (of is not None and name not in of):
             return table
         try:
-            version, commit = log.same_rows(table_location(lake, TableName.parse(name)), table.version, table.commit)
+            if table.version is not None:
+                place = table_location(lake, TableName.parse(name))
+                version, commit = log.same_rows(place, table.version, table.commit)
+                table = replace(table, version=version, commit=commit)
+            if table.told_version is not None:
+                place = history_location(lake, TableName.parse(name))
+                version, commit = log.same_rows(place, table.told_version, table.told_commit)
+                table = replace(table, told_version=version, told_commit=commit)
         except StagingError as error:
             if error.transient:
                 raise
             return table  # the merge of this table says what is wrong with it
-        return replace(table, version=version, commit=commit)
+        return table
 
     return replace(status, tables={name: follow(name, table) for name, table in status.tables.items()})
 

@@ -25,7 +25,7 @@ from dblog_core.model.values import key_to_json
 from dblog_core.storage.location import Location
 from dblog_core.verify.exchange import MAX_KEYS_NAMED, Answer, Task
 from spark_jobs.delta_tables.column_types import OFFSET, key_shape, quote, spark_type
-from spark_jobs.history import rebuild_start
+from spark_jobs.history import foreign_lines, rebuild_start
 from spark_jobs.history.history_table import History
 
 
@@ -46,8 +46,10 @@ def compare_history(spark: SparkSession, lake: Location, task: Task) -> Answer:
     if status is None or (reason := explain_not_comparable(status)) is not None:
         return Answer(note="nothing of it is merged" if status is None else reason)
     history = History(spark, history_location(lake, task.shape.table), task.shape, app=f"dblog verify {name}")
-    lines = history.lines()
     try:
+        if (gap := foreign_lines.find_gap(history.path, status)) is not None:
+            return Answer(note=f"the history may lack lines: {gap}")
+        lines = history.lines()
         extent = _find_extent(history, lines, task.shape, status)
     except LakeError as error:
         return Answer(note=error.message)

@@ -11,7 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from dblog_core.lake.lake_status import State, read_status
+from dblog_core.errors import LakeError
+from dblog_core.lake.lake_status import State, history_location, read_status
+from spark_jobs.history.history_table import Begin, History
+from spark_jobs.history.rebuild_start import find_past
 from tests.spark.lakes import TestLake
 from tests.spark.segments import table
 
@@ -207,3 +210,24 @@ def test_a_restore_by_hand_is_told_and_the_dump_that_it_causes_heals_it(lake: Te
     assert {row["id"]: row["v"] for row in lake.rows(ITEMS)} == truth
     status = read_status(lake.location)
     assert status is not None and status.tables[str(ITEMS.table)].state is State.OK
+
+
+def test_a_history_that_somebody_has_restored_begins_again_and_no_rebuild_takes_it(
+    lake: TestLake, stranger: SparkSession
+) -> None:
+    lake.history = True
+    _items(lake, 1, 4)
+    _items(lake, 5, 6)
+    history = history_location(lake.location, ITEMS.table)
+    stranger.sql(f"RESTORE TABLE delta.`{history}` TO VERSION AS OF 1")
+    status = read_status(lake.location)
+    assert status is not None
+    opened = History(lake.spark, history, ITEMS, app="")
+    with pytest.raises(LakeError, match=r"may lack lines: .*RESTORE"):
+        find_past(opened, ITEMS, status.tables[str(ITEMS.table)])
+    before = lake.build.offset
+    _items(lake, 7, 7)
+    assert opened.begin() == Begin(before, whole=False)
+    assert [row["id"] for row in lake.rows(ITEMS)] == list(range(1, 8))
+    _items(lake, 8, 8)
+    assert opened.begin() == Begin(before, whole=False), "it goes on"

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, write_deltalake
 
 from dblog_core.errors import LeaseLost, StagingUnavailable
-from dblog_core.lake.lake_status import history_location
+from dblog_core.lake.lake_status import history_location, read_status
 from dblog_core.staging import Staging
 from spark_jobs.delta_tables import create_table
+from spark_jobs.history import foreign_lines
 from tests.spark.faults import Points, count_points, rounds
 from tests.spark.lakes import Crash, TestLake
 from tests.spark.no_spark import NoSpark, SparkAsked
@@ -92,6 +96,56 @@ def test_a_history_with_a_gap_begins_again_by_spark(tmp_path: Path) -> None:
     world.change()
     with pytest.raises(SparkAsked):
         world.lake.merge()
+
+
+def put_back(history: Path, copy: Path) -> None:
+    shutil.rmtree(history)
+    shutil.copytree(copy, history)
+
+
+def restore(history: Path, copy: Path) -> None:
+    DeltaTable(str(history)).restore(DeltaTable(str(history)).version() - 1)
+
+
+def append_line(history: Path, copy: Path) -> None:
+    lines = pa.table(DeltaTable(str(history)).to_pyarrow_table())
+    write_deltalake(str(history), lines.slice(0, 1), mode="append")
+
+
+@pytest.mark.parametrize("harm", [put_back, restore, append_line])
+def test_a_history_that_another_program_has_changed_begins_again(
+    tmp_path: Path, harm: Callable[[Path, Path], None]
+) -> None:
+    world = World(tmp_path, harm.__name__)
+    history = history_location(world.lake.location, SHAPE.table).local
+    assert history is not None
+    for _ in range(2):
+        world.change()
+        world.lake.merge_well()
+        if not (tmp_path / "copy").exists():
+            shutil.copytree(history, tmp_path / "copy")
+    status = read_status(world.lake.location)
+    assert status is not None
+    told = status.tables[str(SHAPE.table)]
+    place = history_location(world.lake.location, SHAPE.table)
+    assert foreign_lines.find_gap(place, told) is None
+    harm(history, tmp_path / "copy")
+    assert foreign_lines.find_gap(place, told)
+    world.change()
+    with pytest.raises(SparkAsked):  # which says from where on it is whole
+        world.lake.merge()
+
+
+def test_a_history_whose_files_another_program_has_joined_goes_on(tmp_path: Path) -> None:
+    world = World(tmp_path, "joined")
+    for _ in range(3):
+        world.change()
+        world.lake.merge_well()
+    history = history_location(world.lake.location, SHAPE.table).local
+    DeltaTable(str(history)).optimize.compact()
+    world.change()
+    world.lake.merge_well()
+    world.check()
 
 
 @pytest.mark.thorough
