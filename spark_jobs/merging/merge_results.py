@@ -18,7 +18,8 @@ class Applied:
     `rows` were staged; of the keys that they are of, `applied` were written (`inserted` + `updated`), `unchanged` the
     lake had like that already, `deleted` went (ghosts and a TRUNCATE's rows too), `withheld` wait for a dump.
     `history`: lines of the history; `told`: it has all of this merge, and ends with version `told_version`, whose
-    commit has the CRC-32 `told_commit`. Files and `bytes` (those written) are of the lake table.
+    commit has the CRC-32 `told_commit`; `history_gap`: why the history begins again; None: it continues. Files and
+    `bytes` (those written) are of the lake table.
     `merge_because`: why its rows are brought in by MERGE; None where they need not be.
     `awaits`: the full dump that was requested for the values of new columns, or for damaged rows. `commit`: the CRC-32
     of the commit of `version`. `damage`: what another program has done to rows of the table; a full dump brings them
@@ -50,6 +51,7 @@ class Applied:
     damaged_at: int | None = None
     told_version: int | None = None
     told_commit: int | None = None
+    history_gap: str | None = None
 
     @classmethod
     def of(cls, work: Work, written: Written, *, withheld: int) -> Self:

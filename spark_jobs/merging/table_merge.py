@@ -92,7 +92,9 @@ class TableMerge:
             status = replace(status, told=False)
         if not schema.key:
             _check_never_had_key(schema, status)
-            return None if history is None else self._apply_keyless(work, schema, history, span, status, began)
+            if history is None:
+                return None
+            return replace(self._apply_keyless(work, schema, history, span, status, began), history_gap=gap)
         lake = self._lake.table(self._spark, schema, dropped, work.renames)
         since = seen = status.version if status else None
         committed = is_repeated and version is not None and lake.newest_merge() == number
@@ -128,6 +130,7 @@ class TableMerge:
             seconds=round(time.monotonic() - began, 3),
             version=version,
             # What was committed before a crash may have been so without history, which is on since, or be lost again.
+            history_gap=gap,
             told=history is not None
             and not (is_repeated and gap is not None)
             and (not committed or history.newest_offset() >= span.offset),
