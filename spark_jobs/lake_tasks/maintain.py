@@ -177,7 +177,7 @@ def _follow_history(place: Place, status: TableStatus) -> TableStatus:
         return status
     if (gap := foreign_lines.find_gap(place.path, status)) is not None:
         _log.warning("%s begins again with the table's next merge, since it may lack lines: %s", place.name, gap)
-        return replace(status, told=False, told_version=None, told_commit=None)
+        return status  # as it was left: until then neither verify nor a rebuild takes it as whole
     version, commit = foreign_lines.look_at(place.path)
     return replace(status, told_version=version, told_commit=commit)
 

@@ -87,6 +87,7 @@ class TableMerge:
         schema, dropped = self._shape(work, status, version)
         history = self._lake.history_of(self._spark, schema, work.renames)
         gap = None if history is None else foreign_lines.find_gap(history.path, status)
+        left = status if is_repeated and gap is not None else None
         if gap is not None and status is not None:
             _log.warning("%s: its history begins again, since it may lack lines: %s", work.table, gap)
             status = replace(status, told=False)
@@ -94,7 +95,8 @@ class TableMerge:
             _check_never_had_key(schema, status)
             if history is None:
                 return None
-            return replace(self._apply_keyless(work, schema, history, span, status, began), history_gap=gap)
+            applied = self._apply_keyless(work, schema, history, span, status, began)
+            return _with_history(applied, history, gap, left)
         lake = self._lake.table(self._spark, schema, dropped, work.renames)
         since = seen = status.version if status else None
         committed = is_repeated and version is not None and lake.newest_merge() == number
@@ -123,23 +125,20 @@ class TableMerge:
             damaged_at = max(span.offset, merged)
         done = counted.upto(version)
         lines = history_counts.upto(history.version()).inserted if history_counts and history else 0
-        applied = Applied.of(work, done, withheld=withheld)
-        return replace(
-            applied if history is None else _with_history(applied, history),
+        applied = replace(
+            Applied.of(work, done, withheld=withheld),
             history=lines,
             seconds=round(time.monotonic() - began, 3),
             version=version,
-            # What was committed before a crash may have been so without history, which is on since, or be lost again.
-            history_gap=gap,
-            told=history is not None
-            and not (is_repeated and gap is not None)
-            and (not committed or history.newest_offset() >= span.offset),
+            # What was committed before a crash may have been so without history, which is on since.
+            told=history is not None and (not committed or history.newest_offset() >= span.offset),
             ignored=self._ignored_columns(work, lake),
             merge_because=self._write.merge_because,
             commit=None if version is None else log.commit_sum(lake.path, version),
             damage=damage,
             damaged_at=damaged_at,
         )
+        return applied if history is None else _with_history(applied, history, gap, left)
 
     def _answer_later_commits(self, lake: LakeTable, *, after: int, merged: int) -> AnsweredCommits | None:
         """Answers what others have committed behind version `after`, up to the version behind the work."""
@@ -214,8 +213,7 @@ class TableMerge:
             remove_spilled(self._staging, work.files)
         lines = history_counts.upto(history.version()).inserted
         seconds = round(time.monotonic() - began, 3)
-        applied = Applied(table=work.table, rows=work.rows, history=lines, seconds=seconds, told=True)
-        return _with_history(applied, history)
+        return Applied(table=work.table, rows=work.rows, history=lines, seconds=seconds, told=True)
 
     def _apply_changes(
         self,
@@ -314,10 +312,15 @@ class TableMerge:
             lake.prepare()
 
 
-def _with_history(applied: Applied, history: History) -> Applied:
-    """With the history as it is left."""
+def _with_history(applied: Applied, history: History, gap: str | None, left: TableStatus | None) -> Applied:
+    """With the history as it ends. `left`: as a merge before a crash has left it, where it has lost lines since. It may
+    lack some of this merge too, which counts as written: it keeps its gap, and begins again with the next one."""
+    if left is not None:
+        return replace(
+            applied, history_gap=gap, told=left.told, told_version=left.told_version, told_commit=left.told_commit
+        )
     version, commit = foreign_lines.look_at(history.path)
-    return replace(applied, told_version=version, told_commit=commit)
+    return replace(applied, history_gap=gap, told_version=version, told_commit=commit)
 
 
 def _check_never_had_key(schema: TableSchema, status: TableStatus | None) -> None:

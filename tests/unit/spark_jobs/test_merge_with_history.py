@@ -19,6 +19,7 @@ from dblog_core.lake.lake_status import history_location, read_status
 from dblog_core.staging import Staging
 from spark_jobs.delta_tables import create_table
 from spark_jobs.history import foreign_lines
+from spark_jobs.lake_tasks import maintain
 from tests.spark.faults import Points, count_points, rounds
 from tests.spark.lakes import Crash, TestLake
 from tests.spark.no_spark import NoSpark, SparkAsked
@@ -131,6 +132,8 @@ def test_a_history_that_another_program_has_changed_begins_again(
     assert foreign_lines.find_gap(place, told) is None
     harm(history, tmp_path / "copy")
     assert foreign_lines.find_gap(place, told)
+    followed = maintain._follow_history(maintain.Place(str(SHAPE.table), place, True), told)
+    assert foreign_lines.find_gap(place, followed), "a maintenance does not let a rebuild take it as whole"
     world.change()
     with pytest.raises(SparkAsked):  # which says from where on it is whole
         world.lake.merge()
