@@ -380,9 +380,12 @@ def describe_table(table: TableReport) -> str:
 
 
 def _history_text(history: HistoryReport) -> str:
+    text = f"; its history may lack lines: {history.gap}" if history.gap is not None else ""
     if history.not_compared is not None:
-        return f"; its history is not compared: {history.not_compared}"
-    return f"; its history differs{_keys(history.differences)} (fix: {history.fix})" if history.fix else ""
+        text += f"; its history is not compared: {history.not_compared}"
+    elif history.differences.count:
+        text += f"; its history differs{_keys(history.differences)}"
+    return f"{text} (fix: {history.fix})" if history.fix else text
 
 
 def _keys(differences: Differences) -> str:

@@ -193,16 +193,17 @@ def text(report: Report) -> str:
 def _row(table: TableReport) -> tuple[str, ...]:
     more = "+" if table.more else ""
     counts = (table.missing, table.extra, table.different, table.undecided)
-    differs = table.difference_count or table.history_count
+    differs = table.difference_count or (table.history is not None and table.history.is_wrong)
     verdict = "failed" if table.error else "equal" if table.equal else "DIFFERS" if differs else "undecided"
     return (table.table, f"{table.rows:,}", *(f"{len(c):,}{more}" for c in counts), in_words(table.seconds), verdict)
 
 
 def _history(history: HistoryReport) -> list[str]:
-    if history.not_compared is not None:
-        return [f"its history is not compared: {history.not_compared}"]
     found = history.differences
-    lines = [f"missing in its history {key}" for key in found.missing[:_SHOWN]]
+    lines = [f"its history may lack lines: {history.gap}"] if history.gap is not None else []
+    if history.not_compared is not None:
+        lines.append(f"its history is not compared: {history.not_compared}")
+    lines += [f"missing in its history {key}" for key in found.missing[:_SHOWN]]
     lines += [f"extra in its history {key}" for key in found.extra[:_SHOWN]]
     lines += [f"different in its history {key}: {', '.join(columns)}" for key, columns in found.different[:_SHOWN]]
     return [*lines, f"fix: {history.fix}"] if history.fix else lines

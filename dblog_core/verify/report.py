@@ -57,18 +57,25 @@ class Differences:
 @dataclass(frozen=True, slots=True)
 class HistoryReport:
     """How the last line of each key of a table's history differs from the table: `missing` in the history, `extra` in
-    it, or `different`. `not_compared`: why nothing is compared."""
+    it, or `different`. `not_compared`: why nothing is compared; `gap`: what another program has done to the history, so
+    that it may lack lines."""
 
     differences: Differences = field(default_factory=Differences)
     more: bool = False
     not_compared: str | None = None
+    gap: str | None = None
     fix: str | None = None
+
+    @property
+    def is_wrong(self) -> bool:
+        return self.differences.count > 0 or self.gap is not None
 
     def to_json(self) -> Json:
         return {
             **self.differences.to_json(),
             "more": self.more,
             "not_compared": self.not_compared,
+            "gap": self.gap,
             "fix": self.fix,
         }
 
@@ -113,7 +120,8 @@ class TableReport:
     @property
     def equal(self) -> bool:
         """Whether it is certain that nothing differs in the columns that are compared."""
-        return not (self.difference_count or self.undecided or self.more or self.error or self.history_count)
+        is_history_wrong = self.history is not None and self.history.is_wrong
+        return not (self.difference_count or self.undecided or self.more or self.error or is_history_wrong)
 
     @property
     def history_count(self) -> int:
@@ -131,6 +139,8 @@ class TableReport:
             return f"{len(self.undecided):,} keys undecided"
         if self.history_count:
             return f"{self.history_count:,} keys of its history differ"
+        if self.history is not None and self.history.gap is not None:
+            return "its history may lack lines"
         if not self.not_compared:
             return "equal"
         columns = "1 column is" if len(self.not_compared) == 1 else f"{len(self.not_compared):,} columns are"

@@ -143,7 +143,9 @@ class TableCheck:
             different=tuple((key, columns) for key, columns in answer.different if repr(key) not in wrong),
         )
         fix = f"`dblog reset {quote_for_shell(self._name)}` dumps the table, and its history gets a line of each row"
-        return replace(report, history=HistoryReport(found, answer.more, answer.note, fix if found.count else None))
+        needs_fix = found.count > 0 or answer.gap is not None
+        compared = HistoryReport(found, answer.more, answer.note, answer.gap, fix if needs_fix else None)
+        return replace(report, history=compared)
 
     def _scan_table(self) -> tuple[TableSchema, Pin | None, Answer, list[PlacedReading]]:
         for _ in range(_SCAN_ATTEMPTS):

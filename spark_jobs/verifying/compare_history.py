@@ -39,25 +39,25 @@ class _Extent:
 
 def compare_history(spark: SparkSession, lake: Location, task: Task) -> Answer:
     """Keys that the history's last line or the table alone has, and the columns in which they differ; `note`: why
-    nothing is compared."""
+    nothing is compared; `gap`: what another program has done to the history."""
     name = str(task.shape.table)
     lake_status = read_status(lake)
     status = None if lake_status is None else lake_status.tables.get(name)
     if status is None or (reason := explain_not_comparable(status)) is not None:
         return Answer(note="nothing of it is merged" if status is None else reason)
     history = History(spark, history_location(lake, task.shape.table), task.shape, app=f"dblog verify {name}")
+    gap = None
     try:
-        if (gap := foreign_lines.find_gap(history.path, status)) is not None:
-            return Answer(note=f"the history may lack lines: {gap}")
+        gap = foreign_lines.find_gap(history.path, status)
         lines = history.lines()
         extent = _find_extent(history, lines, task.shape, status)
     except LakeError as error:
-        return Answer(note=error.message)
+        return Answer(note=error.message, gap=gap)
     rows = spark.read.format("delta").option("versionAsOf", status.version)
     rows_now = rows.load(str(table_location(lake, task.shape.table)))
     shape = _shared_columns(task.shape, lines, rows_now)
     last = rebuild_start.last_lines(lines, shape, Past(extent.lower, status.offset))
-    return _compare(last, rows_now, shape, is_whole=extent.is_whole)
+    return replace(_compare(last, rows_now, shape, is_whole=extent.is_whole), gap=gap)
 
 
 def explain_not_comparable(status: TableStatus) -> str | None:

@@ -312,12 +312,13 @@ def test_a_damaged_line_of_a_history_is_named_and_a_reset_writes_it_again(new_wo
         (table,) = world.json("verify", "--all", ok=(1,))["tables"]
         assert (table["missing"], table["extra"], table["different"]) == ([], [], [])
         assert table["history"]["different"] == [{"key": 20, "columns": ["note"]}]
+        assert "another program (UPDATE" in table["history"]["gap"]
         assert f"`dblog reset {orders}`" in table["history"]["fix"]
         world.dblog("reset", orders)
         world.until_status(lambda s: {d["state"] for d in s["dumps"]} == {"done"}, "the dump of the reset")
         world.dblog("merge")
         compared = world.json("verify", "--all")
-        assert compared["equal"] and compared["tables"][0]["history"]["not_compared"] is None
+        assert compared["equal"] and {compared["tables"][0]["history"][name] for name in ("not_compared", "gap")} == {None}
 
 
 @pytest.mark.in_turn
