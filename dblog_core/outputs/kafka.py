@@ -253,10 +253,24 @@ class KafkaOutput:
         except KafkaException as error:
             raise self._error(error.args[0]) from error
         except SystemError as error:
-            # The client calls back with an exception set: of a producer that was fenced while messages were on the way.
-            if not isinstance(error.__cause__, KafkaException):
+            # The client fails so by an error that is fatal to it, such as a fence while messages were on the way.
+            # That error is the cause, or is not named.
+            cause = error.__cause__
+            fatal = cause.args[0] if isinstance(cause, KafkaException) else self._ask_for_fatal_error()
+            if fatal is None:
                 raise
-            raise self._error(error.__cause__.args[0]) from error
+            raise self._error(fatal) from error
+
+    def _ask_for_fatal_error(self) -> KafkaError | None:
+        """Why the client can end no transaction any more; None where it can."""
+        if self._producer is None:
+            return None
+        try:
+            self._producer.abort_transaction(self._timeout)
+        except KafkaException as error:
+            lasting: KafkaError = error.args[0]
+            return lasting
+        return None
 
     def _error(self, error: KafkaError) -> OutputError:
         reason = self._connection_errors.explain(error)

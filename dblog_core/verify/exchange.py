@@ -125,8 +125,8 @@ class Answer:
 
     `rows`, `lake_rows`: how many were compared; `undecided`: keys that changed while the source was read, in a way that
     does not show whether they are equal; `more`: there are more keys than are named; `twice`: keys that several rows of
-    the lake have; `staged`: rows that came on top of the pinned version; `note`: why a history is not compared; `gap`: what
-    another program has done to it, so that it may lack lines.
+    the lake have; `staged`: rows that came on top of the pinned version; `note`: why a history is not compared; `gap`:
+    what another program has done to it, so that it may lack lines.
     """
 
     rows: int = 0

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import orjson
 import pytest
+from confluent_kafka import KafkaException, Producer
 
 from dblog_core.errors import OutputRefused, OutputUnavailable
 from dblog_core.interfaces import Output
+from dblog_core.outputs.kafka import KafkaOutput
 from tests.contract import changelog
 from tests.contract.relayed import World, offsets
 from tests.contract.targets import KafkaOne
@@ -101,6 +104,40 @@ def test_a_transaction_that_takes_too_long_is_sent_once_more_and_then_stops_the_
     deliver(output)
     output.close()
     assert offsets(target.lines()) == [line["offset"] for line in lines[1:3]]
+
+
+class LosesErrors:
+    """A producer whose `flush` fails without naming why, as the client's does at times."""
+
+    def __init__(self, producer: Producer) -> None:
+        self._producer = producer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._producer, name)
+
+    def flush(self, timeout: float) -> int:
+        try:
+            return self._producer.flush(timeout)
+        except (KafkaException, SystemError):
+            raise SystemError("<method 'flush'> returned NULL without setting an exception") from None
+
+
+@kafka
+def test_an_error_that_the_client_has_lost_is_asked_for(
+    world: World, target: KafkaOne, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = world.all()
+    make = KafkaOutput._make_producer
+    monkeypatch.setattr(KafkaOutput, "_make_producer", lambda output: LosesErrors(make(output)))
+    target.settings["transaction_timeout"] = 1
+    output = target.open()
+    output.open(1)
+    output.write(lines[1:2])
+    time.sleep(13)
+    with pytest.raises(OutputUnavailable, match="took longer than transaction_timeout = 1 s") as caught:
+        output.write(lines[2:3])
+    assert isinstance(caught.value.__cause__, SystemError)
+    output.close()
 
 
 @kafka
