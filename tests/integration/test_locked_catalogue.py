@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, closing
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from dblog_core import wiring
@@ -15,7 +16,9 @@ from dblog_core.dumps import filing
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import DblogError, TableLocked
 from dblog_core.interfaces import Source
-from dblog_core.model.schema import TableName
+from dblog_core.model.schema import Column, TableName, TableSchema
+from dblog_core.sources.mysql.sql import key_order
+from dblog_core.sources.mysql.sql.key_order import KeyOrder
 from tests.fix_servers import Database
 from tests.integration.locks import locked, renaming
 from tests.waiting import PATIENCE_SECONDS
@@ -200,12 +203,26 @@ def test_a_dump_that_another_tables_lock_refuses_names_that_table_and_who_tries_
 @pytest.mark.one_of(4)
 @pytest.mark.parametrize("source_kind", ["mysql"], indirect=True)
 def test_the_reader_knows_shape_and_order_of_a_locked_table(database: Database, tmp_path: Path) -> None:
-    database.execute("CREATE TABLE b (id int PRIMARY KEY, v varchar(9))", "CREATE TABLE z (id int PRIMARY KEY)")
+    """Also of one of which the server has no statistics, which a look would open the table for."""
+    shape = "(id int PRIMARY KEY, v varchar(9))"
+    database.execute(f"CREATE TABLE a {shape}", f"CREATE TABLE b {shape}", "CREATE TABLE z (id int PRIMARY KEY)")
     source = wiring.open_source(database.config(tmp_path).source)
-    free, _ = source.tables()
+    like, free, _ = source.tables()
     with closing(source.open_reader()) as reader:
-        order = reader.key_order(free)
+        order = reader.key_order(like)
     for lock in (locked, renaming):
         with lock(database, "b"), closing(source.open_reader(lock_seconds=1)) as reader:
             assert reader.key_order(free) == order
             assert reader.schema(TableName(database.schema, "b")).fingerprint == free.fingerprint
+
+
+@pytest.mark.parametrize("source_kind", ["mysql", "mariadb"], indirect=True)
+def test_an_index_that_the_optimizer_must_not_use_is_no_order_to_read_in(database: Database) -> None:
+    word = "INVISIBLE" if database.kind == "mysql" else "IGNORED"
+    database.execute(f"CREATE TABLE a (n int NOT NULL, k int NOT NULL, UNIQUE u (n), UNIQUE z (k) {word})")
+    columns = tuple(Column(name, "int", pa.int32()) for name in "nk")
+    with closing(database.connect()) as connection:
+        indexes = key_order.list_unique_indexes(connection, TableName(database.schema, "a"))
+        gone = key_order.list_unique_indexes(connection, TableName(database.schema, "gone"))
+    orders = {k: key_order.of_indexes(indexes, TableSchema(TableName("s", "a"), columns, (k,))) for k in "nk"}
+    assert orders == {"n": KeyOrder("u"), "k": KeyOrder()} and gone == []

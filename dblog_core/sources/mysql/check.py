@@ -270,7 +270,7 @@ def _readable(connection: Connection[Any], names: Sequence[TableName]) -> Iterat
         rows(connection, " UNION ALL ".join(f"(SELECT 1 FROM {qualify(name)} LIMIT 0)" for name in names))
     except pymysql.err.MySQLError as error:
         # Dropped since the list was made, or locked: the server looks at grants before it waits for a lock.
-        if error.args[0] in (_GONE, LOCKED) and len(names) == 1:
+        if error.args[0] in (_GONE, *LOCKED) and len(names) == 1:
             return
         if error.args[0] in _OF_THE_DRIVER:
             raise

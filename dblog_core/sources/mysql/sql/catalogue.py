@@ -19,7 +19,7 @@ from dblog_core.retry import wait_for
 from dblog_core.rows import column_rule_faults, source_key_faults
 from dblog_core.rows.value_forms import shape_to_read
 from dblog_core.sources.mysql.sql import row_key
-from dblog_core.sources.mysql.sql.connection import is_mariadb, is_of_table, rows
+from dblog_core.sources.mysql.sql.connection import SKIPPED, is_mariadb, is_of_table, rows
 from dblog_core.sources.mysql.sql.row_key import UniqueIndex
 from dblog_core.sources.mysql.sql.watermarks import qualify
 from dblog_core.sources.mysql.values import charsets, multibyte, types
@@ -136,7 +136,6 @@ _NO_SUCH_TABLE = 1146
 _PATIENCE = 1.0
 _PAUSES = (0.02, 0.2)
 """Seconds in which such a statement may come to its end, and between two looks."""
-_SKIPPED = 1684
 _SKIPPED_TABLE = re.compile(r"'(.*?)'\.'(.*)'", re.DOTALL)  # the server does not mask a quote in a name
 
 
@@ -162,7 +161,7 @@ def _ask(
             answer = [tuple(row) for row in cursor.fetchall()]
             has_warnings = bool(cursor.warning_count)
         warnings = rows(connection, "SHOW WARNINGS") if has_warnings else []
-        skipped = [_name_skipped(str(text)) for _, code, text in warnings if code == _SKIPPED]
+        skipped = [_name_skipped(str(text)) for _, code, text in warnings if code == SKIPPED]
         return answer, [str(table or "a table") for table in skipped if table is None or wants(table)]
 
     # Most statements that change a table have its definition for a moment alone.

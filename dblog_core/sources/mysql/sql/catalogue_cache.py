@@ -21,7 +21,7 @@ from dblog_core.sources.mysql.sql.watermarks import qualify
 Found = TypeVar("Found")
 
 _COUNTER = re.compile(r" AUTO_INCREMENT=\d+")
-_NOT_TO_BE_SEEN = {1044, 1049, 1142, 1143, 1146, LOCKED}
+_NOT_TO_BE_SEEN = {1044, 1049, 1142, 1143, 1146, *LOCKED}
 """It is not there, may not be read, or somebody has locked it for longer than we wait: the catalogue tells the rest. So
 it does of a table that the server cannot open."""
 

@@ -19,7 +19,10 @@ from dblog_core.sources.mysql import session_settings
 from dblog_core.sources.mysql.session_settings import Setting
 
 NO_DATABASE = 1049
-LOCKED = 1205  # somebody has a lock for longer than a statement waits
+SKIPPED = 1684
+"""The catalogue leaves out a table, or refuses a question about it, while a statement changes its definition."""
+LOCKED = frozenset({1205, SKIPPED})
+"""A lock is kept for longer than a statement waits, or than the catalogue does."""
 _CREDENTIALS = {1045, 1698}
 _GRANTS_ON_TABLES = {1142, 1143}
 _GRANTS = {1044, 1227, 1370, 3159, *_GRANTS_ON_TABLES}
@@ -168,7 +171,7 @@ def is_of_table(error: pymysql.err.MySQLError) -> bool:
     is at fault."""
     code = server_messages.mysql_code(error)
     is_of_client = code == 0 or 2000 <= code < 2100
-    return not is_of_client and code not in transient_errors.MYSQL | _CREDENTIALS | _GRANTS | _READ_ONLY | {LOCKED}
+    return not is_of_client and code not in transient_errors.MYSQL | _CREDENTIALS | _GRANTS | _READ_ONLY | LOCKED
 
 
 def translate(error: pymysql.err.MySQLError, config: SourceConfig, doing: str) -> SourceError:
@@ -201,7 +204,7 @@ def translate(error: pymysql.err.MySQLError, config: SourceConfig, doing: str) -
         return SourceRefused(message, where=place, fix="SET GLOBAL max_allowed_packet = 67108864, and try again")
     if code == 1049:
         return SourceRefused(message, where=place, fix="name an existing database in source.database")
-    if code == LOCKED:
+    if code in LOCKED:
         return TableLocked(message, where=place, fix="dblog tries again")
     if code in transient_errors.MYSQL or code == 0:
         return SourceUnavailable(message, where=place, fix="check that the server runs and can be reached from here")

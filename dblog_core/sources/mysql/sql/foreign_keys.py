@@ -25,7 +25,7 @@ _KEY = re.compile(r"^\s*CONSTRAINT `(.*?)` FOREIGN KEY \(`.*?((?: ON (?:DELETE|U
 _ACTION = re.compile(r"ON (DELETE|UPDATE) (CASCADE|SET NULL|SET DEFAULT)")
 _HAVING = """SELECT DISTINCT TABLE_SCHEMA, TABLE_NAME FROM information_schema.KEY_COLUMN_USAGE
 WHERE REFERENCED_TABLE_NAME IS NOT NULL AND TABLE_SCHEMA IN %s ORDER BY TABLE_SCHEMA, TABLE_NAME"""
-_UNSEEN = {1142, 1143, 1146, LOCKED}
+_UNSEEN = {1142, 1143, 1146, *LOCKED}
 """The account may not read the table, or it was dropped meanwhile: reported elsewhere. Or somebody has locked it."""
 
 

@@ -16,15 +16,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import pymysql
 from pymysql.connections import Connection
 from pymysql.cursors import DictCursor
 
 from dblog_core.errors import RequestError
 from dblog_core.model.key_order import has_one_order
 from dblog_core.model.schema import Column, TableName, TableSchema
-from dblog_core.sources.mysql.sql.connection import rows
-from dblog_core.sources.mysql.sql.watermarks import qualify
+from dblog_core.sources.mysql.sql.connection import is_mariadb, rows
 
 SORTED_OCTETS = 256 << 10
 """Octets of a value that a session compares when it sorts (`session_settings`): more than the sort key of any value
@@ -32,7 +30,9 @@ that can be ordered."""
 
 _COLUMNS = """SELECT COLUMN_NAME, COLUMN_TYPE, CHARACTER_SET_NAME, COLLATION_NAME
 FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"""
-_NO_SUCH_TABLE = 1146
+_UNIQUE_INDEXES = """SELECT INDEX_NAME, COLUMN_NAME, SUB_PART, INDEX_TYPE, COLLATION, {} AS USABLE
+FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND NON_UNIQUE = 0
+ORDER BY INDEX_NAME, SEQ_IN_INDEX"""
 _SIZED = re.compile(r"(\w+)(?:\((\d+)\))?")
 _LENGTHS = {"tinytext": 255, "tinyblob": 255, "text": 65_535, "blob": 65_535}
 """Octets of types whose declaration has no length."""
@@ -45,7 +45,7 @@ _OCTETS_OF_NUMBER = 64
 GEOMETRIES = ("geometry", "point", "linestring", "polygon", "geometrycollection", "geomcollection")
 
 IndexRows = Sequence[Mapping[str, Any]]
-"""Rows of SHOW INDEX."""
+"""Parts of indexes: the rows of `_UNIQUE_INDEXES`, by their columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +70,13 @@ def describe_columns(connection: Connection[Any], table: TableName) -> dict[str,
 
 
 def list_unique_indexes(connection: Connection[Any], table: TableName) -> IndexRows:
-    """The parts of its unique indexes; none where there is no such table."""
+    """The parts of its unique indexes; none where there is no such table.
+
+    SHOW INDEX would open the table for its statistics, and wait for a statement that changes it.
+    """
+    usable = "IGNORED = 'NO'" if is_mariadb(connection) else "IS_VISIBLE = 'YES'"
     with connection.cursor(DictCursor) as cursor:
-        try:
-            cursor.execute(f"SHOW INDEX FROM {qualify(table)} WHERE Non_unique = 0", ())
-        except pymysql.err.ProgrammingError as error:
-            if error.args[0] != _NO_SUCH_TABLE:
-                raise
-            return []
+        cursor.execute(_UNIQUE_INDEXES.format(usable), (table.schema, table.name))
         return list(cursor.fetchall())
 
 
@@ -100,15 +99,15 @@ def of_indexes(index_rows: IndexRows, schema: TableSchema) -> KeyOrder:
     """The order of a table's key, by its unique indexes."""
     indexes: dict[str, list[Mapping[str, Any]]] = {}
     for part in index_rows:
-        indexes.setdefault(str(part["Key_name"]), []).append(part)
+        indexes.setdefault(str(part["INDEX_NAME"]), []).append(part)
     if fitting := [name for name, parts in indexes.items() if _serves(parts, schema)]:
         return KeyOrder(min(fitting, key=_primary_first))
-    over_key = {name: parts for name, parts in indexes.items() if {p["Column_name"] for p in parts} == set(schema.key)}
+    over_key = {name: parts for name, parts in indexes.items() if {p["COLUMN_NAME"] for p in parts} == set(schema.key)}
     if any(_is_whole(parts) for parts in over_key.values()):
         return KeyOrder()
     # Of two such indexes either tells which rows differ; where there is none any longer, all of each value counts.
     parts = over_key[min(over_key, key=_primary_first)] if over_key else []
-    lengths = {str(p["Column_name"]): p["Sub_part"] for p in parts if p["Index_type"] == "BTREE"}
+    lengths = {str(p["COLUMN_NAME"]): p["SUB_PART"] for p in parts if p["INDEX_TYPE"] == "BTREE"}
     octets = {}
     for column in schema.key_columns:
         is_whole = column.name in lengths and lengths[column.name] is None
@@ -124,20 +123,13 @@ def _primary_first(name: str) -> tuple[bool, str]:
 
 def _is_whole(parts: IndexRows) -> bool:
     """Whether the index holds all of each of its columns, and not a hash of them."""
-    return all(part["Sub_part"] is None and part["Index_type"] == "BTREE" for part in parts)
+    return all(part["SUB_PART"] is None and part["INDEX_TYPE"] == "BTREE" for part in parts)
 
 
 def _serves(parts: IndexRows, schema: TableSchema) -> bool:
     """Whether rows can be read in key order by the index."""
-    columns = [p["Column_name"] for p in sorted(parts, key=lambda p: int(p["Seq_in_index"]))]
-    is_usable = all(
-        p.get("Visible", "YES") == "YES"
-        # MariaDB's word for an index that the optimizer must not use
-        and p.get("Ignored", "NO") == "NO"
-        for p in parts
-    )
-    is_in_order = columns == list(schema.key) and len({p["Collation"] for p in parts}) == 1
-    return is_usable and is_in_order and _is_whole(parts)
+    is_in_order = [p["COLUMN_NAME"] for p in parts] == list(schema.key) and len({p["COLLATION"] for p in parts}) == 1
+    return all(p["USABLE"] for p in parts) and is_in_order and _is_whole(parts)
 
 
 def _has_octets(column: Column) -> bool:

@@ -20,7 +20,7 @@ _MERGE_TABLES = "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES 
 _NAME = r"`(?:[^`]|``)+`"
 _UNION = re.compile(rf"\bUNION=\(((?:{_NAME}|[.,])+)\)")
 _PART = re.compile(rf"(?:({_NAME})\.)?({_NAME})")
-_UNSEEN = {1142, 1143, 1146, 1168, 1472, LOCKED}
+_UNSEEN = {1142, 1143, 1146, 1168, 1472, *LOCKED}
 """The account may not read it, or it was dropped meanwhile, or one of its tables was, or is of another kind now. Or
 somebody has locked it."""
 

@@ -48,7 +48,7 @@ class MysqlWatermarks:
             try:
                 rows(self._connection, self._statement, (self._worker, payload, payload))
             except pymysql.err.MySQLError as error:
-                if error.args[0] == LOCKED:  # no fault of the table that the watermark is about
+                if error.args[0] in LOCKED:  # no fault of the table that the watermark is about
                     raise SourceUnavailable(
                         "somebody has locked the watermark table", where=where(self._config), fix="dblog tries again"
                     ) from error

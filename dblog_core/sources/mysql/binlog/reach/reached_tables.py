@@ -17,7 +17,7 @@ from typing import Any
 from pymysql.connections import Connection
 
 from dblog_core.model.schema import TableName, to_lower_case
-from dblog_core.sources.mysql.sql.connection import rows
+from dblog_core.sources.mysql.sql.connection import SKIPPED, rows
 
 _TABLES = "SELECT TABLE_SCHEMA, TABLE_NAME, TABLE_TYPE, ENGINE FROM information_schema.TABLES"
 _TRIGGERS = "SELECT EVENT_OBJECT_SCHEMA, EVENT_OBJECT_TABLE FROM information_schema.TRIGGERS"
@@ -27,7 +27,6 @@ _FUNCTIONS = "SELECT ROUTINE_NAME FROM information_schema.ROUTINES WHERE ROUTINE
 _PLAIN_TYPES = ("BASE TABLE", "SYSTEM VERSIONED")
 _PLAIN_ENGINES = ("INNODB", "MYISAM", "ARIA", "MEMORY", "CSV", "ARCHIVE", "ROCKSDB", "BLACKHOLE", "NDBCLUSTER")
 """Engines whose tables hold the rows that are written to them, or none."""
-_SKIPPED = 1684
 _GLOBAL_GRANT = re.compile(r"GRANT (.*) ON \*\.\* TO ", re.DOTALL)
 _SEES_TABLES = "SELECT"
 _SEES_TRIGGERS = "TRIGGER"
@@ -96,7 +95,7 @@ def _ask_all(connection: Connection[Any], question: str) -> list[tuple[Any, ...]
         answer = [tuple(row) for row in cursor.fetchall()]
         has_warnings = bool(cursor.warning_count)
     warnings = rows(connection, "SHOW WARNINGS") if has_warnings else []
-    return None if any(code == _SKIPPED for _, code, _ in warnings) else answer
+    return None if any(code == SKIPPED for _, code, _ in warnings) else answer
 
 
 def _sees_all(connection: Connection[Any]) -> bool:

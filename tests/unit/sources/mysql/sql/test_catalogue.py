@@ -59,7 +59,7 @@ def test_a_table_that_the_server_cannot_open_is_refused_alone(number: int, monke
     assert "its definition cannot be read" in broken.faults[0] and str(number) in broken.faults[0]
 
 
-@pytest.mark.parametrize("number", [1045, 1142, 1205, 1227, 1290, 2006, 2013, 3024])
+@pytest.mark.parametrize("number", [1045, 1142, 1205, 1227, 1684, 1290, 2006, 2013, 3024])
 def test_an_error_of_the_whole_server_is_no_fault_of_a_table(number: int) -> None:
     connection: Any = Refusing(number)
     with pytest.raises(pymysql.err.MySQLError, match=str(number)):

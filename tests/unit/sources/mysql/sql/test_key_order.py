@@ -36,11 +36,11 @@ def table(*key: str) -> TableSchema:
 def index(name: str, *parts: str, kind: str = "BTREE", **more: Any) -> list[dict[str, Any]]:
     """The parts as in CREATE TABLE: `k(700)`, `n DESC`."""
     rows = []
-    for place, part in enumerate(parts, 1):
+    for part in parts:
         text, _, direction = part.partition(" ")
         column, _, length = text.rstrip(")").partition("(")
-        row = {"Key_name": name, "Seq_in_index": place, "Column_name": column, "Index_type": kind}
-        row |= {"Sub_part": int(length) if length else None, "Collation": "D" if direction else "A"}
+        row = {"INDEX_NAME": name, "COLUMN_NAME": column, "INDEX_TYPE": kind, "USABLE": 1}
+        row |= {"SUB_PART": int(length) if length else None, "COLLATION": "D" if direction else "A"}
         rows.append(row | more)
     return rows
 
@@ -50,8 +50,7 @@ ORDERS: list[tuple[tuple[str, ...], IndexRows, KeyOrder]] = [
     (("n", "v"), index("PRIMARY", "n DESC", "v DESC"), KeyOrder("PRIMARY")),
     (("n", "v"), index("PRIMARY", "n", "v DESC"), KeyOrder()),
     (("n", "v"), index("u", "v", "n"), KeyOrder()),
-    (("v",), index("u", "v", Visible="NO"), KeyOrder()),
-    (("v",), index("u", "v", Ignored="YES"), KeyOrder()),
+    (("v",), index("u", "v", USABLE=0), KeyOrder()),
     (("k",), index("PRIMARY", "k(700)"), KeyOrder(None, {"k": 700})),
     (("n", "k", "v", "b"), index("PRIMARY", "n", "k(7)", "v", "b(9)"), KeyOrder(None, {"k": 7, "b": 9})),
     (("v",), [*index("PRIMARY", "v(5)"), *index("u", "v")], KeyOrder("u")),
@@ -60,7 +59,7 @@ ORDERS: list[tuple[tuple[str, ...], IndexRows, KeyOrder]] = [
     (("n", "k"), index("u", "n", "k", kind="HASH"), KeyOrder(None, {"k": None})),
     (("v",), index("PRIMARY", "v", kind="HASH"), KeyOrder(None, {"v": None})),
     # Indexes of other columns say nothing, and one over an expression names no column for it.
-    (("n", "v"), [*index("PRIMARY", "n"), *index("e", "n", "v", Column_name=None)], KeyOrder(None, {"v": None})),
+    (("n", "v"), [*index("PRIMARY", "n"), *index("e", "n", "v", COLUMN_NAME=None)], KeyOrder(None, {"v": None})),
 ]
 
 
