@@ -166,6 +166,8 @@ class Merger:
         self._take_arrived()
         if (begun := self._unfinished_merge()) is not None:
             return self._finish(begun)
+        if retry_stopped:
+            self._pass_over_removed_segments()
         self._start_committed_shares(self.stopped_tables() if retry_stopped else ())
         retried = set(self.stopped_tables()) - self._late.names if retry_stopped else set()
         behind = {name: self.status.tables[name].segment for name in sorted(retried)}
@@ -192,6 +194,20 @@ class Merger:
             self.status = self._arrived.add(share, applied, self.status)
             self._upkeep.record_merged([share.work.table] if applied is not None else [])
         self._cuts.write_waiting(self.status.tables)
+
+    def _pass_over_removed_segments(self) -> None:
+        """Sets stopped tables behind what retention has removed, which it keeps for no table that is not captured. Rows
+        may be missing then, until a full dump that began later. The record of the next merge says so."""
+        begins = self._staging.beginning()
+        for name in self.stopped_tables():
+            table = self.status.tables[name]
+            if table.segment < begins.segment - 1 and name not in self._late.names:
+                before = begins.offset - 1
+                has_dumps = table.schema is None or bool(self._staging.schema(table.schema).key)
+                lacks = before if has_dumps else None
+                moved = replace(table, segment=begins.segment - 1, offset=before, lacks=lacks, told=False)
+                self.status = replace(self.status, tables={**self.status.tables, name: moved})
+                self._arrived.tables[name] = moved
 
     def _start_committed_shares(self, retried: Collection[str] = ()) -> None:
         """Has shares brought to their end that are committed, of inherited and `retried` tables

@@ -152,12 +152,15 @@ def _spans(staging: Staging, after: int) -> Iterator[Span]:
 def _works(staging: Staging, status: LakeStatus, last: int) -> dict[str, Work]:
     """Each table's share of all that is sealed; a table that has stopped or was reset begins at its own place."""
 
+    # What retention has removed waits for nobody: a merge sets a stopped table behind it.
+    begins = staging.beginning().segment - 1
+
     def after(table: str) -> int:
         lake_table = status.tables.get(table)
-        return status.segment if lake_table is None else lake_table.segment
+        return status.segment if lake_table is None else max(lake_table.segment, begins)
 
     # A stopped table is behind the others, and its segments are read again for it alone.
-    first = min([status.segment, *(t.segment for t in status.tables.values())])
+    first = min([status.segment, *map(after, status.tables)])
     manifests: Sequence[Manifest] = [] if first >= last else list(staging.manifests(after=first, upto=last))
     return plan_works(manifests, after)
 

@@ -66,7 +66,7 @@ def read_source_status(config: Config, meter: Meter | None = None) -> SourceStat
             merge=_measure_merge(lake, verdict, lag),
             outputs=tuple(_find_output(config, name, lag, state) for name in sorted(config.output)),
             errors=tuple(recent_errors.read(state)),
-            storage=meter.read(staging, lake, dumps),
+            storage=meter.read(staging, lake, dumps, settings_in_force.read_in_force(records)),
             slices=_find_slices(state),
         )
 

@@ -26,6 +26,7 @@ from dblog_core.monitoring.lag_history import Waiting
 from dblog_core.staging import Staging
 from dblog_core.staging.log_start import Need
 from dblog_core.staging.manifest import Manifest
+from dblog_core.state.settings_in_force import LiveSettings
 from dblog_core.storage.location import Location
 
 SECONDS = 0.5
@@ -95,13 +96,16 @@ class Meter:
             return None
         return round(self._waiting.seconds(staging, head, offset, self._now()), 3)
 
-    def read(self, staging: Staging, lake: LakeStatus, dumps: Iterable[DumpStatus]) -> StorageStatus:
-        """Room as it was counted within the last minute, and what is kept now."""
+    def read(
+        self, staging: Staging, lake: LakeStatus, dumps: Iterable[DumpStatus], in_force: LiveSettings | None
+    ) -> StorageStatus:
+        """Room as it was counted within the last minute, and what is kept now under the settings in force."""
         now = self._now()
         if now - self._counted_at >= _AGAIN:
             self._count(staging, lake, now)
             self._counted_at = now
-        return StorageStatus(self._rooms, self._tables, self._find_retention(staging, lake, dumps, now))
+        retention = self._find_retention(staging, lake, dumps, in_force, now)
+        return StorageStatus(self._rooms, self._tables, retention)
 
     def _count(self, staging: Staging, lake: LakeStatus, now: float) -> None:
         patience = Patience(self._seconds)
@@ -122,7 +126,12 @@ class Meter:
         self._tables = tuple(tables)
 
     def _find_retention(
-        self, staging: Staging, lake: LakeStatus, dumps: Iterable[DumpStatus], now: float
+        self,
+        staging: Staging,
+        lake: LakeStatus,
+        dumps: Iterable[DumpStatus],
+        in_force: LiveSettings | None,
+        now: float,
     ) -> RetentionStatus:
         """From where on staging is kept, and why no later: what is known without reading more than two manifests."""
         begins = staging.beginning()
@@ -133,7 +142,7 @@ class Meter:
         first = staging.manifest(number)
         old = first.segment < head.segment and first.sealed_at / 1e6 < now - durations.parse(self._config.staging.keep)
         needs = [
-            *retention_needs.of_lake(lake),
+            *retention_needs.of_lake(lake, in_force),
             *retention_needs.of_dumps(head, (d for d in dumps if d.state not in OVER)),
         ]
         needs_by_reason = {n.why: n.segment for n in (*needs, *begins.held) if old and n.segment <= first.segment}

@@ -262,7 +262,7 @@ class KafkaOutput:
             raise self._error(fatal) from error
 
     def _ask_for_fatal_error(self) -> KafkaError | None:
-        """Why the client can end no transaction any more; None where it can."""
+        """Why the client can no longer end a transaction; None where it can."""
         if self._producer is None:
             return None
         try:

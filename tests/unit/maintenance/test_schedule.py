@@ -175,7 +175,7 @@ def lake(tmp_path: Path) -> LakeStatus:
 
 
 def _read(meter: Meter, staging: Staging, lake: LakeStatus) -> Any:
-    return meter.read(staging, lake, []).to_json()
+    return meter.read(staging, lake, [], None).to_json()
 
 
 def test_room_is_counted_file_by_file(config: Config, staging: Staging, lake: LakeStatus, tmp_path: Path) -> None:
@@ -260,7 +260,7 @@ def test_nothing_staged_is_told_as_unknown(config: Config) -> None:
 def test_people_read_it_in_lines(config: Config, staging: Staging, lake: LakeStatus) -> None:
     schedule.write_maintained(wiring.open_lake(config), NOW, [replace(SIZE, bytes=20 << 20)])
     stopped = replace(lake, tables={"shop.orders": TableStatus(State.STOPPED, "no", 0, 0)})
-    storage = Meter(config, seconds=0.0, now=lambda: NOW).read(staging, stopped, [])
+    storage = Meter(config, seconds=0.0, now=lambda: NOW).read(staging, stopped, [], None)
     status_text = text(
         SourceStatus(
             source="shop", leader=None, position=None, offset=None, lag_seconds=None, rows_per_second=None, tables=(),
