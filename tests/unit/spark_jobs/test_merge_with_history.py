@@ -139,6 +139,25 @@ def test_a_history_that_another_program_has_changed_begins_again(
         world.lake.merge()
 
 
+def test_a_history_that_is_changed_between_a_crash_and_the_end_of_its_merge_begins_again(tmp_path: Path) -> None:
+    """The merge's own lines may be gone, and count as written: it is the next one that begins again."""
+    world = World(tmp_path, "crash")
+    place = history_location(world.lake.location, SHAPE.table)
+    world.change()
+    world.lake.merge_well()
+    world.change()
+    world.lake.merge_until(f"applied {SHAPE.table}")
+    assert place.local is not None
+    append_line(place.local, tmp_path)
+    (merged,) = world.lake.merge_well()
+    assert merged.tables[0].history_gap == "another program has added lines"
+    status = read_status(world.lake.location)
+    assert status is not None and foreign_lines.find_gap(place, status.tables[str(SHAPE.table)])
+    world.change()
+    with pytest.raises(SparkAsked):
+        world.lake.merge()
+
+
 def test_a_history_whose_files_another_program_has_joined_goes_on(tmp_path: Path) -> None:
     world = World(tmp_path, "joined")
     for _ in range(3):
