@@ -198,10 +198,12 @@ class Merger:
     def _pass_over_removed_segments(self) -> None:
         """Sets stopped tables behind what retention has removed, which it keeps for no table that is not captured. Rows
         may be missing then, until a full dump that began later. The record of the next merge says so."""
+        if not (stopped := set(self.stopped_tables()) - self._late.names):
+            return
         begins = self._staging.beginning()
-        for name in self.stopped_tables():
+        for name in sorted(stopped):
             table = self.status.tables[name]
-            if table.segment < begins.segment - 1 and name not in self._late.names:
+            if table.segment < begins.segment - 1:
                 before = begins.offset - 1
                 has_dumps = table.schema is None or bool(self._staging.schema(table.schema).key)
                 lacks = before if has_dumps else None
