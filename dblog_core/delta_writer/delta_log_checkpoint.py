@@ -1,7 +1,7 @@
 """What a checkpoint of a Delta log holds: the live files, transactions, metadata and protocol of one version.
 
-Classic checkpoints, in one file or in parts, are read. One of the v2 form is refused: its table has a feature that
-this package does not write.
+Classic checkpoints, in one file or in parts, and those of the v2 form (PROTOCOL.md, "V2 Spec"), whose files may stand
+in sidecars.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import unquote
 
 import orjson
 import pyarrow as pa
@@ -25,7 +26,8 @@ _PART = re.compile(r"(\d{20})\.checkpoint\.(\d{10})\.(\d{10})\.parquet")
 _NAMED = re.compile(r"(\d{20})\.checkpoint\.[0-9a-f-]{36}\.(?:json|parquet)")
 _COMMIT = re.compile(r"(\d{20})\.json")
 # Tombstones (`remove`) stay out: VACUUM alone needs them, and they may be most of a checkpoint.
-_ACTIONS = ("add", "txn", "metaData", "protocol")
+_ACTIONS = ("add", "txn", "metaData", "protocol", "sidecar")
+_SIDECARS = "_sidecars"
 _ROWS = 10_000  # actions that are in memory at once, beside those that are kept
 _MAPS = {"partitionValues", "configuration", "options", "tags"}
 
@@ -38,7 +40,7 @@ class Listing:
     checkpoints: list[tuple[int, list[str]]]
     """The names of a checkpoint's files; of a whole one only."""
     named: int
-    """The newest checkpoint of the v2 form; -1 without one."""
+    """The newest checkpoint that has a name of the v2 form; -1 without one."""
 
     @property
     def newest(self) -> int:
@@ -52,6 +54,7 @@ def list_log(names: Iterable[str]) -> Listing:
     named = -1
     whole: dict[int, list[str]] = {}
     parts: dict[tuple[int, int], list[str]] = {}
+    of_v2: dict[int, list[str]] = {}
     for name in names:
         if (match := _COMMIT.fullmatch(name)) is not None:
             commit = max(commit, int(match[1]))
@@ -61,11 +64,12 @@ def list_log(names: Iterable[str]) -> Listing:
             parts.setdefault((int(match[1]), int(match[3])), []).append(name)
         elif (match := _NAMED.fullmatch(name)) is not None:
             named = max(named, int(match[1]))
+            of_v2[int(match[1])] = [name]
     for (version, count), found_parts in parts.items():
         # A writer that died, or is still writing, leaves some of the parts: that is no checkpoint.
         if len(found_parts) == count:
             whole.setdefault(version, sorted(found_parts))
-    return Listing(commit, sorted(whole.items(), reverse=True), named)
+    return Listing(commit, sorted((of_v2 | whole).items(), reverse=True), named)
 
 
 def last_checkpoint(files: TableFiles) -> tuple[int, list[str]] | None:
@@ -74,10 +78,9 @@ def last_checkpoint(files: TableFiles) -> tuple[int, list[str]] | None:
         hint = orjson.loads(files.read(f"{LOG}/_last_checkpoint") or b"")
         version = int(hint["version"])
         parts = hint.get("parts")
+        if (v2 := hint.get("v2Checkpoint")) is not None:
+            return version, [str(v2["path"])]
     except (ValueError, KeyError, TypeError):
-        return None
-    # Its files have other names; the listing finds it, and refuses the table.
-    if hint.get("v2Checkpoint"):
         return None
     if parts is None:
         return version, [f"{version:020d}.checkpoint.parquet"]
@@ -90,24 +93,43 @@ def read_checkpoint(files: TableFiles, names: list[str]) -> Iterator[Json]:
     Raises FileNotFoundError if one of the files is gone, LakeError if one cannot be read.
     """
     for name in names:
-        path = f"{LOG}/{name}"
-        if (data := files.read(path)) is None:
-            # Cleaned away since it was listed: the caller begins with a newer one.
-            raise FileNotFoundError(path)
-        try:
-            yield from _actions(pq.ParquetFile(pa.BufferReader(data)), files.url(path))
-        except (pa.ArrowException, OSError) as error:
-            raise LakeError(
-                f"a checkpoint of the table's log cannot be read: {error}",
-                where=files.url(path),
-                fix="remove the file if the commits before it are all there, or restore it from a backup",
-            ) from error
+        for action in _read_file(files, f"{LOG}/{name}"):
+            if (sidecar := action.get("sidecar")) is not None:
+                yield from _read_file(files, _sidecar_path(files, str(sidecar["path"])))
+            else:
+                yield action
 
 
-def _actions(file: pq.ParquetFile, where: str) -> Iterator[Json]:
+def _sidecar_path(files: TableFiles, path: str) -> str:
+    if ":" not in path and not path.startswith("/"):
+        return f"{LOG}/{_SIDECARS}/{unquote(path)}"
+    if (below := files.relative(path)) is None:
+        raise refusal(str(files), f"its checkpoint's file {path} lies outside of the table")
+    return below
+
+
+def _read_file(files: TableFiles, path: str) -> Iterator[Json]:
+    if (data := files.read(path)) is None:
+        # Cleaned away since it was listed: the caller begins with a newer one.
+        raise FileNotFoundError(path)
+    try:
+        yield from _parse_lines(data) if path.endswith(".json") else _actions(pq.ParquetFile(pa.BufferReader(data)))
+    except (pa.ArrowException, OSError, ValueError, AttributeError) as error:
+        raise LakeError(
+            f"a checkpoint of the table's log cannot be read: {error}",
+            where=files.url(path),
+            fix="remove the file if the commits before it are all there, or restore it from a backup",
+        ) from error
+
+
+def _parse_lines(data: bytes) -> Iterator[Json]:
+    for line in data.splitlines():
+        action = orjson.loads(line)
+        yield from ({name: action[name]} for name in _ACTIONS if action.get(name) is not None)
+
+
+def _actions(file: pq.ParquetFile) -> Iterator[Json]:
     schema = file.schema_arrow
-    if "sidecar" in schema.names or "checkpointMetadata" in schema.names:
-        _refuse_v2(file, where)
     columns = [column for action in _ACTIONS if action in schema.names for column in _columns(schema.field(action))]
     for batch in file.iter_batches(_ROWS, columns=columns):
         for row in batch.to_pylist():
@@ -117,13 +139,6 @@ def _actions(file: pq.ParquetFile, where: str) -> Iterator[Json]:
 def _columns(action: pa.Field) -> list[str]:
     """All of an action but what repeats its text in another form."""
     return [f"{action.name}.{child.name}" for child in action.type if not child.name.endswith("_parsed")]
-
-
-def _refuse_v2(file: pq.ParquetFile, where: str) -> None:
-    names = [n for n in ("sidecar", "checkpointMetadata") if n in file.schema_arrow.names]
-    for batch in file.iter_batches(_ROWS, columns=names):
-        if any(column.null_count < len(column) for column in batch.columns):
-            raise refusal(where, "its log has checkpoints of the v2 form")
 
 
 def _plain(value: Json) -> Json:

@@ -25,7 +25,7 @@ from dblog_core.delta_writer.vectors import count_replaced, unique_id
 from dblog_core.errors import LakeError
 from dblog_core.interfaces import Json
 
-_KNOWN = {"add", "remove", "txn", "metaData", "protocol", "commitInfo", "cdc", "domainMetadata"}
+KNOWN_ACTIONS = frozenset({"add", "remove", "txn", "metaData", "protocol", "commitInfo", "cdc", "domainMetadata"})
 _ATTEMPTS = 5  # at a log that is cleaned while it is read
 
 
@@ -187,7 +187,7 @@ def apply_commit(snapshot: Snapshot, data: bytes, where: str) -> Snapshot:
     protocol = snapshot.protocol
     for action in actions_of(data, where):
         # It may say which rows live: passing it over could bring dead rows back.
-        if unknown := action.keys() - _KNOWN:
+        if unknown := action.keys() - KNOWN_ACTIONS:
             raise refusal(where, f"its log has the action {', '.join(sorted(unknown))}")
         if (removal := action.get("remove")) is not None:
             removed.append(removal)
@@ -208,13 +208,13 @@ def _apply_actions(
 ) -> Mapping[str, LiveFile]:
     live = dict(files)
     for action in removed:
-        path = _path(action["path"], where)
+        path = path_of(action["path"], where)
         # A file is its path and its vector (PROTOCOL.md): what removes it with the old vector leaves it with the new
         # one.
         if path in live and unique_id(live[path].vector) == unique_id(action.get("deletionVector")):
             del live[path]
     for action in added:
-        path = _path(action["path"], where)
+        path = path_of(action["path"], where)
         if path in live and unique_id(live[path].vector) != unique_id(action.get("deletionVector")):
             raise LakeError(
                 f"a commit adds the file {path} with another deletion vector, and does not remove the file's "
@@ -226,7 +226,8 @@ def _apply_actions(
     return MappingProxyType(live)
 
 
-def _path(text: str, where: str) -> str:
+def path_of(text: str, where: str) -> str:
+    """The path of a file that an action names, below the table. Raises TableRefused for one that lies elsewhere."""
     if text.startswith("/") or (":" in text and urlsplit(text).scheme):
         raise refusal(where, f"its file {text} lies outside of the table")
     return unquote(text)
@@ -259,10 +260,7 @@ def _read_checkpoint(files: TableFiles, *, by_hint: bool) -> Snapshot:
 def _checkpoints(files: TableFiles, *, by_hint: bool) -> Iterator[tuple[int, list[str]]]:
     if by_hint and (hinted := delta_log_checkpoint.last_checkpoint(files)) is not None:
         yield hinted
-    listing = delta_log_checkpoint.list_log(files.names(LOG))
-    if listing.named > max([version for version, _ in listing.checkpoints], default=-1):
-        raise refusal(str(files), "its log has checkpoints of the v2 form")
-    yield from listing.checkpoints
+    yield from delta_log_checkpoint.list_log(files.names(LOG)).checkpoints
 
 
 def _of_checkpoint(version: int, actions: Iterable[Json], where: str) -> Snapshot:
@@ -272,7 +270,7 @@ def _of_checkpoint(version: int, actions: Iterable[Json], where: str) -> Snapsho
     protocol: Json = {}
     for action in actions:
         if (add := action.get("add")) is not None:
-            path = _path(add["path"], where)
+            path = path_of(add["path"], where)
             live[path] = LiveFile(path, add)
         elif (txn := action.get("txn")) is not None:
             txns[str(txn["appId"])] = int(txn["version"])

@@ -121,6 +121,16 @@ def read_vector(files: TableFiles, vector: Json) -> RowSet:
     return rows
 
 
+def path_of(files: TableFiles, vector: Json) -> str | None:
+    """The path of the file that holds a vector, in the table; None where it stands in the log. Raises LakeError."""
+    if vector["storageType"] == "i":
+        return None
+    try:
+        return _path(files, vector["storageType"], vector["pathOrInlineDv"])
+    except ValueError as error:
+        raise _damaged_error(str(files), f"its descriptor {vector} cannot be read: {error}") from error
+
+
 def _data(files: TableFiles, vector: Json) -> tuple[bytes, str]:
     """The bytes of the bitmap, and where they lay."""
     kind = vector["storageType"]

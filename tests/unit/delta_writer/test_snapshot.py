@@ -209,11 +209,38 @@ def test_a_damaged_checkpoint_is_an_error(table: Table) -> None:
         read(table)
 
 
-def test_a_checkpoint_of_the_v2_form_is_refused(table: Table) -> None:
-    name = f"{2:020d}.checkpoint.80a083e8-7026-4e79-81be-64bd76c43a11.json"
-    (log(table) / name).write_text("{}\n")
-    forget_commits(table, 1)
-    with pytest.raises(TableRefused, match="v2 form"):
+V2_NAME = f"{2:020d}.checkpoint.80a083e8-7026-4e79-81be-64bd76c43a11.json"
+
+
+@pytest.mark.parametrize("form", ["sidecar", "sidecar by its url", "inline"])
+def test_a_checkpoint_of_the_v2_form_is_read(table: Table, form: str) -> None:
+    """Made of the classic one as PROTOCOL.md describes it."""
+    before = read(table)
+    assert before.version == 2
+    DeltaTable(str(table.path)).create_checkpoint()
+    (classic,) = log(table).glob("*.checkpoint.parquet")
+    (log(table) / "_last_checkpoint").unlink()
+    actions = [
+        {name: part for name, part in action.items() if name in ("txn", "metaData", "protocol")}
+        for version in range(3)
+        for action in commit_of(table.path, version)
+    ]
+    adds = [{"add": live.add} for live in before.files.values()]
+    sidecar = log(table) / "_sidecars" / "part one.parquet"
+    sidecar.parent.mkdir()
+    pq.write_table(pq.read_table(classic, columns=["add", "remove"]), sidecar)
+    path = "part%20one.parquet" if form == "sidecar" else str(sidecar)
+    files = adds if form == "inline" else [{"sidecar": {"path": path, "sizeInBytes": 1, "modificationTime": 1}}]
+    lines = [{"checkpointMetadata": {"version": 2}}, *filter(None, actions), *files]
+    (log(table) / V2_NAME).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    classic.unlink()
+    forget_commits(table, 2)
+    assert {path: live.add["size"] for path, live in read(table).files.items()} == {
+        path: live.add["size"] for path, live in before.files.items()
+    }
+    assert (read(table).txns, read(table).metadata["id"]) == (before.txns, before.metadata["id"])
+    (log(table) / V2_NAME).write_text('{"sidecar": ')
+    with pytest.raises(LakeError, match="a checkpoint of the table's log cannot be read"):
         read(table)
 
 
