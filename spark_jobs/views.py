@@ -11,6 +11,7 @@ from dblog_core.errors import LakeError, RequestError
 from dblog_core.lake import cuts, time_travel
 from dblog_core.lake.cuts import At, Cut
 from dblog_core.lake.lake_status import history_location, lake_at, table_location
+from dblog_core.lake.spark_submit import TIME_TRAVEL
 from dblog_core.model.events import DELETE, TRUNCATE
 from dblog_core.model.schema import TableName
 from dblog_core.storage.location import Location
@@ -55,6 +56,7 @@ class LakeAtCut:
                 fix="take a cut of after its dump (`dblog status`), or pass accept_incomplete=True for the rows it has",
             )
         path = table_location(self.lake, TableName.parse(name))
+        self.spark.conf.set(TIME_TRAVEL, "false")  # `at_cut` has seen that its files are there
         return self.spark.read.format("delta").option("versionAsOf", version).load(str(path))
 
 

@@ -36,11 +36,16 @@ from dblog_core.model.install_hints import with_extra
 COMMIT_MARK = "dblog"
 """What the commits of our jobs carry in Delta's log, so that others' commits differ from them."""
 
+TIME_TRAVEL = "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration"
+"""Whether Delta refuses a version that was committed longer ago than VACUUM leaves files, although all are there: a cut
+names the newest version of a table, however old it is."""
+
 SETTINGS: Mapping[str, str] = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.databricks.delta.commitInfo.userMetadata": COMMIT_MARK,
     "spark.databricks.delta.snapshotPartitions": "2",  # 50 small tasks for every snapshot otherwise
+    TIME_TRAVEL: "false",
     "spark.databricks.delta.merge.materializeSource": "none",  # the source is cached, and its files never change
     "spark.sql.shuffle.partitions": "4",
     "spark.sql.variable.substitute": "false",  # a ${env:…} in the name of a column is no variable

@@ -24,7 +24,7 @@ def check_readable(lake: Location, cut: Cut) -> None:
         raise LakeError(
             "\n".join([f"cut {cut.number} is no longer whole: {count} tables cannot be read", *listing]),
             where=str(lake),
-            fix="ask for a later cut; what VACUUM and the retention of Delta's log leave is how far back one can look",
+            fix="ask for a later cut: `[lake] keep` is how far back one can look",
         )
 
 

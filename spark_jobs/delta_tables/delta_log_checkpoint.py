@@ -17,6 +17,8 @@ from pyspark.sql import SparkSession
 from dblog_core.storage.location import Location
 
 INTERVAL = "delta.checkpointInterval"
+CLEANS = "delta.enableExpiredLogCleanup"
+"""Whether Delta removes old log by its own clock beside a checkpoint. Cuts say what is still read: `log_cleanup`."""
 COMMITS = 100
 """Between two checkpoints, where the table says nothing else. Delta's own 10 would have a busy table's state rewritten
 every few seconds.

@@ -32,7 +32,7 @@ from dblog_core.schema_evolution.renames import Renames, describe_stale, is_stal
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark
 from dblog_core.storage.location import Location
-from spark_jobs.delta_tables import alter_table, create_table, key_ranges, log
+from spark_jobs.delta_tables import alter_table, create_table, delta_log_checkpoint, key_ranges, log
 from spark_jobs.delta_tables.column_types import (
     COMMIT_TIME,
     MOVED_FROM,
@@ -297,6 +297,7 @@ class History:
         bounded = [OFFSET, COMMIT_TIME, *(quote(name) for name, c in keys if key_ranges.has_ranges(c.type))]
         properties = {
             APPEND_ONLY: "true",
+            delta_log_checkpoint.CLEANS: "false",
             alter_table.TABLE: str(self._schema.table),
             "delta.dataSkippingStatsColumns": ",".join(bounded),
             **(_properties(before) if before is not None else {}),

@@ -1,6 +1,6 @@
 """The lake task `maintain`: files joined, rows put in the order of their key, deleted ones purged, what is old removed.
 
-    old segments of staging -> old cuts and records of merges -> per table and history: join or cluster, purge, VACUUM
+    old segments of staging -> old cuts and records of merges -> per table and history: join or cluster, purge, remove
 
 A table that fails is named in the outcome, and does not hold the others up; nor does the table of cuts. Where nobody
 can tell which cuts are kept, files are still joined, clustered and purged, and none is removed.
@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 
@@ -28,6 +28,7 @@ from pyspark.sql import SparkSession
 
 from dblog_core.config.settings import Config
 from dblog_core.delta_writer.features import TableRefused, protects_log
+from dblog_core.delta_writer.files import TableFiles
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.dumps import dump_store
 from dblog_core.errors import DblogError, LakeError, LeaseLost, RequestError, StagingError
@@ -50,7 +51,15 @@ from dblog_core.model.schema import TableName
 from dblog_core.staging.retention import Retention
 from dblog_core.storage.location import Location
 from dblog_core.wiring import open_state
-from spark_jobs.delta_tables import clustering, delta_log_checkpoint, join_files, log, log_cleanup
+from spark_jobs.delta_tables import (
+    alter_table,
+    clustering,
+    delta_log_checkpoint,
+    join_files,
+    log,
+    log_cleanup,
+    unneeded_files,
+)
 from spark_jobs.delta_tables.column_types import quote
 from spark_jobs.history import foreign_lines
 from spark_jobs.lake_tasks import answered_table, expired_cuts, file_upkeep
@@ -62,12 +71,12 @@ from spark_jobs.merging.merge_records import Records
 
 _log = logging.getLogger(__name__)
 
-_DELTA_HOURS = 168.0  # below this VACUUM refuses, unless it is told that somebody has thought about it
-_DELTA_LOG_DAYS = 30  # for so long Delta keeps its log, and so versions, by itself
+_UNCOMMITTED = 86_400.0  # seconds: for so long a writer may be at work on a file that no commit names yet
 _HISTORY_LOG_SECONDS = 7 * 86_400.0  # at least: a stream that reads a history may be away for so long
-_DELTA_CHECK = "spark.databricks.delta.retentionDurationCheck.enabled"
-_LISTING = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
-_LOG_PROPERTY = "delta.logRetentionDuration"
+_LONGEST = 100 * 365 * 86_400.0  # seconds: `keep = "forever"`, in Delta's words
+_DETAILS = ("tableFeatures", "properties")
+_KEPT_DAYS = {"delta.logRetentionDuration": 30, "delta.deletedFileRetentionDuration": 7}
+"""For how long Delta keeps the log, and a VACUUM the files that were replaced, where a table says nothing else."""
 
 
 def plan(tools: Tools, request: MaintainRequest) -> MaintainPlan:
@@ -124,9 +133,10 @@ def _maintain(
     tools.check()
     removed = 0
     if oldest_cut is not None:
-        removed = _vacuum(session, place, keep=keep, since=marks.now - oldest_cut.merged_at)
+        removed = _remove_unneeded(place, tools, oldest_cut, keep=keep, now=marks.now)
         before = marks.now - max(keep, _HISTORY_LOG_SECONDS)
-        _clean_log(session, tools.lake.location, place, oldest_cut, before=before)
+        with _name_errors(place):
+            _clean_log(session, tools.lake.location, place, oldest_cut, keep=keep, before=before)
     size = marks.with_mark_time(_size(session, place), purged="purged" in done)
     return MaintainedTable(size, tuple(done), removed)
 
@@ -309,31 +319,39 @@ def _size(spark: SparkSession, place: Place) -> TableSize:
         return TableSize(place.name, detail[0], detail[1], frame.count(), None, len(files), bytes_stored)
 
 
-def _vacuum(spark: SparkSession, place: Place, *, keep: float, since: float) -> int:
-    """Removes files that were replaced more than `keep` seconds ago, and before the oldest cut, `since` seconds ago;
-    how many. Raises LakeError."""
+def _remove_unneeded(place: Place, tools: Tools, oldest: Kept, *, keep: float, now: float) -> int:
+    """Removes the files that neither the newest version needs, nor a cut that is kept, nor a reader who began within
+    `keep` seconds; how many. Raises LakeError."""
     if math.isinf(keep):
         return 0
-    hours = _hours(keep, since)
-    with _name_errors(place):
-        _keep_log(spark, place, hours)
-        # Our own rule is the stricter one: what a cut needs that is kept, and `keep`, which is an hour at least.
-        spark.conf.set(_DELTA_CHECK, str(hours >= _DELTA_HOURS).lower())
-        # VACUUM lists directories in that many tasks, 10,000 otherwise.
-        spark.conf.set(_LISTING, str(spark.sparkContext.defaultParallelism))
-        before = _count(place)
-        DeltaTable.forPath(spark, str(place.path)).vacuum(hours)
-        return before - _count(place)
+    files = TableFiles.at(place.path)
+    since = unneeded_files.nearest_readable_version(files, _oldest_needed(place, tools, oldest, before=now - keep))
+    try:
+        return unneeded_files.remove_unneeded(files, since, before=now - min(keep, _UNCOMMITTED), check=tools.check)
+    except TableRefused as error:
+        raise LakeError(
+            f"its old files stay, since {error.feature}",
+            where=place.name,
+            fix="run VACUUM, which knows such tables; or take the feature from the table",
+        ) from error
 
 
-def _clean_log(spark: SparkSession, lake: Location, place: Place, oldest: Kept, *, before: float) -> None:
+def _oldest_needed(place: Place, tools: Tools, oldest: Kept, *, before: float) -> int:
+    """The version that the oldest cut has; of a table that no cut names, the one of that time (seconds UTC)."""
+    named = None if place.history or not oldest.number else cut_of(tools.lake.location, oldest.number).tables
+    version = None if named is None else named.get(place.table)
+    if version is None:
+        version = log.newest_before(place.path, before)
+    return -1 if version is None else version
+
+
+def _clean_log(spark: SparkSession, lake: Location, place: Place, oldest: Kept, *, keep: float, before: float) -> None:
     """Removes the log of versions before the one that the oldest cut has; of a history, which no cut names, that from
     `before` this time. The log of a table with a feature that is not known here, or from which one was dropped, stays
     as long as Delta keeps it."""
-    if not (place.history or oldest.number):
-        return
-    features = DeltaTable.forPath(spark, str(place.path)).detail().select("tableFeatures").collect()[0][0]
-    if protects_log(features):
+    features, properties = DeltaTable.forPath(spark, str(place.path)).detail().select(*_DETAILS).collect()[0]
+    _keep_from_others(spark, place, properties, keep, cleans=protects_log(features))
+    if protects_log(features) or not (place.history or oldest.number):
         return
     if place.history:
         version = log.newest_before(place.path, before)
@@ -345,24 +363,16 @@ def _clean_log(spark: SparkSession, lake: Location, place: Place, oldest: Kept, 
         log_cleanup.clean(place.path, version)
 
 
-def _hours(keep: float, since: float) -> float:
-    """For how long a file that was replaced stays: so that every cut is read whole."""
-    return max(keep, since if math.isfinite(since) else 0.0) / 3600
-
-
-def _keep_log(spark: SparkSession, place: Place, hours: float) -> None:
-    """Has Delta keep the log of all versions that cuts name."""
-    days = math.ceil(hours / 24)
-    if days <= _DELTA_LOG_DAYS:
-        return
-    table = f"delta.{quote(str(place.path))}"
-    interval = spark.sql(f"DESCRIBE DETAIL {table}").select("properties").collect()[0][0].get(_LOG_PROPERTY)
-    if interval is None or int(interval.split()[1]) < days:
-        spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('{_LOG_PROPERTY}' = 'interval {days} days')")
-
-
-def _count(place: Place) -> int:
-    return sum(1 for file in place.path.storage.files(place.path.path) if file.path.endswith(".parquet"))
+def _keep_from_others(
+    spark: SparkSession, place: Place, properties: Mapping[str, str], keep: float, *, cleans: bool
+) -> None:
+    """Has VACUUMs of others, and Delta's own cleaning of the log, leave what cuts need: a cut names the newest version
+    of a table that seldom changes, however old it is. `cleans`: Delta's cleaning stays."""
+    wanted = {} if cleans else {delta_log_checkpoint.CLEANS: "false"}
+    days = math.ceil(min(keep, _LONGEST) / 86_400)
+    wanted |= {name: f"interval {days} days" for name, least in _KEPT_DAYS.items() if days > least}
+    if lacking := {name: value for name, value in wanted.items() if properties.get(name) != value}:
+        spark.sql(alter_table.set_properties(f"delta.{quote(str(place.path))}", lacking))
 
 
 def _retain(tools: Tools, config: Config, now: float) -> MaintainedStaging:

@@ -250,6 +250,7 @@ class LakeTable:
         properties = {
             VECTORS: str(self._vectors).lower(),
             delta_log_checkpoint.INTERVAL: str(delta_log_checkpoint.COMMITS),
+            delta_log_checkpoint.CLEANS: "false",
             KEY: json.dumps(list(self._schema.key)),
             alter_table.TABLE: str(self._schema.table),
         }

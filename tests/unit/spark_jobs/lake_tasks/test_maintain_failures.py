@@ -173,8 +173,8 @@ def test_a_table_of_cuts_that_cannot_be_read_lets_tables_be_maintained_and_no_fi
     monkeypatch.setattr(maintain, "_maintain", MAINTAIN_PLACE)
     monkeypatch.setattr(maintain, "_improve", lambda *_: ["joined"])
     monkeypatch.setattr(maintain, "_size", size_of)
-    vacuum = mock.Mock(return_value=1)
-    monkeypatch.setattr(maintain, "_vacuum", vacuum)
+    remove = mock.Mock(return_value=1)
+    monkeypatch.setattr(maintain, "_remove_unneeded", remove)
     clean_log = mock.Mock()
     monkeypatch.setattr(maintain, "_clean_log", clean_log)
     cut_files = list((world.lake.path / "_dblog/cuts").glob("*.parquet"))
@@ -185,10 +185,10 @@ def test_a_table_of_cuts_that_cannot_be_read_lets_tables_be_maintained_and_no_fi
     assert failed.name == "cuts" and "old cuts cannot be removed" in failed.error and "maintain failed after" in said
     assert result.cuts is None and "cuts: " not in as_text(result)
     assert [(each.size.table, each.did) for each in result.tables] == [(f"shop.{t}", ("joined",)) for t in "abc"]
-    assert not vacuum.called and not clean_log.called
+    assert not remove.called and not clean_log.called
     assert all(each.unmaintained is None for each in world.tables().values())
     assert MaintainResult.from_json(result.to_json()) == result
     for file in cut_files:
         file.with_suffix(".gone").rename(file)
     result, _ = world.run()
-    assert not result.failed and result.cuts is not None and vacuum.call_count == clean_log.call_count == 3
+    assert not result.failed and result.cuts is not None and remove.call_count == clean_log.call_count == 3
