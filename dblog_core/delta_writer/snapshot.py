@@ -227,7 +227,7 @@ def _apply_actions(
 
 
 def path_of(text: str, where: str) -> str:
-    """The path of a file that an action names, below the table. Raises TableRefused for one that lies elsewhere."""
+    """The path of a file that an action names, below the table. Raises TableRefused for one outside of it."""
     if text.startswith("/") or (":" in text and urlsplit(text).scheme):
         raise refusal(where, f"its file {text} lies outside of the table")
     return unquote(text)

@@ -122,7 +122,7 @@ def read_vector(files: TableFiles, vector: Json) -> RowSet:
 
 
 def path_of(files: TableFiles, vector: Json) -> str | None:
-    """The path of the file that holds a vector, in the table; None where it stands in the log. Raises LakeError."""
+    """The path of the file that holds a vector, in the table; None if it is part of the log. Raises LakeError."""
     if vector["storageType"] == "i":
         return None
     try:

@@ -152,7 +152,7 @@ def _spans(staging: Staging, after: int) -> Iterator[Span]:
 def _works(staging: Staging, status: LakeStatus, last: int) -> dict[str, Work]:
     """Each table's share of all that is sealed; a table that has stopped or was reset begins at its own place."""
 
-    # What retention has removed waits for nobody: a merge sets a stopped table behind it.
+    # A merge sets a stopped table behind the segments that retention has removed.
     begins = staging.beginning().segment - 1
 
     def after(table: str) -> int:

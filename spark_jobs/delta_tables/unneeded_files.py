@@ -44,7 +44,7 @@ def remove_unneeded(files: TableFiles, since: int, *, before: float, check: Call
     """Removes the files that no version from `since` on needs, and that were written before that time (seconds UTC);
     how many. `check` is asked before each is removed. Raises LakeError; TableRefused where the log has what is not read
     here."""
-    # Listed first: what is named meanwhile is found in the log.
+    # Listed first: a file that a commit names meanwhile is then found in the log.
     stored = {file.path: file.modified for file in _list_files(files)}
     needed = find_needed(files, since)
     unneeded = [path for path, written in stored.items() if written < before and _is_data(path) and path not in needed]
@@ -76,7 +76,7 @@ def find_needed(files: TableFiles, since: int) -> set[str]:
         raise LakeError(
             f"the table's log lacks commit {newest_read + 1}, and has commit {newest}",
             where=str(files),
-            fix="restore its log, or try again where somebody else has written the table meanwhile",
+            fix="restore its log, or try again if another program has written the table meanwhile",
         )
     return needed
 
@@ -116,6 +116,6 @@ def _is_data(path: str) -> bool:
 
 
 def _checksum_path(path: str) -> str:
-    """Of the file with its checksums that Hadoop writes beside each on a file system."""
+    """The path of the checksum file that Hadoop writes next to each file on a file system."""
     directory, slash, name = path.rpartition("/")
     return f"{directory}{slash}.{name}.crc"

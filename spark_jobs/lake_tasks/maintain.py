@@ -368,10 +368,10 @@ def _keep_from_others(
 ) -> None:
     """Has VACUUMs of others, and Delta's own cleaning of the log, leave what cuts need: a cut names the newest version
     of a table that seldom changes, however old it is. `cleans`: Delta's cleaning stays."""
-    wanted = {} if cleans else {delta_log_checkpoint.CLEANS: "false"}
+    kept = {} if cleans else {delta_log_checkpoint.CLEANS: "false"}
     days = math.ceil(min(keep, _LONGEST) / 86_400)
-    wanted |= {name: f"interval {days} days" for name, least in _KEPT_DAYS.items() if days > least}
-    if lacking := {name: value for name, value in wanted.items() if properties.get(name) != value}:
+    kept |= {name: f"interval {days} days" for name, least in _KEPT_DAYS.items() if days > least}
+    if lacking := {name: value for name, value in kept.items() if properties.get(name) != value}:
         spark.sql(alter_table.set_properties(f"delta.{quote(str(place.path))}", lacking))
 
 

@@ -1,4 +1,4 @@
-"""A stopped table that is no longer captured keeps no segment; when it comes back, a dump brings what is gone."""
+"""A stopped table that is no longer captured keeps no segment; when it comes back, a dump brings the lost rows."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _merge_others(lake: TestLake) -> None:
 
 
 def _retain(lake: TestLake, *tables: str) -> int:
-    """Removes what is not needed while these tables are captured; the oldest segment that is left."""
+    """Removes the segments that are not needed while these tables are captured; the oldest segment that is left."""
     status = read_status(lake.location)
     needs = retention_needs.of_lake(status, LiveSettings(tables, {}, {}))
     return Retention(lake.staging, keep=0, now=LATER, over=lambda dump: True).run(list(needs)).beginning.segment
