@@ -17,9 +17,8 @@ from dblog_core.model.schema import Column
 
 _LONGEST = 1_000  # characters: each task's node holds it, and an ENUM may have 65,535 labels
 
-_BINARY = {"binary", "varbinary", "bytea", "bit", "inet4", "inet6"}
-"""Types that are staged as binary, and compared by their octets. MariaDB's UUID is not, nor is what an index holds the
-beginning of."""
+_BINARY = {"binary", "varbinary", "bytea", "bit"}
+"""Types that are staged as binary, and compared by their octets. What an index holds the beginning of is not."""
 
 
 def has_one_order(column: Column) -> bool:

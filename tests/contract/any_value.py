@@ -156,7 +156,10 @@ def inet4(r: random.Random) -> str:
 
 
 def inet6(r: random.Random) -> str:
-    return "'" + ":".join(f"{r.choice((0, 0, 0xFFFF, r.randrange(65536))):x}" for _ in range(8)) + "'"
+    words = [r.choice((0, 0, 0xFFFF, r.randrange(65536))) for _ in range(8)]
+    if r.random() < 0.3:  # what servers may print with an IPv4 address at its end
+        words[:6] = [0, 0, 0, 0, 0, r.choice((0, 0xFFFF))]
+    return "'" + ":".join(f"{word:x}" for word in words) + "'"
 
 
 def uuid(r: random.Random) -> str:

@@ -38,8 +38,6 @@ def _mysql(column: Column) -> str:
     name = "`" + column.name.replace("`", "``") + "`"
     if column.source_type.startswith("bit"):
         return f"LPAD(HEX({name} + 0), {(int(column.source_type[4:-1]) + 7) // 8 * 2}, '0')"
-    if column.source_type in ("inet4", "inet6", "uuid"):
-        return f"HEX(CAST({name} AS BINARY({4 if column.source_type == 'inet4' else 16})))"
     if pa.types.is_binary(column.type):
         return f"HEX({name})"
     if pa.types.is_floating(column.type):

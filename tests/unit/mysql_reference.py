@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ipaddress
+import re
 import struct
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import numpy.typing as npt
@@ -208,6 +211,32 @@ def _pad_values(column: ColumnType, values: Values) -> pa.Array:
     return pa.array([None if value is None else value.ljust(column.width, b"\0") for value in values], pa.binary())
 
 
+def _native(column: ColumnType, values: Values) -> pa.Array:
+    show = {Kind.UUID: _uuid, Kind.INET4: _inet4, Kind.INET6: inet6}[column.kind]
+    return pa.array(_each(values, lambda value: show(value.ljust(column.width, b"\0"))), pa.string())
+
+
+def _uuid(value: bytes) -> str:
+    return str(UUID(bytes=value))
+
+
+def _inet4(value: bytes) -> str:
+    return str(ipaddress.IPv4Address(value))
+
+
+def inet6(value: bytes) -> str:
+    """As MariaDB prints it."""
+    words = [f"{int.from_bytes(value[i : i + 2], 'big'):x}" for i in range(0, 16, 2)]
+    runs = [(len(m[0].split()), m.start()) for m in re.finditer(r"(?<!\S)0(?: 0)*(?!\S)", " ".join(words))]
+    if not runs:
+        return ":".join(words)
+    length, at = max(runs, key=lambda run: (run[0], -run[1]))
+    first = len(" ".join(words)[:at].split())
+    if first == 0 and (length == 6 or (length == 5 and words[5] == "ffff")):
+        words[6:] = [_inet4(value[12:])]
+    return ":".join(words[:first]) + "::" + ":".join(words[first + length :])
+
+
 def _json(column: ColumnType, values: Values) -> pa.Array:
     return pa.array(_each(values, mysql_json.to_text), pa.string())
 
@@ -280,6 +309,7 @@ _CONVERSIONS: dict[Kind, Callable[[ColumnType, Values], pa.Array]] = {
     Kind.TEXT: _text,
     Kind.BINARY: _binary,
     Kind.PADDED: _pad_values,
+    **dict.fromkeys((Kind.UUID, Kind.INET4, Kind.INET6), _native),
     Kind.BIT: _binary,
     Kind.JSON: _json,
     Kind.TIME: _time,

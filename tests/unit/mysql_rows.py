@@ -156,6 +156,18 @@ def _labels(kind: Kind, width: int, count: int) -> Sample:
     return Sample(column, lambda r: r.randrange(most).to_bytes(width, "little"))
 
 
+def _native(width: int) -> Make:
+    """Words of any kind, many of them zero; the log leaves zero bytes at the end out."""
+
+    def make(r: random.Random) -> bytes:
+        words = [r.choice((b"\0\0", b"\0\0", b"\xff\xff", b"\0\x0a", r.randbytes(2))) for _ in range(width // 2)]
+        if r.random() < 0.3:
+            words[:5] = [b"\0\0"] * min(5, width // 2)
+        return b"".join(words).rstrip(b"\0")
+
+    return make
+
+
 def _utf(codec: str) -> Any:
     decode = codecs.lookup(codec).decode
     return lambda value: decode(value, "strict")[0]
@@ -174,6 +186,10 @@ SAMPLES: tuple[Sample, ...] = (
     *(_textual(1, lambda text, c=codec: text.encode(c), _utf(codec)) for codec in ("utf_16_be", "utf_16_le", "utf_32_be")),
     *(Sample(ColumnType(Kind.BINARY, pa.binary(), "blob", prefix=prefix), _bytes(250)) for prefix in (1, 2, 3, 4)),
     Sample(ColumnType(Kind.PADDED, pa.binary(), "binary", prefix=1, width=16), _bytes(16)),
+    *(
+        Sample(ColumnType(kind, pa.string(), name, prefix=1, width=types.NATIVE_WIDTHS[name]), _native(types.NATIVE_WIDTHS[name]))
+        for name, kind in types.NATIVE.items()
+    ),
     Sample(ColumnType(Kind.DATE, pa.date32(), "date", width=3), _packed_date),
     *(_datetime(fsp) for fsp in (0, 1, 4, 6)),
     *(_timestamp(fsp) for fsp in (0, 3, 6)),

@@ -25,6 +25,7 @@ from dblog_core.sources.mysql.binlog.xa.prepared_rows import PreparedRows
 from dblog_core.sources.mysql.binlog.xa.transactions import XaTransactions
 from dblog_core.sources.mysql.ddl.known_forms import KnownForms
 from dblog_core.sources.mysql.position import Position
+from dblog_core.sources.mysql.row_events.native_types import NativeTypes
 from dblog_core.sources.mysql.row_events.table_ids import Lookups, TableNumbers
 from dblog_core.sources.mysql.sql.catalogue import TableFilter
 from dblog_core.sources.mysql.values.charsets import Charsets
@@ -56,12 +57,13 @@ class LogState:
         """`any_case`: whether the server does not tell upper and lower case apart in names of tables; `rows_to_skip`:
         row changes of the transaction at `position` that are staged already; `loses_commits`: as in `Transactions`;
         `is_file_cut`: as in `EventGroups`; `look_ahead`: as in `StatementReach`."""
-        numbers = TableNumbers(tables, keys, charsets, mariadb=mariadb, lookups=lookups)
+        forms = KnownForms(lookups.forms, (lambda table: table.in_lower_case) if any_case else (lambda table: table))
+        native = NativeTypes(forms, lookups.is_table, tables.wants)
+        numbers = TableNumbers(tables, keys, charsets, mariadb=mariadb, lookups=lookups, native=native.find)
         self._numbers = numbers
         self._groups = EventGroups(
             position, mariadb=mariadb, server=server, rows_to_skip=rows_to_skip, is_file_cut=is_file_cut
         )
-        forms = KnownForms(lookups.forms, (lambda table: table.in_lower_case) if any_case else (lambda table: table))
         self._rows = RowIntake(tables, numbers, self._groups, forms, zero_dates=zero_dates, any_case=any_case)
         reach = StatementReach(look_ahead, self._groups, any_case=any_case)
         statements = LoggedStatements(tables, charsets, self._groups, self._rows, forms, reach, any_case=any_case)

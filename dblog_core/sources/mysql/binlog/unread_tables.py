@@ -2,6 +2,7 @@
 
     a column or a kind of table that has no exact form -> the source's catalogue refuses it too
     a row in part, as single sessions may log them     -> the catalogue knows nothing: a dump heals it
+    types that the catalogue alone tells, not just now -> the log's next rows, once it tells: a dump heals it
 
 MariaDB's log does not say which tables are system-versioned. Their statements do, their shape does where the definition
 names no columns of its own for the versions (`table_ids`), and the catalogue does, at which a capture looks all the
@@ -64,7 +65,7 @@ class UnreadTables:
 
     def stop(self, unread: Unread, transaction: Transaction, batch: BatchBuilder) -> None:
         """Rows of the table are passed over from here on, up to its next shape that can be read."""
-        fix = unread.fix if unread.catalogued else f"{unread.fix}; {THEN_DUMPED}"
+        fix = unread.fix if unread.catalogued or unread.passes else f"{unread.fix}; {THEN_DUMPED}"
         self._tell(unread, fix, transaction, batch)
 
     def stop_in_part(

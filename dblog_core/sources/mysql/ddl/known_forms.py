@@ -41,12 +41,26 @@ class KnownForms:
         self._fold = fold
         self._forms: dict[TableName, tuple[TableForm, Position | None]] = {}
         self._missing: set[TableName] = set()
+        self._asked: set[TableName] = set()
         self._learn(None)
 
     def ask_again(self) -> None:
         """What was known does not count from here on: all tables are asked about."""
         self._forms.clear()
         self._learn(None)
+
+    def newest(self, table: TableName, columns: Collection[str]) -> TableForm | None:
+        """How the table is stored at the present place, or when the catalogue was asked last. It is asked now, once
+        between two calls of `ask_missing` or `put`, where that does not tell how these columns are (names in lower
+        case). None: there is no such table, or somebody keeps it locked."""
+        name = self._fold(table)
+        known = self._forms.get(name)
+        is_told = known is not None and all(known[0].columns.get(column) is not None for column in columns)
+        if not is_told and name not in self._asked:
+            self._asked.add(name)
+            self._learn([table])
+            known = self._forms.get(name)
+        return None if known is None else known[0]
 
     def at(self, table: TableName, place: Position) -> TableForm | None:
         """How the table is stored at this place, behind all statements about it that `put` has had; None: nobody
@@ -56,6 +70,7 @@ class KnownForms:
 
     def put(self, table: TableName, form: TableForm | None) -> None:
         """A statement has led to this form; None: it is not known to which."""
+        self._asked.discard(table)
         if form is None:
             self._forms.pop(table, None)
         else:
@@ -73,6 +88,7 @@ class KnownForms:
 
     def ask_missing(self) -> None:
         """Asks about all tables at once that `note_rows` has missed."""
+        self._asked.clear()
         if self._missing:
             self._learn(sorted(self._missing))
             self._missing.clear()

@@ -53,20 +53,27 @@ class Versions:
         *,
         mariadb: bool,
         primary_key: Callable[[TableName], Sequence[str]],
+        native: Callable[[TableVersion], Mapping[str, str]],
     ) -> None:
-        """`primary_key`: as in `Lookups`."""
+        """`primary_key`: as in `Lookups`; `native`: as `NativeTypes.find`."""
         self._keys = keys
         self._charsets = charsets
         self._rules = rules
         self._mariadb = mariadb
         self._primary_key = primary_key
-        self._versions: dict[bytes, TableVersion] = {}
+        self._native = native
+        self._versions: dict[tuple[bytes, tuple[tuple[str, str], ...]], TableVersion] = {}
         self._primary_keys: dict[bytes, tuple[str, ...]] = {}
 
     def of(self, body: bytes, table: TableName) -> TableVersion:
         """The shape that a TABLE_MAP gives. Raises UnsupportedType."""
+        version = self._with_types(body, table, ())
+        native = tuple(self._native(version).items()) if version.unnamed else ()
+        return self._with_types(body, table, native) if native else version
+
+    def _with_types(self, body: bytes, table: TableName, native: tuple[tuple[str, str], ...]) -> TableVersion:
         # Behind the table's number: it is another one after each ALTER and restart, and the shape may be the same.
-        version = self._versions.get(body[6:])
+        version = self._versions.get((body[6:], native))
         if version is not None:
             return version
         keys = tuple(self._keys.get(str(table), ()))
@@ -76,6 +83,7 @@ class Versions:
             keys=keys,
             mariadb=self._mariadb,
             primary_key=lambda _: self._find_primary_key(body, table),
+            native=dict(native),
         )
         version = table_map.with_types(version, shape_to_read(version.schema, self._rules))
         if (rules := self._rules.get(str(table))) is not None and rules.exclude:
@@ -84,7 +92,7 @@ class Versions:
         # Cleared as a whole: a server with so many tables in use costs some parsing, and never the memory.
         if len(self._versions) >= _VERSIONS:
             self._versions.clear()
-        self._versions[body[6:]] = version
+        self._versions[body[6:], native] = version
         return version
 
     def _find_primary_key(self, body: bytes, table: TableName) -> tuple[str, ...]:

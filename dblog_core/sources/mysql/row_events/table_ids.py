@@ -58,12 +58,17 @@ class TableNumbers:
         *,
         mariadb: bool,
         lookups: Lookups,
+        native: Callable[[TableVersion], Mapping[str, str]],
     ) -> None:
+        """`native`: as `NativeTypes.find`."""
         self._tables = tables
         self.mariadb = mariadb
         self._is_table = lookups.is_table  # asked of what may be a sequence
-        self._versions = Versions(keys, charsets, tables.columns, mariadb=mariadb, primary_key=lookups.primary_key)
+        self._versions = Versions(
+            keys, charsets, tables.columns, mariadb=mariadb, primary_key=lookups.primary_key, native=native
+        )
         self._known: dict[int, TableVersion | Unread | TableName] = {}
+        self._undecided: dict[int, bytes] = {}  # maps that may be readable the next time
         self.usual: dict[int, TableVersion] = {}
         self.unwanted: set[int] = set()
 
@@ -72,6 +77,8 @@ class TableNumbers:
 
     def get(self, number: int) -> TableVersion | Unread | TableName | None:
         """What the log's table number means now: the name alone of a table that nobody wants."""
+        if (body := self._undecided.get(number)) is not None:
+            self.take(body)
         return self._known.get(number)
 
     def take(self, body: bytes) -> bool:
@@ -84,6 +91,9 @@ class TableNumbers:
         # map costs nothing; another shape sends the rows of all tables the long way once.
         if self._known.get(head.table_id) != described:
             self._known[head.table_id] = described
+            self._undecided.pop(head.table_id, None)
+            if isinstance(described, Unread) and described.passes:
+                self._undecided[head.table_id] = body
             self.unwanted.discard(head.table_id)
             self.usual.clear()
         return not isinstance(described, TableName)
@@ -103,7 +113,7 @@ class TableNumbers:
         try:
             return self._versions.of(body, table)
         except UnsupportedType as error:
-            return Unread(table, str(error), error.fix, error.catalogued)
+            return Unread(table, str(error), error.fix, error.catalogued, error.passes)
         except Exception as error:  # noqa: BLE001 - `row_faults` says which errors are of the rows
             fault = row_faults.explain(error, table)
             return Unread(table, fault.message, fault.fix, catalogued=False)
@@ -123,5 +133,6 @@ class TableNumbers:
         """From here on the server numbers its tables from the start."""
         # Numbers begin again with each start of the server, and may then mean other tables.
         self._known.clear()
+        self._undecided.clear()
         self.usual.clear()
         self.unwanted.clear()

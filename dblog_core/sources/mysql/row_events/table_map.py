@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -93,24 +93,28 @@ class ColumnsNotNamed(UnsupportedType):
 @dataclass(frozen=True, slots=True)
 class Unread:
     """A table whose rows cannot be read as the log describes it: why, and what to do about it. `catalogued`: whether
-    the catalogue says so too, and so shows when it is repaired."""
+    the catalogue says so too, and so shows when it is repaired; `passes`: the same description may be readable
+    later."""
 
     table: TableName
     why: str
     fix: str
     catalogued: bool = True
+    passes: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TableVersion:
     """One shape of one table in the log: its schema and how each column's bytes are read. Equal to itself alone.
 
-    `excluded`: places of columns that never reach staging.
+    `excluded`: places of columns that never reach staging; `unnamed`: columns that the log calls binary, and that may
+    be of one of MariaDB's own types (`types.NATIVE`).
     """
 
     schema: TableSchema
     columns: tuple[ColumnType, ...]
     excluded: frozenset[int] = frozenset()
+    unnamed: tuple[str, ...] = ()
 
 
 def lenenc(data: bytes, at: int) -> tuple[int, int]:
@@ -141,8 +145,10 @@ def parse(
     keys: tuple[str, ...],
     mariadb: bool,
     primary_key: Callable[[TableName], Sequence[str]],
+    native: Mapping[str, str] | None = None,
 ) -> TableVersion:
-    """The table version of a TABLE_MAP body. `keys`: its entry in [source.keys]; `primary_key`: as in `Lookups`.
+    """The table version of a TABLE_MAP body. `keys`: its entry in [source.keys]; `primary_key`: as in `Lookups`;
+    `native`: the types of columns that the log calls binary, where they are MariaDB's own.
 
     Raises UnsupportedType where a column is not enough for exact values, or the table is none that can be captured;
     ColumnsNotNamed where the metadata itself is not.
@@ -160,6 +166,9 @@ def parse(
     names = tuple(text.decode() for text in _strings(fields[_NAMES]))
     metas, codes = _metas(body, at, codes, names)
     columns = _columns(codes, metas, fields, server, mariadb, names)
+    unnamed = tuple(name for name, column in zip(names, columns, strict=True) if mariadb and _may_be_native(column))
+    types_of = native or {}
+    columns = tuple(_with_type(column, types_of.get(name)) for name, column in zip(names, columns, strict=True))
     shape = tuple(Column(name, column.text, column.arrow) for name, column in zip(names, columns, strict=True))
     key = _choose_key(start.table, _key(fields, names), keys, names, primary_key)
     for name, column in zip(names, columns, strict=True):
@@ -171,7 +180,18 @@ def parse(
             # The catalogue prints some characters as question marks: there its labels may be alike, or not be.
             in_catalogue = types.why_alike(types.in_catalogue(column.labels), of_set=of_set) is not None
             raise UnsupportedType(f"column {name}: {why}", catalogued=in_catalogue)
-    return TableVersion(TableSchema(start.table, shape, key), columns)
+    return TableVersion(TableSchema(start.table, shape, key), columns, unnamed=unnamed)
+
+
+def _may_be_native(column: ColumnType) -> bool:
+    return column.kind is Kind.PADDED and column.width in types.NATIVE_WIDTHS.values()
+
+
+def _with_type(column: ColumnType, native: str | None) -> ColumnType:
+    """The column as a type of MariaDB's own; None: as the log calls it."""
+    if native is None or column.width != types.NATIVE_WIDTHS[native]:
+        return column
+    return replace(column, kind=types.NATIVE[native], arrow=pa.string(), text=native)
 
 
 def with_types(version: TableVersion, schema: TableSchema) -> TableVersion:
@@ -180,7 +200,7 @@ def with_types(version: TableVersion, schema: TableSchema) -> TableVersion:
         return version
     pairs = zip(version.columns, schema.columns, strict=True)
     columns = (replace(c, arrow=target.type, or_null=target.or_null) for c, target in pairs)
-    return TableVersion(schema, tuple(columns))
+    return replace(version, schema=schema, columns=tuple(columns))
 
 
 def _metas(body: bytes, at: int, codes: list[int], names: tuple[str, ...]) -> tuple[list[bytes], list[int]]:

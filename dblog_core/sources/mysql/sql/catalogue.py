@@ -155,17 +155,13 @@ def _ask(
     """The rows of a question to the catalogue. Raises TableLocked where they lack a wanted table, whose definition
     somebody keeps locked."""
 
-    def ask() -> tuple[list[tuple[Any, ...]], list[str]]:
-        with connection.cursor() as cursor:
-            cursor.execute(question, tuple(arguments))
-            answer = [tuple(row) for row in cursor.fetchall()]
-            has_warnings = bool(cursor.warning_count)
-        warnings = rows(connection, "SHOW WARNINGS") if has_warnings else []
-        skipped = [_name_skipped(str(text)) for _, code, text in warnings if code == SKIPPED]
-        return answer, [str(table or "a table") for table in skipped if table is None or wants(table)]
-
     # Most statements that change a table have its definition for a moment alone.
-    answer, missed = wait_for(ask, until=lambda result: not result[1], waits=_PAUSES, give_up_after=_PATIENCE)
+    answer, missed = wait_for(
+        lambda: _ask_once(connection, question, arguments, wants),
+        until=lambda result: not result[1],
+        waits=_PAUSES,
+        give_up_after=_PATIENCE,
+    )
     if missed:
         # Whoever asks may want another table: what it says is true of each.
         raise TableLocked(
@@ -173,6 +169,19 @@ def _ask(
             fix="try again once that statement is over; a capture does so automatically",
         )
     return answer
+
+
+def _ask_once(
+    connection: Connection[Any], question: str, arguments: Sequence[Any], wants: Callable[[TableName], bool]
+) -> tuple[list[tuple[Any, ...]], list[str]]:
+    """The rows, and the wanted tables that they lack."""
+    with connection.cursor() as cursor:
+        cursor.execute(question, tuple(arguments))
+        answer = [tuple(row) for row in cursor.fetchall()]
+        has_warnings = bool(cursor.warning_count)
+    warnings = rows(connection, "SHOW WARNINGS") if has_warnings else []
+    skipped = [_name_skipped(str(text)) for _, code, text in warnings if code == SKIPPED]
+    return answer, [str(table or "a table") for table in skipped if table is None or wants(table)]
 
 
 def _name_skipped(warning: str) -> TableName | None:
@@ -188,9 +197,11 @@ def list_wanted(connection: Connection[Any], tables: TableFilter) -> list[TableN
 
 
 def is_table(connection: Connection[Any], table: TableName) -> bool:
-    """Whether it is there, and a table: MariaDB's log and its catalogue of columns hold sequences too."""
+    """Whether it is there, and a table: MariaDB's log and its catalogue of columns hold sequences too. True also where
+    the server cannot say: somebody keeps its definition locked, or it cannot be opened."""
     try:
-        return bool(rows(connection, _IS_TABLE, (table.schema, table.name)))
+        found, locked = _ask_once(connection, _IS_TABLE, (table.schema, table.name), table.__eq__)
+        return bool(found or locked)
     except pymysql.err.MySQLError as error:
         if not is_of_table(error):
             raise

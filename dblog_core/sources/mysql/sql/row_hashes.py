@@ -38,7 +38,7 @@ _WITH_MAXIMUM = {
     *("char", "varchar", "binary", "varbinary"),
 }
 """Types of which MAX is the last value in the order of an index, and has the value's own form."""
-_LIMITED = ("time", "decimal", "enum")
+_LIMITED = ("time", "decimal", "enum", *NATIVE)
 """Types whose text is never longer than `LONGEST`, whatever their declaration."""
 
 
@@ -143,7 +143,7 @@ _LINE_END = "CHAR(10)"
 
 def _present(column: Column, zero_dates: str) -> str:
     """The column, NULL where its date does not exist and is staged as none."""
-    name = select_column(column) if _base(column) in NATIVE else quote_identifier(column.name)
+    name = quote_identifier(column.name)
     if not (zero_dates == "null" or column.or_null) or not (
         pa.types.is_date(column.type) or pa.types.is_timestamp(column.type)
     ):

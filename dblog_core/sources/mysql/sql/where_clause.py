@@ -26,7 +26,6 @@ from dblog_core.model.schema import Column, TableSchema
 from dblog_core.model.values import Key
 from dblog_core.sources.mysql.sql.connection import quote_identifier
 from dblog_core.sources.mysql.sql.key_order import KeyOrder, is_text
-from dblog_core.sources.mysql.values.types import NATIVE
 
 Condition = tuple[str, list[Any]]
 """SQL with a `%s` for each value, and the values."""
@@ -250,8 +249,6 @@ def select_column(column: Column) -> str:
     if pa.types.is_float32(column.type) or _SCALED.match(column.source_type):
         # A FLOAT is printed with six digits, and DOUBLE(M,D) with D; as a double without either it is printed exactly.
         return f"CAST({name} AS DOUBLE)"
-    if size := NATIVE.get(_base(column)):
-        return f"CAST({name} AS BINARY({size}))"  # as the log has it
     return name
 
 

@@ -245,6 +245,22 @@ def _padded_binary(column: ColumnType, values: Values) -> pa.Array:
     return _string(offsets, out, values, pa.binary())
 
 
+def _native(column: ColumnType, values: Values) -> pa.Array:
+    fill, longest = _NATIVE[column.kind]
+    offsets, out = printed.buffers(len(values), _room(len(values) * longest))
+    bad = fill(values.raw, values.starts, values.lengths, offsets, out)
+    if bad >= 0:
+        raise _undecodable(bad, "it is longer than its column")
+    return _string(offsets, out, values, pa.string())
+
+
+_NATIVE = {
+    Kind.UUID: (printed.uuids, printed.UUID),
+    Kind.INET4: (printed.inet4s, printed.INET4),
+    Kind.INET6: (printed.inet6s, printed.INET6),
+}
+
+
 def _json(column: ColumnType, values: Values) -> pa.Array:
     try:
         offsets, text = json_text.print_documents(values.raw, values.starts, values.lengths)
@@ -348,4 +364,5 @@ _CONVERSIONS: dict[Kind, Callable[[ColumnType, Values], pa.Array]] = {
     Kind.YEAR: _year,
     Kind.ENUM: _enum,
     Kind.SET: _set,
+    **dict.fromkeys(_NATIVE, _native),
 }

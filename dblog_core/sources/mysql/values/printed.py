@@ -30,9 +30,16 @@ ZERO = 48
 MINUS = 45
 POINT = 46
 COLON = 58
+LETTER_A = 97
 _POWERS = np.array([10**i for i in range(10)], dtype=np.int64)
 TIME = 17
 """Bytes of the longest TIME, with a sign and six digits after the point."""
+UUID = 36
+INET4 = 15
+INET6 = 39
+"""Bytes of the longest text of each."""
+_WORDS = 8
+"""Of 16 bits, in an IPv6 address."""
 
 
 @part
@@ -184,6 +191,134 @@ def pad(raw: Bytes, starts: Int64s, lengths: Int64s, width: Number, offsets: Int
         for i in range(lengths[row], width):
             out[uintp(at + i)] = 0
         at += width
+    offsets[len(starts)] = at
+    return -1
+
+
+@part
+def _byte(raw: Bytes, start: Number, length: Number, i: Number) -> Number:
+    """Byte `i` of a value; the log leaves zero bytes at the end out."""
+    return np.int64(raw[uintp(start + i)]) if i < length else np.int64(0)
+
+
+@part
+def _word(raw: Bytes, start: Number, length: Number, i: Number) -> Number:
+    """Sixteen bits, the high ones first."""
+    return _byte(raw, start, length, 2 * i) << 8 | _byte(raw, start, length, 2 * i + 1)
+
+
+@part
+def _hex_digit(out: Bytes, at: Number, digit: Number) -> Number:
+    out[uintp(at)] = ZERO + digit if digit < 10 else LETTER_A + digit - 10
+    return at + 1
+
+
+@part
+def _hex_word(word: Number, out: Bytes, at: Number) -> Number:
+    """Writes a word without zeros in front; returns the place behind it."""
+    has_digit = False
+    for i in range(4):
+        digit = word >> (12 - 4 * i) & 15
+        if digit or has_digit or i == 3:
+            at = _hex_digit(out, at, digit)
+            has_digit = True
+    return at
+
+
+@part
+def _longest_gap(raw: Bytes, start: Number, length: Number) -> tuple[Number, Number]:
+    """The first of the longest runs of zero words, and its length; 0 where there is none."""
+    gap = -1
+    gap_length = 0
+    run = 0
+    for i in range(_WORDS):
+        run = run + 1 if _word(raw, start, length, i) == 0 else 0
+        if run > gap_length:
+            gap_length = run
+            gap = i + 1 - run
+    return gap, gap_length
+
+
+@part
+def _dotted(raw: Bytes, start: Number, length: Number, first: Number, out: Bytes, at: Number) -> Number:
+    """Writes four bytes, from byte `first` of the value on, as an IPv4 address; returns the place behind it."""
+    for i in range(4):
+        if i:
+            out[uintp(at)] = POINT
+            at += 1
+        byte = _byte(raw, start, length, first + i)
+        at = _digits(out, at, byte, 3 if byte > 99 else 2 if byte > 9 else 1)
+    return at
+
+
+@kernel(int64, RAW, INT64S, INT64S, INT32S, BYTES)
+def uuids(raw: Bytes, starts: Int64s, lengths: Int64s, offsets: Int32s, out: Bytes) -> Number:
+    """Sixteen bytes as a UUID, in lower case."""
+    at = 0
+    for row in range(len(starts)):
+        offsets[row] = at
+        if lengths[row] < 0:
+            continue
+        if lengths[row] > 16:
+            return row
+        for i in range(16):
+            if i == 4 or i == 6 or i == 8 or i == 10:
+                out[uintp(at)] = MINUS
+                at += 1
+            byte = _byte(raw, starts[row], lengths[row], i)
+            at = _hex_digit(out, at, byte >> 4)
+            at = _hex_digit(out, at, byte & 15)
+    offsets[len(starts)] = at
+    return -1
+
+
+@kernel(int64, RAW, INT64S, INT64S, INT32S, BYTES)
+def inet4s(raw: Bytes, starts: Int64s, lengths: Int64s, offsets: Int32s, out: Bytes) -> Number:
+    """Four bytes as an IPv4 address."""
+    at = 0
+    for row in range(len(starts)):
+        offsets[row] = at
+        if lengths[row] < 0:
+            continue
+        if lengths[row] > 4:
+            return row
+        at = _dotted(raw, starts[row], lengths[row], 0, out, at)
+    offsets[len(starts)] = at
+    return -1
+
+
+@kernel(int64, RAW, INT64S, INT64S, INT32S, BYTES)
+def inet6s(raw: Bytes, starts: Int64s, lengths: Int64s, offsets: Int32s, out: Bytes) -> Number:
+    """Sixteen bytes as MariaDB prints an IPv6 address: the first of the longest runs of zero words is `::`, also one of
+    a single word, and what begins with six such, or with five and ffff, ends in an IPv4 address."""
+    at = 0
+    for row in range(len(starts)):
+        offsets[row] = at
+        if lengths[row] < 0:
+            continue
+        if lengths[row] > 2 * _WORDS:
+            return row
+        gap, gap_length = _longest_gap(raw, starts[row], lengths[row])
+        is_mapped = gap_length == 5 and _word(raw, starts[row], lengths[row], 5) == 0xFFFF
+        holds_inet4 = gap == 0 and (gap_length == 6 or is_mapped)
+        i = 0
+        while i < _WORDS:
+            if i == gap:
+                if i == 0:
+                    out[uintp(at)] = COLON
+                    at += 1
+                out[uintp(at)] = COLON
+                at += 1
+                i += gap_length
+                continue
+            if i == 6 and holds_inet4:
+                at = _dotted(raw, starts[row], lengths[row], 12, out, at)
+                break
+            at = _hex_word(_word(raw, starts[row], lengths[row], i), out, at)
+            if i < _WORDS - 1:
+                out[uintp(at)] = COLON
+                at += 1
+            i += 1
     offsets[len(starts)] = at
     return -1
 

@@ -21,12 +21,13 @@ CHANGE = "change the column, or leave the table out of source.tables"
 
 class UnsupportedType(ValueError):
     """A column type, or a kind of table, that has no exact form here; the text says which and why, `fix` the way on.
-    `catalogued`: whether the catalogue shows it too."""
+    `catalogued`: whether the catalogue shows it too; `passes`: the log's next rows of the table may be readable."""
 
-    def __init__(self, why: str, fix: str = CHANGE, *, catalogued: bool = True) -> None:
+    def __init__(self, why: str, fix: str = CHANGE, *, catalogued: bool = True, passes: bool = False) -> None:
         super().__init__(why)
         self.fix = fix
         self.catalogued = catalogued
+        self.passes = passes
 
 
 class Kind(Enum):
@@ -50,6 +51,9 @@ class Kind(Enum):
     SET = auto()
     BIT = auto()
     JSON = auto()
+    UUID = auto()
+    INET4 = auto()
+    INET6 = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +149,10 @@ TWINS = (
 )
 """Why text cannot be in a key before the configuration says that it may."""
 
-NATIVE = {"inet4": 4, "inet6": 16, "uuid": 16}
-"""MariaDB's types that its log calls `binary`: bytes of each. A SELECT prints them as text, unless it casts them."""
+NATIVE = {"inet4": Kind.INET4, "inet6": Kind.INET6, "uuid": Kind.UUID}
+"""MariaDB's types that its log calls `binary`: the catalogue alone tells them from it."""
+NATIVE_WIDTHS = {"inet4": 4, "inet6": 16, "uuid": 16}
+"""Bytes of each."""
 
 _BY_NAME: dict[str, pa.DataType] = {
     "float": pa.float32(),
@@ -167,7 +173,7 @@ _BY_NAME: dict[str, pa.DataType] = {
         ("geometry", "point", "linestring", "polygon", "multipoint", "multilinestring", "multipolygon"), pa.binary()
     ),
     **dict.fromkeys(("geometrycollection", "geomcollection"), pa.binary()),
-    **dict.fromkeys(NATIVE, pa.binary()),
+    **dict.fromkeys(NATIVE, pa.string()),
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+import ipaddress
 import struct
 
 import numpy as np
@@ -51,6 +52,31 @@ def test_packed_decimals() -> None:
 )
 def test_decimal_text_keeps_every_digit(number: int, scale: int, text: str) -> None:
     assert decimals.text(number, scale) == text
+
+
+@pytest.mark.parametrize(
+    ("address", "text"),
+    [
+        ("::", "::"),
+        ("::1", "::1"),
+        ("::5c:27", "::0.92.0.39"),
+        ("::ffff:10.0.0.1", "::ffff:10.0.0.1"),
+        ("::fffe:10.0.0.1", "::fffe:a00:1"),
+        ("1:0:2:0:0:3:0:0", "1:0:2::3:0:0"),
+        ("1:0:2:3:4:5:6:7", "1::2:3:4:5:6:7"),
+        ("0:1:2:3:4:5:6:7", "::1:2:3:4:5:6:7"),
+        ("1:2:3:4:5:6:7:0", "1:2:3:4:5:6:7::"),
+        ("fe80::abcd:ef01:203:4050", "fe80::abcd:ef01:203:4050"),
+        ("0:0:0:0:0:0:1:0", "::0.1.0.0"),
+    ],
+)
+def test_inet6_is_printed_as_mariadb_prints_it(address: str, text: str) -> None:
+    """By SELECT CAST('…' AS INET6) on 10.11; the log leaves zero bytes at the end out."""
+    column = ColumnType(Kind.INET6, pa.string(), "inet6", prefix=1, width=16)
+    packed = ipaddress.IPv6Address(address).packed
+    assert values(column, packed, packed.rstrip(b"\0"), None) == [text, text, None]
+    with pytest.raises(ValueFault, match="longer than its column"):
+        values(column, bytes(17))
 
 
 def test_a_set_has_64_labels_at_most_whatever_its_definition_says() -> None:

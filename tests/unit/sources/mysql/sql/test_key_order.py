@@ -24,7 +24,7 @@ TYPES = {
     "n": ("int", pa.int32()),
     "k": ("text", pa.string()),
     "b": ("longblob", pa.binary()),
-    "u": ("uuid", pa.binary()),
+    "u": ("uuid", pa.string()),
 }
 TYPES |= {"v": ("varchar(40)", pa.string()), "m": ("mediumtext", pa.string()), "x": ("varbinary(9)", pa.binary())}
 
