@@ -18,7 +18,7 @@ from dblog_core.staging.reader import lines
 from tests.fix_servers import Database
 from tests.integration.locks import renaming
 from tests.integration.test_stopped_tables import newcomers, stop_reasons
-from tests.integration.test_swapped_tables import capturing
+from tests.integration.test_swapped_tables import capturing, healing
 from tests.waiting import wait_until
 
 pytestmark = [
@@ -86,6 +86,26 @@ def test_rows_from_before_a_statement_that_the_catalogue_shows_already(database:
         wait_until(lambda: staged(config, "t") == expected, "both rows, as the server prints them")
         assert staged(config, "u") == {1: {}}
         assert staged(config, "gone") == {1: {"v": BYTES}}
+    assert stop_reasons(config) == {}
+
+
+def test_an_answer_of_after_a_statement_that_the_log_has_yet_to_show_is_mended_by_a_dump(
+    database: Database, tmp_path: Path
+) -> None:
+    config = database.config(tmp_path)
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v binary(16))", "CREATE TABLE u (id int PRIMARY KEY, v uuid)")
+    stage(config)
+    database.execute(
+        f"INSERT INTO t VALUES (1, UNHEX(REPLACE('{ONE}', '-', '')))",
+        f"INSERT INTO u VALUES (1, '{ONE}')",
+        "ALTER TABLE t MODIFY v uuid",
+        "ALTER TABLE u MODIFY v binary(16)",
+        f"INSERT INTO t VALUES (2, '{TWO}')",
+    )
+    with capturing(config):
+        wait_until(lambda: set(healing(config)) == {"t", "u"}, "both owe a dump")
+        wait_until(lambda: staged(config, "t") == {1: {"v": ONE}, 2: {"v": TWO}}, "text")
+        wait_until(lambda: staged(config, "u") == {1: {"v": BYTES}}, "bytes")
     assert stop_reasons(config) == {}
 
 

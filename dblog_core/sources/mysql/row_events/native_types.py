@@ -1,4 +1,8 @@
-"""MariaDB's uuid, inet4 and inet6, which its log calls binary: the catalogue tells which columns have which."""
+"""MariaDB's uuid, inet4 and inet6, which its log calls binary: the catalogue tells which columns have which.
+
+Its answer may be of after a statement that the log has yet to show. What the bytes of a row become then is what that
+statement makes of them; and since no change of such a type is proven to keep values, it has the table dumped.
+"""
 
 from __future__ import annotations
 
