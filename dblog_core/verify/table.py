@@ -15,7 +15,7 @@ from dblog_core.dumps.key_ranges import Range
 from dblog_core.dumps.pace.locked_tables import LOCK_SECONDS
 from dblog_core.errors import DblogError, LakeError, TableLocked, ValueOutOfRange
 from dblog_core.interfaces import ChunkReader, Json, Source
-from dblog_core.lake.lake_status import history_location, table_location
+from dblog_core.lake.lake_status import LakeStatus, history_location, read_status, table_location
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.model.table_names import quote_for_shell
 from dblog_core.model.values import has_null, key_to_json
@@ -133,9 +133,12 @@ class TableCheck:
     def _with_history(self, schema: TableSchema, report: TableReport) -> TableReport:
         """With the last lines of the table's history compared, without keys in which the table itself differs."""
         place = history_location(self._tools.lake, self._table)
-        if not any(name.endswith(".json") for name in (place / "_delta_log").names()):
+        if any(name.endswith(".json") for name in (place / "_delta_log").names()):
+            answer = self._tools.lake_side.ask(Task(Ask.HISTORY, self._rules.schema(schema)))
+        elif (gap := explain_lost_history(read_status(self._tools.lake), self._name)) is not None:
+            answer = Answer(gap=gap)
+        else:
             return report
-        answer = self._tools.lake_side.ask(Task(Ask.HISTORY, self._rules.schema(schema)))
         wrong = {repr(key) for key in (*report.differing_keys, *report.undecided)}
         found = Differences(
             missing=tuple(key for key in answer.missing if repr(key) not in wrong),
@@ -399,3 +402,11 @@ def _explain(pinned: Pin | None, answer: Answer, *, has_null_keys: bool) -> str 
     elif answer.staged:
         notes.append(f"{answer.staged:,} staged rows that are not merged yet count as if they were")
     return "; ".join(notes) or None
+
+
+def explain_lost_history(status: LakeStatus | None, table: str) -> str | None:
+    """Why a table that has no history should have one; None: no merge has left it one."""
+    left = None if status is None else status.tables.get(table)
+    if left is None or not left.told or left.told_version is None:
+        return None
+    return f"it is gone; a merge left version {left.told_version}"

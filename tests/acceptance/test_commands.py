@@ -9,6 +9,7 @@ import hashlib
 import hmac
 import json
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -320,6 +321,9 @@ def test_a_damaged_line_of_a_history_is_named_and_a_reset_writes_it_again(new_wo
         compared = world.json("verify", "--all")
         history = compared["tables"][0]["history"]
         assert compared["equal"] and history["not_compared"] is None and history["gap"] is None
+        shutil.rmtree(path)
+        history = world.json("verify", "--all", ok=(1,))["tables"][0]["history"]
+        assert "it is gone" in history["gap"] and f"`dblog reset {orders}`" in history["fix"]
 
 
 @pytest.mark.in_turn
