@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import os
+import shlex
 import signal
 import sys
 import threading
@@ -17,28 +18,38 @@ from typing import Any
 
 import orjson
 import psutil
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from dblog_core.config import loader
 from dblog_core.config.lake import LakeConfig
 from dblog_core.config.secret_settings import READER, given_to
 from dblog_core.config.settings import Config, S3Config
-from dblog_core.errors import DblogError
+from dblog_core.errors import DblogError, LakeError
 from dblog_core.interfaces import StateStore
+from dblog_core.lake import spark_submit
 from dblog_core.lake.lake_status import own_directory
-from dblog_core.lake.spark_submit import CONFIG_VARIABLE, PARENT_VARIABLE, STOP_FILE_VARIABLE
+from dblog_core.lake.spark_submit import (
+    CONFIG_VARIABLE,
+    PARENT_VARIABLE,
+    SECRETS_VARIABLE,
+    STOP_FILE_VARIABLE,
+    starts_itself,
+)
 from dblog_core.staging import Staging
 from dblog_core.state import recent_errors
 from dblog_core.user_cache import cache_directory
 from dblog_core.wiring import open_lake, open_staging, open_state
 from spark_jobs.delta_tables import delta_log_store
-from spark_jobs.delta_tables.session import checkpoints_below, open_session, reach_s3
+from spark_jobs.delta_tables.session import checkpoints_below, late_session, open_session, reach_s3
 from spark_jobs.merging import handover
 from spark_jobs.merging.lake import Lake
 from spark_jobs.merging.lock import lake_lock
 from spark_jobs.merging.mark_and_append import OpenTables
 from spark_jobs.merging.merge_records import Records
 
+_START_OPTIONS = "PYSPARK_SUBMIT_ARGS"
+"""Environment variable from which pyspark takes the options of the JVM that it starts."""
 _M_MMAP_THRESHOLD = -3  # of glibc's malloc.h
 _RETURNED_BYTES = 1 << 20
 
@@ -105,13 +116,13 @@ def open_lake_job(options: argparse.Namespace, name: str, *, hands_over: bool = 
 
     with closing(open_state(config)) as state, ExitStack() as stack:
         lock = lake_lock(records.directory, state, ttl=config.state.ttl, wait=options.wait, go_on=go_on)
-        new_session = session(f"dblog {name} {config.source.name}", stop, s3=config.s3)
+        new_session = _session_of_job(config, name, stop, lake)
         if hands_over:
             with handover.in_line(state, ttl=config.state.ttl, go_on=go_on) as say_ready:
                 spark = stack.enter_context(new_session)
                 # Behind the lock's end, so that the next merge does not wait for a checkpoint.
                 stack.callback(_end_checkpoints, lake)
-                say(f"{name}: Spark has started; now it takes the lake")
+                say(f"{name}: {'ready' if starts_itself(name, config) else 'Spark has started'}; now it takes the lake")
                 say_ready()
                 check = stack.enter_context(lock)
             stack.enter_context(_record_errors(state, name))
@@ -120,8 +131,6 @@ def open_lake_job(options: argparse.Namespace, name: str, *, hands_over: bool = 
             stack.enter_context(_record_errors(state, name))
             spark = stack.enter_context(new_session)
             stack.callback(_end_checkpoints, lake)
-        delta_log_store.check_excludes(spark, str(lake.location))
-        stack.enter_context(checkpoints_below(spark, records.directory / "checkpoints"))
         try:
             yield LakeJob(config, spark, open_staging(config), lake, records, stop, check, state)
         finally:
@@ -175,12 +184,43 @@ def _open_tables(settings: LakeConfig) -> OpenTables:
 
 
 @contextmanager
+def _session_of_job(config: Config, name: str, stop: threading.Event, lake: Lake) -> Iterator[SparkSession]:
+    """The session of a job that writes the lake, until the end of the block. Raises LakeError, or has the session raise
+    it, where Spark does not start or would not be safe."""
+    with ExitStack() as stack:
+
+        def start() -> SparkSession:
+            spark = stack.enter_context(session(f"dblog {name} {config.source.name}", stop, s3=config.s3))
+            delta_log_store.check_excludes(spark, str(lake.location))
+            stack.enter_context(checkpoints_below(spark, own_directory(lake.location) / "checkpoints"))
+            return spark
+
+        def start_late() -> SparkSession:
+            say(f"{name}: starting Spark, which something in this lake needs")
+            options = spark_submit.start_options(name, config, os.environ.get(SECRETS_VARIABLE))
+            os.environ.update(spark_submit.environment(config.spark.master))
+            os.environ[_START_OPTIONS] = shlex.join([*options, "pyspark-shell"])
+            try:
+                return start()
+            except PySparkException as error:
+                raise LakeError(
+                    f"this needs Spark, which does not start: {str(error).split(chr(10), 1)[0]}",
+                    where=str(lake.location),
+                    fix="`dblog check` says what is missing",
+                ) from error
+
+        settings = spark_submit.spark_conf(config)
+        yield late_session(start_late, settings) if starts_itself(name, config) else start()
+
+
+@contextmanager
 def session(name: str, stop: threading.Event, *, s3: S3Config | None = None) -> Iterator[SparkSession]:
     """The Spark session of this process, until the end of the block. `s3`: how it reaches paths on an object store."""
     spark = open_session(name=name)
     if s3 is not None:
         reach_s3(spark, s3)
-    stop_on_signals(stop)  # again: Spark has set its own handlers
+    if threading.current_thread() is threading.main_thread():  # elsewhere Spark sets none
+        stop_on_signals(stop)  # again: Spark has set its own handlers
     try:
         yield spark
     finally:

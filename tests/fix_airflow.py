@@ -234,7 +234,9 @@ def metadata(server: PostgresServer) -> Iterator[str]:
 
 
 @pytest.fixture(scope="package")
-def live(mysql: MysqlServer, postgres: PostgresServer, server_root: Path) -> Iterator[Live]:
+def live(
+    mysql: MysqlServer, postgres: PostgresServer, server_root: Path, request: pytest.FixtureRequest
+) -> Iterator[Live]:
     name = f"t_{secrets.token_hex(4)}"
     mysql.create_database(name)
     database = Database(mysql, name, mysql.create_capture_user(name, user=f"dblog_{name}"))
@@ -242,7 +244,8 @@ def live(mysql: MysqlServer, postgres: PostgresServer, server_root: Path) -> Ite
     root = server_root / "airflow"
     configs = root / "sources"
     configs.mkdir(parents=True)
-    planted = live_source.configuration(database, root)
+    engine = ("local", "spark")[request.config.option.soak_first % 2]
+    planted = live_source.configuration(database, root, engine=engine)
     text, variables = planted.with_variables()
     (configs / "live.toml").write_text(text)
     (configs / "broken.toml").write_text("[source]\nname = 'broken'\n")

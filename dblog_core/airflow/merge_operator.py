@@ -1,4 +1,4 @@
-"""The merge as a task: SparkSubmitOperator with the command that `dblog merge` runs too."""
+"""The merge as a task: SparkSubmitOperator with the command that `dblog merge` runs too, or that command itself."""
 
 from __future__ import annotations
 
@@ -45,6 +45,7 @@ class MergeOperator(SparkSubmitOperator):
     operator_extra_links = (SourcePage(),)
     _killed = _submitted = False
     _merged: tuple[Config, LakeStatus, int] | None = None
+    _stop: threading.Event | None = None  # of a job of this task's own
 
     def __init__(self, *, config_file: str, conn_id: str = CONNECTION, **kwargs: Any) -> None:
         super().__init__(application="", conn_id=conn_id, **kwargs)
@@ -54,21 +55,40 @@ class MergeOperator(SparkSubmitOperator):
     def execute(self, context: Any) -> None:
         """Raises AirflowException when the merge fails, its log says why; AirflowFailException where the lake does not
         continue the staging."""
-        Connection.get(self._connection)  # where it is missing, Spark would silently look for YARN
-        from dblog_core.lake.spark_submit import job_environment, secret_settings
-
-        config = configuration(self.config_file, LAKE)
-        _check_staging(config)
+        config = self._begin()
         if not self._has_to_merge(config):
             log.info("the lake of %s has all that is sealed", config.source.name)
             return
         before = _status(config).merge
+        self._run(context, config, ["--wait", str(STAND_BY)])
+        self._report(config, before)
+
+    def _begin(self) -> Config:
+        """The configuration, once it is sure that the lake continues the staging."""
+        from dblog_core.lake.spark_submit import starts_itself
+
+        config = configuration(self.config_file, LAKE)
+        if not starts_itself("merge", config):
+            Connection.get(self._connection)  # where it is missing, Spark would silently look for YARN
+        _check_staging(config)
+        return config
+
+    def _run(self, context: Any, config: Config, arguments: list[str]) -> None:
+        """The merge's job: by spark-submit, or as a process of this task. Raises AirflowException when it fails."""
+        from dblog_core.lake.spark_submit import job_environment, run_job, secret_settings, starts_itself
+
+        if starts_itself("merge", config):
+            self._stop = threading.Event()
+            if self._killed:
+                self._stop.set()
+            if run_job("merge", config, arguments=arguments, stop=self._stop, on_line=log.info):
+                raise AirflowException("the merge has failed: the lines above say why")
+            return
         with secret_settings(config) as secrets:
-            self._take(config, secrets, ["--wait", str(STAND_BY)])
+            self._take(config, secrets, arguments)
             self._submitted = True
             with job_environment(config):
-                super().execute(context)
-        self._report(config, before)
+                SparkSubmitOperator.execute(self, context)
 
     def _report(self, config: Config, before: int) -> None:
         after = _status(config)
@@ -78,7 +98,9 @@ class MergeOperator(SparkSubmitOperator):
     def on_kill(self) -> None:
         """Ends the Spark job, or the wait for the lake."""
         self._killed = True
-        if self._submitted:
+        if self._stop is not None:
+            self._stop.set()
+        elif self._submitted:
             super().on_kill()
 
     def _has_to_merge(self, config: Config) -> bool:
@@ -139,18 +161,11 @@ class MergeSlice(MergeOperator):
     def execute(self, context: Any) -> None:
         """Raises AirflowException when the merge fails, AirflowFailException where a table is stopped at its end, or
         the lake does not continue the staging."""
-        Connection.get(self._connection)  # where it is missing, Spark would silently look for YARN
-        from dblog_core.lake.spark_submit import job_environment, secret_settings
-
-        config = configuration(self.config_file, LAKE)
-        _check_staging(config)
+        config = self._begin()
         before = _status(config).merge
         try:
-            with secret_settings(config) as secrets, _gauge_of_progress(config):
-                self._take(config, secrets, ["--continuous", "--slice", str(self.slice_seconds)])
-                self._submitted = True
-                with job_environment(config):
-                    SparkSubmitOperator.execute(self, context)
+            with _gauge_of_progress(config):
+                self._run(context, config, ["--continuous", "--slice", str(self.slice_seconds)])
         except AirflowException as error:
             if not self._killed and (stopped := _stopped_tables(config)):
                 raise AirflowFailException("; ".join(stopped)) from error  # another attempt would find the same

@@ -1,4 +1,4 @@
-"""`dblog merge`: apply staged segments to the lake, in a Spark application of its own process."""
+"""`dblog merge`: apply staged segments to the lake, in a process of its own, which is a Spark application or not."""
 
 from __future__ import annotations
 
@@ -71,7 +71,8 @@ def _run(session: Session, *, continuous: bool) -> None:
         else:
             merges.append(orjson.loads(text))
 
-    note(f"{config.source.name}: starting Spark")
+    if not spark_submit.starts_itself("merge", config):
+        note(f"{config.source.name}: starting Spark")
     with stopping() as stop:
         results = take if session.json else None
         code = spark_submit.run_job(

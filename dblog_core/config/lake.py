@@ -40,6 +40,10 @@ class LakeConfig(Section):
     """The Delta tables."""
 
     path: str = Field(description="a directory, or s3://BUCKET/PREFIX")
+    engine: Literal["spark", "local"] = Field(
+        default="spark",
+        description="spark: a merge is a Spark application; local: it starts Spark only for what needs Spark",
+    )
     history: Flag = Field(default=False, description="true: an append-only table of every change beside each table")
     drop_columns: Flag = Field(
         default=False, description="true: a column that the source drops is dropped; false: its old values stay"

@@ -63,6 +63,9 @@ CONFIG_VARIABLE = "DBLOG_JOB_CONFIG"
 PARENT_VARIABLE = "DBLOG_JOB_PARENT"
 """Environment variable with the id of the process that a job serves: a continuous job ends with it."""
 
+SECRETS_VARIABLE = "DBLOG_JOB_SPARK_SECRETS"
+"""Environment variable with the path of the file of `secret_settings`, for a job that may start Spark itself."""
+
 STOP_FILE_VARIABLE = "DBLOG_JOB_STOP"
 """Environment variable with a path: a job that finds a file there was asked to end before it could catch signals."""
 
@@ -168,18 +171,12 @@ def job_command(
     CONFIG_VARIABLE. `secrets`: the file of `secret_settings`."""
     config_option = ["--config", str(Path(config_path).absolute())] if config_path is not None else []
     arguments = [*config_option, *arguments]
-    # Secrets go through `secret_settings`: everybody on the machine can read arguments.
-    conf = {name: value for name, value in spark_conf(config).items() if not SECRET_NAME.search(name)}
+    conf = _open_conf(config)
     jars = tuple(str(j) for j in _jars_to_ship(config))
     application = _application(job)
-    argv = [_spark_submit(), "--master", config.spark.master, "--driver-memory", config.spark.driver_memory]
-    argv += ["--name", f"dblog {job} {config.source.name}", "--jars", ",".join(jars)]
-    argv += ["--properties-file", str(secrets)] if secrets else []
-    for key, value in conf.items():
-        argv += ["--conf", f"{key}={value}"]
     return SparkCommand(
-        argv=(*argv, application, *arguments),
-        env=_environment(config.spark.master),
+        argv=(_spark_submit(), *_options(job, config, conf, jars, secrets), application, *arguments),
+        env=environment(config.spark.master),
         conf=conf,
         jars=jars,
         application=application,
@@ -187,6 +184,28 @@ def job_command(
         driver_memory=config.spark.driver_memory,
         master=config.spark.master,
     )
+
+
+def start_options(job: str, config: Config, secrets: str | None) -> list[str]:
+    """What `job_command` gives spark-submit before its application, for a process that starts Spark itself."""
+    jars = [str(jar) for jar in _jars_to_ship(config)]
+    return _options(job, config, _open_conf(config), jars, secrets)
+
+
+def _options(
+    job: str, config: Config, conf: Mapping[str, str], jars: Sequence[str], secrets: Path | str | None
+) -> list[str]:
+    options = ["--master", config.spark.master, "--driver-memory", config.spark.driver_memory]
+    options += ["--name", f"dblog {job} {config.source.name}", "--jars", ",".join(jars)]
+    options += ["--properties-file", str(secrets)] if secrets else []
+    for key, value in conf.items():
+        options += ["--conf", f"{key}={value}"]
+    return options
+
+
+def _open_conf(config: Config) -> dict[str, str]:
+    """The settings without secrets, which go through `secret_settings`: everybody on the machine can read arguments."""
+    return {name: value for name, value in spark_conf(config).items() if not SECRET_NAME.search(name)}
 
 
 @contextmanager
@@ -231,7 +250,8 @@ def _spark_submit() -> str:
     return program
 
 
-def _environment(master: str) -> dict[str, str]:
+def environment(master: str) -> dict[str, str]:
+    """The variables that Spark needs of the process that starts it."""
     env = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable, "SPARK_CONF_DIR": str(_LOGGING)}
     if master.startswith("local"):
         env["SPARK_LOCAL_IP"] = "127.0.0.1"
@@ -251,13 +271,25 @@ def run_job(
 
     `on_line` gets its progress, `on_result` (if given; the job is then asked for --json) one JSON text per result.
     """
+    arguments = [*arguments, *(["--json"] if on_result else [])]
     with secret_settings(config) as secrets:
-        command = job_command(job, config, arguments=[*arguments, *(["--json"] if on_result else [])], secrets=secrets)
-        return _run(command, job, config, stop, on_line, on_result)
+        if starts_itself(job, config):
+            _application(job)  # Raises where the package is missing
+            # Not from the directory that we happen to be in.
+            argv = (sys.executable, "-P", "-m", f"spark_jobs.{job}", *arguments)
+            return _run(argv, {SECRETS_VARIABLE: str(secrets or "")}, job, config, stop, on_line, on_result)
+        command = job_command(job, config, arguments=arguments, secrets=secrets)
+        return _run(command.argv, command.env, job, config, stop, on_line, on_result)
+
+
+def starts_itself(job: str, config: Config) -> bool:
+    """Whether the job is a process of Python alone, which starts Spark only for what needs it."""
+    return job == "merge" and config.lake.engine == "local"
 
 
 def _run(
-    command: SparkCommand,
+    argv: Sequence[str],
+    variables: Mapping[str, str],
     job: str,
     config: Config,
     stop: threading.Event,
@@ -269,23 +301,31 @@ def _run(
     job_variables = {CONFIG_VARIABLE: config_json(job_config), PARENT_VARIABLE: str(os.getpid())}
     withheld = _withheld_variables(config, needs)
     inherited = {name: value for name, value in os.environ.items() if name not in withheld}
-    env = {**inherited, **command.env, **job_variables}
+    env = {**inherited, **variables, **job_variables}
     with tempfile.TemporaryDirectory(prefix="dblog-") as directory:
-        return _supervise(command, env, Path(directory, "stop"), stop, on_line, on_result)
+        alone = starts_itself(job, config)
+        return _supervise(argv, env, Path(directory, "stop"), stop, on_line, on_result, alone=alone)
 
 
 def _supervise(
-    command: SparkCommand, env: Mapping[str, str], stop_file: Path, stop: threading.Event,
-    on_line: Callable[[str], None], on_result: Callable[[str], None] | None,
-) -> int:  # fmt: skip
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    stop_file: Path,
+    stop: threading.Event,
+    on_line: Callable[[str], None],
+    on_result: Callable[[str], None] | None,
+    *,
+    alone: bool,
+) -> int:
+    """`alone`: the job's process is the one that is started here, and not one behind a JVM."""
     # The JVM would end at once on a signal; it must outlive the round, so it ignores them and the Python job does not.
     begin = 'trap "" INT TERM; : > "$1"; shift; exec "$@"'
-    argv = ["/bin/sh", "-c", begin, "sh", str(stop_file.with_name(_HAS_TRAP)), *command.argv]
     process = subprocess.Popen(
-        argv,
+        ["/bin/sh", "-c", begin, "sh", str(stop_file.with_name(_HAS_TRAP)), *argv],
         env={**env, STOP_FILE_VARIABLE: str(stop_file)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT if alone else None,  # spark-submit joins the two streams of its job
         text=True,
         errors="replace",
         # A group of its own: the JVM and its Python workers get our signals together, and none of a terminal's.
@@ -295,7 +335,7 @@ def _supervise(
     reader = threading.Thread(target=_read, args=(process.stdout, on_line, on_result), daemon=True)
     reader.start()
     try:
-        return _wait(process, stop, stop_file)
+        return _wait(process, stop, stop_file, alone=alone)
     finally:
         if process.poll() is None:
             # Only after an error of ours, or after the grace: nobody would wait for it any more.
@@ -356,7 +396,7 @@ def _reveal_secret(value: object) -> str:
     return value.get_secret_value() if isinstance(value, SecretStr) else str(value)
 
 
-def _wait(process: subprocess.Popen[str], stop: threading.Event, stop_file: Path) -> int:
+def _wait(process: subprocess.Popen[str], stop: threading.Event, stop_file: Path, *, alone: bool) -> int:
     """The exit code of a job that ends when it is done, or at its next round's end once `stop` is set."""
     while process.poll() is None:
         if stop.wait(0.1):
@@ -364,7 +404,8 @@ def _wait(process: subprocess.Popen[str], stop: threading.Event, stop_file: Path
             if not stop_file.with_name(_HAS_TRAP).exists():
                 time.sleep(0.01)
                 continue
-            os.killpg(process.pid, signal.SIGTERM)
+            # A JVM that the job has started must outlive the round, and does not ignore the signal.
+            (os.kill if alone else os.killpg)(process.pid, signal.SIGTERM)
             try:
                 return process.wait(_GRACE_SECONDS)
             except subprocess.TimeoutExpired as error:
@@ -376,7 +417,7 @@ def _wait(process: subprocess.Popen[str], stop: threading.Event, stop_file: Path
 
 
 def _read(lines: IO[str], on_line: Callable[[str], None], on_result: Callable[[str], None] | None) -> None:
-    """spark-submit joins the job's two streams in its stdout: results are the lines that are JSON objects."""
+    """A job's two streams come as one: results are the lines that are JSON objects."""
     with lines:
         for line in lines:
             text = line.rstrip("\n")
@@ -387,7 +428,7 @@ def _read(lines: IO[str], on_line: Callable[[str], None], on_result: Callable[[s
 
 
 def check(config: Config) -> Iterator[Problem]:
-    """What stands in the way of a merge."""
+    """What stands in the way of a merge, and of what else is Spark's."""
     if shutil.which("java") is None and not os.environ.get("JAVA_HOME"):
         yield Problem("no Java is in the PATH", "install Java 17 (openjdk-17-jre-headless)")
     for module in ("pyspark", "delta"):

@@ -15,6 +15,7 @@ from dblog_core.delta_writer.files import LOG, TableFiles
 from dblog_core.interfaces import Json
 from dblog_core.lake.spark_submit import COMMIT_MARK
 from dblog_core.storage.location import Location
+from spark_jobs.delta_tables.session import settings_of
 
 _DEFAULTS = "spark.databricks.delta.properties.defaults."
 _ALWAYS = ("timestampNtz",)  # so that a column of that type can be added later
@@ -24,7 +25,7 @@ _WRITER = ("invariants", "appendOnly")
 
 def has_default_properties(spark: SparkSession) -> bool:
     """Whether Spark's settings give new tables properties of their own: then Spark makes them."""
-    return any(name.startswith(_DEFAULTS) for name, _ in spark.sparkContext.getConf().getAll())
+    return any(name.startswith(_DEFAULTS) for name in settings_of(spark))
 
 
 def is_place_empty(table: Location) -> bool:

@@ -10,11 +10,14 @@ import logging
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
+from deltalake.exceptions import DeltaError
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from dblog_core.lake.cuts import open_table
 from dblog_core.storage.location import Location
+from spark_jobs.delta_tables.session import has_started
 
 INTERVAL = "delta.checkpointInterval"
 CLEANS = "delta.enableExpiredLogCleanup"
@@ -55,7 +58,18 @@ class Checkpoints:
 
 
 def write(spark: SparkSession, table: Location) -> None:
-    """Makes one of the newest version. Where that fails nothing is lost: readers take longer until the next."""
+    """Makes one of the newest version. Where that fails nothing is lost: readers take longer until the next.
+
+    By Spark, which makes those beside its own commits too, or by a library while Spark has not started: a start takes
+    longer than hundreds of merges.
+    """
+    if not has_started(spark):
+        try:
+            if (opened := open_table(table)) is not None:
+                opened.create_checkpoint()
+                return
+        except DeltaError as error:  # a feature of the table that it does not know
+            _log.info("%s: Spark makes its checkpoint: %s", table, str(error).split("\n", 1)[0])
     jvm = spark._jvm
     assert jvm is not None, "the session is one of this process"
     try:

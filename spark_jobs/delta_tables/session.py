@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any, cast
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -27,6 +29,57 @@ def open_session(conf: Mapping[str, str] | None = None, *, name: str = "dblog") 
     spark = builder.getOrCreate()
     delta_log_store.install(spark)
     return spark
+
+
+class LateSession:
+    """Stands for a session that starts when something first asks it for anything, in whichever thread."""
+
+    def __init__(
+        self, start: Callable[[], SparkSession], settings: Mapping[str, str], first: LateSession | None = None
+    ) -> None:
+        """`first`: the session from which this one is made; None: it is the first."""
+        self.settings = settings
+        self._first = first or self
+        self._start = start
+        self._lock = threading.Lock()
+        self._session: SparkSession | None = None
+
+    @property
+    def has_started(self) -> bool:
+        """Whether Spark has started."""
+        return self._first._session is not None
+
+    def _begin(self) -> SparkSession:
+        with self._lock:
+            if self._session is None:
+                self._session = self._start()
+            return self._session
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._begin(), name)
+
+    def newSession(self) -> SparkSession:  # noqa: N802 - Spark's name
+        """A session of its own settings, which starts as late."""
+        begin = self._first._begin
+        return cast(SparkSession, LateSession(lambda: begin().newSession(), self.settings, self._first))
+
+
+def late_session(start: Callable[[], SparkSession], settings: Mapping[str, str]) -> SparkSession:
+    """A session that `start` returns when something first needs it; `settings`: what it starts with. What `start`
+    raises is raised there, each time."""
+    return cast(SparkSession, LateSession(start, settings))
+
+
+def has_started(spark: SparkSession) -> bool:
+    """Whether Spark has started, so that its work costs no start."""
+    return not isinstance(spark, LateSession) or spark.has_started
+
+
+def settings_of(spark: SparkSession) -> Mapping[str, str]:
+    """The settings that Spark has started with, or starts with."""
+    if isinstance(spark, LateSession):
+        return spark.settings
+    return dict(spark.sparkContext.getConf().getAll())
 
 
 @contextmanager

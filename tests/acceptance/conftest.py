@@ -12,6 +12,7 @@ import secrets
 import shutil
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
@@ -144,6 +145,8 @@ def new_world(
         name = f"acc_{secrets.token_hex(4)}"
         world = World(name, installed_dblog, server, tmp_path / name, zookeeper, password or new_secret())
         worlds.append(world)
+        turn = zlib.crc32(f"{request.config.option.soak_first} {request.node.nodeid}".encode()) % 2
+        world.sections["lake"]["engine"] = ("local", "spark")[turn]
         world.create()
         return world
 

@@ -35,6 +35,7 @@ url = "sqlite:///{root}/state.db"
 ttl = 4
 [lake]
 path = "{root}/lake"
+engine = "{engine}"
 [airflow]
 repair_slices = {slices}
 approve_rows = 1500
@@ -86,7 +87,7 @@ TABLES = (
 )
 
 
-def configuration(database: Database, root: Path) -> Marked:
+def configuration(database: Database, root: Path, *, engine: str) -> Marked:
     """A source whose staging, state and lake lie below `root`; every setting that takes a secret has one."""
     text = _TOML.format(
         host=database.server.host,
@@ -95,6 +96,7 @@ def configuration(database: Database, root: Path) -> Marked:
         password=database.account.password,
         database=database.name,
         root=root,
+        engine=engine,
         slices=SLICES,
     )
     return mark_config(root, base=_BESIDE, **tomllib.loads(text))

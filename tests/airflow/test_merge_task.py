@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from dblog_core.config.secret_settings import LAKE
 from dblog_core.errors import LakeError
 from dblog_core.interfaces import Lease
 from dblog_core.lake import lake_status, lake_tasks
+from dblog_core.lake import spark_submit as spark_submit_module
 from dblog_core.lake.lake_status import LakeStatus, TableStatus, lake_at, own_directory
 from dblog_core.lake.merge_plan import Span
 from dblog_core.lake.replay_interval import IntervalEnd
@@ -107,6 +109,37 @@ def test_a_merge_that_waits_ends_when_it_is_told_to(
     with pytest.raises(AirflowException, match="asked to stop while it waited for the lake"):
         task.execute({})
     assert not merge_state["spark"] and lease.valid()
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_merge_of_the_local_engine_is_a_process_of_the_task(
+    task: merge_operator.MergeOperator,
+    merge_state: State,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    code: int,
+) -> None:
+    """It needs no connection of Spark, and ends in order when the task is told to."""
+    usual = config(tmp_path)
+    local = usual.model_copy(update={"lake": usual.lake.model_copy(update={"engine": "local"})})
+    monkeypatch.setattr(merge_operator, "configuration", lambda *_: local)
+    monkeypatch.delenv("AIRFLOW_CONN_DBLOG_SPARK")
+    ran: list[object] = []
+
+    def run_job(job: str, given: object, *, arguments: Sequence[str], stop: threading.Event, **_: object) -> int:
+        ran.extend([job, given, list(arguments), stop.is_set()])
+        task.on_kill()
+        ran.append(stop.is_set())
+        return code
+
+    monkeypatch.setattr(spark_submit_module, "run_job", run_job)
+    if code:
+        with pytest.raises(AirflowException, match="the lines above say why"):
+            task.execute({})
+    else:
+        task.execute({})
+    assert ran == ["merge", local, ["--wait", "3600"], False, True]
+    assert not merge_state["spark"]
 
 
 def merged_lake(root: Path) -> Records:

@@ -35,7 +35,7 @@ def stage(config: Config) -> None:
     run_capture(config, stop=threading.Event(), until_current=True)
 
 
-def staged(config: Config, table: str) -> dict[int, dict[str, Any]]:
+def read_rows(config: Config, table: str) -> dict[int, dict[str, Any]]:
     """What a keyed consumer of `log` holds of the table, without the key."""
     rows: dict[int, dict[str, Any]] = {}
     seen: dict[int, int] = {}
@@ -57,13 +57,13 @@ def test_a_column_that_becomes_a_uuid_and_binary_again_is_staged_as_what_it_is(
     stage(config)
     with capturing(config):
         database.execute(f"INSERT INTO t VALUES (1, UNHEX(REPLACE('{ONE}', '-', '')))")
-        wait_until(lambda: staged(config, "t") == {1: {"v": BYTES}}, "bytes")
+        wait_until(lambda: read_rows(config, "t") == {1: {"v": BYTES}}, "bytes")
         database.execute("ALTER TABLE t MODIFY v uuid", f"INSERT INTO t VALUES (2, '{TWO}')")
-        wait_until(lambda: staged(config, "t") == {1: {"v": ONE}, 2: {"v": TWO}}, "text, also of the first row")
+        wait_until(lambda: read_rows(config, "t") == {1: {"v": ONE}, 2: {"v": TWO}}, "text, also of the first row")
         database.execute(
             "ALTER TABLE t ADD w inet6 FIRST, ADD x inet4", "INSERT INTO t VALUES ('::7', 3, NULL, '0.0.0.1')"
         )
-        wait_until(lambda: staged(config, "t").get(3) == {"w": "::7", "v": None, "x": "0.0.0.1"}, "new columns")
+        wait_until(lambda: read_rows(config, "t").get(3) == {"w": "::7", "v": None, "x": "0.0.0.1"}, "new columns")
 
 
 def test_rows_from_before_a_statement_that_the_catalogue_shows_already(database: Database, tmp_path: Path) -> None:
@@ -83,9 +83,9 @@ def test_rows_from_before_a_statement_that_the_catalogue_shows_already(database:
     with capturing(config):
         b = [base64.b64encode(letter + bytes(15)).decode() for letter in (b"a", b"b")]
         expected = {1: {"w": ONE, "b": b[0]}, 2: {"w": TWO, "b": b[1]}}
-        wait_until(lambda: staged(config, "t") == expected, "both rows, as the server prints them")
-        assert staged(config, "u") == {1: {}}
-        assert staged(config, "gone") == {1: {"v": BYTES}}
+        wait_until(lambda: read_rows(config, "t") == expected, "both rows, as the server prints them")
+        assert read_rows(config, "u") == {1: {}}
+        assert read_rows(config, "gone") == {1: {"v": BYTES}}
     assert stop_reasons(config) == {}
 
 
@@ -104,8 +104,8 @@ def test_an_answer_of_after_a_statement_that_the_log_has_yet_to_show_is_mended_b
     )
     with capturing(config):
         wait_until(lambda: set(healing(config)) == {"t", "u"}, "both owe a dump")
-        wait_until(lambda: staged(config, "t") == {1: {"v": ONE}, 2: {"v": TWO}}, "text")
-        wait_until(lambda: staged(config, "u") == {1: {"v": BYTES}}, "bytes")
+        wait_until(lambda: read_rows(config, "t") == {1: {"v": ONE}, 2: {"v": TWO}}, "text")
+        wait_until(lambda: read_rows(config, "u") == {1: {"v": BYTES}}, "bytes")
     assert stop_reasons(config) == {}
 
 
@@ -121,7 +121,7 @@ def test_a_table_whose_definition_is_locked_stops_alone_until_its_types_are_know
             stack.enter_context(capturing(config))
             wait_until(lambda: "its definition is locked" in stop_reasons(config).get("t", ""), "the table is held")
             database.execute("INSERT INTO u VALUES (1)")
-            wait_until(lambda: staged(config, "u") == {1: {}}, "the other goes on")
+            wait_until(lambda: read_rows(config, "u") == {1: {}}, "the other goes on")
         database.execute(f"INSERT INTO t VALUES (2, '{TWO}')")
-        wait_until(lambda: staged(config, "t") == {1: {"v": ONE}, 2: {"v": TWO}}, "both rows, by a dump")
+        wait_until(lambda: read_rows(config, "t") == {1: {"v": ONE}, 2: {"v": TWO}}, "both rows, by a dump")
     assert stop_reasons(config) == {}

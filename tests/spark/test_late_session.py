@@ -1,0 +1,184 @@
+"""Merges with a session that starts late: what starts it, what does not, and checkpoints that a library makes."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkRuntimeError
+from pyspark.sql import SparkSession
+
+from dblog_core.lake.lake_status import lake_at
+from dblog_core.staging import Staging
+from spark_jobs.delta_tables import delta_log_checkpoint, log
+from spark_jobs.delta_tables.session import has_started, late_session, settings_of
+from tests.duckdb_reader import read_delta
+from tests.spark.lakes import TestLake
+from tests.spark.segments import json_in, table
+
+A = table("a", id=pa.int64(), v=pa.string())
+B = json_in(table("b", id=pa.int64(), v=pa.string()), v="json")
+
+
+def never() -> SparkSession:
+    raise AssertionError("Spark was started")
+
+
+def late_lake(tmp_path: Path, start: Callable[[], SparkSession] = never) -> TestLake:
+    late = late_session(start, {})
+    lake = TestLake(late, Staging(str(tmp_path / "staging"), source="shop"), tmp_path / "lake")
+    lake.marks = True
+    return lake
+
+
+def change(lake: TestLake, rows: dict[int, Any], dice: random.Random, rounds: int) -> None:
+    """Merges of random changes."""
+    for number in range(rounds):
+        for _ in range(dice.randint(1, 6)):
+            key = dice.randrange(40)
+            row = {"id": key, "v": f'{{"n": {number}}}'}
+            if key in rows and dice.random() < 0.4:
+                lake.build.delete(A, {"id": key})
+                del rows[key]
+            elif key in rows and (new := dice.randrange(40)) not in rows:
+                lake.build.move(A, {"id": key}, {**row, "id": new})
+                rows[new] = {**row, "id": new}
+                del rows[key]
+            else:
+                lake.build.update(A, row)
+                rows[key] = row
+        if dice.random() < 0.1:
+            lake.build.truncate(A)
+            rows.clear()
+        lake.build.seal()
+        lake.merge_well()
+
+
+def keep_newest_commit(place: Path) -> int:
+    """Removes the others, so that readers begin with a checkpoint. The newest version."""
+    *older, newest = sorted((place / "_delta_log").glob("*.json"))
+    assert older
+    for commit in older:
+        commit.unlink()
+    return int(newest.stem)
+
+
+def read_values(frame: Any) -> dict[int, str]:
+    return {row["id"]: row["v"] for row in frame}
+
+
+@pytest.mark.parametrize("history", [False, True])
+def test_a_lake_is_made_and_changed_without_spark(
+    tmp_path: Path, history: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delta_log_checkpoint, "COMMITS", 7)
+    lake = late_lake(tmp_path)
+    lake.history = history
+    lake.build.chunk(A, [{"id": n, "v": "dumped"} for n in range(20)])
+    lake.build.finished(A, "d1", since=0, since_segment=0)
+    lake.build.seal()
+    lake.merge_well()
+    rows: dict[int, Any] = {n: {"id": n, "v": "dumped"} for n in range(20)}
+    change(lake, rows, random.Random(7), 20)
+    place = Path(str(lake.table(A)))
+    assert read_values(read_delta(place).to_pylist()) == {key: row["v"] for key, row in rows.items()}
+    with closing(lake.merger(compact_after=3)) as merger:
+        for n in range(3):
+            lake.build.update(A, {"id": 100 + n, "v": "more"})
+            lake.build.seal()
+            assert merger.run_round(retry_stopped=False) is not None
+        assert merger.compact() == "shop.a"
+    assert len(read_delta(place)) == len(rows) + 3
+    assert any(name.endswith(".checkpoint.parquet") for name in (lake.table(A) / "_delta_log").names())
+    assert not has_started(lake.spark)
+
+
+def test_spark_goes_on_from_a_checkpoint_of_the_library(spark: SparkSession, tmp_path: Path) -> None:
+    """With the rows, marks and transactions of the commits that it replaces."""
+    lake = late_lake(tmp_path)
+    rows: dict[int, Any] = {}
+    change(lake, rows, random.Random(11), 12)
+    place = lake.table(A)
+    delta_log_checkpoint.write(lake.spark, place)
+    alone = tmp_path / "alone" / "lake" / "shop" / "a"
+    shutil.copytree(str(place), alone)
+    newest = keep_newest_commit(alone)
+    assert read_values(spark.read.format("delta").load(str(alone)).collect()) == {
+        key: row["v"] for key, row in rows.items()
+    }
+    assert read_values(read_delta(alone).to_pylist()) == {key: row["v"] for key, row in rows.items()}
+    spark.sql(f"INSERT INTO delta.`{alone}` (id, v) VALUES (1000, 'by Spark')")
+    assert (alone / "_delta_log" / f"{newest + 1:020}.json").exists()
+    assert log.newest_transaction(lake_at(str(alone)), "dblog:shop:shop.a") == log.newest_transaction(
+        place, "dblog:shop:shop.a"
+    )
+
+
+@pytest.mark.parametrize("feature", ["plain", "variant", "mapped", "renamed"])
+def test_a_checkpoint_is_made_of_a_table_with_any_feature(spark: SparkSession, tmp_path: Path, feature: str) -> None:
+    started: list[int] = []
+
+    def start() -> SparkSession:
+        started.append(1)
+        return spark
+
+    shape = B if feature == "variant" else A
+    real = TestLake(spark, Staging(str(tmp_path / "staging"), source="shop"), tmp_path / "lake")
+    real.json_as = "variant" if feature == "variant" else "text"
+    real.build.update(shape, {"id": 1, "v": '{"n": 1}'})
+    real.build.seal()
+    real.merge_well()
+    place = f"delta.`{real.table(shape)}`"
+    if feature in ("mapped", "renamed"):
+        spark.sql(f"ALTER TABLE {place} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
+    if feature == "renamed":
+        spark.sql(f"ALTER TABLE {place} RENAME COLUMN v TO w")
+    delta_log_checkpoint.write(late_session(start, {}), real.table(shape))
+    alone = tmp_path / "alone"
+    shutil.copytree(str(real.table(shape)), alone)
+    keep_newest_commit(alone)
+    (row,) = spark.read.format("delta").load(str(alone)).select("id").collect()
+    assert row["id"] == 1
+    assert not started, "the library knows each of these"
+
+
+def test_a_session_starts_once_and_each_of_its_own_is_another(spark: SparkSession) -> None:
+    started: list[str] = []
+
+    def start() -> SparkSession:
+        started.append(threading.current_thread().name)
+        return spark
+
+    late = late_session(start, {"a": "b"})
+    own = [late.newSession() for _ in range(4)]
+    assert not started and not any(map(has_started, own))
+    assert settings_of(own[0]) == {"a": "b"}
+    with ThreadPoolExecutor(4) as pool:
+        counts = list(pool.map(lambda session: session.range(3).count(), own))
+    assert counts == [3] * 4 and len(started) == 1
+    assert all(map(has_started, [late, *own, late.newSession()]))
+    assert len({session._jsparkSession.hashCode() for session in (late, *own)}) == 5
+    own[0].conf.set("spark.sql.shuffle.partitions", "9")
+    assert own[1].conf.get("spark.sql.shuffle.partitions") != "9"
+
+
+def test_a_session_that_does_not_start_is_asked_for_again(spark: SparkSession) -> None:
+    answers = iter([PySparkRuntimeError("no Java"), None])
+
+    def start() -> SparkSession:
+        if (error := next(answers)) is not None:
+            raise error
+        return spark
+
+    late = late_session(start, {})
+    with pytest.raises(PySparkRuntimeError):
+        late.range(1)
+    assert not has_started(late) and late.range(1).count() == 1
