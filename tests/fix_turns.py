@@ -18,6 +18,7 @@ _WHOLE = pytest.StashKey[bool]()
 """Whether all tests were asked for, and not files or directories by name."""
 
 _ON_SERVERS = "tests/integration/"
+_ON_DATABASES = "tests/contract/"
 
 _BEGAN = "DBLOG_TESTS_BEGAN"  # epoch seconds: `make` sets it before the set-up, whose time counts too
 
@@ -140,8 +141,11 @@ def _of_other_values(items: Iterable[pytest.Item], first: int) -> set[str]:
     turn = random.Random(f"values of {first}").getrandbits(32)
     by_function: dict[tuple[str, str, str], list[str]] = {}
     for item in items:
-        if _ON_SERVERS in str(item.path) and (callspec := getattr(item, "callspec", None)) is not None:
-            kind = str(callspec.params.get("source_kind"))
+        if (callspec := getattr(item, "callspec", None)) is None:
+            continue
+        kind = str(callspec.params.get("source_kind"))
+        is_of_contract = _ON_DATABASES in str(item.path) and "source_kind" in callspec.params
+        if _ON_SERVERS in str(item.path) or is_of_contract:
             name = (str(item.path), getattr(item, "originalname", item.name), kind)
             by_function.setdefault(name, []).append(item.nodeid)
     waiting = set[str]()

@@ -57,6 +57,7 @@ endless()
 
 
 @pytest.mark.in_turn
+@pytest.mark.one_of(2)
 def test_a_scheduler_that_loses_the_signal_is_asked_again(server_root: Path) -> None:
     root = server_root / "loses-a-signal"
     server = AirflowServer(root / "home", dags=root / "dags", configs=root / "configs")
