@@ -209,8 +209,7 @@ def _session_of_job(config: Config, name: str, stop: threading.Event, lake: Lake
                     fix="`dblog check` says what is missing",
                 ) from error
 
-        settings = spark_submit.spark_conf(config)
-        yield late_session(start_late, settings) if starts_itself(name, config) else start()
+        yield late_session(start_late, config.spark.conf) if starts_itself(name, config) else start()
 
 
 @contextmanager

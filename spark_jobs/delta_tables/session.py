@@ -65,8 +65,8 @@ class LateSession:
 
 
 def late_session(start: Callable[[], SparkSession], settings: Mapping[str, str]) -> SparkSession:
-    """A session that `start` returns when something first needs it; `settings`: what it starts with. What `start`
-    raises is raised there, each time."""
+    """A session that `start` returns when something first needs it; `settings`: with which it starts, beside our own.
+    What `start` raises is raised there, each time."""
     return cast(SparkSession, LateSession(start, settings))
 
 
@@ -76,7 +76,7 @@ def has_started(spark: SparkSession) -> bool:
 
 
 def settings_of(spark: SparkSession) -> Mapping[str, str]:
-    """The settings that Spark has started with, or starts with."""
+    """The settings of users that Spark has started with, or starts with."""
     if isinstance(spark, LateSession):
         return spark.settings
     return dict(spark.sparkContext.getConf().getAll())
