@@ -34,6 +34,7 @@ from dblog_core.model.schema import TableName
 from dblog_core.staging import Staging
 from dblog_core.storage.location import Location
 from spark_jobs.delta_tables import log
+from spark_jobs.delta_tables.session import start
 from spark_jobs.lake_tasks import adopt
 from spark_jobs.lake_tasks.context import Tools
 from spark_jobs.lake_tasks.mark_times import Marks
@@ -116,7 +117,7 @@ class Merger:
         adoption = lake_tasks.find_waiting(self._lake.location, AdoptRequest.kind)
         if adoption is None or self._guard.is_continued(self.status, begun):
             return False
-        if not isinstance(planned := TaskTurn(self._tools(self.status.merge + 1)).plan(adoption), AdoptPlan):
+        if not isinstance(planned := self._task_turn(self.status.merge + 1).plan(adoption), AdoptPlan):
             return False
         if begun is not None:  # what it has brought counts as older, like all else
             self.status = self._records.finish(replace(self.status, merge=begun.number))
@@ -270,7 +271,7 @@ class Merger:
             return merged
         for task in waiting:
             self._check()
-            if (planned := TaskTurn(self._tools(self.status.merge + 1)).plan(task)) is not None:
+            if (planned := self._task_turn(self.status.merge + 1).plan(task)) is not None:
                 return self._begin(self._intent(self._empty_span(), {}, TaskIntent(task.id, planned)))
         return None
 
@@ -350,7 +351,7 @@ class Merger:
         it done again, and keeps the outcome."""
         began = time.monotonic()
         self._check()
-        changed, outcome = TaskTurn(self._tools(intent.number)).carry_out(task.plan)
+        changed, outcome = self._task_turn(intent.number).carry_out(task.plan)
         record = lake_tasks.record_outcome
         if isinstance(task.plan, AdoptPlan):
             record = lake_tasks.record_common_outcome
@@ -362,6 +363,10 @@ class Merger:
         finish = partial(record, self._lake.location, task.id, outcome)
         self._close(intent, {**self.status.tables, **changed}, first=finish)
         return replace(self._summarize(intent, began, []), fault=find_fault(outcome))
+
+    def _task_turn(self, number: int) -> TaskTurn:
+        start(self._spark)
+        return TaskTurn(self._tools(number))
 
     def _tools(self, number: int) -> Tools:
         return Tools(

@@ -49,25 +49,38 @@ class LateSession:
         """Whether Spark has started."""
         return self._first._session is not None
 
-    def _begin(self) -> SparkSession:
+    def start(self) -> SparkSession:
+        """The session itself."""
         with self._lock:
             if self._session is None:
                 self._session = self._start()
             return self._session
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._begin(), name)
+        return getattr(self.start(), name)
 
     def newSession(self) -> SparkSession:  # noqa: N802 - Spark's name
         """A session of its own settings, which starts as late."""
-        begin = self._first._begin
-        return cast(SparkSession, LateSession(lambda: begin().newSession(), self.settings, self._first))
+        start = self._first.start
+        return cast(SparkSession, LateSession(lambda: start().newSession(), self.settings, self._first))
 
 
 def late_session(start: Callable[[], SparkSession], settings: Mapping[str, str]) -> SparkSession:
     """A session that `start` returns when something first needs it; `settings`: with which it starts, beside our own.
     What `start` raises is raised there, each time."""
     return cast(SparkSession, LateSession(start, settings))
+
+
+def start(spark: SparkSession) -> None:
+    """Starts Spark, if it has not started: columns and functions of pyspark need that before any session is asked."""
+    if isinstance(spark, LateSession):
+        spark.start()
+
+
+def lacks_start(spark: SparkSession, error: Exception) -> bool:
+    """Whether the error may be that columns or functions of pyspark were used before Spark has started, which they
+    assert."""
+    return isinstance(error, AssertionError) and not has_started(spark)
 
 
 def has_started(spark: SparkSession) -> bool:

@@ -194,8 +194,8 @@ class LakeTable:
     def disown(self, merged: int, number: int) -> None:
         """Has rows without an offset, or beyond `merged`, count as older than all our rows. `number`: the version that
         had them."""
-        beyond = F.col(OFFSET).isNull() | (F.col(OFFSET) > merged)
         with transaction(self._spark, f"{self._app}:others", number):
+            beyond = F.col(OFFSET).isNull() | (F.col(OFFSET) > merged)
             DeltaTable.forPath(self._spark, str(self.path)).update(beyond, {OFFSET: F.lit(0).cast("long")})
 
     def forget_keys(self) -> None:
