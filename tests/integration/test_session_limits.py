@@ -110,7 +110,7 @@ MARIADB = {
     **EVERY_MYSQL,
     "sql_mode": "'ORACLE,PAD_CHAR_TO_FULL_LENGTH,NO_BACKSLASH_ESCAPES,HIGH_NOT_PRECEDENCE,EMPTY_STRING_IS_NULL'",
     "max_statement_time": "0.000001",
-    "max_session_mem_used": "8192",
+    "max_session_mem_used": "262144",  # of 8192, the least, every second server of 10.11 crashes
     "tx_isolation": "'READ-UNCOMMITTED'",
     "tx_read_only": "1",
     "tmp_disk_table_size": "1024",
