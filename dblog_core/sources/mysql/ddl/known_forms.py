@@ -54,13 +54,13 @@ class KnownForms:
         between two calls of `ask_missing` or `put`, where that does not tell how these columns are (names in lower
         case). None: there is no such table, or somebody keeps it locked."""
         name = self._fold(table)
-        known = self._forms.get(name)
-        is_told = known is not None and all(known[0].columns.get(column) is not None for column in columns)
+        entry = self._forms.get(name)
+        is_told = entry is not None and all(entry[0].columns.get(column) is not None for column in columns)
         if not is_told and name not in self._asked:
             self._asked.add(name)
             self._learn([table])
-            known = self._forms.get(name)
-        return None if known is None else known[0]
+            entry = self._forms.get(name)
+        return None if entry is None else entry[0]
 
     def at(self, table: TableName, place: Position) -> TableForm | None:
         """How the table is stored at this place, behind all statements about it that `put` has had; None: nobody

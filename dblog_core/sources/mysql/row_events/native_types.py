@@ -46,15 +46,15 @@ class NativeTypes:
                 )
             return {}
         kinds = {name: None if column is None else column.type.lower() for name, column in form.columns.items()}
-        found = {name: kinds.get(name.lower()) for name in version.unnamed}
-        if unknown := [name for name, kind in found.items() if kind is None]:
+        kinds_of_unnamed = {name: kinds.get(name.lower()) for name in version.unnamed}
+        if unknown := [name for name, kind in kinds_of_unnamed.items() if kind is None]:
             raise UnsupportedType(
                 f"{_say(unknown)}, and the table has no column of that name now",
                 f"let the capture read on to the statement that changed it: {_DUMPED}",
                 catalogued=False,
                 passes=True,
             )
-        return {name: kind for name, kind in found.items() if kind in NATIVE}
+        return {name: kind for name, kind in kinds_of_unnamed.items() if kind in NATIVE}
 
 
 def _say(names: Iterable[str]) -> str:
