@@ -13,14 +13,15 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dblog_core.delta_writer import key_index, snapshot
+from dblog_core.delta_writer import snapshot
 from dblog_core.delta_writer.bitmaps import RowSet
 from dblog_core.delta_writer.commit import commit_data, commit_info, create_commit
 from dblog_core.delta_writer.data_file import StoredFile
 from dblog_core.delta_writer.features import refusal
 from dblog_core.delta_writer.files import TableFiles
-from dblog_core.delta_writer.key_index import KeyIndex
-from dblog_core.delta_writer.key_runs import IndexDamaged
+from dblog_core.delta_writer.keys import key_index
+from dblog_core.delta_writer.keys.key_index import KeyIndex
+from dblog_core.delta_writer.keys.key_runs import IndexDamaged
 from dblog_core.delta_writer.order_guard import Hits
 from dblog_core.delta_writer.shape import Shape
 from dblog_core.delta_writer.snapshot import LiveFile, Snapshot

@@ -26,7 +26,7 @@ Kernel = TypeVar("Kernel", bound=Callable[..., object])
 
 MODULES = (
     "dblog_core.rows.arrow_buffers",
-    "dblog_core.delta_writer.key_hash",
+    "dblog_core.delta_writer.keys.key_hash",
     "dblog_core.sources.mysql.binlog.headers",
     "dblog_core.sources.mysql.values.fixed_width",
     "dblog_core.sources.mysql.values.json_kernel",

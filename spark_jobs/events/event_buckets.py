@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dblog_core.delta_writer.key_hash import hash_keys
+from dblog_core.delta_writer.keys.key_hash import hash_keys
 from dblog_core.lake.merge_plan import Work
 from dblog_core.model.schema import TableSchema
 from dblog_core.rows.chunked_columns import join_chunks

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dblog_core.delta_writer.key_hash import KeyHashes, hash_keys
+from dblog_core.delta_writer.keys.key_hash import KeyHashes, hash_keys
 from dblog_core.lake.merge_plan import Work
 from dblog_core.model.schema import TableSchema
 from dblog_core.rows.chunked_columns import join_chunks

@@ -15,7 +15,7 @@ from deltalake import DeltaTable as RustTable
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
-from dblog_core.delta_writer import key_index
+from dblog_core.delta_writer.keys import key_index
 from dblog_core.delta_writer.rewriting import copy_on_write
 from dblog_core.lake.lake_status import read_status
 from spark_jobs.delta_tables import create_table, delta_log_checkpoint, log

@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dblog_core.delta_writer import key_index, key_runs
-from dblog_core.delta_writer.key_hash import chain, hash_keys
-from dblog_core.delta_writer.key_index import KeyIndex
-from dblog_core.delta_writer.key_runs import IndexDamaged
+from dblog_core.delta_writer.keys import key_index, key_runs
+from dblog_core.delta_writer.keys.key_hash import chain, hash_keys
+from dblog_core.delta_writer.keys.key_index import KeyIndex
+from dblog_core.delta_writer.keys.key_runs import IndexDamaged
 from dblog_core.errors import LakeError
 
 SECRET = bytes(range(16))

@@ -20,7 +20,7 @@ from dblog_core.delta_writer import statistics, upsert
 from dblog_core.delta_writer.bitmaps import RowSet
 from dblog_core.delta_writer.data_file import StoredFile
 from dblog_core.delta_writer.files import TableFiles
-from dblog_core.delta_writer.key_index import KeyIndex
+from dblog_core.delta_writer.keys.key_index import KeyIndex
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.rewriting import key_overlap, ordered_rewrite, rewrite
 from dblog_core.delta_writer.rewriting.cluster_files import plan_cluster

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dblog_core.delta_writer import key_index
 from dblog_core.delta_writer.changes import Changes
 from dblog_core.delta_writer.features import TableRefused
-from dblog_core.delta_writer.key_runs import BLOCK
+from dblog_core.delta_writer.keys import key_index
+from dblog_core.delta_writer.keys.key_runs import BLOCK
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.rewriting import key_overlap, ordered_rewrite
 from dblog_core.delta_writer.rewriting.cluster_files import plan_cluster

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from dblog_core.delta_writer.key_hash import KeyHashes
+from dblog_core.delta_writer.keys.key_hash import KeyHashes
 from dblog_core.interfaces import Json
 
 Entries = npt.NDArray[np.uint64]

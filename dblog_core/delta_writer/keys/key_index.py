@@ -21,9 +21,9 @@ import numpy.typing as npt
 import orjson
 import pyarrow as pa
 
-from dblog_core.delta_writer import key_runs
-from dblog_core.delta_writer.key_hash import KeyHashes, hash_keys, is_exact
-from dblog_core.delta_writer.key_runs import ROW_BITS, ROW_MASK, Numbers, Run, RunBuilder, StoredRuns
+from dblog_core.delta_writer.keys import key_runs
+from dblog_core.delta_writer.keys.key_hash import KeyHashes, hash_keys, is_exact
+from dblog_core.delta_writer.keys.key_runs import ROW_BITS, ROW_MASK, Numbers, Run, RunBuilder, StoredRuns
 from dblog_core.errors import LakeError
 from dblog_core.model import sizes
 
