@@ -20,8 +20,10 @@ import pyarrow.compute as pc
 from dblog_core.delta_writer import snapshot
 from dblog_core.delta_writer.commit import commit_data, commit_info, create_commit
 from dblog_core.delta_writer.data_file import StoredFile, data_file
+from dblog_core.delta_writer.due_actions import complete_actions
 from dblog_core.delta_writer.features import BatchRefused, check_appendable
 from dblog_core.delta_writer.files import TableFiles
+from dblog_core.delta_writer.partitions import split_rows
 from dblog_core.delta_writer.shape import Shape, shape_of
 from dblog_core.delta_writer.snapshot import Snapshot
 from dblog_core.errors import LakeError
@@ -120,16 +122,20 @@ class AppendedTable:
         )
 
     def _write(self, parts: Iterable[pa.Table], done: int) -> list[StoredFile]:
-        """A file for the rows of each part that are beyond `done`."""
+        """A file for the rows of each part, and of each partition, that are beyond `done`."""
+        where = str(self.files)
+        shape = self.shape()
         configuration = self.snapshot.metadata.get("configuration") or {}
         files = []
         for part in parts:
             if not len(rows := part.filter(pc.greater(part[self._order], done))):
                 continue
-            file = data_file(rows, self.shape(), configuration, self._new_id(), where=str(self.files))
-            self.files.create_new(file.name, file.data)
-            # What is kept does not grow with the rows.
-            files.append(replace(file.stored, keys=None))
+            for partition, numbers in split_rows(rows, shape.partitions, where):
+                of_partition = rows.take(numbers) if partition else rows
+                file = data_file(of_partition, shape, configuration, self._new_id(), where=where, partition=partition)
+                self.files.create_new(file.name, file.data)
+                # What is kept does not grow with the rows.
+                files.append(replace(file.stored, keys=None))
         return files
 
     def _commit(self, files: Sequence[StoredFile], app: str, number: int) -> bool:
@@ -151,7 +157,7 @@ class AppendedTable:
         # Rows and number take effect together, or neither does.
         actions: list[Json] = [info, {"txn": {"appId": app, "version": number, "lastUpdated": now}}]
         actions += [{"add": file.addition(now_ms=now, data_change=True)} for file in files]
-        data = commit_data(actions)
+        data = commit_data(complete_actions(self.files, self.snapshot, actions))
         # As late as possible: the lease may have ended while the file was written.
         self.check()
         if not create_commit(self.files, self.snapshot.version + 1, data):

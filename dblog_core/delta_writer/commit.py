@@ -15,6 +15,8 @@ from dblog_core.errors import LakeError, StagingError
 from dblog_core.interfaces import Json
 
 ENGINE = "dblog"
+_OF_REMOVED = ("deletionVector", "tags", "baseRowId", "defaultRowCommitVersion")
+"""Fields of an `add` that the `remove` of its file repeats."""
 
 
 def commit_info(
@@ -48,7 +50,7 @@ def commit_info(
 
 def removal(live: LiveFile, *, now_ms: int, data_change: bool) -> Json:
     """The `remove` action of a file as a snapshot has it, with its vector."""
-    unchanged: Json = {name: live.add[name] for name in ("deletionVector", "tags") if name in live.add}
+    unchanged: Json = {name: live.add[name] for name in _OF_REMOVED if live.add.get(name) is not None}
     fields: Json = {
         "path": live.add["path"],
         "deletionTimestamp": now_ms,

@@ -5,12 +5,13 @@ from __future__ import annotations
 import io
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dblog_core.delta_writer.partitions import Partition
 from dblog_core.delta_writer.shape import DeltaColumn, Shape
 from dblog_core.delta_writer.statistics import FileStatistics
 from dblog_core.errors import LakeError
@@ -28,21 +29,22 @@ reads no day before 1582-10-15 and no time before 1900."""
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """A file that is written: its name in the table, its bytes and rows, their statistics, and its key columns by
-    physical names (None: they are many)."""
+    """A file that is written: its name in the table, its bytes and rows, their statistics, its key columns by physical
+    names (None: they are many), and the partition that all its rows belong to."""
 
     name: str
     size: int
     count: int
     statistics: str
     keys: pa.Table | None
+    partition: Partition = field(default_factory=dict)
 
     def addition(self, *, now_ms: int, data_change: bool) -> Json:
         """The `add` action of the file; `now_ms`: when it was made, milliseconds since the epoch."""
         return {
             # Paths in the log are URL-encoded.
             "path": quote(self.name),
-            "partitionValues": {},
+            "partitionValues": dict(self.partition),
             "size": self.size,
             "modificationTime": now_ms,
             "dataChange": data_change,
@@ -59,11 +61,12 @@ class DataFile:
     data: pa.Buffer
     rows: pa.Table
     statistics: str
+    partition: Partition = field(default_factory=dict)
 
     @property
     def stored(self) -> StoredFile:
         """What is known of the file once it is written."""
-        return StoredFile(self.name, self.data.size, len(self.rows), self.statistics, self.rows)
+        return StoredFile(self.name, self.data.size, len(self.rows), self.statistics, self.rows, self.partition)
 
     def addition(self, *, now_ms: int, data_change: bool) -> Json:
         """As that of the stored file."""
@@ -71,20 +74,26 @@ class DataFile:
 
 
 def data_file(
-    rows: pa.Table, shape: Shape, configuration: Mapping[str, str], name: uuid.UUID, *, where: str
+    rows: pa.Table,
+    shape: Shape,
+    configuration: Mapping[str, str],
+    name: uuid.UUID,
+    *,
+    where: str,
+    partition: Partition | None = None,
 ) -> DataFile:
-    """The file of these rows, which have every column of the shape by its logical name.
+    """The file of these rows, all of one `partition`, which have every column of the shape by its logical name.
 
     Raises LakeError where the rows are of another shape: it has changed, or a value has no place in it.
     """
-    with FileWriter(shape, configuration, name, where=where) as writer:
+    with FileWriter(shape, configuration, name, where=where, partition=partition) as writer:
         writer.write(rows)
     return writer.file()
 
 
 class FileWriter:
     """A file that is written part by part; entered while there are more parts. `kept`: the columns whose rows the file
-    gets, by their logical names (None: all)."""
+    gets, by their logical names (None: all); `partition`: that of all rows."""
 
     def __init__(
         self,
@@ -94,12 +103,14 @@ class FileWriter:
         *,
         where: str,
         kept: Sequence[str] | None = None,
+        partition: Partition | None = None,
     ) -> None:
         codec = _CODECS[configuration.get("delta.parquet.compression.codec", "zstd").lower()]
         self._name = f"part-00000-{name}-c000{'' if codec == 'none' else f'.{codec}'}.parquet"
         self._where = where
         self._shape = shape
         self._kept = shape.names if kept is None else kept
+        self._partition = partition or {}
         self._parts: list[pa.Table] = []
         self._statistics = FileStatistics(shape, configuration)
         self._out = io.BytesIO()
@@ -127,11 +138,12 @@ class FileWriter:
             more = set(rows.column_names) - set(self._shape.names)
             what = f"the table has {', '.join(sorted(left)) or 'no'} more columns, and lacks {sorted(more)}"
             raise _misfit(what, self._where)
-        values = [_values(rows, column, self._where) for column in self._shape]
-        stored = pa.Table.from_arrays(values, schema=self._shape.arrow())
+        values = {column.physical: _values(rows, column, self._where) for column in self._shape}
+        schema = self._shape.arrow()
+        stored = pa.Table.from_arrays([values[name] for name in schema.names], schema=schema)
         self._writer.write_table(stored, row_group_size=_ROW_GROUP)
         self._statistics.add(stored)
-        self._parts.append(stored.select([self._shape[name].physical for name in self._kept]))
+        self._parts.append(pa.table({(name := self._shape[kept].physical): values[name] for kept in self._kept}))
 
     @property
     def size(self) -> int:
@@ -141,7 +153,7 @@ class FileWriter:
     def file(self) -> DataFile:
         """The file, once it is whole."""
         data = pa.py_buffer(self._out.getbuffer())
-        return DataFile(self._name, data, pa.concat_tables(self._parts), self._statistics.json())
+        return DataFile(self._name, data, pa.concat_tables(self._parts), self._statistics.json(), self._partition)
 
 
 def _values(rows: pa.Table, column: DeltaColumn, where: str) -> pa.ChunkedArray:

@@ -26,7 +26,7 @@ _PART = re.compile(r"(\d{20})\.checkpoint\.(\d{10})\.(\d{10})\.parquet")
 _NAMED = re.compile(r"(\d{20})\.checkpoint\.[0-9a-f-]{36}\.(?:json|parquet)")
 _COMMIT = re.compile(r"(\d{20})\.json")
 # Tombstones (`remove`) stay out: VACUUM alone needs them, and they may be most of a checkpoint.
-_ACTIONS = ("add", "txn", "metaData", "protocol", "sidecar")
+_ACTIONS = ("add", "txn", "metaData", "protocol", "domainMetadata", "sidecar")
 _SIDECARS = "_sidecars"
 _ROWS = 10_000  # actions that are in memory at once, beside those that are kept
 _MAPS = {"partitionValues", "configuration", "options", "tags"}
@@ -148,5 +148,6 @@ def _plain(value: Json) -> Json:
     return {name: part for name, part in plain.items() if part is not None}
 
 
-def _map(pairs: Any) -> Json | None:
-    return pairs if pairs is None or isinstance(pairs, dict) else dict(pairs)
+def _map(pairs: Any) -> Json | str | None:
+    # The configuration of a metadata domain is one text.
+    return dict(pairs) if isinstance(pairs, list) else pairs

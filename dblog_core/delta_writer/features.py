@@ -26,34 +26,37 @@ _READABLE = frozenset(
         "deletionVectors",
         "timestampNtz",
         "typeWidening",
+        "v2Checkpoint",  # such checkpoints are read; one of the classic form is as good
         "vacuumProtocolCheck",
         "variantType",  # delta-rs adds it to any table that it alters; a column of the type is refused
     }
 )
 _PROTECTION = "checkpointProtection"
+ROW_TRACKING = "rowTracking"
+IN_COMMIT_TIMESTAMP = "inCommitTimestamp"
+CLUSTERING = "clustering"
+_FEED = "changeDataFeed"
 _WRITABLE = _READABLE | {
     "allowColumnDefaults",  # a value is written in every column, so no default is due
     "appendOnly",
-    "changeDataFeed",
+    _FEED,  # readers derive it from vectors that grow and files that come (`check_writable`)
     "checkConstraints",
+    CLUSTERING,  # binds who chooses which rows share a file, and which columns have statistics
     _PROTECTION,  # left by DROP FEATURE: it binds who removes the log, and no commit (`protects_log`)
     "domainMetadata",  # domains stay as they are; those that ask for more are features of their own
     "generatedColumns",
     "identityColumns",
+    IN_COMMIT_TIMESTAMP,
     "invariants",
+    ROW_TRACKING,
 }
 """Some only name what a table may have: `_ACTIVE` and `_COLUMN` tell whether it has it."""
 
-_CHECKPOINTED = _WRITABLE - {_PROTECTION} | {"clustering", "inCommitTimestamp", "rowTracking"}
+_CHECKPOINTED = _WRITABLE - {_PROTECTION, "v2Checkpoint"}
 """Features of tables of which a classic checkpoint tells all that the log before it does."""
 
 _APPEND_ONLY = "delta.appendOnly"
-_ACTIVE: Mapping[str, str] = {
-    _APPEND_ONLY: "it takes appended rows alone",
-    "delta.enableChangeDataFeed": "its change data feed is on",
-    "delta.enableRowTracking": "its rows are tracked",
-    "delta.enableInCommitTimestamps": "its commits carry timestamps",
-}
+_HAS_FEED = "delta.enableChangeDataFeed"
 _CONSTRAINT = "delta.constraints."
 _COLUMN = {
     "delta.invariants": "an invariant",
@@ -106,8 +109,6 @@ def check_rows_readable(protocol: Json, metadata: Json, where: str) -> None:
         raise refusal(where, f"its protocol for readers is {version}")
     if unknown := set(protocol.get("readerFeatures") or ()) - _READABLE:
         raise refusal(where, f"it has the reader feature {', '.join(sorted(unknown))}")
-    if metadata.get("partitionColumns"):
-        raise refusal(where, f"it is partitioned by {', '.join(metadata['partitionColumns'])}")
     mapping = (metadata.get("configuration") or {}).get("delta.columnMapping.mode", "none")
     if mapping not in _MAPPINGS:
         raise refusal(where, f"its column mapping is {mapping}")
@@ -116,19 +117,33 @@ def check_rows_readable(protocol: Json, metadata: Json, where: str) -> None:
 def check_writable(protocol: Json, metadata: Json, where: str) -> None:
     """Raises TableRefused where a commit of removed and added files would not be all that the table asks for."""
     _check_protocol(protocol, metadata, where)
-    _check_settings(metadata, _ACTIVE, where)
+    _check_settings(metadata, where)
+    if is_on(metadata, _APPEND_ONLY):
+        raise refusal(where, "it takes appended rows alone")
+    # Without vectors rows that stay are written again, and a reader of the feed would take them for changes.
+    if is_on(metadata, _HAS_FEED) and not takes_vectors(protocol, metadata):
+        raise refusal(where, "its change data feed is on, and its deletion vectors are not")
 
 
 def check_appendable(protocol: Json, metadata: Json, where: str) -> None:
     """Raises TableRefused where a commit of added files would not be all that the table asks for."""
     _check_protocol(protocol, metadata, where)
-    _check_settings(metadata, {name: reason for name, reason in _ACTIVE.items() if name != _APPEND_ONLY}, where)
+    _check_settings(metadata, where)
 
 
 def takes_vectors(protocol: Json, metadata: Json) -> bool:
     """Whether rows may go by deletion vectors. Files that have some may be left in a table that takes none."""
-    is_on = (metadata.get("configuration") or {}).get("delta.enableDeletionVectors") == "true"
-    return is_on and "deletionVectors" in (protocol.get("writerFeatures") or ())
+    return has_feature(protocol, "deletionVectors") and is_on(metadata, "delta.enableDeletionVectors")
+
+
+def has_feature(protocol: Json, name: str) -> bool:
+    """Whether writers have to keep to a feature of tables."""
+    return name in (protocol.get("writerFeatures") or ())
+
+
+def is_on(metadata: Json, setting: str) -> bool:
+    """Whether a property of a table is `true`."""
+    return str((metadata.get("configuration") or {}).get(setting, "")).lower() == "true"
 
 
 def protects_log(features: Collection[str]) -> bool:
@@ -150,15 +165,10 @@ def _check_known(protocol: Json, where: str) -> None:
         raise refusal(where, f"it has the feature {', '.join(sorted(unknown))}")
 
 
-def _check_settings(metadata: Json, active: Mapping[str, str], where: str) -> None:
+def _check_settings(metadata: Json, where: str) -> None:
     conf = metadata.get("configuration") or {}
-    for name, reason in active.items():
-        if str(conf.get(name, "")).lower() == "true":
-            raise refusal(where, reason)
     if constraints := [name for name in conf if name.startswith(_CONSTRAINT)]:
         raise refusal(where, f"it has the constraint {constraints[0].removeprefix(_CONSTRAINT)}")
-    if metadata.get("partitionColumns"):
-        raise refusal(where, f"it is partitioned by {', '.join(metadata['partitionColumns'])}")
     if (mapping := conf.get("delta.columnMapping.mode", "none")) not in _MAPPINGS:
         raise refusal(where, f"its column mapping is {mapping}")
     if not _CODEC.fullmatch(codec := conf.get("delta.parquet.compression.codec", "zstd")):

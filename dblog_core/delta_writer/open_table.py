@@ -17,6 +17,7 @@ from dblog_core.delta_writer import snapshot
 from dblog_core.delta_writer.bitmaps import RowSet
 from dblog_core.delta_writer.commit import commit_data, commit_info, create_commit
 from dblog_core.delta_writer.data_file import StoredFile
+from dblog_core.delta_writer.due_actions import complete_actions
 from dblog_core.delta_writer.features import refusal
 from dblog_core.delta_writer.files import TableFiles
 from dblog_core.delta_writer.keys import key_index
@@ -140,14 +141,15 @@ class OpenTable:
             now_ms=self.now_ms(),
             txn_id=self.new_id(),
         )
-        data = commit_data([info, *actions])
+        completed = complete_actions(self.files, self.snapshot, [info, *actions])
+        data = commit_data(completed)
         # As late as possible: the lease may have ended while files were written.
         self.check()
         if not create_commit(self.files, self.snapshot.version + 1, data):
             return False
         # From the bytes that were written: nothing can stand between the two versions.
         self.snapshot = snapshot.apply_commit(self.snapshot, data, str(self.files))
-        self.commit_info = info["commitInfo"]
+        self.commit_info = completed[0]["commitInfo"]
         return True
 
     def create(self, name: str, data: Bytes) -> None:

@@ -1,10 +1,18 @@
-"""A table's columns as its log tells them: names, names in the files, ids and Arrow types."""
+"""A table's columns as its log tells them: names, names in the files, ids and Arrow types.
+
+Two kinds of columns stand beside those that a data file and the schema both have:
+
+    of a partition   in the schema, and in no file: the log has the one value of all rows of a file
+    of row tracking  in files, and not in the schema: the id of a row, and the version that last changed it, where they
+                     are not those that the row's place says (PROTOCOL.md, "Row Tracking")
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum, auto
 
 import orjson
 import pyarrow as pa
@@ -32,6 +40,24 @@ _ID = "delta.columnMapping.id"
 _FIELD_ID = b"PARQUET:field_id"
 
 
+class Stands(Enum):
+    """Where the values of a column stand."""
+
+    IN_FILES = auto()
+    IN_LOG = auto()
+    """The column is one of the table's partitions."""
+    AS_ROW_ID = auto()
+    AS_ROW_VERSION = auto()
+
+
+TRACKS_ROWS = "delta.enableRowTracking"
+_TRACKING = {
+    "delta.rowTracking.materializedRowIdColumnName": Stands.AS_ROW_ID,
+    "delta.rowTracking.materializedRowCommitVersionColumnName": Stands.AS_ROW_VERSION,
+}
+"""Properties that name the columns."""
+
+
 @dataclass(frozen=True, slots=True)
 class DeltaColumn:
     """A column; `physical` is its name in data files and statistics, `field` its Arrow field there (names of nested
@@ -42,6 +68,7 @@ class DeltaColumn:
     id: int | None
     field: pa.Field
     nullable: bool
+    stands: Stands = Stands.IN_FILES
 
     @property
     def type(self) -> pa.DataType:
@@ -50,10 +77,12 @@ class DeltaColumn:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The columns of one version of a table. `by_id`: files name their columns by id."""
+    """The columns of one version of a table. `by_id`: files name their columns by id; `tracking`: the columns by which
+    rows are tracked, those of ids and of versions; none where they are not."""
 
     columns: tuple[DeltaColumn, ...]
     by_id: bool = False
+    tracking: tuple[DeltaColumn, ...] = ()
 
     def __iter__(self) -> Iterator[DeltaColumn]:
         return iter(self.columns)
@@ -69,24 +98,85 @@ class Shape:
     def names(self) -> list[str]:
         return [column.name for column in self.columns]
 
+    @property
+    def partitions(self) -> list[DeltaColumn]:
+        """The columns of which a file has one value."""
+        return [column for column in self.columns if column.stands is Stands.IN_LOG]
+
+    @property
+    def columns_in_files(self) -> list[DeltaColumn]:
+        """The columns that data files have."""
+        return [column for column in self.columns if column.stands is not Stands.IN_LOG]
+
+    @property
+    def row_id(self) -> str | None:
+        """The name of the column of ids; None where rows are not tracked."""
+        return self.tracking[0].name if self.tracking else None
+
+    def with_row_ids(self) -> Shape:
+        """With the ids of tracked rows, of which new versions get another file."""
+        return replace(self, columns=(*self.columns, *self.tracking[:1]))
+
+    def with_tracking(self) -> Shape:
+        """With all that tracked rows keep where they are copied."""
+        return replace(self, columns=(*self.columns, *self.tracking))
+
     def arrow(self) -> pa.Schema:
         """The schema of its data files."""
-        return pa.schema([column.field for column in self.columns])
+        return pa.schema([column.field for column in self.columns_in_files])
 
 
 def shape_of(metadata: Json, where: str) -> Shape:
     """The shape of a `metaData` action. Raises TableRefused for a column that this package does not write."""
-    mode = (metadata.get("configuration") or {}).get("delta.columnMapping.mode", "none")
+    configuration = metadata.get("configuration") or {}
+    mode = configuration.get("delta.columnMapping.mode", "none")
     fields = orjson.loads(metadata["schemaString"])["fields"]
-    return Shape(tuple(_column(field, mode != "none", where) for field in fields), by_id=mode == "id")
+    partitions = metadata.get("partitionColumns") or ()
+    columns = tuple(_column(field, mode != "none", partitions, where) for field in fields)
+    return Shape(columns, by_id=mode == "id", tracking=tuple(_tracking(configuration, where)))
 
 
-def _column(schema_field: Json, mapped: bool, where: str) -> DeltaColumn:
-    field = _field(schema_field, schema_field["name"], mapped, where)
+def _tracking(configuration: Mapping[str, str], where: str) -> Iterator[DeltaColumn]:
+    if str(configuration.get(TRACKS_ROWS, "")).lower() != "true":
+        return
+    for name, stands in _TRACKING.items():
+        if (physical := configuration.get(name)) is None:
+            raise refusal(where, f"its rows are tracked, and its property {name} is missing")
+        field = pa.field(physical, pa.int64())
+        # No column of the schema has the name: it would be that of a file's column too.
+        yield DeltaColumn(physical, physical, None, field, nullable=True, stands=stands)
+
+
+def _column(schema_field: Json, mapped: bool, partitions: Collection[str], where: str) -> DeltaColumn:
+    name = schema_field["name"]
+    field = _field(schema_field, name, mapped, where)
     about = schema_field.get("metadata") or {}
+    is_partition = name in partitions
+    if is_partition and not _is_printable(field.type):
+        raise refusal(where, f"it is partitioned by {name}, a column of type {schema_field['type']}")
     return DeltaColumn(
-        schema_field["name"], field.name, about.get(_ID) if mapped else None, field, bool(schema_field["nullable"])
+        name,
+        field.name,
+        about.get(_ID) if mapped else None,
+        field,
+        nullable=bool(schema_field["nullable"]),
+        stands=Stands.IN_LOG if is_partition else Stands.IN_FILES,
     )
+
+
+def _is_printable(kind: pa.DataType) -> bool:
+    """Whether values of the type are read from texts as they were printed. Those of binary columns are not by all
+    readers, and floating-point numbers have several texts: rows of one value would lie in several partitions."""
+    is_kind = pa.types
+    tests = (
+        is_kind.is_string,
+        is_kind.is_integer,
+        is_kind.is_boolean,
+        is_kind.is_date,
+        is_kind.is_timestamp,
+        is_kind.is_decimal,
+    )
+    return any(test(kind) for test in tests)
 
 
 def _field(schema_field: Json, path: str, mapped: bool, where: str) -> pa.Field:

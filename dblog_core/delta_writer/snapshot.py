@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 import orjson
 
 from dblog_core.delta_writer import delta_log_checkpoint
-from dblog_core.delta_writer.features import check_writable, refusal, takes_vectors
+from dblog_core.delta_writer.features import CLUSTERING, check_writable, has_feature, refusal, takes_vectors
 from dblog_core.delta_writer.files import LOG, TableFiles
 from dblog_core.delta_writer.shape import Shape, shape_of
 from dblog_core.delta_writer.statistics import count_rows
@@ -74,6 +74,8 @@ class Snapshot:
     protocol: Json = field(default_factory=dict)
     commit: int | None = None
     """The CRC-32 of its commit; None where only a checkpoint has shown it."""
+    domains: Mapping[str, str] = field(default_factory=dict)
+    """Configurations of metadata domains (PROTOCOL.md, "Domain Metadata")."""
 
     @property
     def table_id(self) -> str:
@@ -88,6 +90,17 @@ class Snapshot:
         """Its columns. Raises TableRefused for what this package does not write."""
         check_writable(self.protocol, self.metadata, where)
         return shape_of(self.metadata, where)
+
+    @property
+    def clustered_by(self) -> tuple[str, ...]:
+        """The physical names of the columns by which the table's owner wants its rows to lie together; not of one
+        within another."""
+        if not has_feature(self.protocol, CLUSTERING):
+            return ()
+        named = orjson.loads(self.domains.get("delta.clustering") or "{}").get("clusteringColumns") or []
+        # Writers put a path in a list of its own.
+        paths = [[path] if isinstance(path, str) else path for path in named]
+        return tuple(path[0] for path in paths if len(path) == 1)
 
 
 def newest(files: TableFiles, earlier: Snapshot | None = None) -> Snapshot:
@@ -185,6 +198,7 @@ def apply_commit(snapshot: Snapshot, data: bytes, where: str) -> Snapshot:
     txns = snapshot.txns
     metadata = snapshot.metadata
     protocol = snapshot.protocol
+    domains = snapshot.domains
     for action in actions_of(data, where):
         # It may say which rows live: passing it over could bring dead rows back.
         if unknown := action.keys() - KNOWN_ACTIONS:
@@ -195,12 +209,19 @@ def apply_commit(snapshot: Snapshot, data: bytes, where: str) -> Snapshot:
             added.append(addition)
         if (txn := action.get("txn")) is not None:
             txns = {**txns, str(txn["appId"]): int(txn["version"])}
+        if (domain := action.get("domainMetadata")) is not None:
+            domains = _apply_domain(domains, domain)
         metadata = action.get("metaData") or metadata
         protocol = action.get("protocol") or protocol
     live = snapshot.files
     if removed or added:
         live = _apply_actions(live, removed, added, where)
-    return Snapshot(snapshot.version + 1, live, txns, metadata, protocol, zlib.crc32(data))
+    return Snapshot(snapshot.version + 1, live, txns, metadata, protocol, zlib.crc32(data), domains)
+
+
+def _apply_domain(domains: Mapping[str, str], action: Json) -> Mapping[str, str]:
+    others = {name: text for name, text in domains.items() if name != action["domain"]}
+    return others if action.get("removed") else {**others, str(action["domain"]): str(action["configuration"])}
 
 
 def _apply_actions(
@@ -268,12 +289,15 @@ def _of_checkpoint(version: int, actions: Iterable[Json], where: str) -> Snapsho
     txns: dict[str, int] = {}
     metadata: Json = {}
     protocol: Json = {}
+    domains: Mapping[str, str] = {}
     for action in actions:
         if (add := action.get("add")) is not None:
             path = path_of(add["path"], where)
             live[path] = LiveFile(path, add)
         elif (txn := action.get("txn")) is not None:
             txns[str(txn["appId"])] = int(txn["version"])
+        elif (domain := action.get("domainMetadata")) is not None:
+            domains = _apply_domain(domains, domain)
         metadata = action.get("metaData") or metadata
         protocol = action.get("protocol") or protocol
     if not metadata or not protocol:
@@ -282,4 +306,4 @@ def _of_checkpoint(version: int, actions: Iterable[Json], where: str) -> Snapsho
             where=where,
             fix="remove the file if the commits before it are all there, or restore it from a backup",
         )
-    return Snapshot(version, MappingProxyType(live), txns, metadata, protocol)
+    return Snapshot(version, MappingProxyType(live), txns, metadata, protocol, domains=domains)

@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dblog_core.delta_writer.shape import DeltaColumn, Shape
+from dblog_core.delta_writer.shape import DeltaColumn, Shape, Stands
 from dblog_core.interfaces import Json
 
 PREFIX = 32
@@ -76,13 +76,15 @@ def _join_ends(one: Ends, other: Ends) -> Ends:
 
 
 def columns_with_statistics(shape: Shape, configuration: Mapping[str, str]) -> list[DeltaColumn]:
-    """The columns that have statistics: those that the table names, or its first ones. Nested ones have none."""
-    simple = [column for column in shape if not pa.types.is_nested(column.type)]
+    """The columns that have statistics: those that the table names, or its first ones. Nested ones have none, nor those
+    that the log has whole, or that no reader knows."""
+    in_files = [column for column in shape if column.stands is Stands.IN_FILES]
+    simple = [column for column in in_files if not pa.types.is_nested(column.type)]
     if named := configuration.get("delta.dataSkippingStatsColumns"):
         chosen = {name.strip().strip("`") for name in named.split(",")}
         return [column for column in simple if column.name in chosen]
     indexed = int(configuration.get("delta.dataSkippingNumIndexedCols", _COLUMNS))
-    first = shape.columns if indexed < 0 else shape.columns[:indexed]
+    first = in_files if indexed < 0 else in_files[:indexed]
     return [column for column in simple if column in first]
 
 

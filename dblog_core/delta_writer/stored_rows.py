@@ -1,18 +1,22 @@
-"""Rows of data files, by column and by number: all columns in the types that the table has now."""
+"""Rows of data files, by column and by number: all columns in the types that the table has now, those of partitions
+too, and what tracks rows."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dblog_core.delta_writer.bitmaps import Rows, RowSet
 from dblog_core.delta_writer.features import ValuesTooLarge, refusal
 from dblog_core.delta_writer.files import TableFiles
-from dblog_core.delta_writer.shape import DeltaColumn, Shape
+from dblog_core.delta_writer.partitions import read_value
+from dblog_core.delta_writer.shape import DeltaColumn, Shape, Stands
 from dblog_core.delta_writer.snapshot import LiveFile
 from dblog_core.errors import LakeError
 
@@ -73,12 +77,11 @@ def column_batches(
     files: TableFiles, live: LiveFile, shape: Shape, names: Sequence[str]
 ) -> Iterator[tuple[int, pa.Table]]:
     """All rows of a file, some columns alone: the number of the first row, and a row group."""
-    columns = [shape[name] for name in names]
     first = 0
     with open_data_file(files, live) as file:
-        stored = _stored_names(file, columns, by_id=shape.by_id)
+        opened = _Opened.of(file, live, shape, names, files.url(live.path))
         for group in range(file.num_row_groups):
-            rows = _group(file, group, columns, stored, files.url(live.path))
+            rows = opened.read_group(group, first)
             yield first, rows
             first += len(rows)
 
@@ -93,15 +96,13 @@ def row_stretches(
 ) -> Iterator[tuple[int, pa.Table]]:
     """All rows of a file, some columns alone, as `column_batches`, and few at a time: the number of the first one, and
     the rows. `is_wanted`: asked of each row group, from its first row to before its end, whether it is read."""
-    columns = [shape[name] for name in names]
     first = 0
     with open_data_file(files, live) as file:
-        stored = _stored_names(file, columns, by_id=shape.by_id)
+        opened = _Opened.of(file, live, shape, names, files.url(live.path))
         for group in range(file.num_row_groups):
             end = first + file.metadata.row_group(group).num_rows
             if is_wanted(first, end):
-                parts = _stretches(file, group, columns, stored, files.url(live.path), most_rows=_ROWS_AT_ONCE)
-                for within, rows in parts:
+                for within, rows in opened.read_stretches(group, first, most_rows=_ROWS_AT_ONCE):
                     yield first + within, rows
             first = end
 
@@ -111,12 +112,11 @@ def rows_at(
 ) -> pa.Table:
     """These rows of a file, in the order that they are asked for. Raises ValuesTooLarge where they have more than
     `most` bytes."""
-    columns = [shape[name] for name in names]
     parts: list[pa.Table] = []
     places: list[Rows] = []
     bytes_held = 0
     with open_data_file(files, live) as file:
-        stored = _stored_names(file, columns, by_id=shape.by_id)
+        opened = _Opened.of(file, live, shape, names, files.url(live.path))
         # Row numbers count through all row groups of a file.
         edges = np.cumsum([0, *(file.metadata.row_group(i).num_rows for i in range(file.num_row_groups))])
         if len(rows) and not 0 <= rows.min() <= rows.max() < edges[-1]:
@@ -129,7 +129,7 @@ def rows_at(
         for group in np.unique(groups).tolist():
             at_group = np.flatnonzero(groups == group)
             at_group = at_group[np.argsort(rows[at_group], kind="stable")]
-            for first, part in _stretches(file, group, columns, stored, files.url(live.path)):
+            for first, part in opened.read_stretches(group, int(edges[group])):
                 in_part = rows[at_group] - edges[group] - first
                 within = (in_part >= 0) & (in_part < len(part))
                 chosen = part.take(pa.array(in_part[within]))
@@ -142,63 +142,95 @@ def rows_at(
                 if in_part[-1] < len(part):
                     break
     if not parts:
-        return pa.table({c.name: pa.array([], c.type) for c in columns})
+        return pa.table({name: pa.array([], shape[name].type) for name in names})
     order = np.argsort(np.concatenate(places), kind="stable")
     return pa.concat_tables(parts).take(pa.array(order))
 
 
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """A data file that is open, and the columns that are read of it. `stored`: the name in the file of each column that
+    it has, by logical name."""
+
+    file: pq.ParquetFile
+    live: LiveFile
+    columns: tuple[DeltaColumn, ...]
+    stored: dict[str, str]
+    where: str
+
+    @classmethod
+    def of(cls, file: pq.ParquetFile, live: LiveFile, shape: Shape, names: Sequence[str], where: str) -> _Opened:
+        columns = tuple(shape[name] for name in names)
+        return cls(file, live, columns, _stored_names(file, columns, by_id=shape.by_id), where)
+
+    def read_stretches(self, group: int, begin: int, *, most_rows: int | None = None) -> Iterator[tuple[int, pa.Table]]:
+        """A row group, whole or in parts: the number of a part's first row in the group, and its rows. `begin`: the
+        number of the group's first row in the file."""
+        about = self.file.metadata.row_group(group)
+        names = set(self.stored.values())
+        chunks = (about.column(i) for i in range(about.num_columns))
+        size = sum(c.total_uncompressed_size for c in chunks if c.path_in_schema.split(".")[0] in names)
+        if not self.stored or (size <= _AT_ONCE and (most_rows is None or about.num_rows <= most_rows)):
+            yield 0, self.read_group(group, begin)
+            return
+        first = 0
+        rows = max(1, about.num_rows * _AT_ONCE // max(size, 1))
+        rows = rows if most_rows is None else min(rows, most_rows)
+        for batch in self.file.iter_batches(rows, row_groups=[group], columns=list(self.stored.values())):
+            yield first, self._rows(pa.Table.from_batches([batch]), begin + first, len(batch))
+            first += len(batch)
+
+    def read_group(self, group: int, begin: int) -> pa.Table:
+        """A row group, whole."""
+        count = self.file.metadata.row_group(group).num_rows
+        rows = self.file.read_row_group(group, columns=list(self.stored.values())) if self.stored else pa.table({})
+        return self._rows(rows, begin, count)
+
+    def _rows(self, stored: pa.Table, begin: int, count: int) -> pa.Table:
+        """So many rows from `begin` on, in the columns of the table."""
+        return pa.table({column.name: self._values(stored, column, begin, count) for column in self.columns})
+
+    def _values(self, rows: pa.Table, column: DeltaColumn, begin: int, count: int) -> pa.ChunkedArray:
+        """In the table's type: files of other writers have views and dictionaries, older files narrower types."""
+        if column.stands is Stands.IN_LOG:
+            partition = self.live.add.get("partitionValues") or {}
+            return pa.chunked_array([pa.repeat(read_value(partition, column, self.where), count)])
+        values = self._stored_values(rows, column, count)
+        if column.stands is Stands.IN_FILES or not values.null_count:
+            return values
+        # What was not written is what the row's place says (PROTOCOL.md, "Row IDs" and "Row Commit Versions").
+        return pc.coalesce(values, self._default(column.stands, begin, count))
+
+    def _stored_values(self, rows: pa.Table, column: DeltaColumn, count: int) -> pa.ChunkedArray:
+        if (name := self.stored.get(column.name)) is None:
+            return pa.chunked_array([pa.nulls(count, column.type)])
+        values = rows[name]
+        try:
+            return values if values.type == column.type else values.cast(column.type)
+        except pa.ArrowException as error:
+            what = f"column {column.name} of file {self.where} is {values.type}, and {column.type} in the table"
+            raise refusal(self.where, what) from error
+
+    def _default(self, stands: Stands, begin: int, count: int) -> pa.Array:
+        first_id = self.live.add.get("baseRowId")
+        version = self.live.add.get("defaultRowCommitVersion")
+        if first_id is None or version is None:
+            raise refusal(self.where, "its rows are tracked, and a file has no ids of rows")
+        if stands is Stands.AS_ROW_ID:
+            return pa.array(np.arange(first_id + begin, first_id + begin + count))
+        return pa.repeat(pa.scalar(version, pa.int64()), count)
+
+
 def _stored_names(file: pq.ParquetFile, columns: Sequence[DeltaColumn], *, by_id: bool) -> dict[str, str]:
     """The name in the file of each column that it has, by logical name."""
-    # A file from before a column was added does not have it: its rows hold NULL there (`_values`).
+    # A file from before a column was added does not have it: its rows hold NULL there. A partition's column may be in
+    # a file, and the log's value counts.
+    columns = [column for column in columns if column.stands is not Stands.IN_LOG]
+    have = set(file.schema_arrow.names)
+    by_name = {c.name: c.physical for c in columns if c.physical in have}
     if not by_id:
-        have = set(file.schema_arrow.names)
-        return {c.name: c.physical for c in columns if c.physical in have}
+        return by_name
     # With the column mapping `id`, ids count and not the names in the file (PROTOCOL.md, "Column Mapping").
     ids = {(field.metadata or {}).get(_FIELD_ID): field.name for field in file.schema_arrow}
-    return {c.name: ids[key] for c in columns if (key := str(c.id).encode()) in ids}
-
-
-def _stretches(
-    file: pq.ParquetFile,
-    group: int,
-    columns: Sequence[DeltaColumn],
-    stored: dict[str, str],
-    where: str,
-    *,
-    most_rows: int | None = None,
-) -> Iterator[tuple[int, pa.Table]]:
-    """A row group's columns, whole or in parts: the number of a part's first row in the group, and its rows."""
-    about = file.metadata.row_group(group)
-    names = set(stored.values())
-    chunks = (about.column(i) for i in range(about.num_columns))
-    size = sum(c.total_uncompressed_size for c in chunks if c.path_in_schema.split(".")[0] in names)
-    if size <= _AT_ONCE and (most_rows is None or about.num_rows <= most_rows):
-        yield 0, _group(file, group, columns, stored, where)
-        return
-    first = 0
-    rows = max(1, about.num_rows * _AT_ONCE // max(size, 1))
-    rows = rows if most_rows is None else min(rows, most_rows)
-    for batch in file.iter_batches(rows, row_groups=[group], columns=list(stored.values())):
-        part = pa.Table.from_batches([batch])
-        yield first, pa.table({c.name: _values(part, c, stored.get(c.name), len(part), where) for c in columns})
-        first += len(part)
-
-
-def _group(
-    file: pq.ParquetFile, group: int, columns: Sequence[DeltaColumn], stored: dict[str, str], where: str
-) -> pa.Table:
-    rows = file.read_row_group(group, columns=list(stored.values()))
-    count = file.metadata.row_group(group).num_rows
-    return pa.table({c.name: _values(rows, c, stored.get(c.name), count, where) for c in columns})
-
-
-def _values(rows: pa.Table, column: DeltaColumn, name: str | None, count: int, where: str) -> pa.ChunkedArray:
-    """In the table's type: files of other writers have views and dictionaries, older files narrower types."""
-    if name is None:
-        return pa.chunked_array([pa.nulls(count, column.type)])
-    values = rows[name]
-    try:
-        return values if values.type == column.type else values.cast(column.type)
-    except pa.ArrowException as error:
-        what = f"column {column.name} of file {where} is {values.type}, and {column.type} in the table"
-        raise refusal(where, what) from error
+    by_field = {c.name: ids[key] for c in columns if (key := str(c.id).encode()) in ids}
+    return {c.name: by_name[c.name] for c in columns if c.id is None and c.name in by_name} | by_field

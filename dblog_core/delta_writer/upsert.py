@@ -9,7 +9,7 @@ A commit of another writer in between makes ours fail: it is read, and all is pl
 memory before the commit is made, so a fault at any step leaves files that no version names, for VACUUM, and nothing
 else.
 
-Changes that memory has no room for come in parts: each part is planned and gets a file of its own, and only the places
+Changes that memory has no room for come in parts: each part is planned and gets files of its own, and only the places
 of old rows stay in memory. A part is split where the values that its rows keep have no room. All are one commit.
 """
 
@@ -33,10 +33,12 @@ from dblog_core.delta_writer.data_file import data_file
 from dblog_core.delta_writer.features import ValuesTooLarge
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.order_guard import Flags, Hits
+from dblog_core.delta_writer.partitions import Partition, split_rows
 from dblog_core.delta_writer.rewriting.copy_on_write import Copies
 from dblog_core.delta_writer.rewriting.touched_files import OldFiles, OldRows, take_old_rows, take_places
 from dblog_core.delta_writer.shape import Shape
 from dblog_core.delta_writer.snapshot import LiveFile
+from dblog_core.delta_writer.stored_rows import rows_at
 from dblog_core.delta_writer.unchanged_toast import Ages, fill_unchanged_toast
 from dblog_core.errors import LakeError
 from dblog_core.interfaces import Json
@@ -47,6 +49,9 @@ Place: TypeAlias = tuple[int, int]
 _ATTEMPTS = 20  # at a table that others write meanwhile
 _KEY_BYTES = 64 << 20
 """Of new rows' keys that wait for the commit; those of more files are read when the index next needs them."""
+
+
+_NO_ID = -1
 
 
 class Overtaken(LakeError):
@@ -142,7 +147,7 @@ def upsert(
     with storage's own faults: then the same call later finds out what became of the commit.
     """
     parts = [changes] if isinstance(changes, Changes) else changes
-    written: dict[Place, _NewFile] = {}
+    written: dict[Place, list[_NewFile]] = {}
     copies: Copies = {}
     attempts = 1 if gives_up else _ATTEMPTS
     for attempt in range(attempts):
@@ -217,14 +222,16 @@ def count_as_deleted(table: OpenTable, app: str, number: int) -> Upserted | None
     raise overtaken_error(table, _ATTEMPTS)
 
 
-def _plan_parts(table: OpenTable, parts: Iterable[Changes], shape: Shape, written: dict[Place, _NewFile]) -> _Draft:
+def _plan_parts(
+    table: OpenTable, parts: Iterable[Changes], shape: Shape, written: dict[Place, list[_NewFile]]
+) -> _Draft:
     """Plans each part and writes its new rows; `written` has the files of earlier plans, by their places."""
     draft = _Draft(Upserted(table.snapshot.version + 1))
-    waiting: deque[tuple[Place, Future[_NewFile]]] = deque()
+    waiting: deque[tuple[Place, Future[list[_NewFile]]]] = deque()
 
-    def take_file() -> None:
-        place, file = waiting.popleft()
-        written[place] = draft.add_file(file.result())
+    def take_files() -> None:
+        place, files = waiting.popleft()
+        written[place] = [draft.add_file(file) for file in files.result()]
 
     # A file is encoded and written while the next part is read, folded and planned: two parts are in memory.
     with ThreadPoolExecutor(1, thread_name_prefix="data-file") as pool:
@@ -234,12 +241,12 @@ def _plan_parts(table: OpenTable, parts: Iterable[Changes], shape: Shape, writte
                 place = part_number, piece_number
                 draft.add(plan, first + numbers)
                 while waiting:
-                    take_file()
+                    take_files()
                 if plan.puts.any():
-                    write = pool.submit(_write_new_rows, table, plan, numbers, shape, written.get(place))
+                    write = pool.submit(_write_new_rows, table, plan, numbers, shape, written.get(place, ()))
                     waiting.append((place, write))
         while waiting:
-            take_file()
+            take_files()
     return draft
 
 
@@ -306,9 +313,22 @@ def _plan_upsert(table: OpenTable, changes: Changes, shape: Shape) -> _Plan:
         absent=int((wins & changes.deleted & ~is_in_table).sum()),
         withheld=int(unknown.sum()),
     )
+    if shape.row_id is not None:
+        rows = rows.append_column(shape.row_id, _row_ids(table, shape, hits, puts))
     old = [hit.of(wins) for hit in hits]
     former = [hit.of(wins & ~puts) for hit in dead]
     return _Plan(rows, bool(changes.unchanged_toast), old, former, puts, unknown, counts)
+
+
+def _row_ids(table: OpenTable, shape: Shape, hits: Sequence[Hits], puts: Flags) -> pa.Array:
+    """By change the id of the row that it replaces; NULL for one that is new, whose place becomes its id."""
+    assert shape.row_id is not None, "rows are tracked"
+    ids = np.full(len(puts), _NO_ID, np.int64)
+    for hit in (hit.of(puts) for hit in hits):
+        if len(hit.rows):
+            stored = rows_at(table.files, hit.file, shape.with_row_ids(), [shape.row_id], hit.rows)
+            ids[hit.change_numbers] = np.asarray(stored[shape.row_id])
+    return pa.array(ids, mask=ids == _NO_ID)
 
 
 def _fill_unchanged_toast(
@@ -336,24 +356,35 @@ def _find_ends(changes: Changes, origins: pa.Table, keys: Sequence[str]) -> Ages
     return np.where(moved, changes.origins_before, np.iinfo(np.int64).max)
 
 
-def _write_new_rows(table: OpenTable, plan: _Plan, numbers: Rows, shape: Shape, before: _NewFile | None) -> _NewFile:
-    """The file of the new rows; that of the plan `before`, where it has the same rows and is still there. `numbers`:
-    those of the plan's changes."""
+def _write_new_rows(
+    table: OpenTable, plan: _Plan, numbers: Rows, shape: Shape, before: Sequence[_NewFile]
+) -> list[_NewFile]:
+    """The files of the new rows, one for each partition; those of the plan `before`, where it has the same rows and
+    they are still there. `numbers`: those of the plan's changes."""
     about = str(table.snapshot.metadata)
-    # Kept values come from the table: another version may have others.
-    if plan.has_unchanged_toast:
+    # Kept values and ids come from the table: another version may have others.
+    if plan.has_unchanged_toast or shape.row_id is not None:
         about = f"{table.snapshot.version} {about}"
     chosen = hashlib.blake2b(numbers[plan.puts].tobytes() + about.encode(), digest_size=16).digest()
-    # Others' commits have us plan again; the same rows need no second file.
-    if before is not None and before.plan == chosen and table.files.exists(before.name):
-        return before
-    configuration = table.snapshot.metadata.get("configuration") or {}
+    # Others' commits have us plan again; the same rows need no other files.
+    if before and all(file.plan == chosen and table.files.exists(file.name) for file in before):
+        return list(before)
     new_rows = plan.rows if plan.puts.all() else plan.rows.filter(pa.array(plan.puts))
-    file = data_file(new_rows, shape, configuration, table.new_id(), where=str(table.files))
+    written = []
+    for partition, of_partition in split_rows(new_rows, shape.partitions, str(table.files)):
+        rows = new_rows.take(pa.array(of_partition)) if partition else new_rows
+        written.append(_write_rows(table, rows, partition, shape, chosen))
+    return written
+
+
+def _write_rows(table: OpenTable, rows: pa.Table, partition: Partition, shape: Shape, plan: bytes) -> _NewFile:
+    configuration = table.snapshot.metadata.get("configuration") or {}
+    where = str(table.files)
+    file = data_file(rows, shape.with_row_ids(), configuration, table.new_id(), where=where, partition=partition)
     table.create(file.name, file.data)
     addition = file.addition(now_ms=table.now_ms(), data_change=True)
     keys = file.rows.select([shape[name].physical for name in table.keys])
-    return _NewFile(chosen, file.name, file.data.size, addition, keys)
+    return _NewFile(plan, file.name, file.data.size, addition, keys)
 
 
 def _commit(table: OpenTable, draft: _Draft, old: OldFiles, app: str, number: int) -> bool:

@@ -9,8 +9,12 @@ import pytest
 from delta.tables import DeltaTable
 from deltalake import DeltaTable as RustTable
 
+from dblog_core.delta_writer.open_table import OpenTable
+from dblog_core.delta_writer.rewriting.join_files import join_files
 from dblog_core.lake.lake_status import State, TableStatus, read_status
+from dblog_core.lake.spark_submit import COMMIT_MARK
 from dblog_core.model.schema import TableSchema
+from spark_jobs.delta_tables.column_types import OFFSET
 from spark_jobs.merge_rounds import Merger
 from spark_jobs.merging.merge_results import Applied, Merged
 from tests.spark.lakes import TestLake
@@ -33,39 +37,27 @@ class Feature:
     stays: bool = False
 
 
+_SET = "ALTER TABLE {{}} SET TBLPROPERTIES ({})"
 FEATURES = {
-    "row tracking": Feature(
-        "ALTER TABLE {} SET TBLPROPERTIES ('delta.enableRowTracking' = 'true')",
-        "it has the feature rowTracking",
-        "ALTER TABLE {} SET TBLPROPERTIES ('delta.enableRowTracking' = 'false')",
-        stays=True,
-    ),
-    "a change data feed": Feature(
-        "ALTER TABLE {} SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')",
-        "its change data feed is on",
-        "ALTER TABLE {} SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'false')",
-    ),
     "a constraint": Feature(
         "ALTER TABLE {} ADD CONSTRAINT few CHECK (id < 1000)",
         "it has the constraint few",
         "ALTER TABLE {} DROP CONSTRAINT few",
     ),
-    "timestamps in commits": Feature(
-        "ALTER TABLE {} SET TBLPROPERTIES ('delta.enableInCommitTimestamps' = 'true')",
-        "it has the feature inCommitTimestamp",
-        "ALTER TABLE {} SET TBLPROPERTIES ('delta.enableInCommitTimestamps' = 'false')",
-        stays=True,
-    ),
-    "clustering": Feature(
-        "ALTER TABLE {} CLUSTER BY (id)", "it has the feature clustering", "ALTER TABLE {} CLUSTER BY NONE", stays=True
-    ),
-    "checkpoints of another form": Feature(
-        "ALTER TABLE {} SET TBLPROPERTIES ('delta.checkpointPolicy' = 'v2')",
-        "it has the reader feature v2Checkpoint",
-        "ALTER TABLE {} SET TBLPROPERTIES ('delta.checkpointPolicy' = 'classic')",
-        stays=True,
+    "a change data feed without vectors": Feature(
+        _SET.format("'delta.enableChangeDataFeed' = 'true', 'delta.enableDeletionVectors' = 'false'"),
+        "its change data feed is on, and its deletion vectors are not",
+        _SET.format("'delta.enableChangeDataFeed' = 'false', 'delta.enableDeletionVectors' = 'true'"),
     ),
 }
+TAKEN = {
+    "row tracking": "ALTER TABLE {} SET TBLPROPERTIES ('delta.enableRowTracking' = 'true')",
+    "a change data feed": "ALTER TABLE {} SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')",
+    "times in commits": "ALTER TABLE {} SET TBLPROPERTIES ('delta.enableInCommitTimestamps' = 'true')",
+    "clustering": "ALTER TABLE {} CLUSTER BY (v)",
+    "checkpoints of another form": "ALTER TABLE {} SET TBLPROPERTIES ('delta.checkpointPolicy' = 'v2')",
+}
+"""Statements about the table, whose name is `{}`: features that the merge keeps to without Spark."""
 
 
 class Model:
@@ -144,6 +136,13 @@ def model(lake: TestLake, process: str) -> Model:
     return Model(lake, is_left_open=process == "one process")
 
 
+@pytest.fixture
+def marked(lake: TestLake, process: str) -> Model:
+    """A table that takes deletion vectors, whichever way it is that the lake's tables are written."""
+    lake.vectors = True
+    return Model(lake, is_left_open=process == "one process")
+
+
 def _status(lake: TestLake, schema: TableSchema = T) -> TableStatus:
     status = read_status(lake.location)
     assert status is not None
@@ -151,44 +150,167 @@ def _status(lake: TestLake, schema: TableSchema = T) -> TableStatus:
 
 
 @pytest.mark.parametrize("what", FEATURES)
-def test_a_table_with_a_feature_is_sparks(model: Model, what: str) -> None:
+def test_a_table_with_a_feature_is_sparks(marked: Model, what: str) -> None:
     feature = FEATURES[what]
-    model.sql(feature.on)
+    marked.sql(feature.on)
+    for keeps_v in (False, True):  # a value that only the table has
+        marked.put(2, "b")
+        marked.put(4, None, keeps_v=keeps_v)
+        marked.put(7 + keeps_v, "new")
+        marked.delete(3 + 2 * keeps_v)
+        marked.merge_well()
+        assert marked.engine != "dblog"
+        assert feature.reason in str(_status(marked.lake).merge_because)
+        marked.check()
+    marked.sql(feature.off)
+    marked.put(2, "c")
+    marked.put(9, "new")
+    marked.delete(1)
+    marked.merge_well()
+    assert (marked.engine != "dblog") == feature.stays
+    reason = _status(marked.lake).merge_because
+    assert feature.reason in str(reason) if feature.stays else reason is None
+    marked.check()
+
+
+@dataclass(frozen=True, slots=True)
+class Tracked:
+    """What Spark says of a row: its id, and the version that last changed it."""
+
+    row_id: int
+    version: int
+
+
+def _tracked(model: Model) -> dict[int, Tracked]:
+    rows = model.lake.spark.read.format("delta").load(str(model.lake.table(T)))
+    columns = rows.select("id", "_metadata.row_id", "_metadata.row_commit_version").collect()
+    assert len({row.row_id for row in columns}) == len(columns), "two rows have one id"
+    return {row.id: Tracked(row.row_id, row.row_commit_version) for row in columns}
+
+
+def _changes(model: Model, first: int) -> list[tuple[int, str, int, str | None, int]]:
+    """The change data feed from a version on, as Spark and delta-rs read it alike."""
+    path = str(model.lake.table(T))
+    feed = model.lake.spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", first)
+    names = ["_commit_version", "_change_type", "id", "v", "n"]
+    by_spark = [tuple(row) for row in feed.load(path).select(*names).collect()]
+    read = pa.table(RustTable(path).load_cdf(starting_version=first))
+    by_rust = list(zip(*(read[name].to_pylist() for name in names), strict=True))
+    assert sorted(map(repr, by_spark)) == sorted(map(repr, by_rust))
+    return sorted(by_spark, key=repr)
+
+
+def _merge_twice(model: Model) -> None:
     for keeps_v in (False, True):  # a value that only the table has
         model.put(2, "b")
         model.put(4, None, keeps_v=keeps_v)
         model.put(7 + keeps_v, "new")
         model.delete(3 + 2 * keeps_v)
         model.merge_well()
-        assert model.engine != "dblog"
-        assert feature.reason in str(_status(model.lake).merge_because)
+        assert (_status(model.lake).merge_because, model.engine) == (None, "dblog")
         model.check()
-    model.sql(feature.off)
-    model.put(2, "c")
-    model.put(9, "new")
-    model.delete(1)
-    model.merge_well()
-    assert (model.engine != "dblog") == feature.stays
-    reason = _status(model.lake).merge_because
-    assert feature.reason in str(reason) if feature.stays else reason is None
-    model.check()
 
 
-def test_the_change_data_feed_has_the_rows_of_a_merge(model: Model) -> None:
-    model.sql(FEATURES["a change data feed"].on)
+@pytest.mark.parametrize("what", TAKEN)
+def test_a_feature_is_kept_to_without_spark(marked: Model, what: str) -> None:
+    marked.sql(TAKEN[what])
+    _merge_twice(marked)
+    # Spark reads the log, and goes on from it.
+    marked.sql("OPTIMIZE {}")
+    marked.sql("ALTER TABLE {} SET TBLPROPERTIES ('delta.logRetentionDuration' = 'interval 9 days')")
+    times = marked.lake.spark.sql(f"DESCRIBE HISTORY delta.`{marked.lake.table(T)}`").collect()
+    assert [row.version for row in sorted(times, key=lambda row: row.timestamp)] == list(range(len(times)))
+    marked.put(2, "after")
+    marked.merge_well()
+    assert marked.engine == "dblog"
+    marked.check()
+
+
+def test_all_features_together_are_kept_to(marked: Model) -> None:
+    for what in TAKEN:
+        marked.sql(TAKEN[what])
+    before = _tracked(marked)
+    _merge_twice(marked)
+    after = _tracked(marked)
+    assert {number: after[number].row_id for number in (1, 2, 4, 6)} == {
+        number: before[number].row_id for number in (1, 2, 4, 6)
+    }
+    _changes(marked, int(_status(marked.lake).version or 0))
+    marked.sql("OPTIMIZE {}")
+    marked.check()
+
+
+def test_a_row_keeps_its_id_and_a_copied_one_its_version(model: Model) -> None:
+    model.sql(TAKEN["row tracking"])
+    first = _tracked(model)
     model.put(2, "b")
     model.put(7, "new")
     model.delete(3)
     model.merge_well()
     version = _status(model.lake).version
-    feed = model.lake.spark.read.format("delta").option("readChangeFeed", "true")
-    changes = feed.option("startingVersion", version).option("endingVersion", version).load(str(model.lake.table(T)))
-    assert sorted((r._change_type, r.id, r.v) for r in changes.collect()) == [
-        ("delete", 3, "a"),
-        ("insert", 7, "new"),
-        ("update_postimage", 2, "b"),
-        ("update_preimage", 2, "a"),
-    ]
+    then = _tracked(model)
+    assert then == {
+        **{number: first[number] for number in (1, 4, 5, 6)},
+        2: Tracked(first[2].row_id, version),
+        7: Tracked(then[7].row_id, version),
+    }
+    assert then[7].row_id > max(row.row_id for row in first.values())
+    table = OpenTable(model.lake.table(T), ("id",), order=OFFSET, mark=COMMIT_MARK)
+    assert join_files(table) == 2
+    assert _tracked(model) == then, "files were joined, and no row has changed"
+    model.put(2, "c")
+    model.merge_well()
+    assert _tracked(model) == {**then, 2: Tracked(first[2].row_id, _status(model.lake).version)}
+    model.check()
+
+
+def test_the_change_data_feed_has_the_rows_of_a_merge(marked: Model) -> None:
+    marked.sql(TAKEN["a change data feed"])
+    old = {number: dict(row) for number, row in marked.rows.items()}
+    marked.put(2, "b")
+    marked.put(7, "new")
+    marked.delete(3)
+    marked.merge_well()
+    version = _status(marked.lake).version
+    assert version is not None and marked.engine == "dblog"
+    assert _changes(marked, version) == sorted(
+        [
+            (version, "delete", 2, "a", old[2]["n"]),
+            (version, "delete", 3, "a", old[3]["n"]),
+            (version, "insert", 2, "b", marked.rows[2]["n"]),
+            (version, "insert", 7, "new", marked.rows[7]["n"]),
+        ],
+        key=repr,
+    )
+    table = OpenTable(marked.lake.table(T), ("id",), order=OFFSET, mark=COMMIT_MARK)
+    assert join_files(table) == 2
+    assert _changes(marked, version + 1) == [], "files were joined, and no row has changed"
+    marked.put(1, "c")
+    marked.delete(7)
+    marked.merge_well()
+    changed = [(kind, number) for _, kind, number, _, _ in _changes(marked, version + 1)]
+    assert changed == [("delete", 1), ("delete", 7), ("insert", 1)]
+
+
+@pytest.mark.parametrize("by", ["v", "n", "id", "v, id"])
+def test_partitions_are_kept_to(model: Model, by: str) -> None:
+    """Somebody writes the table again with partitions: a commit that the merge has to answer, as any foreign one."""
+    table = model.lake.spark.read.format("delta").load(str(model.lake.table(T)))
+    writing = table.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
+    writing.partitionBy(*by.split(", ")).save(str(model.lake.table(T)))
+    model.put(2, None)
+    model.merge_well()
+    _merge_twice(model)
+    about = DeltaTable.forPath(model.lake.spark, str(model.lake.table(T))).detail().collect()[0]
+    assert about.partitionColumns == by.split(", ")
+    table = OpenTable(model.lake.table(T), ("id",), order=OFFSET, mark=COMMIT_MARK)
+    while join_files(table):
+        model.check()
+    model.sql("OPTIMIZE {}")
+    model.put(2, "c")
+    model.merge_well()
+    assert model.engine == "dblog"
+    model.check()
 
 
 def test_a_default_is_no_reason_for_spark(model: Model) -> None:

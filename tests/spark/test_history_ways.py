@@ -165,7 +165,7 @@ def test_a_history_that_refuses_appends_of_ours_is_sparks(lake_with_history: Tes
     build.seal()
     lake_with_history.merge_well()
     path = history_location(lake_with_history.location, ITEMS.table)
-    lake_with_history.spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')")
+    lake_with_history.spark.sql(f"ALTER TABLE delta.`{path}` ADD CONSTRAINT some CHECK (_dblog_offset > 0)")
     build.create(ITEMS, item(2))
     build.seal()
     with mock.patch.object(Tables, "append", side_effect=AssertionError("not ours")):

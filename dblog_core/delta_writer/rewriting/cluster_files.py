@@ -5,7 +5,8 @@
 What is put in order at once has a bounded size. So the keys of a file become fewer with each time, like those of an LSM
 of which each level is in order: a row is written again as often as the logarithm of the table's size says. No reader
 sees a change; the index learns the new places. The order is that of the key's columns, one after the other: a look-up
-of a row has values of all of them.
+of a row has values of all of them; or that of the columns by which the table's owner wants it clustered. Files of
+another partition share no key.
 """
 
 from __future__ import annotations
@@ -18,7 +19,13 @@ from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.rewriting.key_overlap import KeyRange, Overlap, choose_files, ends_of
 from dblog_core.delta_writer.rewriting.ordered_rewrite import MOST_ROWS, OrderedRewrite
 from dblog_core.delta_writer.rewriting.purge_files import dead_share
-from dblog_core.delta_writer.rewriting.rewrite import Source, commit_rewritten, sources_of
+from dblog_core.delta_writer.rewriting.rewrite import (
+    Source,
+    by_partition,
+    commit_rewritten,
+    order_of,
+    sources_of,
+)
 from dblog_core.delta_writer.shape import Shape
 from dblog_core.delta_writer.snapshot import LiveFile
 from dblog_core.delta_writer.statistics import columns_with_statistics, has_bounds
@@ -74,10 +81,29 @@ def plan_cluster(
     """The rewrite of the files that share most keys; None where files do not share more than they may. `times`: as many
     keys may be shared; `without`: files, by path, that were found not to be worth it."""
     shape = table.snapshot.shape(str(table.files))
-    bounded = _bounded_columns(table, shape)
-    live_files = list(table.snapshot.files.values())
-    if not bounded or sum(live.size for live in live_files) < 2 * target:
-        return None
+    order = order_of(table)
+    bounded = _bounded_columns(table, shape, order)
+    plans = (
+        _plan_files(table, files, shape, order, bounded, times=times, without=without, target=target, together=together)
+        for files in by_partition(table.snapshot.files.values())
+        if bounded and sum(live.size for live in files) >= 2 * target
+    )
+    return next((plan for plan in plans if plan is not None), None)
+
+
+def _plan_files(
+    table: OpenTable,
+    live_files: Sequence[LiveFile],
+    shape: Shape,
+    order: Sequence[str],
+    bounded: Sequence[str],
+    *,
+    times: float,
+    without: Collection[str],
+    target: int,
+    together: int,
+) -> OrderedRewrite | None:
+    """As `plan_cluster`, for these files."""
     ranges = _ranges(table, live_files, [shape[name].physical for name in bounded])
     overlap = Overlap(list(ranges.values()))
     if not overlap.is_mixed(times):
@@ -90,22 +116,22 @@ def plan_cluster(
     return OrderedRewrite(
         table.files,
         sources_of(table, [live_files[i] for i in numbers]),
-        shape,
+        shape.with_tracking(),
         table.snapshot.metadata,
         table.keys,
-        (*bounded, *(name for name in table.keys if name not in bounded)),
-        bounded,
+        (*bounded, *(name for name in order if name not in bounded)),
+        tuple(bounded),
         ranges,
         target,
         table.new_id,
     )
 
 
-def _bounded_columns(table: OpenTable, shape: Shape) -> tuple[str, ...]:
-    """The key's columns of which files have statistics: only these tell a reader where a key is not."""
+def _bounded_columns(table: OpenTable, shape: Shape, order: Sequence[str]) -> tuple[str, ...]:
+    """The columns of the order of which files have statistics: only these tell a reader where a value is not."""
     configuration = table.snapshot.metadata.get("configuration") or {}
     names = {column.name for column in columns_with_statistics(shape, configuration) if has_bounds(column.type)}
-    return tuple(name for name in table.keys if name in names)
+    return tuple(name for name in order if name in names)
 
 
 def _ranges(table: OpenTable, live_files: Sequence[LiveFile], bounded: Sequence[str]) -> dict[str, KeyRange]:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from dblog_core.delta_writer.data_file import StoredFile
 from dblog_core.delta_writer.features import BatchRefused
 from dblog_core.delta_writer.open_table import OpenTable
-from dblog_core.delta_writer.rewriting.rewrite import Rewrite, Source
+from dblog_core.delta_writer.rewriting.rewrite import Rewrite, Source, by_partition
 
 MOST_BYTES = 2 << 30
 """Of files that a change touches; Spark's executors copy more at once."""
@@ -64,18 +64,20 @@ def _check_sizes(table: OpenTable, touched: Sequence[Source]) -> None:
 
 
 def _group(touched: Sequence[Source]) -> Iterator[list[Source]]:
-    """Which files become one: small ones, up to a size; any other stays one."""
-    together: list[Source] = []
-    for source in touched:
-        if source.live.size >= _SMALL:
-            yield [source]
-            continue
-        if together and sum(other.live.size for other in together) + source.live.size > _TOGETHER:
+    """Which files become one: small ones of a partition, up to a size; any other stays one."""
+    by_path = {source.live.path: source for source in touched}
+    for files in by_partition(source.live for source in touched):
+        together: list[Source] = []
+        for source in (by_path[live.path] for live in files):
+            if source.live.size >= _SMALL:
+                yield [source]
+                continue
+            if together and sum(other.live.size for other in together) + source.live.size > _TOGETHER:
+                yield together
+                together = []
+            together.append(source)
+        if together:
             yield together
-            together = []
-        together.append(source)
-    if together:
-        yield together
 
 
 def _digest(table: OpenTable, group: Sequence[Source]) -> bytes:
@@ -90,5 +92,5 @@ def _copy(table: OpenTable, group: Sequence[Source], before: Sequence[StoredFile
     if before and all(table.files.exists(file.name) for file in before):
         return tuple(before)
     metadata = table.snapshot.metadata
-    shape = table.snapshot.shape(str(table.files))
+    shape = table.snapshot.shape(str(table.files)).with_tracking()
     return Rewrite(table.files, tuple(group), shape, metadata, table.keys, (), table.new_id()).carry_out().files

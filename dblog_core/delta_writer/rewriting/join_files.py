@@ -4,8 +4,10 @@ often as the logarithm of the rows says. No reader sees a change; the index lear
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from dblog_core.delta_writer.open_table import OpenTable
-from dblog_core.delta_writer.rewriting.rewrite import Rewrite, commit_rewritten, plan_rewrite
+from dblog_core.delta_writer.rewriting.rewrite import Rewrite, by_partition, commit_rewritten, order_of, plan_rewrite
 from dblog_core.delta_writer.snapshot import LiveFile
 from dblog_core.delta_writer.stored_rows import stored_count
 
@@ -18,7 +20,7 @@ _ATTEMPTS = 3
 
 def join_files(table: OpenTable, *, below: int = BELOW, together: int = TOGETHER, at_least: int = 2) -> int:
     """Joins the small files if there are `at_least` so many; how many it has joined. 0, too, where others replace
-    them all the time meanwhile. The new file is in the order of the key."""
+    them all the time meanwhile. The new file is in order (`order_of`)."""
     for _ in range(_ATTEMPTS):
         table.refresh()
         if (rewrite := plan_join(table, below=below, together=together, at_least=at_least)) is None:
@@ -30,14 +32,15 @@ def join_files(table: OpenTable, *, below: int = BELOW, together: int = TOGETHER
 
 def plan_join(table: OpenTable, *, below: int = BELOW, together: int = TOGETHER, at_least: int = 2) -> Rewrite | None:
     """The join of the small files of the table's snapshot; None where there are not `at_least` so many."""
-    small = _small(table, below=below, together=together)
-    # By key, so that a range of keys lies in few row groups.
-    return plan_rewrite(table, small, order=table.keys) if len(small) >= at_least else None
+    of_partitions = by_partition(table.snapshot.files.values())
+    small = max((_small(table, files, below=below, together=together) for files in of_partitions), key=len, default=[])
+    # So that a range of values lies in few row groups.
+    return plan_rewrite(table, small, order=order_of(table)) if len(small) >= at_least else None
 
 
-def _small(table: OpenTable, *, below: int, together: int) -> list[LiveFile]:
-    """Files by their live bytes, small ones first, as long as the next one is not larger than all before it."""
-    sizes = sorted((_live_bytes(table, live), live.path, live) for live in table.snapshot.files.values())
+def _small(table: OpenTable, files: Sequence[LiveFile], *, below: int, together: int) -> list[LiveFile]:
+    """Those by their live bytes, small ones first, as long as the next one is not larger than all before it."""
+    sizes = sorted((_live_bytes(table, live), live.path, live) for live in files)
     chosen: list[LiveFile] = []
     total = 0
     for size, _, live in sizes:

@@ -45,7 +45,8 @@ _UP = 0.45
 
 @dataclass(frozen=True, slots=True)
 class OrderedRewrite:
-    """A plan. `sources`: the most important one first; the last ones are left out where there is no room for them.
+    """A plan for files of one partition. `sources`: the most important one first; the last ones are left out where
+    there is no room for them; `shape`: with all that tracked rows keep.
     `order`: the columns by which rows are ordered, the `bounded` ones first, of which the log has statistics;
     `ranges`: of all files of the table, by path; `target`: the bytes of a new file."""
 
@@ -132,12 +133,17 @@ class OrderedRewrite:
     def _write_files(self, parts: Iterator[_Part]) -> Iterator[StoredFile]:
         """Files of about the target's bytes, each written while its parts are read."""
         configuration = self.metadata.get("configuration") or {}
+        where = str(self.files)
+        partition = self.sources[0].partition
         key_bytes = 0
         is_over = False
         while not is_over:
             count = 0
             is_over = True
-            with FileWriter(self.shape, configuration, self.new_id(), where=str(self.files), kept=self.keys) as writer:
+            name = self.new_id()
+            with FileWriter(
+                self.shape, configuration, name, where=where, kept=self.keys, partition=partition
+            ) as writer:
                 for part in parts:
                     writer.write(part.rows)
                     count += len(part.rows)

@@ -10,7 +10,7 @@ while the table's thread commits merges. The commit needs no index: a row's new 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -24,6 +24,7 @@ from dblog_core.delta_writer.data_file import FileWriter, StoredFile
 from dblog_core.delta_writer.files import TableFiles
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.order_guard import Flags
+from dblog_core.delta_writer.partitions import Partition
 from dblog_core.delta_writer.shape import Shape
 from dblog_core.delta_writer.snapshot import LiveFile
 from dblog_core.delta_writer.statistics import loosen_bounds
@@ -46,6 +47,11 @@ class Source:
 
     live: LiveFile
     dead: RowSet
+
+    @property
+    def partition(self) -> Partition:
+        """The partition of all its rows."""
+        return partition_of(self.live)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +96,9 @@ class FileRewrite(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """A plan. `order`: the columns by which the rows of the new file are ordered, all at once in memory; none, or where
-    they are too large: they stay in their order, and a few of them are in memory."""
+    """A plan for files of one partition. `shape`: with all that tracked rows keep; `order`: the columns by which the
+    rows of the new file are ordered, all at once in memory; none, or where they are too large: they stay in their
+    order, and a few of them are in memory."""
 
     files: TableFiles
     sources: tuple[Source, ...]
@@ -112,7 +119,10 @@ class Rewrite:
         configuration = self.metadata.get("configuration") or {}
         places: dict[str, Rows] = {}
         files: tuple[StoredFile, ...] = ()
-        with FileWriter(self.shape, configuration, self.name, where=str(self.files), kept=self.keys) as writer:
+        where = str(self.files)
+        partition = self.sources[0].partition
+        writing = FileWriter(self.shape, configuration, self.name, where=where, kept=self.keys, partition=partition)
+        with writing as writer:
             count = self._write_ordered(writer, places) if self.order else None
             if count is None:
                 count = self._write_as_is(writer, places, check)
@@ -184,10 +194,32 @@ def cannot_rewrite(files: TableFiles, error: BaseException) -> LakeError:
 
 
 def plan_rewrite(table: OpenTable, chosen: Sequence[LiveFile], *, order: Sequence[str] = ()) -> Rewrite:
-    """The plan for these files of the table's snapshot."""
-    shape = table.snapshot.shape(str(table.files))
+    """The plan for these files of the table's snapshot, all of one partition."""
+    shape = table.snapshot.shape(str(table.files)).with_tracking()
     metadata = table.snapshot.metadata
     return Rewrite(table.files, sources_of(table, chosen), shape, metadata, table.keys, tuple(order), table.new_id())
+
+
+def partition_of(live: LiveFile) -> Partition:
+    """The partition of a file's rows."""
+    return live.add.get("partitionValues") or {}
+
+
+def by_partition(files: Iterable[LiveFile]) -> list[list[LiveFile]]:
+    """Files that may become one, those of each partition."""
+    groups: dict[tuple[tuple[str, str | None], ...], list[LiveFile]] = {}
+    for live in files:
+        groups.setdefault(tuple(sorted(partition_of(live).items())), []).append(live)
+    return list(groups.values())
+
+
+def order_of(table: OpenTable) -> tuple[str, ...]:
+    """The columns by which rows are to lie: those that the table's owner has named, or its key's. Not those of
+    partitions, of which a file has one value."""
+    shape = table.snapshot.shape(str(table.files))
+    named = [c.name for physical in table.snapshot.clustered_by for c in shape if c.physical == physical]
+    within = {column.name for column in shape.partitions}
+    return tuple(name for name in named or table.keys if name not in within)
 
 
 def sources_of(table: OpenTable, chosen: Sequence[LiveFile]) -> tuple[Source, ...]:

@@ -8,18 +8,30 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from deltalake import DeltaTable, QueryBuilder
 
 from dblog_core.delta_writer.changes import Changes
+from dblog_core.delta_writer.files import TableFiles
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.upsert import upsert
+from dblog_core.delta_writer.vectors import read_vector
 from dblog_core.errors import StagingUnavailable
 from dblog_core.storage.local import LocalStorage
 from dblog_core.storage.location import Location
 from tests.duckdb_reader import read_delta
+
+TRACKED_FEATURES = ("rowTracking", "domainMetadata", "inCommitTimestamp", "changeDataFeed")
+TRACKED_CONF = {
+    "delta.enableRowTracking": "true",
+    "delta.rowTracking.materializedRowIdColumnName": "_row-id-1",
+    "delta.rowTracking.materializedRowCommitVersionColumnName": "_row-commit-version-2",
+    "delta.enableInCommitTimestamps": "true",
+}
 
 Row = dict[str, Any]
 Key = tuple[Any, ...]
@@ -35,6 +47,8 @@ ARROW = {
     "decimal(20,4)": pa.decimal128(20, 4),
     "date": pa.date32(),
     "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+    "boolean": pa.bool_(),
     "double": pa.float64(),
 }
 
@@ -106,6 +120,11 @@ class Table:
     merges: int = 0
     mapped: bool = False
     vectors: bool = True
+    partitions: tuple[str, ...] = ()
+    tracked: bool = False
+    """Whether all is switched on that a commit has to serve: ids of rows, times, a change data feed."""
+    ids: dict[Key, int] = field(default_factory=dict)
+    """The ids of rows that were seen, as long as their key lives."""
 
     @property
     def path(self) -> Path:
@@ -119,7 +138,14 @@ class Table:
         more = ["columnMapping"] if mapped else []
         conf["delta.enableDeletionVectors"] = str(table.vectors).lower()
         schema = schema_string(table.fields, mapped=mapped)
-        write_commit(table.path, 0, protocol(reader=[*reader, *more], vectors=table.vectors), metadata(schema, **conf))
+        features = TRACKED_FEATURES if table.tracked else ()
+        conf |= TRACKED_CONF if table.tracked else {}
+        conf |= {"delta.enableChangeDataFeed": "true"} if table.tracked and table.vectors else {}
+        about = metadata(schema, **conf)
+        about["metaData"]["partitionColumns"] = list(table.partitions)
+        info = {"commitInfo": {"timestamp": 1, "inCommitTimestamp": 1, "operation": "CREATE TABLE"}}
+        first = [info, protocol(*features, reader=[*reader, *more], vectors=table.vectors), about]
+        write_commit(table.path, 0, *first)
         return table
 
     def location(self) -> Location:
@@ -147,6 +173,7 @@ class Table:
             self.rows[self.key(row)] = {name: row.get(name) for name in self.fields}
         for row in deletes:
             self.rows.pop(self.key(row), None)
+            self.ids.pop(self.key(row), None)
 
     def merge(self, writer: OpenTable, puts: Sequence[Row], deletes: Sequence[Row] = ()) -> Any:
         """Changes table and model alike."""
@@ -169,8 +196,20 @@ class Table:
     def check(self) -> None:
         """delta-rs and DuckDB read what the model says, and the log tells it too."""
         assert self.read() == self.model()
-        assert self._in_order(read_delta(self.path)) == self.model(), "as DuckDB reads it"
+        # DuckDB reads NULL in a partition's column of tables with column mapping, those of Spark too.
+        if not (self.mapped and self.partitions):
+            assert self._in_order(read_delta(self.path)) == self.model(), "as DuckDB reads it"
         check_log(self.path, vectors=self.vectors)
+        if self.tracked:
+            self._check_ids()
+
+    def _check_ids(self) -> None:
+        """Each row has an id of its own, which it keeps as long as its key lives, and a version that it has had."""
+        tracked = read_tracked(self.path, self.fields, self.keys, mapped=self.mapped)
+        assert len({row_id for _, row_id, _ in tracked}) == len(tracked) == len(self.rows)
+        assert all(0 <= version <= newest(self.path) for _, _, version in tracked)
+        for key, row_id, _ in tracked:
+            assert self.ids.setdefault(key, row_id) == row_id, f"the row {key} has got another id"
 
 
 def row(number: int, note: str | None = None, *, offset: int = 0, **more: Any) -> Row:
@@ -180,6 +219,7 @@ def row(number: int, note: str | None = None, *, offset: int = 0, **more: Any) -
 
 def check_log(table: Path, *, vectors: bool = True) -> None:
     """Every version keeps to the protocol's rules on files and vectors; there is none in a table without `vectors`."""
+    _check_ids_and_times(table)
     live: dict[str, str | None] = {}
     versions = sorted(int(p.stem) for p in (table / "_delta_log").glob("*.json") if p.stem.isdigit())
     for version in versions if versions[0] == 0 else []:
@@ -199,6 +239,66 @@ def check_log(table: Path, *, vectors: bool = True) -> None:
                 statistics = json.loads(action["stats"])
                 assert statistics["numRecords"] > action["deletionVector"]["cardinality"] > 0, "a file without rows"
                 assert statistics.get("tightBounds") is False or version < 1, "bounds of rows that may be dead"
+
+
+def _check_ids_and_times(table: Path) -> None:
+    """Of a table that has them: each file's ids are new, kept by later actions, and below the highest one."""
+    commits = [commit_of(table, version) for version in range(newest(table) + 1)]
+    if not any("rowTracking" in a["protocol"].get("writerFeatures", ()) for a in commits[0] if "protocol" in a):
+        return
+    first_ids: dict[str, tuple[int, int]] = {}
+    highest, time = -1, 0
+    for version, actions in enumerate(commits):
+        assert actions[0]["commitInfo"]["inCommitTimestamp"] > time, f"version {version} is not later"
+        time = actions[0]["commitInfo"]["inCommitTimestamp"]
+        domains = [json.loads(a["domainMetadata"]["configuration"]) for a in actions if "domainMetadata" in a]
+        before, highest = highest, max([highest, *(domain["rowIdHighWaterMark"] for domain in domains)])
+        for name in ("remove", "add"):
+            for action in (a[name] for a in actions if name in a):
+                ids = action["baseRowId"], action["defaultRowCommitVersion"]
+                if action["path"] not in first_ids:
+                    rows = json.loads(action["stats"])["numRecords"]
+                    assert before < ids[0] <= ids[0] + rows - 1 <= highest and ids[1] == version
+                assert first_ids.setdefault(action["path"], ids) == ids, "a file has got other ids"
+
+
+def live_adds(table: Path) -> list[dict[str, Any]]:
+    """The `add` actions of the newest version, by its commits."""
+    live: dict[str, dict[str, Any]] = {}
+    for version in range(newest(table) + 1):
+        actions = commit_of(table, version)
+        for action in actions:
+            if "remove" in action:
+                live.pop(action["remove"]["path"], None)
+        live |= {a["add"]["path"]: a["add"] for a in actions if "add" in a}
+    return list(live.values())
+
+
+def read_tracked(
+    table: Path, fields: Mapping[str, str], keys: Sequence[str], *, mapped: bool = False
+) -> list[tuple[Key, int, int]]:
+    """Key, id and version of each row, as PROTOCOL.md has readers find them."""
+    physical = {name: f"col-{i}" if mapped else name for i, name in enumerate(fields)}
+    found = []
+    for add in live_adds(table):
+        rows = pq.read_table(table / unquote(add["path"]), partitioning=None)
+        files = TableFiles.at(Location(LocalStorage(table.parent, temporary="_dblog/tmp"), table.name))
+        vector = add.get("deletionVector")
+        dead = set() if vector is None else set(read_vector(files, vector).rows().tolist())
+        columns = [rows[physical[name]].to_pylist() for name in keys]
+        ids, versions = (
+            rows[TRACKED_CONF[f"delta.rowTracking.materialized{name}ColumnName"]].to_pylist()
+            if TRACKED_CONF[f"delta.rowTracking.materialized{name}ColumnName"] in rows.column_names
+            else [None] * len(rows)
+            for name in ("RowId", "RowCommitVersion")
+        )
+        for place in range(len(rows)):
+            if place not in dead:
+                key = tuple(column[place] for column in columns)
+                row_id = add["baseRowId"] + place if ids[place] is None else ids[place]
+                version = add["defaultRowCommitVersion"] if versions[place] is None else versions[place]
+                found.append((key, row_id, version))
+    return found
 
 
 def _vector(action: Mapping[str, Any]) -> str | None:

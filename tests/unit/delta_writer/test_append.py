@@ -207,11 +207,9 @@ def test_a_writer_that_was_shut_out_commits_nothing(table: Appended) -> None:
     table.check()
 
 
-@pytest.mark.parametrize("feature", ["rowTracking", "changeDataFeed", "clustering"])
-def test_a_table_with_what_an_append_does_not_do_is_refused(table: Appended, feature: str) -> None:
-    protocol = {"protocol": {**OURS["protocol"], "writerFeatures": ["timestampNtz", "appendOnly", feature]}}
-    settings = {**SETTINGS, "delta.enableChangeDataFeed": "true"}
-    write_commit(table.path, 1, protocol, metadata(schema_string({ORDER: "long"}), **settings))
+def test_a_table_with_what_an_append_does_not_do_is_refused(table: Appended) -> None:
+    protocol = {"protocol": {**OURS["protocol"], "writerFeatures": ["timestampNtz", "appendOnly", "icebergCompatV2"]}}
+    write_commit(table.path, 1, protocol, metadata(schema_string({ORDER: "long"}), **SETTINGS))
     with pytest.raises(TableRefused):
         table.writer().refresh()
 

@@ -29,7 +29,6 @@ def test_rows_of_known_protocols_are_readable(protocol: dict[str, Any]) -> None:
     [
         ({"minReaderVersion": 4}, {}, "protocol for readers is 4"),
         ({"minReaderVersion": 3, "readerFeatures": ["catalogManaged"]}, {}, "reader feature catalogManaged"),
-        (PLAIN, {"partitionColumns": ["day"]}, "partitioned by day"),
         (PLAIN, {"configuration": {"delta.columnMapping.mode": "other"}}, "column mapping is other"),
     ],
 )

@@ -250,12 +250,8 @@ def test_no_table_is_an_error(tmp_path: Path) -> None:
 
 
 REFUSED = {
-    "row tracking": ([protocol("rowTracking", "domainMetadata")], "feature rowTracking"),
-    "a v2 checkpoint": ([protocol(reader=["v2Checkpoint"])], "reader feature v2Checkpoint"),
     "a catalog": ([protocol(reader=["catalogManaged"])], "reader feature catalogManaged"),
-    "clustering": ([protocol("clustering", "domainMetadata")], "feature clustering"),
     "Iceberg": ([protocol("icebergCompatV2")], "feature icebergCompatV2"),
-    "in-commit timestamps": ([protocol("inCommitTimestamp")], "feature inCommitTimestamp"),
     "what comes some day": ([protocol("fromTheFuture")], "feature fromTheFuture"),
     "an older protocol": ([{"protocol": {"minReaderVersion": 2, "minWriterVersion": 5}}], "its protocol is 2, 5"),
 }
@@ -274,8 +270,11 @@ def test_a_protocol_that_is_not_known_is_refused(table: Table, what: str) -> Non
     ("configuration", "reason"),
     [
         ({"delta.appendOnly": "true"}, "appended rows alone"),
-        ({"delta.enableChangeDataFeed": "true"}, "change data feed"),
-        ({"delta.enableRowTracking": "true"}, "tracked"),
+        (
+            {"delta.enableChangeDataFeed": "true", "delta.enableDeletionVectors": "false"},
+            "its change data feed is on, and its deletion vectors are not",
+        ),
+        ({"delta.enableRowTracking": "true"}, "its rows are tracked, and its property .*RowIdColumnName is missing"),
         ({"delta.constraints.positive": "id > 0"}, "constraint positive"),
         ({"delta.columnMapping.mode": "magic"}, "column mapping is magic"),
         ({"delta.parquet.compression.codec": "lz4"}, "compressed by lz4"),
@@ -311,11 +310,12 @@ def test_a_type_that_is_not_known_is_refused(table: Table, kind: str) -> None:
         upsert(table.writer(), table.changes([row(1)]), APP, 9)
 
 
-def test_partitions_are_refused(table: Table) -> None:
-    changed = metadata(schema_string(FIELDS))
-    changed["metaData"]["partitionColumns"] = ["note"]
+@pytest.mark.parametrize(("column", "kind"), [("v", "binary"), ("v", "double"), ("v", '{"type":"array"}')])
+def test_a_partition_whose_values_have_no_text_is_refused(table: Table, column: str, kind: str) -> None:
+    changed = metadata(schema_string({**FIELDS, column: kind}))
+    changed["metaData"]["partitionColumns"] = [column]
     write_commit(table.path, 3, changed)
-    with pytest.raises(TableRefused, match="partitioned by note"):
+    with pytest.raises(TableRefused, match=f"partitioned by {column}|column {column} is of type"):
         upsert(table.writer(), table.changes([row(1)]), APP, 9)
 
 

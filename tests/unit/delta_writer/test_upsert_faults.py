@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -226,8 +227,10 @@ def test_whatever_happens_in_any_order_the_rows_are_right(
     monkeypatch.setattr(key_overlap, "FILES", 0.5)  # files that share keys at all are put in order
     monkeypatch.setattr(ordered_rewrite, "is_worth", lambda files, new_files, others: True)
     dice = random.Random(soak_seed)
-    table = Table.create_at(tmp_path, mapped=dice.random() < 0.3, vectors=dice.random() < 0.6)
-    rivals = ["checkpoints"] if table.mapped else [name for name in RIVALS if name != "widens"]  # delta-rs can no more
+    forms: list[dict[str, Any]] = [{}, {}, {"partitions": ("amount",)}, {"partitions": ("note",)}, {"tracked": True}]
+    table = Table.create_at(tmp_path, mapped=dice.random() < 0.3, vectors=dice.random() < 0.6, **dice.choice(forms))
+    is_ours_alone = table.mapped or table.tracked  # delta-rs can no more
+    rivals = ["checkpoints"] if is_ours_alone else [name for name in RIVALS if name != "widens"]
     writer = table.writer(index=tmp_path / "index")
     index = tmp_path / "index"
     table.merge(writer, [row(i, offset=1) for i in range(800)])
@@ -238,7 +241,8 @@ def test_whatever_happens_in_any_order_the_rows_are_right(
         count = dice.choice([3, 40, 400])
         keys = dice.sample([*range(1000), 10_000], count)
         deleted_keys = {key for key in keys if dice.random() < 0.3}
-        puts = [row(key, f"round {number}", offset=offset) for key in keys if key not in deleted_keys]
+        amount = dice.choice([None, Decimal("0.5000"), Decimal("-12.0000")])
+        puts = [row(key, f"round {number}", offset=offset, amount=amount) for key in keys if key not in deleted_keys]
         what = dice.choice([None, None, *rivals])
         # The model keeps one row a key: a rival's append of one that is there is another test's.
         if what == "appends" and (10_000,) in table.rows:

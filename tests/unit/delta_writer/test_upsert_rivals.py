@@ -105,13 +105,13 @@ def test_a_shape_that_changes_in_between_stops_the_merge(table: Table) -> None:
 def test_a_feature_that_appears_in_between_stops_the_merge(table: Table) -> None:
     writer = fill_table(table)
 
-    def feed() -> None:
+    def forbid() -> None:
         changed = json.loads(json.dumps(next(a for a in commit_of(table.path, 0) if "metaData" in a)))
-        changed["metaData"]["configuration"]["delta.enableChangeDataFeed"] = "true"
+        changed["metaData"]["configuration"]["delta.appendOnly"] = "true"
         write_commit(table.path, 3, changed)
 
-    writer.check = feed
-    with pytest.raises(TableRefused, match="its change data feed is on"):
+    writer.check = forbid
+    with pytest.raises(TableRefused, match="it takes appended rows alone"):
         upsert(writer, table.changes([row(3, "new", offset=5)]), APP, 3)
 
 

@@ -99,8 +99,8 @@ def test_a_table_that_lacks_a_column_is_sparks(tmp_path: Path) -> None:
     change(lake)
     with pytest.raises(TableRefused, match="lacks the column big"):
         lake.merge()
-    write_commit(lake.table.path, 2, metadata(schema_string(FIELDS)), protocol("rowTracking"))
-    with pytest.raises(TableRefused, match="rowTracking"):
+    write_commit(lake.table.path, 2, metadata(schema_string(FIELDS)), protocol("icebergCompatV2"))
+    with pytest.raises(TableRefused, match="icebergCompatV2"):
         lake.merge()
 
 

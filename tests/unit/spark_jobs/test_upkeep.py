@@ -169,7 +169,7 @@ def test_a_turn_ends_when_no_file_has_too_many_dead_rows(world: World, monkeypat
 def test_a_table_that_spark_must_write_is_compacted_by_spark(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(join_files, "compact", lambda session, path: None)
     world.merge_some(2)
-    conf = {"delta.enableChangeDataFeed": "true"}
+    conf = {"delta.constraints.some": "true"}
     write_commit(world.table.path, newest(world.table.path) + 1, metadata(schema_string(FIELDS), **conf))
     assert world.step() == NAME and world.compacted_by_spark == [NAME]
     assert world.step() is None, "its turn is over"
@@ -357,7 +357,7 @@ def test_a_maintenance_writes_only_files_again_that_had_dead_rows_when_it_began(
 def test_what_only_spark_may_write_is_left_to_the_maintenance(world: World) -> None:
     world.upkeep = Upkeep(world.staging, world._session, 0)
     world.merge_some(2)
-    conf = {"delta.enableChangeDataFeed": "true"}
+    conf = {"delta.constraints.some": "true"}
     write_commit(world.table.path, newest(world.table.path) + 1, metadata(schema_string(FIELDS), **conf))
     world.upkeep.ask({NAME: 0.0, "shop.gone": 0.0})
     assert world.step() is None and not world.upkeep.has_asked

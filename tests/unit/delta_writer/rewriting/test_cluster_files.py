@@ -261,13 +261,13 @@ def test_only_row_groups_with_rows_of_a_part_are_read(table: Table, monkeypatch:
     table.merge(writer, [row(k, text(k), offset=30) for k in range(0, 3200, 3)])
     planned = plan(writer, target=6 * TARGET)
     read: dict[str, int] = {}
-    stretches = stored_rows._stretches
+    stretches = stored_rows._Opened.read_stretches
 
-    def count(file: Any, group: int, *arguments: Any, **more: Any) -> Any:
-        read[arguments[2]] = read.get(arguments[2], 0) + 1
-        return stretches(file, group, *arguments, **more)
+    def count(opened: Any, *arguments: Any, **more: Any) -> Any:
+        read[opened.where] = read.get(opened.where, 0) + 1
+        return stretches(opened, *arguments, **more)
 
-    monkeypatch.setattr(stored_rows, "_stretches", count)
+    monkeypatch.setattr(stored_rows._Opened, "read_stretches", count)
     rewritten = planned.carry_out()
     assert rewritten is not None and len(rewritten.files) > 2
     for source in planned.sources:

@@ -27,7 +27,7 @@ from dblog_core.verify.exchange import Ask, Desk, Pin, Task
 from dblog_core.verify.window_positions import Interrupted
 from tests.plain_hashes import row_hash
 from tests.spark.segments import table as table_shape
-from tests.unit.delta_writer.tables import OFFSET, metadata, newest, schema_string, write_commit
+from tests.unit.delta_writer.tables import OFFSET, newest
 from tests.unit.verify.direct.world import FIELDS, Change, LakeTable, T, World, keep_at_most, kinds_of
 
 KEYS = 8
@@ -260,14 +260,6 @@ def test_a_large_table_is_left_to_spark(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_floating_key_is_left_to_spark(tmp_path: Path) -> None:
     _, judge = lake_alone(tmp_path)
     assert "floating" in refusal_of(judge, schema=table_shape("t", key=("d",), d=pa.float64()))
-
-
-def test_a_partitioned_table_is_left_to_spark(tmp_path: Path) -> None:
-    table, judge = lake_alone(tmp_path)
-    about = metadata(schema_string(table.fields))
-    about["metaData"]["partitionColumns"] = ["v"]
-    write_commit(table.path, 1, about)
-    assert "partitioned by v" in refusal_of(judge)
 
 
 def test_staged_rows_of_many_keys_are_left_to_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
