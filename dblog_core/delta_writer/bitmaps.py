@@ -51,6 +51,17 @@ class RowSet:
         # Counted once: a commit asks for the size of each vector several times.
         object.__setattr__(self, "_size", len(self._few) + sum(map(_count, self._containers.values())))
 
+    @classmethod
+    def of_first(cls, count: int) -> RowSet:
+        """The rows 0 to `count` - 1. Its full containers are one in memory, however many there are."""
+        if count <= _FEW:
+            return cls(np.arange(count))
+        whole, rest = divmod(count, 8 * _BITMAP_BYTES)
+        containers: dict[int, Container] = dict.fromkeys(range(whole), np.full(_BITMAP_BYTES, 255, np.uint8))
+        if rest:
+            containers[whole] = _pack(np.arange(rest, dtype=np.uint16))
+        return cls(_containers=containers)
+
     def __len__(self) -> int:
         return self._size
 

@@ -53,7 +53,8 @@ class Upserted:
 
     `already`: an earlier run had committed them, and the counts say nothing. `older`: a guarded change lost against a
     newer row; `unchanged`: the table had the row like that; `absent`: a delete of a key that is not there; `withheld`:
-    a row that keeps a value which the table does not have, so that the key is no longer in the table.
+    a row that keeps a value which the table does not have, so that the key is no longer in the table. `emptied`: so
+    many of the `deleted` are rows below the number that the upsert was given, of whatever key.
     """
 
     version: int
@@ -65,10 +66,11 @@ class Upserted:
     unchanged: int = 0
     absent: int = 0
     withheld: int = 0
+    emptied: int = 0
 
     def plus(self, more: Upserted) -> Upserted:
         """The counts of both; the version is this one's."""
         return replace(self, **{name: getattr(self, name) + getattr(more, name) for name in _COUNTS})
 
 
-_COUNTS = ("inserted", "updated", "deleted", "older", "unchanged", "absent", "withheld")
+_COUNTS = ("inserted", "updated", "deleted", "older", "unchanged", "absent", "withheld", "emptied")

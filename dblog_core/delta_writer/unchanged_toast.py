@@ -9,12 +9,41 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dblog_core.delta_writer.changes import Changes
 from dblog_core.delta_writer.files import TableFiles
+from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.order_guard import Flags, Hits
+from dblog_core.delta_writer.rewriting.older_rows import OlderRows
 from dblog_core.delta_writer.shape import Shape
 from dblog_core.delta_writer.stored_rows import MOST_BYTES, rows_at
 
 Ages = npt.NDArray[np.int64]
+
+
+def take_unchanged_toast(
+    table: OpenTable, changes: Changes, hits: list[Hits], puts: Flags, shape: Shape, gone: OlderRows
+) -> tuple[pa.Table, Flags]:
+    """The changes' rows with the values that they keep, and those for which the table has none. `hits`: the live rows
+    of the changes' keys; `puts`: the changes that put a row; `gone`: rows that no longer have values for them."""
+    unchanged_toast = {name: mask & puts for name, mask in changes.unchanged_toast.items() if (mask & puts).any()}
+    if not unchanged_toast:
+        return changes.rows, np.zeros(len(puts), np.bool_)
+    ends = None
+    if changes.origins is not None:
+        ends = _find_ends(changes, changes.origins, table.keys)
+        numbers = np.flatnonzero(np.logical_or.reduce(list(unchanged_toast.values())))
+        keys = table.key_arrays(changes.origins.take(pa.array(numbers)), shape)
+        origins = gone.without(table.hits(keys, shape, distinct=False))
+        hits = [Hits(hit.file, numbers[hit.change_numbers], hit.rows) for hit in origins]
+    return fill_unchanged_toast(table.files, shape, hits, changes.rows, unchanged_toast, table.order, ends)
+
+
+def _find_ends(changes: Changes, origins: pa.Table, keys: Sequence[str]) -> Ages | None:
+    """By change the order below which a row has values for it (`Changes.origins_before`); None: any row has."""
+    if changes.origins_before is None:
+        return None
+    moved = np.logical_or.reduce([np.asarray(pc.not_equal(origins[name], changes.rows[name])) for name in keys])
+    return np.where(moved, changes.origins_before, np.iinfo(np.int64).max)
 
 
 def fill_unchanged_toast(

@@ -5,6 +5,9 @@
 
 Where the table takes no vectors, its touched files are written again instead (`rewriting.copy_on_write`).
 
+The changes may follow a TRUNCATE: the table's rows below a number of the order column go in the same commit. To the
+changes they are not there: none is updated, and none has a value for a row that keeps one.
+
 A commit of another writer in between makes ours fail: it is read, and all is planned again. Nothing is changed in
 memory before the commit is made, so a fault at any step leaves files that no version names, for VACUUM, and nothing
 else.
@@ -24,22 +27,20 @@ from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dblog_core.delta_writer import order_guard, snapshot
 from dblog_core.delta_writer.bitmaps import Rows, RowSet
 from dblog_core.delta_writer.changes import Changes, Upserted
-from dblog_core.delta_writer.data_file import data_file
 from dblog_core.delta_writer.features import ValuesTooLarge
+from dblog_core.delta_writer.new_rows import NewFile, row_ids, write_new_rows
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.order_guard import Flags, Hits
-from dblog_core.delta_writer.partitions import Partition, split_rows
 from dblog_core.delta_writer.rewriting.copy_on_write import Copies
+from dblog_core.delta_writer.rewriting.older_rows import OlderRows, find_older
 from dblog_core.delta_writer.rewriting.touched_files import OldFiles, OldRows, take_old_rows, take_places
 from dblog_core.delta_writer.shape import Shape
 from dblog_core.delta_writer.snapshot import LiveFile
-from dblog_core.delta_writer.stored_rows import rows_at
-from dblog_core.delta_writer.unchanged_toast import Ages, fill_unchanged_toast
+from dblog_core.delta_writer.unchanged_toast import take_unchanged_toast
 from dblog_core.errors import LakeError
 from dblog_core.interfaces import Json
 
@@ -51,25 +52,10 @@ _KEY_BYTES = 64 << 20
 """Of new rows' keys that wait for the commit; those of more files are read when the index next needs them."""
 
 
-_NO_ID = -1
-
-
 class Overtaken(LakeError):
     """Others commit to the table all the time."""
 
     transient = True
-
-
-@dataclass(frozen=True, slots=True)
-class _NewFile:
-    """A written file: its action, and the key columns of its rows (None: they are many). `plan`: a digest of which rows
-    of the changes are in it, and of the metadata that it was written for."""
-
-    plan: bytes
-    name: str
-    size: int
-    addition: Json
-    keys: pa.Table | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +84,7 @@ class _Draft:
     """By the paths of the files."""
     unknown: list[Rows] = field(default_factory=list)
     """The numbers of changes, counted through all parts."""
-    new_files: list[_NewFile] = field(default_factory=list)
+    new_files: list[NewFile] = field(default_factory=list)
     key_bytes: int = 0
 
     def add(self, plan: _Plan, numbers: Rows) -> None:
@@ -116,10 +102,24 @@ class _Draft:
         self.rows += len(plan.rows)
         self.counts = self.counts.plus(plan.counts)
 
+    def add_older(self, older: OlderRows, files: Iterable[LiveFile]) -> None:
+        """Rows go, whatever their keys are. `files`: all of the table: nobody looks where former rows of these keys
+        are, and all rows that are dead in them now count as deleted."""
+        if not older.count:
+            return
+        for live, dead in older.grown.values():
+            self._old_rows_of(live).older = dead
+        for live in files:
+            if live.replaced_count:
+                self._old_rows_of(live).former += live.replaced_count
+        self.counts = replace(
+            self.counts, deleted=self.counts.deleted + older.count, emptied=self.counts.emptied + older.count
+        )
+
     def _old_rows_of(self, file: LiveFile) -> OldRows:
         return self.old_rows.setdefault(file.path, OldRows(file))
 
-    def add_file(self, file: _NewFile) -> _NewFile:
+    def add_file(self, file: NewFile) -> NewFile:
         """The file as it is kept: without its keys where many are kept already."""
         self.key_bytes += file.keys.nbytes if file.keys is not None else 0
         kept = file if self.key_bytes <= _KEY_BYTES else replace(file, keys=None)
@@ -134,12 +134,14 @@ def upsert(
     number: int,
     *,
     withhold: Callable[[Rows], None] = lambda rows: None,
+    below: int | None = None,
     is_fresh: bool = False,
     gives_up: bool = False,
 ) -> Upserted:
     """Commits the changes as transaction `number` of `app`, whatever others commit meanwhile. `changes` may be several
     parts, which can be gone through again, and of which no two have a key in common. `withhold` gets, before the
-    commit, the numbers of the changes whose row has a value that nobody knows. `is_fresh`: the caller has refreshed the
+    commit, the numbers of the changes whose row has a value that nobody knows. `below`: the table's rows whose order is
+    below it go first, in the same commit. `is_fresh`: the caller has refreshed the
     table a moment ago, which saves a look at its log; should another commit be there since, ours fails. `gives_up`:
     then this raises Overtaken, for a caller that must look at the other commit first.
 
@@ -147,7 +149,7 @@ def upsert(
     with storage's own faults: then the same call later finds out what became of the commit.
     """
     parts = [changes] if isinstance(changes, Changes) else changes
-    written: dict[Place, list[_NewFile]] = {}
+    written: dict[Place, list[NewFile]] = {}
     copies: Copies = {}
     attempts = 1 if gives_up else _ATTEMPTS
     for attempt in range(attempts):
@@ -156,7 +158,7 @@ def upsert(
         if table.snapshot.txns.get(app, -1) >= number:
             return Upserted(table.snapshot.version, already=True)
         try:
-            draft = _plan_parts(table, parts, shape, written)
+            draft = _plan_parts(table, parts, shape, written, below)
             old_files = take_old_rows(table, draft.old_rows.values(), copies)
         except LakeError:
             if snapshot.newest(table.files, table.snapshot).version == table.snapshot.version:
@@ -192,7 +194,7 @@ def commit_files(
     actions of files that are written; `rows`: of the batch that they come from."""
     draft = _Draft(counts, rows)
     for addition in additions:
-        draft.add_file(_NewFile(b"", str(addition["path"]), int(addition["size"]), addition, keys=None))
+        draft.add_file(NewFile(b"", str(addition["path"]), int(addition["size"]), addition, keys=None))
     old_files = take_places(table, grown, all_replaced=not counts.deleted)
     return _commit(table, draft, old_files, app, number)
 
@@ -223,11 +225,18 @@ def count_as_deleted(table: OpenTable, app: str, number: int) -> Upserted | None
 
 
 def _plan_parts(
-    table: OpenTable, parts: Iterable[Changes], shape: Shape, written: dict[Place, list[_NewFile]]
+    table: OpenTable,
+    parts: Iterable[Changes],
+    shape: Shape,
+    written: dict[Place, list[NewFile]],
+    below: int | None,
 ) -> _Draft:
-    """Plans each part and writes its new rows; `written` has the files of earlier plans, by their places."""
+    """Plans each part and writes its new rows; `written` has the files of earlier plans, by their places; `below`: as
+    for `upsert`."""
     draft = _Draft(Upserted(table.snapshot.version + 1))
-    waiting: deque[tuple[Place, Future[list[_NewFile]]]] = deque()
+    older = OlderRows() if below is None else find_older(table, shape, below)
+    draft.add_older(older, table.snapshot.files.values())
+    waiting: deque[tuple[Place, Future[list[NewFile]]]] = deque()
 
     def take_files() -> None:
         place, files = waiting.popleft()
@@ -237,28 +246,28 @@ def _plan_parts(
     with ThreadPoolExecutor(1, thread_name_prefix="data-file") as pool:
         for part_number, part in enumerate(parts):
             first = draft.rows
-            for piece_number, (numbers, plan) in enumerate(_plan_pieces(table, part, shape)):
+            for piece_number, (numbers, plan) in enumerate(_plan_pieces(table, part, shape, older)):
                 place = part_number, piece_number
                 draft.add(plan, first + numbers)
                 while waiting:
                     take_files()
                 if plan.puts.any():
-                    write = pool.submit(_write_new_rows, table, plan, numbers, shape, written.get(place, ()))
+                    write = pool.submit(_write_rows, table, plan, numbers, shape, written.get(place, ()))
                     waiting.append((place, write))
         while waiting:
             take_files()
     return draft
 
 
-def _plan_pieces(table: OpenTable, changes: Changes, shape: Shape) -> Iterator[tuple[Rows, _Plan]]:
+def _plan_pieces(table: OpenTable, changes: Changes, shape: Shape, older: OlderRows) -> Iterator[tuple[Rows, _Plan]]:
     """The plan of all changes; or, where the values that they keep or are compared with have no room, plans of pieces,
-    each with the numbers of its changes."""
+    each with the numbers of its changes. `older`: the rows that go before the changes come."""
     pieces = deque([(np.arange(len(changes.rows)), changes)])
     is_split = False
     while pieces:
         numbers, piece = pieces.popleft()
         try:
-            plan = _plan_upsert(table, piece, shape)
+            plan = _plan_upsert(table, piece, shape, older)
         except ValuesTooLarge:
             if len(numbers) < 2:
                 raise
@@ -282,9 +291,10 @@ def _order_of_values(table: OpenTable, changes: Changes, shape: Shape) -> Rows:
     return np.argsort(places, kind="stable")
 
 
-def _plan_upsert(table: OpenTable, changes: Changes, shape: Shape) -> _Plan:
+def _plan_upsert(table: OpenTable, changes: Changes, shape: Shape, gone: OlderRows) -> _Plan:
     keys = table.key_arrays(changes.rows, shape)
     hits, dead = table.find_rows(keys, shape)
+    hits = gone.without(hits)
     is_in_table = np.zeros(len(changes.rows), np.bool_)
     for hit in hits:
         is_in_table[hit.change_numbers] = True
@@ -299,7 +309,7 @@ def _plan_upsert(table: OpenTable, changes: Changes, shape: Shape) -> _Plan:
                 table.files, shape, hits, compared, changes.rows, changes.same, unchanged_toast=changes.unchanged_toast
             )
     wins = ~(older | unchanged)
-    rows, unknown = _fill_unchanged_toast(table, changes, hits, wins & ~changes.deleted, shape)
+    rows, unknown = take_unchanged_toast(table, changes, hits, wins & ~changes.deleted, shape, gone)
     # A row with a value that nobody knows leaves the table: a wrong value would be worse than a row that waits for a
     # dump.
     puts = wins & ~changes.deleted & ~unknown
@@ -314,77 +324,20 @@ def _plan_upsert(table: OpenTable, changes: Changes, shape: Shape) -> _Plan:
         withheld=int(unknown.sum()),
     )
     if shape.row_id is not None:
-        rows = rows.append_column(shape.row_id, _row_ids(table, shape, hits, puts))
+        rows = rows.append_column(shape.row_id, row_ids(table, shape, hits, puts))
     old = [hit.of(wins) for hit in hits]
     former = [hit.of(wins & ~puts) for hit in dead]
     return _Plan(rows, bool(changes.unchanged_toast), old, former, puts, unknown, counts)
 
 
-def _row_ids(table: OpenTable, shape: Shape, hits: Sequence[Hits], puts: Flags) -> pa.Array:
-    """By change the id of the row that it replaces; NULL for one that is new, whose place becomes its id."""
-    assert shape.row_id is not None, "rows are tracked"
-    ids = np.full(len(puts), _NO_ID, np.int64)
-    for hit in (hit.of(puts) for hit in hits):
-        if len(hit.rows):
-            stored = rows_at(table.files, hit.file, shape.with_row_ids(), [shape.row_id], hit.rows)
-            ids[hit.change_numbers] = np.asarray(stored[shape.row_id])
-    return pa.array(ids, mask=ids == _NO_ID)
-
-
-def _fill_unchanged_toast(
-    table: OpenTable, changes: Changes, hits: list[Hits], puts: Flags, shape: Shape
-) -> tuple[pa.Table, Flags]:
-    """The rows with the values that they keep, and those for which the table has none."""
-    unchanged_toast = {name: mask & puts for name, mask in changes.unchanged_toast.items() if (mask & puts).any()}
-    if not unchanged_toast:
-        return changes.rows, np.zeros(len(puts), np.bool_)
-    ends = None
-    if changes.origins is not None:
-        ends = _find_ends(changes, changes.origins, table.keys)
-        numbers = np.flatnonzero(np.logical_or.reduce(list(unchanged_toast.values())))
-        keys = table.key_arrays(changes.origins.take(pa.array(numbers)), shape)
-        origins = table.hits(keys, shape, distinct=False)
-        hits = [Hits(hit.file, numbers[hit.change_numbers], hit.rows) for hit in origins]
-    return fill_unchanged_toast(table.files, shape, hits, changes.rows, unchanged_toast, table.order, ends)
-
-
-def _find_ends(changes: Changes, origins: pa.Table, keys: Sequence[str]) -> Ages | None:
-    """By change the order below which a row has values for it (`Changes.origins_before`); None: any row has."""
-    if changes.origins_before is None:
-        return None
-    moved = np.logical_or.reduce([np.asarray(pc.not_equal(origins[name], changes.rows[name])) for name in keys])
-    return np.where(moved, changes.origins_before, np.iinfo(np.int64).max)
-
-
-def _write_new_rows(
-    table: OpenTable, plan: _Plan, numbers: Rows, shape: Shape, before: Sequence[_NewFile]
-) -> list[_NewFile]:
-    """The files of the new rows, one for each partition; those of the plan `before`, where it has the same rows and
-    they are still there. `numbers`: those of the plan's changes."""
-    about = str(table.snapshot.metadata)
+def _write_rows(table: OpenTable, plan: _Plan, numbers: Rows, shape: Shape, before: Sequence[NewFile]) -> list[NewFile]:
+    """`numbers`: those of the plan's changes; `before`: as for `write_new_rows`."""
     # Kept values and ids come from the table: another version may have others.
-    if plan.has_unchanged_toast or shape.row_id is not None:
-        about = f"{table.snapshot.version} {about}"
-    chosen = hashlib.blake2b(numbers[plan.puts].tobytes() + about.encode(), digest_size=16).digest()
-    # Others' commits have us plan again; the same rows need no other files.
-    if before and all(file.plan == chosen and table.files.exists(file.name) for file in before):
-        return list(before)
-    new_rows = plan.rows if plan.puts.all() else plan.rows.filter(pa.array(plan.puts))
-    written = []
-    for partition, of_partition in split_rows(new_rows, shape.partitions, str(table.files)):
-        rows = new_rows.take(pa.array(of_partition)) if partition else new_rows
-        written.append(_write_rows(table, rows, partition, shape, chosen))
-    return written
-
-
-def _write_rows(table: OpenTable, rows: pa.Table, partition: Partition, shape: Shape, plan: bytes) -> _NewFile:
-    configuration = table.snapshot.metadata.get("configuration") or {}
-    where = str(table.files)
-    file = data_file(rows, shape.with_row_ids(), configuration, table.new_id(), where=where, partition=partition)
-    table.create(file.name, file.data)
-    addition = file.addition(now_ms=table.now_ms(), data_change=True)
-    keys = file.rows.select([shape[name].physical for name in table.keys])
-    return _NewFile(plan, file.name, file.data.size, addition, keys)
+    of_version = plan.has_unchanged_toast or shape.row_id is not None
+    about = f"{table.snapshot.version if of_version else ''} {table.snapshot.metadata}"
+    digest = hashlib.blake2b(numbers[plan.puts].tobytes() + about.encode(), digest_size=16).digest()
+    rows = plan.rows if plan.puts.all() else plan.rows.filter(pa.array(plan.puts))
+    return write_new_rows(table, rows, shape, digest, before)
 
 
 def _commit(table: OpenTable, draft: _Draft, old: OldFiles, app: str, number: int) -> bool:
@@ -423,6 +376,8 @@ def _metrics(draft: _Draft, old: OldFiles) -> dict[str, int]:
         "numTargetRowsInserted": counts.inserted,
         "numTargetRowsUpdated": counts.updated,
         "numTargetRowsDeleted": counts.deleted,
+        "numTargetRowsMatchedDeleted": counts.deleted - counts.emptied,
+        "numTargetRowsNotMatchedBySourceDeleted": counts.emptied,
         "numTargetRowsCopied": sum(file.count for file in old.copies),
         "numTargetFilesAdded": added,
         "numTargetFilesRemoved": len(old.touched),

@@ -17,7 +17,7 @@ class Written:
     updated: int = 0
     deleted: int = 0
     deleted_by_merge: int = 0
-    """Those for which a row of the source said so."""
+    """Those for which a row of the source said so; a TRUNCATE's rows are not among them."""
     files_added: int = 0
     files_removed: int = 0
     bytes: int = 0
@@ -29,7 +29,8 @@ class Written:
             self.inserted += counts.get("numTargetRowsInserted", 0)
             self.updated += counts.get("numTargetRowsUpdated", 0)
             self.deleted += counts.get("numTargetRowsDeleted", 0)
-            self.deleted_by_merge += counts.get("numTargetRowsDeleted", 0)
+            others = counts.get("numTargetRowsNotMatchedBySourceDeleted", 0)
+            self.deleted_by_merge += counts.get("numTargetRowsDeleted", 0) - others
             self.files_added += counts.get("numTargetFilesAdded", 0)
             self.files_removed += counts.get("numTargetFilesRemoved", 0)
             self.bytes += counts.get("numTargetBytesAdded", 0)

@@ -337,9 +337,12 @@ class LakeTable:
         withhold: Callable[[list[Key]], None],
         is_left: bool = False,
         begins: int | None = None,
+        below: int | None = None,
     ) -> Upserted:
         """Commits folded rows as merge `number` without Spark, by `mark_and_append.write`, with what it takes."""
-        write = partial(mark_and_append.write, merged=merged, withhold=withhold, is_left=is_left, begins=begins)
+        write = partial(
+            mark_and_append.write, merged=merged, withhold=withhold, is_left=is_left, begins=begins, below=below
+        )
         ranges = key_ranges.of_keys(rows["key"].combine_chunks(), self._schema) if isinstance(rows, pa.Table) else {}
         done = self._commit(tables, lambda table, app: write(table, rows, self._schema, app, number), ranges)
         assert done is not None, "a merge of rows commits"

@@ -151,16 +151,18 @@ def write(
     withhold: Callable[[list[Key]], None],
     is_left: bool = False,
     begins: int | None = None,
+    below: int | None = None,
 ) -> Upserted:
     """Commits folded rows (`fold`) as merge `number` of `app`, once, whatever others commit meanwhile.
 
     `merged`: the highest offset that one of our rows can have in the table; rows beyond it are newer than all rows in
-    it, and nothing is compared. `begins`: the first offset of the work that was folded. `withhold` gets,
-    before the commit, the keys of rows with a value that nobody knows.
+    it, and nothing is compared. `begins`: the first offset of the work that was folded. `below`: the offset of the last
+    TRUNCATE before these rows: older rows of the table go in the same commit. `withhold` gets, before the commit, the
+    keys of rows with a value that nobody knows.
     `is_left`: the table `is_as_left`, and is not read again; raises Overtaken where others have committed since.
     Raises TableRefused for a table that Spark must write, LeaseLost where another may merge.
     """
-    write_rows = partial(_write, table, schema, app, number, merged=merged, is_left=is_left, begins=begins)
+    write_rows = partial(_write, table, schema, app, number, merged=merged, is_left=is_left, begins=begins, below=below)
     if count_withheld(rows):
         for part in _parts_of(rows):
             withhold(keys_of(part.filter(pc.equal(part["op"], WITHHOLD)), schema))
@@ -191,6 +193,7 @@ def _write(
     withhold: Callable[[Rows], None],
     is_left: bool,
     begins: int | None,
+    below: int | None,
 ) -> Upserted:
     for _ in range(_SHAPES):
         shape = table.check_shape() if is_left else table.refresh()
@@ -200,7 +203,7 @@ def _write(
         change = partial(changes_of, schema=schema, shape=shape, where=str(table.files), merged=merged, begins=begins)
         changes = _Parts(parts, change)
         try:
-            done = upsert(table, changes, app, number, withhold=withhold, is_fresh=True, gives_up=is_left)
+            done = upsert(table, changes, app, number, withhold=withhold, below=below, is_fresh=True, gives_up=is_left)
         except LakeError:
             if table.snapshot.metadata == metadata:
                 raise
@@ -320,9 +323,23 @@ def keys_of(rows: pa.Table, schema: TableSchema) -> list[Key]:
     return key_tuples([pc.struct_field(key, key.type.get_field_index(name)) for name in schema.key])
 
 
-def deleted_keys(rows: FoldedRows, schema: TableSchema) -> set[Key]:
-    """The keys that go."""
-    return {key for part in _parts_of(rows) for key in keys_of(part.filter(pc.equal(part["op"], DELETE)), schema)}
+def deleted_keys(rows: FoldedRows, among: Collection[Key], schema: TableSchema) -> set[Key]:
+    """Those of these keys that go."""
+    return _find_among(rows, among, schema, pc.equal)
+
+
+def living_keys(rows: FoldedRows, among: Collection[Key], schema: TableSchema) -> set[Key]:
+    """Those of these keys that have a row at the end, withheld ones too."""
+    return _find_among(rows, among, schema, pc.not_equal)
+
+
+def _find_among(
+    rows: FoldedRows, among: Collection[Key], schema: TableSchema, compare_to_delete: Callable[..., pa.ChunkedArray]
+) -> set[Key]:
+    found_keys: set[Key] = set()
+    for part in _parts_of(rows):  # of the keys of a part only those asked for stay in memory
+        found_keys |= set(among).intersection(keys_of(part.filter(compare_to_delete(part["op"], DELETE)), schema))
+    return found_keys
 
 
 def count_withheld(rows: FoldedRows) -> int:

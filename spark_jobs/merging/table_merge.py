@@ -58,7 +58,7 @@ class TableMerge:
         self._staging = staging
         self._lake = lake
         self._withheld = withheld
-        self._write = WorkCommit(spark, staging, lake, withheld)
+        self._write = WorkCommit(spark, staging, lake, withheld, step=step)
 
     def apply(
         self,
@@ -112,7 +112,9 @@ class TableMerge:
         counted = Counted(lake.path, since if is_repeated else version)
         history_counts = Counted(history.path, history.version()) if history is not None else None
         withheld = 0
-        if not committed:
+        if committed:
+            self._forget_gone(work, schema, lake, version)
+        else:
             withheld = self._apply_changes(
                 work, schema, lake, history, number, version=version, span=span, status=status, merged=merged
             )
@@ -243,18 +245,26 @@ class TableMerge:
                 self._append_history(history, staged, schema, before, span, whole=work)
                 if work.floor is not None and staged.reaches_below(work.floor):
                     deleted_rows.append_ghosts_before(self._spark, self._staging, history, schema, work, last=span.last)
-            if work.last_truncate is not None:
-                deleted_rows.remove_older(lake, work.last_truncate, self._lake.open_tables)
-                self._withheld.forget(work.table, self._withheld.keys(work.table, schema))
-                self._step(f"truncated {work.table}")
-            if work.files or work.chunks:
+            if work.files or work.chunks or work.last_truncate is not None:
                 withheld = self._write.commit(work, rows, schema, lake, number, merged=merged)
+            if work.files or work.chunks:
                 self._step(f"merged {work.table}")
         finally:
             if self._write.may_have_spilled:
                 for spilled in (staged, work) if work is not staged else (work,):
                     remove_spilled(self._staging, spilled.files)
         return withheld
+
+    def _forget_gone(self, work: Work, schema: TableSchema, lake: LakeTable, version: int | None) -> None:
+        """As the run did that has committed the work, unless it died before: otherwise a dump of keys that are gone
+        would be requested again and again."""
+        if not self._withheld.waits(work.table):
+            return
+        try:
+            work, rows = self._read(work, schema, version)
+            self._write.forget_gone(work, rows, schema, lake)
+        finally:
+            remove_spilled(self._staging, work.files)
 
     def _append_history(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from functools import partial
 
 import pyarrow as pa
@@ -36,8 +37,12 @@ class LookFirst(Exception):
 class WorkCommit:
     """Commits works of one table; `spark` is a session of its own, for the transaction settings."""
 
-    def __init__(self, spark: SparkSession, staging: Staging, lake: Lake, withheld: Withheld) -> None:
+    def __init__(
+        self, spark: SparkSession, staging: Staging, lake: Lake, withheld: Withheld, *, step: Callable[[str], None]
+    ) -> None:
+        """`step`: as for `TableMerge`."""
         self._spark = spark
+        self._step = step
         self._staging = staging
         self._lake = lake
         self._withheld = withheld
@@ -56,11 +61,13 @@ class WorkCommit:
     def commit(
         self, work: Work, rows: FoldedRows | None, schema: TableSchema, lake: LakeTable, number: int, *, merged: int
     ) -> int:
-        """Commits the work's rows; how many of them are withheld."""
-        if rows is not None and not len(rows):
-            return 0
+        """Commits the work's rows, and its last TRUNCATE; how many rows are withheld.
+
+        Both are one version where the driver writes the rows. Where Spark does, and where no row follows the TRUNCATE,
+        that is a commit of its own.
+        """
         refused: str | None = None
-        if rows is not None and self._lake.open_tables is not None:
+        if rows is not None and len(rows) and self._lake.open_tables is not None:
             try:
                 return self._mark(work, rows, schema, lake, number, merged=merged)
             except TableRefused as refusal:
@@ -70,6 +77,10 @@ class WorkCommit:
                 if fold_on_driver.has_unchanged_toast(work) or not isinstance(rows, pa.Table):
                     rows = None
                     staged_events.check_files(self._spark, self._staging, work)
+        if work.last_truncate is not None:
+            self._truncate(work, work.last_truncate, schema, lake)
+        if not (work.files or work.chunks) or (rows is not None and not len(rows)):
+            return 0
         self.check_looked()
         # Values that rows take along to another key are those of this version.
         has_moves = any(f.has_unchanged and f.has_moves for f in work.files)
@@ -90,6 +101,11 @@ class WorkCommit:
             gone = unchanged_toast.find_keys(self._spark, deleted, before, schema)
             self._withheld.forget(work.table, set(gone) - unknown)
         return len(unknown)
+
+    def _truncate(self, work: Work, offset: int, schema: TableSchema, lake: LakeTable) -> None:
+        deleted_rows.remove_older(lake, offset, self._lake.open_tables)
+        self._withheld.forget(work.table, self._withheld.keys(work.table, schema))
+        self._step(f"truncated {work.table}")
 
     def _commit_batch(
         self,
@@ -151,23 +167,33 @@ class WorkCommit:
     def _mark(
         self, work: Work, rows: FoldedRows, schema: TableSchema, lake: LakeTable, number: int, *, merged: int
     ) -> int:
-        """As `_commit`, without Spark. Raises TableRefused where the table takes a MERGE alone."""
+        """As `commit`, without Spark. Raises TableRefused where the table takes a MERGE alone."""
         table = str(schema.table)
-        before = set(self._withheld.keys(table, schema))
-        withheld = set[Key]()
+        before = self._withheld.keys(table, schema)
 
         def withhold(keys: list[Key]) -> None:
             self._withheld.add(table, keys)
-            withheld.update(keys)
 
         assert self._lake.open_tables is not None
         upsert = partial(lake.upsert, rows, number, self._lake.open_tables, merged=merged, begins=work.first_offset)
-        done = upsert(withhold=withhold, is_left=self.is_left)
+        done = upsert(below=work.last_truncate, withhold=withhold, is_left=self.is_left)
         self.merge_because = None
-        if before:
-            gone = mark_and_append.deleted_keys(rows, schema)
-            self._withheld.forget(table, before.intersection(gone) - withheld)
+        # Behind the commit: should that fail, the rows that the table then still lacks are still waited for.
+        self._withheld.forget(table, _find_gone(work, rows, before, schema))
         return done.withheld + mark_and_append.count_withheld(rows)
+
+    def forget_gone(self, work: Work, rows: FoldedRows | None, schema: TableSchema, lake: LakeTable) -> None:
+        """Forgets the withheld keys that a work which is committed has removed. `rows`: those of the work, where the
+        driver has folded them."""
+        before = self._withheld.keys(work.table, schema)
+        if rows is not None:
+            gone = _find_gone(work, rows, before, schema)
+        else:
+            folded = self._fold_events(work, schema, lake)
+            is_last = F.col("op") == DELETE if work.last_truncate is None else F.col("op") != DELETE
+            gone = set(unchanged_toast.find_keys(self._spark, folded.where(is_last), before, schema))
+            gone = gone if work.last_truncate is None else set(before) - gone
+        self._withheld.forget(work.table, gone)
 
     def _fold_events(self, work: Work, schema: TableSchema, lake: LakeTable) -> DataFrame:
         self.may_have_spilled = True
@@ -192,3 +218,13 @@ class WorkCommit:
             rows = unchanged_toast.keys_of(lake.rows(), schema)
             settled = unchanged_toast.find_keys(self._spark, rows, waiting, schema)
         self._withheld.forget(table, settled)
+
+
+def _find_gone(work: Work, rows: FoldedRows, before: Collection[Key], schema: TableSchema) -> set[Key]:
+    """Those of the withheld keys that are no longer in the source at the end of the work: deleted, or not put again
+    after its last TRUNCATE."""
+    if not before:
+        return set()
+    if work.last_truncate is None:
+        return mark_and_append.deleted_keys(rows, before, schema)
+    return set(before) - mark_and_append.living_keys(rows, before, schema)

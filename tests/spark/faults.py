@@ -48,8 +48,9 @@ KINDS = (*(f"{when} {write}" for write in _WRITES for when in ("before", "after"
 BEGINNING = tuple(f"{when} {write}" for write in ("append", "table", "history table") for when in ("before", "after"))
 """Kinds that only the first merge of a table is certain to come by."""
 
-MARKING, MERGING = ("mark", "version", "vectors", "new rows"), ("merge", "append")
-"""What only those lakes come by whose small works are written without Spark, and those where none is."""
+MARKING, MERGING = ("mark", "version", "vectors", "new rows"), ("merge", "append", "truncate")
+"""What only those lakes come by whose small works are written without Spark, and those where none is: without Spark a
+TRUNCATE with rows behind it is no commit of its own."""
 
 OFTEN = (*COMMITS, "table", "history table", "withheld keys", "version", "vectors", "new rows")
 """What a merge of two tables may do twice and more."""

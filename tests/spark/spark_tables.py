@@ -115,11 +115,21 @@ class SparkTable:
         rows = [*puts, *({"id": i} for i in deletes)]
         return Changes(self.arrow(rows), np.arange(len(rows)) >= len(puts), np.full(len(rows), dump))
 
-    def merge(self, writer: OpenTable, puts: Sequence[Row], deletes: Sequence[int] = (), *, parts: int = 1) -> None:
-        """`parts`: in how many of them the changes come."""
+    def merge(
+        self,
+        writer: OpenTable,
+        puts: Sequence[Row],
+        deletes: Sequence[int] = (),
+        *,
+        parts: int = 1,
+        below: int | None = None,
+    ) -> None:
+        """`parts`: in how many of them the changes come; `below`: rows whose offset is below it go first."""
         self.merges += 1
         changes = [self.changes(puts[i::parts], deletes[i::parts]) for i in range(parts)]
-        upsert(writer, changes, APP, self.merges)
+        upsert(writer, changes, APP, self.merges, below=below)
+        if below is not None:
+            self.rows = {i: r for i, r in self.rows.items() if r[OFFSET] >= below}
         self.rows.update((r["id"], r) for r in puts)
         for i in deletes:
             self.rows.pop(i, None)

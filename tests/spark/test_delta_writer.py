@@ -207,6 +207,33 @@ def test_older_files_have_narrower_types(spark: SparkSession, tmp_path: Path) ->
     table.check(by_both=False)
 
 
+@pytest.mark.parametrize("vectors", [True, False])
+def test_rows_below_an_offset_go_with_the_changes_for_all_readers(
+    spark: SparkSession, tmp_path: Path, vectors: bool
+) -> None:
+    """Whole files, files with rows of both kinds, and those that Spark has marked rows in."""
+    table = SparkTable(spark, tmp_path, vectors=vectors)
+    writer = table.writer()
+    table.append([row(i, "by Spark", 1 + i % 3) for i in range(200)])
+    table.rows = {i: row(i, "by Spark", 1 + i % 3) for i in range(200)}
+    table.merge(writer, [row(i, "second", 5 + i % 4) for i in range(150, 300)], [7])
+    table.sql("DELETE FROM TABLE_NAME WHERE id % 10 = 1")
+    table.forget(lambda i: i % 10 == 1)
+    table.merge(writer, [row(i, "third", 20) for i in (3, 160, 400)])
+    for below in (3, 7, 30):
+        before = dict(table.rows)
+        version = writer.snapshot.version
+        table.merge(writer, [row(i, "behind", 40 + below) for i in (below, 160, 500)], [162], below=below)
+        assert len(table.rows) < len(before)
+        table.check()
+        old = spark.read.format("delta").option("versionAsOf", version).load(str(table.path))
+        assert old.count() == len(before), "one version follows the other"
+        assert writer.snapshot.version == version + 1
+    last = DeltaTable.forPath(spark, str(table.path)).history(1).collect()[0]
+    assert last.operationMetrics["numTargetRowsNotMatchedBySourceDeleted"] == str(len(before) - 4)
+    assert sorted(table.rows) == [3, 7, 30, 160, 500] and {r["note"] for r in table.rows.values()} == {"behind"}
+
+
 def test_spark_tells_what_we_did(spark: SparkSession, tmp_path: Path) -> None:
     table = SparkTable(spark, tmp_path)
     writer = table.writer()
@@ -218,6 +245,8 @@ def test_spark_tells_what_we_did(spark: SparkSession, tmp_path: Path) -> None:
         "numTargetRowsInserted": "1",
         "numTargetRowsUpdated": "1",
         "numTargetRowsDeleted": "1",
+        "numTargetRowsMatchedDeleted": "1",
+        "numTargetRowsNotMatchedBySourceDeleted": "0",
         "numTargetRowsCopied": "0",
     }
     before = spark.read.format("delta").option("versionAsOf", 1).load(str(table.path))

@@ -24,7 +24,11 @@ def test_a_crash_at_any_step_neither_loses_nor_repeats_a_line(lake_with_history:
     build.seal()
     lake_with_history.merge_well()
     expected = [(i + 1, "r", i, "v", "b") for i in range(3)]
+    marks, scans = lake_with_history.marks, lake_with_history.scans
     for step in of_a_day(STEPS, 3):
+        # Where the driver writes the rows, a TRUNCATE is no step of its own.
+        lake_with_history.marks = marks and (scans or not step.startswith("truncated"))
+        lake_with_history.scans = scans
         since = build.offset
         segment = build.segment + 1
         if step.startswith("truncated"):

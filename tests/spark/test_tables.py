@@ -168,6 +168,7 @@ def test_a_truncate_takes_all_that_came_before_it(lake: TestLake) -> None:
     build.seal()
     lake.merge_well()
     assert lake.rows(NOTES) == [{"id": 2, "v": "a", "big": "y"}]
+    assert [r["big"] for r in lake.rust_rows(NOTES)] == ["y"]
     build.truncate(NOTES)
     build.seal()
     lake.merge_well()

@@ -27,12 +27,19 @@ from dblog_core.interfaces import Json
 @dataclass(slots=True)
 class OldRows:
     """The rows of a file that go, of each part. `replaced`: so many of them have a new row of their key; `former`: so
-    many rows of keys that go were dead before."""
+    many rows of keys that go were dead before; `older`: the file's dead rows with those that go whatever their key is,
+    where there are some."""
 
     file: LiveFile
     parts: list[Rows] = field(default_factory=list)
+    older: RowSet | None = None
     replaced: int = 0
     former: int = 0
+
+    @property
+    def is_touched(self) -> bool:
+        """Whether a row of it goes."""
+        return bool(self.parts) or self.older is not None
 
     @property
     def all_replaced(self) -> int:
@@ -89,8 +96,8 @@ class OldFiles:
 
 def take_old_rows(table: OpenTable, old_rows: Collection[OldRows], copies: Copies) -> OldFiles:
     """Grows the vectors of the touched files, and writes them in one file; or copies the files without these rows."""
-    touched = [_touch(table, old) for old in old_rows if old.parts]
-    tagged = [_tag(old) for old in old_rows if not old.parts and old.all_replaced < old.file.replaced_count]
+    touched = [_touch(table, old) for old in old_rows if old.is_touched]
+    tagged = [_tag(old) for old in old_rows if not old.is_touched and old.all_replaced < old.file.replaced_count]
     return _write(table, touched, tagged, copies)
 
 
@@ -126,7 +133,9 @@ def _write(table: OpenTable, touched: list[TouchedFile], tagged: Sequence[Json],
 
 
 def _touch(table: OpenTable, old: OldRows) -> TouchedFile:
-    dead = table.dead_rows(old.file).with_rows(np.concatenate(old.parts))
+    dead = table.dead_rows(old.file) if old.older is None else old.older
+    if old.parts:
+        dead = dead.with_rows(np.concatenate(old.parts))
     return TouchedFile(old.file, stored_count(table.files, old.file, dead), dead, old.all_replaced)
 
 

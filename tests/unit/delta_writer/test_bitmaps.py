@@ -129,3 +129,18 @@ def test_runs_are_read(count: int) -> None:
 def test_damage_is_an_error(data: bytes, reason: str) -> None:
     with pytest.raises(LakeError, match=reason):
         RowSet.decode(data, where="table/file")
+
+
+@pytest.mark.parametrize("count", [0, 1, 4096, 4097, 65_535, 65_536, 65_537, 70_000, 200_000])
+def test_the_first_rows_are_a_set_like_any_other(count: int) -> None:
+    first = RowSet.of_first(count)
+    assert first == RowSet().with_rows(np.arange(count)) and len(first) == count and first.last == count - 1
+    assert first.encode() == RowSet().with_rows(np.arange(count)).encode()
+    assert first.with_rows(rows(count + 3, 3)) == RowSet().with_rows(np.append(np.arange(count), (count + 3, 3)))
+    assert len(first) == count
+    assert first.contains(rows(0, max(count - 1, 0), count)).tolist() == [count > 0, count > 0, False]
+
+
+def test_full_containers_of_the_first_rows_are_one_in_memory() -> None:
+    containers = RowSet.of_first(1_000_000_000)._containers.values()
+    assert len({id(container) for container in containers}) == 2 and len(containers) > 15_000

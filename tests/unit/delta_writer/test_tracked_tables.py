@@ -145,7 +145,7 @@ def test_ids_whose_column_nobody_names_are_refused(table: Table) -> None:
 
 def _give_new_ids() -> Patch:
     """A row that is updated counts as a new one."""
-    return mock.patch.object(upsert, "_row_ids", lambda table, shape, hits, puts: pa.nulls(len(puts), pa.int64()))
+    return mock.patch.object(upsert, "row_ids", lambda table, shape, hits, puts: pa.nulls(len(puts), pa.int64()))
 
 
 def _copy_without_ids() -> Patch:

@@ -1,0 +1,68 @@
+"""New rows of a table in data files that no version names yet: one for each partition, with the ids that rows keep."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from dblog_core.delta_writer.data_file import data_file
+from dblog_core.delta_writer.open_table import OpenTable
+from dblog_core.delta_writer.order_guard import Flags, Hits
+from dblog_core.delta_writer.partitions import Partition, split_rows
+from dblog_core.delta_writer.shape import Shape
+from dblog_core.delta_writer.stored_rows import rows_at
+from dblog_core.interfaces import Json
+
+_NO_ID = -1
+
+
+@dataclass(frozen=True, slots=True)
+class NewFile:
+    """A written file: its action, and the key columns of its rows (None: they are many). `plan`: a digest of which rows
+    of the changes are in it, and of the metadata that it was written for."""
+
+    plan: bytes
+    name: str
+    size: int
+    addition: Json
+    keys: pa.Table | None
+
+
+def row_ids(table: OpenTable, shape: Shape, hits: Sequence[Hits], puts: Flags) -> pa.Array:
+    """By change the id of the row that it replaces; NULL for one that is new, whose place becomes its id. Rows are
+    tracked."""
+    assert shape.row_id is not None, "rows are tracked"
+    ids = np.full(len(puts), _NO_ID, np.int64)
+    for hit in (hit.of(puts) for hit in hits):
+        if len(hit.rows):
+            stored = rows_at(table.files, hit.file, shape.with_row_ids(), [shape.row_id], hit.rows)
+            ids[hit.change_numbers] = np.asarray(stored[shape.row_id])
+    return pa.array(ids, mask=ids == _NO_ID)
+
+
+def write_new_rows(
+    table: OpenTable, rows: pa.Table, shape: Shape, plan: bytes, before: Sequence[NewFile]
+) -> list[NewFile]:
+    """The files of the rows, which the digest `plan` tells from others; the files `before`, of an earlier plan, where
+    they have the same rows and are still there."""
+    # Others' commits have us plan again; the same rows need no other files.
+    if before and all(file.plan == plan and table.files.exists(file.name) for file in before):
+        return list(before)
+    written = []
+    for partition, numbers in split_rows(rows, shape.partitions, str(table.files)):
+        of_partition = rows.take(pa.array(numbers)) if partition else rows
+        written.append(_write_file(table, of_partition, partition, shape, plan))
+    return written
+
+
+def _write_file(table: OpenTable, rows: pa.Table, partition: Partition, shape: Shape, plan: bytes) -> NewFile:
+    configuration = table.snapshot.metadata.get("configuration") or {}
+    where = str(table.files)
+    file = data_file(rows, shape.with_row_ids(), configuration, table.new_id(), where=where, partition=partition)
+    table.create(file.name, file.data)
+    addition = file.addition(now_ms=table.now_ms(), data_change=True)
+    keys = file.rows.select([shape[name].physical for name in table.keys])
+    return NewFile(plan, file.name, file.data.size, addition, keys)
