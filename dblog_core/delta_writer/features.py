@@ -16,9 +16,19 @@ from dblog_core.interfaces import Json
 READER_VERSION = 3
 WRITER_VERSION = 7
 """The protocol of tables with features by name, deletion vectors among them."""
-_FIRST_VERSIONS = (1, 2)
-"""A protocol whose only features are appended rows alone, and invariants: settings and columns say whether a table has
-them."""
+_MAPPING_VERSION = 2
+"""The version for readers of the times before names that map columns."""
+_SINCE = {
+    "appendOnly": 2,
+    "invariants": 2,
+    "checkConstraints": 3,
+    "changeDataFeed": 4,
+    "generatedColumns": 4,
+    "columnMapping": 5,
+    "identityColumns": 6,
+}
+"""The versions for writers since which a table of the times before names may have a feature: settings and columns say
+whether it has it."""
 
 _READABLE = frozenset(
     {
@@ -50,7 +60,7 @@ _WRITABLE = _READABLE | {
     "invariants",
     ROW_TRACKING,
 }
-"""Some only name what a table may have: `_ACTIVE` and `_COLUMN` tell whether it has it."""
+"""Some only name what a table may have: properties and `_COLUMN` tell whether it has it."""
 
 _CHECKPOINTED = _WRITABLE - {_PROTECTION, "v2Checkpoint"}
 """Features of tables of which a classic checkpoint tells all that the log before it does."""
@@ -93,13 +103,20 @@ def refusal(where: str, reason: str) -> TableRefused:
     return TableRefused(f"{_REFUSED}{reason}", where=where, fix="Spark writes it")
 
 
-def check_readable(protocol: Json, where: str) -> None:
-    """Raises TableRefused where a reader needs more than this package knows."""
-    version = protocol.get("minReaderVersion")
-    if version != READER_VERSION or protocol.get("minWriterVersion") != WRITER_VERSION:
-        raise refusal(where, f"its protocol is {version}, {protocol.get('minWriterVersion')}, and not 3, 7")
-    if unknown := set(protocol.get("readerFeatures") or ()) - _READABLE:
-        raise refusal(where, f"it has the reader feature {', '.join(sorted(unknown))}")
+def reader_features(protocol: Json) -> list[str]:
+    """Those that a reader must know: named, or implied by a version of the times before names."""
+    version = protocol["minReaderVersion"]
+    if version >= READER_VERSION:
+        return list(protocol.get("readerFeatures") or ())
+    return ["columnMapping"] if version == _MAPPING_VERSION else []
+
+
+def writer_features(protocol: Json) -> list[str]:
+    """As `reader_features`, of a writer."""
+    version = protocol["minWriterVersion"]
+    if version >= WRITER_VERSION:
+        return list(protocol.get("writerFeatures") or ())
+    return [name for name, since in _SINCE.items() if version >= since]
 
 
 def check_rows_readable(protocol: Json, metadata: Json, where: str) -> None:
@@ -112,6 +129,12 @@ def check_rows_readable(protocol: Json, metadata: Json, where: str) -> None:
     mapping = (metadata.get("configuration") or {}).get("delta.columnMapping.mode", "none")
     if mapping not in _MAPPINGS:
         raise refusal(where, f"its column mapping is {mapping}")
+
+
+def check_alterable(protocol: Json, metadata: Json, where: str) -> None:
+    """Raises TableRefused where a commit of metadata and protocol would not be all that the table asks for."""
+    _check_protocol(protocol, metadata, where)
+    _check_settings(metadata, where)
 
 
 def check_writable(protocol: Json, metadata: Json, where: str) -> None:
@@ -138,7 +161,7 @@ def takes_vectors(protocol: Json, metadata: Json) -> bool:
 
 def has_feature(protocol: Json, name: str) -> bool:
     """Whether writers have to keep to a feature of tables."""
-    return name in (protocol.get("writerFeatures") or ())
+    return name in writer_features(protocol)
 
 
 def is_on(metadata: Json, setting: str) -> bool:
@@ -153,16 +176,17 @@ def protects_log(features: Collection[str]) -> bool:
 
 
 def _check_protocol(protocol: Json, metadata: Json, where: str) -> None:
-    if (protocol.get("minReaderVersion"), protocol.get("minWriterVersion")) != _FIRST_VERSIONS:
-        _check_known(protocol, where)
-    elif (metadata.get("configuration") or {}).get("delta.columnMapping.mode", "none") != "none":
-        raise refusal(where, "it maps its columns, and its protocol does not know that")
-
-
-def _check_known(protocol: Json, where: str) -> None:
-    check_readable(protocol, where)
-    if unknown := set(protocol.get("writerFeatures") or ()) - _WRITABLE:
+    versions = protocol.get("minReaderVersion"), protocol.get("minWriterVersion")
+    if versions[0] not in range(1, READER_VERSION + 1) or versions[1] not in range(1, WRITER_VERSION + 1):
+        raise refusal(where, f"its protocol is {versions[0]}, {versions[1]}, and not at most 3, 7")
+    if unknown := set(reader_features(protocol)) - _READABLE:
+        raise refusal(where, f"it has the reader feature {', '.join(sorted(unknown))}")
+    features = writer_features(protocol)
+    if unknown := set(features) - _WRITABLE:
         raise refusal(where, f"it has the feature {', '.join(sorted(unknown))}")
+    mapping = (metadata.get("configuration") or {}).get("delta.columnMapping.mode", "none")
+    if mapping in _MAPPINGS[1:] and "columnMapping" not in features:
+        raise refusal(where, "it maps its columns, and its protocol does not know that")
 
 
 def _check_settings(metadata: Json, where: str) -> None:

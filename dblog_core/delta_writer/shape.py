@@ -35,8 +35,8 @@ _SIMPLE: dict[str, pa.DataType] = {
     "timestamp_ntz": pa.timestamp("us"),
 }
 _DECIMAL = re.compile(r"decimal\((\d+), *(\d+)\)")
-_PHYSICAL = "delta.columnMapping.physicalName"
-_ID = "delta.columnMapping.id"
+PHYSICAL_NAME = "delta.columnMapping.physicalName"
+COLUMN_ID = "delta.columnMapping.id"
 _FIELD_ID = b"PARQUET:field_id"
 
 
@@ -157,7 +157,7 @@ def _column(schema_field: Json, mapped: bool, partitions: Collection[str], where
     return DeltaColumn(
         name,
         field.name,
-        about.get(_ID) if mapped else None,
+        about.get(COLUMN_ID) if mapped else None,
         field,
         nullable=bool(schema_field["nullable"]),
         stands=Stands.IN_LOG if is_partition else Stands.IN_FILES,
@@ -183,10 +183,10 @@ def _field(schema_field: Json, path: str, mapped: bool, where: str) -> pa.Field:
     about = schema_field.get("metadata") or {}
     check_column(path, about, where)
     # Where columns are mapped, files and statistics have physical names: a rename changes the log alone.
-    physical = about.get(_PHYSICAL) if mapped else schema_field["name"]
-    if physical is None or (mapped and _ID not in about):
+    physical = about.get(PHYSICAL_NAME) if mapped else schema_field["name"]
+    if physical is None or (mapped and COLUMN_ID not in about):
         raise refusal(where, f"column {path} has no physical name and id, though the table maps its columns")
-    ids = {_FIELD_ID: str(about[_ID]).encode()} if mapped else None
+    ids = {_FIELD_ID: str(about[COLUMN_ID]).encode()} if mapped else None
     return pa.field(physical, _type(schema_field["type"], path, mapped, where), metadata=ids)
 
 

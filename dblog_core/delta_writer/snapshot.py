@@ -20,7 +20,7 @@ from dblog_core.delta_writer import delta_log_checkpoint
 from dblog_core.delta_writer.features import CLUSTERING, check_writable, has_feature, refusal, takes_vectors
 from dblog_core.delta_writer.files import LOG, TableFiles
 from dblog_core.delta_writer.shape import Shape, shape_of
-from dblog_core.delta_writer.statistics import count_rows
+from dblog_core.delta_writer.statistics import columns_with_statistics, count_rows
 from dblog_core.delta_writer.vectors import count_replaced, unique_id
 from dblog_core.errors import LakeError
 from dblog_core.interfaces import Json
@@ -89,7 +89,12 @@ class Snapshot:
     def shape(self, where: str) -> Shape:
         """Its columns. Raises TableRefused for what this package does not write."""
         check_writable(self.protocol, self.metadata, where)
-        return shape_of(self.metadata, where)
+        shape = shape_of(self.metadata, where)
+        if clustered := set(self.clustered_by):
+            known = columns_with_statistics(shape, self.metadata.get("configuration") or {})
+            if lacking := clustered - {column.physical for column in known}:
+                raise refusal(where, f"it is clustered by columns without statistics: {', '.join(sorted(lacking))}")
+        return shape
 
     @property
     def clustered_by(self) -> tuple[str, ...]:

@@ -1,9 +1,9 @@
-"""What gives a Delta table the shape of its source's table: statements, each of which a later run leaves out once done.
+"""What gives a Delta table the shape of its source's table: changes, each of which a later run leaves out once done.
 
 A column that is proven to be renamed is renamed, by column mapping, in two halves: where another column has had one of
 the two names, first each gets a name in between, then the new one. So columns may swap their names. The property
 `dblog.renamed` is set between the halves: it is the offset up to which renames are done, and says which half a later
-run must finish.
+run must finish, where the changes are not one commit (`shaped_table`).
 
 A column that the source drops stays in the lake: rows that are not written again keep its values. The property
 `dblog.dropped` names such columns, so that they differ from those that somebody else has added. With
@@ -19,6 +19,17 @@ from dataclasses import dataclass
 
 from pyspark.sql import types as t
 
+from dblog_core.delta_writer.altering.alterations import (
+    FIRST,
+    WIDENING,
+    AddColumn,
+    Change,
+    DropColumns,
+    RenameColumn,
+    SetProperties,
+    WidenColumn,
+)
+from dblog_core.delta_writer.altering.column_mapping import MODE
 from dblog_core.errors import LakeError
 from dblog_core.lake.json_variants import variant_name
 from dblog_core.model.schema import Column, TableName, TableSchema
@@ -30,17 +41,15 @@ from spark_jobs.delta_tables.column_types import (
     OP,
     arrow_type,
     is_odd,
-    quote,
     refuse_shape,
     row_shape,
 )
+from spark_jobs.delta_tables.shaped_table import Described
 
 DROPPED = "dblog.dropped"
 RENAMED = "dblog.renamed"
 KEY = "dblog.key"
 TABLE = "dblog.table"
-_MAPPING = "delta.columnMapping.mode"
-_WIDENING = "delta.enableTypeWidening"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +100,15 @@ def renamed_upto(properties: Mapping[str, str]) -> int:
     return int(properties.get(RENAMED, "0"))
 
 
-def set_apart(table: str, have: t.StructType, properties: Mapping[str, str], step: Rename) -> Iterator[str]:
-    """The first half of a rename. A column of an older meaning that has one of the new names goes (in a history, which
+def rename(have: Described, step: Rename) -> list[Change]:
+    """What a rename still lacks. A column of an older meaning that has one of the new names goes (in a history, which
     loses nothing, it gets another name); rows that were written since are not there yet."""
+    apart = list(_set_apart(have.shape, have.properties, step))
+    return [*apart, *_bring_together(have.after(apart).shape, step)]
+
+
+def _set_apart(have: t.StructType, properties: Mapping[str, str], step: Rename) -> Iterator[Change]:
+    """The first half of a rename."""
     if renamed_upto(properties) >= step.offset:
         return
     lake_names = set(have.names)
@@ -101,41 +116,41 @@ def set_apart(table: str, have: t.StructType, properties: Mapping[str, str], ste
     done = {new for old, new in step.pairs if _is_renamed_at_once(step.pairs, step, old, new) and old not in lake_names}
     stale = [n for n in have.names if n.lower() in reused and n not in step.new and n not in done]
     stale += [variant for text, variant in variants.of(have).items() if text in stale]
-    if properties.get(_MAPPING) in (None, "none"):
-        yield set_properties(table, {_MAPPING: "name"})
+    if properties.get(MODE) in (None, "none"):
+        yield SetProperties({MODE: "name"})
     if stale and KEY in properties:
-        yield f"ALTER TABLE {table} DROP COLUMNS ({', '.join(map(quote, stale))})"
+        yield DropColumns(tuple(stale))
     elif stale:
-        yield from (_renaming(table, quote(n), name_until(n, step.offset)) for n in stale)
+        yield from (RenameColumn((n,), name_until(n, step.offset)) for n in stale)
     pairs = variants.pairs_with_variants(step, have)
     for within, names in _levels(have):
         for (old, new), text in pairs.items():
             if old in names:
                 # A VARIANT by its text: under another's name, a later run would take it for the VARIANT of that.
                 at_once = _is_renamed_at_once(pairs, step, old, new) and _is_renamed_at_once(pairs, step, *text)
-                yield _renaming(table, within + quote(old), new if at_once else _between(step, new))
+                yield RenameColumn((*within, old), new if at_once else _between(step, new))
     now = {RENAMED: str(step.offset)}
     if KEY in properties:
         now[KEY] = json.dumps([step.current_name(name) for name in json.loads(properties[KEY])])
     if DROPPED in properties:
         left = [n for n in kept_columns(properties) if n in step.new or n.lower() not in reused]
         now[DROPPED] = json.dumps(sorted(map(step.current_name, left)))
-    yield set_properties(table, now)
+    yield SetProperties(now)
 
 
-def bring_together(table: str, have: t.StructType, step: Rename) -> Iterator[str]:
+def _bring_together(have: t.StructType, step: Rename) -> Iterator[Change]:
     """The second half of a rename."""
     for within, names in _levels(have):
         for name in (n for _, new in step.pairs for n in (new, variant_name(new))):
             if _between(step, name) in names:
-                yield _renaming(table, within + quote(_between(step, name)), name)
+                yield RenameColumn((*within, _between(step, name)), name)
 
 
-def _levels(have: t.StructType) -> Iterator[tuple[str, list[str]]]:
-    """The columns, and the key that a row of a history has had, with what stands before their names."""
-    yield "", have.names
+def _levels(have: t.StructType) -> Iterator[tuple[tuple[str, ...], list[str]]]:
+    """The columns, and the key that a row of a history has had, with the path to their names."""
+    yield (), have.names
     if MOVED_FROM in have.names and isinstance(old := have[MOVED_FROM].dataType, t.StructType):
-        yield f"{quote(MOVED_FROM)}.", old.names
+        yield (MOVED_FROM,), old.names
 
 
 def _is_renamed_at_once(pairs: Collection[tuple[str, str]], step: Rename, old: str, new: str) -> bool:
@@ -148,29 +163,60 @@ def _between(step: Rename, name: str) -> str:
     return f"_dblog_{step.offset}_{name}"
 
 
-def _renaming(table: str, path: str, name: str) -> str:
-    return f"ALTER TABLE {table} RENAME COLUMN {path} TO {quote(name)}"
-
-
-def statements(
-    table: str,
-    have: t.StructType,
-    properties: Mapping[str, str],
+def follow(
+    have: Described,
     *,
-    key: list[str],
     schema: TableSchema,
     dropped: DroppedColumns,
     json_as_variant: bool = False,
-) -> Iterator[str]:
-    """In their order. `table`: its name in SQL; `have`, `key`: what the lake table has; `json_as_variant`: what is JSON
-    has a VARIANT beside it.
+) -> list[Change]:
+    """What the lake table still lacks to follow the source's, in order. `json_as_variant`: what is JSON has a VARIANT
+    beside it (`variants` adds those).
 
     Raises LakeError for a difference that the lake does not follow.
     """
-    lake_types = {f.name: f.dataType for f in have if not (f.name.startswith("_dblog_") or variants.is_own(f))}
+    drop, back = _find_going(have, schema, dropped)
+    lake_types = {n: kind for n, kind in _lake_types(have.shape).items() if n not in drop}
+    _check_followed(have, schema, dropped, lake_types, back)
+    shape = row_shape(schema)
+    added = [n for n in shape.names if n not in lake_types]
+    wider = [n for n in shape.names if n in lake_types and lake_types[n] != shape[n].dataType]
+    drop += variants.plan(have.shape, schema, is_wanted=json_as_variant, going=drop).drop
+    settings = {MODE: "name"} if drop or any(map(is_odd, added)) else {}
+    settings |= {WIDENING: "true"} if wider else {}
+    settings = {n: v for n, v in settings.items() if have.properties.get(n) in (None, "none", "false")}
+    changes: list[Change] = [SetProperties(settings)] if settings else []
+    if drop:
+        changes.append(DropColumns(tuple(drop)))
+    # After the drop and before the same name is added: no column that lives is ever marked.
+    marks = set() if dropped.drop else set(_find_left(have.shape, schema, dropped))
+    if set(kept_columns(have.properties)) != marks:
+        changes.append(SetProperties({DROPPED: json.dumps(sorted(marks))}))
+    changes += [WidenColumn((n,), shape[n].dataType.jsonValue()) for n in wider]
+    for name in added:
+        place = shape.names.index(name)
+        after = shape.names[place - 1] if place else FIRST
+        changes.append(AddColumn(name, shape[name].dataType.jsonValue(), after))
+    return changes
+
+
+def _lake_types(have: t.StructType) -> dict[str, t.DataType]:
+    """The types of the columns that are the source's."""
+    return {f.name: f.dataType for f in have if not (f.name.startswith("_dblog_") or variants.is_own(f))}
+
+
+def _find_left(have: t.StructType, schema: TableSchema, dropped: DroppedColumns) -> list[str]:
+    """The lake's columns that the source no longer has."""
+    source = {c.name for c in schema.columns if c.name not in dropped.in_batch}
+    return [name for name in _lake_types(have) if name not in source]
+
+
+def _find_going(have: Described, schema: TableSchema, dropped: DroppedColumns) -> tuple[list[str], list[str]]:
+    """The lake's columns that go with their values; and dropped columns that the source has again."""
+    lake_types = _lake_types(have.shape)
     source = [c.name for c in schema.columns if c.name not in dropped.in_batch]
-    marked = set(kept_columns(properties))
-    left = [name for name in lake_types if name not in source]
+    marked = set(kept_columns(have.properties))
+    left = _find_left(have.shape, schema, dropped)
     back = [name for name in source if name in lake_types and name in marked]
     drop = [*left, *back] if dropped.drop else []
     drop += [
@@ -180,37 +226,30 @@ def statements(
     ]
     replaced_in_case = {n.lower() for n in dropped.replaced if n not in lake_types}
     drop += [n for n in left if n not in drop and n in marked | dropped.had and n.lower() in replaced_in_case]
-    faults = [f"the lake has a column {n} that the source never had" for n in left if n not in marked | dropped.had]
-    faults += _find_other_types({n: kind for n, kind in lake_types.items() if n not in drop}, schema, back)
+    return drop, back
+
+
+def _check_followed(
+    have: Described,
+    schema: TableSchema,
+    dropped: DroppedColumns,
+    lake_types: Mapping[str, t.DataType],
+    back: list[str],
+) -> None:
+    """Raises LakeError for a difference that the lake does not follow. `lake_types`: of the columns that stay."""
+    known = set(kept_columns(have.properties)) | dropped.had
+    left = _find_left(have.shape, schema, dropped)
+    faults = [f"the lake has a column {n} that the source never had" for n in left if n not in known]
+    faults += _find_other_types(lake_types, schema, back)
     faults += [
         f"column {name} differs from {other}, which the lake keeps, in upper and lower case alone; with "
         "`[lake] drop_columns = true` the old column and its values go"
-        for name, other in find_case_conflicts([n for n in lake_types if n not in drop], schema)
+        for name, other in find_case_conflicts(list(lake_types), schema)
     ]
+    key = json.loads(have.properties[KEY])
     faults += [compatibility.describe_key_change(key, schema.key)] if key != list(schema.key) else []
     if faults:
         raise refuse_shape(schema, faults)
-    names = [c.name for c in schema.columns]
-    shape = row_shape(schema)
-    added = [n for n in names if n not in lake_types or n in drop]
-    wider = [n for n in names if n not in added and lake_types[n] != shape[n].dataType]
-    wants = variants.plan(have, schema, is_wanted=json_as_variant, going=drop)
-    drop += wants.drop
-    settings = {_MAPPING: "name"} if drop or any(map(is_odd, added)) else {}
-    settings |= {_WIDENING: "true"} if wider else {}
-    if settings := {n: v for n, v in settings.items() if properties.get(n) in (None, "none", "false")}:
-        yield set_properties(table, settings)
-    if drop:
-        yield f"ALTER TABLE {table} DROP COLUMNS ({', '.join(map(quote, drop))})"
-    # After the drop and before the same name is added: no column that lives is ever marked.
-    if marked != (marks := set() if dropped.drop else set(left)):
-        yield set_properties(table, {DROPPED: json.dumps(sorted(marks))})
-    yield from (f"ALTER TABLE {table} ALTER COLUMN {quote(n)} TYPE {shape[n].dataType.simpleString()}" for n in wider)
-    for name in added:
-        after = names[names.index(name) - 1] if name != names[0] else None
-        place = f"AFTER {quote(after)}" if after else "FIRST"
-        yield f"ALTER TABLE {table} ADD COLUMNS ({quote(name)} {shape[name].dataType.simpleString()} {place})"
-    yield from variants.statements(table, wants, fresh=added)
 
 
 def _is_another(lake_type: t.DataType, name: str, schema: TableSchema) -> bool:
@@ -242,18 +281,6 @@ def find_case_conflicts(lake_names: Collection[str], schema: TableSchema) -> lis
     return [(name, others[name.lower()]) for name in names if name.lower() in others]
 
 
-def set_properties(table: str, properties: Mapping[str, str]) -> str:
-    """The statement that sets them."""
-    pairs = ", ".join(f"{_literal(name)} = {_literal(value)}" for name, value in properties.items())
-    return f"ALTER TABLE {table} SET TBLPROPERTIES ({pairs})"
-
-
-def _literal(text: str) -> str:
-    """A string as SQL has it."""
-    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"
-
-
 def is_wider(have: t.DataType, want: t.DataType, *, or_equal: bool = False) -> bool:
     """Whether a column of the lake can become one of type `want`, with the same values."""
     if have == want:
@@ -263,23 +290,25 @@ def is_wider(have: t.DataType, want: t.DataType, *, or_equal: bool = False) -> b
     return old is not None and new is not None and compatibility.is_widening(old, new)
 
 
-def widening_statements(table: str, have: t.StructType, want: t.StructType) -> list[str] | None:
-    """The statements for those columns of both that are now wider, fields of structs too; None where one is
-    neither equal nor wider. `table` is set up for it first."""
+def widen(have: t.StructType, want: t.StructType) -> list[Change] | None:
+    """The changes of those columns of both that are now wider, fields of structs too; None where one is neither equal
+    nor wider. The table is set up for it first."""
     if (paths := _wider(have, want)) is None:
         return None
-    alters = [f"ALTER TABLE {table} ALTER COLUMN {path} TYPE {kind.simpleString()}" for path, kind in paths]
-    return [set_properties(table, {_WIDENING: "true"}), *alters] if alters else []
+    changes = [WidenColumn(path, kind.jsonValue()) for path, kind in paths]
+    return [SetProperties({WIDENING: "true"}), *changes] if changes else []
 
 
-def _wider(have: t.StructType, want: t.StructType, within: str = "") -> list[tuple[str, t.DataType]] | None:
-    paths: list[tuple[str, t.DataType]] = []
+def _wider(
+    have: t.StructType, want: t.StructType, within: tuple[str, ...] = ()
+) -> list[tuple[tuple[str, ...], t.DataType]] | None:
+    paths: list[tuple[tuple[str, ...], t.DataType]] = []
     old = {f.name: f.dataType for f in have}
     for field in want:
-        path = within + quote(field.name)
+        path = (*within, field.name)
         before = old.get(field.name, field.dataType)
         if isinstance(before, t.StructType) and isinstance(field.dataType, t.StructType):
-            if before.names != field.dataType.names or (inner := _wider(before, field.dataType, f"{path}.")) is None:
+            if before.names != field.dataType.names or (inner := _wider(before, field.dataType, path)) is None:
                 return None
             paths += inner
         elif is_wider(before, field.dataType):

@@ -12,14 +12,15 @@ history closes it: it begins again, in the same table.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 
 from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from dblog_core.delta_writer.altering.alterations import AddColumn, Change, SetProperties
 from dblog_core.delta_writer.features import TableRefused
 from dblog_core.errors import LakeError
 from dblog_core.lake.merge_plan import Work
@@ -48,6 +49,7 @@ from spark_jobs.delta_tables.column_types import (
     quote,
     spark_type,
 )  # fmt: skip
+from spark_jobs.delta_tables.shaped_table import Described, ShapedTable
 from spark_jobs.events import fold_on_driver, moved_unchanged_toast, staged_events
 from spark_jobs.history import previous_rows
 from spark_jobs.history.lines_on_driver import Lines
@@ -104,6 +106,7 @@ class History:
         self._schema = schema
         self._app = app
         self._check = check
+        self._shaped = ShapedTable(spark, path, check)
         self._renames = renames or Renames()
         self._tables = tables
 
@@ -116,17 +119,13 @@ class History:
 
     def begin(self) -> Begin | None:
         """From where on it is without a gap; None where it does not say so."""
-        properties = self._properties()
+        properties = self._shaped.describe().properties
         return Begin(int(properties[AFTER]), properties.get(WHOLE) == "true") if AFTER in properties else None
-
-    def _properties(self) -> dict[str, str]:
-        table = DeltaTable.forPath(self._spark, str(self.path))
-        return dict(table.detail().select("properties").collect()[0][0])
 
     def lines(self, renames: Renames | None = None) -> DataFrame:
         """All of them; with the names that columns have now, if some were renamed since the last line."""
         lines = self._spark.read.format("delta").load(str(self.path))
-        later = renames.after(alter_table.renamed_upto(self._properties())) if renames else None
+        later = renames.after(alter_table.renamed_upto(self._shaped.describe().properties)) if renames else None
         return lines.toDF(*map(later.current_name, lines.columns)) if later else lines
 
     def append_changes(self, work: Work, before: Before, *, staging: Staging, upto: int) -> None:
@@ -212,62 +211,62 @@ class History:
         if self.version() is None:
             self._create(before)
             return
-        if OP in self.lines().columns:
-            self._rename()
-        have = self.lines().schema
-        want = history_shape(self._schema)
-        table = f"delta.{quote(str(self.path))}"
-        if OP not in have.names:
+        have = self._shaped.describe()
+        if OP in have.shape.names:
+            for step in self._renames.steps:
+                self._shaped.alter(partial(alter_table.rename, step=step))
+            have = self._shaped.describe()
+        self._check_owner(have)
+        self._shaped.alter(self._plan_changes)
+        if before is not None and not before.is_in_history:
+            self._begin_anew(before)
+
+    def _check_owner(self, have: Described) -> None:
+        """Raises LakeError where another table has this place."""
+        if OP not in have.shape.names:
             raise self._refusal(
                 "its place is that of another table", "leave one of the two out of `tables`, or set history off"
             )
-        if (other := alter_table.is_another(self._properties(), self._schema.table)) is not None:
+        if (other := alter_table.is_another(have.properties, self._schema.table)) is not None:
             raise self._refusal(
                 f"its place is that of the history of {other}: the file system takes the two names for one",
                 "leave one of the two out of `tables`, or have the lake on a file system that tells them apart",
             )
-        if (wider := alter_table.widening_statements(table, have, want)) is None:
-            old = {f.name: f.dataType for f in have}
+
+    def _plan_changes(self, have: Described) -> list[Change]:
+        """Columns that are wider now, and those that are new. Raises LakeError for a shape that it can not take."""
+        want = history_shape(self._schema)
+        changes = alter_table.widen(have.shape, want)
+        if changes is None:
+            old = {f.name: f.dataType for f in have.shape}
             changed = [
                 f"column {f.name} was {old[f.name].simpleString()} and is {f.dataType.simpleString()}"
                 for f in want
                 if not alter_table.is_wider(old.get(f.name, f.dataType), f.dataType, or_equal=True)
             ]
-            raise self._refusal(
-                f"the history cannot follow: {'; '.join(changed)}",
-                "move the history's directory away: the next merge begins a new one",
+            raise self._cannot_follow(changed)
+        if conflicts := alter_table.find_case_conflicts(have.shape.names, self._schema):
+            raise self._cannot_follow(
+                f"column {name} differs from {other} in upper and lower case alone" for name, other in conflicts
             )
-        if conflicts := alter_table.find_case_conflicts(have.names, self._schema):
-            pairs = (f"column {name} differs from {other} in upper and lower case alone" for name, other in conflicts)
-            raise self._refusal(
-                f"the history cannot follow: {'; '.join(pairs)}",
-                "move the history's directory away: the next merge begins a new one",
-            )
-        added = [f for f in want if f.name not in have.names]
-        columns = [f"ADD COLUMNS ({quote(f.name)} {f.dataType.simpleString()})" for f in added]
-        for statement in (*wider, *(f"ALTER TABLE {table} {column}" for column in columns)):
-            self._spark.sql(statement)
-        if before is not None and not before.is_in_history:
-            self._begin_anew(before)
+        added = [f for f in want if f.name not in have.shape.names]
+        return [*changes, *(AddColumn(f.name, f.dataType.jsonValue()) for f in added)]
 
-    def _rename(self) -> None:
-        table = f"delta.{quote(str(self.path))}"
-        for step in self._renames.steps:
-            for statement in alter_table.set_apart(table, self.lines().schema, self._properties(), step):
-                self._check()
-                self._spark.sql(statement)
-            for statement in alter_table.bring_together(table, self.lines().schema, step):
-                self._check()
-                self._spark.sql(statement)
+    def _cannot_follow(self, faults: Iterable[str]) -> LakeError:
+        return self._refusal(
+            f"the history cannot follow: {'; '.join(faults)}",
+            "move the history's directory away: the next merge begins a new one",
+        )
 
     def _keep(self, stale: Sequence[TableColumn]) -> None:
         """Has a column for each whose name another one takes within the merge; `_rename` has made those it has had."""
-        have = {name.lower() for name in self.lines().columns}
-        for column in stale:
-            if describe_stale(column.name).lower() not in have:
-                self._check()
-                added = f"{quote(describe_stale(column.name))} {spark_type(column.type).simpleString()}"
-                self._spark.sql(f"ALTER TABLE delta.{quote(str(self.path))} ADD COLUMNS ({added})")
+        kept = {describe_stale(column.name): spark_type(column.type).jsonValue() for column in stale}
+
+        def plan(have: Described) -> list[Change]:
+            names = {name.lower() for name in have.shape.names}
+            return [AddColumn(name, kind) for name, kind in kept.items() if name.lower() not in names]
+
+        self._shaped.alter(plan)
 
     def _with_stale(self, lines: DataFrame, work: Work, staging: Staging, stale: Sequence[TableColumn]) -> DataFrame:
         """The lines with the values that those columns had until then."""
@@ -285,8 +284,7 @@ class History:
         """Changes up to where the table stood may be missing. A merge that is tried again has said so already."""
         begin = self.begin()
         if begin is None or begin.after != before.offset:
-            pairs = ", ".join(f"'{name}' = '{value}'" for name, value in _properties(before).items())
-            self._spark.sql(f"ALTER TABLE delta.{quote(str(self.path))} SET TBLPROPERTIES ({pairs})")
+            self._shaped.alter(lambda have: [SetProperties(_properties(before))])
 
     def _refusal(self, what: str, fix: str) -> LakeError:
         return LakeError(what, where=str(self.path), fix=fix)

@@ -45,7 +45,7 @@ def _check_history(tools: Tools, schema: TableSchema) -> None:
     if history is None or history.version() is None:
         return
     have = history.lines().schema
-    widening = alter_table.widening_statements("history", have, column_types.history_shape(schema))
+    widening = alter_table.widen(have, column_types.history_shape(schema))
     if widening is None or alter_table.find_case_conflicts(have.names, schema):
         raise LakeError(
             "its history has columns of the old type, name or key, and nothing is ever taken out of a history",
@@ -82,8 +82,7 @@ def _shape_table(tools: Tools, plan: AcceptPlan) -> str:
     table.prepare()
     renamed = 0 if plan.reset is None else plan.reset.renamed
     if renamed > table.renamed_upto():  # its columns have the names of after that
-        sql = f"delta.{column_types.quote(str(table.path))}"
-        tools.session(name).sql(alter_table.set_properties(sql, {alter_table.RENAMED: str(renamed)}))
+        table.set_properties({alter_table.RENAMED: str(renamed)})
     tools.step(f"shaped {name}")
     return dump
 

@@ -27,6 +27,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from dblog_core.config.settings import Config
+from dblog_core.delta_writer.altering.alterations import SetProperties
 from dblog_core.delta_writer.features import TableRefused, protects_log
 from dblog_core.delta_writer.files import TableFiles
 from dblog_core.delta_writer.open_table import OpenTable
@@ -52,7 +53,6 @@ from dblog_core.staging.retention import Retention
 from dblog_core.storage.location import Location
 from dblog_core.wiring import open_state
 from spark_jobs.delta_tables import (
-    alter_table,
     clustering,
     delta_log_checkpoint,
     join_files,
@@ -61,6 +61,7 @@ from spark_jobs.delta_tables import (
     unneeded_files,
 )
 from spark_jobs.delta_tables.column_types import quote
+from spark_jobs.delta_tables.shaped_table import ShapedTable
 from spark_jobs.history import foreign_lines
 from spark_jobs.lake_tasks import answered_table, expired_cuts, file_upkeep
 from spark_jobs.lake_tasks.context import Done, Tools
@@ -136,7 +137,7 @@ def _maintain(
         removed = _remove_unneeded(place, tools, oldest_cut, keep=keep, now=marks.now)
         before = marks.now - max(keep, _HISTORY_LOG_SECONDS)
         with _name_errors(place):
-            _clean_log(session, tools.lake.location, place, oldest_cut, keep=keep, before=before)
+            _clean_log(session, tools, place, oldest_cut, keep=keep, before=before)
     size = marks.with_mark_time(_size(session, place), purged="purged" in done)
     return MaintainedTable(size, tuple(done), removed)
 
@@ -345,34 +346,33 @@ def _oldest_needed(place: Place, tools: Tools, oldest: Kept, *, before: float) -
     return -1 if version is None else version
 
 
-def _clean_log(spark: SparkSession, lake: Location, place: Place, oldest: Kept, *, keep: float, before: float) -> None:
+def _clean_log(spark: SparkSession, tools: Tools, place: Place, oldest: Kept, *, keep: float, before: float) -> None:
     """Removes the log of versions before the one that the oldest cut has; of a history, which no cut names, that from
     `before` this time. The log of a table with a feature that is not known here, or from which one was dropped, stays
     as long as Delta keeps it."""
     features, properties = DeltaTable.forPath(spark, str(place.path)).detail().select(*_DETAILS).collect()[0]
-    _keep_from_others(spark, place, properties, keep, cleans=protects_log(features))
+    table = ShapedTable(spark, place.path, tools.check)
+    _keep_from_others(table, properties, keep, cleans=protects_log(features))
     if protects_log(features) or not (place.history or oldest.number):
         return
     if place.history:
         version = log.newest_before(place.path, before)
     else:
-        version = cut_of(lake, oldest.number).tables.get(place.table)
+        version = cut_of(tools.lake.location, oldest.number).tables.get(place.table)
     if not log_cleanup.has_checkpoint(place.path):  # for a later maintenance: a log begins with one
         delta_log_checkpoint.write(spark, place.path)
     if version is not None:
         log_cleanup.clean(place.path, version)
 
 
-def _keep_from_others(
-    spark: SparkSession, place: Place, properties: Mapping[str, str], keep: float, *, cleans: bool
-) -> None:
+def _keep_from_others(table: ShapedTable, properties: Mapping[str, str], keep: float, *, cleans: bool) -> None:
     """Has VACUUMs of others, and Delta's own cleaning of the log, leave what cuts need: a cut names the newest version
     of a table that seldom changes, however old it is. `cleans`: Delta's cleaning stays."""
     kept = {} if cleans else {delta_log_checkpoint.CLEANS: "false"}
     days = math.ceil(min(keep, _LONGEST) / 86_400)
     kept |= {name: f"interval {days} days" for name, least in _KEPT_DAYS.items() if days > least}
     if lacking := {name: value for name, value in kept.items() if properties.get(name) != value}:
-        spark.sql(alter_table.set_properties(f"delta.{quote(str(place.path))}", lacking))
+        table.alter(lambda have: [SetProperties(lacking)])
 
 
 def _retain(tools: Tools, config: Config, now: float) -> MaintainedStaging:

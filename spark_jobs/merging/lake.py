@@ -122,13 +122,13 @@ class Lake:
         table = self.table(spark, schema)
         tables = self.open_tables
         about = None if tables is None else tables.describe(table.path, schema, self.check, is_left=is_left)
-        return table.rows().schema if about is None else about.shape
+        return table.columns() if about is None else about.shape
 
     def shape_in_lake(self, spark: SparkSession, schema: TableSchema) -> TableSchema:
         """The shape as far as the lake table has it."""
         table = self.table(spark, schema)
         return (
-            schema_policy.shape_in_lake(schema, table.rows().schema)
+            schema_policy.shape_in_lake(schema, table.columns())
             if self.keeps_columns(schema) and table.version()
             else schema
         )
@@ -139,7 +139,7 @@ class Lake:
         schema = self.shape_in_lake(spark, schema)
         if (self.drop_columns and not self.keeps_columns(schema)) or not table.exists():
             return schema
-        have = table.rows().schema
+        have = table.columns()
         names = {c.name for c in schema.columns}
         types = dict.fromkeys(variants.of(have), "json")  # so that they keep their VARIANTs too
         more = [

@@ -6,7 +6,7 @@ Every statement is also guarded by offsets, so that applying one again changes n
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -16,6 +16,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from dblog_core.delta_writer.altering.alterations import AddColumn, Change, SetProperties, UnsetProperties
+from dblog_core.delta_writer.altering.column_mapping import MODE
 from dblog_core.delta_writer.changes import Upserted
 from dblog_core.delta_writer.features import TableRefused
 from dblog_core.delta_writer.open_table import OpenTable
@@ -41,10 +43,11 @@ from spark_jobs.delta_tables.column_types import (
 from spark_jobs.delta_tables.highest_keys import Highest
 from spark_jobs.delta_tables.key_ranges import Ranges
 from spark_jobs.delta_tables.session import transaction
+from spark_jobs.delta_tables.shaped_table import Described, ShapedTable
 from spark_jobs.delta_tables.skipping_columns import NAMED, missing_statistics, names_others
 from spark_jobs.events.fold_without_spark import FoldedRows
 from spark_jobs.merging import mark_and_append
-from spark_jobs.merging.mark_and_append import Described, OpenTables
+from spark_jobs.merging.mark_and_append import OpenTables
 from spark_jobs.merging.with_spark import delta_merge
 from spark_jobs.merging.with_spark.batch import Batch
 
@@ -82,6 +85,7 @@ class LakeTable:
         self.path = path
         self._schema = schema
         self._app = app
+        self._shaped = ShapedTable(spark, path, check)
         self._highest = highest or Highest()
         self.committed: int | None = None
         """The version that `upsert` has made."""
@@ -105,27 +109,32 @@ class LakeTable:
         if not self.exists() and self._create():
             self._settled.add(self.path)
             return
-        alter_table.check_owner(self._properties(), self.rows().columns, self._schema.table, str(self.path))
-        self._rename()
-        properties = self._properties()
-        have = self.rows().schema
-        self._check_provenance(have)
-        for statement in alter_table.statements(
-            self._sql,
-            have,
-            properties,
-            key=json.loads(properties[KEY]),
-            schema=self._schema,
-            dropped=self._dropped,
-            json_as_variant=self._json_as_variant,
-        ):
-            self.check()
-            self._spark.sql(statement)
-        if wanted := self._wanted_properties():
-            self.check()
-            self._spark.sql(alter_table.set_properties(self._sql, wanted))
+        have = self._shaped.describe()
+        alter_table.check_owner(have.properties, have.shape.names, self._schema.table, str(self.path))
+        for step in self._renames.steps:
+            self._shaped.alter(partial(alter_table.rename, step=step))
+        self._check_provenance(self._shaped.describe().shape)
+        self._add_variants(self._shaped.alter(self._plan_changes))
         self._fill()
         self._settled.add(self.path)
+
+    def _plan_changes(self, have: Described) -> list[Change]:
+        """What the table lacks, but its VARIANTs."""
+        changes = alter_table.follow(
+            have, schema=self._schema, dropped=self._dropped, json_as_variant=self._json_as_variant
+        )
+        wanted = self._wanted_properties(have.after(changes))
+        return [*changes, SetProperties(wanted)] if wanted else changes
+
+    def _add_variants(self, changes: Sequence[Change]) -> None:
+        """Adds and fills the VARIANTs that the table lacks. `changes`: those that were made right before."""
+        if not self._json_as_variant:
+            return
+        fresh = [change.name for change in changes if isinstance(change, AddColumn)]
+        wants = variants.plan(self._shaped.describe().shape, self._schema, is_wanted=True)
+        for statement in variants.statements(self._sql, wants, fresh=fresh):
+            self.check()
+            self._spark.sql(statement)
 
     def _fill(self) -> None:
         """Gives rows from before a column was added what they are known to hold in it: once, and without a dump."""
@@ -142,20 +151,16 @@ class LakeTable:
         process looks once at each table: what is wanted changes with the configuration alone, or the table's shape."""
         if self.path not in self._settled:
             about = tables.describe(self.path, self._schema, self.check) if tables is not None else None
-            shape = self.rows().schema if about is None else about.shape
-            others = variants.plan(shape, self._schema, is_wanted=self._json_as_variant)
+            about = about or self._shaped.describe()
+            others = variants.plan(about.shape, self._schema, is_wanted=self._json_as_variant)
             if not others and not self._wanted_properties(about):
                 self._settled.add(self.path)
         return self.path in self._settled
 
-    def _wanted_properties(self, about: Described | None = None) -> dict[str, str]:
+    def _wanted_properties(self, have: Described) -> dict[str, str]:
         """Those that the table lacks."""
-        shape = self.rows().schema if about is None else about.shape
-        if self._vectors and not missing_statistics(shape, self._schema.key, {}):
-            return {}
-        properties = self._properties() if about is None else about.properties
-        off = {VECTORS: "false"} if not self._vectors and properties.get(VECTORS) == "true" else {}
-        return {**missing_statistics(shape, self._schema.key, properties), **off}
+        off = {VECTORS: "false"} if not self._vectors and have.properties.get(VECTORS) == "true" else {}
+        return {**missing_statistics(have.shape, self._schema.key, have.properties), **off}
 
     def _check_names(self) -> None:
         check_names(self._schema)
@@ -169,18 +174,17 @@ class LakeTable:
         columns = json_columns(self._schema) if self._json_as_variant else ()
         return variants.beside(lake_shape(self._schema), columns)
 
-    def _rename(self) -> None:
-        for step in self._renames.steps:
-            for statement in alter_table.set_apart(self._sql, self.rows().schema, self._properties(), step):
-                self.check()
-                self._spark.sql(statement)
-            for statement in alter_table.bring_together(self._sql, self.rows().schema, step):
-                self.check()
-                self._spark.sql(statement)
+    def columns(self) -> StructType:
+        """The table's columns."""
+        return self._shaped.describe().shape
 
     def renamed_upto(self) -> int:
         """The offset up to which its columns are renamed."""
-        return alter_table.renamed_upto(self._properties())
+        return alter_table.renamed_upto(self._shaped.describe().properties)
+
+    def set_properties(self, values: Mapping[str, str]) -> None:
+        """Gives properties of the table these values."""
+        self._shaped.alter(lambda have: [SetProperties(values)])
 
     def _check_provenance(self, shape: StructType) -> None:
         have = {f.name: f.dataType for f in shape}
@@ -225,25 +229,25 @@ class LakeTable:
 
     def _set_properties(self, renamed: int) -> None:
         """Where the key has become another one, or names need a mapping: a commit of its own, before the rows go."""
-        properties = {KEY: json.dumps(list(self._schema.key))}
-        if needs_mapping(self._schema):
-            properties["delta.columnMapping.mode"] = "name"
-        have = self._properties()
-        if renamed > alter_table.renamed_upto(have):
-            properties[alter_table.RENAMED] = str(renamed)
-        if other := {name: value for name, value in properties.items() if have.get(name) != value}:
-            self._spark.sql(alter_table.set_properties(self._sql, other))
-        if names_others(have, self._shape()):
-            self._spark.sql(f"ALTER TABLE {self._sql} UNSET TBLPROPERTIES ('{NAMED}')")
+        self._shaped.alter(partial(self._plan_replacement, renamed=renamed))
         self._settled.discard(self.path)
 
-    def _properties(self) -> dict[str, str]:
-        table = DeltaTable.forPath(self._spark, str(self.path))
-        return dict(table.detail().select("properties").collect()[0][0])
+    def _plan_replacement(self, have: Described, *, renamed: int) -> list[Change]:
+        properties = {KEY: json.dumps(list(self._schema.key))}
+        if needs_mapping(self._schema):
+            properties[MODE] = "name"
+        if renamed > alter_table.renamed_upto(have.properties):
+            properties[alter_table.RENAMED] = str(renamed)
+        changes: list[Change] = []
+        if other := {name: value for name, value in properties.items() if have.properties.get(name) != value}:
+            changes.append(SetProperties(other))
+        if names_others(have.properties, self._shape()):
+            changes.append(UnsetProperties((NAMED,)))
+        return changes
 
     def kept_columns(self) -> list[str]:
         """The columns that the table has and the source no longer has."""
-        return alter_table.kept_columns(self._properties())
+        return alter_table.kept_columns(self._shaped.describe().properties)
 
     def _create(self) -> bool:
         """Makes the table; False where somebody else was faster."""

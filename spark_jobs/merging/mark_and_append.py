@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,6 @@ import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import StructType
 
 from dblog_core.delta_writer.append import AppendedTable
 from dblog_core.delta_writer.bitmaps import Rows
@@ -37,6 +36,7 @@ from dblog_core.storage.location import Location
 from spark_jobs.delta_tables import log
 from spark_jobs.delta_tables.column_types import COMMIT_TIME, OFFSET, ORIGIN, POSITION
 from spark_jobs.delta_tables.delta_log_checkpoint import Checkpoints
+from spark_jobs.delta_tables.shaped_table import Described
 from spark_jobs.events import fold_in_parts, fold_on_driver
 from spark_jobs.events.fold import PUT, WITHHOLD
 from spark_jobs.events.fold_in_buckets import SpooledParts
@@ -51,14 +51,6 @@ _KEPT_ROWS = 100_000  # of an index that is worth a place on disk when its table
 _SHAPES = 3  # shapes that somebody may give the table while one commit is made
 
 _PROVENANCE = {OFFSET: "offset", POSITION: "position", COMMIT_TIME: "commit_time", ORIGIN: "origin"}
-
-
-@dataclass(frozen=True, slots=True)
-class Described:
-    """A lake table's columns and properties."""
-
-    shape: StructType
-    properties: Mapping[str, str]
 
 
 class OpenTables:
@@ -102,8 +94,7 @@ class OpenTables:
         except TableRefused:
             return None
         metadata = table.snapshot.metadata
-        shape = StructType.fromJson(orjson.loads(metadata["schemaString"]))
-        return Described(shape, metadata.get("configuration") or {})
+        return Described.of(orjson.loads(metadata["schemaString"]), metadata.get("configuration") or {})
 
     @property
     def rewritten_bytes(self) -> int:

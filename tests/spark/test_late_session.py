@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import random
 import shutil
 import threading
@@ -13,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from delta.tables import DeltaTable
 from pyspark import SparkContext
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
@@ -102,6 +104,50 @@ def test_a_lake_is_made_and_changed_without_spark(
     assert len(read_delta(place)) == len(rows) + 3
     assert any(name.endswith(".checkpoint.parquet") for name in (lake.table(A) / "_delta_log").names())
     assert not has_started(lake.spark)
+
+
+@pytest.mark.parametrize("history", [False, True])
+def test_columns_change_without_spark(spark: SparkSession, tmp_path: Path, history: bool) -> None:
+    """They are added, widened, dropped with their values and renamed, each with its merge; then Spark alters the
+    table."""
+    lake = late_lake(tmp_path)
+    lake.history = history
+    lake.drop_columns = True
+    build = lake.build
+    shape = A
+    expected: dict[int, dict[str, Any]] = {}
+
+    def merge_row(key: int, **values: Any) -> None:
+        expected[key] = {"id": key, **values}
+        build.create(shape, expected[key])
+        build.seal()
+        lake.merge_well()
+        names = [c.name for c in shape.columns]
+        rows = read_delta(Path(str(lake.table(A)))).select(names).sort_by("id").to_pylist()
+        assert rows == [{name: row.get(name) for name in names} for row in expected.values()]
+
+    merge_row(1, v="first")
+    shape = table("a", id=pa.int64(), n=pa.int32(), at=pa.timestamp("us"), v=pa.string())
+    # The lines of a history for which something is proven of older rows are Spark's.
+    build.schema(shape, filled=None if history else {"n": None, "at": None})
+    merge_row(2, v="second", n=2, at=dt.datetime(2024, 2, 29, 1, 2, 3))  # noqa: DTZ001  # as the column has it
+    shape = table("a", id=pa.int64(), n=pa.int64(), v=pa.string())
+    build.schema(shape)
+    merge_row(3, v="third", n=2**40)
+    if not history:
+        shape = table("a", id=pa.int64(), v=pa.int64(), n=pa.string())
+        build.schema(shape, renamed={"v": "n", "n": "v"})
+        expected = {key: {"id": key, "v": row.get("n"), "n": row["v"]} for key, row in expected.items()}
+        merge_row(4, v=2**41, n="fourth")
+    assert not has_started(lake.spark)
+    place = str(lake.table(A))
+    detail = DeltaTable.forPath(spark, place).detail().collect()[0]
+    features = {"deletionVectors", "columnMapping", "timestampNtz", "typeWidening", "appendOnly", "invariants"}
+    assert set(detail["tableFeatures"]) == features
+    spark.sql(f"ALTER TABLE delta.`{place}` ADD COLUMNS (x STRING)")
+    names = [c.name for c in shape.columns]
+    rows = spark.read.format("delta").load(place).select(*names).orderBy("id").collect()
+    assert [row.asDict() for row in rows] == [{name: row.get(name) for name in names} for row in expected.values()]
 
 
 def test_spark_goes_on_from_a_checkpoint_of_the_library(spark: SparkSession, tmp_path: Path) -> None:

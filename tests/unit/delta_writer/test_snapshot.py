@@ -253,7 +253,7 @@ REFUSED = {
     "a catalog": ([protocol(reader=["catalogManaged"])], "reader feature catalogManaged"),
     "Iceberg": ([protocol("icebergCompatV2")], "feature icebergCompatV2"),
     "what comes some day": ([protocol("fromTheFuture")], "feature fromTheFuture"),
-    "an older protocol": ([{"protocol": {"minReaderVersion": 2, "minWriterVersion": 5}}], "its protocol is 2, 5"),
+    "a newer protocol": ([{"protocol": {"minReaderVersion": 4, "minWriterVersion": 8}}], "its protocol is 4, 8"),
 }
 
 
@@ -308,6 +308,17 @@ def test_a_type_that_is_not_known_is_refused(table: Table, kind: str) -> None:
     write_commit(table.path, 3, metadata(schema_string({**FIELDS, "more": kind})))
     with pytest.raises(TableRefused, match=f"column more is of type {kind}"):
         upsert(table.writer(), table.changes([row(1)]), APP, 9)
+
+
+def test_a_column_of_a_clustering_without_statistics_is_refused(table: Table) -> None:
+    domain = {"domain": "delta.clustering", "configuration": '{"clusteringColumns":[["note"]]}', "removed": False}
+    statistics = {"delta.dataSkippingStatsColumns": "id,_dblog_offset", "delta.enableDeletionVectors": "true"}
+    features = protocol("clustering", "domainMetadata", vectors=True)
+    write_commit(table.path, 3, features, metadata(schema_string(FIELDS), **statistics), {"domainMetadata": domain})
+    with pytest.raises(TableRefused, match="clustered by columns without statistics: note"):
+        upsert(table.writer(), table.changes([row(1)]), APP, 9)
+    write_commit(table.path, 4, {"domainMetadata": {**domain, "removed": True}})
+    assert upsert(table.writer(), table.changes([row(1)]), APP, 9).version == 5
 
 
 @pytest.mark.parametrize(("column", "kind"), [("v", "binary"), ("v", "double"), ("v", '{"type":"array"}')])

@@ -1,63 +1,55 @@
-"""Renames of columns in a lake table: whatever dies between two statements, the next run ends with the same columns."""
+"""Renames of columns in a lake table: whatever dies between two changes, the next run ends with the same columns."""
 
 from __future__ import annotations
 
 import json
-import re
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import types as t
 
+from dblog_core.delta_writer.altering.alterations import Change, DropColumns, RenameColumn, SetProperties
 from dblog_core.lake.merge_plan import lacks_before, plan_works, split_at_renames
 from dblog_core.schema_evolution.renames import Rename
 from dblog_core.staging.manifest import DataFile, LogMark
 from spark_jobs.delta_tables import alter_table
+from spark_jobs.delta_tables.shaped_table import Described
 from tests.unit.staged import manifest
-
-_RENAME = re.compile(r"ALTER TABLE t RENAME COLUMN (?:`(\w+)`\.)?`(\w+)` TO `(\w+)`")
-_DROP = re.compile(r"ALTER TABLE t DROP COLUMNS \((.*)\)")
 
 
 class Lake:
-    """A Delta table as its statements leave it: each column has an identity."""
+    """A Delta table as its changes leave it: each column has an identity."""
 
     def __init__(self, columns: dict[str, int], properties: dict[str, str]) -> None:
         self.columns = columns
         self.properties = properties
-        self.left = -1
 
     @property
-    def have(self) -> t.StructType:
+    def have(self) -> Described:
         kinds = ((name, t.VariantType() if name.endswith("_variant") else t.LongType()) for name in self.columns)
-        return t.StructType([t.StructField(name, kind) for name, kind in kinds])
+        return Described(t.StructType([t.StructField(name, kind) for name, kind in kinds]), self.properties)
 
     def run(self, step: Rename, dies_after: int) -> bool:
         """Whether it came to the end."""
-        self.left = dies_after
-        for half in (
-            lambda: alter_table.set_apart("t", self.have, self.properties, step),
-            lambda: alter_table.bring_together("t", self.have, step),
-        ):
-            for statement in list(half()):
-                if not self.left:
-                    return False
-                self.left -= 1
-                self._do(statement)
-        return True
+        changes = alter_table.rename(self.have, step)
+        made = changes if dies_after < 0 else changes[:dies_after]
+        for change in made:
+            self._do(change)
+        return len(made) == len(changes)
 
-    def _do(self, statement: str) -> None:
-        if match := _RENAME.fullmatch(statement):
-            assert match[3].lower() not in {name.lower() for name in self.columns}, statement
-            self.columns = {match[3] if name == match[2] else name: who for name, who in self.columns.items()}
-        elif match := _DROP.fullmatch(statement):
-            for name in match[1].replace("`", "").split(", "):
-                del self.columns[name]
-        else:
-            pairs = re.findall(r"'((?:[^'\\]|\\.)*)' = '((?:[^'\\]|\\.)*)'", statement)
-            assert pairs, statement
-            self.properties |= {name: value.replace("\\'", "'") for name, value in pairs}
+    def _do(self, change: Change) -> None:
+        match change:
+            case RenameColumn((old,), new):
+                assert new.lower() not in {name.lower() for name in self.columns if name != old}, change
+                self.columns = {new if name == old else name: who for name, who in self.columns.items()}
+            case DropColumns(names):
+                for name in names:
+                    del self.columns[name]
+            case SetProperties(values):
+                self.properties |= values
+            case _:
+                raise AssertionError(f"a rename makes no {change}")
 
 
 OLD = st.sampled_from(["id", "a", "b", "c"])

@@ -1,0 +1,58 @@
+"""Which features a table needs for its columns and properties, and the protocol that names them: as few as possible.
+
+A reader refuses a table for each feature that it does not know, whether the table makes use of it or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import orjson
+
+from dblog_core.delta_writer.altering.column_mapping import all_fields, is_mapped
+from dblog_core.delta_writer.features import READER_VERSION, WRITER_VERSION, reader_features, writer_features
+from dblog_core.interfaces import Json
+
+FIRST_PROTOCOL: Json = {"minReaderVersion": 1, "minWriterVersion": 2}
+"""That of a table that needs no feature: every reader and writer knows it."""
+_MAPPING = "columnMapping"
+_BY_PROPERTY = {"delta.enableDeletionVectors": "deletionVectors", "delta.enableTypeWidening": "typeWidening"}
+
+
+def find_needed_features(metadata: Json) -> list[str]:
+    """Those that the table's columns and properties need, by their names; readers need each of them too."""
+    configuration = metadata.get("configuration") or {}
+    needed = [feature for name, feature in _BY_PROPERTY.items() if configuration.get(name) == "true"]
+    if is_mapped(configuration):
+        needed.append(_MAPPING)
+    if any(_has_local_times(field["type"]) for field in all_fields(orjson.loads(metadata["schemaString"])["fields"])):
+        needed.append("timestampNtz")
+    return needed
+
+
+def enable_features(protocol: Json, needed: Collection[str]) -> Json:
+    """The protocol with these features, for readers and writers, and those that it has; the same object where it has
+    them."""
+    known = reader_features(protocol), writer_features(protocol)
+    if all(feature in features for features in known for feature in needed):
+        return protocol
+    # What a version of the times before names implies is named from then on (PROTOCOL.md, "Table Features").
+    for_readers, for_writers = ([*features, *(f for f in needed if f not in features)] for features in known)
+    # As Delta has it: readers of the times before names know a mapping of columns.
+    version = READER_VERSION if set(for_readers) - {_MAPPING} or protocol["minReaderVersion"] == READER_VERSION else 2
+    named = {"readerFeatures": for_readers} if version == READER_VERSION else {}
+    return {
+        "minReaderVersion": version,
+        "minWriterVersion": WRITER_VERSION,
+        **named,
+        "writerFeatures": for_writers,
+    }
+
+
+def _has_local_times(delta_type: str | Json) -> bool:
+    """Whether the type, or that of an element of it, is `timestamp_ntz`. Fields within it are asked on their own."""
+    if isinstance(delta_type, str):
+        return delta_type == "timestamp_ntz"
+    return any(
+        _has_local_times(delta_type[part]) for part in ("elementType", "keyType", "valueType") if part in delta_type
+    )
