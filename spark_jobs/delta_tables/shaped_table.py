@@ -19,20 +19,20 @@ from dblog_core.delta_writer.altering.alterations import (
     DropColumns,
     RenameColumn,
     SetProperties,
+    SupportFeature,
     TableForm,
     UnsetProperties,
     WidenColumn,
     alter_form,
 )
 from dblog_core.delta_writer.altering.altered_table import AlteredTable
+from dblog_core.delta_writer.altering.needed_features import FIRST_PROTOCOL, LOCAL_TIMES
 from dblog_core.delta_writer.features import TableRefused
 from dblog_core.interfaces import Json
 from dblog_core.lake.spark_submit import COMMIT_MARK
 from dblog_core.storage.location import Location
 from spark_jobs.delta_tables import delta_log_checkpoint, log
 from spark_jobs.delta_tables.column_types import quote
-
-_LOCAL_TIMES = "timestamp_ntz"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Described:
     def after(self, changes: Iterable[Change]) -> Described:
         """What they make of it. Raises LakeError for a change that the table cannot have."""
         metadata = {"schemaString": self.shape.json(), "configuration": dict(self.properties)}
-        altered = alter_form(TableForm(metadata, {"minReaderVersion": 1, "minWriterVersion": 2}), changes, "").metadata
+        altered = alter_form(TableForm(metadata, FIRST_PROTOCOL), changes, "").metadata
         return Described.of(orjson.loads(altered["schemaString"]), altered["configuration"])
 
 
@@ -136,12 +136,14 @@ def statements(table: str, changes: Iterable[Change]) -> Iterator[str]:
                 yield _set_properties(table, values)
             case UnsetProperties(names):
                 yield f"ALTER TABLE {table} UNSET TBLPROPERTIES ({', '.join(map(_literal, names))})"
+            case SupportFeature(name):
+                yield _set_properties(table, {f"delta.feature.{name}": "supported"})
 
 
 def _features(table: str, kind: str | Json) -> Iterator[str]:
     """The statement without which Delta refuses a column of this type."""
-    if kind == _LOCAL_TIMES:
-        yield _set_properties(table, {"delta.feature.timestampNtz": "supported"})
+    if kind == "timestamp_ntz":
+        yield from statements(table, [SupportFeature(LOCAL_TIMES)])
 
 
 def _set_properties(table: str, properties: Mapping[str, str]) -> str:

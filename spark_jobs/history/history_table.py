@@ -21,6 +21,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from dblog_core.delta_writer.altering.alterations import AddColumn, Change, SetProperties
+from dblog_core.delta_writer.altering.column_mapping import MODE
 from dblog_core.delta_writer.features import TableRefused
 from dblog_core.errors import LakeError
 from dblog_core.lake.merge_plan import Work
@@ -302,22 +303,19 @@ class History:
         }
         if self._renames:
             properties[alter_table.RENAMED] = str(self._renames.last_offset)
+        if needs_mapping(self._schema):
+            properties[MODE] = "name"
         shape = history_shape(self._schema)
         if (
             self._tables is not None
-            and not needs_mapping(self._schema)
             and create_table.is_place_empty(self.path)
             and not create_table.has_default_properties(self._spark)
         ):
-            create_table.create_table(self.path, shape, properties, vectors=False)
+            create_table.create_table(self.path, shape, properties)
             return
         builder = DeltaTable.createIfNotExists(self._spark).location(str(self.path)).addColumns(shape)
         for name, value in properties.items():
             builder = builder.property(name, value)
-        # So that such a column can be added later.
-        builder = builder.property("delta.feature.timestampNtz", "supported")
-        if needs_mapping(self._schema):
-            builder = builder.property("delta.columnMapping.mode", "name")
         builder.execute()
 
     def _changes(self, work: Work, before: Before, staging: Staging) -> DataFrame:

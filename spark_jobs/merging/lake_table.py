@@ -14,10 +14,17 @@ import pyarrow as pa
 from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructType, TimestampNTZType
 
-from dblog_core.delta_writer.altering.alterations import AddColumn, Change, SetProperties, UnsetProperties
+from dblog_core.delta_writer.altering.alterations import (
+    AddColumn,
+    Change,
+    SetProperties,
+    SupportFeature,
+    UnsetProperties,
+)
 from dblog_core.delta_writer.altering.column_mapping import MODE
+from dblog_core.delta_writer.altering.needed_features import LOCAL_TIMES
 from dblog_core.delta_writer.changes import Upserted
 from dblog_core.delta_writer.features import TableRefused
 from dblog_core.delta_writer.open_table import OpenTable
@@ -241,8 +248,11 @@ class LakeTable:
         changes: list[Change] = []
         if other := {name: value for name, value in properties.items() if have.properties.get(name) != value}:
             changes.append(SetProperties(other))
-        if names_others(have.properties, self._shape()):
+        shape = self._shape()
+        if names_others(have.properties, shape):
             changes.append(UnsetProperties((NAMED,)))
+        if any(isinstance(field.dataType, TimestampNTZType) for field in shape):
+            changes.append(SupportFeature(LOCAL_TIMES))
         return changes
 
     def kept_columns(self) -> list[str]:
@@ -262,15 +272,13 @@ class LakeTable:
             properties[alter_table.RENAMED] = str(self._renames.last_offset)
         shape = self._shape()
         properties |= missing_statistics(shape, self._schema.key, {})
+        if needs_mapping(self._schema):
+            properties[MODE] = "name"
         if self._is_plain(shape):
-            return create_table.create_table(self.path, shape, properties, vectors=self._vectors)
+            return create_table.create_table(self.path, shape, properties)
         builder = DeltaTable.createIfNotExists(self._spark).location(str(self.path)).addColumns(shape)
         for name, value in properties.items():
             builder = builder.property(name, value)
-        # So that such a column can be added later.
-        builder = builder.property("delta.feature.timestampNtz", "supported")
-        if needs_mapping(self._schema):
-            builder = builder.property("delta.columnMapping.mode", "name")
         builder.execute()
         return True
 
@@ -278,7 +286,6 @@ class LakeTable:
         """Whether the table is made without Spark: it has nothing that Delta alone knows to describe."""
         return (
             create_table.is_place_empty(self.path)
-            and not needs_mapping(self._schema)
             and not variants.of(shape)
             and not create_table.has_default_properties(self._spark)
         )

@@ -18,6 +18,7 @@ from pyspark.errors import PySparkException
 from dblog_core.delta_writer.keys import key_index
 from dblog_core.delta_writer.rewriting import copy_on_write
 from dblog_core.lake.lake_status import read_status
+from dblog_core.model.schema import TableSchema
 from spark_jobs.delta_tables import create_table, delta_log_checkpoint, log
 from spark_jobs.events import event_buckets, fold_in_parts, fold_on_driver
 from spark_jobs.merging import deleted_rows, mark_and_append
@@ -43,6 +44,8 @@ ODD = table(
     ratio=pa.float32(),
     flag=pa.bool_(),
 )
+MAPPED = table("mapped", key=("an id",), **{"an id": pa.int64(), "v": pa.string()})
+NEEDED = {"shop.odd": {"timestampNtz"}, "shop.mapped": {"columnMapping"}, "shop.t": set[str]()}
 
 
 def _counts(merges: list[Merged]) -> list[dict[str, Any]]:
@@ -93,27 +96,40 @@ def test_a_work_in_parts_gives_the_rows_of_a_merge(
         assert ("MERGE" in ours) == lake.marks
 
 
-@pytest.mark.parametrize("vectors", [True, False])
+@pytest.mark.parametrize(("form", "vectors"), [(ODD, True), (ODD, False), (T, False), (MAPPED, False), (MAPPED, True)])
 def test_a_table_that_is_made_without_spark_is_what_delta_makes(
-    lake: TestLake, monkeypatch: pytest.MonkeyPatch, vectors: bool
+    lake: TestLake, monkeypatch: pytest.MonkeyPatch, form: TableSchema, vectors: bool
 ) -> None:
     made = []
     for name, by_delta in (("ours", False), ("deltas", True)):
         if by_delta:
             monkeypatch.setattr(create_table, "has_default_properties", lambda spark: True)
-        shape = table(name, **{column.name: column.type for column in ODD.columns}, key=ODD.key)
+        shape = table(name, **{column.name: column.type for column in form.columns}, key=form.key)
         LakeTable(lake.spark, lake.table(shape), shape, app="made", vectors=vectors).prepare()
         detail = DeltaTable.forPath(lake.spark, str(lake.table(shape))).detail().collect()[0].asDict()
-        properties = {n: v for n, v in detail["properties"].items() if n != "dblog.table"}
+        # Delta counts columns of its own along where a table has vectors.
+        own = {"dblog.table", "delta.columnMapping.maxColumnId"}
+        properties = {n: v for n, v in detail["properties"].items() if n not in own}
         columns = lake.spark.read.format("delta").load(str(lake.table(shape))).schema
         features = sorted(detail["tableFeatures"])
         protocol = (detail["minReaderVersion"], detail["minWriterVersion"])
+        # Readers need no feature that the table does not have.
+        assert {"timestampNtz", "columnMapping"} & {*features} == NEEDED[str(form.table)]
         made.append((properties, columns, features, protocol, detail["format"], detail["partitionColumns"]))
         history = DeltaTable.forPath(lake.spark, str(lake.table(shape))).history().collect()
         assert [(commit.operation, commit.engineInfo == "dblog") for commit in history] == [
             ("CREATE TABLE", not by_delta)
         ]
     assert made[0] == made[1]
+
+
+def test_a_table_that_is_emptied_may_get_what_needs_another_feature(lake: TestLake) -> None:
+    LakeTable(lake.spark, lake.table(T), T, app="made", vectors=False).prepare()
+    timed = table("t", id=pa.int64(), at=pa.timestamp("us"))
+    LakeTable(lake.spark, lake.table(T), timed, app="made", vectors=False).replace(None, 1)
+    detail = DeltaTable.forPath(lake.spark, str(lake.table(T))).detail().collect()[0]
+    assert set(detail["tableFeatures"]) == {"timestampNtz", "appendOnly", "invariants"}
+    assert "at" in lake.spark.read.format("delta").load(str(lake.table(T))).columns
 
 
 def test_a_table_is_not_made_where_others_files_lie(lake: TestLake) -> None:

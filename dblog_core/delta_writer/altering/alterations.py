@@ -17,7 +17,7 @@ from typing import Any
 
 import orjson
 
-from dblog_core.delta_writer.altering.column_mapping import MODE, is_mapped, map_fields
+from dblog_core.delta_writer.altering.column_mapping import MODE, is_mapped, map_fields, name_in_files
 from dblog_core.delta_writer.altering.needed_features import enable_features, find_needed_features
 from dblog_core.errors import LakeError
 from dblog_core.interfaces import Json
@@ -77,7 +77,14 @@ class UnsetProperties:
     names: tuple[str, ...]
 
 
-Change = AddColumn | DropColumns | RenameColumn | WidenColumn | SetProperties | UnsetProperties
+@dataclass(frozen=True, slots=True)
+class SupportFeature:
+    """The table may get what needs this feature, also by another writer, which does not enable it unasked."""
+
+    name: str
+
+
+Change = AddColumn | DropColumns | RenameColumn | WidenColumn | SetProperties | UnsetProperties | SupportFeature
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +104,10 @@ def alter_form(
     for change in changes:
         draft.make(change)
     metadata = draft.metadata()
-    if metadata == form.metadata:
-        return form
-    protocol = enable_features(form.protocol, find_needed_features(metadata))
-    return TableForm(metadata, protocol)
+    is_other = metadata != form.metadata
+    needed = [*(find_needed_features(metadata) if is_other else ()), *draft.features]
+    protocol = enable_features(form.protocol, needed)
+    return TableForm(metadata, protocol) if is_other or protocol != form.protocol else form
 
 
 class _Draft:
@@ -115,6 +122,7 @@ class _Draft:
         self.fields: list[Json] = self._schema["fields"]
         self._configuration: dict[str, Any] = dict(metadata.get("configuration") or {})
         self._partitions: list[str] = list(metadata.get("partitionColumns") or ())
+        self.features: list[str] = []
 
     def metadata(self) -> Json:
         """The `metaData` action."""
@@ -143,14 +151,15 @@ class _Draft:
             case UnsetProperties():
                 for name in change.names:
                     self._configuration.pop(name, None)
+            case SupportFeature():
+                self.features.append(change.name)
 
     def _add(self, change: AddColumn) -> None:
         self._check_free(self.fields, change.name, None)
         field: Json = {"name": change.name, "type": copy.deepcopy(change.type), "nullable": True, "metadata": {}}
         if is_mapped(self._configuration):
-            # Files may have a column of that name still, which was dropped or renamed.
-            name_in_files = partial(_name_in_files, self._new_id)
-            map_fields([field], self._configuration, name_in_files, schema=self.fields)
+            named = partial(name_in_files, new_id=self._new_id)
+            map_fields([field], self._configuration, named, schema=self.fields)
         place = len(self.fields)
         if change.after is not None:
             place = 0 if change.after == FIRST else 1 + self.fields.index(self._find((change.after,)))
@@ -239,7 +248,3 @@ class _Draft:
             where=self._where,
             fix="undo what another program changed in the table, unless the next merge succeeds",
         )
-
-
-def _name_in_files(new_id: Callable[[], uuid.UUID], _: str) -> str:
-    return f"col-{new_id()}"

@@ -5,6 +5,7 @@ Source: PROTOCOL.md, "Column Mapping". Fields of structs are columns too, also t
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -36,6 +37,11 @@ def _fields_within(delta_type: str | Json) -> Iterator[Json]:
     for part in ("elementType", "keyType", "valueType"):
         if part in delta_type:
             yield from _fields_within(delta_type[part])
+
+
+def name_in_files(_: str, new_id: Callable[[], uuid.UUID] = uuid.uuid4) -> str:
+    """The name of a new column in files: some may still have a column of its own name, which was dropped or renamed."""
+    return f"col-{new_id()}"
 
 
 def map_fields(

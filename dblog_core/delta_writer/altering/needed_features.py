@@ -15,6 +15,7 @@ from dblog_core.interfaces import Json
 
 FIRST_PROTOCOL: Json = {"minReaderVersion": 1, "minWriterVersion": 2}
 """That of a table that needs no feature: every reader and writer knows it."""
+LOCAL_TIMES = "timestampNtz"
 _MAPPING = "columnMapping"
 _BY_PROPERTY = {"delta.enableDeletionVectors": "deletionVectors", "delta.enableTypeWidening": "typeWidening"}
 
@@ -26,7 +27,7 @@ def find_needed_features(metadata: Json) -> list[str]:
     if is_mapped(configuration):
         needed.append(_MAPPING)
     if any(_has_local_times(field["type"]) for field in all_fields(orjson.loads(metadata["schemaString"])["fields"])):
-        needed.append("timestampNtz")
+        needed.append(LOCAL_TIMES)
     return needed
 
 

@@ -6,11 +6,15 @@ import random
 from pathlib import Path
 
 import pyarrow as pa
-from deltalake import DeltaTable
+import pytest
+from deltalake import DeltaTable, QueryBuilder
 
+from dblog_core.delta_writer.append import AppendedTable
+from dblog_core.model.schema import TableSchema
 from spark_jobs.delta_tables.column_types import lake_shape
 from spark_jobs.delta_tables.create_table import create_table
 from spark_jobs.merging.mark_and_append import OpenTables, has_rows_upto
+from tests.duckdb_reader import read_delta
 from tests.spark.segments import table
 from tests.unit.delta_writer.tables import Table, commit_of, newest
 from tests.unit.spark_jobs.test_mark_and_append import folded_row, write
@@ -40,6 +44,43 @@ def test_readers_see_the_columns_and_the_properties(tmp_path: Path) -> None:
     assert opened.metadata().configuration == PROPERTIES
     shape = OpenTables().table(place, EVERY, lambda: None).refresh()
     assert [column.type for column in shape][: len(EVERY.columns)] == [c.type for c in EVERY.columns]
+
+
+PLAIN = table("plain", id=pa.int64(), v=pa.string())
+MAPPED = table("mapped", **{"id": pa.int64(), "a b": pa.string()})
+
+
+@pytest.mark.parametrize(
+    ("schema", "properties", "version", "features"),
+    [
+        (PLAIN, {}, 1, set()),
+        (PLAIN, {"delta.enableDeletionVectors": "false", "delta.appendOnly": "true"}, 1, set()),
+        (PLAIN, {"delta.enableDeletionVectors": "true"}, 3, {"deletionVectors"}),
+        (MAPPED, {"delta.columnMapping.mode": "name"}, 2, {"columnMapping"}),
+        (EVERY, {"delta.columnMapping.mode": "name"}, 3, {"columnMapping", "timestampNtz"}),
+    ],
+)
+def test_a_table_has_no_feature_that_it_does_not_need(
+    tmp_path: Path, schema: TableSchema, properties: dict[str, str], version: int, features: set[str]
+) -> None:
+    place = Table(tmp_path).location()
+    assert create_table(place, lake_shape(schema), properties)
+    (protocol,) = (action["protocol"] for action in commit_of(tmp_path / "table", 0) if "protocol" in action)
+    assert protocol["minReaderVersion"] == version
+    assert set(protocol.get("readerFeatures", ())) == (features if version == 3 else set())
+    if features:
+        assert set(protocol["writerFeatures"]) == {*features, "appendOnly", "invariants"}
+    else:
+        assert protocol == {"minReaderVersion": 1, "minWriterVersion": 2}
+    opened = AppendedTable(place, order="_dblog_offset", mark="dblog")
+    values = {"id": 1, "_dblog_offset": 7}
+    row = pa.table({f.name: pa.array([values.get(f.name)], f.type) for f in opened.refresh()})
+    opened.append(row, "app", 7)
+    read = pa.table(QueryBuilder().register("t", DeltaTable(str(tmp_path / "table"))).execute("SELECT * FROM t"))
+    assert read.num_rows == 1 and read.column_names == [f.name for f in lake_shape(schema)]
+    assert read_delta(tmp_path / "table").column_names == read.column_names
+    if version < 3:  # which the simplest readers know
+        assert DeltaTable(str(tmp_path / "table")).to_pyarrow_table().num_rows == 1
 
 
 def test_a_table_that_is_there_stays_as_it_is(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def make_history(path: Path, schema: TableSchema) -> AppendedTable:
     """An empty history there."""
     place = Location(LocalStorage(path, temporary="_dblog/tmp"), "history")
     properties = {"delta.appendOnly": "true", "dblog.table": str(schema.table)}
-    assert create_table.create_table(place, history_shape(schema), properties, vectors=False)
+    assert create_table.create_table(place, history_shape(schema), properties)
     return AppendedTable(place, order=OFFSET, mark=COMMIT_MARK)
 
 
