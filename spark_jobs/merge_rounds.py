@@ -365,8 +365,7 @@ class Merger:
         return replace(self._summarize(intent, began, []), fault=find_fault(outcome))
 
     def _task_turn(self, number: int) -> TaskTurn:
-        start(self._spark)
-        return TaskTurn(self._tools(number))
+        return TaskTurn(self._tools(number), partial(start, self._spark))
 
     def _tools(self, number: int) -> Tools:
         return Tools(

@@ -58,14 +58,15 @@ class OpenTable:
         mark: str,
         index: Path | None = None,
         index_memory: int = key_index.MEMORY,
+        only_grows: bool = False,
         check: Callable[[], None] = lambda: None,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         new_id: Callable[[], uuid.UUID] = uuid.uuid4,
     ) -> None:
         """`keys`: the key's columns; `order`: the column that tells which of two rows is newer; `mark`: what our
-        commits carry; `index`: a directory of this machine for the index, of which `index_memory` bytes stay in
-        memory; `check` raises LeaseLost once another may
-        write: it is asked right before each commit."""
+        commits carry; `only_grows`: others append rows, and here files alone are written again; `index`: a directory
+        of this machine for the index, of which `index_memory` bytes stay in memory; `check` raises LeaseLost once
+        another may write: it is asked right before each commit."""
         self.files = TableFiles.at(table)
         self.mark = mark
         self.check = check
@@ -73,6 +74,7 @@ class OpenTable:
         self.new_id = new_id
         self.keys = tuple(keys)
         self.order = order
+        self._only_grows = only_grows
         self._directory = index
         self._index_memory = index_memory
         self._index: KeyIndex | None = None
@@ -89,6 +91,10 @@ class OpenTable:
         others have committed since then makes our next commit fail."""
         return snapshot.is_there(self.files, self.snapshot)
 
+    def shape(self) -> Shape:
+        """The table's shape as of the last look. Raises TableRefused."""
+        return self.snapshot.shape(str(self.files), only_grows=self._only_grows)
+
     def refresh(self) -> Shape:
         """Reads what others have committed; the table's shape now. Raises TableRefused."""
         self.look()
@@ -101,7 +107,7 @@ class OpenTable:
     def check_shape(self) -> Shape:
         """The table's shape as of the last look. Raises TableRefused, and LakeError where a column is missing that it
         takes to write the table."""
-        shape = self.snapshot.shape(str(self.files))
+        shape = self.shape()
         if missing := {*self.keys, self.order} - set(shape.names):
             raise LakeError(
                 f"the table no longer has the column {', '.join(sorted(missing))}, which identifies its rows",

@@ -17,7 +17,14 @@ from urllib.parse import unquote, urlsplit
 import orjson
 
 from dblog_core.delta_writer import delta_log_checkpoint
-from dblog_core.delta_writer.features import CLUSTERING, check_writable, has_feature, refusal, takes_vectors
+from dblog_core.delta_writer.features import (
+    CLUSTERING,
+    check_appendable,
+    check_writable,
+    has_feature,
+    refusal,
+    takes_vectors,
+)
 from dblog_core.delta_writer.files import LOG, TableFiles
 from dblog_core.delta_writer.shape import Shape, shape_of
 from dblog_core.delta_writer.statistics import columns_with_statistics, count_rows
@@ -56,6 +63,13 @@ class LiveFile:
         return 0 if self.vector is None else int(self.vector["cardinality"]) - self.replaced_count
 
     @property
+    def living_count(self) -> int | None:
+        """Its rows without the dead ones; None where its statistics do not tell."""
+        return (
+            None if self.rows is None else self.rows - (0 if self.vector is None else int(self.vector["cardinality"]))
+        )
+
+    @property
     def rows(self) -> int | None:
         """Its rows, the dead ones too; None where its statistics do not tell."""
         return count_rows(self.add.get("stats"))
@@ -86,15 +100,21 @@ class Snapshot:
         """Whether rows may go by deletion vectors."""
         return takes_vectors(self.protocol, self.metadata)
 
-    def shape(self, where: str) -> Shape:
-        """Its columns. Raises TableRefused for what this package does not write."""
-        check_writable(self.protocol, self.metadata, where)
+    def shape(self, where: str, *, only_grows: bool = False) -> Shape:
+        """Its columns. Raises TableRefused for what this package does not write. `only_grows`: no row goes."""
+        check = check_appendable if only_grows else check_writable
+        check(self.protocol, self.metadata, where)
         shape = shape_of(self.metadata, where)
         if clustered := set(self.clustered_by):
             known = columns_with_statistics(shape, self.metadata.get("configuration") or {})
             if lacking := clustered - {column.physical for column in known}:
                 raise refusal(where, f"it is clustered by columns without statistics: {', '.join(sorted(lacking))}")
         return shape
+
+    def count_rows(self) -> int | None:
+        """Its living rows, by the statistics of its files; None where they do not say."""
+        counts = [live.living_count for live in self.files.values()]
+        return None if None in counts else sum(count for count in counts if count is not None)
 
     @property
     def clustered_by(self) -> tuple[str, ...]:

@@ -153,7 +153,7 @@ def upsert(
     copies: Copies = {}
     attempts = 1 if gives_up else _ATTEMPTS
     for attempt in range(attempts):
-        shape = table.snapshot.shape(str(table.files)) if is_fresh and not attempt else table.refresh()
+        shape = table.shape() if is_fresh and not attempt else table.refresh()
         # An earlier run of this merge has committed it: its answer was lost, or its process died after the commit.
         if table.snapshot.txns.get(app, -1) >= number:
             return Upserted(table.snapshot.version, already=True)
@@ -346,7 +346,7 @@ def _commit(table: OpenTable, draft: _Draft, old: OldFiles, app: str, number: in
     actions: list[Json] = [{"txn": {"appId": app, "version": number, "lastUpdated": now}}]
     actions += old.actions(now)
     actions += [{"add": file.addition} for file in draft.new_files]
-    shape = table.snapshot.shape(str(table.files))
+    shape = table.shape()
     if not table.commit("MERGE" if draft.rows else "DELETE", _metrics(draft, old), actions):
         return False
     old.note_vectors(table)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -14,6 +14,7 @@ from dblog_core.config.settings import S3Config
 from dblog_core.storage.location import Location
 from spark_jobs.delta_tables import delta_log_store
 
+T = TypeVar("T")
 _TRANSACTION_APP = "spark.databricks.delta.write.txnAppId"
 _TRANSACTION_VERSION = "spark.databricks.delta.write.txnVersion"
 _ENCRYPTION = {"AES256": "AES256", "aws:kms": "SSE-KMS", "aws:kms:dsse": "DSSE-KMS"}
@@ -81,6 +82,17 @@ def lacks_start(spark: SparkSession, error: Exception) -> bool:
     """Whether the error may be that columns or functions of pyspark were used before Spark has started, which they
     assert."""
     return isinstance(error, AssertionError) and not has_started(spark)
+
+
+def start_if_needed(spark: SparkSession, work: Callable[[], T]) -> T:
+    """What `work` gives, which may be done twice: once more with Spark started where it lacked the start."""
+    try:
+        return work()
+    except AssertionError as error:
+        if not lacks_start(spark, error):
+            raise
+        start(spark)
+        return work()
 
 
 def has_started(spark: SparkSession) -> bool:

@@ -14,8 +14,10 @@ from dblog_core.delta_writer.rewriting import cluster_files
 from dblog_core.delta_writer.rewriting.join_files import join_files
 from dblog_core.delta_writer.rewriting.purge_files import purge_file, with_deleted
 from dblog_core.lake.lake_status import TableStatus
+from dblog_core.lake.spark_submit import COMMIT_MARK
 from dblog_core.staging import Staging
 from dblog_core.storage.location import Location
+from spark_jobs.delta_tables.column_types import OFFSET
 from spark_jobs.lake_tasks.upkeep import SHARE
 from spark_jobs.merging.lake import Lake
 
@@ -30,6 +32,16 @@ def open_for_rewriting(lake: Lake, path: Location, staging: Staging, status: Tab
     except TableRefused:
         return None
     return table
+
+
+def open_history(lake: Lake, path: Location) -> OpenTable | None:
+    """The history at `path`, whose lines lie in their order; None where Spark must write its files again."""
+    history = OpenTable(path, (OFFSET,), order=OFFSET, mark=COMMIT_MARK, only_grows=True, check=lake.check)
+    try:
+        history.refresh()
+    except TableRefused:
+        return None
+    return history
 
 
 def join_small_files(table: OpenTable, check: Callable[[], None]) -> None:

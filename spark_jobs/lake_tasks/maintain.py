@@ -16,9 +16,10 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
 from delta.tables import DeltaTable
 from deltalake.exceptions import DeltaError
@@ -27,8 +28,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from dblog_core.config.settings import Config
-from dblog_core.delta_writer.altering.alterations import SetProperties
-from dblog_core.delta_writer.features import TableRefused, protects_log
+from dblog_core.delta_writer import snapshot
+from dblog_core.delta_writer.features import (
+    TableRefused,
+    check_rows_readable,
+)
 from dblog_core.delta_writer.files import TableFiles
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.dumps import dump_store
@@ -54,16 +58,14 @@ from dblog_core.storage.location import Location
 from dblog_core.wiring import open_state
 from spark_jobs.delta_tables import (
     clustering,
-    delta_log_checkpoint,
     join_files,
     log,
-    log_cleanup,
     unneeded_files,
 )
 from spark_jobs.delta_tables.column_types import quote
-from spark_jobs.delta_tables.shaped_table import ShapedTable
+from spark_jobs.delta_tables.session import start_if_needed
 from spark_jobs.history import foreign_lines
-from spark_jobs.lake_tasks import answered_table, expired_cuts, file_upkeep
+from spark_jobs.lake_tasks import answered_table, expired_cuts, file_upkeep, kept_log
 from spark_jobs.lake_tasks.context import Done, Tools
 from spark_jobs.lake_tasks.expired_cuts import Kept
 from spark_jobs.lake_tasks.mark_times import PURGE, Marks
@@ -74,10 +76,6 @@ _log = logging.getLogger(__name__)
 
 _UNCOMMITTED = 86_400.0  # seconds: for so long a writer may be at work on a file that no commit names yet
 _HISTORY_LOG_SECONDS = 7 * 86_400.0  # at least: a stream that reads a history may be away for so long
-_LONGEST = 100 * 365 * 86_400.0  # seconds: `keep = "forever"`, in Delta's words
-_DETAILS = ("tableFeatures", "properties")
-_KEPT_DAYS = {"delta.logRetentionDuration": 30, "delta.deletedFileRetentionDuration": 7}
-"""For how long Delta keeps the log, and a VACUUM the files that were replaced, where a table says nothing else."""
 
 
 def plan(tools: Tools, request: MaintainRequest) -> MaintainPlan:
@@ -114,9 +112,12 @@ def carry_out(tools: Tools, plan: MaintainPlan, *, now: Callable[[], float] = ti
             if place.history:  # first: versions of its log go
                 before = tables.get(place.table, tools.status.tables[place.table])
                 tables[place.table] = _follow_history(place, before)
-            maintained.append(_maintain(place, tools, marks, oldest_cut, keep=keep, improves=place.table in chosen))
+            session = tools.session(place.table)
+            improves = place.table in chosen
+            maintain = partial(_maintain, place, tools, marks, oldest_cut, keep=keep, improves=improves)
+            maintained.append(start_if_needed(session, maintain))
             if not place.history:
-                tables[place.table] = _answer_others(tools.session(place.table), place, tools)
+                tables[place.table] = start_if_needed(session, partial(_answer_others, session, place, tools))
         tools.step(f"maintained {place.name}")
     sizes = [table.size for table in maintained]
     schedule.write_maintained(tools.lake.location, began, [*sizes, *marks.sizes_of(place.name for place in failed)])
@@ -137,7 +138,9 @@ def _maintain(
         removed = _remove_unneeded(place, tools, oldest_cut, keep=keep, now=marks.now)
         before = marks.now - max(keep, _HISTORY_LOG_SECONDS)
         with _name_errors(place):
-            _clean_log(session, tools, place, oldest_cut, keep=keep, before=before)
+            has_cut = place.history or bool(oldest_cut.number)
+            find_version = partial(_oldest_read, tools, place, oldest_cut, before) if has_cut else None
+            kept_log.clean_log(session, place.path, tools.check, find_version, keep=keep)
     size = marks.with_mark_time(_size(session, place), purged="purged" in done)
     return MaintainedTable(size, tuple(done), removed)
 
@@ -230,7 +233,7 @@ def _improve(spark: SparkSession, place: Place, tools: Tools, marks: Marks) -> l
     before = log.version(place.path)
     did = list[str]()
     with _name_errors(place):
-        table = None if place.history else _open(tools, place)
+        table = file_upkeep.open_history(tools.lake, place.path) if place.history else _open(tools, place)
         if table is None:
             join_files.compact(spark, place.path)
         else:
@@ -306,18 +309,29 @@ def _key(tools: Tools, place: Place) -> tuple[str, ...]:
 
 
 def _size(spark: SparkSession, place: Place) -> TableSize:
-    """Delta counts rows by its log alone. Where delta-rs cannot find the table, nobody counts those that are marked."""
+    """Where delta-rs cannot find the table, nobody counts the rows that are marked."""
     with _name_errors(place):
-        frame = spark.read.format("delta").load(str(place.path))
+        rows = _count_rows(spark, place)
         if is_findable(place.path):
-            size = disk_usage.of_table(place.path, place.name, Patience(None), rows=frame.count())
+            size = disk_usage.of_table(place.path, place.name, Patience(None), rows=rows)
             if size is None:
                 raise LakeError("the table's Delta log is gone", where=place.name, fix="restore it from a backup")
             return size
         detail = DeltaTable.forPath(spark, str(place.path)).detail().select("numFiles", "sizeInBytes").collect()[0]
         files = list(place.path.storage.files(place.path.path))
         bytes_stored = sum(file.bytes for file in files)
-        return TableSize(place.name, detail[0], detail[1], frame.count(), None, len(files), bytes_stored)
+        return TableSize(place.name, detail[0], detail[1], rows, None, len(files), bytes_stored)
+
+
+def _count_rows(spark: SparkSession, place: Place) -> int:
+    """By the log where it says it, without Spark."""
+    with suppress(TableRefused):
+        files = TableFiles.at(place.path)
+        newest = snapshot.newest(files)
+        check_rows_readable(newest.protocol, newest.metadata, str(files))
+        if (rows := newest.count_rows()) is not None:
+            return rows
+    return spark.read.format("delta").load(str(place.path)).count()
 
 
 def _remove_unneeded(place: Place, tools: Tools, oldest: Kept, *, keep: float, now: float) -> int:
@@ -346,33 +360,11 @@ def _oldest_needed(place: Place, tools: Tools, oldest: Kept, *, before: float) -
     return -1 if version is None else version
 
 
-def _clean_log(spark: SparkSession, tools: Tools, place: Place, oldest: Kept, *, keep: float, before: float) -> None:
-    """Removes the log of versions before the one that the oldest cut has; of a history, which no cut names, that from
-    `before` this time. The log of a table with a feature that is not known here, or from which one was dropped, stays
-    as long as Delta keeps it."""
-    features, properties = DeltaTable.forPath(spark, str(place.path)).detail().select(*_DETAILS).collect()[0]
-    table = ShapedTable(spark, place.path, tools.check)
-    _keep_from_others(table, properties, keep, cleans=protects_log(features))
-    if protects_log(features) or not (place.history or oldest.number):
-        return
+def _oldest_read(tools: Tools, place: Place, oldest: Kept, before: float) -> int | None:
+    """The version that the oldest cut has; of a history, which no cut names, that of `before` this time."""
     if place.history:
-        version = log.newest_before(place.path, before)
-    else:
-        version = cut_of(tools.lake.location, oldest.number).tables.get(place.table)
-    if not log_cleanup.has_checkpoint(place.path):  # for a later maintenance: a log begins with one
-        delta_log_checkpoint.write(spark, place.path)
-    if version is not None:
-        log_cleanup.clean(place.path, version)
-
-
-def _keep_from_others(table: ShapedTable, properties: Mapping[str, str], keep: float, *, cleans: bool) -> None:
-    """Has VACUUMs of others, and Delta's own cleaning of the log, leave what cuts need: a cut names the newest version
-    of a table that seldom changes, however old it is. `cleans`: Delta's cleaning stays."""
-    kept = {} if cleans else {delta_log_checkpoint.CLEANS: "false"}
-    days = math.ceil(min(keep, _LONGEST) / 86_400)
-    kept |= {name: f"interval {days} days" for name, least in _KEPT_DAYS.items() if days > least}
-    if lacking := {name: value for name, value in kept.items() if properties.get(name) != value}:
-        table.alter(lambda have: [SetProperties(lacking)])
+        return log.newest_before(place.path, before)
+    return cut_of(tools.lake.location, oldest.number).tables.get(place.table)
 
 
 def _retain(tools: Tools, config: Config, now: float) -> MaintainedStaging:

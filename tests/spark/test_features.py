@@ -137,7 +137,7 @@ def model(lake: TestLake, process: str) -> Model:
 
 
 @pytest.fixture
-def marked(lake: TestLake, process: str) -> Model:
+def marked_table(lake: TestLake, process: str) -> Model:
     """A table that takes deletion vectors, whichever way it is that the lake's tables are written."""
     lake.vectors = True
     return Model(lake, is_left_open=process == "one process")
@@ -150,27 +150,27 @@ def _status(lake: TestLake, schema: TableSchema = T) -> TableStatus:
 
 
 @pytest.mark.parametrize("what", FEATURES)
-def test_a_table_with_a_feature_is_sparks(marked: Model, what: str) -> None:
+def test_a_table_with_a_feature_is_sparks(marked_table: Model, what: str) -> None:
     feature = FEATURES[what]
-    marked.sql(feature.on)
+    marked_table.sql(feature.on)
     for keeps_v in (False, True):  # a value that only the table has
-        marked.put(2, "b")
-        marked.put(4, None, keeps_v=keeps_v)
-        marked.put(7 + keeps_v, "new")
-        marked.delete(3 + 2 * keeps_v)
-        marked.merge_well()
-        assert marked.engine != "dblog"
-        assert feature.reason in str(_status(marked.lake).merge_because)
-        marked.check()
-    marked.sql(feature.off)
-    marked.put(2, "c")
-    marked.put(9, "new")
-    marked.delete(1)
-    marked.merge_well()
-    assert (marked.engine != "dblog") == feature.stays
-    reason = _status(marked.lake).merge_because
+        marked_table.put(2, "b")
+        marked_table.put(4, None, keeps_v=keeps_v)
+        marked_table.put(7 + keeps_v, "new")
+        marked_table.delete(3 + 2 * keeps_v)
+        marked_table.merge_well()
+        assert marked_table.engine != "dblog"
+        assert feature.reason in str(_status(marked_table.lake).merge_because)
+        marked_table.check()
+    marked_table.sql(feature.off)
+    marked_table.put(2, "c")
+    marked_table.put(9, "new")
+    marked_table.delete(1)
+    marked_table.merge_well()
+    assert (marked_table.engine != "dblog") == feature.stays
+    reason = _status(marked_table.lake).merge_because
     assert feature.reason in str(reason) if feature.stays else reason is None
-    marked.check()
+    marked_table.check()
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +181,7 @@ class Tracked:
     version: int
 
 
-def _tracked(model: Model) -> dict[int, Tracked]:
+def _read_tracked(model: Model) -> dict[int, Tracked]:
     rows = model.lake.spark.read.format("delta").load(str(model.lake.table(T)))
     columns = rows.select("id", "_metadata.row_id", "_metadata.row_commit_version").collect()
     assert len({row.row_id for row in columns}) == len(columns), "two rows have one id"
@@ -212,43 +212,43 @@ def _merge_twice(model: Model) -> None:
 
 
 @pytest.mark.parametrize("what", TAKEN)
-def test_a_feature_is_kept_to_without_spark(marked: Model, what: str) -> None:
-    marked.sql(TAKEN[what])
-    _merge_twice(marked)
+def test_a_feature_is_kept_to_without_spark(marked_table: Model, what: str) -> None:
+    marked_table.sql(TAKEN[what])
+    _merge_twice(marked_table)
     # Spark reads the log, and goes on from it.
-    marked.sql("OPTIMIZE {}")
-    marked.sql("ALTER TABLE {} SET TBLPROPERTIES ('delta.logRetentionDuration' = 'interval 9 days')")
-    times = marked.lake.spark.sql(f"DESCRIBE HISTORY delta.`{marked.lake.table(T)}`").collect()
+    marked_table.sql("OPTIMIZE {}")
+    marked_table.sql("ALTER TABLE {} SET TBLPROPERTIES ('delta.logRetentionDuration' = 'interval 9 days')")
+    times = marked_table.lake.spark.sql(f"DESCRIBE HISTORY delta.`{marked_table.lake.table(T)}`").collect()
     assert [row.version for row in sorted(times, key=lambda row: row.timestamp)] == list(range(len(times)))
-    marked.put(2, "after")
-    marked.merge_well()
-    assert marked.engine == "dblog"
-    marked.check()
+    marked_table.put(2, "after")
+    marked_table.merge_well()
+    assert marked_table.engine == "dblog"
+    marked_table.check()
 
 
-def test_all_features_together_are_kept_to(marked: Model) -> None:
+def test_all_features_together_are_kept_to(marked_table: Model) -> None:
     for what in TAKEN:
-        marked.sql(TAKEN[what])
-    before = _tracked(marked)
-    _merge_twice(marked)
-    after = _tracked(marked)
+        marked_table.sql(TAKEN[what])
+    before = _read_tracked(marked_table)
+    _merge_twice(marked_table)
+    after = _read_tracked(marked_table)
     assert {number: after[number].row_id for number in (1, 2, 4, 6)} == {
         number: before[number].row_id for number in (1, 2, 4, 6)
     }
-    _changes(marked, int(_status(marked.lake).version or 0))
-    marked.sql("OPTIMIZE {}")
-    marked.check()
+    _changes(marked_table, int(_status(marked_table.lake).version or 0))
+    marked_table.sql("OPTIMIZE {}")
+    marked_table.check()
 
 
 def test_a_row_keeps_its_id_and_a_copied_one_its_version(model: Model) -> None:
     model.sql(TAKEN["row tracking"])
-    first = _tracked(model)
+    first = _read_tracked(model)
     model.put(2, "b")
     model.put(7, "new")
     model.delete(3)
     model.merge_well()
     version = _status(model.lake).version
-    then = _tracked(model)
+    then = _read_tracked(model)
     assert then == {
         **{number: first[number] for number in (1, 4, 5, 6)},
         2: Tracked(first[2].row_id, version),
@@ -257,38 +257,38 @@ def test_a_row_keeps_its_id_and_a_copied_one_its_version(model: Model) -> None:
     assert then[7].row_id > max(row.row_id for row in first.values())
     table = OpenTable(model.lake.table(T), ("id",), order=OFFSET, mark=COMMIT_MARK)
     assert join_files(table) == 2
-    assert _tracked(model) == then, "files were joined, and no row has changed"
+    assert _read_tracked(model) == then, "files were joined, and no row has changed"
     model.put(2, "c")
     model.merge_well()
-    assert _tracked(model) == {**then, 2: Tracked(first[2].row_id, _status(model.lake).version)}
+    assert _read_tracked(model) == {**then, 2: Tracked(first[2].row_id, _status(model.lake).version)}
     model.check()
 
 
-def test_the_change_data_feed_has_the_rows_of_a_merge(marked: Model) -> None:
-    marked.sql(TAKEN["a change data feed"])
-    old = {number: dict(row) for number, row in marked.rows.items()}
-    marked.put(2, "b")
-    marked.put(7, "new")
-    marked.delete(3)
-    marked.merge_well()
-    version = _status(marked.lake).version
-    assert version is not None and marked.engine == "dblog"
-    assert _changes(marked, version) == sorted(
+def test_the_change_data_feed_has_the_rows_of_a_merge(marked_table: Model) -> None:
+    marked_table.sql(TAKEN["a change data feed"])
+    old = {number: dict(row) for number, row in marked_table.rows.items()}
+    marked_table.put(2, "b")
+    marked_table.put(7, "new")
+    marked_table.delete(3)
+    marked_table.merge_well()
+    version = _status(marked_table.lake).version
+    assert version is not None and marked_table.engine == "dblog"
+    assert _changes(marked_table, version) == sorted(
         [
             (version, "delete", 2, "a", old[2]["n"]),
             (version, "delete", 3, "a", old[3]["n"]),
-            (version, "insert", 2, "b", marked.rows[2]["n"]),
-            (version, "insert", 7, "new", marked.rows[7]["n"]),
+            (version, "insert", 2, "b", marked_table.rows[2]["n"]),
+            (version, "insert", 7, "new", marked_table.rows[7]["n"]),
         ],
         key=repr,
     )
-    table = OpenTable(marked.lake.table(T), ("id",), order=OFFSET, mark=COMMIT_MARK)
+    table = OpenTable(marked_table.lake.table(T), ("id",), order=OFFSET, mark=COMMIT_MARK)
     assert join_files(table) == 2
-    assert _changes(marked, version + 1) == [], "files were joined, and no row has changed"
-    marked.put(1, "c")
-    marked.delete(7)
-    marked.merge_well()
-    changed = [(kind, number) for _, kind, number, _, _ in _changes(marked, version + 1)]
+    assert _changes(marked_table, version + 1) == [], "files were joined, and no row has changed"
+    marked_table.put(1, "c")
+    marked_table.delete(7)
+    marked_table.merge_well()
+    changed = [(kind, number) for _, kind, number, _, _ in _changes(marked_table, version + 1)]
     assert changed == [("delete", 1), ("delete", 7), ("insert", 1)]
 
 

@@ -15,17 +15,22 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from delta.tables import DeltaTable
+from deltalake import DeltaTable as RustTable
 from pyspark import SparkContext
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from dblog_core.lake.lake_status import lake_at
+from dblog_core.lake.task_plans import MaintainPlan
 from dblog_core.staging import Staging
 from spark_jobs.delta_tables import delta_log_checkpoint, log
 from spark_jobs.delta_tables.session import has_started, late_session, settings_of
+from spark_jobs.lake_tasks import maintain, registry
+from spark_jobs.lake_tasks.registry import Kind
 from spark_jobs.merging.lake_table import LakeTable
 from tests.duckdb_reader import read_delta
+from tests.spark.days import HOUR, Days, config_of
 from tests.spark.lakes import TestLake
 from tests.spark.segments import json_in, table
 
@@ -148,6 +153,50 @@ def test_columns_change_without_spark(spark: SparkSession, tmp_path: Path, histo
     names = [c.name for c in shape.columns]
     rows = spark.read.format("delta").load(place).select(*names).orderBy("id").collect()
     assert [row.asDict() for row in rows] == [{name: row.get(name) for name in names} for row in expected.values()]
+
+
+def test_a_lake_with_histories_is_maintained_without_spark(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Small files are joined, deleted rows purged, cuts, files and log of before removed. Then Spark reads all."""
+    lake = late_lake(tmp_path)
+    lake.history = True
+    days = Days(lake, config_of(tmp_path))
+    monkeypatch.setattr(registry, "KINDS", {MaintainPlan.kind: Kind(days.carry_out, maintain.plan)})
+    rows: dict[int, str] = {}
+    for number in range(12):
+        days.now += HOUR / 4
+        for key in range(number, number + 3):
+            lake.build.update(A, {"id": key, "v": f"round {number}"})
+            rows[key] = f"round {number}"
+        if number % 3 == 2:
+            lake.build.delete(A, {"id": number})
+            del rows[number]
+        days.merge()
+    lines = 3 * 12 + 4
+    history = Path(f"{lake.table(A)}__history")
+    done = days.maintain()
+    assert done["failed"] == [] and {table["table"]: table["done"] for table in done["tables"]} == {
+        "shop.a": ["joined"],
+        "shop.a__history": ["joined"],
+    }
+    assert {table["table"]: table["rows"] for table in done["tables"]} == {
+        "shop.a": len(rows),
+        "shop.a__history": lines,
+    }
+    assert len(RustTable(str(history)).file_uris()) == 1
+    lake.build.update(A, {"id": 0, "v": "after"})
+    rows[0] = "after"
+    days.now += 30 * HOUR
+    days.merge()
+    done = days.maintain()
+    assert done["failed"] == [] and all(table["removed_files"] for table in done["tables"])
+    assert not has_started(lake.spark)
+    place = Path(str(lake.table(A)))
+    assert read_values(read_delta(place).to_pylist()) == rows
+    assert read_values(spark.read.format("delta").load(str(place)).collect()) == rows
+    kept = spark.read.format("delta").load(str(history)).orderBy("_dblog_offset").collect()
+    assert len(kept) == lines + 1 and kept[-1]["v"] == "after"
 
 
 def test_spark_goes_on_from_a_checkpoint_of_the_library(spark: SparkSession, tmp_path: Path) -> None:

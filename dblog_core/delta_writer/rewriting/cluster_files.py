@@ -80,7 +80,7 @@ def plan_cluster(
 ) -> OrderedRewrite | None:
     """The rewrite of the files that share most keys; None where files do not share more than they may. `times`: as many
     keys may be shared; `without`: files, by path, that were found not to be worth it."""
-    shape = table.snapshot.shape(str(table.files))
+    shape = table.shape()
     order = order_of(table)
     bounded = _bounded_columns(table, shape, order)
     plans = (

@@ -92,5 +92,5 @@ def _copy(table: OpenTable, group: Sequence[Source], before: Sequence[StoredFile
     if before and all(table.files.exists(file.name) for file in before):
         return tuple(before)
     metadata = table.snapshot.metadata
-    shape = table.snapshot.shape(str(table.files)).with_tracking()
+    shape = table.shape().with_tracking()
     return Rewrite(table.files, tuple(group), shape, metadata, table.keys, (), table.new_id()).carry_out().files

@@ -195,7 +195,7 @@ def cannot_rewrite(files: TableFiles, error: BaseException) -> LakeError:
 
 def plan_rewrite(table: OpenTable, chosen: Sequence[LiveFile], *, order: Sequence[str] = ()) -> Rewrite:
     """The plan for these files of the table's snapshot, all of one partition."""
-    shape = table.snapshot.shape(str(table.files)).with_tracking()
+    shape = table.shape().with_tracking()
     metadata = table.snapshot.metadata
     return Rewrite(table.files, sources_of(table, chosen), shape, metadata, table.keys, tuple(order), table.new_id())
 
@@ -216,7 +216,7 @@ def by_partition(files: Iterable[LiveFile]) -> list[list[LiveFile]]:
 def order_of(table: OpenTable) -> tuple[str, ...]:
     """The columns by which rows are to lie: those that the table's owner has named, or its key's. Not those of
     partitions, of which a file has one value."""
-    shape = table.snapshot.shape(str(table.files))
+    shape = table.shape()
     named = [c.name for physical in table.snapshot.clustered_by for c in shape if c.physical == physical]
     within = {column.name for column in shape.partitions}
     return tuple(name for name in named or table.keys if name not in within)
@@ -291,7 +291,7 @@ def _commit(table: OpenTable, rewritten: Rewritten, died: Died) -> bool:
             tag_replaced(addition, replaced)
         actions.append({"add": addition})
     metrics = {"numAddedFiles": len(added), "numRemovedFiles": len(before)}
-    shape = table.snapshot.shape(str(table.files))
+    shape = table.shape()
     # If others were faster, no version names the new vectors, and VACUUM removes them.
     if not table.commit("OPTIMIZE", metrics, actions):
         return False

@@ -265,11 +265,11 @@ def test_a_table_with_times_in_its_commits_gets_one(tmp_path: Path) -> None:
 def test_a_lease_that_is_lost_commits_nothing(table: Table) -> None:
     before = newest(table.path)
 
-    def lost() -> None:
+    def lose() -> None:
         raise LeaseLost("another merges")
 
     with pytest.raises(LeaseLost):
-        alter(table, AddColumn("x", "string"), check=lost)
+        alter(table, AddColumn("x", "string"), check=lose)
     assert newest(table.path) == before
 
 

@@ -25,7 +25,7 @@ from dblog_core.staging import Staging
 from dblog_core.state import recent_errors
 from dblog_core.wiring import open_state
 from spark_jobs.delta_tables import create_table
-from spark_jobs.lake_tasks import maintain, registry
+from spark_jobs.lake_tasks import kept_log, maintain, registry
 from spark_jobs.merge import Job
 from spark_jobs.merge_rounds import Merger
 from tests.spark.lakes import TestLake
@@ -176,7 +176,7 @@ def test_a_table_of_cuts_that_cannot_be_read_lets_tables_be_maintained_and_no_fi
     remove = mock.Mock(return_value=1)
     monkeypatch.setattr(maintain, "_remove_unneeded", remove)
     clean_log = mock.Mock()
-    monkeypatch.setattr(maintain, "_clean_log", clean_log)
+    monkeypatch.setattr(kept_log, "clean_log", clean_log)
     cut_files = list((world.lake.path / "_dblog/cuts").glob("*.parquet"))
     for file in cut_files:
         file.rename(file.with_suffix(".gone"))
