@@ -193,7 +193,7 @@ def test_a_table_that_loses_its_key_stops_and_misses_nothing_when_it_has_it_agai
     assert lake.rows(FIRST) == [first(1), first(2), first(3)]
     change_shape(lake, FIRST, first(8))
     lake.merge()
-    assert "the key was (id) and is (id, n)" in str(status(lake).error)
+    assert "the key was none and is (id)" in str(status(lake).error)
     assert lake.rows(FIRST) == [first(1), first(2), first(3)]
     assert ask_well(lake, "accept", {"table": "shop.t"})["way"] == "reload"
     merge_dump(lake, FIRST, "dump1", [first(1), first(2), first(3), first(7), first(8)])
