@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from dblog_core.delta_writer.changes import Changes
 from dblog_core.delta_writer.files import TableFiles
 from dblog_core.delta_writer.open_table import OpenTable
-from dblog_core.delta_writer.order_guard import Flags, Hits
+from dblog_core.delta_writer.order_guard import Flags, Hits, equal_values
 from dblog_core.delta_writer.rewriting.older_rows import OlderRows
 from dblog_core.delta_writer.shape import Shape
 from dblog_core.delta_writer.stored_rows import MOST_BYTES, rows_at
@@ -42,7 +42,7 @@ def _find_ends(changes: Changes, origins: pa.Table, keys: Sequence[str]) -> Ages
     """By change the order below which a row has values for it (`Changes.origins_before`); None: any row has."""
     if changes.origins_before is None:
         return None
-    moved = np.logical_or.reduce([np.asarray(pc.not_equal(origins[name], changes.rows[name])) for name in keys])
+    moved = np.logical_or.reduce([~equal_values(origins[name], changes.rows[name]) for name in keys])
     return np.where(moved, changes.origins_before, np.iinfo(np.int64).max)
 
 

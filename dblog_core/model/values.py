@@ -11,7 +11,7 @@ import binascii
 import datetime as dt
 import decimal
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import orjson
@@ -100,8 +100,9 @@ def key_to_json(key: Key) -> Any:
 
 
 def key_text(key: Key) -> str:
-    """A key as one JSON text: equal for equal keys."""
-    return orjson.dumps(key_to_json(key)).decode()
+    """A key as one JSON text: equal for equal keys, so that -0.0 is 0.0."""
+    parts = tuple(part + 0.0 if isinstance(part, float) else part for part in key)
+    return orjson.dumps(key_to_json(parts)).decode()
 
 
 def key_from_json(data: Any, schema: TableSchema) -> Key:
@@ -138,6 +139,11 @@ def keys_of(rows: pa.RecordBatch | pa.StructArray, schema: TableSchema) -> list[
     """The key of every row of a batch or of an image array."""
     columns = [rows.field(name) if isinstance(rows, pa.StructArray) else rows.column(name) for name in schema.key]
     return key_tuples(columns)
+
+
+def key_of(parts: Iterable[Any]) -> Key:
+    """The key of these Python values, in which NaN is the one that equals itself."""
+    return tuple(_NAN if isinstance(part, float) and math.isnan(part) else part for part in parts)
 
 
 def key_tuples(columns: Sequence[pa.Array]) -> list[Key]:

@@ -31,13 +31,12 @@ class SpooledParts(SpooledTables):
     """Rows with a value that nobody knows, whatever the table has."""
 
 
-def fits_buckets(work: Work, schema: TableSchema) -> bool:
+def fits_buckets(work: Work) -> bool:
     """Whether the work may be folded so."""
     return (
         fold_on_driver.has_unchanged_toast(work)
         and work.rows <= fold_in_parts.MOST_EVENTS
         and fold_in_parts.have_room(work)
-        and not fold_on_driver.has_float_key(schema)
     )
 
 

@@ -119,14 +119,9 @@ class FoldedParts:
         return fold_on_driver.folded_rows(rows, rows["born"], self._schema)
 
 
-def fits_parts(work: Work, schema: TableSchema) -> bool:
+def fits_parts(work: Work) -> bool:
     """Whether the work may be folded so."""
-    return (
-        work.rows <= MOST_EVENTS
-        and have_room(work)
-        and not fold_on_driver.has_unchanged_toast(work)
-        and not fold_on_driver.has_float_key(schema)
-    )
+    return work.rows <= MOST_EVENTS and have_room(work) and not fold_on_driver.has_unchanged_toast(work)
 
 
 def have_room(work: Work) -> bool:

@@ -1,8 +1,7 @@
 """Works of a few MiB, read, checked and folded on the driver with Arrow: no Spark job comes before their MERGE.
 
 The fold is that of `fold.last_rows`: the last event of each key; or, where the log left columns out, that of
-`fold.column_by_column` with the changes of key resolved (`portion_fold`). What needs more (keys whose equality
-is not that of their bytes, too many rows) is Spark's.
+`fold.column_by_column` with the changes of key resolved (`portion_fold`).
 """
 
 from __future__ import annotations
@@ -19,11 +18,12 @@ from dblog_core.lake.merge_plan import Work, split_at_renames
 from dblog_core.model import column_defaults
 from dblog_core.model.events import CREATE, DELETE, REFRESH
 from dblog_core.model.schema import Column, TableSchema
+from dblog_core.schema_evolution import compatibility
 from dblog_core.schema_evolution.renames import Renames
 from dblog_core.staging import Staging, parquet
 from dblog_core.staging.manifest import ChunkRef
 from spark_jobs.delta_tables.column_types import key_shape, row_shape
-from spark_jobs.events import fold_unchanged_toast
+from spark_jobs.events import exact_casts, fold_unchanged_toast
 from spark_jobs.events.fold import PUT
 from spark_jobs.events.portion_fold import PortionFold, struct_of
 
@@ -47,20 +47,15 @@ _META = {
 _NOTHING = pa.table({"offset": pa.nulls(0, pa.int64())})
 
 
-def fits_driver(work: Work, schema: TableSchema, *, unchanged_toast: bool = False) -> bool:
+def fits_driver(work: Work, *, unchanged_toast: bool = False) -> bool:
     """Whether the work may be folded here. `unchanged_toast`: also with columns that the log left out, for
     who can take their values from the row of another key (`origin_key`): a MERGE cannot."""
-    return is_small(work) and (unchanged_toast or not has_unchanged_toast(work)) and not has_float_key(schema)
+    return is_small(work) and (unchanged_toast or not has_unchanged_toast(work))
 
 
 def is_small(work: Work) -> bool:
     """Whether all rows of the work have room on the driver, unless it turns out that they decode to far more."""
     return work.rows <= MAX_ROWS and work.bytes <= MAX_BYTES
-
-
-def has_float_key(schema: TableSchema) -> bool:
-    """Whether keys may be equal that have other bytes: NaN, and the two zeros."""
-    return any(pa.types.is_floating(c.type) for c in schema.key_columns)
 
 
 def has_unchanged_toast(work: Work) -> bool:
@@ -119,14 +114,16 @@ def read_events(staging: Staging, work: Work, schema: TableSchema, *, for_histor
     def read_chunk(chunk: ChunkRef) -> Iterator[pa.Table]:
         for events in _read_chunk(staging, work, chunk, schema):
             events = _add_unchanged(events, schema) if unchanged_toast else events
-            yield _without_removed(_add_told(events) if for_history else events, work)
+            yield _add_told(events) if for_history else events
 
     for lines, shape, later in _read_lines(staging, work):
         last = lines["offset"][-1].as_py()
         while chunks and chunks[0].first_offset < last:
             yield from read_chunk(chunks.popleft())
+        # Before their values are cast: what vanishes need not fit the lake.
+        lines = lines.filter(pc.greater(lines["offset"], work.removed_upto)) if work.removed_upto else lines
         events = _log_events(lines, shape, schema, later, unchanged_toast=unchanged_toast)
-        yield _without_removed(_add_told(events, lines, shape, schema, later) if for_history else events, work)
+        yield _add_told(events, lines, shape, schema, later) if for_history else events
     for chunk in chunks:
         yield from read_chunk(chunk)
 
@@ -134,11 +131,10 @@ def read_events(staging: Staging, work: Work, schema: TableSchema, *, for_histor
 def _read_chunk(staging: Staging, work: Work, chunk: ChunkRef, schema: TableSchema) -> Iterator[pa.Table]:
     shape = staging.schema(chunk.schema)
     first = 0
-    later = work.renames.after(chunk.first_offset)
     where = staging.storage.url(chunk.path)
     opened = parquet.open_file(staging.read_file(chunk.path), expected=chunk.checksum, where=where)
     for rows in parquet.batches(opened, where=where):
-        yield _chunk_events(pa.Table.from_batches([rows]), chunk, first, shape, schema, later)
+        yield _chunk_events(pa.Table.from_batches([rows]), chunk, first, shape, schema, work)
         first += len(rows)
 
 
@@ -173,15 +169,11 @@ def _join_batches(batches: list[pa.RecordBatch]) -> pa.Table:
     return joined if len(batches) == 1 else joined.combine_chunks()  # which would copy a single one
 
 
-def _without_removed(events: pa.Table, work: Work) -> pa.Table:
-    """The events without rows that vanish."""
-    return events.filter(pc.greater(events["offset"], work.removed_upto)) if work.removed_upto else events
-
-
 def _last_rows(events: pa.Table, schema: TableSchema) -> pa.Table:
     """The last event of each key; `events` has its key as k0, k1, … and its image as v0, v1, …"""
-    keys = [f"k{i}" for i in range(len(schema.key))]
-    newest = events.group_by(keys, use_threads=False).aggregate([("offset", "max"), ("created", "any")])
+    keys = {f"k{i}": fold_unchanged_toast.with_equal_bytes(events[f"k{i}"]) for i in range(len(schema.key))}
+    grouped = pa.table({**keys, "offset": events["offset"], "created": events["created"]})
+    newest = grouped.group_by(list(keys), use_threads=False).aggregate([("offset", "max"), ("created", "any")])
     last = events.take(pc.index_in(newest["offset_max"], events["offset"].combine_chunks())).combine_chunks()
     return folded_rows(last, newest["created_any"], schema)
 
@@ -209,7 +201,7 @@ def _log_events(
     before = _image(lines, "before", shape, later)
     after = _image(lines, "after", shape, later)
     created = pc.equal(meta["op"], CREATE)
-    values = _values(after, schema, len(lines), later)
+    values = _values(after, schema, meta["offset"], later)
     if not unchanged_toast:
         keys = {
             f"k{i}": pc.if_else(deleted, before[c.name], after[c.name]).cast(c.type)
@@ -261,7 +253,9 @@ def _add_told(
         more = {"transaction": pa.nulls(count, pa.string()), "key_only": pa.repeat(False, count)}
         return pa.table({**{name: events[name] for name in events.column_names}, **more})
     deleted = pc.equal(events["op"], DELETE)
-    before = _values(_image(lines, "before", shape, later), schema, count, later)
+    image = _image(lines, "before", shape, later)
+    gone = {name: pc.if_else(deleted, values, pa.scalar(None, values.type)) for name, values in image.items()}
+    before = _values(gone, schema, events["offset"], later)
     images = {name: pc.if_else(deleted, values, events[name]) for name, values in before.items()}
     more = {
         "transaction": _column(lines, "transaction", pa.string()),
@@ -280,13 +274,20 @@ def _rename_unchanged(unchanged: pa.ChunkedArray, shape: TableSchema, later: Ren
 
 
 def _chunk_events(
-    rows: pa.Table, chunk: ChunkRef, first: int, shape: TableSchema, schema: TableSchema, later: Renames
+    rows: pa.Table, chunk: ChunkRef, first: int, shape: TableSchema, schema: TableSchema, work: Work
 ) -> pa.Table:
-    """Rows of a chunk from number `first` on, except for the evicted ones."""
+    """Rows of a chunk from number `first` on, except for those that are evicted or vanish."""
+    later = work.renames.after(chunk.first_offset)
+    index = pa.array(range(first, first + len(rows)), pa.int64())
+    if chunk.evicted or work.removed_upto:
+        is_removed = pc.less_equal(index, work.removed_upto - chunk.first_offset)
+        stays = pc.invert(pc.or_(pc.is_in(index, pa.array(chunk.evicted, pa.int64())), is_removed))
+        rows = rows.filter(stays)
+        index = index.filter(stays)
     count = len(rows)
-    index = pa.array(range(first, first + count), pa.int64())
+    offsets = pc.add(index, chunk.first_offset)
     meta = {
-        "offset": pc.add(index, chunk.first_offset),
+        "offset": offsets,
         "op": pa.repeat(REFRESH, count),
         "origin": pa.repeat("dump", count),
         "position": pa.repeat(chunk.position, count),
@@ -295,10 +296,7 @@ def _chunk_events(
     }
     image = {later.current_name(c.name): _column(rows, c.name, c.type) for c in shape.columns}
     keys = {f"k{i}": image[c.name].cast(c.type) for i, c in enumerate(schema.key_columns)}
-    events = pa.table({**meta, **keys, **_values(image, schema, count, later)})
-    if not chunk.evicted:
-        return events
-    return events.filter(pc.invert(pc.is_in(index, pa.array(chunk.evicted, pa.int64()))))
+    return pa.table({**meta, **keys, **_values(image, schema, offsets, later)})
 
 
 def _column(rows: pa.Table, name: str, kind: pa.DataType) -> pa.ChunkedArray:
@@ -320,16 +318,20 @@ def _image(lines: pa.Table, side: str, shape: TableSchema, later: Renames) -> di
 
 
 def _values(
-    image: dict[str, pa.ChunkedArray], schema: TableSchema, count: int, later: Renames
+    image: dict[str, pa.ChunkedArray], schema: TableSchema, offsets: pa.Array | pa.ChunkedArray, later: Renames
 ) -> dict[str, pa.ChunkedArray]:
     """The image in the newest shape: columns that came `later` are NULL or hold a constant, those that are now wider
-    hold the same.
+    hold the same. Raises LakeError where the lake keeps a narrower column that cannot hold a value. `offsets`:
+    of the events.
     """
     constants = later.constants
+    count = len(offsets)
 
     def value(column: Column) -> pa.ChunkedArray:
-        if column.name in image:
-            return image[column.name].cast(column.type)
+        if (values := image.get(column.name)) is not None:
+            if values.type == column.type or compatibility.is_widening(values.type, column.type):
+                return values.cast(column.type)
+            return exact_casts.cast_in_arrow(values, column.type, table=schema.table, name=column.name, offsets=offsets)
         if column.name in constants:
             return pa.chunked_array([pa.repeat(column_defaults.scalar(constants[column.name][1], column), count)])
         return pa.chunked_array([pa.nulls(count, column.type)])

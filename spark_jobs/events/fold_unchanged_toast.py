@@ -127,11 +127,19 @@ def number_keys(*groups: Sequence[pa.ChunkedArray]) -> list[Ids]:
     numbers = np.zeros(sum(sizes), np.int64)
     for parts in zip(*groups, strict=True):
         column = pa.chunked_array([chunk for part in parts for chunk in part.chunks], parts[0].type)
-        encoded = column.combine_chunks().dictionary_encode(null_encoding="encode")
+        encoded = with_equal_bytes(column).combine_chunks().dictionary_encode(null_encoding="encode")
         encoded = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
         codes = np.asarray(encoded.indices, np.int64)
         _, numbers = np.unique(numbers * (len(encoded.dictionary) + 1) + codes, return_inverse=True)
     return np.split(numbers.astype(np.int64), np.cumsum(sizes)[:-1])
+
+
+def with_equal_bytes(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A column of a key in which equal values have the same bytes: to the sources -0.0 is 0.0, and NaN equals NaN."""
+    if not pa.types.is_floating(column.type):
+        return column
+    zero, nan = (pa.scalar(value, column.type) for value in (0.0, float("nan")))
+    return pc.if_else(pc.is_nan(column), nan, pc.add(column, zero))
 
 
 def mask_unchanged(unchanged: pa.ChunkedArray, name: str) -> Flags:

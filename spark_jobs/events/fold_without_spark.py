@@ -24,11 +24,11 @@ def fold_work(staging: Staging, work: Work, schema: TableSchema, *, may_mark: bo
     Raises CorruptSegment for a file that is missing or not the one that the manifest names.
     """
     rows: FoldedRows | None = None
-    if fold_on_driver.fits_driver(work, schema, unchanged_toast=may_mark):
+    if fold_on_driver.fits_driver(work, unchanged_toast=may_mark):
         rows = fold_on_driver.fold_work(staging, work, schema)
     if rows is None and may_mark:
-        if fold_in_parts.fits_parts(work, schema):
+        if fold_in_parts.fits_parts(work):
             rows = fold_in_parts.fold_parts(staging, work, schema)
-        elif fold_in_buckets.fits_buckets(work, schema):
+        elif fold_in_buckets.fits_buckets(work):
             rows = fold_in_buckets.fold_buckets(staging, work, schema)
     return rows

@@ -17,7 +17,7 @@ from pyspark.sql import types as t
 
 from dblog_core.model.events import CREATE, DELETE
 from dblog_core.model.schema import TableSchema
-from dblog_core.model.values import Key
+from dblog_core.model.values import Key, key_of
 from spark_jobs.delta_tables.column_types import OFFSET, key_shape, quote
 
 
@@ -113,7 +113,7 @@ def _histories(spark: SparkSession, events: DataFrame, schema: TableSchema) -> d
 
 def as_key(row: Row) -> Key:
     """A key struct that Spark handed over, as the rest of the program has keys."""
-    return tuple(bytes(part) if isinstance(part, bytearray) else part for part in row)
+    return key_of(bytes(part) if isinstance(part, bytearray) else part for part in row)
 
 
 def _values_from_events(spark: SparkSession, events: DataFrame, places: list[Place]) -> DataFrame:

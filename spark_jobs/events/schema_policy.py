@@ -10,15 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 import pyarrow as pa
-from pyspark.sql import Column
-from pyspark.sql import functions as F
 from pyspark.sql import types as t
 
 from dblog_core.errors import LakeError
 from dblog_core.lake import accept_schema
 from dblog_core.lake.merge_plan import Work
 from dblog_core.model.schema import Column as TableColumn
-from dblog_core.model.schema import TableName, TableSchema
+from dblog_core.model.schema import TableSchema
 from dblog_core.model.table_names import quote_for_shell
 from dblog_core.schema_evolution import compatibility
 from spark_jobs.delta_tables import variants
@@ -31,7 +29,7 @@ _FITS: tuple[tuple[tuple[type[t.DataType], ...], tuple[type[t.DataType], ...]], 
     ((t.StringType,), (t.IntegralType,)),
     ((t.TimestampNTZType,), (t.DateType,)),
 )
-"""Types of which some values are exactly a value of another type too: those are found by casting there and back."""
+"""Types of which some values are exactly a value of another type too: `exact_casts` finds those."""
 
 
 def shape_in_lake(schema: TableSchema, have: t.StructType) -> TableSchema:
@@ -77,33 +75,6 @@ def _may_fit(from_type: pa.DataType, to_type: pa.DataType) -> bool:
     old = spark_type(from_type)
     new = spark_type(to_type)
     return any(isinstance(old, from_kinds) and isinstance(new, to_kinds) for from_kinds, to_kinds in _FITS)
-
-
-def is_narrower(older: TableSchema, target: TableSchema) -> bool:
-    """Whether a column of the lake is not as wide as its rows' own: each value is looked at then."""
-    older_types = {c.name: c.type for c in older.columns}
-    return any(
-        c.name in older_types
-        and older_types[c.name] != c.type
-        and not compatibility.is_widening(older_types[c.name], c.type)
-        for c in target.columns
-    )
-
-
-def cast_exactly(
-    value: Column, from_type: t.DataType, to_type: t.DataType, *, table: TableName, name: str, offset: Column
-) -> Column:
-    """The same value as one of the lake's type. Where there is none, the query fails, and says whose it is."""
-    fitted = value.try_cast(to_type)
-    types = f" is {from_type.simpleString()}, and fits no {to_type.simpleString()}, which the lake has"
-    is_not = f"{types}; {_advise_accept(table)}"
-    message = F.concat(F.lit(f"column {name}: the value at offset "), offset.cast("string"), F.lit(is_not))
-    same = fitted.try_cast(from_type).eqNullSafe(value)
-    return F.when(value.isNull() | same, fitted).otherwise(F.raise_error(message).cast(to_type))
-
-
-def _advise_accept(table: TableName) -> str:
-    return f"run `dblog schema accept {quote_for_shell(table)}`: the lake takes the new shape"
 
 
 # fail -------------------------------------------------------------------------------------------------------------

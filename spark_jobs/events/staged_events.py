@@ -29,7 +29,7 @@ from dblog_core.staging import Staging, parquet
 from dblog_core.staging.manifest import ChunkRef, DataFile
 from dblog_core.staging.spilled_rows import spill
 from spark_jobs.delta_tables.column_types import key_shape, log_shape, quote, row_shape, spark_type
-from spark_jobs.events import schema_policy
+from spark_jobs.events import exact_casts
 
 _REF = t.StructType(
     [
@@ -194,7 +194,7 @@ def _image(
         field = image.getField(column.name)
         if is_now.type == column.type or compatibility.is_widening(is_now.type, column.type):
             return field.cast(to_type)
-        return schema_policy.cast_exactly(
+        return exact_casts.cast_in_spark(
             field, spark_type(is_now.type), to_type, table=schema.table, name=column.name, offset=offset
         )
 

@@ -26,7 +26,7 @@ from spark_jobs.delta_tables.column_types import (
     TRANSACTION,
     UNCHANGED,
 )
-from spark_jobs.events import fold_in_parts, fold_on_driver, schema_policy
+from spark_jobs.events import fold_in_parts, fold_on_driver
 from spark_jobs.events.event_buckets import GROUP_BYTES, EventBuckets, TooManyChanges, join_up_to
 from spark_jobs.events.fold_unchanged_toast import mask_unchanged
 from spark_jobs.events.portion_fold import list_names
@@ -39,16 +39,9 @@ Lines: TypeAlias = pa.Table | SpooledTables
 _META = {OP: "op", OFFSET: "offset", POSITION: "position", COMMIT_TIME: "commit_time", ORIGIN: "origin"}
 
 
-def fits_driver(work: Work, schema: TableSchema, staging: Staging) -> bool:
-    """Whether the lines are made here, unless keys that belong together have no room: not where keys are equal that
-    have other bytes, columns were renamed, or the lake has a narrower one, whose values are looked at one by one."""
-    return (
-        work.rows <= fold_in_parts.MOST_EVENTS
-        and fold_in_parts.have_room(work)
-        and not fold_on_driver.has_float_key(schema)
-        and not work.renames
-        and not any(schema_policy.is_narrower(shape, schema) for shape in work.shapes(staging.schema))
-    )
+def fits_driver(work: Work) -> bool:
+    """Whether the lines are made here, unless keys that belong together have no room: not over a rename of columns."""
+    return work.rows <= fold_in_parts.MOST_EVENTS and fold_in_parts.have_room(work) and not work.renames
 
 
 def make_lines(staging: Staging, work: Work, schema: TableSchema, shape: Shape, before: Before) -> Lines | None:

@@ -62,7 +62,7 @@ class Tables:
     ) -> Lines | None:
         """The work's lines; None for a work that is Spark's. `exists`: whether there is a lake table. Raises
         TableRefused, as well where the lake table is Spark's."""
-        if not lines_on_driver.fits_driver(work, schema, staging):
+        if not lines_on_driver.fits_driver(work):
             return None
         shape = self.history.shape()
 

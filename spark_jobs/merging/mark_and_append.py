@@ -37,7 +37,7 @@ from spark_jobs.delta_tables import log
 from spark_jobs.delta_tables.column_types import COMMIT_TIME, OFFSET, ORIGIN, POSITION
 from spark_jobs.delta_tables.delta_log_checkpoint import Checkpoints
 from spark_jobs.delta_tables.shaped_table import Described
-from spark_jobs.events import fold_in_parts, fold_on_driver
+from spark_jobs.events import fold_in_parts
 from spark_jobs.events.fold import PUT, WITHHOLD
 from spark_jobs.events.fold_in_buckets import SpooledParts
 from spark_jobs.events.fold_unchanged_toast import mask_unchanged
@@ -296,8 +296,6 @@ def has_rows_upto(table: OpenTable, offset: int) -> bool:
 
 def find_keys(table: OpenTable, keys: Sequence[Key], schema: TableSchema) -> list[Key] | None:
     """Those of the keys that the table has, by its index; None for a table that Spark must read."""
-    if fold_on_driver.has_float_key(schema):
-        return None
     try:
         shape = table.refresh()
         columns = zip(schema.key_columns, zip(*keys, strict=True), strict=True)

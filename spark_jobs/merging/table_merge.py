@@ -296,9 +296,7 @@ class TableMerge:
         self._check_follows(work, schema)
         rows = None
         if work.files or work.chunks:
-            narrows = any(schema_policy.is_narrower(shape, schema) for shape in work.shapes(self._staging.schema))
-            fold_rows = partial(fold_without_spark.fold_work, self._staging, work, schema)
-            rows = None if narrows else fold_rows(may_mark=self._write.may_mark())
+            rows = fold_without_spark.fold_work(self._staging, work, schema, may_mark=self._write.may_mark())
             if rows is None:
                 staged_events.check_files(self._spark, self._staging, work)
         return work, rows

@@ -105,7 +105,7 @@ def test_the_driver_folds_as_spark_does(lake: TestLake) -> None:
         build.update(NEWER, {**_odd_rows(dice, "aäAßz"), "v": dice.choice((None, "new"))})
     build.seal()
     work = merge_plan.plan_works(lake.staging.manifests(), lambda table: 0)[str(ODD.table)]
-    assert work.last_truncate and fold_on_driver.fits_driver(work, NEWER)
+    assert work.last_truncate and fold_on_driver.fits_driver(work)
     folded_on_driver = fold_on_driver.fold_work(lake.staging, work, NEWER)
     assert folded_on_driver is not None
     folded_on_spark = fold.last_rows(staged_events.read_events(lake.spark, lake.staging, work, NEWER)).toArrow()

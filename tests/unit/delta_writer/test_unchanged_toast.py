@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
@@ -18,7 +19,7 @@ from dblog_core.delta_writer.features import BatchRefused
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.stored_rows import rows_at
 from dblog_core.delta_writer.upsert import upsert
-from tests.unit.delta_writer.tables import APP, Row, Table, newest, row
+from tests.unit.delta_writer.tables import APP, OFFSET, Row, Table, newest, row
 
 
 @pytest.fixture
@@ -178,3 +179,22 @@ def test_withheld_rows_are_numbered_through_all_parts(table: Table) -> None:
         (5, Decimal(5)),
         (900, None),
     ]
+
+
+@pytest.mark.parametrize("key", [0.0, float("nan")])
+def test_a_key_that_is_printed_otherwise_is_no_other_key(tmp_path: Path, key: float) -> None:
+    """The table is ahead of the change: a later row of another key would have no values for it, and its own has."""
+    fields = {"ratio": "double", "note": "string", OFFSET: "long"}
+    table = Table.create_at(tmp_path, fields=fields, keys=("ratio",))
+    writer = table.writer()
+    table.merge(writer, [{"ratio": key, "note": "kept", OFFSET: 50}])
+    changes = replace(
+        table.changes([{"ratio": -key, "note": None, OFFSET: 60}]),
+        unchanged_toast={"note": np.array([True])},
+        origins=pa.table({"ratio": pa.array([key], pa.float64())}),
+        origins_before=20,
+    )
+    done = upsert(writer, changes, APP, 2)
+    assert (done.updated, done.withheld) == (1, 0)
+    (stored,) = table.read()
+    assert (repr(stored["ratio"]), stored["note"]) == (repr(-key), "kept")

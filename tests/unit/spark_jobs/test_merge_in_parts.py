@@ -95,7 +95,7 @@ def make_work(path: Path, dice: random.Random, schema: TableSchema) -> tuple[mer
     build.chunk(schema, [{"id": 100, "v": "a"}], dump="last")  # a part of its own, whatever the dice have made
     build.seal()
     work = merge_plan.plan_works(build.staging.manifests(), lambda table: 0)[str(schema.table)]
-    assert work.last_truncate and work.chunks and fold_in_parts.fits_parts(work, schema)
+    assert work.last_truncate and work.chunks and fold_in_parts.fits_parts(work)
     return work, build.staging
 
 
