@@ -1,66 +1,27 @@
-"""Verifications in this process: the warm Spark session answers in place of a job of its own, and Arrow beside it."""
+"""Verifications in this process: of a lake that merges have written, or of one that is the replayed log."""
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 from dblog_core.config.settings import Config
-from dblog_core.verify import certificate_check, repair, run
+from dblog_core.verify import repair, run
 from dblog_core.verify import table as table_module
-from dblog_core.verify.direct.judge import DirectJudge
-from dblog_core.verify.exchange import Answer, Desk, Task
 from dblog_core.verify.report import Report
 from dblog_core.verify.run import VerifyRequest
 from dblog_core.verify.table import Wish
-from dblog_core.wiring import open_lake, open_staging
-from spark_jobs.verifying.compare_hashes import Judge
-from tests.both_judges import BothJudges
 from tests.plain_judge import PlainLake
 
 Verify = Callable[..., Report]
 
 
 @pytest.fixture
-def verify_here(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, merge_here: Callable[[Config], None]) -> Verify:
+def verify_here(monkeypatch: pytest.MonkeyPatch, merge_here: Callable[[Config], None]) -> Verify:
     """`verify(config, *tables, **wishes)`; what a repair dumps is merged here too."""
-
-    class LakeHere:
-        def __init__(self, config: Config, desk: Desk, *_: Any) -> None:
-            staging = open_staging(config)
-            self._desk = desk
-            self._lake = open_lake(config)
-            direct = DirectJudge(staging, self._lake, desk)
-            self._judges = BothJudges(Judge(spark, staging, desk), direct, desk)
-            self._numbers = itertools.count(1)
-
-        def __enter__(self) -> LakeHere:
-            return self
-
-        def __exit__(self, *_: object) -> None:
-            return None
-
-        def prepare(self, task: Task) -> None:
-            """Nothing: `ask` reads all there is."""
-
-        def ask(self, task: Task) -> Answer:
-            """In both ways; through the files, as the job is asked, by several threads."""
-            number = next(self._numbers)
-            self._desk.put_task(number, task)
-            read = self._desk.read_task(number)
-            assert read is not None
-            self._desk.put_answer(number, self._judges.answer(read, self._lake))
-            answer = self._desk.read_answer(number)
-            assert answer is not None
-            return answer
-
-    monkeypatch.setattr(run, "LakeSide", LakeHere)
-    monkeypatch.setattr(certificate_check, "LakeSide", LakeHere)
     monkeypatch.setattr(repair, "merge_staged", lambda config, *_, **__: merge_here(config))
     return _verify
 

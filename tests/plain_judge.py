@@ -1,4 +1,4 @@
-"""The comparison in plain Python over a lake that is the replayed super-changelog: what the Spark job is to answer.
+"""The comparison in plain Python over a lake that is the replayed super-changelog: what the judge is to answer.
 
 It is slow, and knows no Delta table: for tests of all that happens on the source's side, without a Spark session.
 """
@@ -94,10 +94,9 @@ class PlainLake:
 
     def _source(self, task: Task, schema: TableSchema) -> dict[Key, Any]:
         rows: dict[Key, Any] = {}
-        for file in task.files:
-            for batch in self._desk.rows([file]).to_batches():
-                values = batch.column(HASH).to_pylist() if task.ask is Ask.COMPARE else batch.to_pylist()
-                rows.update(zip(keys_of(batch, schema), values, strict=True))
+        for batch in (batch for table in self._desk.tables(task.files) for batch in table.to_batches()):
+            values = batch.column(HASH).to_pylist() if task.ask is Ask.COMPARE else batch.to_pylist()
+            rows.update(zip(keys_of(batch, schema), values, strict=True))
         return rows
 
     def _replay(self, schema: TableSchema, since: int, upto: int) -> tuple[State, State, dict[Key, list[Row | None]]]:

@@ -38,7 +38,7 @@ _READABLE = frozenset(
         "typeWidening",
         "v2Checkpoint",  # such checkpoints are read; one of the classic form is as good
         "vacuumProtocolCheck",
-        "variantType",  # delta-rs adds it to any table that it alters; a column of the type is refused
+        "variantType",  # delta-rs adds it to any table that it alters; a writer refuses a column of the type
     }
 )
 _PROTECTION = "checkpointProtection"
@@ -120,7 +120,8 @@ def writer_features(protocol: Json) -> list[str]:
 
 
 def check_rows_readable(protocol: Json, metadata: Json, where: str) -> None:
-    """Raises TableRefused unless the table's rows are those of its data files, without the dead ones."""
+    """Raises TableRefused unless the table's rows are those of its data files, without the dead ones; values of columns
+    that it is partitioned by are in the log."""
     version = protocol.get("minReaderVersion")
     if version not in (1, 2, READER_VERSION):
         raise refusal(where, f"its protocol for readers is {version}")

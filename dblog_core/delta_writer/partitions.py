@@ -84,6 +84,8 @@ def read_value(partition: Partition, column: DeltaColumn, where: str) -> pa.Scal
     if not (text := partition.get(column.physical)):
         return pa.scalar(None, column.type)
     try:
+        if pa.types.is_binary(column.type):
+            return pa.scalar(text.encode(), column.type)
         return _READERS.get(str(column.type), _cast)(text, column.type)
     except pa.ArrowException as error:
         raise refusal(where, f"the partition {column.name} = {text!r} cannot be read: {error}") from error

@@ -34,6 +34,8 @@ _SIMPLE: dict[str, pa.DataType] = {
     "timestamp": pa.timestamp("us", tz="UTC"),
     "timestamp_ntz": pa.timestamp("us"),
 }
+VARIANT = pa.struct([pa.field("value", pa.binary()), pa.field("metadata", pa.binary())])
+"""What data files have in a column of the type VARIANT."""
 _DECIMAL = re.compile(r"decimal\((\d+), *(\d+)\)")
 PHYSICAL_NAME = "delta.columnMapping.physicalName"
 COLUMN_ID = "delta.columnMapping.id"
@@ -133,6 +135,9 @@ def shape_of(metadata: Json, where: str) -> Shape:
     fields = orjson.loads(metadata["schemaString"])["fields"]
     partitions = metadata.get("partitionColumns") or ()
     columns = tuple(_column(field, mode != "none", partitions, where) for field in fields)
+    for column in columns:
+        if column.stands is Stands.IN_LOG and not _is_printable(column.type):
+            raise refusal(where, f"it is partitioned by {column.name}, a column of type {column.type}")
     return Shape(columns, by_id=mode == "id", tracking=tuple(_tracking(configuration, where)))
 
 
@@ -147,20 +152,45 @@ def _tracking(configuration: Mapping[str, str], where: str) -> Iterator[DeltaCol
         yield DeltaColumn(physical, physical, None, field, nullable=True, stands=stands)
 
 
+def readable_shape_of(metadata: Json, names: Collection[str], where: str) -> Shape:
+    """The columns of these names, for who reads them alone: a VARIANT is a struct of its two parts. Raises TableRefused
+    for one that this package does not read."""
+    mode = (metadata.get("configuration") or {}).get("delta.columnMapping.mode", "none")
+    fields = [field for field in orjson.loads(metadata["schemaString"])["fields"] if field["name"] in names]
+    # What a writer must make or check is no matter for a reader.
+    bare = ({**field, "metadata": _only_mapping(field.get("metadata") or {})} for field in fields)
+    partitions = metadata.get("partitionColumns") or ()
+    columns = tuple(_readable_column(field, mode != "none", partitions, where) for field in bare)
+    return Shape(columns, by_id=mode == "id")
+
+
+def _readable_column(schema_field: Json, mapped: bool, partitions: Collection[str], where: str) -> DeltaColumn:
+    if schema_field["type"] != "variant":
+        return _column(schema_field, mapped, partitions, where)
+    about = _column({**schema_field, "type": "binary"}, mapped, partitions, where)
+    return replace(about, field=about.field.with_type(VARIANT))
+
+
+def column_names(metadata: Json) -> list[str]:
+    """The names of all columns of a `metaData` action."""
+    return [field["name"] for field in orjson.loads(metadata["schemaString"])["fields"]]
+
+
+def _only_mapping(about: Json) -> Json:
+    return {name: value for name, value in about.items() if name in (PHYSICAL_NAME, COLUMN_ID)}
+
+
 def _column(schema_field: Json, mapped: bool, partitions: Collection[str], where: str) -> DeltaColumn:
     name = schema_field["name"]
     field = _field(schema_field, name, mapped, where)
     about = schema_field.get("metadata") or {}
-    is_partition = name in partitions
-    if is_partition and not _is_printable(field.type):
-        raise refusal(where, f"it is partitioned by {name}, a column of type {schema_field['type']}")
     return DeltaColumn(
         name,
         field.name,
         about.get(COLUMN_ID) if mapped else None,
         field,
         nullable=bool(schema_field["nullable"]),
-        stands=Stands.IN_LOG if is_partition else Stands.IN_FILES,
+        stands=Stands.IN_LOG if name in partitions else Stands.IN_FILES,
     )
 
 

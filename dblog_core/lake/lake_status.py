@@ -30,6 +30,9 @@ from dblog_core.storage.factory import open_storage
 from dblog_core.storage.location import Location
 
 OWN = "_dblog"
+HISTORY_AFTER = "dblog.after"
+HISTORY_WHOLE = "dblog.whole"
+"""Properties of a history: it tells every change after this offset, and whether the table had no row there."""
 _HISTORY = "__history"
 
 

@@ -1,6 +1,6 @@
 """Row hashes of Arrow batches, column by column: `row_hashes` without an object for each value.
 
-A value whose text Arrow does not print as the definition does (years beyond 9999) is `NotHashable`: Spark hashes it.
+A value whose text Arrow does not print as the definition does (years beyond 9999) is `NotHashable`; no source has one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _HEX = np.array([f"{byte:02x}".encode() for byte in range(256)], "S2").view(np.u
 
 
 class NotHashable(Exception):
-    """A value, or a type, whose canonical text only others can print."""
+    """A value, or a type, that has no canonical text here."""
 
 
 def hash_rows(rows: Columns, schema: TableSchema) -> Hashes:
@@ -45,6 +45,21 @@ def hash_rows(rows: Columns, schema: TableSchema) -> Hashes:
         fields = [field for c in columns for field in _fields(rows[c.name].slice(start, step), c)]
         parts.append(_hash_texts(pc.binary_join_element_wise(*_fill_nulls(fields), pa.scalar(",", pa.large_string()))))
     return np.concatenate(parts) if parts else np.empty(0, np.int64)
+
+
+def find_unprintable(values: pa.Array) -> npt.NDArray[np.bool_] | None:
+    """Which values of a staged type are `NotHashable`; None: none is."""
+    if not (pa.types.is_date32(values.type) or pa.types.is_timestamp(values.type)):
+        return None
+    is_date = pa.types.is_date32(values.type)
+    numbers = values.cast(pa.int32() if is_date else pa.int64())
+    a_day = 1 if is_date else _US_A_DAY
+    first = _DAYS[0] * a_day
+    end = (_DAYS[1] + 1) * a_day
+    ends = pc.min_max(numbers).as_py()
+    if ends["min"] is None or first <= ends["min"] <= ends["max"] < end:
+        return None
+    return np.asarray(pc.fill_null(pc.or_(pc.less(numbers, first), pc.greater_equal(numbers, end)), False))
 
 
 def sum_exactly(hashes: Hashes) -> int:
@@ -83,10 +98,10 @@ def _fields(values: pa.Array, column: Column) -> list[pa.Array]:
     if pa.types.is_signed_integer(kind) or pa.types.is_decimal128(kind):
         return [_number_texts(values)]
     if pa.types.is_date32(kind):
-        _check_years(values.cast(pa.int32()), 1, column)
+        _check_years(values, column)
         return [values.cast(pa.string())]
     if pa.types.is_timestamp(kind) and kind.unit == "us":
-        _check_years(values.cast(pa.int64()), _US_A_DAY, column)
+        _check_years(values, column)
         return [_time_texts(values)]
     raise NotHashable(f"column {column.name} is {kind}")
 
@@ -164,10 +179,9 @@ def _time_texts(values: pa.Array) -> pa.Array:
     return pc.utf8_rtrim(pc.utf8_rtrim(texts, "0"), ".")
 
 
-def _check_years(numbers: pa.Array, a_day: int, column: Column) -> None:
+def _check_years(values: pa.Array, column: Column) -> None:
     """Raises NotHashable for a year that has not four digits."""
-    ends = pc.min_max(numbers).as_py()
-    if ends["min"] is not None and not _DAYS[0] * a_day <= ends["min"] <= ends["max"] < (_DAYS[1] + 1) * a_day:
+    if find_unprintable(values) is not None:
         raise NotHashable(f"column {column.name} has a date outside of the years 1 to 9999")
 
 

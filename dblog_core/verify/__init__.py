@@ -8,25 +8,23 @@ SELECT is done again. So what the source has said of a key holds at every place 
 there.
 
 The other side is what the lake is to hold at the last of these places: one Delta version of the table, pinned before
-the first watermark, with the events that are staged since folded on top as a merge would
-(`direct.expected_state`, `spark_jobs.verifying.expected_rows`). So no merge has to keep pace, and it is the staged log
-that is proven as well as the lake. Those rows are hashed in the same way (`dblog_core.rows.row_hashes`), by Arrow in
-this process or by Spark, and joined by key: only keys and hashes move, the source is read once, and no order of keys is
-needed.
+the first watermark, with the events that are staged since folded on top as a merge would (`direct.expected_state`). So
+no merge has to keep pace, and it is the staged log that is proven as well as the lake. Those rows are hashed in the
+same way (`dblog_core.rows.row_hashes`), by Arrow in this process, and joined by key: only keys and hashes move, the
+source is read once, and no order of keys is needed.
 
 A key that changed between is equal if the source showed any state that the log led it through there. Otherwise it is
 undecided, and read again alone, in a window that is shorter by far. A key that differs is read again too: it counts
 only if two readings, each of which decides, find it different. What is not decided after `ROUNDS` readings is named as
 that; it is no proof of equality.
 
-exchange          files between us and the Spark job       delta_version  the version of the lake to begin with
-source_reader     one SELECT between its watermarks        window_positions  where the capture says that they lie
-recheck           pure: which keys are read again          confidence     pure: what a sample says about the whole
-spark_job         the Spark job, seen from here            table          one table, from the pin to its verdict
-certificate       what was found, to be checked later      certificate_check  the check
-repair            dumps of what differs, merged            run            all of it
-report            what users get                           last_results   what `status` shows of earlier runs
-slices            the full state in N parts                slice_times    which slice waited longest
-lake_side         who answers: this process, or Spark      direct         the answers of this process
-compared_columns  pure: which columns are not compared
+exchange          what the judge is asked                delta_version  the version of the lake to begin with
+source_reader     one SELECT between its watermarks      window_positions  where the capture says that they lie
+recheck           pure: which keys are read again        confidence     pure: what a sample says about the whole
+lake_side         the judge, which reads ahead           direct         the judge
+table             one table, from the pin to its verdict compared_columns  pure: which columns are not compared
+certificate       what was found, to be checked later    certificate_check  the check
+repair            dumps of what differs, merged          run            all of it
+report            what users get                         last_results   what `status` shows of earlier runs
+slices            the full state in N parts              slice_times    which slice waited longest
 """

@@ -2,7 +2,7 @@
 
 It holds, for each table, the outcome, the columns that were not compared, the ranges that the source was read in (keys,
 rows, sums of hashes, places in the log), and rows and sums of hashes of the lake's pinned version, by the same ranges
-where Spark orders the key as the source does. It names every table that was asked for: those too that have no such
+where the lake orders the key as the source does. It names every table that was asked for: those too that have no such
 entry, with the reason.
 
 Format 1 had no word of tables that could not be compared, and other hashes of some columns: it is refused.
@@ -72,8 +72,8 @@ class Evidence:
 
 
 def ordered_alike(column: Column) -> bool:
-    """Whether Spark orders values of the column as its source does."""
-    # Text is left out: its order is the collation's in the database and that of its bytes in Spark.
+    """Whether the lake orders values of the column as its source does."""
+    # Text is left out: its order is the collation's in the database and that of its bytes in the lake.
     return has_one_order(column) and not pa.types.is_timestamp(column.type)
 
 

@@ -6,14 +6,12 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
-from dblog_core import wiring
-from dblog_core.clock import SystemClock
 from dblog_core.config.settings import Config
 from dblog_core.errors import DblogError
-from dblog_core.interfaces import Clock, Json
+from dblog_core.interfaces import Json
 from dblog_core.verify import certificate
 from dblog_core.verify.certificate import UncertifiedTable
-from dblog_core.verify.exchange import Ask, Task, open_desk
+from dblog_core.verify.exchange import Ask, Desk, Task
 from dblog_core.verify.lake_side import LakeSide
 
 
@@ -54,18 +52,11 @@ class CertificateCheck:
         return {"equal": self.equal, "at": self.at, "tables": tables, "left_out": left_out}
 
 
-def check_certificate(
-    config: Config, file: Path, *, stop: threading.Event, clock: Clock | None = None
-) -> CertificateCheck:
+def check_certificate(config: Config, file: Path, *, stop: threading.Event) -> CertificateCheck:
     """Checks that each table that the certificate was asked for was equal, and that the lake, at the certificate's
     versions, still has its sums. Raises RequestError, Interrupted."""
     read = certificate.read_certificate(file, source=config.source.name)
-    staging = wiring.open_staging(config)
-    clock = clock or SystemClock()
-    with (
-        open_desk(staging.storage) as desk,
-        LakeSide(config, desk, clock, stop, lambda _: None) as lake_side,
-    ):
+    with LakeSide(config, Desk(), stop) as lake_side:
         checks = [_check_claim(lake_side, claim) for claim in read.claims]
     checks += [
         ClaimCheck(table.table, None, equal=False, error=f"nothing is certified: {table.reason}")

@@ -24,7 +24,7 @@ from dblog_core.model.schema import TableName
 from dblog_core.state.lease_holder import CAPTURE
 from dblog_core.verify import certificate, last_results, repair, slice_times
 from dblog_core.verify.certificate import CertifiedTable, UncertifiedTable
-from dblog_core.verify.exchange import TOGETHER, Ask, Sum, Task, open_desk
+from dblog_core.verify.exchange import TOGETHER, Ask, Desk, Sum, Task
 from dblog_core.verify.lake_side import LakeSide
 from dblog_core.verify.report import Repair, Report, TableReport
 from dblog_core.verify.slices import Slice, Slices
@@ -202,14 +202,12 @@ def _open_tools(
     staging = wiring.open_staging(config)
     source = wiring.open_source(config.source)
     workers = request.workers or config.dump.workers
+    desk = Desk()
     with closing(wiring.open_state(config)) as state:
-        # Without a capture no window is ever placed. Better said at once than after Spark has started.
+        # Without a capture no window is ever placed. Better said at once than after the source was read.
         if state.leader(CAPTURE) is None:
             raise no_capture_error()
-        with (
-            open_desk(staging.storage) as desk,
-            LakeSide(config, desk, clock, stop, say) as lake_side,
-        ):
+        with LakeSide(config, desk, stop) as lake_side:
             yield Tools(
                 config=config,
                 source=source,

@@ -1,7 +1,7 @@
 """Reading the source for a comparison: one SELECT between its watermarks, all of a table, chosen keys, or their rows.
 
-Rows stay where they are: the server hashes them, and keys and hashes come. Each SELECT's result is a Parquet file on
-the `Desk`, for Spark.
+Rows stay where they are: the server hashes them, and keys and hashes come. Each SELECT's result waits on the `Desk`
+until it is compared.
 """
 
 from __future__ import annotations
@@ -114,10 +114,10 @@ class Prober:
         end = self.reader.log_end() if self._is_announced else None
         high = Probe(self._name, window, table, high=True, snapshot=answered.snapshot, end=end)
         self._watermarks.write(watermark.encode(high))
-        # After the high watermark: the time that the upload takes does not widen the window.
+        # After the high watermark: the time that the writing takes does not widen the window.
         assert answered.batch is not None
-        file = self._desk.put_rows(window, answered.batch)
-        # Kept here as well, the rows of a large table would fill the memory, whatever the desk stores.
+        file = self._desk.put_rows(table, window, answered.batch)
+        # Kept here as well, the rows of a large table would fill the memory.
         return Reading(window, file, replace(answered, batch=None), repeat or select, last)
 
 
@@ -181,7 +181,8 @@ class Readers:
         return self._read_keys(schema, keys, select)
 
     def read_again(self, schema: TableSchema, readings: Sequence[Reading]) -> list[Reading]:
-        """The same SELECTs, in new windows."""
+        """The same SELECTs, in new windows; what they have answered before is forgotten."""
+        self._desk.drop(reading.file for reading in readings)
 
         def read(prober: Prober, reading: Reading) -> Reading:
             return prober.read(str(schema.table), reading.repeat, last=reading.last)
@@ -233,7 +234,6 @@ class Readers:
 
             yield Reading(reading.window, reading.file, reading.result, again, last=stands_for)
             after = last
-            # After the yield: the file is on its way to Spark while we wait.
             self._pace(rows, started_at)
 
     def _pace(self, rows: int, started_at: float) -> None:

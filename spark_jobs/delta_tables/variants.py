@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as t
 
@@ -20,11 +20,6 @@ from dblog_core.lake.json_variants import COMMENT, SUFFIX, json_columns, name_ta
 from dblog_core.model.schema import TableSchema
 from dblog_core.schema_evolution.renames import Rename
 from spark_jobs.delta_tables.column_types import quote
-
-"""Of a column that is filled."""
-
-OTHER = " (the VARIANT beside it is another)"
-"""What a comparison sees at the end of a text whose VARIANT is not the text's: no JSON ends like that."""
 
 METADATA = {"comment": COMMENT}
 
@@ -64,21 +59,6 @@ def parse_text(text: Column) -> Column:
 def agrees(variant: Column, text: Column) -> Column:
     """Whether the VARIANT is that of the text. VARIANTs cannot be compared: what they print is."""
     return F.to_json(variant).eqNullSafe(F.to_json(parse_text(text)))
-
-
-def mark_other_variants(rows: DataFrame) -> DataFrame:
-    """A lake table's rows as a comparison is to see them: a text whose VARIANT is another's ends with `OTHER`.
-
-    A VARIANT that is not filled yet says nothing.
-    """
-    texts = {}
-    have = rows.schema
-    for name, variant in of(have).items():
-        if name in have.names and is_filled(have[variant]):
-            text = F.col(quote(name))
-            other = F.concat(F.coalesce(text, F.lit("")), F.lit(OTHER))
-            texts[name] = F.when(agrees(F.col(quote(variant)), text), text).otherwise(other)
-    return rows.withColumns(texts) if texts else rows
 
 
 # What gives a table its columns -----------------------------------------------------------------------------------

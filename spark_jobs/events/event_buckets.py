@@ -19,10 +19,10 @@ from dblog_core.delta_writer.keys.key_hash import hash_keys
 from dblog_core.lake.merge_plan import Work
 from dblog_core.model.schema import TableSchema
 from dblog_core.rows.chunked_columns import join_chunks
+from dblog_core.rows.table_spool import SpooledTable, TableSpool
 from dblog_core.staging import Staging
 from spark_jobs.events import fold_on_driver
 from spark_jobs.events.key_buckets import Words, split_by_key
-from spark_jobs.events.table_spool import SpooledTable, TableSpool
 
 MOST_BUCKETS = 256
 BUCKET_ROWS = 10_000

@@ -13,12 +13,12 @@ import pyarrow.compute as pc
 
 from dblog_core.lake.merge_plan import Work
 from dblog_core.model.schema import TableSchema
+from dblog_core.rows.table_spool import SpooledTables
 from dblog_core.staging import Staging
 from spark_jobs.events import fold_in_parts, fold_on_driver
 from spark_jobs.events.event_buckets import EventBuckets, Events, TooManyChanges
 from spark_jobs.events.fold import WITHHOLD
 from spark_jobs.events.portion_fold import PortionFold
-from spark_jobs.events.table_spool import SpooledTables
 
 PORTION = 32 << 20
 """Decoded bytes of events that are folded at a time."""

@@ -21,10 +21,10 @@ from dblog_core.delta_writer.keys.key_hash import KeyHashes, hash_keys
 from dblog_core.lake.merge_plan import Work
 from dblog_core.model.schema import TableSchema
 from dblog_core.rows.chunked_columns import join_chunks
+from dblog_core.rows.table_spool import SpooledTable, TableSpool
 from dblog_core.staging import Staging
 from spark_jobs.events import fold_on_driver
 from spark_jobs.events.key_buckets import split_by_key
-from spark_jobs.events.table_spool import SpooledTable, TableSpool
 
 MOST_EVENTS = 50_000_000
 """Of a work, such as one large transaction: the places of old rows take eight bytes for each until the commit."""

@@ -24,6 +24,7 @@ from dblog_core.delta_writer.altering.alterations import AddColumn, Change, SetP
 from dblog_core.delta_writer.altering.column_mapping import MODE
 from dblog_core.delta_writer.features import TableRefused
 from dblog_core.errors import LakeError
+from dblog_core.lake.lake_status import HISTORY_AFTER, HISTORY_WHOLE
 from dblog_core.lake.merge_plan import Work
 from dblog_core.model.events import DELETE, REFRESH, TRUNCATE
 from dblog_core.model.schema import Column as TableColumn
@@ -56,8 +57,8 @@ from spark_jobs.history import previous_rows
 from spark_jobs.history.lines_on_driver import Lines
 from spark_jobs.history.without_spark import Tables
 
-AFTER = "dblog.after"
-WHOLE = "dblog.whole"
+AFTER = HISTORY_AFTER
+WHOLE = HISTORY_WHOLE
 APPEND_ONLY = "delta.appendOnly"
 
 

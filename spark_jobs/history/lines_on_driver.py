@@ -14,6 +14,7 @@ from dblog_core.delta_writer.shape import DeltaColumn, Shape
 from dblog_core.lake.merge_plan import Work
 from dblog_core.model.events import REFRESH, TRUNCATE
 from dblog_core.model.schema import TableSchema
+from dblog_core.rows.table_spool import SpooledTables
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark
 from spark_jobs.delta_tables.column_types import (
@@ -30,7 +31,6 @@ from spark_jobs.events import fold_in_parts, fold_on_driver
 from spark_jobs.events.event_buckets import GROUP_BYTES, EventBuckets, TooManyChanges, join_up_to
 from spark_jobs.events.fold_unchanged_toast import mask_unchanged
 from spark_jobs.events.portion_fold import list_names
-from spark_jobs.events.table_spool import SpooledTables
 from spark_jobs.history.former_values import Before, fill_events
 
 Lines: TypeAlias = pa.Table | SpooledTables

@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as t
 
 from dblog_core.errors import LakeError
+from dblog_core.lake import foreign_commits
 from dblog_core.lake.lake_status import TableStatus
 from dblog_core.lake.task_plans import Past
 from dblog_core.model.events import CREATE, DELETE, TRUNCATE
@@ -31,7 +32,6 @@ from spark_jobs.delta_tables.column_types import (
     quote,
     row_shape,
 )  # fmt: skip
-from spark_jobs.history import foreign_lines
 from spark_jobs.history.history_table import History
 
 
@@ -39,7 +39,7 @@ def find_past(history: History, schema: TableSchema, status: TableStatus) -> Pas
     """What the history says about the table, up to what the lake has. Raises LakeError where that is not all of it."""
     if history.version() is None:
         raise _unusable_history("there is none")
-    if (gap := foreign_lines.find_gap(history.path, status)) is not None:
+    if (gap := foreign_commits.find_history_gap(history.path, status)) is not None:
         raise _unusable_history(f"it may lack lines: {gap}")
     lines = history.lines()
     _check_shape(lines.schema, schema)

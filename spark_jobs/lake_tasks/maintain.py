@@ -37,6 +37,7 @@ from dblog_core.delta_writer.files import TableFiles
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.dumps import dump_store
 from dblog_core.errors import DblogError, LakeError, LeaseLost, RequestError, StagingError
+from dblog_core.lake import foreign_commits, table_commits
 from dblog_core.lake.cuts import cut_of, cuts_location, is_findable
 from dblog_core.lake.lake_status import OWN, State, TableStatus, history_location, own_directory, table_location
 from dblog_core.lake.task_plans import MaintainPlan
@@ -64,7 +65,6 @@ from spark_jobs.delta_tables import (
 )
 from spark_jobs.delta_tables.column_types import quote
 from spark_jobs.delta_tables.session import start_if_needed
-from spark_jobs.history import foreign_lines
 from spark_jobs.lake_tasks import answered_table, expired_cuts, file_upkeep, kept_log
 from spark_jobs.lake_tasks.context import Done, Tools
 from spark_jobs.lake_tasks.expired_cuts import Kept
@@ -189,10 +189,10 @@ def _follow_history(place: Place, status: TableStatus) -> TableStatus:
     merge of the table."""
     if status.told_version is None:
         return status
-    if (gap := foreign_lines.find_gap(place.path, status)) is not None:
+    if (gap := foreign_commits.find_history_gap(place.path, status)) is not None:
         _log.warning("%s begins again with the table's next merge, since it may lack lines: %s", place.name, gap)
         return status  # as it was left: until then neither verify nor a rebuild takes it as whole
-    version, commit = foreign_lines.look_at(place.path)
+    version, commit = table_commits.newest_commit(place.path)
     return replace(status, told_version=version, told_commit=commit)
 
 

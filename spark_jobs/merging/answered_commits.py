@@ -1,7 +1,7 @@
 """Other programs' commits to a lake table, answered before and behind ours: a merge disowns rows, and reports damage.
 
-What they may do is a closed list (`delta_tables.foreign_commits`). A damaged table is `incomplete` until a full dump is
-merged that began later; who answers the commits requests it.
+What they may do is a closed list (`dblog_core.lake.foreign_commits`). A damaged table is `incomplete` until a full dump
+is merged that began later; who answers the commits requests it.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dblog_core.errors import LakeError
+from dblog_core.lake import foreign_commits
 from dblog_core.model.table_names import quote_for_shell
-from spark_jobs.delta_tables import foreign_commits
 from spark_jobs.merging.lake_table import LakeTable
 
 _ATTEMPTS = 20  # at commits that follow each other

@@ -11,6 +11,7 @@ from functools import partial
 from pyspark.sql import SparkSession
 
 from dblog_core.errors import LakeError
+from dblog_core.lake import foreign_commits, table_commits
 from dblog_core.lake.lake_status import TableStatus
 from dblog_core.lake.merge_plan import Span, Work, from_dump
 from dblog_core.model.schema import TableSchema
@@ -27,7 +28,6 @@ from spark_jobs.events import (
     staged_events,
 )
 from spark_jobs.events.fold_without_spark import FoldedRows
-from spark_jobs.history import foreign_lines
 from spark_jobs.history.history_table import Before, History
 from spark_jobs.merging import deleted_rows
 from spark_jobs.merging.answered_commits import AnsweredCommits, answer_commits
@@ -86,7 +86,7 @@ class TableMerge:
         version = self._look_at_table(work) if left_at is None else left_at
         schema, dropped = self._shape(work, status, version)
         history = self._lake.history_of(self._spark, schema, work.renames)
-        gap = None if history is None else foreign_lines.find_gap(history.path, status)
+        gap = None if history is None else foreign_commits.find_history_gap(history.path, status)
         left = status if is_repeated and gap is not None else None
         if gap is not None and status is not None:
             _log.warning("%s: its history begins again, since it may lack lines: %s", work.table, gap)
@@ -327,7 +327,7 @@ def _with_history(applied: Applied, history: History, gap: str | None, left: Tab
         return replace(
             applied, history_gap=gap, told=left.told, told_version=left.told_version, told_commit=left.told_commit
         )
-    version, commit = foreign_lines.look_at(history.path)
+    version, commit = table_commits.newest_commit(history.path)
     return replace(applied, history_gap=gap, told_version=version, told_commit=commit)
 
 

@@ -6,13 +6,16 @@ import datetime as dt
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from dblog_core.lake.lake_status import TableStatus, history_location, read_status
 from dblog_core.model.schema import TableSchema
-from dblog_core.verify.exchange import Pin
+from dblog_core.rows.row_hashes import HASH
+from dblog_core.verify.direct.compared_table import ComparedTable
+from dblog_core.verify.direct.exact_cast import MISFITS
+from dblog_core.verify.exchange import Ask, Pin, Task
 from spark_jobs.delta_tables import log
-from spark_jobs.verifying import expected_rows
 from tests.spark.lakes import TestLake
 from tests.spark.segments import Row, table
 
@@ -50,12 +53,27 @@ def at_the_end(lake: TestLake, schema: TableSchema, before: tuple[int, int], *, 
     version, offset = before
     table_status = status(lake)
     pin = Pin(version, offset, table_status.segment, lake.build.offset)
-    staged = expected_rows.read_staged(
-        lake.spark, lake.staging, schema, "tmp/expected", after=offset, upto=lake.build.offset
-    )
-    pinned = expected_rows.lake_rows(lake.spark, lake.table(schema), pin, schema, staged.work.renames)
-    rows = expected_rows.rows_at(lake.spark, pinned, staged, schema).select("row.*").collect()
-    return sorted((row.asDict() for row in rows), key=lambda row: int(row[key]))
+    return sorted(expected_rows(lake, schema, pin), key=lambda row: int(row[key]))
+
+
+def expected_rows(lake: TestLake, schema: TableSchema, pin: Pin) -> list[Row]:
+    """The rows that verify compares with the source: those of the version, with what is staged since on top."""
+    upto = lake.build.offset
+    task = Task(Ask.COMPARE, schema, pin, (), upto, upto)
+    compared = ComparedTable(lake.staging, lake.table(schema), schema, rows=0, version=pin.version, check=lambda: None)
+    compared.read_on(task)
+    rows: list[Row] = []
+    for sides in compared.parts(task, compared.sort_source([], HASH), HASH, pa.int64()):
+        state = sides.state_at(upto, np.ones(sides.count, np.bool_))
+        images = sides.images(state, upto, np.flatnonzero(state.exists))
+        assert not any(images[MISFITS].to_pylist())
+        rows += images.drop_columns([MISFITS]).to_pylist()
+    return [{name: _as_spark_gives_it(value) for name, value in row.items()} for row in rows]
+
+
+def _as_spark_gives_it(value: Any) -> Any:
+    """Moments in UTC without the zone."""
+    return value.replace(tzinfo=None) if isinstance(value, dt.datetime) else value
 
 
 def drop_column(lake: TestLake) -> tuple[int, int]:

@@ -8,9 +8,10 @@ import pytest
 
 from dblog_core.lake.lake_status import history_location
 from dblog_core.model.schema import TableSchema
-from dblog_core.verify.exchange import Answer, Ask, Task
-from spark_jobs.verifying import compare_history as compare_history_module
-from spark_jobs.verifying.compare_history import compare_history
+from dblog_core.verify.direct import compared_table, key_buckets
+from dblog_core.verify.direct import history as history_module
+from dblog_core.verify.direct.judge import DirectJudge
+from dblog_core.verify.exchange import Answer, Ask, Desk, Task
 from tests.spark.asked import ask_well
 from tests.spark.history_lines import ITEMS, item
 from tests.spark.lakes import TestLake
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.one_of(8)
 
 
 def verdict(lake: TestLake, schema: TableSchema = ITEMS) -> Answer:
-    return compare_history(lake.spark, lake.location, Task(Ask.HISTORY, schema))
+    return DirectJudge(lake.staging, lake.location, Desk()).answer(Task(Ask.HISTORY, schema))
 
 
 def damage(lake: TestLake, *statements: str) -> None:
@@ -69,8 +70,11 @@ def test_each_damaged_line_is_found_and_a_reset_writes_right_ones(lake_with_hist
 
 @pytest.mark.one_of(10)
 def test_a_sound_history_raises_no_alarm(lake_with_history: TestLake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also of a table of which rows wait for a dump, though nobody asks then."""
-    monkeypatch.setattr(compare_history_module, "explain_not_comparable", lambda _: None)
+    """Also of a table of which rows wait for a dump, though nobody asks then; few rows are compared at once."""
+    monkeypatch.setattr(key_buckets, "BUCKET_ROWS", 7)
+    monkeypatch.setattr(compared_table, "PART_ROWS", 5)
+    monkeypatch.setattr(history_module, "IMAGE_BYTES", 100)
+    monkeypatch.setattr(history_module, "explain_not_comparable", lambda _: None)
     dice = random.Random(3)
     source = Source(lake_with_history.build, dice, 40)
     source.add_unseen_rows(0.3)

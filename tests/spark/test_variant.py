@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable as ByDeltaRs
 from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from dblog_core.config.settings import Config
 from dblog_core.delta_writer.rewriting import key_overlap
+from dblog_core.delta_writer.shape import VARIANT
 from dblog_core.lake import lake_tasks, time_travel
 from dblog_core.lake.cuts import find_cut
 from dblog_core.lake.lake_status import State, TableStatus, read_status
@@ -21,15 +26,17 @@ from dblog_core.maintenance import disk_usage
 from dblog_core.maintenance.disk_usage import Patience
 from dblog_core.maintenance.maintain_result import MaintainResult
 from dblog_core.model.schema import TableSchema
+from dblog_core.verify.direct.lake_columns import OTHER
+from dblog_core.verify.direct.variant_values import differs_from_text
 from dblog_core.verify.exchange import Pin
 from spark_jobs import views
 from spark_jobs.delta_tables import log
 from spark_jobs.delta_tables.column_types import PROVENANCE
-from spark_jobs.delta_tables.variants import METADATA, OTHER
-from spark_jobs.verifying import expected_rows
+from spark_jobs.delta_tables.variants import METADATA
 from tests.spark.asked import ask_well, replay
 from tests.spark.lakes import TestLake
 from tests.spark.segments import Row, json_in, table
+from tests.spark.shapes import expected_rows
 
 pytestmark = pytest.mark.one_of(8)
 
@@ -54,6 +61,11 @@ def printed_rows(lake: TestLake, schema: TableSchema = DOC) -> list[Row]:
     rows = [row.asDict() for row in frame.withColumns(printed).collect()] if printed else lake.rows(schema)
     own_columns = [{k: v for k, v in row.items() if not k.startswith("_dblog_")} for row in rows]
     return sorted(own_columns, key=lambda row: int(row[schema.key[0]]))
+
+
+def document_texts(lake: TestLake, pin: Pin) -> list[str | None]:
+    """The texts as a verification compares them, by key."""
+    return [row["j"] for row in sorted(expected_rows(lake, DOC, pin), key=lambda row: int(row["id"]))]
 
 
 def both(key: int, j: str | None, variant: str | None, v: str = "a") -> Row:
@@ -155,9 +167,7 @@ def test_what_dies_while_the_setting_is_turned_on_is_finished_by_the_next_merge(
     lake.json_as = "variant"
     lake.spark.sql(f"ALTER TABLE {sql} ADD COLUMNS (j_variant VARIANT AFTER j)")  # and no more: it died there
     pinned = Pin(log.version(lake.table(DOC)) or 0, lake.build.offset, 1, lake.build.offset)
-    assert [
-        row.row.j for row in expected_rows.lake_rows(lake.spark, lake.table(DOC), pinned, DOC).orderBy("key").collect()
-    ] == ['{"a": 1}', None, TWICE]  # no false alarm meanwhile
+    assert document_texts(lake, pinned) == ['{"a": 1}', None, TWICE]  # no false alarm meanwhile
     lake.build.update(DOC, doc(2, "[2]"))
     lake.build.seal()
     lake.merge_well()
@@ -279,23 +289,60 @@ def test_a_variant_that_is_not_its_texts_is_found_and_a_dump_of_the_row_mends_it
     harm = "UPDATE delta.`{}` SET j_variant = parse_json('{{\"a\": 2}}') WHERE id < 4"
     lake.spark.sql(harm.format(lake.table(DOC)))
 
-    def document_texts() -> list[str | None]:
-        pinned = Pin(log.version(lake.table(DOC)) or 0, build.offset, build.segment, build.offset)
-        return [
-            row.row.j
-            for row in expected_rows.lake_rows(lake.spark, lake.table(DOC), pinned, DOC).orderBy("key").collect()
-        ]
+    def texts_of_lake() -> list[str | None]:
+        return document_texts(lake, Pin(log.version(lake.table(DOC)) or 0, build.offset, build.segment, build.offset))
 
-    assert document_texts() == [f'{{"a": 1}}{OTHER}', OTHER, f"{TWICE}{OTHER}", "[4]"]
+    assert texts_of_lake() == [f'{{"a": 1}}{OTHER}', OTHER, f"{TWICE}{OTHER}", "[4]"]
     build.chunk(DOC, [doc(1, '{"a": 1}'), doc(2, None), doc(3, TWICE), doc(4, "[4]")], dump="mends")
     build.seal()
     (merged,) = lake.merge_well()
     assert (merged.tables[0].updated, merged.tables[0].unchanged) == (3, 1)
     assert printed_rows(lake) == right
-    assert document_texts() == ['{"a": 1}', None, TWICE, "[4]"]
+    assert texts_of_lake() == ['{"a": 1}', None, TWICE, "[4]"]
     lake.spark.sql(harm.format(lake.table(DOC)))
     replay(lake, 1, build.offset)
     assert printed_rows(lake) == right
+
+
+LONG = "x" * 70
+WIDE_OBJECT = json.dumps({f"name {n}": n for n in range(300)})
+DEEP = "[" * 900 + "]" * 900
+TEXTS = [
+    *("null", "true", "false", '""', '"x"', json.dumps(LONG), "[]", "{}", "[[], {}, null]"),
+    *("0", "-0", "127", "-129", "32768", "-2147483649", "9223372036854775807", "9223372036854775808"),
+    *("1.10", "0.00", "-0.5", "123456789.123456789", "1e5", "-1E-7", "1E400", "1" * 38, "1" * 39, f"0.{'1' * 39}"),
+    *('{"b": 1, "a": {"c": [1, 2.50, "z"]}}', '{"a": 1, "a": 2}', '[{"a": 1}, {"b": 2}]', '{"": 1}'),
+    *(
+        '"\\u00e4\\ud83d\\ude00 ä😀"',
+        '"\\ud800"',
+        '"\\udc00"',
+        '"\\ud800x"',
+        '{"\\ud800": 1}',
+        '"\\n\\"\\\\"',
+        '{"ä": "ß"}',
+        "{",
+        "[1, 2",
+        "1" * 1001,
+    ),
+    *(json.dumps(list(range(1000))), json.dumps([LONG] * 3_000), WIDE_OBJECT, DEEP, f"[{DEEP[:900]}{DEEP}]"),
+]
+
+
+def test_variants_are_read_as_spark_makes_them(spark: SparkSession, tmp_path: Path) -> None:
+    """Of each text that Spark parses, or does not; and each is told from the VARIANT of every other text."""
+    frame = spark.createDataFrame(list(enumerate(TEXTS)), "id int, j string").coalesce(1)
+    frame.selectExpr("id", "j", "try_parse_json(j) v").write.parquet(str(tmp_path / "parsed"))
+    printed = frame.selectExpr("id", "to_json(try_parse_json(j)) p").orderBy("id").collect()
+    kinds = pa.schema([pa.field("id", pa.int32()), pa.field("j", pa.string()), pa.field("v", VARIANT)])
+    rows = pq.read_table(tmp_path / "parsed").sort_by("id").cast(kinds).combine_chunks()
+    variants = rows["v"].chunk(0)
+    differing = differs_from_text(variants, rows["j"].chunk(0))
+    assert [text[:99] for text, differs in zip(TEXTS, differing, strict=True) if differs] == []
+    for shift in range(1, len(TEXTS)):
+        other = np.roll(np.arange(len(TEXTS)), shift)
+        texts = rows["j"].chunk(0).take(pa.array(other))
+        is_other = [printed[i]["p"] != printed[n]["p"] for i, n in enumerate(other.tolist())]
+        assert differs_from_text(variants, texts).tolist() == is_other
 
 
 def test_maintenance_cuts_and_other_readers_of_the_log_know_such_a_table(

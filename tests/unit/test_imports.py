@@ -34,7 +34,7 @@ BESIDE = {"retry", "tls", "user_cache", "signatures", "kafka_client", "early_sig
 """Small tools in the root that any floor may use; they use nothing above `interfaces`."""
 HOLLOW = {"wiring", "cli"}
 """Load what a configuration or a command names, and only when it is needed."""
-SPARK_FLOORS = ("delta_tables", "events", "history", "merging", "verifying", "lake_tasks")
+SPARK_FLOORS = ("delta_tables", "events", "history", "merging", "lake_tasks")
 """Packages of `spark_jobs` in the same way; its entry points, in its root, stand above them."""
 SPARK_HOLLOW: dict[str, set[str]] = {}
 PURE = ("errors", "interfaces", "model", "algorithm", "outputs.batching", "notifications.changes", "signals.message")

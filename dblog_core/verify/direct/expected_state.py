@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dblog_core.verify.direct.hashed_events import Events, Flags
+from dblog_core.verify.direct.exact_cast import Flags
+from dblog_core.verify.direct.hashed_events import Events
 from dblog_core.verify.direct.key_numbers import Numbers
 from dblog_core.verify.direct.lake_hashes import LakeRows
 

@@ -1,57 +1,51 @@
-"""Hashed rows of a lake table's data files. A data file never changes, so each is read and hashed once for a table."""
+"""Hashed rows of a lake table's data files. A data file never changes, so each is read and hashed once for a table;
+the hashes wait on the local disk, by key."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from dblog_core.delta_writer import snapshot
-from dblog_core.delta_writer.features import TableRefused, check_rows_readable
+from dblog_core.delta_writer.features import TableRefused, ValuesTooLarge, check_rows_readable
 from dblog_core.delta_writer.files import TableFiles
-from dblog_core.delta_writer.shape import Shape, shape_of
 from dblog_core.delta_writer.snapshot import LiveFile, Snapshot
 from dblog_core.delta_writer.stored_rows import row_stretches, rows_at
 from dblog_core.delta_writer.vectors import read_vector
 from dblog_core.errors import LakeError
 from dblog_core.model.schema import TableSchema
 from dblog_core.rows.arrow_hashes import hash_rows
+from dblog_core.schema_evolution.renames import Renames
 from dblog_core.storage.location import Location
-from dblog_core.verify.direct.key_numbers import Numbers
-from dblog_core.verify.direct.not_direct import NotDirect
+from dblog_core.verify.direct.exact_cast import MISFITS, turn_misfits
+from dblog_core.verify.direct.key_buckets import BucketedRows, Placement
+from dblog_core.verify.direct.key_numbers import Numbers, key_schema, make_keys
+from dblog_core.verify.direct.lake_columns import LakeColumns
 
 NEVER = -1
 """The offset of a row whose own is missing or impossible: anything that is staged is newer."""
 
-MAX_ROWS = 3_000_000
-MAX_BYTES = 1 << 30
-"""Of a table's data files; beyond these Spark's executors hash it."""
-
-_OFFSET = "_dblog_offset"
-
-
-@dataclass(frozen=True, slots=True)
-class HashedFile:
-    """All rows of a data file in their order, the dead ones too: keys, hashes, offsets."""
-
-    keys: pa.Table
-    hashes: Numbers
-    offsets: Numbers
+_KEY = "key "
+_BITS = 8
+_LEAST_ROW = 32  # bytes, of a file that does not say how many rows it has
+_NO_NUMBERS = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
 class LakeRows:
-    """The rows of one version. `files` and `rows`: in which of its `paths` each stands, and its number there."""
+    """Rows of one version. `files` and `rows`: in which data file each is, and its number there; `beside`: the columns
+    that are kept as they are."""
 
     keys: pa.Table
     hashes: Numbers
     offsets: Numbers
     files: npt.NDArray[np.int32]
     rows: Numbers
-    paths: tuple[str, ...] = ()
+    beside: pa.Table = field(default_factory=lambda: pa.table({}))
 
     def __len__(self) -> int:
         return len(self.hashes)
@@ -59,44 +53,80 @@ class LakeRows:
     @classmethod
     def none(cls, schema: TableSchema) -> LakeRows:
         """Those of a table that the lake does not have."""
-        keys = pa.schema([pa.field(c.name, c.type) for c in schema.key_columns]).empty_table()
-        numbers = np.empty(0, np.int64)
-        return cls(keys, numbers, numbers, numbers.astype(np.int32), numbers)
+        keys = key_schema(schema).empty_table()
+        return cls(keys, _NO_NUMBERS, _NO_NUMBERS, _NO_NUMBERS.astype(np.int32), _NO_NUMBERS)
 
     def where(self, chosen: npt.NDArray[np.bool_]) -> LakeRows:
         """Some of them."""
         if chosen.all():
             return self
         arrays = {name: getattr(self, name)[chosen] for name in ("hashes", "offsets", "files", "rows")}
-        return replace(self, keys=self.keys.filter(pa.array(chosen)), **arrays)
+        mask = pa.array(chosen)
+        beside = self.beside.filter(mask) if self.beside.num_columns else self.beside
+        return replace(self, keys=self.keys.filter(mask), beside=beside, **arrays)
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A data file that is hashed: its number, and how many rows it has, the dead ones too."""
+
+    number: int
+    rows: int
 
 
 class LakeHashes:
     """One table's; for one thread at a time."""
 
-    def __init__(self, table: Location, schema: TableSchema, check: Callable[[], None] = lambda: None) -> None:
-        """`schema`: the staged shape that rows are hashed in; `check` is asked now and then, and may raise."""
+    def __init__(
+        self,
+        table: Location,
+        schema: TableSchema,
+        placement: Placement,
+        check: Callable[[], None] = lambda: None,
+        *,
+        beside: Mapping[str, pa.DataType] | None = None,
+    ) -> None:
+        """`schema`: the staged shape that rows are hashed in; `check` is asked now and then, and may raise. `beside`:
+        columns of the table that are kept with the hashes, in the types that they have."""
         self._check = check
+        self._beside = beside or {}
         self._files = TableFiles.at(table)
         self._schema = schema
-        self._hashed: dict[str, HashedFile] = {}
+        self._kind = key_schema(schema)
+        self._placement = placement
         self._snapshot: Snapshot | None = None
+        self._columns: LakeColumns | None = None
+        self._newest = 0
+        self._hashed: dict[str, _File] = {}
+        self._paths: list[str] = []
+        self._rows = BucketedRows(placement, self._keys_of)
 
     @property
-    def memory(self) -> int:
-        """Bytes, about."""
-        files = list(self._hashed.values())  # another thread may add one
-        return sum(file.keys.nbytes + 16 * len(file.hashes) for file in files)
+    def size(self) -> int:
+        """Bytes on the disk."""
+        return self._rows.size
 
-    def rows_of(self, version: int, newest: int) -> LakeRows:
-        """The rows of a version; `newest`: the largest offset that any of them can have.
+    @property
+    def count(self) -> int:
+        """How many rows the version has."""
+        live = (self._hashed[path] for path in self._live)
+        return sum(file.rows for file in live) - self._dead_count
 
-        Raises NotDirect or TableRefused where Spark must read it, LakeError where nobody can.
-        """
-        shape = self._open(version)
-        live_files = self._live
+    def open(self, version: int, newest: int, renames: Renames | None = None) -> None:
+        """Reads and hashes the files of a version that are not read yet; `newest`: the largest offset that any row can
+        have, `renames`: those since. Raises LakeError, TableRefused."""
+        opened = snapshot.at_version(self._files, version, self._snapshot)
+        where = str(self._files)
+        check_rows_readable(opened.protocol, opened.metadata, where)
+        columns = LakeColumns.of(opened, self._schema, renames or Renames(), where, beside=self._beside)
+        if columns != self._columns:
+            self._forget()  # a column may have another name, or another type, in the same file
+        self._snapshot = opened
+        self._columns = columns
+        self._newest = newest
         try:
-            self._hash_new(live_files, shape)
+            self._hash_new()
+            self._mark_dead()
         except TableRefused:
             raise
         except LakeError as error:
@@ -105,107 +135,147 @@ class LakeHashes:
                 where=error.where,
                 fix="if VACUUM has removed the version meanwhile, verify again; otherwise restore or rebuild the table",
             ) from error
-        keys: list[pa.Table] = []
-        hashes = [np.empty(0, np.int64)]
-        offsets = [np.empty(0, np.int64)]
-        files = [np.empty(0, np.int32)]
-        rows = [np.empty(0, np.int64)]
-        for number, live in enumerate(live_files.values()):
-            file = self._hashed[live.path]
-            alive = self._alive_rows(live, len(file.hashes))
-            keys.append(file.keys.take(alive) if len(alive) < len(file.hashes) else file.keys)
-            hashes.append(file.hashes[alive])
-            offsets.append(file.offsets[alive])
-            files.append(np.full(len(alive), number, np.int32))
-            rows.append(alive)
-        row_offsets = np.concatenate(offsets)
+
+    def place(self, placement: Placement) -> None:
+        """Has rows where a later placement has them."""
+        if placement is not self._placement:
+            self._rows = self._rows.move(placement)
+            self._placement = placement
+
+    def rows_of(self, bucket: int) -> tuple[int, int]:
+        """How many rows a bucket has at most, and their bytes in memory."""
+        pieces = self._rows.pieces(bucket)
+        return sum(piece.rows for piece in pieces), sum(piece.nbytes for piece in pieces)
+
+    def load(self, bucket: int, part: int = 0, parts: int = 1) -> LakeRows:
+        """The version's rows of a bucket, or of one of several parts of it."""
+        tables = []
+        for rows in self._rows.read(bucket, part, parts):
+            self._check()
+            tables.append(rows.filter(pa.array(self._are_alive(np.asarray(rows["file"]), np.asarray(rows["row"])))))
+        if not tables:
+            no_values = pa.schema(list(self._beside.items())).empty_table()
+            return replace(LakeRows.none(self._schema), beside=no_values)
+        whole = pa.concat_tables(tables).combine_chunks()
+        offsets = np.asarray(whole["offset"])
         return LakeRows(
-            pa.concat_tables([self._no_keys, *keys]),
-            np.concatenate(hashes),
-            np.where((row_offsets < 0) | (row_offsets > newest), NEVER, row_offsets),
-            np.concatenate(files),
-            np.concatenate(rows),
-            tuple(live_files),
+            self._keys_of(whole),
+            np.asarray(whole["hash"]),
+            np.where((offsets < 0) | (offsets > self._newest), NEVER, offsets),
+            np.asarray(whole["file"]),
+            np.asarray(whole["row"]),
+            whole.select(list(self._beside)),
         )
 
-    def images(self, lake: LakeRows, chosen: Numbers) -> pa.Table:
-        """All columns of these rows of a version that was read last, in their order."""
-        shape = self._open_shape
-        names = [column.name for column in self._schema.columns]
-        parts = [self._no_rows]
-        places = [np.empty(0, np.int64)]
+    def images(self, lake: LakeRows, chosen: Numbers, *, most: int) -> pa.Table:
+        """The columns of these rows of the version that was opened last, in their order, and MISFITS. Raises
+        ValuesTooLarge where they have more than `most` bytes."""
+        columns = self._open_columns
+        shape = self._schema.arrow.append(pa.field(MISFITS, pa.bool_()))
+        parts = [shape.empty_table()]
+        places = [_NO_NUMBERS]
+        size = 0
         for number in np.unique(lake.files[chosen]).tolist():
             at = np.flatnonzero(lake.files[chosen] == number)
-            live = self._live[lake.paths[number]]
-            parts.append(rows_at(self._files, live, shape, names, lake.rows[chosen[at]]).select(names))
+            live = self._live[self._paths[number]]
+            stored = rows_at(self._files, live, columns.shape, columns.stored_names, lake.rows[chosen[at]], most=most)
+            size += stored.nbytes
+            if size > most:
+                raise ValuesTooLarge("rows of the lake have too large values", where=str(self._files))
+            values, _, misfits = columns.adapt(stored)
+            parts.append(pa.table({**values, MISFITS: pa.array(misfits)}, schema=shape))
             places.append(at)
         order = np.argsort(np.concatenate(places), kind="stable")
         return pa.concat_tables(parts).take(pa.array(order))
 
-    def _open(self, version: int) -> Shape:
-        opened = snapshot.at_version(self._files, version, self._snapshot)
-        where = str(self._files)
-        check_rows_readable(opened.protocol, opened.metadata, where)
-        shape = shape_of(opened.metadata, where)
-        self._check_columns(shape)
-        if self._snapshot is not None and self._snapshot.metadata != opened.metadata:
-            self._hashed = {}  # a column may have another name in the same file
-        self._snapshot = opened
-        self._open_shape = shape
-        rows = [live.rows for live in opened.files.values()]
-        size = sum(live.size for live in opened.files.values())
-        if None in rows or sum(count or 0 for count in rows) > MAX_ROWS or size > MAX_BYTES:
-            raise NotDirect(f"its lake copy has more than {MAX_ROWS:,} rows, or than {MAX_BYTES >> 20} MiB")
-        return shape
-
-    def _check_columns(self, shape: Shape) -> None:
-        types = {column.name: column.type for column in shape}
-        for column in self._schema.columns:
-            # What is wider by now, or not there yet, Spark casts and fills in.
-            if types.get(column.name) != column.type:
-                raise NotDirect(f"column {column.name} is {types.get(column.name)} in the lake, not {column.type}")
-        if types.get(_OFFSET) != pa.int64():
-            raise NotDirect(f"the lake table has no column {_OFFSET}")
+    @property
+    def _open_columns(self) -> LakeColumns:
+        assert self._columns is not None, "a version is opened first"
+        return self._columns
 
     @property
     def _live(self) -> Mapping[str, LiveFile]:
-        assert self._snapshot is not None
-        return self._snapshot.files
+        return {} if self._snapshot is None else self._snapshot.files
 
-    def _hash_new(self, live_files: Mapping[str, LiveFile], shape: Shape) -> None:
-        self._hashed = {path: file for path, file in self._hashed.items() if path in live_files}
-        for live in live_files.values():
-            if live.path not in self._hashed:
-                self._hashed[live.path] = self._hash_file(live, shape)
+    # Files ----------------------------------------------------------------------------------------------------------
 
-    def _hash_file(self, live: LiveFile, shape: Shape) -> HashedFile:
-        names = [*(column.name for column in self._schema.columns), _OFFSET]
-        keys = [self._no_keys]
-        hashes = [np.empty(0, np.int64)]
-        offsets = [np.empty(0, np.int64)]
-        for _, rows in row_stretches(self._files, live, shape, names):
+    def _forget(self) -> None:
+        self._hashed = {}
+        self._paths = []
+        self._rows = BucketedRows(self._placement, self._keys_of)
+
+    def _hash_new(self) -> None:
+        sorter = self._rows.sorter()
+        hashed = dict(self._hashed)
+        paths = list(self._paths)
+        for live in self._live.values():
+            if live.path not in hashed:
+                rows = 0
+                for part in self._hashed_rows(live, len(paths)):
+                    sorter.add(part)
+                    rows += len(part)
+                hashed[live.path] = _File(len(paths), rows)
+                paths.append(live.path)
+        sorter.finish()
+        self._hashed = hashed
+        self._paths = paths
+
+    def _hashed_rows(self, live: LiveFile, number: int) -> Iterator[pa.Table]:
+        columns = self._open_columns
+        for first, stored in row_stretches(self._files, live, columns.shape, columns.stored_names):
             self._check()
-            whole = rows.combine_chunks()
-            columns = {name: _array(whole[name]) for name in whole.column_names}
-            hashes.append(hash_rows(columns, self._schema))
-            offsets.append(np.asarray(columns[_OFFSET].fill_null(NEVER)))
-            keys.append(whole.select(list(self._schema.key)))
-        return HashedFile(pa.concat_tables(keys).combine_chunks(), np.concatenate(hashes), np.concatenate(offsets))
+            values, offsets, misfits = columns.adapt(stored)
+            hashes = hash_rows(values, self._schema)
+            turn_misfits(hashes, misfits)
+            count = len(stored)
+            keys = make_keys([values[name] for name in self._kind.names], self._kind)
+            yield pa.table(
+                {
+                    **{_KEY + name: keys[name] for name in self._kind.names},
+                    "hash": pa.array(hashes),
+                    "offset": offsets.fill_null(NEVER),
+                    "file": pa.array(np.full(count, number, np.int32)),
+                    "row": pa.array(np.arange(first, first + count)),
+                    **{name: _column(stored, name, kind) for name, kind in self._beside.items()},
+                }
+            )
 
-    def _alive_rows(self, live: LiveFile, count: int) -> Numbers:
-        alive = np.ones(count, np.bool_)
-        if live.vector is not None:
-            alive[read_vector(self._files, live.vector).rows()] = False
-        return np.flatnonzero(alive)
+    def _keys_of(self, rows: pa.Table) -> pa.Table:
+        return pa.table([rows[_KEY + name] for name in self._kind.names], schema=self._kind)
 
-    @property
-    def _no_keys(self) -> pa.Table:
-        return pa.schema([pa.field(c.name, c.type) for c in self._schema.key_columns]).empty_table()
+    # Rows that are dead ---------------------------------------------------------------------------------------------
 
-    @property
-    def _no_rows(self) -> pa.Table:
-        return pa.schema([pa.field(c.name, c.type) for c in self._schema.columns]).empty_table()
+    def _mark_dead(self) -> None:
+        """Notes by a bit for each row of each file whether it is dead, those of files that are gone too."""
+        sizes = [0] * len(self._paths)
+        for file in self._hashed.values():
+            sizes[file.number] = -(-file.rows // _BITS)
+        self._starts = np.cumsum([0, *sizes]) * _BITS  # by file the number of its first bit
+        self._dead = np.full(int(sum(sizes)), 255, np.uint8)
+        self._dead_count = 0
+        for path, live in self._live.items():
+            file = self._hashed[path]
+            dead = np.zeros(file.rows, np.bool_)
+            if live.vector is not None:
+                rows = read_vector(self._files, live.vector).rows()
+                dead[rows] = True
+                self._dead_count += int(dead.sum())
+            begin = int(self._starts[file.number]) // _BITS
+            packed = np.packbits(dead, bitorder="little")
+            self._dead[begin : begin + len(packed)] = packed
+
+    def _are_alive(self, files: npt.NDArray[np.int32], rows: Numbers) -> npt.NDArray[np.bool_]:
+        bits = self._starts[files] + rows
+        alive: npt.NDArray[np.bool_] = (self._dead[bits // _BITS] >> (bits % _BITS).astype(np.uint8) & 1) == 0
+        return alive
 
 
-def _array(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.nulls(0, column.type)])
+def _column(stored: pa.Table, name: str, kind: pa.DataType) -> pa.Array | pa.ChunkedArray:
+    """A column as it is; NULL where the table does not have it."""
+    return stored[name].cast(kind) if name in stored.column_names else pa.nulls(len(stored), kind)
+
+
+def estimate_rows(table: Location, version: int) -> int:
+    """How many rows a version of a table has, about, from its log alone. Raises LakeError, TableRefused."""
+    opened = snapshot.at_version(TableFiles.at(table), version)
+    return sum(live.size // _LEAST_ROW if live.rows is None else live.rows for live in opened.files.values())

@@ -1,36 +1,41 @@
-"""Lake, log and source of one task, with the numbers of their keys."""
+"""Lake, log and source of one task, as far as some of its keys go, with the numbers of these keys."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dblog_core.delta_writer.features import ValuesTooLarge
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import key_from_json
 from dblog_core.rows.arrow_hashes import hash_rows
+from dblog_core.rows.chunked_columns import join_chunks
 from dblog_core.rows.row_hashes import HASH
+from dblog_core.verify.direct.exact_cast import MISFITS, Flags, turn_misfits
 from dblog_core.verify.direct.expected_state import NOWHERE, State, apply_events
-from dblog_core.verify.direct.hashed_events import Events, Flags
+from dblog_core.verify.direct.hashed_events import Events
 from dblog_core.verify.direct.key_numbers import Numbers, number_keys
 from dblog_core.verify.direct.lake_hashes import LakeHashes, LakeRows
-from dblog_core.verify.direct.not_direct import NotDirect
-from dblog_core.verify.direct.staged_hashes import UNCHANGED, StagedHashes, mask_named, may_be_among
+from dblog_core.verify.direct.staged_hashes import StagedHashes
 from dblog_core.verify.direct.unchanged_toast import Walk, related_keys
 from dblog_core.verify.exchange import Task
 
-MAX_PARTIAL = 300_000
-"""Events that are followed one by one for the columns that the log has left out; beyond them Spark does."""
+IMAGE_BYTES = 64 << 20
+"""Of rows that are in memory at once, to be hashed or compared column by column, unless a single one has more."""
+_ANY = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
 class Sides:
     """`events`: those that the lake's version or the source's SELECTs may not have seen; `staged_rows`: how many staged
-    rows come on top of that version; `count`: of all keys."""
+    rows come on top of that version; `count`: of all keys. `source`: keys, with hashes or what stands for rows."""
 
     task: Task
     hashed_lake: LakeHashes
@@ -46,25 +51,30 @@ class Sides:
     count: int
 
     @classmethod
-    def read(cls, task: Task, hashed_lake: LakeHashes, staged: StagedHashes, source: pa.Table) -> Sides:
-        """What the task is about. `source`: keys with hashes or rows, as the source has answered."""
+    def of(
+        cls,
+        task: Task,
+        hashed_lake: LakeHashes,
+        staged: StagedHashes,
+        lake: LakeRows,
+        events: Events,
+        source: pa.Table,
+        left_out: int = 0,
+    ) -> Sides:
+        """`left_out`: staged rows that are not among the events, since no answer needs them."""
         schema = task.shape
         pin = task.pin
-        after = task.since if pin is None else min(pin.offset, task.since)
-        events = staged.between(after, task.upto, settled=task.since)
-        lake = LakeRows.none(schema) if pin is None else hashed_lake.rows_of(pin.version, pin.newest)
         if task.within:
             lake = lake.where(is_within(lake.keys, schema, task))
             events = events.where(is_within(events.keys, schema, task))
         merged = 0 if pin is None else pin.offset
-        staged_rows = int((events.offsets > merged).sum()) + staged.count_dropped(merged)
-        kind = lake.keys.schema
-        requested = source.select(kind.names).cast(kind)
+        staged_rows = int((events.offsets > merged).sum()) + left_out
+        requested = source.select(lake.keys.column_names)
         # A row that came from another key needs that key's rows too.
         if task.for_chosen_keys and not events.moved.any():
             lake = lake.where(may_be_among(lake.keys, requested))
-            events = events.where(may_be_among(events.keys.cast(kind), requested))
-        groups = [lake.keys, events.keys.cast(kind), events.old_keys.cast(kind), requested]
+            events = events.where(may_be_among(events.keys, requested))
+        groups = [lake.keys, events.keys, events.old_keys, requested]
         (lake_keys, event_keys, old_keys, source_keys), count = number_keys(groups)
         return cls(
             task,
@@ -107,15 +117,14 @@ class Sides:
         return every.take(pa.array(place[numbers])).combine_chunks()
 
     def _all_keys(self) -> pa.Table:
-        kind = self.lake.keys.schema
-        return pa.concat_tables(
-            [self.lake.keys, self.events.keys.cast(kind), self.source.select(kind.names).cast(kind)]
-        )
+        requested = self.source.select(self.lake.keys.column_names)
+        return pa.concat_tables([self.lake.keys, self.events.keys, requested])
 
     # Rows -----------------------------------------------------------------------------------------------------------
 
-    def images(self, state: State, upto: int, numbers: Numbers) -> pa.Table:
-        """The rows of these keys at that place, in their order; each of them has one in `state`."""
+    def images(self, state: State, upto: int, numbers: Numbers, *, most: int = _ANY) -> pa.Table:
+        """The rows of these keys at that place, in their order; each of them has one in `state`. Raises ValuesTooLarge
+        where they have more than `most` bytes."""
         events, _ = self._events_above_pin(upto)
         by_event = state.events[numbers]
         lake = np.flatnonzero(by_event == NOWHERE)
@@ -123,14 +132,13 @@ class Sides:
         is_whole = events.whole[by_event[changed]]
         whole = changed[is_whole]
         partial = changed[~is_whole]
-        names = [column.name for column in self.task.shape.columns]
-        parts = [self.hashed_lake.images(self.lake, state.lake_rows[numbers[lake]])]
-        parts.append(self.staged.images(events, by_event[whole]).select(names))
+        parts = [self.hashed_lake.images(self.lake, state.lake_rows[numbers[lake]], most=most)]
+        parts.append(self.staged.images(events, by_event[whole], most=most))
         places = [lake, whole]
         if len(partial):
-            rows, has_row = self._partial_images(upto, numbers[partial])
-            parts.append(rows)
-            places.append(partial[has_row])
+            values = self._find_values(upto, numbers[partial])
+            parts.append(values.images(values.rows, most=most))
+            places.append(partial[values.has_row])
         order = np.argsort(np.concatenate(places), kind="stable")
         return pa.concat_tables(parts).take(pa.array(order)).combine_chunks()
 
@@ -142,16 +150,17 @@ class Sides:
         partial = by_event[~events.whole[state.events[by_event]]]
         if not len(partial):
             return state
-        rows, has_row = self._partial_images(upto, partial)
-        columns = {name: rows[name].combine_chunks() for name in rows.column_names}
+        values = self._find_values(upto, partial)
+        # In the order of the lake's files: what is read together lies together.
+        order = np.argsort(values.rows.min(axis=1), kind="stable") if len(values.rows) else np.empty(0, np.int64)
         hashes = state.hashes.copy()
-        hashes[partial[has_row]] = hash_rows(columns, self.task.shape)
+        hashes[partial[values.has_row][order]] = values.hash_rows(values.rows[order])
         copies = state.copies.copy()
-        copies[partial[~has_row]] = 0
+        copies[partial[~values.has_row]] = 0
         return replace(state, hashes=hashes, copies=copies)
 
-    def _partial_images(self, upto: int, numbers: Numbers) -> tuple[pa.Table, Flags]:
-        """The rows of these keys, and which of them have all values; the others have no row."""
+    def _find_values(self, upto: int, numbers: Numbers) -> _Values:
+        """Where the values of the rows of these keys are."""
         events, event_keys = self._events_above_pin(upto)
         above = np.isin(self._moved_offsets(), events.offsets[events.moved])
         old_keys = self.old_keys[above]
@@ -160,33 +169,26 @@ class Sides:
         emptied = int(events.truncates.max()) if len(events.truncates) else NOWHERE
         followed = np.flatnonzero(related[event_keys] & (events.offsets > emptied))
         in_lake = np.flatnonzero(related[self.lake_keys] & (self.lake.offsets >= emptied))
-        if len(followed) > MAX_PARTIAL:
-            raise NotDirect(f"more than {MAX_PARTIAL:,} staged changes leave columns out")
-        staged = self.staged.images(events, followed)
         names = [column.name for column in self.task.shape.columns]
-        values = pa.concat_tables([self.hashed_lake.images(self.lake, in_lake), staged.select(names)])
         walk = Walk(len(names), self._lake_places(in_lake))
         old_by_event = np.full(len(events), NOWHERE, np.int64)
         old_by_event[events.moved] = old_keys
-        unchanged = staged[UNCHANGED].combine_chunks()
-        has_value = ~np.stack([mask_named(unchanged, name) for name in names], axis=1)
         walk.follow(
             zip(
                 event_keys[followed].tolist(),
                 events.offsets[followed].tolist(),
-                range(len(in_lake), len(values)),
+                range(len(in_lake), len(in_lake) + len(followed)),
                 events.lives[followed].tolist(),
                 events.born[followed].tolist(),
                 old_by_event[followed].tolist(),
-                has_value.tolist(),
+                (~events.lacks(followed, names)).tolist(),
                 strict=True,
             )
         )
         rows = [walk.row_of(number) for number in numbers.tolist()]
         has_row = np.array([row is not None for row in rows], np.bool_)
         places = np.array([row for row in rows if row is not None], np.int64).reshape(-1, len(names))
-        columns = {name: values[name].take(pa.array(places[:, i])) for i, name in enumerate(names)}
-        return pa.table(columns, schema=values.schema), has_row
+        return _Values(self, events, in_lake, followed, places, has_row)
 
     def _moved_offsets(self) -> Numbers:
         return self.events.offsets[self.events.moved]
@@ -196,6 +198,48 @@ class Sides:
         order = np.argsort(self.lake.offsets[rows], kind="stable")
         keys = self.lake_keys[rows[order]].tolist()
         return dict(zip(keys, zip(order.tolist(), self.lake.offsets[rows[order]].tolist(), strict=True), strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class _Values:
+    """Rows that take each value from some image. `rows`: for each that `has_row` the image of each column, as a number
+    among those of the lake's rows `in_lake`, and of the events `followed` behind them."""
+
+    sides: Sides
+    events: Events
+    in_lake: Numbers
+    followed: Numbers
+    rows: npt.NDArray[np.int64]
+    has_row: Flags
+
+    def images(self, rows: npt.NDArray[np.int64], *, most: int) -> pa.Table:
+        """Rows of this kind with their values. Raises ValuesTooLarge where they have more than `most` bytes."""
+        needed, places = np.unique(rows, return_inverse=True)
+        places = places.reshape(rows.shape)
+        is_lake = needed < len(self.in_lake)
+        lake = self.sides.hashed_lake.images(self.sides.lake, self.in_lake[needed[is_lake]], most=most)
+        events = self.followed[needed[~is_lake] - len(self.in_lake)]
+        staged = self.sides.staged.images(self.events, events, most=most)
+        values = pa.concat_tables([lake, staged])  # in the order of `needed`
+        names = [column.name for column in self.sides.task.shape.columns]
+        columns = {name: values[name].take(pa.array(places[:, i])) for i, name in enumerate(names)}
+        # Of a row that takes values from an image with a misfit it is not known whether this is among them.
+        misfits = np.asarray(values[MISFITS])[places].any(axis=1)
+        return pa.table({**columns, MISFITS: pa.array(misfits)}, schema=values.schema)
+
+    def hash_rows(self, rows: npt.NDArray[np.int64]) -> Numbers:
+        """The hashes of rows of this kind: of as many at once as have room."""
+        if not len(rows):
+            return np.empty(0, np.int64)
+        try:
+            images = self.images(rows, most=IMAGE_BYTES if len(rows) > 1 else _ANY)
+        except ValuesTooLarge:
+            half = len(rows) // 2
+            return np.concatenate([self.hash_rows(rows[:half]), self.hash_rows(rows[half:])])
+        columns = {column.name: join_chunks(images[column.name]) for column in self.sides.task.shape.columns}
+        hashes = hash_rows(columns, self.sides.task.shape)
+        turn_misfits(hashes, np.asarray(images[MISFITS]))
+        return hashes
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,9 +278,25 @@ def is_upto(keys: pa.Table, schema: TableSchema, bound: Any) -> Flags:
 
     def refine(condition: Flags, part: tuple[Any, Any]) -> Flags:
         column, value = part
-        bound_value = pa.scalar(value, column.type)
-        values = keys[column.name]
-        less = np.asarray(pc.fill_null(pc.less(values, bound_value), True))
-        return less | (np.asarray(pc.fill_null(pc.equal(values, bound_value), False)) & condition)
+        less, equal = _compare(keys[column.name], pa.scalar(value, column.type))
+        return less | (equal & condition)
 
     return reduce(refine, reversed(parts), np.ones(len(keys), np.bool_))
+
+
+def _compare(values: pa.ChunkedArray, bound: pa.Scalar) -> tuple[Flags, Flags]:
+    """Which values are less than the bound, and which are equal to it. NaN is equal to itself, and more than all."""
+    less = pc.fill_null(pc.less(values, bound), True)
+    equal = pc.fill_null(pc.equal(values, bound), False)
+    if pa.types.is_floating(bound.type) and math.isnan(bound.as_py()):
+        equal = pc.fill_null(pc.is_nan(values), False)
+        less = pc.invert(equal)
+    return np.asarray(less), np.asarray(equal)
+
+
+def may_be_among(keys: pa.Table, requested: pa.Table) -> Flags:
+    """Which keys have in each column a value of some requested key: all that are requested, and few others."""
+    among = np.ones(len(keys), np.bool_)
+    for name in keys.column_names:
+        among &= np.asarray(pc.is_in(keys[name], value_set=requested[name].combine_chunks()))
+    return among

@@ -1,41 +1,52 @@
 """Hashed events of one table in a stretch of the log, which grows at its end: each staged row is read and hashed once.
 
 So what a verification reads of the log is what was staged from its lake version to its last reading of the source,
-however often it reads keys again. What it keeps is bounded. Once these are many events, it drops those that the lake
-has, and those that a later one of the same key has superseded. Where too many are left, it keeps those of some keys.
+however often it reads keys again. The events wait on the local disk, by key. Where those that are read together are
+many, those that a later one of the same key has superseded are dropped.
+
+Rows of older shapes are hashed in the shape that is compared: renamed columns under their names of now, columns that
+were added with what rows are known to hold, and values in the types of now. A value that such a type does not have is
+equal to none.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from dblog_core.model.events import CREATE, DELETE, SCHEMA, TRUNCATE
+from dblog_core.delta_writer.features import ValuesTooLarge
+from dblog_core.lake.merge_plan import split_at_renames
+from dblog_core.model.events import TRUNCATE
 from dblog_core.model.schema import TableSchema
 from dblog_core.rows.arrow_hashes import hash_rows
+from dblog_core.rows.chunked_columns import join_chunks
+from dblog_core.schema_evolution.renames import Renames
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import ChunkRef, DataFile, LogMark, Manifest
-from dblog_core.verify.direct.hashed_events import ARRAYS, FLAGS, Events, Flags, join_events
-from dblog_core.verify.direct.key_numbers import Numbers
-from dblog_core.verify.direct.not_direct import NotDirect, TooManyStaged
+from dblog_core.verify.direct.exact_cast import MISFITS, turn_misfits
+from dblog_core.verify.direct.hashed_events import KEY, OLD_KEY, Events, event_schema
+from dblog_core.verify.direct.key_buckets import BucketedRows, Placement
+from dblog_core.verify.direct.key_numbers import Numbers, key_schema, make_keys
+from dblog_core.verify.direct.staged_images import IMAGE, chunk_rows, log_rows
 from dblog_core.verify.direct.superseded_events import find_superseded
 
-MAX_EVENTS = 3_000_000
-"""Events that are kept; beyond them those that no answer needs are dropped."""
+MAX_EVENTS = 500_000
+"""Events that are read together; beyond them those that no answer needs are dropped."""
 
-_LARGEST_SHARE = 7 / 8
-"""Of MAX_EVENTS, that may be left then; beyond it Spark's executors fold those of all keys."""
+_BYTES_AT_ONCE = 16 << 20
+_FAR = 1 << 62
+_NO_NUMBERS = np.empty(0, np.int64)
 
-_BYTES_AT_ONCE = 32 << 20
-_NAMES = pa.list_(pa.string())
-UNCHANGED = "columns of the row that are left out"
-_KEY = "key "
-_OLD_KEY = "old key "
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """How many events of a manifest, or a part of it, end at an offset."""
+
+    end: int
+    count: int
 
 
 class StagedHashes:
@@ -45,281 +56,214 @@ class StagedHashes:
         self,
         staging: Staging,
         schema: TableSchema,
+        placement: Placement,
         check: Callable[[], None] = lambda: None,
-        *,
-        keys: pa.Table | None = None,
     ) -> None:
-        """`schema`: the staged shape that rows are hashed in; `check` is asked now and then, and may raise. `keys`:
-        those whose events are kept, and perhaps some others (None: all)."""
+        """`schema`: the staged shape that rows are hashed in; `check` is asked now and then, and may raise."""
         self._check = check
-        self._keys = keys
         self._staging = staging
         self._schema = schema
-        self._start_again(0, 0)
+        self._kind = key_schema(schema)
+        self.placement = placement
+        self._begin(0, 0)
 
     @property
-    def memory(self) -> int:
-        """Bytes, about."""
-        parts = list(self._parts)  # another thread may add some
-        return sum(part.keys.nbytes + 40 * len(part) for part in parts)
+    def size(self) -> int:
+        """Bytes on the disk."""
+        return self._events.size
 
-    def between(self, after: int, upto: int, *, settled: int) -> Events:
-        """All events with after < offset <= upto, except those up to `settled` that a later one of these has
-        superseded. Raises NotDirect, SegmentReplaced, or what staging raises."""
+    @property
+    def renames(self) -> Renames:
+        """The renames within the stretch."""
+        return self._renames
+
+    def start_again(self) -> None:
+        """Forgets all that was read."""
+        self._begin(0, 0)
+
+    def read_on(self, after: int, upto: int) -> None:
+        """Reads and hashes all events with after < offset <= upto that are not read yet.
+
+        Raises SegmentReplaced, or what staging raises.
+        """
         if upto <= after:
-            return self._nothing
-        if after < self._after or after > self._last or settled < self._settled:
+            return
+        if after < self._after or after > self._last or self._has_read_beyond_rename(upto):
             head = self._staging.head()
             if head is None or after >= head.last_offset:
-                return self._nothing
-            self._start_again(after, self._staging.segment_of(after + 1, head) - 1)
-        self._read_on(upto, after, settled)
-        return self._joined().between(after, upto)
+                return
+            self._begin(after, self._staging.segment_of(after + 1, head) - 1)
+        # A rename is met behind the rows that it concerns: these are read again then.
+        while upto > self._last and not self._read(upto):
+            pass
 
-    def has_keys(self, keys: pa.Table) -> bool:
-        """Whether the events of these keys are kept."""
-        return self._keys is None or bool(may_be_among(keys.cast(self._keys.schema), self._keys).all())
+    def load(
+        self, bucket: int, part: int = 0, parts: int = 1, *, after: int, upto: int, settled: int, merged: int = 0
+    ) -> tuple[Events, int]:
+        """The events of a bucket, or of one of several parts of it, with after < offset <= upto; and how many above
+        `merged` are left out of them, since a later one has superseded them up to the place `settled`."""
+        waiting: list[pa.Table] = [event_schema(self._kind).empty_table()]
+        left_out = 0
+        truncates = np.array([m.offset for m in self._marks if m.op == TRUNCATE], np.int64)
+        for rows in self._events.read(bucket, part, parts):
+            self._check()
+            waiting.append(rows)
+            if sum(map(len, waiting)) > MAX_EVENTS:
+                events = self._join(waiting, truncates).between(after, upto)
+                superseded = find_superseded(events, settled)
+                left_out += int((superseded & (events.offsets > merged)).sum())
+                waiting = [events.where(~superseded).rows()]
+        return self._join(waiting, truncates).between(after, upto), left_out
 
-    def count_dropped(self, after: int) -> int:
-        """How many events are not kept that stand above an offset, which is the end of a segment."""
-        return sum(count for end, count in self._dropped.items() if end > after)
+    def rows_of(self, bucket: int) -> tuple[int, int]:
+        """How many events a bucket has, and their bytes in memory."""
+        pieces = self._events.pieces(bucket)
+        return sum(piece.rows for piece in pieces), sum(piece.nbytes for piece in pieces)
 
-    def images(self, events: Events, chosen: Numbers) -> pa.Table:
-        """The images of these events in their order, in the table's columns; `UNCHANGED`: those that are left out."""
+    def count(self, after: int, upto: int) -> int:
+        """How many events are in a stretch that begins and ends with segments, or with what was read before."""
+        return sum(read.count for read in self._reads if after < read.end <= upto)
+
+    def images(self, events: Events, chosen: Numbers, *, most: int) -> pa.Table:
+        """The images of these events in their order, in the table's columns, and MISFITS. Raises ValuesTooLarge where
+        they have more than `most` bytes."""
         offsets = events.offsets[chosen]
-        names = [UNCHANGED, *(column.name for column in self._schema.columns)]
-        parts = [self._no_images]
-        places = [np.empty(0, np.int64)]
+        names = [*(IMAGE + column.name for column in self._schema.columns), MISFITS]
+        parts = [self._schema.arrow.append(pa.field(MISFITS, pa.bool_())).empty_table()]
+        places = [_NO_NUMBERS]
+        size = 0
         for number in np.unique(events.files[chosen]).tolist():
             at = np.flatnonzero(events.files[chosen] == number)
             for rows in self._rows_of(self._files[number]):
                 row_offsets = np.asarray(rows["offsets"])
                 within = at[np.isin(offsets[at], row_offsets)]
-                numbers = np.searchsorted(row_offsets, offsets[within])
-                parts.append(rows.select(names).take(pa.array(numbers)))
+                chosen_rows = rows.select(names).take(pa.array(np.searchsorted(row_offsets, offsets[within])))
+                chosen_rows = chosen_rows.rename_columns(parts[0].column_names)
+                size += chosen_rows.nbytes
+                if size > most:
+                    raise ValuesTooLarge("staged rows have too large values", where=str(self._schema.table))
+                parts.append(chosen_rows)
                 places.append(within)
         order = np.argsort(np.concatenate(places), kind="stable")
         return pa.concat_tables(parts).take(pa.array(order))
 
-    @property
-    def _no_images(self) -> pa.Table:
-        columns = [pa.field(c.name, c.type) for c in self._schema.columns]
-        return pa.schema([pa.field(UNCHANGED, _NAMES), *columns]).empty_table()
-
-    def _start_again(self, after: int, segment: int) -> None:
-        self._after = after
-        self._segment = segment
-        self._last = after
-        self._settled = 0
-        self._dropped = Counter[int]()  # by the last offset of a segment: how many of its events
-        self._ends: list[int] = []  # the last offset of each segment that was read
-        self._parts: list[Events] = []
-        self._is_joined = False
-        self._files: list[DataFile | ChunkRef] = []
-
-    def _unread(self, upto: int) -> Iterator[Manifest]:
-        """The manifests that follow, until one reaches up to the offset."""
-        if self._last < upto:
-            for manifest in self._staging.manifests(self._segment):
-                yield manifest
-                if manifest.last_offset >= upto:
-                    return
-
-    def _joined(self) -> Events:
-        if not self._is_joined:
-            self._parts = [join_events([self._nothing, *self._parts])]
-            self._is_joined = True
-        return self._parts[0]
-
-    @property
-    def _nothing(self) -> Events:
-        keys = pa.schema([pa.field(c.name, c.type) for c in self._schema.key_columns]).empty_table()
-        numbers = np.empty(0, np.int64)
-        flags = dict.fromkeys(FLAGS, np.empty(0, np.bool_))
-        return Events(keys, numbers, **flags, hashes=numbers, files=numbers, old_keys=keys, truncates=numbers)
-
     # What was not read yet ------------------------------------------------------------------------------------------
 
-    def _read_on(self, upto: int, after: int, settled: int) -> None:
-        """Reads what follows. Small files are hashed together: a hash costs less than a table of few rows does."""
-        parts = list(self._parts)  # ours once all is read: a file may be gone, and is then read elsewhere
-        rows: list[pa.Table] = []
-        marks: list[LogMark] = []
-        ends: list[int] = []
-        dropped: list[Numbers] = []
-        left_out = Counter[int]()
-        manifest: Manifest | None = None
+    def _begin(self, after: int, segment: int) -> None:
+        self._after = after
+        self._first_segment = segment
+        self._segment = segment
+        self._last = after
+        self._marks: list[LogMark] = []
+        self._renames = Renames()
+        self._reads: list[_Read] = []
+        self._files: list[DataFile | ChunkRef] = []
+        self._events = BucketedRows(self.placement, self._keys_of_rows)
+
+    def _has_read_beyond_rename(self, upto: int) -> bool:
+        """Whether rows were hashed under names that columns have got behind a place."""
+        return Renames.of(mark for mark in self._marks if mark.offset <= upto) != self._renames
+
+    def _read(self, upto: int) -> bool:
+        """Reads what follows; whether nothing is left to be read. What it has read counts once it is all there: a file
+        may be gone, and is then read elsewhere."""
+        marks = list(self._marks)
+        reads = list(self._reads)
+        files = list(self._files)
+        sorter = self._events.sorter()
+        links: list[pa.Table] = []
+        segment = self._segment
+        last = self._last
         name = str(self._schema.table)
-        for manifest in self._unread(upto):
+        for manifest in self._staging.manifests(segment):
             self._check()
-            ends.append(manifest.last_offset)
-            marks += [mark for mark in manifest.marks if mark.table == name and mark.offset > self._after]
-            for part, every in self._rows_in(manifest):
-                rows.append(part)
-                left_out[manifest.last_offset] += every - len(part)
-                if sum(part.nbytes for part in rows) > _BYTES_AT_ONCE:
-                    parts.append(self._hash_rows(rows))
-                    rows = []
-            if sum(map(len, (*parts, *rows))) > MAX_EVENTS:
-                events, superseded = self._settle([*parts, self._hash_rows(rows)], after, settled)
-                parts = [events]
-                rows = []
-                dropped.append(superseded)
-        if manifest is None:
-            return
-        _check_marks(marks)
-        truncates = np.array([mark.offset for mark in marks if mark.op == TRUNCATE], np.int64)
-        self._parts = [*parts, replace(self._hash_rows(rows), truncates=truncates)]
-        self._is_joined = False  # rows of chunks stand between those of the log
-        self._segment = manifest.segment
-        self._last = max(self._last, manifest.last_offset)
-        self._ends += ends
-        self._dropped.update(left_out)
-        if dropped:
-            self._after = after
-            self._settled = settled
-            self._count_superseded(np.concatenate(dropped))
+            marks += [m for m in manifest.marks if m.table == name and last < m.offset <= upto]
+            count = 0
+            for rows in self._hashed_rows(manifest, files, last, upto):
+                sorter.add(rows)
+                count += len(rows)
+                if (moved := rows.filter(rows["moved"])).num_rows:
+                    links.append(moved)
+            reads.append(_Read(min(manifest.last_offset, upto), count))
+            last = min(manifest.last_offset, upto)
+            if manifest.last_offset > upto:
+                break
+            segment = manifest.segment
+            if last == upto:
+                break
+        renames = Renames.of(marks)
+        if renames != self._renames:
+            self._begin(self._after, self._first_segment)
+            self._renames = renames
+            return False
+        sorter.finish()
+        self._marks = marks
+        self._reads = reads
+        self._files = files
+        self._segment = segment
+        self._last = last
+        if links:
+            self._link(pa.concat_tables(links))
+        return True
 
-    def _rows_in(self, manifest: Manifest) -> Iterator[tuple[pa.Table, int]]:
-        """Its events of our keys, and of how many."""
-        name = str(self._schema.table)
-        files: list[DataFile | ChunkRef] = [f for f in manifest.files if f.table == name]
-        files += [chunk for chunk in manifest.chunks if chunk.table == name]
-        for file in files:
-            self._files.append(file)
-            number = len(self._files) - 1
-            for rows in self._rows_of(file):
-                yield _with_number(self._of_our_keys(rows), number), len(rows)
-
-    def _of_our_keys(self, rows: pa.Table) -> pa.Table:
-        if self._keys is None:
-            return rows
-        chosen = rows.filter(pa.array(may_be_among(self._key_columns(rows, _KEY), self._keys)))
-        if np.asarray(chosen["moved"]).any():
-            raise NotDirect("rows came from other keys, with values that the log has left out")
-        return chosen
-
-    def _settle(self, parts: list[Events], after: int, settled: int) -> tuple[Events, Numbers]:
-        """Those that some answer may need, and the offsets of the others. Raises TooManyStaged where the former are
-        too many."""
-        events = join_events([self._nothing, *parts])
-        events = events.where(events.offsets > after)
-        superseded = find_superseded(events, settled)
-        if len(events) - int(superseded.sum()) > MAX_EVENTS * _LARGEST_SHARE:
-            raise TooManyStaged(f"more than {MAX_EVENTS:,} staged rows are not merged, most of them of different keys")
-        return events.where(~superseded), events.offsets[superseded]
-
-    def _count_superseded(self, offsets: Numbers) -> None:
-        segments, counts = np.unique(np.searchsorted(self._ends, offsets), return_counts=True)
-        for segment, count in zip(segments.tolist(), counts.tolist(), strict=True):
-            self._dropped[self._ends[segment]] += count
-
-    def _hash_rows(self, parts: list[pa.Table]) -> Events:
-        if not parts:
-            return self._nothing
-        rows = pa.concat_tables(parts).combine_chunks()
-        columns = {column.name: _array(rows[column.name]) for column in self._schema.columns}
-        return Events(
-            self._key_columns(rows, _KEY),
-            hashes=hash_rows(columns, self._schema),
-            **{name: np.asarray(rows[name]) for name in ARRAYS if name != "hashes"},
-            old_keys=self._key_columns(rows, _OLD_KEY).filter(rows["moved"]),
-            truncates=np.empty(0, np.int64),
+    def _link(self, moved: pa.Table) -> None:
+        """Has keys that rows were moved between in one bucket."""
+        old, new = (
+            make_keys([moved[prefix + name] for name in self._kind.names], self._kind) for prefix in (OLD_KEY, KEY)
         )
+        placement = self.placement.with_links(old, new)
+        is_apart = (self.placement.buckets(old) != self.placement.buckets(new)).any()
+        self._events = self._events.move(placement) if is_apart else self._events.relink(placement)
+        self.placement = placement
 
-    def _key_columns(self, rows: pa.Table, prefix: str) -> pa.Table:
-        return pa.table([rows[prefix + name] for name in self._schema.key], names=list(self._schema.key))
+    def _hashed_rows(
+        self, manifest: Manifest, files: list[DataFile | ChunkRef], after: int, upto: int
+    ) -> Iterator[pa.Table]:
+        """Its events with after < offset <= upto, of which `files` gets the files. Small files are hashed together: a
+        hash costs less than a table of few rows does."""
+        waiting: list[pa.Table] = []
+        for file in self._files_of(manifest, after, upto):
+            files.append(file)
+            for rows in self._rows_of(file, after, upto):
+                waiting.append(rows.append_column("files", pa.array(np.full(len(rows), len(files) - 1, np.int64))))
+                if sum(part.nbytes for part in waiting) > _BYTES_AT_ONCE:
+                    yield self._hash_rows(waiting)
+                    waiting = []
+        if waiting:
+            yield self._hash_rows(waiting)
 
-    def _rows_of(self, file: DataFile | ChunkRef) -> Iterator[pa.Table]:
+    def _files_of(self, manifest: Manifest, after: int, upto: int) -> Iterator[DataFile | ChunkRef]:
+        name = str(self._schema.table)
+        for file in manifest.files:
+            if file.table == name and file.last_offset > after and file.first_offset <= upto:
+                yield from split_at_renames(file.cut(after + 1, upto), self._renames)
+        for chunk in manifest.chunks:
+            if chunk.table == name and chunk.first_offset + chunk.rows > after + 1 and chunk.first_offset <= upto:
+                yield chunk
+
+    def _rows_of(self, file: DataFile | ChunkRef, after: int = 0, upto: int = _FAR) -> Iterator[pa.Table]:
         """Its events: what `Events` says of each, and the image in the table's columns."""
-        self._check_shape(file)
+        later = self._renames.after(file.first_offset)
+        shape = self._staging.schema(file.schema)
         if isinstance(file, DataFile):
-            for lines in self._staging.log_batches(file, after=self._after):
-                yield self._log_rows(lines)
+            for lines in self._staging.log_batches(file):
+                yield log_rows(lines, shape, self._schema, later)
         else:
-            yield self._chunk_rows(file)
+            rows = self._staging.read_chunk(file.path, checksum=file.checksum)
+            staged = chunk_rows(rows, file, shape, self._schema, later)
+            offsets = np.asarray(staged["offsets"])
+            yield staged.filter(pa.array((offsets > after) & (offsets <= upto)))
 
-    def _log_rows(self, lines: pa.RecordBatch) -> pa.Table:
-        after = lines.column("after")
-        before = lines.column("before")
-        moved_from = lines.column("moved_from")
-        deleted = pc.equal(lines.column("op"), DELETE)
-        unchanged = lines.column("unchanged").cast(_NAMES)
-        whole = pc.equal(pc.fill_null(pc.list_value_length(unchanged), 0), 0)
-        columns: dict[str, pa.Array] = {
-            "offsets": lines.column("offset"),
-            "lives": pc.invert(deleted),
-            "born": pc.equal(lines.column("op"), CREATE),
-            "logged": pc.equal(lines.column("origin"), "log"),
-            "whole": whole,
-            "moved": pc.and_not(moved_from.is_valid(), whole),
-            UNCHANGED: unchanged,
-        }
-        for name in self._schema.key:
-            # A key so large that the log leaves it out of `after` stands in `before`.
-            in_before = pc.or_(deleted, pa.array(mask_named(unchanged, name)))
-            columns[_KEY + name] = pc.if_else(in_before, _field(before, name), _field(after, name))
-            columns[_OLD_KEY + name] = _field(moved_from, name)
-        columns |= {column.name: _field(after, column.name) for column in self._schema.columns}
-        return pa.table(columns)
+    def _hash_rows(self, parts: list[pa.Table]) -> pa.Table:
+        rows = pa.concat_tables(parts).combine_chunks()
+        columns = {column.name: join_chunks(rows[IMAGE + column.name]) for column in self._schema.columns}
+        hashes = hash_rows(columns, self._schema)
+        turn_misfits(hashes, np.asarray(rows[MISFITS]))
+        hashed = rows.append_column("hashes", pa.array(hashes))
+        return hashed.select(event_schema(self._kind).names)
 
-    def _chunk_rows(self, chunk: ChunkRef) -> pa.Table:
-        rows = self._staging.read_chunk(chunk.path, checksum=chunk.checksum)
-        numbers = np.setdiff1d(np.arange(len(rows)), np.array(chunk.evicted, np.int64))
-        rows = rows.take(pa.array(numbers)) if len(numbers) < len(rows) else rows
-        yes = np.ones(len(rows), np.bool_)
-        columns: dict[str, pa.Array | pa.ChunkedArray] = {
-            "offsets": pa.array(chunk.first_offset + numbers),
-            **{name: pa.array(yes if name in ("lives", "whole") else ~yes) for name in FLAGS},
-            UNCHANGED: pa.nulls(len(rows), _NAMES),
-        }
-        for column in self._schema.key_columns:
-            columns[_KEY + column.name] = rows[column.name]
-            columns[_OLD_KEY + column.name] = pa.nulls(len(rows), column.type)
-        return pa.table(columns | {column.name: rows[column.name] for column in self._schema.columns})
+    def _join(self, parts: Sequence[pa.Table], truncates: Numbers) -> Events:
+        return Events.of(pa.concat_tables(parts), self._kind, truncates)
 
-    def _check_shape(self, file: DataFile | ChunkRef) -> None:
-        """Raises NotDirect where the staged rows have another shape than the one that is hashed."""
-        if file.schema == self._schema.fingerprint:
-            return
-        types = {column.name: column.type for column in self._staging.schema(file.schema).columns}
-        for column in self._schema.columns:
-            if types.get(column.name) != column.type:
-                raise NotDirect(f"rows were staged in which {column.name} is {types.get(column.name)}")
-
-
-def _check_marks(marks: list[LogMark]) -> None:
-    """Raises NotDirect where a column was renamed, or got a value in all rows, within the stretch."""
-    for mark in marks:
-        if mark.op == SCHEMA and (mark.renamed or mark.filled):
-            raise NotDirect("its columns were renamed, or added with a value, since the last merge")
-
-
-def may_be_among(keys: pa.Table, requested: pa.Table) -> Flags:
-    """Which keys have in each column a value of some requested key: all that are requested, and few others."""
-    among = np.ones(len(keys), np.bool_)
-    for name in keys.column_names:
-        among &= np.asarray(pc.is_in(keys[name], value_set=requested[name].combine_chunks()))
-    return among
-
-
-def _with_number(rows: pa.Table, number: int) -> pa.Table:
-    return rows.append_column("files", pa.array(np.full(len(rows), number, np.int64)))
-
-
-def mask_named(lists: pa.Array, name: str) -> Flags:
-    """The rows whose list has that name."""
-    mask = np.zeros(len(lists), np.bool_)
-    if lists.null_count < len(lists):
-        named = pc.equal(pc.list_flatten(lists), name)
-        mask[np.asarray(pc.list_parent_indices(lists).filter(named))] = True
-    return mask
-
-
-def _field(image: pa.Array, name: str) -> pa.Array:
-    """A column of an image, NULL where the image is."""
-    return pc.struct_field(image, image.type.get_field_index(name))
-
-
-def _array(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.nulls(0, column.type)])
+    def _keys_of_rows(self, rows: pa.Table) -> pa.Table:
+        return pa.table([rows[KEY + name] for name in self._kind.names], schema=self._kind)

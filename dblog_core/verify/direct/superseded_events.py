@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from dblog_core.verify.direct.hashed_events import Events, Flags
+from dblog_core.verify.direct.exact_cast import Flags
+from dblog_core.verify.direct.hashed_events import Events
 from dblog_core.verify.direct.key_numbers import number_keys
 
 _NONE = -1

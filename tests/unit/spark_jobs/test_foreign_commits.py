@@ -13,12 +13,13 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from dblog_core.errors import LakeError
+from dblog_core.lake import foreign_commits
 from dblog_core.lake.cuts import find_cut
 from dblog_core.lake.lake_status import State, TableStatus, read_status
 from dblog_core.staging import Staging
 from dblog_core.storage.local import LocalStorage
 from dblog_core.storage.location import Location
-from spark_jobs.delta_tables import create_table, foreign_commits, log
+from spark_jobs.delta_tables import create_table, log
 from spark_jobs.merging.lake_table import LakeTable
 from spark_jobs.merging.table_merge import TableMerge
 from spark_jobs.views import LakeAtCut

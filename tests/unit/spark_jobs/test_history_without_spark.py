@@ -24,6 +24,7 @@ from dblog_core.lake import merge_plan
 from dblog_core.lake.merge_plan import Work
 from dblog_core.lake.spark_submit import COMMIT_MARK
 from dblog_core.model.schema import TableSchema
+from dblog_core.rows.table_spool import SpooledTables
 from dblog_core.staging import Staging
 from dblog_core.storage.local import LocalStorage
 from dblog_core.storage.location import Location
@@ -31,7 +32,6 @@ from spark_jobs.delta_tables import create_table
 from spark_jobs.delta_tables.column_types import OFFSET, history_shape
 from spark_jobs.delta_tables.delta_log_checkpoint import Checkpoints
 from spark_jobs.events import event_buckets, fold_on_driver
-from spark_jobs.events.table_spool import SpooledTables
 from spark_jobs.history import former_values, lines_on_driver
 from spark_jobs.history.without_spark import Tables
 from tests.spark.segments import Row, SegmentBuilder, table

@@ -15,10 +15,10 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from dblog_core.errors import LeaseLost, StagingUnavailable
+from dblog_core.lake import foreign_commits
 from dblog_core.lake.lake_status import history_location, read_status
 from dblog_core.staging import Staging
 from spark_jobs.delta_tables import create_table
-from spark_jobs.history import foreign_lines
 from spark_jobs.lake_tasks import maintain
 from tests.spark.faults import Points, count_points, rounds
 from tests.spark.lakes import Crash, TestLake
@@ -141,11 +141,11 @@ def test_a_history_that_another_program_has_changed_begins_again(
     assert status is not None
     told = status.tables[str(SHAPE.table)]
     place = history_location(world.lake.location, SHAPE.table)
-    assert foreign_lines.find_gap(place, told) is None
+    assert foreign_commits.find_history_gap(place, told) is None
     harm(history, tmp_path / "copy")
-    assert foreign_lines.find_gap(place, told)
+    assert foreign_commits.find_history_gap(place, told)
     followed = maintain._follow_history(maintain.Place(str(SHAPE.table), place, True), told)
-    assert foreign_lines.find_gap(place, followed), "a maintenance does not let a rebuild take it as whole"
+    assert foreign_commits.find_history_gap(place, followed), "a maintenance does not let a rebuild take it as whole"
     check_begins_again(world)
 
 
@@ -162,7 +162,7 @@ def test_a_history_that_is_changed_between_a_crash_and_the_end_of_its_merge_begi
     (merged,) = world.lake.merge_well()
     assert merged.tables[0].history_gap == "another program has added lines"
     status = read_status(world.lake.location)
-    assert status is not None and foreign_lines.find_gap(place, status.tables[str(SHAPE.table)])
+    assert status is not None and foreign_commits.find_history_gap(place, status.tables[str(SHAPE.table)])
     check_begins_again(world)
 
 

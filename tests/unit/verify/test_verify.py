@@ -13,17 +13,16 @@ from hypothesis import given
 
 from dblog_core.commands.verify import text
 from dblog_core.dumps.dump_records import Refusal
-from dblog_core.errors import LakeError, RequestError
+from dblog_core.errors import RequestError
 from dblog_core.interfaces import Hashes
 from dblog_core.lake.lake_status import LakeStatus, State, TableStatus, lake_at, own_directory
 from dblog_core.rows.arrow_hashes import sum_exactly
 from dblog_core.rows.row_hashes import HASH
 from dblog_core.staging import Staging
-from dblog_core.storage.factory import open_storage
 from dblog_core.verify import certificate, source_reader
 from dblog_core.verify.confidence import at_most
 from dblog_core.verify.delta_version import columns_left_out
-from dblog_core.verify.exchange import Answer, Ask, Desk, Pin, Sum, Task
+from dblog_core.verify.exchange import Answer
 from dblog_core.verify.recheck import Kind, Suspects
 from dblog_core.verify.report import Repair, Report, TableReport
 from spark_jobs.merging.merge_records import Records
@@ -77,22 +76,6 @@ def test_a_larger_share_would_have_shown_more(rows: int, differing: int, confide
 def test_a_confidence_of_one_is_refused() -> None:
     with pytest.raises(ValueError, match="not between"):
         at_most(0, 10, 1.0)
-
-
-def test_tasks_and_answers_come_back_as_they_were(tmp_path: Path) -> None:
-    desk = Desk(open_storage(str(tmp_path), "shop"), "tmp/verify-x")
-    task = Task(Ask.SUMS, ORDERS, Pin(3, 7, 2, 9, stopped=True), ("f",), 1, 2, True, (5,))
-    answer = Answer(1, 2, (1,), ("x",), ((2, ("v",)),), ([1, "b"],), (3,), (), (Sum(2, -(1 << 80)),), 4, True)
-    assert desk.read_task(1) is None and desk.read_answer(1) is None
-    desk.put_task(1, task)
-    desk.put_answer(1, answer)
-    assert desk.read_task(1) == task and desk.read_answer(1) == answer
-    desk.put_error(2, {"message": "it broke", "where": "here", "fix": "mend it"})
-    with pytest.raises(LakeError, match="it broke"):
-        desk.read_answer(2)
-    desk.clear()
-    assert desk.read_task(1) is None and desk.read_answer(1) is None and not list(tmp_path.rglob("verify-x"))
-    desk.clear()
 
 
 def test_asked_keys_that_the_source_lacks_have_no_hash() -> None:

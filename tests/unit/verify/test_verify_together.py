@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,15 +14,12 @@ from dblog_core.clock import SystemClock
 from dblog_core.errors import TableLocked
 from dblog_core.interfaces import Clock
 from dblog_core.model.schema import TableName
-from dblog_core.storage.factory import open_storage
 from dblog_core.verify import run
-from dblog_core.verify.exchange import TOGETHER, Answer, Ask, Desk, Task
+from dblog_core.verify.exchange import TOGETHER
 from dblog_core.verify.report import TableReport
 from dblog_core.verify.run import VerifyRequest
 from dblog_core.verify.source_reader import Prober, Readers
-from dblog_core.verify.spark_job import SparkJob
 from dblog_core.verify.window_positions import Interrupted
-from spark_jobs import verify as job
 from tests.drawn_clock import DrawnClock
 from tests.waiting import PATIENCE_SECONDS
 
@@ -121,27 +117,3 @@ def test_the_source_is_read_for_one_table_at_a_time() -> None:
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(read_table, ("a", "b", "c", "d")))
     assert len(most) == 200 and max(most) == 1
-
-
-def test_every_thread_gets_the_answer_to_its_own_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    desk = Desk(open_storage(str(tmp_path), "shop"), "tmp/verify-x")
-    config: Any = SimpleNamespace(lake=SimpleNamespace(path="lake"))
-    spark_job = SparkJob(config, desk, SystemClock(), threading.Event())
-    monkeypatch.setattr(spark_job, "start", lambda: None)
-    tasks = 40
-    for number in range(1, tasks + 1):
-        desk.put_answer(number, Answer(rows=number))
-    with ThreadPoolExecutor(8) as pool:
-        answers = list(pool.map(lambda seed: (seed, spark_job.ask(Task(Ask.SAMPLE, seed=seed)).rows), range(tasks)))
-    for seed, number in answers:
-        task = desk.read_task(number)
-        assert task is not None and task.seed == seed
-    assert len({number for _, number in answers}) == tasks
-
-
-def test_what_breaks_a_comparison_ends_the_job() -> None:
-    answer: Future[None] = Future()
-    assert not job._is_over(answer)
-    answer.set_exception(ValueError("a mistake of ours"))
-    with pytest.raises(ValueError, match="a mistake of ours"):
-        job._is_over(answer)

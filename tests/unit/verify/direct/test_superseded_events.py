@@ -1,5 +1,4 @@
-"""What is kept of staged events is bounded, and no answer changes: those that no answer needs are dropped, and where
-too many are left, only those of chosen keys are kept.
+"""What memory holds of staged events is bounded, and no answer changes: those that no answer needs are dropped.
 
 `test_judge` holds the same over random logs.
 """
@@ -16,18 +15,29 @@ import pytest
 
 from dblog_core.rows.row_hashes import HASH
 from dblog_core.staging.manifest import DataFile
-from dblog_core.verify.direct import staged_hashes
-from dblog_core.verify.direct.not_direct import NotDirect, TooManyStaged
+from dblog_core.verify.direct import expected_state, sides
+from dblog_core.verify.direct.expected_state import State
+from dblog_core.verify.direct.hashed_events import Events
+from dblog_core.verify.direct.key_numbers import Numbers
+from dblog_core.verify.direct.lake_hashes import LakeRows
 from dblog_core.verify.exchange import Ask, Task
 from tests.plain_hashes import row_hash
-from tests.unit.verify.direct.world import Change, T, World, keep_at_most, kinds_of
+from tests.unit.verify.direct.world import Change, T, World, keep_few_in_memory, kinds_of
 
 
 def test_of_few_keys_that_change_all_the_time_few_events_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So no number of staged rows is too large for this process, and all of them are counted."""
-    monkeypatch.setattr(staged_hashes, "MAX_EVENTS", 50)
+    keep_few_in_memory(50, 1_000, monkeypatch)
+    held: list[int] = []
+    apply_events = expected_state.apply_events
+
+    def count(count: int, lake: LakeRows, lake_keys: Numbers, events: Events, event_keys: Numbers) -> State:
+        held.append(len(events))
+        return apply_events(count, lake, lake_keys, events, event_keys)
+
+    monkeypatch.setattr(sides, "apply_events", count)
     world = World(tmp_path, random.Random(0))
     for key in range(1, 5):
         add_change(world, key, "new", born=True)
@@ -40,8 +50,7 @@ def test_of_few_keys_that_change_all_the_time_few_events_are_kept(
                 world.seal()
         answer = world.judge.answer(world.task(world.build.offset)[0])
         assert (kinds_of(answer), answer.rows, answer.staged) == ({}, 4, 100 * rounds)
-        (kept,) = (len(table.staged._joined()) for table in world.judge._tables.values())
-        assert kept <= 50
+    assert held and max(held) <= 50
     world.merge()
     add_change(world, 1, "after the merge")
     world.seal()
@@ -54,7 +63,7 @@ def test_a_row_that_came_from_another_key_has_its_values_when_earlier_events_are
     reborn: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An earlier reading has seen the delete of that key, or all of it and a later row of that key."""
-    keep_at_most(2, monkeypatch)
+    keep_few_in_memory(2, 1_000, monkeypatch)
     world = World(tmp_path, random.Random(0))
     add_change(world, 9, "other", born=True)
     world.seal()
@@ -80,7 +89,7 @@ def test_a_row_that_came_from_another_key_has_its_values_when_earlier_events_are
 def test_a_reading_that_has_seen_less_than_an_earlier_one_has_all_events(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keep_at_most(2, monkeypatch)
+    keep_few_in_memory(2, 1_000, monkeypatch)
     world = World(tmp_path, random.Random(0))
     for number in range(5):
         add_change(world, 1, f"v{number}", born=not number)
@@ -91,16 +100,16 @@ def test_a_reading_that_has_seen_less_than_an_earlier_one_has_all_events(
     world.seal()
     assert not kinds_of(world.judge.answer(world.task(world.build.offset)[0]))
     row = {"id": 1, "v": "v6", "big": "v6"}
-    file = world.desk.put_rows("older", pa.record_batch({"id": pa.array([1]), HASH: [row_hash(T, row)]}))
+    file = world.desk.put_rows("shop.t", "older", pa.record_batch({"id": pa.array([1]), HASH: [row_hash(T, row)]}))
     task = Task(Ask.COMPARE, T, world.pin(), (file,), world.merged, world.build.offset)
     assert not kinds_of(world.judge.answer(task)), "the log has led the key through that row"
 
 
-def test_chosen_keys_are_compared_where_the_rows_of_all_are_too_many(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("rows", [1_000, 2])
+def test_each_staged_row_is_read_once_however_often_keys_are_read_again(
+    rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each staged row is read once for them, however often they are read again."""
-    monkeypatch.setattr(staged_hashes, "MAX_EVENTS", 20)
+    keep_few_in_memory(20, rows, monkeypatch)
     world = World(tmp_path, random.Random(0))
     add_change(world, 1, "merged", born=True)
     world.seal()
@@ -109,8 +118,6 @@ def test_chosen_keys_are_compared_where_the_rows_of_all_are_too_many(
         add_change(world, key, "staged", born=key > 1)
         if key % 8 == 0:
             world.seal()
-    with pytest.raises(TooManyStaged, match="more than 20 staged rows"):
-        world.judge.answer(world.task(world.build.offset)[0])
     read: list[str] = []
     log_batches = world.staging.log_batches
 
@@ -128,23 +135,42 @@ def test_chosen_keys_are_compared_where_the_rows_of_all_are_too_many(
         answer = world.judge.answer(task)
         assert (kinds_of(answer), answer.rows) == (world.right_kinds(task, seen), 2)
         assert (answer.staged, len(read)) == (41 + number, 41 + number)
-    world.judge.answer(world.task(world.build.offset, chosen=[7])[0])
-    assert len(read) == 44 + 44, "those of another key"
+    whole = world.judge.answer(world.task(world.build.offset)[0])
+    assert (kinds_of(whole), whole.rows, len(read)) == ({}, 40, 44)
 
 
-def test_chosen_keys_that_got_values_from_other_keys_are_left_to_spark(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_told_before", [False, True])
+def test_keys_that_rows_were_moved_between_are_compared_together(
+    is_told_before: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(staged_hashes, "MAX_EVENTS", 5)
+    """Though each would be in a bucket of its own; the lake and earlier events are in theirs already, or not."""
+    keep_few_in_memory(5, 1, monkeypatch)
     world = World(tmp_path, random.Random(0))
     for key in range(1, 9):
-        add_change(world, key, "staged", born=True)
-    moved = {"id": 20, "v": "moved", "big": None}
-    world.build.move(T, {"id": 1}, moved, unchanged=["big"])
+        add_change(world, key, f"old {key}", born=True)
     world.seal()
-    assert not kinds_of(world.judge.answer(world.task(world.build.offset, chosen=[2])[0]))
-    with pytest.raises(NotDirect, match="came from other keys"):
-        world.judge.answer(world.task(world.build.offset, chosen=[20])[0])
+    world.merge()
+    add_change(world, 1, "new")
+    world.seal()
+    if is_told_before:
+        assert not kinds_of(world.judge.answer(world.task(world.build.offset)[0]))
+    for old, new in ((1, 20), (20, 30), (2, 40)):
+        v = "new" if old != 2 else "old 2"
+        row = {"id": new, "v": f"moved {new}", "big": None}
+        world.build.move(T, {"id": old}, row, unchanged=["big"])
+        world.changes.append(Change(world.build.offset - 1, old))
+        source = {**row, "big": v}
+        world.changes.append(Change(world.build.offset, new, row, ("big",), old, born=True, source_row=source))
+        world.seal()
+    (table,) = world.judge._tables.values() if is_told_before else (None,)
+    task, _ = world.task(world.build.offset)
+    answer = world.judge.answer(task)
+    assert (kinds_of(answer), answer.lake_rows) == ({}, 8)
+    chosen, seen = world.task(world.build.offset, chosen=[30, 40, 2])
+    assert kinds_of(world.judge.answer(chosen)) == world.right_kinds(chosen, seen) == {}
+    placed = next(iter(world.judge._tables.values())).staged.placement
+    assert placed.count > 1 and len(set(placed.buckets(pa.table({"id": [1, 20, 30]})))) == 1
+    assert table is None or table.lake._placement is placed
 
 
 def add_change(world: World, key: int, v: str, *, born: bool = False) -> None:

@@ -16,7 +16,7 @@ from dblog_core.rows.row_hashes import HASH
 from dblog_core.staging import Staging
 from dblog_core.storage.local import LocalStorage
 from dblog_core.storage.location import Location
-from dblog_core.verify.direct import staged_hashes
+from dblog_core.verify.direct import compared_table, key_buckets, sides, staged_hashes
 from dblog_core.verify.direct.judge import DirectJudge
 from dblog_core.verify.exchange import Answer, Ask, Desk, Pin, Task
 from tests.plain_hashes import row_hash
@@ -73,7 +73,7 @@ class World:
         self.build = SegmentBuilder(self.staging)
         self.table = LakeTable.create_at(self.root / "lake", fields=dict(FIELDS))
         self.writer = self.table.writer()
-        self.desk = Desk(self.staging.storage, "tmp/verify-test")
+        self.desk = Desk()
         lake = Location(LocalStorage(self.root / "lake", temporary="_dblog/tmp"))
         self.judge = DirectJudge(self.staging, lake, self.desk)
 
@@ -211,7 +211,7 @@ class World:
         listed = [key for key in asked if seen[key] is not None or chosen is not None]
         hashes = [None if seen[key] is None else row_hash(self.schema, seen[key] or {}) for key in listed]
         batch = pa.record_batch({"id": pa.array(listed, pa.int64()), HASH: pa.array(hashes, pa.int64())})
-        file = self.desk.put_rows(f"h{self.chance.random()}", batch)
+        file = self.desk.put_rows("shop.t", f"h{self.chance.random()}", batch)
         task = Task(Ask.COMPARE, self.schema, self.pin(), (file,), since, upto, for_chosen_keys=chosen is not None)
         return task, seen
 
@@ -248,7 +248,10 @@ def kinds_of(answer: Answer) -> dict[Any, str]:
     return kinds
 
 
-def keep_at_most(events: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many of them still count."""
+def keep_few_in_memory(events: int, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However few rows there are: events that are kept until those that do not count are dropped, and rows of a bucket,
+    and of what is compared at once."""
     monkeypatch.setattr(staged_hashes, "MAX_EVENTS", events)
-    monkeypatch.setattr(staged_hashes, "_LARGEST_SHARE", 1_000_000)
+    monkeypatch.setattr(key_buckets, "BUCKET_ROWS", rows)
+    monkeypatch.setattr(compared_table, "PART_ROWS", rows)
+    monkeypatch.setattr(sides, "IMAGE_BYTES", 40)

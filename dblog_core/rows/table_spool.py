@@ -37,6 +37,11 @@ class TableSpool:
         weakref.finalize(self, self._file.close)
         self._size = 0
 
+    @property
+    def size(self) -> int:
+        """Bytes on the disk."""
+        return self._size
+
     def write(self, table: pa.Table) -> SpooledTable:
         """Raises LakeError where the disk has no room."""
         sink = pa.BufferOutputStream()
@@ -85,7 +90,7 @@ class SpooledTables:
 
 def _no_room(error: OSError) -> LakeError:
     return LakeError(
-        f"rows of a merge cannot wait on the local disk: {error.strerror or error}",
+        f"rows cannot wait on the local disk: {error.strerror or error}",
         where=tempfile.gettempdir(),
-        fix="make room, or let TMPDIR name a directory with more of it; the table is tried again",
+        fix="make room, or let TMPDIR name a directory with more of it",
     )

@@ -28,10 +28,11 @@ from dblog_core.delta_writer.files import TableFiles
 from dblog_core.delta_writer.snapshot import Snapshot
 from dblog_core.delta_writer.statistics import load_json
 from dblog_core.errors import LakeError
+from dblog_core.lake import table_commits
+from dblog_core.lake.lake_status import TableStatus
 from dblog_core.storage.location import Location
-from spark_jobs.delta_tables import log
-from spark_jobs.delta_tables.column_types import OFFSET
 
+OFFSET = "_dblog_offset"
 _HARMLESS = {"txn", "commitInfo", "protocol", "cdc"}
 _DOMAINS = {"delta.clustering", "delta.rowTracking"}
 _PROPERTIES = (
@@ -90,18 +91,35 @@ def judge(table: Location, *, after: int, commit: int | None, newest: int, merge
         return Judged(damage, reshaped=True, has_rows=True)
     judged = Judged()
     for number in range(after + 1, newest + 1):
-        actions = log.read_actions(table, number)
+        actions = table_commits.read_actions(table, number)
         if actions is None:
             return Judged(_say(number, {}, "is no longer in the log"), reshaped=True, has_rows=True)
-        if not log.is_ours(table, number, actions):
+        if not table_commits.is_ours(table, number, actions):
             judged = _add(judged, _Commit(table, number, actions, merged))
     return judged
+
+
+def find_history_gap(history: Location, status: TableStatus | None) -> str | None:
+    """Why a history no longer has all lines that the table's last merge has left, in words; None where it has them, or
+    nobody has recorded how it was left. Raises LakeError for a commit that cannot be read.
+
+    Nothing of a history is ever taken out, and no line is another one's, so that whatever may have removed, replaced or
+    added lines leaves a gap: the history begins again with the next merge (`dblog.after`).
+    """
+    if status is None or not status.told or status.told_version is None:
+        return None
+    if (newest := table_commits.version(history)) is None:
+        return f"it is gone; a merge left version {status.told_version}"
+    judged = judge(history, after=status.told_version, commit=status.told_commit, newest=newest, merged=status.offset)
+    if judged.damage is None and judged.has_rows:
+        return "another program has added lines"
+    return judged.damage
 
 
 def _find_replacement(table: Location, after: int, commit: int | None, newest: int) -> str | None:
     if newest < after:
         return f"{_REPLACED}: it ends at version {newest}, and a merge left version {after}"
-    if commit is not None and log.commit_sum(table, after) != commit:
+    if commit is not None and table_commits.commit_sum(table, after) != commit:
         return f"{_REPLACED}: its version {after} is not the one that a merge left"
     return None
 

@@ -1,0 +1,195 @@
+"""Rows apart by their keys, on the local disk: all rows of a key are in one bucket, and memory holds one at a time.
+
+Keys whose rows may have values of each other (changes of key) are `linked`, and share a bucket.
+"""
+
+from __future__ import annotations
+
+import decimal
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from dblog_core.delta_writer.keys.key_hash import hash_keys
+from dblog_core.rows.chunked_columns import join_chunks
+from dblog_core.rows.table_spool import SpooledTable, TableSpool
+from dblog_core.verify.direct.key_numbers import Numbers
+
+Words = npt.NDArray[np.uint64]
+
+BUCKET_ROWS = 100_000
+"""Of the lake, and of the log, that a bucket is to have."""
+MOST_BUCKETS = 1_024
+SORTED_BYTES = 16 << 20
+"""Of rows that are sorted into buckets at once."""
+
+_SPREAD = np.uint64(0x9E3779B97F4A7C15)  # keys with a stride would fill one bucket
+_SPREAD_FURTHER = np.uint64(0xC2B2AE3D27D4EB4F)
+_UPPER = np.uint64(32)
+_NO_WORDS = np.empty(0, np.uint64)
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Which bucket of `count` a key is in. `linked`: keys that share a bucket with others, as hashes in order;
+    `leaders`: for each the key that stands for all of its group."""
+
+    count: int
+    secret: bytes = field(default_factory=lambda: secrets.token_bytes(16))
+    linked: Words = field(default_factory=lambda: _NO_WORDS)
+    leaders: Words = field(default_factory=lambda: _NO_WORDS)
+
+    @classmethod
+    def for_rows(cls, rows: int) -> Placement:
+        """With as many buckets as so many rows need."""
+        return cls(min(MOST_BUCKETS, 1 + rows // BUCKET_ROWS))
+
+    def words(self, keys: pa.Table) -> Words:
+        """A number for each key, equal for keys of one bucket; NULL counts as some value."""
+        words = hash_keys([_without_null(join_chunks(column)) for column in keys.columns], self.secret).first
+        if not len(self.linked):
+            return words
+        places = np.minimum(np.searchsorted(self.linked, words), len(self.linked) - 1)
+        return np.where(self.linked[places] == words, self.leaders[places], words)
+
+    def buckets(self, keys: pa.Table) -> Numbers:
+        """The bucket of each key."""
+        return (((self.words(keys) * _SPREAD) >> _UPPER) % np.uint64(self.count)).astype(np.int64)
+
+    def parts(self, keys: pa.Table, count: int) -> Numbers:
+        """One of `count` parts of its bucket, for each key."""
+        return (((self.words(keys) * _SPREAD_FURTHER) >> _UPPER) % np.uint64(count)).astype(np.int64)
+
+    def with_links(self, old: pa.Table, new: pa.Table) -> Placement:
+        """Has each two of these keys, row by row, in one bucket too."""
+        ends = np.concatenate([self.words(old), self.words(new)])
+        # The keys that are linked already follow their leaders.
+        keys, numbers = np.unique(np.concatenate([ends, self.linked, self.leaders]), return_inverse=True)
+        firsts = np.concatenate([numbers[: len(old)], numbers[2 * len(old) :][: len(self.linked)]])
+        seconds = np.concatenate([numbers[len(old) : 2 * len(old)], numbers[2 * len(old) + len(self.linked) :]])
+        leaders = np.arange(len(keys))
+        while (leaders[firsts] != leaders[seconds]).any():
+            lower = np.minimum(leaders[firsts], leaders[seconds])
+            for side in (firsts, seconds):
+                np.minimum.at(leaders, leaders[side], lower)
+                np.minimum.at(leaders, side, lower)
+        return replace(self, linked=keys, leaders=keys[leaders])
+
+
+def _without_null(column: pa.Array) -> pa.Array:
+    """NULL is hashed like the type's zero: it only decides about a bucket."""
+    return column.fill_null(_zero(column.type)) if column.null_count else column
+
+
+def _zero(kind: pa.DataType) -> pa.Scalar:
+    value: Any = 0
+    if pa.types.is_string(kind):
+        value = ""
+    elif pa.types.is_binary(kind):
+        value = b""
+    elif pa.types.is_boolean(kind):
+        value = False
+    elif pa.types.is_decimal(kind):
+        value = decimal.Decimal(0)
+    elif pa.types.is_date32(kind) or pa.types.is_timestamp(kind):
+        return pa.scalar(0, pa.int32() if pa.types.is_date32(kind) else pa.int64()).cast(kind)
+    return pa.scalar(value, kind)
+
+
+class BucketedRows:
+    """Tables of rows with their keys, by bucket, in the order that they were added. `keys_of`: the keys of a table."""
+
+    def __init__(self, placement: Placement, keys_of: Callable[[pa.Table], pa.Table]) -> None:
+        self._placement = placement
+        self._keys_of = keys_of
+        self._spool = TableSpool()
+        self._pieces: list[list[SpooledTable]] = [[] for _ in range(placement.count)]
+
+    @property
+    def size(self) -> int:
+        """Bytes on the disk."""
+        return self._spool.size
+
+    def sorter(self) -> RowSorter:
+        """Takes rows, which count after `finish`."""
+        return RowSorter(self)
+
+    def pieces(self, bucket: int) -> Sequence[SpooledTable]:
+        return self._pieces[bucket]
+
+    def read(self, bucket: int, part: int = 0, parts: int = 1) -> Iterator[pa.Table]:
+        """The rows of a bucket, or of one of several parts of it, in their order."""
+        for piece in self._pieces[bucket]:
+            rows = self._spool.read(piece)
+            if parts > 1:
+                chosen = self._placement.parts(self._keys_of(rows), parts) == part
+                rows = rows.filter(pa.array(chosen))
+            yield rows
+
+    def move(self, placement: Placement) -> BucketedRows:
+        """The same rows, where a later placement has them."""
+        moved = BucketedRows(placement, self._keys_of)
+        sorter = moved.sorter()
+        for bucket in range(len(self._pieces)):
+            for rows in self.read(bucket):
+                sorter.add(rows)
+        sorter.finish()
+        return moved
+
+    def relink(self, placement: Placement) -> BucketedRows:
+        """The same rows by a later placement, which has each of them in the bucket where it is."""
+        self._placement = placement
+        return self
+
+    def write(self, rows: pa.Table) -> list[tuple[int, SpooledTable]]:
+        """Writes rows, and says in which buckets they are."""
+        numbers = self._placement.buckets(self._keys_of(rows))
+        by_bucket = np.argsort(numbers, kind="stable")
+        ordered = rows.take(pa.array(by_bucket)) if self._placement.count > 1 else rows
+        edges = np.searchsorted(numbers[by_bucket], np.arange(self._placement.count + 1)).tolist()
+        return [
+            (bucket, self._spool.write(ordered.slice(begin, end - begin)))
+            for bucket, (begin, end) in enumerate(pairwise(edges))
+            if end > begin
+        ]
+
+    def append(self, written: Sequence[tuple[int, SpooledTable]]) -> None:
+        """Has rows that are written count."""
+        for bucket, piece in written:
+            self._pieces[bucket].append(piece)
+
+
+class RowSorter:
+    """Rows on their way to their buckets: none counts before the end, so that a fault leaves no half of them."""
+
+    def __init__(self, target: BucketedRows) -> None:
+        self._target = target
+        self._waiting: list[pa.Table] = []
+        self._waiting_bytes = 0
+        self._written: list[tuple[int, SpooledTable]] = []
+
+    def add(self, rows: pa.Table) -> None:
+        """Raises LakeError where the local disk has no room."""
+        if not len(rows):
+            return
+        self._waiting.append(rows)
+        self._waiting_bytes += rows.nbytes
+        if self._waiting_bytes >= SORTED_BYTES:
+            self._write()
+
+    def finish(self) -> None:
+        self._write()
+        self._target.append(self._written)
+
+    def _write(self) -> None:
+        if self._waiting:
+            rows = pa.concat_tables(self._waiting).combine_chunks()
+            self._waiting = []
+            self._waiting_bytes = 0
+            self._written += self._target.write(rows)

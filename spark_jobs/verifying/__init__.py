@@ -1,1 +1,0 @@
-"""Spark's side of a verification."""
