@@ -6,7 +6,6 @@ Keys whose rows may have values of each other (changes of key) are `linked`, and
 from __future__ import annotations
 
 import decimal
-import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -16,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dblog_core.delta_writer.keys.key_hash import hash_keys
 from dblog_core.rows.chunked_columns import join_chunks
 from dblog_core.rows.table_spool import SpooledTable, TableSpool
 from dblog_core.verify.direct.key_numbers import Numbers
@@ -29,8 +27,7 @@ MOST_BUCKETS = 1_024
 SORTED_BYTES = 16 << 20
 """Of rows that are sorted into buckets at once."""
 
-_SPREAD = np.uint64(0x9E3779B97F4A7C15)  # keys with a stride would fill one bucket
-_SPREAD_FURTHER = np.uint64(0xC2B2AE3D27D4EB4F)
+_LOWER = np.uint64(0xFFFFFFFF)
 _UPPER = np.uint64(32)
 _NO_WORDS = np.empty(0, np.uint64)
 
@@ -41,7 +38,6 @@ class Placement:
     `leaders`: for each the key that stands for all of its group."""
 
     count: int
-    secret: bytes = field(default_factory=lambda: secrets.token_bytes(16))
     linked: Words = field(default_factory=lambda: _NO_WORDS)
     leaders: Words = field(default_factory=lambda: _NO_WORDS)
 
@@ -52,7 +48,9 @@ class Placement:
 
     def words(self, keys: pa.Table) -> Words:
         """A number for each key, equal for keys of one bucket; NULL counts as some value."""
-        words = hash_keys([_without_null(join_chunks(column)) for column in keys.columns], self.secret).first
+        words = np.zeros(len(keys), np.uint64)
+        for column in keys.columns:
+            words = _mix(words ^ _value_words(_without_null(join_chunks(column))))
         if not len(self.linked):
             return words
         places = np.minimum(np.searchsorted(self.linked, words), len(self.linked) - 1)
@@ -60,11 +58,11 @@ class Placement:
 
     def buckets(self, keys: pa.Table) -> Numbers:
         """The bucket of each key."""
-        return (((self.words(keys) * _SPREAD) >> _UPPER) % np.uint64(self.count)).astype(np.int64)
+        return ((self.words(keys) >> _UPPER) % np.uint64(self.count)).astype(np.int64)
 
     def parts(self, keys: pa.Table, count: int) -> Numbers:
         """One of `count` parts of its bucket, for each key."""
-        return (((self.words(keys) * _SPREAD_FURTHER) >> _UPPER) % np.uint64(count)).astype(np.int64)
+        return ((self.words(keys) & _LOWER) % np.uint64(count)).astype(np.int64)
 
     def with_links(self, old: pa.Table, new: pa.Table) -> Placement:
         """Has each two of these keys, row by row, in one bucket too."""
@@ -80,6 +78,29 @@ class Placement:
                 np.minimum.at(leaders, leaders[side], lower)
                 np.minimum.at(leaders, side, lower)
         return replace(self, linked=keys, leaders=keys[leaders])
+
+
+def _mix(words: Words) -> Words:
+    """Spreads all bits of each word over all of it. Source: Steele, Lea and Flood, SplitMix64."""
+    words = words + np.uint64(0x9E3779B97F4A7C15)
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return words ^ (words >> np.uint64(31))
+
+
+def _value_words(column: pa.Array) -> Words:
+    """A number for each value, equal for equal ones; none is NULL. Texts have Python's own keyed hash."""
+    kind = column.type
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        octets = column.cast(pa.large_binary()).to_numpy(zero_copy_only=False)
+        return np.fromiter(map(hash, octets), np.int64, len(octets)).view(np.uint64)
+    if pa.types.is_decimal128(kind):
+        halves = np.frombuffer(column.buffers()[1], np.uint64)[2 * column.offset :][: 2 * len(column)].reshape(-1, 2)
+        return _mix(halves[:, 0]) ^ halves[:, 1]
+    if pa.types.is_floating(kind):
+        return np.asarray(column.cast(pa.float64())).view(np.uint64)
+    whole = column.cast(pa.int32()) if pa.types.is_date32(kind) else column
+    return np.ascontiguousarray(np.asarray(whole.cast(pa.int64()))).view(np.uint64)
 
 
 def _without_null(column: pa.Array) -> pa.Array:
