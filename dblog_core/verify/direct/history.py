@@ -88,6 +88,8 @@ def compare_history(lake: Location, task: Task, *, most: int, check: Callable[[]
         check_begin(version.metadata, task.shape, gap)
     except TableRefused as refused:
         return Answer(note=refused.feature, gap=gap)
+    except LakeError as error:
+        return Answer(note=error.message, gap=gap)
     except _Unusable as reason_not:
         return Answer(note=str(reason_not), gap=gap)
     comparison = _Comparison(lake, task.shape, version, status, check)

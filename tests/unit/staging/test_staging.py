@@ -278,16 +278,16 @@ def test_leftovers_of_killed_processes_are_swept_and_those_in_use_are_not(stagin
     assert [p.name for p in (root_of(staging) / "tmp").iterdir()] == ["new"]
 
 
-def test_what_a_killed_verification_left_is_swept_and_stops_nobody(staging: Staging) -> None:
-    """It has a directory of its own there; one that is still written to has an old one and new files."""
+def test_leftovers_in_a_directory_of_their_own_are_swept_and_stop_nobody(staging: Staging) -> None:
+    """One that is still written to is old and has new files."""
     for name in ("dead", "living"):
-        staging.storage.replace(f"tmp/verify-{name}/hashes/1.parquet", b"keys of rows")
+        staging.storage.replace(f"tmp/work-{name}/hashes/1.parquet", b"keys of rows")
     root = root_of(staging) / "tmp"
     long_ago = time.time() - 2 * 86_400
-    for path in {*root.rglob("*")} - {root / "verify-living" / "hashes" / "1.parquet"}:
+    for path in {*root.rglob("*")} - {root / "work-living" / "hashes" / "1.parquet"}:
         os.utime(path, (long_ago, long_ago))
     again(staging).publish(manifest(1, 1, 0))
-    assert [p.name for p in root.rglob("*")] == ["verify-living", "hashes", "1.parquet"]
+    assert [p.name for p in root.rglob("*")] == ["work-living", "hashes", "1.parquet"]
 
 
 _KILLED = """
