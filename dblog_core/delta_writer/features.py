@@ -66,7 +66,7 @@ _CHECKPOINTED = _WRITABLE - {_PROTECTION, "v2Checkpoint"}
 """Features of tables of which a classic checkpoint tells all that the log before it does."""
 
 _APPEND_ONLY = "delta.appendOnly"
-_HAS_FEED = "delta.enableChangeDataFeed"
+CHANGE_DATA_FEED = "delta.enableChangeDataFeed"
 _CONSTRAINT = "delta.constraints."
 _COLUMN = {
     "delta.invariants": "an invariant",
@@ -145,7 +145,7 @@ def check_writable(protocol: Json, metadata: Json, where: str) -> None:
     if is_on(metadata, _APPEND_ONLY):
         raise refusal(where, "it takes appended rows alone")
     # Without vectors rows that stay are written again, and a reader of the feed would take them for changes.
-    if is_on(metadata, _HAS_FEED) and not takes_vectors(protocol, metadata):
+    if is_on(metadata, CHANGE_DATA_FEED) and not takes_vectors(protocol, metadata):
         raise refusal(where, "its change data feed is on, and its deletion vectors are not")
 
 

@@ -12,8 +12,7 @@ from functools import partial
 
 import pyarrow as pa
 from delta.tables import DeltaTable
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType, TimestampNTZType
 
 from dblog_core.delta_writer.altering.alterations import (
@@ -35,20 +34,26 @@ from dblog_core.model.table_names import quote_for_shell
 from dblog_core.model.values import Key
 from dblog_core.schema_evolution.renames import Renames
 from dblog_core.storage.location import Location
-from spark_jobs.delta_tables import alter_table, create_table, delta_log_checkpoint, key_ranges, log, variants
+from spark_jobs.delta_tables import (
+    alter_table,
+    create_table,
+    delta_log_checkpoint,
+    key_ranges,
+    log,
+    variants,
+)
 from spark_jobs.delta_tables.alter_table import KEY, DroppedColumns
 from spark_jobs.delta_tables.column_types import (
-    OFFSET,
     PROVENANCE,
     check_name_beside_vectors,
     check_names,
     lake_shape,
     needs_mapping,
     quote,
-    row_shape,
 )  # fmt: skip
 from spark_jobs.delta_tables.highest_keys import Highest
 from spark_jobs.delta_tables.key_ranges import Ranges
+from spark_jobs.delta_tables.row_updates import RowUpdates
 from spark_jobs.delta_tables.session import transaction
 from spark_jobs.delta_tables.shaped_table import Described, ShapedTable
 from spark_jobs.delta_tables.skipping_columns import NAMED, missing_statistics, names_others
@@ -93,6 +98,7 @@ class LakeTable:
         self._schema = schema
         self._app = app
         self._shaped = ShapedTable(spark, path, check)
+        self._updates = RowUpdates(spark, path, schema, check)
         self._highest = highest or Highest()
         self.committed: int | None = None
         """The version that `upsert` has made."""
@@ -146,12 +152,8 @@ class LakeTable:
     def _fill(self) -> None:
         """Gives rows from before a column was added what they are known to hold in it: once, and without a dump."""
         for name, (offset, value) in self._renames.constants.items():
-            if (kind := next((f.dataType for f in row_shape(self._schema) if f.name == name), None)) is None:
-                continue
-            self.check()
-            with transaction(self._spark, f"{self._app}:filled:{name}", offset):
-                values: dict[str, str | Column] = {quote(name): F.lit(value).cast(kind)}
-                DeltaTable.forPath(self._spark, str(self.path)).update(F.col(OFFSET) < offset, values)
+            if (column := next((c for c in self._schema.columns if c.name == name), None)) is not None:
+                self._updates.fill(column, value, offset, f"{self._app}:filled:{name}")
 
     def is_settled(self, tables: OpenTables | None) -> bool:
         """Whether what is JSON has the VARIANTs beside it that are wanted, and the properties are as wanted. A
@@ -205,9 +207,7 @@ class LakeTable:
     def disown(self, merged: int, number: int) -> None:
         """Has rows without an offset, or beyond `merged`, count as older than all our rows. `number`: the version that
         had them."""
-        with transaction(self._spark, f"{self._app}:others", number):
-            beyond = F.col(OFFSET).isNull() | (F.col(OFFSET) > merged)
-            DeltaTable.forPath(self._spark, str(self.path)).update(beyond, {OFFSET: F.lit(0).cast("long")})
+        self._updates.disown(merged, f"{self._app}:others", number)
 
     def forget_keys(self) -> None:
         """Forgets what is remembered of the table's keys: another program may have added some."""

@@ -33,16 +33,16 @@ class _Copied(Marked):
     """A copy of the lake table of `Filled`, with a feature."""
 
     def __init__(self, spark: SparkSession, filled: Filled, feature: str) -> None:
-        made = filled.lake.table(SHAPE).local
+        table_path = filled.lake.table(SHAPE).local
         self._name = f"with {feature}"
-        self._path = made.parent / self._name
+        self._path = table_path.parent / self._name
         if feature == _PARTITIONS:
-            rows = spark.read.format("delta").load(str(made))
+            rows = spark.read.format("delta").load(str(table_path))
             in_eight = rows.withColumn("active", (F.col("id") % 8).cast("byte"))
             in_eight.write.format("delta").partitionBy("active").save(str(self._path))
             spark.sql(_SET.format("delta.enableDeletionVectors").format(f"delta.`{self._path}`"))
         else:
-            shutil.copytree(made, self._path)
+            shutil.copytree(table_path, self._path)
         if (statement := _FEATURES[feature]) is not None:
             spark.sql(statement.format(f"delta.`{self._path}`"))
         super().__init__(filled)

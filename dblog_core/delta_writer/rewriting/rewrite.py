@@ -98,7 +98,8 @@ class FileRewrite(Protocol):
 class Rewrite:
     """A plan for files of one partition. `shape`: with all that tracked rows keep; `order`: the columns by which the
     rows of the new file are ordered, all at once in memory; none, or where they are too large: they stay in their
-    order, and a few of them are in memory."""
+    order, and a few of them are in memory. `change`: what becomes of some rows on the way, as many and in the same
+    order."""
 
     files: TableFiles
     sources: tuple[Source, ...]
@@ -107,6 +108,7 @@ class Rewrite:
     keys: tuple[str, ...]
     order: tuple[str, ...]
     name: uuid.UUID
+    change: Callable[[pa.Table], pa.Table] = lambda rows: rows
 
     def carry_out(self, check: Callable[[], None] = lambda: None) -> Rewritten:
         """Writes the new file."""
@@ -183,7 +185,7 @@ class Rewrite:
     def _stretches(self, source: Source) -> Iterator[tuple[pa.Table, Flags]]:
         """The rows of a source, and which of them live."""
         for first, rows in row_stretches(self.files, source.live, self.shape, self.shape.names):
-            yield rows, ~source.dead.contains(np.arange(first, first + len(rows)))
+            yield self.change(rows), ~source.dead.contains(np.arange(first, first + len(rows)))
 
 
 def cannot_rewrite(files: TableFiles, error: BaseException) -> LakeError:

@@ -279,7 +279,7 @@ def read_tracked(
 ) -> list[tuple[Key, int, int]]:
     """Key, id and version of each row, as PROTOCOL.md has readers find them."""
     physical = {name: f"col-{i}" if mapped else name for i, name in enumerate(fields)}
-    found = []
+    tracked_rows = []
     for add in live_adds(table):
         rows = pq.read_table(table / unquote(add["path"]), partitioning=None)
         files = TableFiles.at(Location(LocalStorage(table.parent, temporary="_dblog/tmp"), table.name))
@@ -297,8 +297,8 @@ def read_tracked(
                 key = tuple(column[place] for column in columns)
                 row_id = add["baseRowId"] + place if ids[place] is None else ids[place]
                 version = add["defaultRowCommitVersion"] if versions[place] is None else versions[place]
-                found.append((key, row_id, version))
-    return found
+                tracked_rows.append((key, row_id, version))
+    return tracked_rows
 
 
 def _vector(action: Mapping[str, Any]) -> str | None:

@@ -65,16 +65,16 @@ def test_a_row_keeps_its_id_and_its_version_says_when_it_changed(table: Table) -
     table.merge(writer, [row(5, "new", offset=2), row(200, offset=2)], [row(7)])
     table.check()
     assert {number: _versions(table)[number] for number in (1, 5, 200)} == {1: 1, 5: 3, 200: 3}
-    again = table.writer()  # a process that knows nothing of the table yet
-    table.merge(again, [row(5, "newer", offset=3), row(7, "born again", offset=3)], [row(200)])
+    later_writer = table.writer()  # a process that knows nothing of the table yet
+    table.merge(later_writer, [row(5, "newer", offset=3), row(7, "born again", offset=3)], [row(200)])
     table.check()
     before = {key: row_id for key, row_id, _ in read_tracked(table.path, table.fields, table.keys)}
     versions = _versions(table)
-    while join_files(again) or purge_file(again):
+    while join_files(later_writer) or purge_file(later_writer):
         table.check()
         assert _versions(table) == versions, "rows were copied, and have not changed"
     assert {key: row_id for key, row_id, _ in read_tracked(table.path, table.fields, table.keys)} == before
-    table.merge(again, [row(6, "at last", offset=4)])
+    table.merge(later_writer, [row(6, "at last", offset=4)])
     table.check()
     assert _versions(table) == {**versions, 6: newest(table.path)}
 
@@ -154,7 +154,9 @@ def _copy_without_ids() -> Patch:
 
 def _count_ids_from_each_commit() -> Patch:
     """The highest id is not looked up."""
-    return mock.patch.object(due_actions._RowIds, "of", lambda files, found: _RowIds(str(files), found.version + 1, -1))
+    return mock.patch.object(
+        due_actions._RowIds, "of", lambda files, version: _RowIds(str(files), version.version + 1, -1)
+    )
 
 
 def _forget_ids_of_removed_files() -> Patch:

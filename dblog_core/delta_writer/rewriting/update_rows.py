@@ -1,0 +1,195 @@
+"""Rows of a table get other values in some columns: the files that have such rows are written again, one at a time.
+
+What is in memory does not grow with the table: one new file, compressed, and some of its rows. New files and the
+transaction's number are one commit, so that an update that died anywhere is made once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dblog_core.delta_writer import snapshot
+from dblog_core.delta_writer.changes import Upserted
+from dblog_core.delta_writer.commit import removal
+from dblog_core.delta_writer.data_file import StoredFile
+from dblog_core.delta_writer.features import CHANGE_DATA_FEED, BatchRefused, is_on, refusal
+from dblog_core.delta_writer.open_table import OpenTable
+from dblog_core.delta_writer.rewriting.rewrite import Rewrite, Source
+from dblog_core.delta_writer.shape import Shape
+from dblog_core.delta_writer.snapshot import LiveFile
+from dblog_core.delta_writer.statistics import load_json
+from dblog_core.delta_writer.stored_rows import column_batches
+from dblog_core.delta_writer.upsert import overtaken_error
+from dblog_core.delta_writer.vectors import unique_id
+from dblog_core.errors import LakeError
+from dblog_core.interfaces import Json
+
+_ATTEMPTS = 20  # at a table that others write meanwhile
+_MOST_FILE_BYTES = 512 << 20
+"""Of one file: the new one is in memory, compressed, until it is written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What a file's statistics say of the order column; None: nothing."""
+
+    lowest: int | None
+    highest: int | None
+    nulls: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class RowUpdate:
+    """`values`: by column, what its rows get; `chooses`: of a stretch of the order column, which rows these are;
+    `may_choose`: whether a file may have one."""
+
+    values: Mapping[str, pa.Scalar]
+    chooses: Callable[[pa.ChunkedArray], pa.ChunkedArray]
+    may_choose: Callable[[Orders], bool]
+
+
+def update_older(below: int, values: Mapping[str, pa.Scalar]) -> RowUpdate:
+    """The update of the rows whose order is below a number."""
+    return RowUpdate(
+        values,
+        lambda order: pc.fill_null(pc.less(order, below), False),
+        lambda orders: orders.lowest is None or orders.lowest < below,
+    )
+
+
+def update_beyond(above: int, values: Mapping[str, pa.Scalar]) -> RowUpdate:
+    """The update of the rows whose order is above a number, or NULL."""
+    return RowUpdate(
+        values,
+        lambda order: pc.fill_null(pc.greater(order, above), True),
+        lambda orders: orders.nulls != 0 or orders.highest is None or orders.highest > above,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Updated:
+    """What stands in place of a file. `files`: none where no row of it lives; `rows`: how many of them changed."""
+
+    files: Sequence[StoredFile]
+    rows: int
+
+
+_Written = dict[tuple[str, str | None], _Updated]
+"""By path and vector of the file in whose place they stand."""
+
+
+def update_rows(table: OpenTable, update: RowUpdate, app: str, number: int) -> Upserted:
+    """Commits the update as transaction `number` of `app`, whatever others commit meanwhile; also where it changes no
+    row, so that later rows are not changed by it.
+
+    Raises TableRefused where the table needs another writer, Overtaken where others leave no room, and StagingError
+    with storage's own faults: then the same call later finds out what became of the commit.
+    """
+    written: _Written = {}
+    metadata: Json = {}
+    for _ in range(_ATTEMPTS):
+        shape = table.refresh()
+        if table.snapshot.txns.get(app, -1) >= number:
+            return Upserted(table.snapshot.version, already=True)
+        if is_on(table.snapshot.metadata, CHANGE_DATA_FEED):
+            raise refusal(str(table.files), "its change data feed is on, and files are written again with other rows")
+        if table.snapshot.metadata != metadata:  # files of another shape are of no use
+            written = {}
+            metadata = table.snapshot.metadata
+        try:
+            replaced = _update_files(table, shape, update, written)
+        except LakeError:
+            if snapshot.newest(table.files, table.snapshot).version == table.snapshot.version:
+                raise
+            continue  # what could not be read may be gone from the table
+        if (done := _commit(table, replaced, app, number)) is not None:
+            return done
+    raise overtaken_error(table, _ATTEMPTS)
+
+
+def _update_files(
+    table: OpenTable, shape: Shape, update: RowUpdate, written: _Written
+) -> list[tuple[LiveFile, _Updated]]:
+    """The files of which rows change, with what stands in their places."""
+    updated = ((live, _update_file(table, live, shape, update, written)) for live in table.snapshot.files.values())
+    return [(live, new) for live, new in updated if new is not None]
+
+
+def _update_file(
+    table: OpenTable, live: LiveFile, shape: Shape, update: RowUpdate, written: _Written
+) -> _Updated | None:
+    """The new file, which may be `written` already; None where no living row of the file changes."""
+    place = live.path, unique_id(live.vector)
+    known = written.get(place)
+    # A VACUUM of somebody else may have taken a file that no version names yet.
+    if known is not None and all(table.files.exists(file.name) for file in known.files):
+        return known
+    if not update.may_choose(_stated_orders(live, shape[table.order].physical)):
+        return None
+    if not (count := _count_chosen(table, live, shape, update)):
+        return None
+    if live.size > _MOST_FILE_BYTES:
+        raise BatchRefused(
+            f"rows change in its file {live.path} of {live.size >> 20:,} MiB",
+            where=str(table.files),
+            fix="Spark writes it",
+        )
+    source = Source(live, table.dead_rows(live))
+    metadata = table.snapshot.metadata
+    with_tracking = shape.with_tracking()
+    values = {name: value.cast(shape[name].type) for name, value in update.values.items()}
+    # The version that last changed a row is that of the new file.
+    values |= {column.name: pa.scalar(None, column.type) for column in shape.tracking[1:]}
+
+    def change(rows: pa.Table) -> pa.Table:
+        chosen = update.chooses(rows[table.order])
+        for name, value in values.items():
+            rows = rows.set_column(rows.column_names.index(name), name, pc.if_else(chosen, value, rows[name]))
+        return rows
+
+    plan = Rewrite(table.files, (source,), with_tracking, metadata, table.keys, (), table.new_id(), change)
+    # The keys of many rows are read when a merge needs them.
+    files = tuple(replace(file, keys=None) for file in plan.carry_out(table.check).files)
+    table.rewritten_bytes += sum(file.size for file in files)
+    written[place] = _Updated(files, count)
+    return written[place]
+
+
+def _stated_orders(live: LiveFile, column: str) -> Orders:
+    statistics = load_json(live.add.get("stats"))
+    ends = (statistics.get(kind, {}).get(column) for kind in ("minValues", "maxValues", "nullCount"))
+    return Orders(*ends)
+
+
+def _count_chosen(table: OpenTable, live: LiveFile, shape: Shape, update: RowUpdate) -> int:
+    """How many of the file's living rows change."""
+    dead = table.dead_rows(live)
+    count = 0
+    for first, rows in column_batches(table.files, live, shape, [table.order]):
+        chosen = first + np.flatnonzero(np.asarray(update.chooses(rows.column(0))))
+        count += int((~dead.contains(chosen)).sum())
+    return count
+
+
+def _commit(table: OpenTable, replaced: Sequence[tuple[LiveFile, _Updated]], app: str, number: int) -> Upserted | None:
+    """None if another's commit came first."""
+    now = table.now_ms()
+    files = [file for _, updated in replaced for file in updated.files]
+    count = sum(updated.rows for _, updated in replaced)
+    actions: list[Json] = [{"txn": {"appId": app, "version": number, "lastUpdated": now}}]
+    actions += [removal(live, now_ms=now, data_change=True) for live, _ in replaced]
+    actions += [{"add": file.addition(now_ms=now, data_change=True)} for file in files]
+    metrics = {
+        "numUpdatedRows": count,
+        "numCopiedRows": sum(file.count for file in files) - count,
+        "numAddedFiles": len(files),
+        "numRemovedFiles": len(replaced),
+    }
+    if not table.commit("UPDATE", metrics, actions):
+        return None
+    return Upserted(table.snapshot.version, updated=count)

@@ -1,0 +1,67 @@
+"""Rows of a lake table get other values, once: by a commit of our own, or by an UPDATE of Spark where only Spark knows
+what the table has. Both commit as the same transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from delta.tables import DeltaTable
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from dblog_core.delta_writer.features import TableRefused
+from dblog_core.delta_writer.open_table import OpenTable
+from dblog_core.delta_writer.rewriting.update_rows import RowUpdate, update_beyond, update_older, update_rows
+from dblog_core.lake.spark_submit import COMMIT_MARK
+from dblog_core.model import column_defaults
+from dblog_core.model.schema import Column, TableSchema
+from dblog_core.storage.location import Location
+from spark_jobs.delta_tables import delta_log_checkpoint, log
+from spark_jobs.delta_tables.column_types import OFFSET, quote, spark_type
+from spark_jobs.delta_tables.session import transaction
+
+
+@dataclass(frozen=True, slots=True)
+class RowUpdates:
+    """Those of one table. `check` raises LeaseLost once another may write: it is asked right before each commit."""
+
+    spark: SparkSession
+    path: Location
+    schema: TableSchema
+    check: Callable[[], None]
+
+    def fill(self, column: Column, value: Any, offset: int, app: str) -> None:
+        """Rows from before an offset get a value, in its JSON form, as transaction `offset` of `app`."""
+
+        def by_spark(table: DeltaTable) -> None:
+            filled = F.lit(value).cast(spark_type(column.type))
+            table.update(F.col(OFFSET) < offset, {quote(column.name): filled})
+
+        update = update_older(offset, {column.name: column_defaults.scalar(value, column)})
+        self._update(update, app, offset, by_spark)
+
+    def disown(self, merged: int, app: str, number: int) -> None:
+        """Rows without an offset, or beyond `merged`, get the offset 0, as transaction `number` of `app`."""
+
+        def by_spark(table: DeltaTable) -> None:
+            table.update(F.col(OFFSET).isNull() | (F.col(OFFSET) > merged), {OFFSET: F.lit(0).cast("long")})
+
+        self._update(update_beyond(merged, {OFFSET: pa.scalar(0, pa.int64())}), app, number, by_spark)
+
+    def _update(self, update: RowUpdate, app: str, number: int, by_spark: Callable[[DeltaTable], None]) -> None:
+        self.check()
+        table = OpenTable(self.path, self.schema.key, order=OFFSET, mark=COMMIT_MARK, check=self.check)
+        try:
+            done = update_rows(table, update, app, number)
+        except TableRefused:
+            with transaction(self.spark, app, number):
+                by_spark(DeltaTable.forPath(self.spark, str(self.path)))
+            return
+        if not done.already:
+            log.note_commit(self.path, done.version, table.commit_info, table.snapshot.commit)
+            if delta_log_checkpoint.is_due(done.version, table.snapshot.metadata.get("configuration") or {}):
+                delta_log_checkpoint.write(self.spark, self.path)
