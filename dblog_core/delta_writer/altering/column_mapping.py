@@ -53,7 +53,8 @@ def map_fields(
     # A column that was dropped has had an id too, and files still name it.
     highest = max([int(configuration.get(HIGHEST_ID, "0")), *used])
     for field in all_fields(fields):
-        about = field.setdefault("metadata", {})
+        # A copy: what made the field may give the same object to those of other tables.
+        about = field["metadata"] = dict(field.get("metadata") or {})
         if COLUMN_ID not in about:
             highest += 1
             about[COLUMN_ID] = highest

@@ -98,3 +98,10 @@ def test_a_table_has_rows_up_to_the_lowest_offset_of_its_files(tmp_path: Path) -
     write(lake, folded_row("c", 1, offset=60))
     assert not has_rows_upto(lake.open(), 49)
     assert has_rows_upto(lake.open(), 50)
+
+
+def test_a_table_that_maps_its_columns_leaves_those_of_other_tables_alone(tmp_path: Path) -> None:
+    """The columns of provenance are the same objects in the shape of every table."""
+    before = lake_shape(PLAIN).json()
+    assert create_table(Table(tmp_path / "mapped").location(), lake_shape(MAPPED), {"delta.columnMapping.mode": "name"})
+    assert lake_shape(PLAIN).json() == before and "columnMapping" not in before
