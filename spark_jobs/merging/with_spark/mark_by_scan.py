@@ -96,6 +96,8 @@ def write(
             raise log.already_committed(path, number, last_number)
         if not table.snapshot.takes_vectors:
             raise _refusal(table, "the table takes no deletion vectors")
+        if shape.row_id is not None:
+            raise _refusal(table, "its rows are tracked, and a MERGE keeps their ids")
         if lacking := {*(c.name for c in schema.columns), *(f.name for f in PROVENANCE)} - set(shape.names):
             raise refusal(str(path), f"it lacks the column {', '.join(sorted(lacking))}")
         if read_at not in (None, version):
