@@ -70,9 +70,9 @@ def write(spark: SparkSession, table: Location) -> None:
                 return
         except DeltaError as error:  # a feature of the table that it does not know
             _log.info("%s: Spark makes its checkpoint: %s", table, str(error).split("\n", 1)[0])
-    jvm = spark._jvm
-    assert jvm is not None, "the session is one of this process"
     try:
+        jvm = spark._jvm  # starts Spark, if it has not started
+        assert jvm is not None, "the session is one of this process"
         spark.read.format("delta").load(str(table))  # so that Delta has looked for the newest version
         jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, str(table)).checkpoint()
     except (PySparkException, Py4JError) as error:

@@ -11,12 +11,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
 from delta.tables import DeltaTable
 from deltalake import DeltaTable as RustTable
 from deltalake import write_deltalake
+from deltalake.exceptions import DeltaError
 from pyspark import SparkContext
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
@@ -271,6 +273,19 @@ def test_a_checkpoint_is_made_of_a_table_with_any_feature(spark: SparkSession, t
     (row,) = spark.read.format("delta").load(str(alone)).select("id").collect()
     assert row["id"] == 1
     assert not started, "the library knows each of these"
+
+
+def test_a_checkpoint_that_nobody_can_make_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readers take longer, and no merge ends for it."""
+
+    def lack_java() -> SparkSession:
+        raise PySparkRuntimeError("no Java")
+
+    lake = late_lake(tmp_path, lack_java)
+    change(lake, {}, random.Random(3), 2)
+    monkeypatch.setattr(RustTable, "create_checkpoint", Mock(side_effect=DeltaError("a feature that it does not know")))
+    delta_log_checkpoint.write(lake.spark, lake.table(A))
+    assert not any(name.endswith(".parquet") for name in (lake.table(A) / "_delta_log").names())
 
 
 def test_a_session_starts_once_and_each_of_its_own_is_another(spark: SparkSession) -> None:

@@ -50,8 +50,8 @@ def test_a_history_that_does_not_say_where_it_begins_is_named_with_the_first_rea
 
 
 def test_what_no_reader_knows_or_can_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said = answer(tmp_path / "a", monkeypatch, protocol(reader=["v2Checkpoint"]), metadata(shape()))
-    assert said.note == "it has the reader feature v2Checkpoint"
+    said = answer(tmp_path / "a", monkeypatch, protocol(reader=["catalogManaged"]), metadata(shape()))
+    assert said.note == "it has the reader feature catalogManaged"
     said = answer(tmp_path / "b", monkeypatch, {"commitInfo": {}})
     assert said.note is not None and said.gap is None
 
